@@ -1,0 +1,1 @@
+"""From encoded bytes to pixels: header and limits first, then a backend."""

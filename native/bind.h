@@ -1,0 +1,30 @@
+// Shared by the bind_*.cpp files, each of which adds one part of the core to the Python module.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+
+namespace fastload {
+
+// A read-only view of any contiguous bytes-like object (bytes, memoryview of a shard, uint8 array); no copy.
+// The object stays alive and locked while the view does.
+class Bytes {
+public:
+    explicit Bytes(nanobind::handle object) {
+        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE)) throw nanobind::python_error();
+    }
+    ~Bytes() { PyBuffer_Release(&view_); }
+    Bytes(const Bytes&) = delete;
+    Bytes& operator=(const Bytes&) = delete;
+
+    const uint8_t* data() const { return static_cast<const uint8_t*>(view_.buf); }
+    size_t size() const { return size_t(view_.len); }
+
+private:
+    Py_buffer view_;
+};
+
+void bind_jpeg(nanobind::module_& module);
+
+}  // namespace fastload

@@ -1,0 +1,20 @@
+// Which vector code may run here. Decided once, at run time: one binary serves every x86-64 and aarch64 machine.
+#pragma once
+
+#if defined(__x86_64__) || defined(_M_X64)
+#define FASTLOAD_X86 1
+#endif
+
+namespace fastload {
+
+// True where the *_avx2.cpp kernels may be called (AVX2, BMI2, F16C, SSE4.2, PCLMUL) and they were not switched off.
+bool use_avx2();
+
+// Switches the vector kernels off or on again (on has no effect where the processor lacks them). For tests: both paths
+// must give identical bytes. Returns what use_avx2() says from now on.
+bool set_avx2(bool wanted);
+
+// "avx2" or "portable".
+const char* simd_level();
+
+}  // namespace fastload

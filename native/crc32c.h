@@ -1,0 +1,20 @@
+// CRC-32C (Castagnoli), the checksum of every record.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fastload {
+
+// Continues `crc` (0 to start) over `size` bytes.
+uint32_t crc32c(uint32_t crc, const uint8_t* bytes, size_t size);
+
+namespace detail {
+uint32_t crc32c_portable(uint32_t crc, const uint8_t* bytes, size_t size);
+uint32_t crc32c_avx2(uint32_t crc, const uint8_t* bytes, size_t size);
+
+// The CRC register after `zeros` more zero bytes: how the three lanes of the vector path are joined.
+uint32_t crc32c_shift(uint32_t state, size_t zeros);
+}  // namespace detail
+
+}  // namespace fastload
