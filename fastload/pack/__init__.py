@@ -1,0 +1,1 @@
+"""From a source of samples to a published dataset."""

@@ -1,0 +1,35 @@
+"""What a sample consists of: named fields, each of one kind. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fastload.errors import ConfigError
+
+KINDS = ("image", "mask", "boxes", "points", "matrix", "array", "int", "float", "str", "json", "bytes")
+FIELD_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+RESERVED = ("id", "source")      # every sample has these two by itself: its number, and where it came from
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One named part of every sample.
+
+    ``classes`` names the values of an ``int`` field (a label). ``image`` says which image field a mask, boxes, points
+    or matrix belongs to, so that the loader moves it together with that image; empty = the first image field.
+    """
+
+    name: str
+    kind: str
+    list: bool = False
+    classes: tuple[str, ...] = ()
+    image: str = ""
+
+    def __post_init__(self) -> None:
+        if not FIELD_NAME.fullmatch(self.name) or self.name in RESERVED:
+            raise ConfigError(f"field name {self.name!r:.80}: expected {FIELD_NAME.pattern}, and not one of {', '.join(RESERVED)}")
+        if self.kind not in KINDS:
+            raise ConfigError(f"field {self.name!r}: kind {self.kind!r:.40}: expected one of {', '.join(KINDS)}")
+        if self.classes and (self.kind != "int" or self.list):
+            raise ConfigError(f"field {self.name!r}: class names belong to an int field, this is {self.kind}")
