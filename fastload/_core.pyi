@@ -1,6 +1,6 @@
 """Types of the native core (native/bind*.cpp)."""
 
-from collections.abc import Buffer
+from typing_extensions import Buffer
 
 libjpeg_turbo_version: str
 
