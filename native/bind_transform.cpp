@@ -7,7 +7,7 @@
 #include "jpeg_cut.h"
 #include "jpeg_layout.h"
 #include "jpeg_rewrite.h"
-#include "limits.h"
+#include "image_limits.h"
 
 namespace nb = nanobind;
 

@@ -5,7 +5,7 @@
 
 #include "jpeg_error.h"
 #include "jpeg_layout.h"
-#include "limits.h"
+#include "image_limits.h"
 
 #include <jerror.h>
 
