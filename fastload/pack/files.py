@@ -118,7 +118,7 @@ def resolve_inside(root: str | os.PathLike[str], relative: str) -> str:
     return real
 
 
-@functools.lru_cache(maxsize=64)      # 15 us of lstat a file otherwise; a root that moves later is refused, not followed
+@functools.lru_cache(maxsize=64)    # spares 15 us of lstat a file; a root that moves later is refused, not followed
 def _real_root(root: str) -> str:
     return os.path.realpath(root)
 

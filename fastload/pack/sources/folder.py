@@ -60,7 +60,7 @@ class FolderSource:
             values["split"] = self.splits.index(folders.pop(0))
         if self.classes:
             if not folders or folders[0] not in self._number:
-                where = f"{folders[0]!r} is none of the {len(self.classes)}" if folders else "it lies beside the folders"
+                where = f"{folders[0]!r} is none of {len(self.classes)}" if folders else "it lies beside the folders"
                 raise BadImage(f"has no class: {where}", source=path)
             values["label"] = self._number[folders[0]]
         values["image"] = Encoded(read_bounded(self.root, raw_name(path)), path)
