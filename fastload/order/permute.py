@@ -53,6 +53,14 @@ class Permutation:
         return (left << self._half_bits) | right
 
 
+def mixed_key(*numbers: int) -> int:
+    """One 64-bit number out of several, for `seed`: (seed, epoch, part) → a key unlike that of any neighbour."""
+    key = np.asarray(_GOLDEN, np.uint64)
+    for number in numbers:
+        key = _mix(key ^ np.uint64(number % 2**64))
+    return int(key)
+
+
 def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """SplitMix64's finaliser: every input bit moves every output bit. Overflow is meant."""
     with np.errstate(over="ignore"):
