@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from fastload.cli.options import Commands, ProgressLine, byte_size, human_bytes, print_json
 
 if TYPE_CHECKING:
-    from fastload.pack.run import PackProgress, PackResult
+    from fastload.pack.run import PackProgress
 
 
 def add(commands: Commands) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from PIL import Image
 from fastload.errors import BadImage
 from fastload.pack.images import StoredImage, store_image
 from fastload.pack.options import PackOptions
-from fastload.pack.sources.base import Pixels
+from fastload.pack.sources.base import Encoded, Pixels, Sample
 from fastload.store.record import JPEG, PNG
 
 SAMPLES = 64
@@ -54,6 +54,16 @@ def choose_encode(images: Iterable[Pixels], options: PackOptions) -> EncodeChoic
     if growth > MAX_GROWTH:
         return EncodeChoice("keep", f"{facts}: pixels would take more than {MAX_GROWTH:.0f} x the space")
     return EncodeChoice("keep", f"{facts}: decoding is cheaper than reading the pixels")
+
+
+def images_of(sample: Sample, names: Sequence[str]) -> Iterator[Pixels]:
+    """All images of a sample, of list fields too."""
+    for name in names:
+        value = sample.values.get(name)
+        if isinstance(value, list):
+            yield from (each for each in value if isinstance(each, Encoded | np.ndarray | Image.Image))
+        elif isinstance(value, Encoded | np.ndarray | Image.Image):
+            yield value
 
 
 def _decode_seconds(stored: StoredImage) -> float:

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from fastload.decode.header import JpegHeader, check_bomb, check_size, read_header
-from fastload.decode.orientation import orient
 from fastload.errors import BadImage
 from fastload.native import core
 from fastload.pack.options import PackOptions
 from fastload.pack.sources.base import Encoded, Pixels
+from fastload.store.pixels import upright
 from fastload.store.record import JPEG, PNG, RAW
 
 Array = NDArray[np.uint8]
@@ -63,7 +63,7 @@ def _from_jpeg(data: bytes, options: PackOptions) -> StoredImage:
         pixels, _ = _from_pillow(_open(data))
         return _from_pixels(pixels, options, converted=_unusual(header))
     if options.encode in ("jpeg", "raw") or _scaled_size(header, options) is not None:
-        pixels = orient(_decode(data, header), header.orientation)
+        pixels = upright(_decode(data, header), header.orientation)
         sampling = header.subsampling if header.subsampling in ("444", "422", "420", "440", "411") else "444"
         return _from_pixels(pixels, options, subsampling=sampling)
     return _rewritten(data, header, options)
@@ -76,7 +76,7 @@ def _rewritten(data: bytes, header: JpegHeader, options: PackOptions, converted:
         _decode(data, header)
         return StoredImage(JPEG, data, header.width, header.height, header.components, header.orientation, converted=converted)
     try:
-        out, index, width, height, interval, orientation = module.rewrite(data, restart=options.restart)
+        out, index, width, height, interval, orientation, _ = module.rewrite(data, restart=options.restart)
     except module.BadJpeg as error:
         raise BadImage(str(error)) from None
     return StoredImage(JPEG, out, width, height, header.components, orientation, interval,

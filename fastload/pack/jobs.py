@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -12,8 +12,9 @@ from fastload.errors import BadImage
 from fastload.pack.listing import Listing
 from fastload.pack.options import PackOptions
 from fastload.pack.samples import EncodedSample, SampleEncoder
-from fastload.pack.sources.base import Json, Ref, Sample, Source, StreamSource
+from fastload.pack.sources.base import Json, Ref, Sample, Source
 from fastload.pack.threads import ordered_map
+from fastload.store.fields import Field
 from fastload.store.record import encode_record, parse_record
 
 SPOOL = "spool.records"
@@ -38,9 +39,9 @@ def load_listed(source: Source, listing: Listing, options: PackOptions) -> Job:
     return job
 
 
-def spool(source: StreamSource, folder: Path, options: PackOptions, jobs: int) -> Iterator[Ref]:
+def spool(samples: Iterable[Sample | BadImage], fields: Sequence[Field], folder: Path, options: PackOptions, jobs: int) -> Iterator[Ref]:
     """Encodes a stream once, in its own order, into one file; yields what finds each sample there again."""
-    encoder = SampleEncoder(source.fields, options)
+    encoder = SampleEncoder(fields, options)
 
     def encode(sample: Sample | BadImage) -> EncodedSample | BadImage:
         if isinstance(sample, BadImage):
@@ -51,7 +52,7 @@ def spool(source: StreamSource, folder: Path, options: PackOptions, jobs: int) -
             return error
 
     with (folder / SPOOL).open("wb") as file:
-        for row, encoded in enumerate(ordered_map(encode, source, jobs=jobs)):
+        for row, encoded in enumerate(ordered_map(encode, samples, jobs=jobs)):
             if isinstance(encoded, BadImage):
                 yield {"bad": encoded.why, "source": encoded.source}
                 continue

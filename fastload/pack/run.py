@@ -10,22 +10,25 @@ a source, and nothing can be left behind.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from fastload.errors import BadImage, ConfigError, StoreError
 from fastload.order.permute import Permutation
+from fastload.pack.encode_choice import SAMPLES, choose_encode, images_of
 from fastload.pack.jobs import Job, load_listed, load_spooled, spool
 from fastload.pack.listing import Listing, write_listing
 from fastload.pack.options import PackOptions, usable_cores
-from fastload.pack.publish import publish
+from fastload.pack.publish import LOG, publish
 from fastload.pack.shards import OpenShard
-from fastload.pack.sources.base import AnySource, is_stream
+from fastload.pack.sources.base import AnySource, Sample, Source, is_stream
 from fastload.pack.state import Done, Event, PackState
 from fastload.pack.threads import ordered_map
 from fastload.store import files
@@ -64,17 +67,34 @@ class PackResult:
     resumed_at: int = 0                     # source samples that an earlier, interrupted pack had dealt with
     notes: tuple[str, ...] = ()             # what the user should know, e.g. that a sorted source was packed unshuffled
 
+    def as_json(self) -> dict[str, object]:
+        """For machines."""
+        return {**asdict(self), "dest": str(self.dest)}
+
+    def __str__(self) -> str:
+        rate = (self.n_samples + self.skipped - self.resumed_at) / max(self.seconds, 1e-9)
+        lines = [f"packed {self.n_samples} samples into {self.n_shards} shards in {self.seconds:.1f} s ({rate:.0f}/s): "
+                 f"{self.bytes_in / 1e6:.1f} MB in, {self.bytes_out / 1e6:.1f} MB out, in {self.dest}"]
+        if self.resumed_at:
+            lines.append(f"went on at sample {self.resumed_at} of an interrupted pack")
+        if self.converted:
+            lines.append("converted: " + ", ".join(f"{count} x {what}" for what, count in sorted(self.converted.items())))
+        if self.skipped:
+            lines.append(f"skipped {self.skipped} bad samples: see {self.dest / LOG}")
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
 
 class Packer:
     """One pack of one source into one folder; ``run()`` does it."""
 
     def __init__(self, source: AnySource, dest: Path, options: PackOptions, *, name: str = "",
-                 on_progress: Callable[[PackProgress], None] = lambda progress: None) -> None:
+                 on_progress: Callable[[PackProgress], None] | None = None) -> None:
         self.source, self.dest, self.options = source, dest, options
         self.name = name or source.name             # where the samples come from: a resume must name the same
         self.on_progress = on_progress
         self.jobs = options.jobs or usable_cores()
         self.progress = PackProgress()
+        self.notes: list[str] = []
         self._last_events: list[Event] = []         # of bad samples behind the last shard
 
     def run(self) -> PackResult:
@@ -94,15 +114,16 @@ class Packer:
             for next_done in self._pack(state, job, done):
                 done.append(next_done)
             self._say("publishing")
-            notes = publish(self.source, self.dest, self.options, state, done, self._last_events)
+            self.notes += publish(self.source, self.dest, self.options, state, done=done, last_events=self._last_events)
             state.remove()
         return PackResult(self.dest, sum(each.shard.records for each in done), len(done), self.progress.bytes_in,
                           self.progress.bytes_out, self.progress.skipped, dict(self.progress.converted),
-                          time.monotonic() - started, resumed_at, notes)
+                          time.monotonic() - started, resumed_at, tuple(self.notes))
 
     def _say(self, stage: str) -> None:
         self.progress.stage = stage
-        self.on_progress(self.progress)
+        if self.on_progress is not None:
+            self.on_progress(self.progress)
 
     def _remove_leftovers(self) -> None:
         """Files that a killed pack was writing; the lock says that no other pack is."""
@@ -112,19 +133,43 @@ class Packer:
 
     def _list(self, state: PackState) -> Job:
         """Freezes the list of samples (a stream is encoded on the way) and returns what loads one of them."""
-        def listed(count: int) -> None:
-            self.progress.done = count
-            self._say("listing")
+        source, folder = self.source, state.folder
+        if is_stream(source):
+            if not Listing.exists(folder):
+                samples = iter(source)
+                head = list(itertools.islice(samples, SAMPLES if self.options.encode == "auto" else 0))
+                options = self._settle_encode(state, (each for each in head if not isinstance(each, BadImage)))
+                write_listing(folder, spool(itertools.chain(head, samples), source.fields, folder, options, self.jobs), self._listed)
+            listing = self._opened_listing(folder)
+            self._settle_encode(state, ())
+            return load_spooled(folder, listing)
+        if not Listing.exists(folder):
+            write_listing(folder, source.refs(), self._listed)
+        listing = self._opened_listing(folder)
+        return load_listed(source, listing, self._settle_encode(state, _some_samples(source, listing)))
 
-        source = self.source
-        if not Listing.exists(state.folder):
-            refs = spool(source, state.folder, self.options, self.jobs) if is_stream(source) else source.refs()
-            write_listing(state.folder, refs, listed)
-        listing = Listing(state.folder)
+    def _listed(self, count: int) -> None:
+        self.progress.done = count
+        self._say("listing")
+
+    def _opened_listing(self, folder: Path) -> Listing:
+        listing = Listing(folder)
         self.progress.total = len(listing)
         if not len(listing):
-            raise ConfigError(f"{self.name}: no samples found in this {source.name} source")
-        return load_spooled(state.folder, listing) if is_stream(source) else load_listed(source, listing, self.options)
+            raise ConfigError(f"{self.name}: no samples found in this {self.source.name} source")
+        return listing
+
+    def _settle_encode(self, state: PackState, samples: Iterable[Sample]) -> PackOptions:
+        """What `auto` stands for: measured once and remembered, so that a resumed pack does not change its mind."""
+        if self.options.encode != "auto":
+            return self.options
+        choice = state.encode_choice()
+        if choice is None:
+            names = [each.name for each in self.source.fields if each.kind == "image"]
+            choice = choose_encode((image for sample in samples for image in images_of(sample, names)), self.options)
+            state.remember_encode_choice(choice)
+        self.notes.append(f"--encode auto chose {choice.encode}: {choice.reason}")
+        return replace(self.options, encode=choice.encode)
 
     def _verified(self, state: PackState) -> list[Done]:
         """The shards an earlier run published, each checked against its digest; what follows a bad one is redone."""
@@ -197,3 +242,10 @@ class Packer:
             raise BadImage(f"{error.why}. More than {self.options.max_bad} samples are bad (--max-bad)", source=error.source)
         self.progress.skipped += 1
         return Event("skipped", error.source, error.why)
+
+
+def _some_samples(source: Source, listing: Listing) -> Iterator[Sample]:
+    """A few samples, spread over the whole list; bad ones are left to their turn."""
+    for row in range(0, len(listing), max(1, len(listing) // SAMPLES)):
+        with contextlib.suppress(BadImage):
+            yield source.load(listing[row])

@@ -15,8 +15,8 @@ from fastload.pack.masks import mask_array
 from fastload.pack.options import PackOptions
 from fastload.pack.sources.base import Encoded, Sample, Value
 from fastload.store.fields import Field
-from fastload.store.record import DATA, PLAIN, RESTART_INDEX, SOURCE_FIELD, Part
-from fastload.store.values import encode_value
+from fastload.store.record import DATA, PLAIN, RESTART_INDEX, Part
+from fastload.store.values import encode_value, source_part
 
 Scale = tuple[float, float]
 
@@ -45,6 +45,7 @@ class SampleEncoder:
         self._image_of = {each.name: each.image or (images[0] if images else "") for each in self.fields}
 
     def __call__(self, sample: Sample) -> EncodedSample:
+        """The parts of one sample, its source among them."""
         try:
             unknown = sample.values.keys() - self._image_of.keys()
             if unknown:
@@ -54,17 +55,19 @@ class SampleEncoder:
             if error.source:
                 raise
             raise BadImage(error.why, source=sample.source) from None
-        except (TypeError, ValueError, OverflowError) as error:
+        except ConfigError as error:            # a value that does not fit its field
             raise BadImage(str(error), source=sample.source) from None
 
     def _encode(self, sample: Sample) -> EncodedSample:
-        parts: list[Part] = [Part(SOURCE_FIELD, sample.source.encode(), codec=PLAIN)]
+        parts: list[Part] = [source_part(sample.source)]
         scales: dict[tuple[str, int], Scale] = {}
         converted: dict[str, None] = {}
         bytes_in = 0
         for number, each in enumerate(self.fields):         # images first: the others may depend on how they were scaled
             if each.kind == "image":
                 for item, value in self._items(each, sample):
+                    if not isinstance(value, Encoded | np.ndarray | Image.Image):
+                        raise BadImage(f"field {each.name!r}: {type(value).__name__} is no image")
                     stored = store_image(value, self.options)
                     bytes_in += len(value.data) if isinstance(value, Encoded) else len(stored.data)
                     scales[each.name, item] = stored.scale
@@ -72,12 +75,14 @@ class SampleEncoder:
                     converted.update({stored.converted: None} if stored.converted else {})
         for number, each in enumerate(self.fields):
             if each.kind != "image":
-                for item, value in self._items(each, sample):
-                    image = self._image_of[each.name]
-                    scale = scales.get((image, item)) or scales.get((image, 0)) or (1.0, 1.0)
-                    moved = _moved(each, value, scale)
-                    parts.append(encode_value(number, each, moved, item=item))
+                moved = [_moved(each, value, self._scale_of(each, item, scales)) for item, value in self._items(each, sample)]
+                parts += encode_value(number, each, moved if each.list else moved[0] if moved else None)
         return EncodedSample(parts, sample.source, bytes_in, tuple(converted))
+
+    def _scale_of(self, each: Field, item: int, scales: dict[tuple[str, int], Scale]) -> Scale:
+        """How the image that a label belongs to was scaled: of a list, the image at the same place."""
+        image = self._image_of[each.name]
+        return scales.get((image, item)) or scales.get((image, 0)) or (1.0, 1.0)
 
     @staticmethod
     def _items(each: Field, sample: Sample) -> list[tuple[int, Value]]:
@@ -107,15 +112,17 @@ def _moved(each: Field, value: Value, scale: Scale) -> Value:
         return _scaled_mask(mask, scale) if scale != (1.0, 1.0) else mask
     if scale == (1.0, 1.0) or each.kind not in ("boxes", "points", "matrix"):
         return value
-    array = np.array(value, np.float64)
+    array: NDArray[np.float64] = np.array(value, np.float64)
     if each.kind == "boxes":
-        return array * np.array([*scale, *scale])
+        array *= np.array([*scale, *scale])
+        return array
     if each.kind == "points":
         array[..., 0] *= scale[0]
         array[..., 1] *= scale[1]
         return array
     if array.ndim == 2 and array.shape[0] == 3:         # a projection into the image: its first two rows are pixels
-        return np.diag([scale[0], scale[1], 1.0]) @ array
+        moved: NDArray[np.float64] = np.diag([scale[0], scale[1], 1.0]) @ array
+        return moved
     return value
 
 
@@ -124,4 +131,5 @@ def _scaled_mask(mask: NDArray[np.generic], scale: Scale) -> NDArray[np.generic]
     height, width = mask.shape[:2]
     rows = np.floor((np.arange(round(height * scale[1])) + 0.5) / scale[1]).astype(np.int64).clip(0, height - 1)
     columns = np.floor((np.arange(round(width * scale[0])) + 0.5) / scale[0]).astype(np.int64).clip(0, width - 1)
-    return mask[rows[:, None], columns[None, :]]
+    scaled: NDArray[np.generic] = mask[rows[:, None], columns[None, :]]
+    return scaled

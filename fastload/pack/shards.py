@@ -9,13 +9,12 @@ import numpy as np
 
 from fastload.pack.options import PackOptions
 from fastload.pack.samples import EncodedSample
-from fastload.pack.state import Done, Event, PackState, Rows
+from fastload.pack.state import Done, Event, PackState
+from fastload.store.columns import MISSING_INT
 from fastload.store.fields import Field
 from fastload.store.manifest import expected_columns
 from fastload.store.record import DATA, Part, shown_size
 from fastload.store.writer import ShardWriter
-
-MISSING_INT = -1        # in a column, for a sample that lacks the field; a float column has NaN
 
 
 class OpenShard:
@@ -28,7 +27,7 @@ class OpenShard:
         self._writer: ShardWriter | None = None
         self._bytes_in = self._bytes_out = self._block_bytes = 0
         self._blocks: list[tuple[int, int]] = []
-        self._fields = {i: each for i, each in enumerate(fields)}
+        self._fields = dict(enumerate(fields))
         self._rows: dict[str, list[float]] = {name: [] for name in expected_columns(tuple(fields)) if name != "_blocks"}
 
     @property

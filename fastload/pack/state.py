@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastload.errors import ConfigError, StoreError
-from fastload.store.manifest import Shard
+from fastload.pack.encode_choice import EncodeChoice
 from fastload.store.files import write_atomically
+from fastload.store.manifest import Shard
 
 FOLDER = ".pack"
 Rows = dict[str, NDArray[np.generic]]
@@ -88,6 +89,19 @@ class PackState:
             raise ConfigError(f"{self.dest} holds an unfinished pack with other options: {_differences(found, wanted)}. "
                               f"Use the same options to go on, another DEST, or remove {self.dest} to start anew")
         return True
+
+    def encode_choice(self) -> EncodeChoice | None:
+        """What `--encode auto` chose when this pack began."""
+        try:
+            return EncodeChoice(**json.loads((self.folder / "encode.json").read_text()))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError):
+            raise ConfigError(f"{self.folder / 'encode.json'} is damaged: remove {self.folder} and pack again") from None
+
+    def remember_encode_choice(self, choice: EncodeChoice) -> None:
+        """So that a resumed pack does not measure again and change its mind."""
+        write_atomically(self.folder / "encode.json", json.dumps(asdict(choice)).encode())
 
     def finished(self) -> list[Done]:
         """The shards that are done, in order, up to the first gap."""

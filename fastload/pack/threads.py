@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], *, jobs: int) -> Iterator[Result]:
+def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], *, jobs: int) -> Generator[Result, None, None]:
     """``map(function, items)`` on ``jobs`` threads; at most 2 * jobs + 2 items are under way or waiting to be taken.
 
     What ``function`` raises is raised here, in its turn; the items behind it are dropped. Closing the iterator early

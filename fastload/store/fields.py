@@ -28,7 +28,8 @@ class Field:
 
     def __post_init__(self) -> None:
         if not FIELD_NAME.fullmatch(self.name) or self.name in RESERVED:
-            raise ConfigError(f"field name {self.name!r:.80}: expected {FIELD_NAME.pattern}, and none of {', '.join(RESERVED)}")
+            raise ConfigError(f"field name {self.name!r:.80}: expected {FIELD_NAME.pattern}, and not one of "
+                              f"{', '.join(RESERVED)}")
         if self.kind not in KINDS:
             raise ConfigError(f"field {self.name!r}: kind {self.kind!r:.40}: expected one of {', '.join(KINDS)}")
         if self.classes and (self.kind != "int" or self.list):

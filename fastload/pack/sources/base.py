@@ -14,6 +14,7 @@ from fastload.store.fields import Field
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from typing_extensions import TypeIs
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 Info: TypeAlias = "dict[str, Json]"
@@ -99,7 +100,7 @@ class StreamSource(Protocol):
 AnySource: TypeAlias = "Source | StreamSource"
 
 
-def is_stream(source: AnySource) -> bool:
+def is_stream(source: AnySource) -> TypeIs[StreamSource]:
     """It must be iterated: it has no ``refs``."""
     return not hasattr(source, "refs")
 
