@@ -99,9 +99,9 @@ def text(what: str, value: Json, most: int) -> str:
     return value
 
 
-def dumps(value: Json) -> str:
-    """One line, stable for equal input; refuses NaN, infinities and keys that are not text."""
-    _check_keys(value)
+def dumps(value: Json, *, max_depth: int = 64) -> str:
+    """One line, stable for equal input; refuses NaN, infinities, keys that are not text, and deep nesting."""
+    _check_value(value, max_depth)
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -151,15 +151,20 @@ def _constant(name: str) -> Json:
     raise ValueError(f"{name} is not JSON")
 
 
-def _check_keys(value: Json) -> None:
-    # json.dumps would turn {1: ...} into {"1": ...} without a word.
-    pending = [value]
-    while pending:
-        found = pending.pop()
-        if isinstance(found, dict):
-            for key in found:
-                if not isinstance(key, str):
-                    raise ValueError(f"key {key!r:.60}: expected text, found {type(key).__name__}")
-            pending.extend(found.values())
-        elif isinstance(found, list | tuple):
-            pending.extend(found)
+def _check_value(value: Json, max_depth: int) -> None:
+    # json.dumps would turn {1: ...} into {"1": ...} without a word, and dies of RecursionError on endless input.
+    level = [value]
+    for _ in range(max_depth + 1):
+        below: list[Json] = []
+        for found in level:
+            if isinstance(found, dict):
+                for key in found:
+                    if not isinstance(key, str):
+                        raise ValueError(f"key {key!r:.60}: expected text, found {type(key).__name__}")
+                below.extend(found.values())
+            elif isinstance(found, list | tuple):
+                below.extend(found)
+        if not below:
+            return
+        level = below
+    raise ValueError(f"nested more than {max_depth} deep")
