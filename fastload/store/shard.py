@@ -48,9 +48,9 @@ class ShardReader:
         try:
             value = environment.get(sample_id.to_bytes(8, "big"))
         except lmdb.Error as error:
-            self._damaged(sample_id, str(error))
+            self.damaged(sample_id, str(error))
         if value is None:
-            self._damaged(sample_id, "the record is missing")
+            self.damaged(sample_id, "the record is missing")
         return value
 
     def record(self, sample_id: int) -> list[Part]:
@@ -65,7 +65,7 @@ class ShardReader:
             return parse_record(value, sample_id)
         except RecordError as error:
             source = salvage_source(value)
-            self._damaged(sample_id, str(error) + (f"; its original file seems to be {source}" if source else ""))
+            self.damaged(sample_id, str(error) + (f"; its original file seems to be {source}" if source else ""))
 
     def _opened(self) -> Environment:
         descriptor = open_checked(self.path, self.shard)
@@ -84,7 +84,8 @@ class ShardReader:
         self._environment = environment
         return environment
 
-    def _damaged(self, sample_id: int, why: str) -> NoReturn:
+    def damaged(self, sample_id: int, why: str) -> NoReturn:
+        """Raises CorruptShard for a record, saying why, where and what to do."""
         number = sample_id - self.shard.first
         raise CorruptShard(f"reading sample {sample_id}: {why} ({self.path}, record {number}). {_advice(self.path)}",
                            shard=self.shard.name, record=number) from None
@@ -97,7 +98,7 @@ def open_checked(path: Path, shard: Shard) -> int:
     except OSError as error:
         if error.errno == errno.EMFILE and raise_file_limit():
             return open_checked(path, shard)
-        raise _cannot_open(error, path) from None
+        raise cannot_open(error, path) from None
     if size != shard.size:
         os.close(descriptor)
         raise wrong_size(path, size, shard)
@@ -151,13 +152,14 @@ def _check_digest(descriptor: int, path: Path, shard: Shard) -> None:
     try:
         found = files.sha256_of(descriptor)
     except OSError as error:
-        raise _cannot_open(error, path) from error
+        raise cannot_open(error, path) from error
     if found != shard.sha256:
         raise CorruptShard(f"verifying {path}: SHA-256 {found}, expected {shard.sha256}. {_advice(path)}",
                            shard=shard.name)
 
 
-def _cannot_open(error: OSError, path: Path) -> StoreError:
+def cannot_open(error: OSError, path: Path) -> StoreError:
+    """What to raise for a shard that cannot be opened at all."""
     if error.errno == errno.EMFILE:
         return _too_many_files(path)
     if error.errno in (errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXIO, errno.EIO):
