@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -31,7 +31,7 @@ class Encoded:
 
 
 Pixels: TypeAlias = "Encoded | NDArray[np.generic] | Image"
-Value: TypeAlias = "Pixels | list[Pixels] | list[NDArray[np.generic]] | Json | bytes"
+Value: TypeAlias = "Pixels | Sequence[Pixels] | Json | bytes"
 
 
 @dataclass(frozen=True, slots=True)
