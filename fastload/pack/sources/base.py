@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,7 @@ class Sample:
     source: str                 # original path relative to the root ("file.tar!member" inside an archive), printable
 
 
+@runtime_checkable
 class Source(Protocol):
     """Samples that can be listed first and loaded in any order."""
 
@@ -73,6 +74,7 @@ class Source(Protocol):
         """One sample; raises BadImage, naming file and reason, where it cannot be used."""
 
 
+@runtime_checkable
 class StreamSource(Protocol):
     """Samples that come in one order only, or that are cheap in this order alone. The packer spools them."""
 
@@ -99,9 +101,9 @@ class StreamSource(Protocol):
 AnySource: TypeAlias = "Source | StreamSource"
 
 
-def is_stream(source: AnySource) -> bool:
+def is_stream(source: AnySource) -> TypeGuard[StreamSource]:
     """It must be iterated: it has no ``refs``."""
-    return not hasattr(source, "refs")
+    return not isinstance(source, Source)
 
 
 def refused(path: str, why: str) -> Ref:

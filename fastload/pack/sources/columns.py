@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fastload.errors import BadImage, ConfigError
 from fastload.pack.files import is_image_name
 from fastload.pack.sources.base import Json, Value
-from fastload.pack.sources.numbers import float_array
+from fastload.pack.sources.numbers import float_array, points_array
 from fastload.store.fields import KINDS, RESERVED
 
 CLASS = "class"                                    # our word for: an int field whose classes are the texts found
@@ -119,8 +119,7 @@ def _to_array(value: Json, kind: str, what: str, where: str) -> Value:
     if kind == "boxes":
         return float_array(value, shape=(None, 4), what=what, source=where)
     if kind == "points":
-        width = len(value[0]) if isinstance(value, list) and value and isinstance(value[0], list) else 2
-        return float_array(value, shape=(None, 3 if width == 3 else 2), what=what, source=where, finite=False)
+        return points_array(value, what=what, source=where)
     if kind == "matrix":
         return float_array(value, shape=(None, None), what=what, source=where, dtype=np.float64)
     if not isinstance(value, list) or not _rectangular(value):

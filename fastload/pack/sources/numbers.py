@@ -30,6 +30,13 @@ def float_array(value: object, *, shape: tuple[int | None, ...], what: str, sour
         return array.astype(dtype)
 
 
+def points_array(value: object, *, what: str, source: str) -> NDArray[np.floating]:
+    """(N, 2) or (N, 3); NaN is allowed: a point that is not there."""
+    first = value[0] if isinstance(value, (list, tuple, np.ndarray)) and len(value) else ()
+    width = 3 if isinstance(first, (list, tuple, np.ndarray)) and len(first) == 3 else 2
+    return float_array(value, shape=(None, width), what=what, source=source, finite=False)
+
+
 def int_array(value: object, *, what: str, source: str) -> NDArray[np.int64]:
     """A one-dimensional int64 array; fractions are refused, not cut off."""
     if isinstance(value, list) and all(type(item) is int and -2**63 <= item < 2**63 for item in value):
