@@ -19,4 +19,5 @@ NB_MODULE(_core, module) {
         },
         nb::arg("data"), nb::arg("crc") = 0);
     bind_jpeg(module);
+    bind_transform(module);
 }

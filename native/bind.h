@@ -26,5 +26,6 @@ private:
 };
 
 void bind_jpeg(nanobind::module_& module);
+void bind_transform(nanobind::module_& module);
 
 }  // namespace fastload
