@@ -4,9 +4,27 @@
 #include <new>
 
 #include "jpeg_header.h"
-#include "limits.h"
+#include "image_limits.h"
 
 namespace fastload {
+namespace {
+
+// Apart from its caller: variables that change after setjmp may not live in the same frame.
+bool read_rows(jpeg_decompress_struct& decoder, uint8_t* rows, ptrdiff_t stride, int n) {
+    constexpr int kMost = 16;
+    JSAMPROW pointers[kMost];
+    while (n > 0) {
+        const int some = std::min(n, kMost);
+        for (int i = 0; i < some; ++i) pointers[i] = rows + i * stride;
+        const int got = int(jpeg_read_scanlines(&decoder, pointers, JDIMENSION(some)));
+        if (got == 0) return false;
+        rows += got * stride;
+        n -= got;
+    }
+    return true;
+}
+
+}  // namespace
 
 // Any warning is an error, as in simplejpeg's strict mode: libjpeg warns where it made up pixels.
 JpegDecoder::JpegDecoder() {
@@ -66,7 +84,11 @@ bool JpegDecoder::start(int denominator, Pixels pixels, int x0, int y0, int x1, 
     // libjpeg takes the edge of a crop for the edge of the image and has no neighbours to smooth chroma with there. One more
     // pixel on each side is enough: on the left libjpeg rounds down to a whole MCU, which then is the one before.
     const int full = int(decoder_.output_width);
-    const int begin = std::max(0, x0 - 1), end = std::min(full, x1 + 1);
+    // Nor does it smooth where a crop is narrower than 3 chroma samples (jdsample.c): at least kNarrow pixels.
+    constexpr int kNarrow = 16;
+    int begin = std::max(0, x0 - 1);
+    const int end = std::min(full, std::max(x1 + 1, begin + kNarrow));
+    begin = std::max(0, std::min(begin, end - kNarrow));
     left_ = x0;
     if (begin > 0 || end < full) {
         JDIMENSION offset = JDIMENSION(begin), width = JDIMENSION(end - begin);
@@ -80,17 +102,7 @@ bool JpegDecoder::start(int denominator, Pixels pixels, int x0, int y0, int x1, 
 
 bool JpegDecoder::read(uint8_t* rows, ptrdiff_t stride, int n) {
     if (setjmp(errors_.jump)) return fail(errors_.text);
-    constexpr int kMost = 16;
-    JSAMPROW pointers[kMost];
-    while (n > 0) {
-        const int some = std::min(n, kMost);
-        for (int i = 0; i < some; ++i) pointers[i] = rows + i * stride;
-        const int got = int(jpeg_read_scanlines(&decoder_, pointers, JDIMENSION(some)));
-        if (got == 0) return fail("libjpeg delivers no more rows");
-        rows += got * stride;
-        n -= got;
-    }
-    return true;
+    return read_rows(decoder_, rows, stride, n) || fail("libjpeg delivers no more rows");
 }
 
 bool JpegDecoder::finish() {

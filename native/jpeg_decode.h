@@ -19,7 +19,7 @@ public:
     JpegDecoder(const JpegDecoder&) = delete;
     JpegDecoder& operator=(const JpegDecoder&) = delete;
 
-    // Reads the header and checks it against limits.h, before anything of the image's size is allocated.
+    // Reads the header and checks it against image_limits.h, before anything of the image's size is allocated.
     // The bytes must stay where they are until finish() or close().
     bool open(const uint8_t* bytes, size_t size);
     int width() const { return int(decoder_.image_width); }
