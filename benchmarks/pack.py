@@ -24,8 +24,8 @@ from pathlib import Path
 from PIL import Image
 
 from benchmarks.machine import corpus_photos, describe_machine
+from fastload.decode.cpus import available_cpus
 from fastload.pack.api import pack
-from fastload.pack.options import usable_cores
 
 
 def reencode(path: str) -> int:
@@ -72,7 +72,7 @@ def run_fastload(folder: Path, dest: Path) -> float:
 
 def measure(folder: Path, rounds: int, work: Path) -> tuple[dict[str, list[float]], float]:
     """Seconds of each contender in each round, interleaved, and the packer's peak memory."""
-    jobs, peak = usable_cores(), 0.0
+    jobs, peak = available_cpus(), 0.0
     seconds: dict[str, list[float]] = {"fastload pack": [], "pillow re-encode": [], "jpegtran -optimize": []}
     for number in range(rounds):
         for name, times in seconds.items():
@@ -106,7 +106,7 @@ def main() -> int:
         seconds, peak = measure(folder, options.rounds, work)
     n = len(photos) * options.copies
     print(describe_machine())
-    print(f"{n} JPEGs ({len(photos)} photos x {options.copies}), {options.rounds} rounds interleaved, {usable_cores()} jobs")
+    print(f"{n} JPEGs ({len(photos)} photos x {options.copies}), {options.rounds} rounds interleaved, {available_cpus()} jobs")
     ours = statistics.median(seconds["fastload pack"])
     for contender, times in seconds.items():
         middle = statistics.median(times)
