@@ -66,7 +66,8 @@ def _one(task: _Task) -> None:
     u_kind, u_progressive, u_oriented = rng.random(3)
     kind = _kind(float(u_kind), task.shares)
     progressive = bool(u_progressive < task.shares.progressive)
-    orientation = int(rng.integers(2, 9)) if u_oriented < task.shares.oriented else 1
+    turned = int(rng.integers(2, 9))  # drawn always: the shares change how a file is written, not its picture
+    orientation = turned if u_oriented < task.shares.oriented else 1
     canvas = random_scene(rng, width, height)
     paint_subject(canvas, rng, label=label)
     image = render(canvas, rng)

@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw
 
 from makedata import run
 from makedata.photo import QUALITY, render
-from makedata.scene import Region, material
+from makedata.scene import Region, material, whole_pixels
 from makedata.street import (
     OPTICAL,
     Array,
@@ -147,7 +147,7 @@ def _bev(world: _World) -> Image.Image:
     shapes = [(g.corners, g.class_id) for g in world.ground] + [(c.footprint(), _VEHICLE) for c in world.cars]
     for corners, class_id in shapes:
         cells = (CELLS * CELL_M / 2 - corners[:, ::-1]) / CELL_M - 0.5
-        draw.polygon([(x, y) for x, y in cells.tolist()], fill=class_id)
+        draw.polygon(whole_pixels(cells), fill=class_id)
     return mask
 
 

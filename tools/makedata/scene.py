@@ -120,7 +120,13 @@ class Canvas:
         return len(self.regions) - 1
 
     def polygon(self, points: NDArray[np.floating], label: int) -> None:
-        self.draw.polygon([(float(x), float(y)) for x, y in points], fill=label)
+        """Fills the outline (n, 2)."""
+        self.draw.polygon(whole_pixels(points), fill=label)
+
+
+def whole_pixels(points: NDArray[np.floating]) -> list[tuple[int, int]]:
+    """Points as Pillow should get them: it cuts fractions off, which moves everything by half a pixel."""
+    return [(int(x), int(y)) for x, y in np.rint(points).tolist()]
 
 
 def blob(rng: np.random.Generator, *, centre: tuple[float, float], radius: float, wobble: float = 0.22,

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageChops, ImageDraw
 
-from makedata.scene import Canvas, Region, ycc
+from makedata.scene import Canvas, Region, whole_pixels, ycc
 
 SHAPES = ("disc", "triangle", "square", "star", "ring", "spark")
 _COLOURS = {
@@ -40,10 +40,9 @@ def shape_mask(size: tuple[int, int], shape: str, *, centre: tuple[float, float]
     """255 where the shape is."""
     mask = Image.new("L", size)
     draw = ImageDraw.Draw(mask)
-    draw.polygon([(x, y) for x, y in outline(shape, centre=centre, radius=radius, turn=turn).tolist()], fill=255)
+    draw.polygon(whole_pixels(outline(shape, centre=centre, radius=radius, turn=turn)), fill=255)
     if shape == "ring":
-        hole = outline("disc", centre=centre, radius=radius * 0.55).tolist()
-        draw.polygon([(x, y) for x, y in hole], fill=0)
+        draw.polygon(whole_pixels(outline("disc", centre=centre, radius=radius * 0.55)), fill=0)
     return mask
 
 
