@@ -1,10 +1,12 @@
 """Types of the native core (native/bind*.cpp)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Buffer
+
+Buffer = bytes | bytearray | memoryview | NDArray[Any]      # anything with contiguous bytes
 
 libjpeg_turbo_version: str
 

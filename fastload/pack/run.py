@@ -74,7 +74,8 @@ class PackResult:
 
     def __str__(self) -> str:
         rate = (self.n_samples + self.skipped - self.resumed_at) / max(self.seconds, 1e-9)
-        lines = [f"packed {self.n_samples} samples into {self.n_shards} shard{'s' * (self.n_shards != 1)} in {self.seconds:.1f} s ({rate:.0f}/s): "
+        shards = f"{self.n_shards} shard{'s' * (self.n_shards != 1)}"
+        lines = [f"packed {self.n_samples} samples into {shards} in {self.seconds:.1f} s ({rate:.0f}/s): "
                  f"{self.bytes_in / 1e6:.1f} MB in, {self.bytes_out / 1e6:.1f} MB out, in {self.dest}"]
         if self.resumed_at:
             lines.append(f"went on at sample {self.resumed_at} of an interrupted pack")
