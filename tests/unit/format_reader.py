@@ -14,9 +14,8 @@ NUMBERS = ["B", "b", "H", "h", "I", "i", "Q", "q", "e", "f", "d", "?"]
 
 def value(kind: str, codec: int, data: bytes, shape: list[int]) -> Any:
     if codec == 5:
-        code, n_dims = struct.unpack_from("<BB", data)
-        dims = struct.unpack_from(f"<{n_dims}Q", data, 8)
-        return [list(dims), [number for (number,) in struct.iter_unpack("<" + NUMBERS[code], data[8 + 8 * n_dims:])]]
+        dims = struct.unpack_from(f"<{data[1]}Q", data, 8)
+        return [list(dims), [row for (row,) in struct.iter_unpack("<" + NUMBERS[data[0]], data[8 + 8 * len(dims):])]]
     if kind in ("int", "float"):
         return struct.unpack("<q" if kind == "int" else "<d", data)[0]
     if kind in ("str", "json"):
@@ -54,7 +53,8 @@ for column in manifest["columns"]:
     letter = {"<i8": "<q", "<f8": "<d", "<u2": "<H"}[column["dtype"]]
     print(json.dumps([column["name"], column["shape"], [row for (row,) in struct.iter_unpack(letter, rows[128:])]]))
 for shard in manifest["shards"]:
-    assert ((path := folder / shard["name"]).is_symlink(), path.stat().st_size) == (False, shard["size"])
+    path = folder / shard["name"]
+    assert (path.is_symlink(), path.stat().st_size) == (False, shard["size"])
     with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as transaction:
         for key in range(shard["first"], shard["first"] + shard["records"]):
             print(json.dumps(sample(transaction.get(key.to_bytes(8, "big")), key, manifest["fields"])))
