@@ -196,6 +196,23 @@ def test_nuscenes_mask_agrees_with_the_images(cameras: tuple[Path, list[Sample]]
         assert divider.mean() > road.mean() + 15
 
 
+def test_few_frames_are_the_beginning_of_many(tmp_path: Path, lanes: tuple[Path, list[Note]]) -> None:
+    openlane.make(tmp_path / "d", n=1, seed=8)
+    files = [path for path in (tmp_path / "d").rglob("*") if path.is_file()]
+    assert len(files) == 2
+    for path in files:
+        assert path.read_bytes() == (lanes[0] / path.relative_to(tmp_path / "d")).read_bytes()
+
+
+def test_few_samples_are_the_beginning_of_many(tmp_path: Path, cameras: tuple[Path, list[Sample]]) -> None:
+    nuscenes.make(tmp_path / "d", n=1, seed=3)
+    assert json.loads((tmp_path / "d" / "samples.json").read_text())["samples"] == cameras[1][:1]
+    files = [path for path in (tmp_path / "d").rglob("*") if path.suffix in (".jpg", ".png")]
+    assert len(files) == 7
+    for path in files:
+        assert path.read_bytes() == (cameras[0] / path.relative_to(tmp_path / "d")).read_bytes()
+
+
 def test_box_footprint_turns_left() -> None:
     region = material("metal", np.random.default_rng(0))
     box = Box(10.0, 5.0, 0.0, np.pi / 2, 4.0, 2.0, 1.5, region=region, windows=region)

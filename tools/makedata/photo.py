@@ -28,11 +28,11 @@ _GAIN_RANGE = (0.08, 9.0)
 
 # Real photographs (300 of ImageNet, ../shared/corpus/photos) written at quality 90, bits per pixel at 4:2:0: p5 1.25,
 # p25 1.90, p50 2.47, p75 3.16, p95 4.20; p50 of 4:4:4 3.05, of gray 2.19. Ours (200 of 500x375 and 375x500): 2.00,
-# 2.14, 2.44, 2.91, 3.65; 4:4:4 3.00, gray 2.18. The range keeps gray files above 1.5 and 4:4:4 ones below 5, from
+# 2.14, 2.45, 2.93, 3.66; 4:4:4 2.97, gray 2.19. The range keeps gray files above 1.5 and 4:4:4 ones below 5, from
 # 128x128 upwards; the header alone costs a 64x64 image 1.2 bits per pixel.
 # Slope of the radial power spectrum (log-log, 4 to 63 waves per 256 pixels, Hann window), p5, p50, p95: luminance
-# -3.29, -2.44, -1.59 in the 267 photographs that are in colour and large enough, ours -3.20, -2.59, -1.91; Cb p50
-# -2.60, ours -2.85. tests/unit/test_makedata_like_photos.py measures a part of it again.
+# -3.29, -2.44, -1.59 in the 267 photographs that are in colour and large enough, ours -3.20, -2.60, -1.91; Cb p50
+# -2.60, ours -3.03. tests/unit/test_makedata_like_photos.py measures a part of it again.
 _MIDDLE_BPP, _BPP_RANGE = 2.45, (1.95, 3.8)
 
 
