@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fastload.errors import CorruptShard
 from fastload.native import core
 from fastload.store.dataset import Dataset
-from fastload.store.record import DATA, RESTART_INDEX, ROW, HEADER, Part, parse_record
+from fastload.store.record import DATA, HEADER, RESTART_INDEX, ROW, Part, parse_record
 
 # One row of a part table, and the place in the batch of the record it stands in. Kept equal to native/record.h by a test.
 PART_ROW = np.dtype([

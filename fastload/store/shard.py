@@ -86,9 +86,13 @@ class ShardReader:
 
     def damaged(self, sample_id: int, why: str) -> NoReturn:
         """Raises CorruptShard for a record, saying why, where and what to do."""
+        raise self.fault(sample_id, why) from None
+
+    def fault(self, sample_id: int, why: str) -> CorruptShard:
+        """What ``damaged`` raises."""
         number = sample_id - self.shard.first
-        raise CorruptShard(f"reading sample {sample_id}: {why} ({self.path}, record {number}). {_advice(self.path)}",
-                           shard=self.shard.name, record=number) from None
+        return CorruptShard(f"reading sample {sample_id}: {why} ({self.path}, record {number}). {_advice(self.path)}",
+                            shard=self.shard.name, record=number)
 
 
 def open_checked(path: Path, shard: Shard) -> int:

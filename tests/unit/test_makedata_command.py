@@ -1,17 +1,15 @@
-"""python -m makedata: same files for any number of samples and processes; a DEST with files is left alone."""
+"""python -m fastload.makedata: same files for any number of samples and processes; a DEST with files is left alone."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from makedata.__main__ import LAYOUTS, main
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
+from fastload.makedata.__main__ import LAYOUTS, main
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -22,9 +20,8 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(TOOLS)}
-    line = [sys.executable, "-m", "makedata", *arguments]
-    return subprocess.run(line, capture_output=True, text=True, env=environment, check=False)
+    line = [sys.executable, "-m", "fastload.makedata", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(("layout", "few", "many"), [

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from makedata import captcha, gray, imagenet
-from makedata.run import UsageError
-from makedata.subject import class_names
 from PIL import Image, ImageOps
 from PIL.JpegImagePlugin import get_sampling
+
+from fastload.makedata import captcha, gray, imagenet
+from fastload.makedata.run import UsageError
+from fastload.makedata.subject import class_names
 
 SAMPLING = {0: "444", 1: "422", 2: "420"}
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from makedata import photo, scene, textures
 from PIL import Image
+
+from fastload.makedata import photo, scene, textures
 
 LEAST, MOST = 1.5, 5.0  # bits per pixel at quality 90
 

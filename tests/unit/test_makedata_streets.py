@@ -8,11 +8,12 @@ from typing import TypedDict
 
 import numpy as np
 import pytest
-from makedata import nuscenes, openlane
-from makedata.scene import material
-from makedata.street import NEAR_M, OPTICAL, Box, Camera, rotation
 from numpy.typing import NDArray
 from PIL import Image
+
+from fastload.makedata import nuscenes, openlane
+from fastload.makedata.scene import material
+from fastload.makedata.street import NEAR_M, OPTICAL, Box, Camera, rotation
 
 Array = NDArray[np.float64]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from makedata import run
-from makedata.photo import QUALITY, render
-from makedata.scene import Canvas, Region, random_scene, ycc
-from makedata.subject import SHAPES, shape_mask
+from fastload.makedata import run
+from fastload.makedata.photo import QUALITY, render
+from fastload.makedata.scene import Canvas, Region, random_scene, ycc
+from fastload.makedata.subject import SHAPES, shape_mask
 
 WIDTH, HEIGHT = 320, 160
 RADIUS = 11.0

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from makedata import run
-from makedata.photo import QUALITY, render
-from makedata.scene import random_scene
-from makedata.subject import class_names, paint_subject
+from fastload.makedata import run
+from fastload.makedata.photo import QUALITY, render
+from fastload.makedata.scene import random_scene
+from fastload.makedata.subject import class_names, paint_subject
 
 # Sizes of ImageNet's photographs and about how often they occur; odd ones on purpose (333 is no multiple of an MCU).
 _SIZES = ((500, 375), (375, 500), (500, 333), (333, 500), (500, 400), (500, 500), (400, 300), (640, 480), (800, 600))

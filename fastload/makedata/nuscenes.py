@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from makedata import run
-from makedata.photo import QUALITY, render
-from makedata.scene import Region, material, whole_pixels
-from makedata.street import (
+from fastload.makedata import run
+from fastload.makedata.photo import QUALITY, render
+from fastload.makedata.scene import Region, material, whole_pixels
+from fastload.makedata.street import (
     OPTICAL,
     Array,
     Box,

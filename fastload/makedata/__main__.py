@@ -1,17 +1,17 @@
-"""python -m makedata LAYOUT DEST [--n N] [--seed S] [--jobs J], run with PYTHONPATH=tools."""
+"""python -m fastload.makedata LAYOUT DEST [--n N] [--seed S] [--jobs J]."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor
 from pathlib import Path
 from typing import Protocol
 
-from makedata import captcha, gray, imagenet, nuscenes, openlane
-from makedata.run import Made, UsageError, require_empty
+from fastload.decode.cpus import available_cpus
+from fastload.makedata import captcha, gray, imagenet, nuscenes, openlane
+from fastload.makedata.run import Made, UsageError, require_empty
 
 
 class _Maker(Protocol):
@@ -28,24 +28,17 @@ LAYOUTS: dict[str, tuple[_Maker, int]] = {
 }
 
 
-def _usable_cpus() -> int:
-    try:
-        return len(os.sched_getaffinity(0))  # a container or taskset may give us fewer than the machine has
-    except AttributeError:  # not Linux
-        return os.cpu_count() or 1
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="makedata", description="Makes a photo-like dataset from a seed; nothing is downloaded.",
-        epilog="example: PYTHONPATH=tools python -m makedata imagenet /tmp/imagenet --n 1000 --seed 7",
+        epilog="example: python -m fastload.makedata imagenet /tmp/imagenet --n 1000 --seed 7",
     )
     parser.add_argument("layout", choices=(*LAYOUTS, "all"), help="'all': each of the others in a folder of its name")
     parser.add_argument("dest", type=Path, help="folder to write; must be empty or absent")
     sizes = ", ".join(f"{name} {n}" for name, (_, n) in LAYOUTS.items())
     parser.add_argument("--n", type=int, help=f"samples per layout (default: {sizes})")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same bytes (default: 0)")
-    parser.add_argument("--jobs", type=int, default=_usable_cpus(),
+    parser.add_argument("--jobs", type=int, default=available_cpus(),
                         help="processes; changes nothing but the time (default: %(default)s)")
     return parser
 

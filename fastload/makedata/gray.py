@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from makedata import run
-from makedata.photo import QUALITY, draw_bpp, render
-from makedata.scene import random_scene
-from makedata.subject import class_names, paint_subject
+from fastload.makedata import run
+from fastload.makedata.photo import QUALITY, draw_bpp, render
+from fastload.makedata.scene import random_scene
+from fastload.makedata.subject import class_names, paint_subject
 
 SIDE = 128
 # Real photographs made gray and 128x128 have 2.8 bits per pixel in the middle (p25 2.3, p75 3.4; n = 300, the corpus

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from makedata.scene import Canvas, Region, blob, material, ridge
+from fastload.makedata.scene import Canvas, Region, blob, material, ridge
 
 Array: TypeAlias = NDArray[np.float64]
 NEAR_M = 1.0  # what is nearer to the camera than this is cut off

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageChops, ImageDraw
 
-from makedata.scene import Canvas, Region, whole_pixels, ycc
+from fastload.makedata.scene import Canvas, Region, whole_pixels, ycc
 
 SHAPES = ("disc", "triangle", "square", "star", "ring", "spark")
 _COLOURS = {

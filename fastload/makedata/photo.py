@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
-from makedata import textures
-from makedata.scene import Canvas, random_scene
-from makedata.textures import Plane
+from fastload.makedata import textures
+from fastload.makedata.scene import Canvas, random_scene
+from fastload.makedata.textures import Plane
 
 QUALITY = 90
 _HEADER_BYTES = 623     # what Pillow writes around the scan of a baseline colour file

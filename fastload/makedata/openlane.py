@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from makedata import run
-from makedata.photo import QUALITY, render
-from makedata.scene import Canvas, material
-from makedata.street import (
+from fastload.makedata import run
+from fastload.makedata.photo import QUALITY, render
+from fastload.makedata.scene import Canvas, material
+from fastload.makedata.street import (
     OPTICAL,
     Array,
     Box,
