@@ -37,7 +37,7 @@ WIDTH, HEIGHT = 1600, 900
 CLASSES = ("background", "drivable_area", "ped_crossing", "divider", "vehicle")
 _BACKGROUND, _DRIVABLE, _CROSSING, _DIVIDER, _VEHICLE = range(len(CLASSES))
 CELLS, CELL_M = 200, 0.5
-# name: yaw in degrees, focal length in pixels, place in metres (as on nuScenes' cars: the back camera sees wider)
+# name: yaw in degrees, focal length in pixels, place in metres (about as on nuScenes' cars: the back camera sees wider)
 _CAMERAS = {
     "CAM_FRONT": (0, 1266, (1.70, 0.0, 1.51)), "CAM_FRONT_RIGHT": (-56, 1260, (1.55, -0.49, 1.50)),
     "CAM_BACK_RIGHT": (-110, 1259, (1.01, -0.48, 1.56)), "CAM_BACK": (180, 809, (0.03, 0.0, 1.57)),

@@ -19,7 +19,7 @@ from fastload.makedata.scene import Canvas, random_scene
 from fastload.makedata.textures import Plane
 
 QUALITY = 90
-_HEADER_BYTES = 623     # what Pillow writes around the scan of a baseline colour file
+_HEADER_BYTES = 625     # what Pillow writes around the scan of a baseline colour file
 _BAND = 16              # rows of one MCU row at 4:2:0; the size is estimated from such bands
 _PROBE_PIXELS = 200_000
 _TEXTURE_LIMIT = 80.0

@@ -38,7 +38,8 @@ class _Material:
     shade: float
 
 
-# Colours read off real photographs: nothing in them is as saturated as a paint box.
+# Colours chosen by eye; the spread of Cb and Cr that comes out is near that of photographs (median of the standard
+# deviation 12.5, 300 real ones 10.3 and 9.7).
 _MATERIALS = {
     "sky": _Material((150, 185, 225), 22, "cloud", 2.0, 10),
     "overcast": _Material((208, 212, 216), 18, "cloud", 3.0, 10),
