@@ -103,6 +103,7 @@ class PackReporter:
         self._line.__exit__(None, None, None)
 
     def __call__(self, progress: PackProgress) -> None:
+        """To be called with every sample."""
         now = time.monotonic()
         if progress.stage != "packing":
             self._line.title = progress.stage
