@@ -30,7 +30,6 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Verifies, prints the report, and says by the exit code whether all is well."""
-    from fastload.pack.options import usable_cores
     from fastload.store.verify import verify_dataset
 
     line = ProgressLine("verifying", None, quiet=options.json)
@@ -40,8 +39,7 @@ def run(options: argparse.Namespace) -> int:
         line.update(progress.done, f"{progress.faults} faults" if progress.faults else "")
 
     with line:
-        report = verify_dataset(options.dataset, deep=options.deep, jobs=options.jobs or usable_cores(), shard=options.shard,
-                                on_progress=show)
+        report = verify_dataset(options.dataset, deep=options.deep, jobs=options.jobs, shard=options.shard, on_progress=show)
     if options.json:
         print_json(report.as_json())
     else:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import lmdb
 
+from fastload.decode.cpus import available_cpus
 from fastload.errors import ConfigError, CorruptManifest
 from fastload.store import files
 from fastload.store.dataset import read_manifest
@@ -54,7 +55,7 @@ def verify_dataset(path: str | os.PathLike[str], *, deep: bool = False, jobs: in
                    on_progress: Callable[[VerifyProgress], None] | None = None) -> Report:
     """Checks a dataset; what is wrong with it is in the report. Raises StoreError only where there is no dataset at all.
 
-    ``deep`` also decodes every image. ``shard``: only the shard with this number. ``jobs``: threads, 0 = one a core.
+    ``deep`` also decodes every image. ``shard``: only the shard with this number. ``jobs``: threads, 0 = every core this process may use.
     ``on_progress`` is called from these threads, by one at a time. Memory: ``jobs`` times a record and its pixels, and at
     most 100 MB for the columns, whatever the dataset's size.
     """
@@ -68,7 +69,7 @@ def verify_dataset(path: str | os.PathLike[str], *, deep: bool = False, jobs: in
         return Report(path=folder, n_samples=0, n_shards=0, n_columns=0, n_bytes=0, n_checked=0, n_decoded=0, n_faults=1, deep=deep,
                       faults=(Fault(MANIFEST, None, "", why),))
     run = _Verification(folder, manifest, deep=deep, chosen=_chosen(folder, manifest, shard), on_progress=on_progress)
-    run.work(jobs or len(os.sched_getaffinity(0)))
+    run.work(jobs or available_cpus())
     return run.report(time.monotonic() - started, only="" if shard is None else run.shards[0][1].name)
 
 
