@@ -21,18 +21,18 @@ from numpy.typing import NDArray
 
 Ids = NDArray[np.int64]
 Begun = TypeVar("Begun")
-Batch = TypeVar("Batch", covariant=True)
+Batch_co = TypeVar("Batch_co", covariant=True)
 
 _LOOK_S = 0.05          # how often a waiting thread looks whether it is to stop
 
 
-class Maker(Protocol[Begun, Batch]):
+class Maker(Protocol[Begun, Batch_co]):
     """What turns ids into a batch, in two steps, so that several batches can be under way."""
 
     def begin(self, ids: Ids) -> Begun:
         """Starts work on a batch; returns at once."""
 
-    def finish(self, begun: Begun) -> Batch:
+    def finish(self, begun: Begun) -> Batch_co:
         """Waits for a batch that was begun."""
 
 
@@ -45,20 +45,20 @@ class _End:
     """Behind the last batch."""
 
 
-class Feeder(Generic[Begun, Batch]):
+class Feeder(Generic[Begun, Batch_co]):
     """Begins up to ``ahead`` batches, of which up to ``ready`` wait finished. ``next`` is for one consumer thread."""
 
-    def __init__(self, maker: Maker[Begun, Batch], batches: Iterator[Ids], *, ahead: int, ready: int) -> None:
-        self._ready: queue.Queue[Batch | _Failed | type[_End]] = queue.Queue(ready)
+    def __init__(self, maker: Maker[Begun, Batch_co], batches: Iterator[Ids], *, ahead: int, ready: int) -> None:
+        self._ready: queue.Queue[Batch_co | _Failed | type[_End]] = queue.Queue(ready)
         self._stop = threading.Event()
         self.under_way: deque[Ids] = deque()            # ids of the batches begun and not finished, oldest first
-        self._thread = threading.Thread(target=_feed, name="fastload-feeder", daemon=True,
-                                        args=(maker, batches, ahead, self._ready, self._stop, self.under_way))
+        outlet = _Outlet(self._ready, self._stop, self.under_way)
+        self._thread = threading.Thread(target=_feed, name="fastload-feeder", daemon=True, args=(maker, batches, ahead, outlet))
         self._thread.start()
         weakref.finalize(self, self._stop.set)
         _running.add(self)
 
-    def next(self, timeout_s: float | None) -> Batch | None:
+    def next(self, timeout_s: float | None) -> Batch_co | None:
         """The next batch, None behind the last; raises what failed in the thread, TimeoutError after ``timeout_s``."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -94,39 +94,45 @@ class Feeder(Generic[Begun, Batch]):
         _running.discard(self)
 
 
-def _feed(maker: Maker[Begun, Batch], batches: Iterator[Ids], ahead: int, ready: queue.Queue[object], stop: threading.Event,
-          under_way: deque[Ids]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Outlet:
+    """What the thread shares with its feeder."""
+
+    ready: queue.Queue[Any]
+    stop: threading.Event
+    under_way: deque[Ids]
+
+    def put(self, item: object) -> None:
+        """Lays an item ready, waiting for room, unless nobody wants it any more."""
+        while not self.stop.is_set():
+            try:
+                self.ready.put(item, timeout=_LOOK_S)
+                return
+            except queue.Full:
+                continue
+
+
+def _feed(maker: Maker[Begun, Batch_co], batches: Iterator[Ids], ahead: int, outlet: _Outlet) -> None:
     begun: deque[Begun] = deque()
     more = True
     try:
-        while not stop.is_set():
-            while more and len(begun) < ahead and not stop.is_set():
+        while not outlet.stop.is_set():
+            while more and len(begun) < ahead:
                 ids = next(batches, None)
                 if ids is None:
                     more = False
                     break
-                under_way.append(ids)
+                outlet.under_way.append(ids)
                 begun.append(maker.begin(ids))
             if not begun:
-                _put(ready, _End, stop)
+                outlet.put(_End)
                 return
             batch = maker.finish(begun.popleft())
-            under_way.popleft()
-            _put(ready, batch, stop)
+            outlet.under_way.popleft()
+            outlet.put(batch)
             del batch                                   # it may live in the consumer's hands alone
     except BaseException as error:                      # noqa: BLE001 - handed to the consumer, who raises it
-        _put(ready, _Failed(error), stop)
-    finally:
-        begun.clear()
-
-
-def _put(ready: queue.Queue[object], item: object, stop: threading.Event) -> None:
-    while not stop.is_set():
-        try:
-            ready.put(item, timeout=_LOOK_S)
-            return
-        except queue.Full:
-            continue
+        outlet.put(_Failed(error))
 
 
 _running: weakref.WeakSet[Feeder[Any, Any]] = weakref.WeakSet()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fastload.errors import CorruptShard
 from fastload.native import core
 from fastload.store.dataset import Dataset
-from fastload.store.record import DATA, HEADER, RESTART_INDEX, ROW, Part, parse_record
+from fastload.store.record import DATA, HEADER, RESTART_INDEX, ROW, Part, RecordError, parse_record
 
 # One row of a part table, and the place in the batch of the record it stands in. Kept equal to native/record.h by a test.
 PART_ROW = np.dtype([
@@ -32,6 +32,10 @@ class BatchParts:
         """The rows of one field, sorted by sample and item."""
         rows: NDArray[np.void] = self.rows[(self.rows["field"] == field) & (self.rows["role"] == role)]
         return rows
+
+    def check(self, place: int) -> None:
+        """Compares the checksum of one record; raises RecordError."""
+        parse_record(self.records[place], int(self.ids[place]))
 
     def parts(self, field: int) -> list[list[Part]]:
         """A field's parts, sample by sample, to be decoded in Python."""
@@ -68,8 +72,6 @@ def read_parts(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -> 
 
 def _rows_in_python(records: Sequence[memoryview], ids: NDArray[np.int64]) -> tuple[NDArray[np.void], dict[int, str]]:
     """The same without the native core; the checksum is always checked."""
-    from fastload.store.record import RecordError
-
     found: list[tuple[int, ...]] = []
     wrong: dict[int, str] = {}
     for place, (record, sample_id) in enumerate(zip(records, ids.tolist(), strict=True)):

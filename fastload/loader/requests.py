@@ -7,15 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fastload.decode.backend import REQUEST, Codec, Filter, Source
+from fastload.decode.backend import REQUEST, Codec
 from fastload.errors import BadImage
 from fastload.loader.parts import BatchParts, restart_index_of
 from fastload.plan.rows import PlanRows
 from fastload.store.pixels import decode_image, decode_mask
-from fastload.store.record import JPEG, RAW, Part
+from fastload.store.record import JPEG, RAW, Part, RecordError
 
 _NATIVE = np.zeros(256, np.bool_)
 _NATIVE[[JPEG, RAW]] = True         # codecs that decode threads read in place; the others are unpacked here
+
+
+Source = memoryview | NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +27,13 @@ class FieldRequests:
 
     requests: NDArray[np.void]
     sources: list[Source]
-    faults: dict[int, BadImage]
+    faults: dict[int, str]
 
 
 def image_requests(parts: BatchParts, field: int, images: NDArray[np.void], plan: PlanRows, *, exact: bool, mask: bool) -> FieldRequests:
     """A request for each row of ``images`` (part rows of this field), as the plan has it; slot = place in ``images``."""
     requests = np.zeros(len(images), REQUEST)
-    for name in ("x", "y", "w", "h", "out_w", "out_h", "pad_left", "pad_top", "flip"):
-        requests[name] = getattr(plan, name)
+    plan.fill(requests, mask=mask)
     requests["offset"], requests["size"] = images["offset"], images["length"]
     requests["index_offset"], requests["index_count"] = restart_index_of(parts, field, images)
     requests["interval"] = images["interval"]
@@ -40,16 +42,16 @@ def image_requests(parts: BatchParts, field: int, images: NDArray[np.void], plan
     requests["codec"] = np.where(images["codec"] == JPEG, Codec.JPEG, Codec.RAW)
     requests["raw_channels"], requests["raw_bits"] = images["channels"], images["bits"]
     requests["orientation"] = np.maximum(images["orientation"], 1)
-    requests["filter"] = Filter.NEAREST if mask else _filter_number(plan)
     requests["exact"] = exact
     requests["check"] = 1                       # the checksum is the decode thread's business
     sources: list[Source] = list(parts.records)
-    faults: dict[int, BadImage] = {}
+    faults: dict[int, str] = {}
     for slot in np.flatnonzero(~_NATIVE[images["codec"]]).tolist():
         try:
+            parts.check(int(images[slot]["sample"]))        # no decode thread will see this record
             unpacked = _unpacked(parts, images[slot], mask=mask)
-        except BadImage as error:
-            faults[slot] = error
+        except (BadImage, RecordError) as error:
+            faults[slot] = str(error)
             continue
         _point_to(requests, slot, unpacked, len(sources))
         sources.append(unpacked.reshape(-1).view(np.uint8))
@@ -74,7 +76,3 @@ def _point_to(requests: NDArray[np.void], slot: int, pixels: NDArray[np.generic]
     request["raw_bits"] = 8 * pixels.dtype.itemsize
     request["codec"], request["orientation"], request["check"] = Codec.RAW, 1, 0
     requests[slot] = request
-
-
-def _filter_number(plan: PlanRows) -> int:
-    return int(Filter.BILINEAR if plan.filter == "bilinear" else Filter.NEAREST if plan.filter == "nearest" else Filter.ANTIALIAS)
