@@ -7,8 +7,6 @@ gray change nothing. Functions may write into the tensor they are given; what co
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F  # noqa: N812  the name that everybody knows
 from torch import Tensor
 
 GRAY_WEIGHTS = (0.2989, 0.587, 0.114)      # torchvision's, and ITU-R 601 to four digits

@@ -42,7 +42,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     >>> loader = fastload.DataLoader("data/train", batch_size=256, shuffle=True, transform=[T.RandomResizedCrop(224)])  # doctest: +SKIP
     """
 
-    def __init__(self, dataset: str | os.PathLike[str] | Dataset, batch_size: int | None = 1, shuffle: bool | str | None = None,
+    def __init__(self, dataset: str | os.PathLike[str] | Dataset, batch_size: int | None = 1,  # noqa: PLR0917 - torch's own order
+                 shuffle: bool | str | None = None,
                  sampler: Any = None, batch_sampler: Any = None, num_workers: int | None = None,
                  collate_fn: Callable[[list[Any]], Any] | None = None, pin_memory: bool = False, drop_last: bool = False, *,
                  timeout: float = 0, generator: torch.Generator | None = None, prefetch_factor: int | None = None,
@@ -62,9 +63,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         spec = load_spec(packed, fields=fields, transform=transform, colour=colour, ragged=ragged, exact=exact, return_matrix=return_matrix)
         warn_once_if_missing()
         self._choice, self._decoder = choose_backend(backend, threads=self.threads_budget)
-        self._maker = BatchMaker(packed, spec, self._decoder, seed=self.seed, colour="bgr" if colour == "bgr" else "rgb", ring=self._ring,
-                                 stats=self.stats_collector, faults=self._fault_policy)
         self._transfer = make_transfer(device, pin_memory=pin_memory)
+        self._maker = BatchMaker(packed, spec, self._decoder, seed=self.seed, colour="bgr" if colour == "bgr" else "rgb", ring=self._ring,
+                                 stats=self.stats_collector, faults=self._fault_policy, transfer=self._transfer)
         size = getattr(batch_sampler, "batch_size", None) or batch_size or 1
         ending = ending or ("drop" if drop_last else "pad" if self._ranks.world > 1 else "partial")
         self._epochs = self._make_epochs(packed, size, shuffle, ending=ending, window=window,

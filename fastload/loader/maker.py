@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fastload.decode.backend import DecodeBackend, DecodeBatch, PixelFormat, Status
 from fastload.errors import BadImage, ConfigError, FastloadError
+from fastload.finish import Finish
 from fastload.loader.faults import FaultPolicy
 from fastload.loader.labels import Values, moved, tensors, unpacked
 from fastload.loader.parts import BatchParts, read_parts, shown_sizes
@@ -22,6 +23,7 @@ from fastload.loader.requests import image_requests
 from fastload.loader.ring import Ring
 from fastload.loader.spec import ChosenField, LoadSpec
 from fastload.loader.stats import StatsCollector
+from fastload.loader.transfer import Transfer
 from fastload.plan.field_plan import FieldPlan
 from fastload.plan.rows import PlanRows
 from fastload.store.dataset import Dataset, source_of
@@ -60,9 +62,10 @@ class BatchMaker:
     """Makes the batches of one loader; ``seed`` and the epoch decide what the plan draws."""
 
     def __init__(self, dataset: Dataset, spec: LoadSpec, backend: DecodeBackend[Any], *, seed: int, colour: str, ring: Ring,
-                 stats: StatsCollector, faults: FaultPolicy) -> None:
+                 stats: StatsCollector, faults: FaultPolicy, transfer: Transfer) -> None:
         self.dataset, self.spec, self.backend, self.seed, self.colour = dataset, spec, backend, seed, colour
-        self.ring, self.stats, self.faults = ring, stats, faults
+        self.ring, self.stats, self.faults, self.transfer = ring, stats, faults, transfer
+        self._finishes = {name: Finish(plan) for name, plan in spec.plans.items()}
         self._numbers = {each.name: number for number, each in enumerate(dataset.fields)}
         self._in_python = any(each.in_python for each in spec.fields) or "source" in spec.implicit
 
@@ -185,15 +188,14 @@ class BatchMaker:
         return self._finished(pixels, each, begun, take)
 
     def _finished(self, pixels: torch.Tensor, each: ImageTicket, begun: Begun, take: NDArray[np.intp]) -> torch.Tensor:
-        plan = self.spec.plans[each.chosen.name]
-        if plan.steps:
-            from fastload.finish import finish_batch
-
-            flat = pixels.view(-1, *pixels.shape[-3:])
-            slots = (take[:, None] * each.n_items + np.arange(each.n_items)).ravel()
-            done = finish_batch(flat, plan, begun.rows[each.chosen.name].parameters[slots])
-            return done.view(*pixels.shape[:-3], *done.shape[1:])
-        return pixels.movedim(-1, -3) if plan.output.layout == "channels_last" else pixels
+        """The decode threads have finished the job, or colours come now, on the device the batch goes to."""
+        finish = self._finishes[each.chosen.name]
+        if finish.idle:
+            return pixels.movedim(-1, -3) if finish.output.layout == "channels_last" else pixels
+        slots = (take[:, None] * each.n_items + np.arange(each.n_items)).ravel()
+        with self.transfer.stream():
+            done = finish(self.transfer.stage(pixels.view(-1, *pixels.shape[-3:])), begun.rows[each.chosen.name].parameters[slots])
+        return done.view(*pixels.shape[:-3], *done.shape[1:])
 
     def _labels(self, chosen: ChosenField, begun: Begun, take: NDArray[np.intp]) -> Values:
         kind = chosen.field.kind

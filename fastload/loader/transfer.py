@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -11,7 +12,13 @@ from fastload.errors import ConfigError
 
 
 class Transfer(Protocol):
-    """``send`` runs in the feeder thread, ``receive`` in the trainer's."""
+    """``stage`` and ``send`` run in the feeder thread, inside ``stream()``; ``receive`` runs in the trainer's."""
+
+    def stream(self) -> AbstractContextManager[object]:
+        """Where the feeder's work on the device is queued."""
+
+    def stage(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Pixels on the device, for what is still to be done to them there."""
 
     def send(self, batch: Any) -> Any:
         """Begins to move a batch."""
@@ -25,6 +32,14 @@ class Stay:
 
     def __init__(self, *, pin: bool) -> None:
         self._pin = pin
+
+    def stream(self) -> AbstractContextManager[object]:
+        """There is none."""
+        return nullcontext()
+
+    def stage(self, pixels: torch.Tensor) -> torch.Tensor:
+        """They are where they belong."""
+        return pixels
 
     def send(self, batch: Any) -> Any:
         """Pins, where that was asked for and means something."""
@@ -42,10 +57,18 @@ class CudaTransfer:
         self._device = device
         self._stream = torch.cuda.Stream(device)            # type: ignore[no-untyped-call]
 
+    def stream(self) -> AbstractContextManager[object]:
+        """One for all copies and colours: the event that ``send`` records comes after both."""
+        return torch.cuda.stream(self._stream)
+
+    def stage(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Copied from pageable memory, which blocks this thread but nobody else, so the buffer is free again on return."""
+        return pixels.to(self._device)
+
     def send(self, batch: Any) -> Any:
         """Pinned first (a copy from pageable memory would block), then copied; the event marks the end of the copy."""
-        pinned = mapped(batch, torch.Tensor.pin_memory)
-        with torch.cuda.stream(self._stream):
+        pinned = mapped(batch, lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory())
+        with self.stream():
             copied = mapped(pinned, lambda tensor: tensor.to(self._device, non_blocking=True))
             event = torch.cuda.Event()                      # type: ignore[no-untyped-call]
             event.record(self._stream)
