@@ -15,6 +15,7 @@ from fastload.pack.sources.base import Json
 MAX_ELEMENT_BYTES = 64 << 20      # one row of a streamed table
 _CHUNK_BYTES = 1 << 20
 _SPACE = " \t\r\n"
+_ENDS = (" ", "\t", "\r", "\n", ",", "]", "}")
 
 
 def parse_json(data: bytes, name: str, *, line: int = 1) -> Json:
@@ -155,7 +156,9 @@ class JsonStream:
                 continue
             except (RecursionError, ValueError) as error:
                 raise self._broken(f"{error}") from None
-            if end == len(self._text) and self._more():       # a number may go on in the next chunk
+            # A number may go on in the next chunk ("0" of "0.5"): it has ended where something else begins.
+            bare = self._text[self._at] not in '{["'
+            if bare and self._text[end:end + 1] not in _ENDS and self._more():
                 continue
             start, self._at = self._at, end
             return start
@@ -165,12 +168,13 @@ class JsonStream:
         if self._ended:
             return False
         chunk = self._file.read(max(_CHUNK_BYTES, len(self._text) - self._at))
-        self._ended = not chunk
-        done = self._text[:self._at]
-        self._line, self._column = self._place(len(done))
+        if not chunk:
+            self._ended = True
+            return False
+        self._line, self._column = self._place(self._at)
         self._base += self._at
         self._text, self._at = self._text[self._at:] + chunk.decode("latin-1"), 0
-        return bool(chunk)
+        return True
 
     def _place(self, at: int) -> tuple[int, int]:
         lines = self._text.count("\n", 0, at)
