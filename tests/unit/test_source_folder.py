@@ -63,12 +63,13 @@ def test_named_classes_decide(tmp_path: Path) -> None:
         FolderSource(tmp_path, classes=["dog", "dog"])
 
 
-def test_an_empty_class_must_not_renumber_the_others(tmp_path: Path) -> None:
-    put_image(tmp_path / "b" / "1.jpg")
-    (tmp_path / "a").mkdir()
-    with pytest.raises(ConfigError, match=r"1 class folders hold no image: a\. Remove them"):
-        FolderSource(tmp_path)
-    assert samples_of(FolderSource(tmp_path, classes=["a", "b"]))[0].values["label"] == 1
+def test_an_empty_class_keeps_its_number(tmp_path: Path) -> None:
+    put_image(tmp_path / "x" / "b" / "1.jpg")
+    (tmp_path / "x" / "a").mkdir()
+    assert samples_of(FolderSource(tmp_path / "x"))[0].values["label"] == 1
+    put_image(tmp_path / "y" / "1.jpg")
+    (tmp_path / "y" / "empty").mkdir()             # but folders without any image make no classes
+    assert set(samples_of(FolderSource(tmp_path / "y"))[0].values) == {"image"}
 
 
 def test_no_image_at_all(tmp_path: Path) -> None:
