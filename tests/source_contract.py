@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from fastload.errors import BadImage
-from fastload.pack.sources.base import AnySource, Encoded, Sample, is_stream
+from fastload.pack.sources.base import AnySource, Encoded, Sample, Source, is_stream
 from fastload.store.fields import Field
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A sample whose values tests may look into as they know them."""
+
+    values: dict[str, Any]
+    source: str
 
 
 def image_bytes(seed: int = 0, *, form: str = "JPEG", mode: str = "RGB", size: tuple[int, int] = (16, 16)) -> bytes:
@@ -31,13 +41,15 @@ def put_image(path: Path, seed: int = 0, *, mode: str = "RGB") -> bytes:
     return data
 
 
-def outcome(source: AnySource) -> tuple[list[Sample], list[str]]:
+def outcome(source: AnySource) -> tuple[list[Loaded], list[str]]:
     """All good samples, checked against the contract, and the messages of the bad ones."""
-    good: list[Sample] = []
+    good: list[Loaded] = []
     bad: list[str] = []
+    found: list[Sample | BadImage]
     if is_stream(source):
         found = list(source)
     else:
+        assert isinstance(source, Source)
         refs = list(source.refs())
         assert refs == list(source.refs()), "refs must come in the same order each time"
         found = [_loaded(source, json.dumps(ref)) for ref in refs]
@@ -47,22 +59,22 @@ def outcome(source: AnySource) -> tuple[list[Sample], list[str]]:
             bad.append(str(sample))
         else:
             check_sample(sample, source.fields)
-            good.append(sample)
+            good.append(Loaded(dict(sample.values), sample.source))
     json.dumps(source.info, allow_nan=False)
     return good, bad
 
 
-def samples_of(source: AnySource) -> list[Sample]:
+def samples_of(source: AnySource) -> list[Loaded]:
     """All samples; none may be bad."""
     good, bad = outcome(source)
     assert bad == []
     return good
 
 
-def _loaded(source: AnySource, ref: str) -> Sample | BadImage:
+def _loaded(source: Source, ref: str) -> Sample | BadImage:
     assert len(ref) < 4096
     try:
-        return source.load(json.loads(ref))      # through JSON, as after a restart
+        return source.load(json.loads(ref))  # through JSON, as after a restart
     except BadImage as error:
         return error
 
@@ -70,15 +82,18 @@ def _loaded(source: AnySource, ref: str) -> Sample | BadImage:
 def check_sample(sample: Sample, fields: tuple[Field, ...]) -> None:
     """Every value is what base.Sample promises for its kind."""
     by_name = {field.name: field for field in fields}
-    assert sample.source and sample.source.isprintable(), sample.source
+    assert sample.source
+    assert sample.source.isprintable(), ascii(sample.source)
     sample.source.encode()
     for name, value in sample.values.items():
         field = by_name[name]
         if value is None:
             continue
+        items: list[object] = [value]
         if field.list:
             assert isinstance(value, list), (name, value)
-        for item in value if field.list else [value]:
+            items = list(value)
+        for item in items:
             assert _fits(item, field), (name, field.kind, item)
 
 

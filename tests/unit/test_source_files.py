@@ -48,7 +48,7 @@ def test_a_link_inside_the_root_is_followed(tmp_path: Path) -> None:
     (root / "x.jpg").write_bytes(b"abc")
     (root / "y.jpg").symlink_to("x.jpg")
     assert read_bounded(root, "y.jpg") == b"abc"
-    (tmp_path / "way").symlink_to(root)             # the root itself may be reached by a link
+    (tmp_path / "way").symlink_to(root)  # the root itself may be reached by a link
     assert read_bounded(tmp_path / "way", "y.jpg") == b"abc"
     assert [entry.path for entry in walk(tmp_path / "way")] == ["x.jpg", "y.jpg"]
 

