@@ -58,6 +58,7 @@ class Element:
     key: str         # of the outermost object, "" where the file is an array
     offset: int
     raw: bytes
+    rough: Json      # parsed, but with text as Latin-1: good for numbers
 
     def value(self, name: str) -> Json:
         """The parsed element."""
@@ -79,6 +80,7 @@ class JsonStream:
         self._base = 0                # place of _text in the file
         self._line, self._column = 1, 1      # of _text[0]
         self._ended = False
+        self._value: Json = None      # the one passed last
         self._decoder = json.JSONDecoder()
 
     def elements(self) -> Iterator[Element]:
@@ -124,7 +126,7 @@ class JsonStream:
         while True:
             self._next_char()
             start = self._skip_value()
-            yield Element(key, self._base + start, self._text[start:self._at].encode("latin-1"))
+            yield Element(key, self._base + start, self._text[start:self._at].encode("latin-1"), self._value)
             if self._after_element("]"):
                 return
 
@@ -149,7 +151,7 @@ class JsonStream:
         """Moves behind the value that starts here; returns where it started in the (possibly moved) text."""
         while True:
             try:
-                _, end = self._decoder.raw_decode(self._text, self._at)
+                self._value, end = self._decoder.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
                 if len(self._text) - self._at > MAX_ELEMENT_BYTES or not self._more():
                     raise self._broken(error.msg, error.pos) from None

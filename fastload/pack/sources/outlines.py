@@ -54,10 +54,11 @@ def fill_polygon(mask: NDArray[np.generic], corners: NDArray[np.float64], value:
     row = np.arange(len(edge)) - np.repeat(np.cumsum(crossings) - crossings, crossings) + first[edge]
     x = x0[edge] + (row + 0.5 - y0[edge]) * ((x1 - x0)[edge] / (y1 - y0)[edge])
     column = np.ceil(x - 0.5).clip(0, width).astype(np.int64)
-    top, bottom = int(row.min()), int(row.max()) + 1
-    flips = np.bincount((row - top) * (width + 1) + column, minlength=(bottom - top) * (width + 1))
-    inside = np.cumsum(flips.reshape(bottom - top, width + 1), axis=1)[:, :width] % 2 == 1
-    mask[top:bottom][inside] = value
+    top, bottom, left, right = int(row.min()), int(row.max()) + 1, int(column.min()), int(column.max())
+    rows, columns = bottom - top, right - left
+    flips = np.bincount((row - top) * (columns + 1) + column - left, minlength=rows * (columns + 1)).astype(np.uint8)
+    inside = np.bitwise_xor.accumulate(flips.reshape(rows, columns + 1), axis=1)[:, :columns] & 1
+    mask[top:bottom, left:right][inside.astype(bool)] = value
 
 
 def decode_runs(segmentation: dict[str, Json], *, width: int, height: int, source: str) -> NDArray[np.bool_]:
