@@ -217,6 +217,8 @@ def test_a_key_that_comes_late_is_not_dropped_silently(tmp_path: Path) -> None:
     _, bad = outcome(ListSource(_csv(tmp_path, "\n".join(rows), "l.jsonl")))
     assert len(bad) == 1
     assert "l.jsonl:1001: key 'late' did not occur in the first 1000 rows" in bad[0]
+    assert samples_of(ListSource(tmp_path / "l.jsonl", types={"late": "json"}))[1000].values["late"] == 2
+    assert len(samples_of(ListSource(tmp_path / "l.jsonl", drop=["late"]))) == 1001
 
 
 @pytest.mark.parametrize(
@@ -252,6 +254,20 @@ def test_a_name_that_is_not_utf8(tmp_path: Path) -> None:
     good, bad = outcome(ListSource(tmp_path / "l.csv"))
     assert [sample.source for sample in good] == [r"caf\xe9.jpg"]
     assert bad == [r"l.csv:3: column 't': not UTF-8 text: 'caf\udce9'"]
+
+
+def test_names_of_files_must_be_text(tmp_path: Path) -> None:
+    image = "img/0.jpg"
+    rows = [{"p": image, "v": [image]}, {"p": [], "v": []}, {"p": None, "v": image}, {"p": "", "v": None}]
+    path = _csv(tmp_path, "\n".join(map(json.dumps, rows)), "l.jsonl")
+    good, bad = outcome(ListSource(path, types={"p": "image", "v": "list of image"}))
+    assert [sample.values["v"] and len(sample.values["v"]) for sample in good] == [1, None]
+    assert bad == [
+        "l.jsonl:2: column 'p': expected a file name, found []",
+        "l.jsonl:3: column 'v': expected a list of file names, found 'img/0.jpg'",
+    ]
+    with pytest.raises(ConfigError, match="kind 'list of int'"):
+        ListSource(path, types={"p": "list of int"})
 
 
 def test_field_names() -> None:

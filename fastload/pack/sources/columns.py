@@ -76,7 +76,7 @@ def _check_there(column: str, names: Sequence[str], exists: Callable[[str], bool
 def checked_kind(column: str, kind: str) -> str:
     """The kind a user gave; ConfigError where there is none of that name."""
     bare = kind.removeprefix("list of ")
-    if bare not in (*KINDS, CLASS):
+    if bare not in (*KINDS, CLASS) or (bare != kind and bare not in ("image", "mask")):
         raise ConfigError(f"column {column!r}: kind {kind!r:.40}: expected one of {', '.join((*KINDS, CLASS))}")
     return kind
 

@@ -57,6 +57,8 @@ class FolderSource:
         values: dict[str, Value] = {}
         folders = path.split("/")[:-1]
         if self.splits:
+            if not folders or folders[0] not in self.splits:
+                raise ConfigError(f"{self.root}: {path!r:.80} is in no split; the listing is not of this source")
             values["split"] = self.splits.index(folders.pop(0))
         if self.classes:
             if not folders or folders[0] not in self._number:
