@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -21,6 +22,7 @@ _TRUTH = {"true": 1, "false": 0}
 _PER_ROW = {"boxes": 4, "points": 2}
 
 
+@functools.cache
 def field_name(column: str) -> str:
     """The column's name as a field name: lower case, other characters to "_"; ``id`` and ``source`` get a tail."""
     name = re.sub(r"[^a-z0-9]+", "_", column.strip().lower()).strip("_")[:60] or "column"
@@ -74,7 +76,7 @@ def _check_there(column: str, names: Sequence[str], exists: Callable[[str], bool
 def checked_kind(column: str, kind: str) -> str:
     """The kind a user gave; ConfigError where there is none of that name."""
     bare = kind.removeprefix("list of ")
-    if bare not in (*KINDS, CLASS):
+    if bare not in (*KINDS, CLASS) or (bare != kind and bare not in ("image", "mask")):
         raise ConfigError(f"column {column!r}: kind {kind!r:.40}: expected one of {', '.join((*KINDS, CLASS))}")
     return kind
 

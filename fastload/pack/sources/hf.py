@@ -63,7 +63,7 @@ class HuggingFaceSource:
     def __iter__(self) -> Iterator[Sample | BadImage]:
         for file in self._files:
             row = 0
-            for batch in self._batches(file):
+            for batch in self._batches(file, [column.name for column in self._columns]):
                 arrays = [batch.column(column.name) for column in self._columns]
                 for i in range(batch.num_rows):
                     yield self._sample(file, arrays, i, row)
@@ -98,7 +98,7 @@ class HuggingFaceSource:
             return Encoded(read_bounded(self.root, path), name)
         raise BadImage("an image without bytes and without path", source=where)
 
-    def _batches(self, file: _File) -> Iterator[Any]:
+    def _batches(self, file: _File, columns: list[str]) -> Iterator[Any]:
         with config_errors():
             handle = open_inside(self.root, file.path)
         with handle:
@@ -106,7 +106,7 @@ class HuggingFaceSource:
                 if file.path.endswith(".parquet"):
                     # buffer_size: columns are read in pieces instead of a whole group (a gigabyte, in bad cases)
                     reader = self._parquet(handle)
-                    yield from reader.iter_batches(batch_size=BATCH_ROWS, columns=[c.name for c in self._columns])
+                    yield from reader.iter_batches(batch_size=BATCH_ROWS, columns=columns)
                 else:
                     yield from self._stream(handle).batches
             except (self._arrow.ArrowException, OSError) as error:
@@ -136,10 +136,9 @@ class HuggingFaceSource:
 
     def _first_row(self, name: str) -> object:
         """The first value of a column that is not null, among the first rows; tells image bytes from other bytes."""
-        for batch in self._batches(self._files[0]):
-            found = next((value for value in batch.column(name).to_pylist() if value is not None), None)
-            return found
-        return None
+        batch = next(self._batches(self._files[0], [name]), None)
+        values = [] if batch is None else batch.column(name).to_pylist()
+        return next((value for value in values if value is not None), None)
 
     def _count(self) -> int | None:
         if not self._files[0].path.endswith(".parquet"):

@@ -15,6 +15,7 @@ from fastload.pack.sources.base import Json
 MAX_ELEMENT_BYTES = 64 << 20      # one row of a streamed table
 _CHUNK_BYTES = 1 << 20
 _SPACE = " \t\r\n"
+_ENDS = (" ", "\t", "\r", "\n", ",", "]", "}")
 
 
 def parse_json(data: bytes, name: str, *, line: int = 1) -> Json:
@@ -57,6 +58,7 @@ class Element:
     key: str         # of the outermost object, "" where the file is an array
     offset: int
     raw: bytes
+    rough: Json      # parsed, but with text as Latin-1: good for numbers
 
     def value(self, name: str) -> Json:
         """The parsed element."""
@@ -78,6 +80,7 @@ class JsonStream:
         self._base = 0                # place of _text in the file
         self._line, self._column = 1, 1      # of _text[0]
         self._ended = False
+        self._value: Json = None      # the one passed last
         self._decoder = json.JSONDecoder()
 
     def elements(self) -> Iterator[Element]:
@@ -123,7 +126,7 @@ class JsonStream:
         while True:
             self._next_char()
             start = self._skip_value()
-            yield Element(key, self._base + start, self._text[start:self._at].encode("latin-1"))
+            yield Element(key, self._base + start, self._text[start:self._at].encode("latin-1"), self._value)
             if self._after_element("]"):
                 return
 
@@ -148,14 +151,16 @@ class JsonStream:
         """Moves behind the value that starts here; returns where it started in the (possibly moved) text."""
         while True:
             try:
-                _, end = self._decoder.raw_decode(self._text, self._at)
+                self._value, end = self._decoder.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
                 if len(self._text) - self._at > MAX_ELEMENT_BYTES or not self._more():
                     raise self._broken(error.msg, error.pos) from None
                 continue
             except (RecursionError, ValueError) as error:
                 raise self._broken(f"{error}") from None
-            if end == len(self._text) and self._more():       # a number may go on in the next chunk
+            # A number may go on in the next chunk ("0" of "0.5"): it has ended where something else begins.
+            bare = self._text[self._at] not in '{["'
+            if bare and self._text[end:end + 1] not in _ENDS and self._more():
                 continue
             start, self._at = self._at, end
             return start
@@ -165,12 +170,13 @@ class JsonStream:
         if self._ended:
             return False
         chunk = self._file.read(max(_CHUNK_BYTES, len(self._text) - self._at))
-        self._ended = not chunk
-        done = self._text[:self._at]
-        self._line, self._column = self._place(len(done))
+        if not chunk:
+            self._ended = True
+            return False
+        self._line, self._column = self._place(self._at)
         self._base += self._at
         self._text, self._at = self._text[self._at:] + chunk.decode("latin-1"), 0
-        return bool(chunk)
+        return True
 
     def _place(self, at: int) -> tuple[int, int]:
         lines = self._text.count("\n", 0, at)

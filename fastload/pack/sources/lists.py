@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fastload.errors import BadImage, ConfigError
 from fastload.pack.files import printable_or_repr, read_bounded, resolve_inside
-from fastload.pack.sources.base import Encoded, Info, Json, Pixels, Ref, Sample, Value
+from fastload.pack.sources.base import Encoded, Info, Json, Ref, Sample, Value
 from fastload.pack.sources.columns import CLASS, checked_kind, convert, field_name, grouped, infer_kind
 from fastload.pack.sources.rows import Place, Row, RowFile
 from fastload.store.fields import Field
@@ -45,7 +45,7 @@ class ListSource:
         first = list(itertools.islice(self._file.good_rows(), INFERRED_ROWS))
         if not first:
             raise ConfigError(f"{self.path}: no row that can be read")
-        self._columns = _columns(self._file.header, first)
+        self._columns = tuple(self._file.header or dict.fromkeys([*itertools.chain(*first), *(types or {}), *drop]))
         self._grouped = tuple(itertools.chain(*(columns for _, columns in self._groups.values())))
         self._check_named([*(types or {}), *(classes or {}), *drop, *self._grouped])
         self._kinds = self._find_kinds(first, dict(types or {}), [*(classes or {})], drop)
@@ -62,7 +62,10 @@ class ListSource:
 
     def load(self, ref: Ref) -> Sample:
         """One row, with the images it names."""
-        place = Place(*(int(str(part)) for part in (ref if isinstance(ref, list) else ())))
+        parts = [part for part in ref if isinstance(part, int)] if isinstance(ref, list) else []
+        if len(parts) != 3:
+            raise ConfigError(f"{self.path}: {ref!r:.60} is no place in a list; the listing is not of this source")
+        place = Place(*parts)
         row = self._file.row_at(place)
         where = f"{self._file.name}:{place.line}"
         for column in row:
@@ -70,24 +73,28 @@ class ListSource:
                 raise BadImage(f"key {column!r} did not occur in the first {INFERRED_ROWS} rows: give it a type "
                                f"(--type {column}=json) or leave it out (--drop {column})", source=where)
         values: dict[str, Value] = {}
-        names: list[str] = []
         for name, template in self._paths.items():
-            names.append(_filled(template, row, where))
-            values[name] = self._image(names[-1], where)
+            values[name] = self._image(_filled(template, row, where), where)
         for column, kind in self._kinds.items():
-            value = row.get(column)
-            if kind in _IMAGES and value not in (None, ""):
-                parts = [str(part) for part in value] if isinstance(value, list) else [str(value)]
-                names += parts
-                images: list[Pixels] = [self._image(part, where) for part in parts]
-                values[field_name(column)] = images if kind.startswith("list of ") else images[0]
-            elif column in self._numbers:
-                values[field_name(column)] = self._number(column, value, where)
-            elif kind not in _IMAGES:
-                values[field_name(column)] = convert(value, kind, column, where)
+            values[field_name(column)] = self._value(row.get(column), kind, column, where)
         for name, (kind, columns) in self._groups.items():
             values[name] = grouped([row.get(column) for column in columns], kind, name, where)
-        return Sample(values, source=printable_or_repr(names[0]) if names else where)
+        images = (value[0] if isinstance(value, list) and value else value for value in values.values())
+        first = next((image.name for image in images if isinstance(image, Encoded)), where)
+        return Sample(values, source=first)
+
+    def _value(self, value: Json, kind: str, column: str, where: str) -> Value:
+        if kind in ("image", "mask") and value not in (None, ""):
+            if not isinstance(value, str):
+                raise BadImage(f"column {column!r}: expected a file name, found {value!r:.60}", source=where)
+            return self._image(value, where)
+        if kind.startswith("list of ") and value not in (None, ""):
+            if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+                raise BadImage(f"column {column!r}: expected a list of file names, found {value!r:.60}", source=where)
+            return [self._image(str(name), where) for name in value]
+        if column in self._numbers:
+            return self._number(column, value, where)
+        return None if value in (None, "") and kind in _IMAGES else convert(value, kind, column, where)
 
     def _image(self, name: str, where: str) -> Encoded:
         try:
@@ -186,10 +193,6 @@ def _the_list(path: Path) -> Path:
         found = ", ".join(entry.name for entry in lists) or "none"
         raise ConfigError(f"{path}: expected one list ({' '.join(SUFFIXES)}), found {found}; name the file itself")
     return lists[0]
-
-
-def _columns(header: Sequence[str], rows: Sequence[Row]) -> tuple[str, ...]:
-    return tuple(header) or tuple(dict.fromkeys(itertools.chain(*rows)))
 
 
 def _filled(template: str, row: Row, where: str) -> str:

@@ -25,11 +25,11 @@ _FLOAT_HINT = ("images are packed as they are before training changes them: give
 
 def infer_field(name: str, value: object) -> Field:
     """The field a value suggests; ConfigError where it cannot be packed."""
-    value = plain(value)
-    if isinstance(value, (list, tuple)) and value and all(_image_like(name, plain(each)) for each in value):
+    if isinstance(value, (list, tuple)) and value and all(_image_like(name, _colour_last(each)) for each in value):
         return Field(name, "image", list=True)
-    if _image_like(name, value):
+    if _image_like(name, _colour_last(value)):
         return Field(name, "image")
+    value = plain(value)
     if isinstance(value, np.ndarray):
         return Field(name, _array_kind(name, value))
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -53,30 +53,38 @@ def checked(value: object, field: Field, where: str) -> Value:
     if value is None:
         return None
     if not field.list:
-        return _one(plain(value), field.kind, f"field {field.name!r}", where)
+        return _one(value, field.kind, f"field {field.name!r}", where)
     if not isinstance(value, (list, tuple)) and not isinstance(plain(value), np.ndarray):
         raise BadImage(f"field {field.name!r}: expected a list, found {type(value).__name__}", source=where)
     items = value if isinstance(value, (list, tuple)) else list(np.asarray(plain(value)))
-    made = [_one(plain(each), field.kind, f"field {field.name!r}, item {i}", where) for i, each in enumerate(items)]
+    made = [_one(each, field.kind, f"field {field.name!r}, item {i}", where) for i, each in enumerate(items)]
     return made      # type: ignore[return-value]   # a list of one kind; the type cannot say which
 
 
 def plain(value: object) -> object:
-    """Torch tensors as numpy (colour first to colour last for uint8), arrays of one number as that number."""
-    if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach"):
+    """Torch tensors as numpy, arrays of one number as that number."""
+    if _is_tensor(value) and hasattr(value, "detach"):
         try:
             array = np.asarray(value.detach().cpu().numpy())
         except (TypeError, RuntimeError) as error:        # bfloat16, sparse
             raise BadImage(f"a torch tensor that numpy cannot hold: {error}") from None
-        value = array.transpose(1, 2, 0) if _colour_first(array) else array
+        value = array
     if isinstance(value, np.ndarray) and value.ndim == 0:
         return value.item()
     return value
 
 
-def _colour_first(array: NDArray[np.generic]) -> bool:
-    colours = (1, 3, 4)
-    return array.ndim == 3 and array.dtype == np.uint8 and array.shape[0] in colours and array.shape[2] not in colours
+def _is_tensor(value: object) -> bool:
+    """Without importing torch, which may not be there."""
+    return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(value).__mro__)
+
+
+def _colour_last(value: object) -> object:
+    """A torch image has its colours first."""
+    array = plain(value)
+    if _is_tensor(value) and isinstance(array, np.ndarray) and array.ndim == 3 and array.shape[0] in (1, 3, 4):
+        return array.transpose(1, 2, 0)
+    return array
 
 
 def _image_like(name: str, value: object) -> bool:
@@ -108,7 +116,10 @@ def _array_kind(name: str, array: NDArray[np.generic]) -> str:
 
 
 def _one(value: object, kind: str, what: str, where: str) -> Value:
-    if kind in ("image", "mask"):
+    if kind == "image":
+        return _pixels(_colour_last(value), kind, what, where)
+    value = plain(value)
+    if kind == "mask":
         return _pixels(value, kind, what, where)
     if kind == "boxes":
         return float_array(value, shape=(None, 4), what=what, source=where)

@@ -38,7 +38,7 @@ class RowFile:
     """
 
     def __init__(self, path: Path, *, delimiter: str = "") -> None:
-        self.path = path
+        self._real = path.resolve()          # the user named it: a link is followed wherever it leads
         self.name = printable(path.name)
         self.is_csv = path.suffix.lower() in (".csv", ".tsv")
         self.header: list[str] = []
@@ -81,8 +81,7 @@ class RowFile:
         return self._row(place, found[1])
 
     def _open(self) -> io.BufferedReader:
-        real = self.path.resolve()          # the user named it: a link is followed wherever it leads
-        return io.BufferedReader(open_inside(real.parent, real.name))
+        return io.BufferedReader(open_inside(self._real.parent, self._real.name))
 
     def _read_header(self, lines: _LineReader) -> None:
         first = lines.peek()

@@ -61,7 +61,7 @@ class WebDatasetSource:
             for key, members in self._samples(shard):
                 bad = next((member for member in members if member.refused), None)
                 if bad is not None:
-                    yield refused(f"{printable_or_repr(shard)}!{printable_or_repr(bad.name)}", bad.refused)
+                    yield refused(printable_or_repr(f"{shard}!{bad.name}".rstrip("!")), bad.refused)
                 else:
                     parts: list[Json] = [[_extension(member.name), member.offset, member.size] for member in members]
                     yield [printable_or_repr(shard), printable_or_repr(key), *parts]
