@@ -85,7 +85,7 @@ class BatchMaker:
             rows[name] = plan.rows(parts.ids[images["sample"]], shown_sizes(images), seed=self.seed, epoch=epoch)
         begun = Begun(ids, parts, rows, n_items, [], faults, epoch)
         for chosen in self.spec.fields:
-            if chosen.field.kind in ("image", "mask"):
+            if _decoded(chosen):
                 begun.tickets.append(self._submit(begun, chosen))
         self.stats.took("plan", time.perf_counter() - started)
         return begun
@@ -154,7 +154,7 @@ class BatchMaker:
         for each in begun.tickets:
             batch[each.chosen.name] = self._image(each, begun, take)
         for chosen in self.spec.fields:
-            if chosen.field.kind not in ("image", "mask"):
+            if not _decoded(chosen):
                 batch |= self._labels(chosen, begun, take)
         batch |= self._extras(begun, take)
         order = [each.name for each in self.spec.fields]
@@ -219,3 +219,8 @@ class BatchMaker:
                 listed = self.dataset.fields[self._numbers[name]].list
                 extras["matrix" if len(begun.rows) == 1 else f"{name}.matrix"] = torch.from_numpy(matrices if listed else matrices[:, 0])
         return extras
+
+
+def _decoded(chosen: ChosenField) -> bool:
+    """Its pixels come from the decode threads: images, and masks that move with one."""
+    return chosen.field.kind == "image" or (chosen.field.kind == "mask" and bool(chosen.image))

@@ -11,11 +11,10 @@ from fastload.errors import ConfigError
 from fastload.plan.compose import compile_fields
 from fastload.plan.field_plan import FieldPlan
 from fastload.store.dataset import Dataset
-from fastload.store.fields import Field
+from fastload.store.fields import Field, image_of
 from fastload.store.record import DATA
 
 LOOKED_AT = 64              # samples looked at for what the manifest does not say: gray or colour, fixed shapes
-MOVED = ("mask", "boxes", "points", "matrix")
 IMPLICIT = ("id", "source")
 
 
@@ -73,7 +72,7 @@ def load_spec(dataset: Dataset, *, fields: Sequence[str] | None, transform: obje
     if unknown or len(set(names)) != len(names) or not names:
         raise ConfigError(f"fields={list(names)!r:.200}: expected some of {', '.join((*by_name, *IMPLICIT))}, each once")
     image_names = [each.name for each in dataset.fields if each.kind == "image"]
-    chosen = tuple(_chosen(dataset, *by_name[name], image_names, colour) for name in names if name in by_name)
+    chosen = tuple(_chosen(dataset, *by_name[name], colour) for name in names if name in by_name)
     plans = compile_fields(transform, image_names)
     needed = {each.name for each in chosen if each.field.kind == "image"} | {each.image for each in chosen if each.image}
     kinds = [(each.field.kind, each.field.list) for each in chosen]
@@ -82,11 +81,11 @@ def load_spec(dataset: Dataset, *, fields: Sequence[str] | None, transform: obje
                     exact, return_matrix)
 
 
-def _chosen(dataset: Dataset, number: int, field: Field, image_names: list[str], colour: str | None) -> ChosenField:
+def _chosen(dataset: Dataset, number: int, field: Field, colour: str | None) -> ChosenField:
     if field.kind == "image":
         return ChosenField(number, field, channels=_channels(dataset, number, colour))
-    image = (field.image or (image_names[0] if image_names else "")) if field.kind in MOVED else ""
-    fixed = field.kind == "matrix" or (field.kind in ("array", "points") and not field.list and _same_shape(dataset, field.name))
+    image = image_of(field, dataset.fields)
+    fixed = field.kind == "matrix" or (field.kind in ("array", "points", "mask") and not field.list and _same_shape(dataset, field.name))
     return ChosenField(number, field, image=image, fixed=fixed)
 
 
