@@ -58,7 +58,8 @@ def _add_source_options(pack: argparse.ArgumentParser) -> None:
     group.add_argument("--boxes", action="append", type=_columns, metavar="NAME=X1,Y1,X2,Y2", help="columns that make up a boxes field")
     group.add_argument("--drop", type=_names, metavar="A,B,...", help="columns of a list to leave out")
     group.add_argument("--root", type=Path, help="folder that a list's paths start from (default: the list's own)")
-    group.add_argument("--path", dest="paths", action="append", type=_pair, metavar="COLUMN=PREFIX", help="lists: put before a column's paths")
+    group.add_argument("--path", dest="paths", action="append", type=_pair, metavar="COLUMN=PREFIX",
+                       help="lists: put before a column's paths")
     group.add_argument("--columns", type=_names, metavar="A,B,...", help="Parquet, Hugging Face: columns to take (default: all)")
     group.add_argument("--images", type=Path, help="COCO: the folder of the images")
     group.add_argument("--masks", action="store_true", default=None, help="COCO: instance masks too")
