@@ -1,7 +1,7 @@
 """T10: readers beside a process that publishes see whole datasets only, never a half one and never an error.
 
-The publisher adds shards and puts a longer manifest in place, again and again, in one folder; at times it replaces all
-of it. What it wrote follows from the sample's number and the generation, so a reader knows what it has to find.
+The publisher adds a shard and puts a longer manifest in place, again and again, in one folder. What a sample holds
+follows from its number, so a reader knows what it has to find.
 ``python -m tests.fault.test_reader_beside_packer FOLDER GENERATIONS BUG`` is the publisher.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastload.errors import CorruptManifest, StoreError
+from fastload.errors import StoreError
 from fastload.store import files, manifest
 from fastload.store.columns import ColumnWriter
 from fastload.store.dataset import open_dataset
@@ -88,8 +88,7 @@ def look(folder: Path, seen: Counter[str], last: int) -> int:
         ds = open_dataset(folder, verify="full")
         right = all(ds[i]["data"] == payload(i) for i in range(len(ds)))
     except StoreError as error:
-        early = isinstance(error,
-                           CorruptManifest) and "has not finished" in str(error) or "no such folder" in str(error)
+        early = any(said in str(error) for said in ("has not finished", "no such folder", "not a fastload dataset"))
         seen["not yet" if early and not last else f"error: {error}"] += 1
         return last
     seen["whole" if right and len(ds) >= last and len(ds) % PER_SHARD == 0 else f"wrong: {len(ds)} after {last}"] += 1
@@ -111,7 +110,7 @@ def watch(folder: Path, generations: int, bug: str) -> tuple[Counter[str], int]:
 
 
 def test_a_reader_sees_whole_datasets_only(tmp_path: Path) -> None:
-    generations = 1000 if LONG else 60
+    generations = 1000 if LONG else 40
     seen, last = watch(tmp_path / "ds", generations, "")
     print(dict(seen))
     assert seen.keys() <= {"whole", "not yet"}, seen
@@ -122,7 +121,7 @@ def test_a_reader_sees_whole_datasets_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bug", ["manifest in place", "shard behind the manifest"])
 def test_planted_bugs_are_seen(tmp_path: Path, bug: str) -> None:
     for attempt in range(20):               # a race: it needs not show up at once
-        seen, _ = watch(tmp_path / str(attempt), 60, bug)
+        seen, _ = watch(tmp_path / str(attempt), 30, bug)
         if seen.keys() - {"whole", "not yet"}:
             return
     pytest.fail(f"no reader noticed although {bug!r} was planted: {seen}")
