@@ -58,6 +58,10 @@ def test_the_depth_is_counted_outside_strings_only() -> None:
     # longer than the steps in which it is counted, with a string across the border
     assert nesting(b"[" + b'"' + b"[" * (3 << 20) + b'", [[]]]') == 3
     assert nesting(b"[" * (5 << 19)) == 5 << 19
+    for shift in range(4):              # escapes across the border of a step
+        text = b'["' + b"x" * ((1 << 18) - 6 + shift) + b'\\\\", "\\"[[[", [1], "\\\\\\"[["]'
+        json.loads(text)
+        assert nesting(text) == 2
 
 
 def test_one_of_many_keys_twice_is_found_at_once() -> None:

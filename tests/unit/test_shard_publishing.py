@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import struct
 from pathlib import Path
 
 import lmdb
@@ -30,8 +31,9 @@ def write(folder: Path, values: list[bytes], *, number: int = 0, first: int = 0)
 
 
 def test_nothing_has_the_name_before_publish_and_nothing_else_is_left(tmp_path: Path) -> None:
+    values = records(20, first=100)
     with ShardWriter(tmp_path, 7, first=100) as out:
-        for i, value in enumerate(records(20, first=100)):
+        for i, value in enumerate(values):
             out.add(100 + i, value)
             assert sorted(path.name for path in tmp_path.iterdir()) == [f"shard-00007.lmdb.tmp-{os.getpid()}"]
         shard = out.publish()
@@ -40,6 +42,9 @@ def test_nothing_has_the_name_before_publish_and_nothing_else_is_left(tmp_path: 
     data = (tmp_path / shard.name).read_bytes()
     assert (shard.size, shard.records, shard.first, shard.sha256) == (len(data), 20, 100,
                                                                       hashlib.sha256(data).hexdigest())
+    assert shard.stamp == hashlib.sha256(b"".join(bytes(value[:24]) for value in values)).hexdigest()
+    assert data[-4096:-4040] == b"FLS1" + struct.pack("<4xQQ", 100, 20) + bytes.fromhex(shard.stamp)
+    assert data[-4040:] == bytes(4040)
     verify_file(tmp_path / shard.name, shard)
 
 
