@@ -55,14 +55,16 @@ def _load(packed: Path) -> None:
     from fastload import transforms
 
     crop = [transforms.RandomResizedCrop(224), transforms.HorizontalFlip(), transforms.ToDtype("float32")]
-    _say(f"python: loader = fastload.DataLoader({str(packed)!r}, batch_size=32, shuffle=True, transform=[...])", "the one changed line; two epochs")
+    _say(f"python: loader = fastload.DataLoader({str(packed)!r}, batch_size=32, shuffle=True, transform=[...])",
+         "the one changed line; two epochs")
     loader = fastload.DataLoader(packed, batch_size=32, shuffle=True, transform=crop)
     for epoch in range(2):
         started, count = time.perf_counter(), 0
         for images, _labels in loader:
             count += len(images)
         seconds = time.perf_counter() - started
-        print(f"epoch {epoch}: {count} images in {seconds:.2f} s, batches of {tuple(images.shape)} {str(images.dtype).removeprefix('torch.')}")
+        kind = str(images.dtype).removeprefix("torch.")
+        print(f"epoch {epoch}: {count} images in {seconds:.2f} s, the last batch {tuple(images.shape)} {kind}")
     print(loader.stats())
     loader.close()
 
