@@ -22,7 +22,7 @@ from fastload.store.columns import ColumnWriter, open_column
 from fastload.store.dataset import read_manifest
 from fastload.store.fields import Field
 from fastload.store.manifest import Manifest, Shard
-from fastload.store.record import Part, encode_record, parse_record
+from fastload.store.record import DATA, Part, encode_record, parse_record
 
 CLASSES = ("cat", "dog", "emu")
 
@@ -115,6 +115,12 @@ def change_parts(dataset: Path, sample_id: int, change: Callable[[list[Part]], l
     """Rebuilds one record with other parts; its checksum, the shard's digest and the manifest are right."""
     parts = parse_record(memoryview(value_of(dataset, sample_id)), sample_id)
     put_value(dataset, sample_id, encode_record(sample_id, change(parts)))
+
+
+def spoil_image(dataset: Path, sample_id: int) -> None:
+    """Puts bytes that are no JPEG in the place of a sample's first field; all checksums are right."""
+    change_parts(dataset, sample_id, lambda parts: [part._replace(data=b"?" * 300) if (part.field, part.role) == (0, DATA) else part
+                                                    for part in parts])
 
 
 def change_column(dataset: Path, name: str, change: Callable[[Any], Any]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fastload.native import core
 from fastload.pack.sources.base import Encoded
 from fastload.store.dataset import open_dataset, read_manifest
 from fastload.store.fields import Field
@@ -222,7 +223,8 @@ PART_FAULTS: dict[str, tuple[Callable[[Parts], Parts], str]] = {
 @pytest.mark.parametrize("name", PART_FAULTS)
 def test_a_part_that_is_wrong_in_a_record_with_a_right_checksum(dataset: Path, name: str) -> None:
     change, what = PART_FAULTS[name]
-    pytest.importorskip("fastload._core", reason="not run: no native core")        # it makes the restart index
+    if core() is None and "restart in" in name:
+        pytest.skip("not run: no native core, which makes the restart index")
     where = place(dataset, 30)
     change_parts(dataset, 30, change)
     report = verify_dataset(dataset, jobs=2)
