@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from fastload.store.fields import Field
 
 IMAGE = Field("image", "image")
 LABEL = Field("label", "int", classes=("ant", "bee", "cow"))
-SMALL_SHARDS = {"shard_size": 1 << 20, "block_size": 1 << 17}       # the smallest that are allowed
+SMALL_SHARDS: dict[str, Any] = {"shard_size": 1 << 20, "block_size": 1 << 17}       # the smallest that are allowed
 
 
 class Listed:
@@ -31,7 +32,8 @@ class Listed:
     name = "listed"
     thread_safe = True
 
-    def __init__(self, samples: Sequence[Sample | BadImage], fields: tuple[Field, ...] = (IMAGE, LABEL), *, info: Info | None = None) -> None:
+    def __init__(self, samples: Sequence[Sample | BadImage], fields: tuple[Field, ...] = (IMAGE, LABEL), *,
+                 info: Info | None = None) -> None:
         self.samples = samples
         self.fields = fields
         self.info: Info = info or {}
@@ -68,7 +70,7 @@ def pixels(width: int, height: int, *, seed: int = 0, gray: bool = False, grain:
     return np.asarray(Image.fromarray(small).resize((width, height), Image.Resampling.BILINEAR))
 
 
-def file_of(array: NDArray[np.uint8], kind: str = "JPEG", **options: Any) -> bytes:
+def file_of(array: NDArray[Any], kind: str = "JPEG", **options: Any) -> bytes:
     """An image file of these pixels."""
     out = io.BytesIO()
     Image.fromarray(array).save(out, kind, **options)
@@ -124,6 +126,13 @@ def tree(dest: Path) -> dict[str, str]:
 
 def log_of(dest: Path) -> list[dict[str, str]]:
     """The lines of pack-log.jsonl."""
-    import json
-
     return [json.loads(line) for line in (dest / "pack-log.jsonl").read_text().splitlines()]
+
+
+def _cmyk_jpeg() -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(np.full((16, 16, 4), 90, np.uint8), "CMYK").save(out, "JPEG")
+    return out.getvalue()
+
+
+CONVERTED_JPEG = _cmyk_jpeg()
