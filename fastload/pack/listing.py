@@ -60,17 +60,11 @@ class Listing:
     """The list, mapped: ``len`` and ``listing[i]`` → the ref of the i-th source sample. Raises StoreError if it is damaged."""
 
     def __init__(self, folder: Path) -> None:
-        self._map = None
         try:
-            descriptor, size = files.open_regular(folder / LINES)
-            try:
-                lines_crc = int(files.crc32c_of(descriptor), 16)
-                if size:
-                    self._map = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
-            finally:
-                os.close(descriptor)
-            stored = np.memmap(folder / OFFSETS, "<u8", "r")
-        except (OSError, ValueError) as error:          # numpy: an empty file, or one with half a number
+            self._lines, lines_crc = _mapped(folder / LINES)
+            self._index, _ = _mapped(folder / OFFSETS)
+            stored = np.frombuffer(self._index, "<u8")
+        except (OSError, ValueError) as error:          # numpy: half a number
             raise damaged(folder / LINES, str(error)) from None
         self._offsets = stored[:-1]
         if not len(self._offsets) or int(stored[-1]) != lines_crc << 32 | crc32c(self._offsets.tobytes()):
@@ -85,7 +79,23 @@ class Listing:
         return len(self._offsets) - 1
 
     def __getitem__(self, i: int) -> Ref:
-        if self._map is None or not 0 <= i < len(self):
+        if not 0 <= i < len(self):
             raise ConfigError(f"entry {i} of a list of {len(self)}")
-        ref: Ref = json.loads(self._map[int(self._offsets[i]):int(self._offsets[i + 1])])
+        ref: Ref = json.loads(self._lines[int(self._offsets[i]):int(self._offsets[i + 1])])
         return ref
+
+    def close(self) -> None:
+        """Lets go of the files: removed ones keep their space as long as they are mapped."""
+        self._offsets = np.zeros(1, "<u8")
+        for each in (self._lines, self._index):
+            if isinstance(each, mmap.mmap):
+                each.close()
+
+
+def _mapped(path: Path) -> tuple[mmap.mmap | bytes, int]:
+    """A file's bytes, mapped (an empty file cannot be), and their CRC-32C."""
+    descriptor, size = files.open_regular(path)
+    try:
+        return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b"", int(files.crc32c_of(descriptor), 16)
+    finally:
+        os.close(descriptor)

@@ -30,7 +30,7 @@ from fastload.pack.options import PackOptions, usable_cores
 from fastload.pack.publish import LOG, check_publishable, publish
 from fastload.pack.shards import OpenShard
 from fastload.pack.sources.base import AnySource, Sample, Source, is_stream
-from fastload.pack.state import FOLDER, Done, Event, PackState
+from fastload.pack.state import FOLDER, Done, Event, PackState, damaged
 from fastload.pack.threads import ordered_map
 from fastload.store import files
 from fastload.store.columns import FOLDER as COLUMNS
@@ -197,30 +197,33 @@ class Packer:
                 refs = spool(itertools.chain(head, samples), source.fields, folder, options, self.jobs)
                 write_listing(folder, opened.enter_context(contextlib.closing(refs)), self._listed)
             else:
-                self._settle_encode(state, ())
-            return opened.enter_context(contextlib.closing(Spool(folder, self._opened_listing(folder))))
+                self._settle_encode(state, None)
+            return opened.enter_context(contextlib.closing(Spool(folder, self._opened_listing(folder, opened))))
         if not Listing.exists(folder):
             write_listing(folder, source.refs(), self._listed)
-        listing = self._opened_listing(folder)
-        return load_listed(source, listing, self._settle_encode(state, _some_samples(source, listing)))
+        listing = self._opened_listing(folder, opened)
+        begun = next(state.finished(), None) is not None
+        return load_listed(source, listing, self._settle_encode(state, None if begun else _some_samples(source, listing)))
 
     def _listed(self, count: int) -> None:
         self.progress.done = count
         self._say("listing")
 
-    def _opened_listing(self, folder: Path) -> Listing:
-        listing = Listing(folder)
+    def _opened_listing(self, folder: Path, opened: contextlib.ExitStack) -> Listing:
+        listing = opened.enter_context(contextlib.closing(Listing(folder)))
         self.progress.total = len(listing)
         if not len(listing):
             raise ConfigError(f"{self.name}: no samples found in this {self.source.name} source")
         return listing
 
-    def _settle_encode(self, state: PackState, samples: Iterable[Sample]) -> PackOptions:
-        """What `auto` stands for: measured once and remembered, so that a resumed pack does not change its mind."""
+    def _settle_encode(self, state: PackState, samples: Iterable[Sample] | None) -> PackOptions:
+        """What `auto` stands for: measured once and remembered; None for ``samples`` when it must have been measured before."""
         if self.options.encode != "auto":
             return self.options
         choice = state.encode_choice()
         if choice is None:
+            if samples is None:
+                raise damaged(state.folder / "encode.json", "it is missing")
             names = [each.name for each in self.source.fields if each.kind == "image"]
             choice = choose_encode((image for sample in samples for image in images_of(sample, names)), self.options)
             state.remember_encode_choice(choice)

@@ -226,7 +226,8 @@ def _no_manifest(folder: Path, error: OSError) -> StoreError:
             failure = StoreError(f"opening dataset {folder}: {what}")
             failure.errno = error.errno
             return failure
-        started = any(entry.name.startswith("shard-") for entry in os.scandir(folder))
+        with os.scandir(folder) as entries:
+            started = any(entry.name.startswith("shard-") for entry in entries)
         return CorruptManifest(f"opening dataset {folder}: it has no {manifest.NAME}: " + (
             "a pack that has not finished; run the same 'fastload pack' command again, it goes on where it stopped"
             if started else "not a fastload dataset; make one with 'fastload pack SOURCE DEST'"))
