@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-import warnings
+import struct
+import zlib
 from dataclasses import dataclass
 
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from fastload.decode.header import JpegHeader, check_bomb, check_size, read_header
 from fastload.errors import BadImage
@@ -22,7 +23,12 @@ from fastload.store.record import JPEG, PNG, RAW
 Array = NDArray[np.uint8]
 
 SMALL_RAW = 64 << 10         # bytes: arrays up to this are stored as pixels, larger ones as PNG
-READ_FORMATS = ("PNG", "WEBP", "BMP", "TIFF", "GIF", "JPEG", "MPO", "PPM")
+READ_FORMATS = ("PNG", "WEBP", "BMP", "TIFF", "GIF", "JPEG", "PPM")
+SAMPLINGS = ("gray", "444", "422", "420", "440", "411")         # what every JPEG decoder reads
+
+# What Pillow raises for damaged files (fuzzed: tests/fault/test_pack_damaged_images.py); one bad file must not end a pack.
+PILLOW_ERRORS = (OSError, ValueError, SyntaxError, TypeError, LookupError, EOFError, ArithmeticError, AttributeError, RuntimeError,
+                 struct.error, zlib.error, Image.DecompressionBombError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +66,42 @@ def _from_jpeg(data: bytes, options: PackOptions) -> StoredImage:
     if not header.complete:
         raise BadImage("the end marker is missing: the file is cut off")
     if not header.ordinary:
-        pixels, _ = _from_pillow(_open(data))
-        return _from_pixels(pixels, options, converted=_unusual(header))
+        return _from_unusual_jpeg(data, header, options)
+    if not _has_known_sampling(header, data):
+        _check_by_rewriting(data, header)
+        return _from_pixels(_from_pillow(_open(data))[0], options, converted=f"JPEG with sampling {header.subsampling} → PNG")
     if options.encode in ("jpeg", "raw") or _scaled_size(header, options) is not None:
         pixels = upright(_decode(data, header), header.orientation)
-        sampling = header.subsampling if header.subsampling in ("444", "422", "420", "440", "411") else "444"
+        sampling = header.subsampling if header.subsampling in SAMPLINGS[1:] else "444"
         return _from_pixels(pixels, options, subsampling=sampling)
     return _rewritten(data, header, options)
+
+
+def _from_unusual_jpeg(data: bytes, header: JpegHeader, options: PackOptions) -> StoredImage:
+    """CMYK, arithmetic coding: what libjpeg reads and GPUs do not. Pillow knows the colours but guesses over damage."""
+    if header.precision != 8:
+        raise BadImage(f"a JPEG of {header.precision} bits per sample ({header.precision} bit): 8 are read; convert it first")
+    _decode(data, header)
+    pixels, _ = _from_pillow(_open(data))
+    return _from_pixels(pixels, options, converted=_unusual(header, pixels.shape[2]))
+
+
+def _has_known_sampling(header: JpegHeader, data: bytes) -> bool:
+    """Those without a name are left to simplejpeg, which reads files back where there is no native core."""
+    if header.subsampling in SAMPLINGS:
+        return True
+    try:
+        simplejpeg.decode_jpeg_header(data, strict=False)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_by_rewriting(data: bytes, header: JpegHeader) -> None:
+    """A strict check for files that no strict decoder reads; raises BadImage."""
+    if core() is None:
+        raise BadImage(f"a JPEG with sampling {header.subsampling}: needs the native core (see 'fastload native')")
+    _rewritten(data, header, PackOptions())
 
 
 def _rewritten(data: bytes, header: JpegHeader, options: PackOptions, converted: str = "") -> StoredImage:
@@ -86,51 +121,75 @@ def _rewritten(data: bytes, header: JpegHeader, options: PackOptions, converted:
 def _from_file(data: bytes, options: PackOptions) -> StoredImage:
     """PNG and the other formats: PNG stays as it is where every reader agrees on its pixels, the rest becomes PNG."""
     image = _open(data)
-    plain = image.format == "PNG" and image.mode in ("L", "RGB") and "transparency" not in image.info
+    if image.format == "PNG":
+        _check_png(data)
     pixels, converted = _from_pillow(image)
-    if plain and not converted and options.encode == "keep" and not options.scales:
-        return StoredImage(PNG, data, pixels.shape[1], pixels.shape[0], pixels.shape[2])
-    if image.format != "PNG":
+    if image.format == "PNG":
+        depth = data[24]                # bits per sample, in IHDR: Pillow shows 16-bit colour as 8-bit RGB without a word
+        if depth != 8 and not converted:
+            converted = f"{depth} → 8 bit"
+        if not (converted or _orientation(image) > 1 or options.scales) and options.encode == "keep":
+            return StoredImage(PNG, data, pixels.shape[1], pixels.shape[0], pixels.shape[2])
+    else:
         converted = f"{image.format} → {'JPEG' if options.encode == 'jpeg' else 'PNG'}" + (f", {converted}" if converted else "")
     return _from_pixels(pixels, options, converted=converted)
+
+
+def _check_png(data: bytes) -> None:
+    """Compares the checksums of the chunks that carry the image, which Pillow does not; raises BadImage."""
+    position = 8
+    while position + 12 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, position)
+        end = position + 8 + length
+        if kind[0] < ord("a") and zlib.crc32(memoryview(data)[position + 4:end]).to_bytes(4, "big") != data[end:end + 4]:
+            raise BadImage(f"damaged PNG: the checksum of chunk {kind.decode('latin-1')} at byte {position} is wrong")
+        if kind == b"IEND":
+            return
+        position = end + 4
+    raise BadImage("damaged PNG: the end chunk is missing: the file is cut off")
 
 
 def _open(data: bytes) -> Image.Image:
     """Opens an image file with Pillow, looking at its size before anything is decoded."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")        # bomb and EXIF warnings: the size is checked on the next line
-            image = Image.open(io.BytesIO(data), formats=READ_FORMATS)
-        check_size(*image.size)
-        return image
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        if isinstance(error, BadImage):
-            raise
+        image = Image.open(io.BytesIO(data), formats=READ_FORMATS)
+    except PILLOW_ERRORS:
         raise BadImage(f"not an image that can be read (starts with {data[:8]!r})") from None
+    check_size(*image.size)
+    return image
 
 
 def _from_pillow(image: Image.Image) -> tuple[Array, str]:
     """Pixels (H, W, 1 or 3) with the EXIF orientation applied, and what had to be given up for that."""
     mode = image.mode
-    target = "L" if mode in ("1", "L", "LA", "I", "I;16", "I;16B", "F") else "RGB"
+    target = "L" if mode in ("1", "L", "LA", "I", "F") or mode.startswith("I;16") else "RGB"
+    converted = f"{mode} → {target}" if mode != target else "transparency left out" if "transparency" in image.info else ""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            image.load()
-            from PIL import ImageOps
-
-            image = ImageOps.exif_transpose(image)
-            if mode.startswith("I;16") or mode in ("I", "F"):
-                wide = np.asarray(image)
-                if mode == "F" or wide.min() < 0 or wide.max() > 65_535:
-                    raise BadImage(f"pixel type {mode}: expected 8 or 16 bit")
-                return (wide.astype(np.uint32) >> 8).astype(np.uint8)[..., None], "16 → 8 bit"
+        image.load()
+        if mode == "I" or mode.startswith("I;16"):
+            wide = np.asarray(image)
+            if wide.min() < 0 or wide.max() > 65_535:
+                raise BadImage(f"pixel values from {wide.min()} to {wide.max()}: expected 8 or 16 bit")
+            pixels, converted = (wide.astype(np.uint32) >> 8).astype(np.uint8), "16 → 8 bit"
+        elif mode == "F":
+            raise BadImage("pixel type F: expected 8 or 16 bit")
+        else:
             pixels = np.asarray(image.convert(target), np.uint8)
-    except (OSError, ValueError, SyntaxError, IndexError, Image.DecompressionBombError) as error:
-        if isinstance(error, BadImage):
-            raise
+    except BadImage:
+        raise
+    except PILLOW_ERRORS as error:
         raise BadImage(f"damaged image: {error}") from None
-    return pixels.reshape(*pixels.shape[:2], -1), "" if mode == target else f"{mode} → {target}"
+    pixels = upright(pixels.reshape(*pixels.shape[:2], -1), _orientation(image))
+    return np.ascontiguousarray(pixels), converted
+
+
+def _orientation(image: Image.Image) -> int:
+    """EXIF 1..8 of a loaded image; 1 where there is none or the EXIF data are damaged: the pixels are not."""
+    try:
+        value = image.getexif().get(0x0112)
+    except PILLOW_ERRORS:
+        return 1
+    return value if type(value) is int and 1 <= value <= 8 else 1
 
 
 def _from_array(array: NDArray[np.generic]) -> tuple[Array, str]:
@@ -177,7 +236,7 @@ def encode_jpeg(pixels: Array, quality: int, subsampling: str) -> bytes:
 
 def _decode(data: bytes, header: JpegHeader) -> Array:
     try:
-        pixels = simplejpeg.decode_jpeg(data, colorspace="GRAY" if header.components == 1 else "RGB", strict=True)
+        pixels = simplejpeg.decode_jpeg(data, colorspace={1: "GRAY", 4: "CMYK"}.get(header.components, "RGB"), strict=True)
     except ValueError as error:
         raise BadImage(f"damaged JPEG: {error}") from None
     return np.asarray(pixels)
@@ -198,9 +257,6 @@ def _scaled_size_of(width: int, height: int, options: PackOptions) -> tuple[int,
     return max(1, round(width * ratio)), max(1, round(height * ratio))
 
 
-def _unusual(header: JpegHeader) -> str:
-    if header.components == 4:
-        return "CMYK JPEG → RGB"
-    if header.arithmetic:
-        return "arithmetic-coded JPEG → RGB"
-    return f"{header.coding} → RGB"
+def _unusual(header: JpegHeader, channels: int) -> str:
+    kind = "CMYK" if header.components == 4 else "arithmetic-coded" if header.arithmetic else header.coding
+    return f"{kind} JPEG → {'L' if channels == 1 else 'RGB'}"

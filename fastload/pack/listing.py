@@ -1,6 +1,7 @@
 """The frozen list of what is to be packed: on disk, so that memory stays small and a resumed pack sees the same list.
 
-``listing.jsonl`` has one JSON value a line, ``listing.offsets`` where each line starts (uint64), both written once.
+``listing.jsonl`` has one JSON value a line; ``listing.offsets`` where each line starts, where the last one ends, and the
+checksums of both files (uint64). Both are written once.
 """
 
 from __future__ import annotations
@@ -8,53 +9,66 @@ from __future__ import annotations
 import json
 import mmap
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
-from fastload.errors import ConfigError, CorruptManifest
+from fastload.errors import ConfigError
 from fastload.pack.sources.base import Ref
+from fastload.pack.state import damaged
+from fastload.pack.writing import NewFile
+from fastload.store import files
+from fastload.store.checksum import crc32c
 
 LINES, OFFSETS = "listing.jsonl", "listing.offsets"
-_FLUSH = 65_536        # offsets kept in memory before they are written
+_TOGETHER = 4096        # lines written at a time
 
 
 def write_listing(folder: Path, refs: Iterable[Ref], on_progress: Callable[[int], None]) -> None:
-    """Writes the list under a temporary name and renames it when it is whole; the offsets come last, so they prove it."""
-    offsets: list[int] = [0]
-    lines_path, offsets_path = folder / (LINES + ".tmp"), folder / (OFFSETS + ".tmp")
-    with lines_path.open("wb") as lines, offsets_path.open("wb") as index:
-        end = count = 0
-        for count, ref in enumerate(refs, start=1):
-            end += lines.write(json.dumps(ref, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode() + b"\n")
-            offsets.append(end)
-            if len(offsets) >= _FLUSH:
-                index.write(np.array(offsets, "<u8").tobytes())
-                offsets.clear()
-                on_progress(count)
-        index.write(np.array(offsets, "<u8").tobytes())
-        for file in (lines, index):
-            file.flush()
-            os.fsync(file.fileno())
-    on_progress(count)
-    lines_path.replace(folder / LINES)
-    offsets_path.replace(folder / OFFSETS)
+    """Writes the list and names both files when they are whole; the offsets come last, so they prove it."""
+    with NewFile(folder / LINES) as lines, NewFile(folder / OFFSETS) as offsets:
+        count = lines_crc = 0
+        first = np.zeros(1, "<u8").tobytes()
+        offsets.write(first)
+        offsets_crc = crc32c(first)
+        for chunk in _chunks(refs):
+            ends = (lines.size + np.cumsum([len(line) for line in chunk])).astype("<u8").tobytes()
+            data = b"".join(chunk)
+            lines.write(data)
+            offsets.write(ends)
+            lines_crc, offsets_crc = crc32c(data, lines_crc), crc32c(ends, offsets_crc)
+            count += len(chunk)
+            on_progress(count)
+        offsets.write((lines_crc << 32 | offsets_crc).to_bytes(8, "little"))
+        lines.publish()
+        offsets.publish()
+
+
+def _chunks(refs: Iterable[Ref]) -> Iterator[list[bytes]]:
+    chunk: list[bytes] = []
+    for ref in refs:
+        chunk.append(json.dumps(ref, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode() + b"\n")
+        if len(chunk) == _TOGETHER:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
 
 
 class Listing:
-    """The list, mapped: ``len`` and ``listing[i]`` → the ref of the i-th source sample."""
+    """The list, mapped: ``len`` and ``listing[i]`` → the ref of the i-th source sample. Raises StoreError if it is damaged."""
 
     def __init__(self, folder: Path) -> None:
-        self._offsets = np.memmap(folder / OFFSETS, "<u8", "r")
-        size = (folder / LINES).stat().st_size
-        if int(self._offsets[-1]) != size:
-            raise CorruptManifest(f"{folder / LINES} has {size} bytes, expected {int(self._offsets[-1])}: "
-                                  f"remove {folder} and pack again")
-        self._map = None
-        if size:
-            with (folder / LINES).open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        try:
+            self._lines, lines_crc = _mapped(folder / LINES)
+            self._index, _ = _mapped(folder / OFFSETS)
+            stored = np.frombuffer(self._index, "<u8")
+        except (OSError, ValueError) as error:          # numpy: half a number
+            raise damaged(folder / LINES, str(error)) from None
+        self._offsets = stored[:-1]
+        if not len(self._offsets) or int(stored[-1]) != lines_crc << 32 | crc32c(self._offsets.tobytes()):
+            raise damaged(folder / LINES, "its checksum is wrong")
 
     @staticmethod
     def exists(folder: Path) -> bool:
@@ -65,7 +79,23 @@ class Listing:
         return len(self._offsets) - 1
 
     def __getitem__(self, i: int) -> Ref:
-        if self._map is None or not 0 <= i < len(self):
+        if not 0 <= i < len(self):
             raise ConfigError(f"entry {i} of a list of {len(self)}")
-        ref: Ref = json.loads(self._map[int(self._offsets[i]):int(self._offsets[i + 1])])
+        ref: Ref = json.loads(self._lines[int(self._offsets[i]):int(self._offsets[i + 1])])
         return ref
+
+    def close(self) -> None:
+        """Lets go of the files: removed ones keep their space as long as they are mapped."""
+        self._offsets = np.zeros(1, "<u8")
+        for each in (self._lines, self._index):
+            if isinstance(each, mmap.mmap):
+                each.close()
+
+
+def _mapped(path: Path) -> tuple[mmap.mmap | bytes, int]:
+    """A file's bytes, mapped (an empty file cannot be), and their CRC-32C."""
+    descriptor, size = files.open_regular(path)
+    try:
+        return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b"", int(files.crc32c_of(descriptor), 16)
+    finally:
+        os.close(descriptor)

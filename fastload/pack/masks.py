@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import io
-import warnings
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from fastload.decode.header import check_size
 from fastload.errors import BadImage
+from fastload.pack.images import PILLOW_ERRORS
 from fastload.pack.sources.base import Encoded, Value
 
 _MODES = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L")     # one number a pixel; P: the palette's index is the label
@@ -23,14 +23,12 @@ def mask_array(value: Value) -> NDArray[np.generic]:
         if value.data[:2] == b"\xff\xd8":
             raise BadImage("a mask in a JPEG: its labels are mixed at every edge; expected PNG or an array")
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                value = Image.open(io.BytesIO(value.data), formats=("PNG", "BMP", "TIFF", "GIF", "WEBP"))
+            value = Image.open(io.BytesIO(value.data), formats=("PNG", "BMP", "TIFF", "GIF", "WEBP"))
             check_size(*value.size)
             value.load()
-        except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            if isinstance(error, BadImage):
-                raise
+        except BadImage:
+            raise
+        except PILLOW_ERRORS as error:
             raise BadImage(f"not a mask that can be read: {error}") from None
     if isinstance(value, Image.Image):
         if value.mode not in _MODES:

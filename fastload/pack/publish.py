@@ -3,49 +3,67 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from fastload._version import __version__
+from fastload.errors import ConfigError
 from fastload.order.mixing import measure_mixing
 from fastload.pack.options import PackOptions
 from fastload.pack.sources.base import AnySource
 from fastload.pack.state import Done, Event, PackState
+from fastload.pack.writing import NewFile
 from fastload.store.columns import ColumnWriter, open_column
-from fastload.store.files import partly, write_atomically, write_error
-from fastload.store.files import publish as publish_file
+from fastload.store.files import write_atomically
+from fastload.store.manifest import COLUMN_HEADER, Column, Manifest, dump, expected_columns
 from fastload.store.manifest import NAME as MANIFEST
-from fastload.store.manifest import Column, Manifest, dump, expected_columns
+from fastload.store.strict_json import Json
 
 LOG = "pack-log.jsonl"
 WELL_MIXED = 0.8         # below this share of a random order's class mixture an unshuffled pack is warned about
 
 
-def publish(source: AnySource, dest: Path, options: PackOptions, state: PackState, *, done: list[Done],
-            last_events: list[Event]) -> tuple[str, ...]:
-    """Makes the shards in ``done`` a dataset; returns what the user should be told."""
-    events = Counter(event.event if event.event == "skipped" else event.why for event in _events(done, last_events))
-    skipped = events.pop("skipped", 0)
+def publish(source: AnySource, dest: Path, options: PackOptions, state: PackState, *, done: list[Done], last_events: list[Event],
+            encoded: str) -> tuple[str, ...]:
+    """Makes the shards in ``done`` a dataset; returns what the user should be told. ``encoded``: what `auto` chose."""
     columns = _write_columns(source, dest, state, done)
-    _write_log(dest, done, last_events)
+    events = _write_log(dest, itertools.chain(_events(state, len(done)), last_events))
+    skipped = events.pop("skipped", 0)
+    notes = _unmixed(source, dest, options, columns)
     manifest = Manifest(
         n_samples=sum(each.shard.records for each in done), fields=tuple(source.fields), shards=tuple(each.shard for each in done),
         columns=columns, tool=f"fastload {__version__}", seed=options.seed, order=options.order, skipped=skipped,
-        converted=dict(sorted(events.items())), content=_content_digest(done),
-        options=json.loads(json.dumps({"source": source.name, "info": source.info, **options.kept()})))
+        converted=dict(sorted(events.items())), content=_content_digest(done), options=_options(source, options, encoded))
     write_atomically(dest / MANIFEST, dump(manifest))
-    return _unmixed(source, dest, options, columns)
+    return notes
 
 
-def _events(done: list[Done], last_events: list[Event]) -> Iterator[Event]:
-    for each in done:
-        yield from each.events
-    yield from last_events
+def check_publishable(source: AnySource, options: PackOptions) -> None:
+    """Raises ConfigError where the source's fields or info could not be written down: now, not when all is packed."""
+    columns = tuple(Column(name, dtype, (0, 2) if name == "_blocks" else (0,), COLUMN_HEADER, "0" * 8)
+                    for name, dtype in expected_columns(tuple(source.fields)).items())
+    dump(Manifest(n_samples=0, fields=tuple(source.fields), shards=(), columns=columns, content="0" * 64,
+                  options=_options(source, options, options.encode)))
+
+
+def _options(source: AnySource, options: PackOptions, encoded: str) -> dict[str, Json]:
+    chosen: dict[str, Json] = {"encoded": encoded} if options.encode == "auto" else {}
+    try:
+        loaded: dict[str, Json] = json.loads(json.dumps({"source": source.name, "info": source.info, **options.kept(), **chosen},
+                                                        allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the {source.name} source's info is not JSON: {error}") from None
+    return loaded
+
+
+def _events(state: PackState, n_shards: int) -> Iterator[Event]:
+    for number in range(n_shards):
+        yield from state.done(number).events
 
 
 def _write_columns(source: AnySource, dest: Path, state: PackState, done: list[Done]) -> tuple[Column, ...]:
@@ -59,20 +77,15 @@ def _write_columns(source: AnySource, dest: Path, state: PackState, done: list[D
     return tuple(written)
 
 
-def _write_log(dest: Path, done: list[Done], last_events: list[Event]) -> None:
-    """DEST/pack-log.jsonl: one line for every sample that was skipped or converted."""
-    path = dest / LOG
-    temporary = partly(path)
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            for event in _events(done, last_events):
-                file.write(json.dumps({"event": event.event, "source": event.source, "why": event.why}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        publish_file(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise write_error(error, path, needed=4096) from error
+def _write_log(dest: Path, events: Iterable[Event]) -> Counter[str]:
+    """DEST/pack-log.jsonl: one line for every sample that was skipped or converted; returns how many of each."""
+    counts: Counter[str] = Counter()
+    with NewFile(dest / LOG) as log:
+        for event in events:
+            log.write(json.dumps({"event": event.event, "source": event.source, "why": event.why}).encode() + b"\n")
+            counts["skipped" if event.event == "skipped" else event.why] += 1
+        log.publish()
+    return counts
 
 
 def _content_digest(done: list[Done]) -> str:

@@ -15,7 +15,7 @@ from fastload.pack.masks import mask_array
 from fastload.pack.options import PackOptions
 from fastload.pack.sources.base import Encoded, Sample, Value
 from fastload.store.fields import Field, image_of
-from fastload.store.record import DATA, PLAIN, RESTART_INDEX, Part
+from fastload.store.record import DATA, MAX_PARTS, MAX_RECORD, PLAIN, RESTART_INDEX, Part, encode_record
 from fastload.store.values import encode_value, source_part
 
 Scale = tuple[float, float]
@@ -75,6 +75,8 @@ class SampleEncoder:
             if each.kind != "image":
                 moved = [_moved(each, value, self._scale_of(each, item, scales)) for item, value in self._items(each, sample)]
                 parts += encode_value(number, each, moved if each.list else moved[0] if moved else None)
+        if len(parts) > MAX_PARTS // 2 or sum(len(part.data) for part in parts) > MAX_RECORD // 2:
+            encode_record(0, parts)                 # raises where it would not fit: here it is one bad sample, later the pack's end
         return EncodedSample(parts, sample.source, bytes_in, tuple(converted))
 
     def _scale_of(self, each: Field, item: int, scales: dict[tuple[str, int], Scale]) -> Scale:
@@ -106,22 +108,26 @@ def image_parts(number: int, item: int, stored: StoredImage) -> list[Part]:
 def _moved(each: Field, value: Value, scale: Scale) -> Value:
     """A label in the pixels of the stored image."""
     if each.kind == "mask":
-        mask = mask_array(value)
+        try:
+            mask = mask_array(value)
+        except BadImage as error:
+            raise BadImage(f"field {each.name!r}: {error.why}") from None
         return _scaled_mask(mask, scale) if scale != (1.0, 1.0) else mask
     if scale == (1.0, 1.0) or each.kind not in ("boxes", "points", "matrix"):
         return value
-    array: NDArray[np.float64] = np.array(value, np.float64)
-    if each.kind == "boxes":
+    try:
+        array: NDArray[np.float64] = np.array(value, np.float64)
+    except (TypeError, ValueError) as error:
+        raise BadImage(f"field {each.name!r}: {each.kind}: {error}") from None
+    if array.ndim != 2 or not array.size:               # nothing to move, or a wrong shape, which encode_value names
+        return value
+    if each.kind == "boxes" and array.shape[1] == 4:
         array *= np.array([*scale, *scale])
-        return array
-    if each.kind == "points":
-        array[..., 0] *= scale[0]
-        array[..., 1] *= scale[1]
-        return array
-    if array.ndim == 2 and array.shape[0] == 3:         # a projection into the image: its first two rows are pixels
-        moved: NDArray[np.float64] = np.diag([scale[0], scale[1], 1.0]) @ array
-        return moved
-    return value
+    elif each.kind == "points":
+        array[:, :2] *= np.array(scale)[:array.shape[1]]
+    elif each.kind == "matrix" and array.shape[0] == 3:         # a projection into the image: its first two rows are pixels
+        array[:2] *= np.array(scale)[:, None]
+    return array
 
 
 def _scaled_mask(mask: NDArray[np.generic], scale: Scale) -> NDArray[np.generic]:
