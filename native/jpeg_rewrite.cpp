@@ -173,8 +173,8 @@ private:
     bool rewrite_symbols() {
         if (!plan_scan()) return false;
         if (!symbols_.read(source_.src->next_input_byte, source_.src->bytes_in_buffer, shape_)) return false;
-        HuffmanCode codes[SymbolList::kTables];
-        for (size_t table = 0; table < SymbolList::kTables; ++table)
+        HuffmanCode codes[kTables];
+        for (size_t table = 0; table < kTables; ++table)
             if ((table % 2 == 0 || (frame_.n_components == 3 && !frame_.rgb)) && !make_optimal_code(symbols_.counts(table), codes[table]))
                 return false;
         put_markers(buffer_, frame_, codes);
