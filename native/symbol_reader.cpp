@@ -11,9 +11,9 @@ namespace {
 
 // The reader's own part of a Symbol: how many bits it took, and how far it moves on in the block.
 constexpr uint32_t kBitsShift = 10, kBitsMask = 15, kSkipShift = 14, kSkipMask = 127;
-constexpr uint32_t kLook = 10;         // bits looked up at once: 97 % of the symbols of photographs, extra bits included
+constexpr uint32_t kLook = 11;         // bits looked up at once: 98 % of the symbols of photographs, extra bits included
 constexpr uint32_t kUnknown = 0xFF;    // a symbol no block has: look the slow way
-constexpr uint32_t kEnd = 64;          // skip of what ends a block
+constexpr uint32_t kEnd = 63;          // skip of what ends a block
 // What the reader may read beyond the data before it asks: an MCU of 10 blocks of 64 symbols of 16 + 11 bits.
 constexpr size_t kPadding = 10 * 64 * 27 / 8 + 64;
 
@@ -35,17 +35,19 @@ struct Meaning {
 
 class DecodeTable {
 public:
-    // False for lengths that make no code. `table` is the number in the new file (0, 1 DC; 2, 3 AC).
+    // False for what is no table, by libjpeg's rules: too many codes, a code of ones only, a DC symbol above 15.
+    // `table` is the number in the new file (0, 1 DC; 2, 3 AC).
     bool build(const HuffmanCode& code, uint32_t table) {
         code_ = &code;
         table_ = table;
         std::fill(std::begin(found_), std::end(found_), make_symbol(kUnknown, table, 0, kSkipMask, 0));
+        std::fill(std::begin(short_), std::end(short_), uint16_t(0));
         uint32_t next = 0;
         size_t i = 0;
         for (uint32_t length = 1; length <= 16; ++length, next <<= 1) {
             first_[length] = int32_t(i) - int32_t(next);
             for (size_t n = code.lengths[length]; n; --n, ++i, ++next) {
-                if (i >= 256 || next >= (1u << length)) return false;
+                if (i >= 256 || next + 1 >= (1u << length) || (table < 2 && code.symbols[i] > 15)) return false;
                 if (length <= kLook) list(code.symbols[i], next, length);
             }
             limit_[length] = next;
@@ -53,15 +55,18 @@ public:
         return true;
     }
 
-    Symbol look(uint32_t bits) const { return found_[bits]; }
+    Symbol look(uint32_t bits) const { return found_[bits]; }  // AC only
 
-    // For kUnknown: a long code, or many extra bits. False where there is no such code or it has no business here.
+    // For DC, and for kUnknown: a long code, or many extra bits. False where there is no such code or it has no business here.
     bool search(BitReader& bits, Symbol& symbol) const {
         bits.refill();
-        uint32_t ahead = bits.peek(16), length = 1;
-        while (length <= 16 && ahead >> (16 - length) >= limit_[length]) ++length;
-        if (length > 16) return false;
-        uint32_t value = code_->symbols[int32_t(ahead >> (16 - length)) + first_[length]];
+        uint32_t ahead = bits.peek(16), length = short_[ahead >> (16 - kLook)] >> 8, value = short_[ahead >> (16 - kLook)] & 255;
+        if (!length) {
+            length = kLook + 1;
+            while (length <= 16 && ahead >> (16 - length) >= limit_[length]) ++length;
+            if (length > 16) return false;
+            value = code_->symbols[int32_t(ahead >> (16 - length)) + first_[length]];
+        }
         Meaning meaning(value, table_ < 2);
         if (!meaning.valid) return false;
         symbol = make_symbol(value, table_, 0, meaning.skip, bits.peek_behind(length, meaning.extra_bits));
@@ -71,8 +76,9 @@ public:
 
 private:
     void list(uint32_t symbol, uint32_t code, uint32_t length) {
+        std::fill_n(short_ + (code << (kLook - length)), size_t(1) << (kLook - length), uint16_t(symbol | length << 8));
         Meaning meaning(symbol, table_ < 2);
-        if (!meaning.valid || length + meaning.extra_bits > kLook) return;
+        if (table_ < 2 || !meaning.valid || length + meaning.extra_bits > kLook) return;
         uint32_t rest = kLook - length - meaning.extra_bits;
         Symbol* to = found_ + (code << (kLook - length));
         for (uint32_t extra = 0; extra < 1u << meaning.extra_bits; ++extra, to += size_t(1) << rest)
@@ -80,6 +86,7 @@ private:
     }
 
     Symbol found_[1 << kLook];
+    uint16_t short_[1 << kLook];  // symbol and, above it, length of its code
     const HuffmanCode* code_ = nullptr;
     uint32_t table_ = 0;
     int32_t first_[17];
@@ -102,8 +109,8 @@ const uint8_t* unstuff(const uint8_t* from, const uint8_t* end, uint8_t*& to) {
 
 // Extra bits with a 0 on top stand for the negative numbers.
 int32_t difference_of(Symbol dc) {
-    uint32_t size = dc & 15, extra = dc >> kExtraShift;
-    return size && !(extra >> (size - 1)) ? int32_t(extra) + 1 - (1 << size) : int32_t(extra);
+    int32_t size = int32_t(dc & 15), extra = int32_t(dc >> kExtraShift);
+    return extra - ((1 << size) - 1) * (extra < 1 << size >> 1);
 }
 
 }  // namespace
@@ -196,13 +203,8 @@ private:
     }
 
     bool read_dc(const Block& block, bool filler, Symbol*& to) {
-        bits_.refill();
-        Symbol symbol = block.dc->look(bits_.peek(kLook));
-        if ((symbol & 255) == kUnknown) {
-            if (!block.dc->search(bits_, symbol)) return false;
-        } else {
-            bits_.drop(symbol >> kBitsShift & kBitsMask);
-        }
+        Symbol symbol;
+        if (!block.dc->search(bits_, symbol)) return false;
         int32_t &now = dc_now_[block.component], &ahead = ahead_[block.component], difference = difference_of(symbol);
         now += difference;
         if (now < -32768 || now > 32767) return false;
@@ -267,7 +269,7 @@ private:
     void empty_block(const Symbol* start, Symbol*& to) {
         Symbol end = (start[0] & 0x300) + 0x200;
         for (const Symbol* symbol = start + 1; symbol < to; ++symbol) --counts_[0][*symbol & kKeyMask];
-        to -= to - start - 1;
+        to -= to - start - 1;  // behind the DC
         *to++ = end;
         ++counts_[0][end];
     }
@@ -305,6 +307,8 @@ void SymbolList::shrink(size_t keep) {
     if (plain_.capacity() > keep) std::vector<uint8_t>().swap(plain_);
 }
 
-bool SymbolList::read(const uint8_t* data, size_t size, const ScanShape& shape) { return SymbolReader(*this, shape).run(data, size); }
+bool SymbolList::read(const uint8_t* data, size_t size, const ScanShape& shape) {
+    return std::make_unique<SymbolReader>(*this, shape)->run(data, size);  // 80 kB of tables: too much for a thin thread's stack
+}
 
 }  // namespace fastload
