@@ -67,21 +67,12 @@ public:
     Rewriter() {
         errors_.fatal_warning = &is_fatal;
         source_.err = target_.err = &errors_;
-        if (setjmp(errors_.jump)) throw std::bad_alloc();
-        jpeg_create_decompress(&source_);
-        jpeg_create_compress(&target_);
-        source_.mem->max_memory_to_use = target_.mem->max_memory_to_use = kMemory;
         // The scans were counted before libjpeg saw the file; this holds even if it should find more.
         guard_.progress_monitor = [](j_common_ptr common) {
             if (reinterpret_cast<j_decompress_ptr>(common)->input_scan_number > int(MAX_SCANS)) ERREXIT(common, JERR_BAD_LENGTH);
         };
-        source_.progress = &guard_;
     }
-    ~Rewriter() {
-        jpeg_destroy_decompress(&source_);
-        jpeg_destroy_compress(&target_);
-        std::free(allocated_);
-    }
+    ~Rewriter() { std::free(allocated_); }
     Rewriter(const Rewriter&) = delete;
     Rewriter& operator=(const Rewriter&) = delete;
 
@@ -92,16 +83,13 @@ public:
         errors_.reset();
         release();
         result_.index.clear();
-        bool done = read_markers(bytes, size);
-        if (done) {
-            describe(header, options);
-            bool flip = options.orient && can_flip(header);
-            result_.orientation = flip ? 1 : header.orientation;
-            done = (options.fast && options.optimize && !flip && rewrite_symbols()) || rewrite_coefficients(flip, options.optimize);
-        }
-        jpeg_abort_compress(&target_);
-        jpeg_abort_decompress(&source_);
-        if (!done) throw BadJpeg(errors_.text);
+        Closer closer{*this};
+        if (!read_markers(bytes, size)) throw BadJpeg(errors_.text);
+        describe(header, options);
+        bool flip = options.orient && can_flip(header);
+        result_.orientation = flip ? 1 : header.orientation;
+        bool fast = options.fast && options.optimize && !flip;
+        if (!(fast && rewrite_symbols()) && !rewrite_coefficients(flip, options.optimize)) throw BadJpeg(errors_.text);
         finish();
         return result_;
     }
@@ -116,8 +104,21 @@ private:
         symbols_.shrink(kKeep);
     }
 
+    // libjpeg's objects are made for each image, which takes a few microseconds: used again, a decoder keeps the last image's
+    // tables, and a file without its own would be read with those; an encoder keeps its Huffman tables, too.
+    struct Closer {
+        Rewriter& self;
+        ~Closer() {
+            jpeg_destroy_decompress(&self.source_);
+            jpeg_destroy_compress(&self.target_);
+        }
+    };
+
     bool read_markers(const uint8_t* bytes, size_t size) {
         if (setjmp(errors_.jump)) return false;
+        jpeg_create_decompress(&source_);
+        source_.mem->max_memory_to_use = kMemory;
+        source_.progress = &guard_;
         jpeg_mem_src(&source_, bytes, static_cast<unsigned long>(size));
         jpeg_read_header(&source_, TRUE);
         return true;
@@ -224,6 +225,8 @@ private:
     // libjpeg's way, over the coefficients: for progressive files, several scans, and everything strange.
     bool rewrite_coefficients(bool flip, bool optimize) {
         if (setjmp(errors_.jump)) return false;
+        jpeg_create_compress(&target_);
+        target_.mem->max_memory_to_use = kMemory;
         jvirt_barray_ptr* coefficients = jpeg_read_coefficients(&source_);
         if (flip) flip_vertically(source_, coefficients);
         jpeg_copy_critical_parameters(&source_, &target_);
