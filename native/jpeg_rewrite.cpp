@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <new>
+#include <cstring>
 
 #include "image_limits.h"
 #include "jpeg_error.h"
@@ -29,14 +29,14 @@ void check_kind(const JpegHeader& header) {
     if (header.n_components == 2) refuse("two components");
 }
 
-// Warnings that cannot have changed a pixel. Everything else libjpeg warns of means that it guessed.
+// Warnings that cannot have changed a pixel. Everything else libjpeg warns of means that it guessed. That includes bytes
+// between the header's markers: they may be padding, but also a table or a colour marker whose first byte was hit (one bit of
+// a DHT flipped, and libjpeg went on with the standard's table).
 bool is_fatal(j_common_ptr common) {
     switch (common->err->msg_code) {
         case JWRN_JFIF_MAJOR:   // an unknown JFIF version: nothing depends on it
         case JWRN_ADOBE_XFORM:  // an unknown Adobe colour code: libjpeg takes it for YCbCr, and we write that down
             return false;
-        case JWRN_EXTRANEOUS_DATA:  // between the header's markers: careless writers. Behind a scan: image data nobody read.
-            return !common->is_decompressor || reinterpret_cast<j_decompress_ptr>(common)->input_scan_number > 0;
         default: return true;
     }
 }
@@ -60,6 +60,17 @@ void flip_vertically(jpeg_decompress_struct& source, jvirt_barray_ptr* coefficie
                 }
         }
     }
+}
+
+// Did the scans bring every bit of every coefficient? A file that was cut off between scans and closed again is no error to
+// libjpeg, but it makes up for missing AC coefficients by smoothing across blocks, which a sequential file does not get.
+bool is_complete(const jpeg_decompress_struct& source) {
+    for (int i = 0; i < source.num_components; ++i) {
+        if (!source.comp_info[i].quant_table) return false;  // in no scan
+        for (int k = 0; source.coef_bits && k < DCTSIZE2; ++k)
+            if (source.coef_bits[i][k] != 0) return false;
+    }
+    return true;
 }
 
 class Rewriter {
@@ -228,6 +239,10 @@ private:
         jpeg_create_compress(&target_);
         target_.mem->max_memory_to_use = kMemory;
         jvirt_barray_ptr* coefficients = jpeg_read_coefficients(&source_);
+        if (!is_complete(source_)) {
+            std::strcpy(errors_.text, "incomplete: scans are missing");
+            return false;
+        }
         if (flip) flip_vertically(source_, coefficients);
         jpeg_copy_critical_parameters(&source_, &target_);
         for (int i = 0; i < target_.num_components; ++i) {
