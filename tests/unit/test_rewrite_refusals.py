@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,6 +51,15 @@ def test_other_codings() -> None:
     out = io.BytesIO()
     Image.fromarray(np.zeros((20, 30, 4), np.uint8), "CMYK").save(out, "JPEG")
     refused(out.getvalue(), "CMYK")
+
+
+@pytest.mark.skipif(shutil.which("cjpeg") is None, reason="not run: no cjpeg (Debian: libjpeg-turbo-progs)")
+def test_sampling_that_no_single_scan_can_hold(tmp_path: Path) -> None:
+    """12 blocks in an MCU, where 10 are allowed: legal in three scans, not in one."""
+    (tmp_path / "scans").write_text("0; 1; 2;")
+    jpeg = subprocess.run(["cjpeg", "-sample", "2x2,2x2,2x2", "-scans", str(tmp_path / "scans")], check=True, capture_output=True,
+                          input=b"P6 40 30 255\n" + picture(40, 30).tobytes()).stdout
+    refused(jpeg, "[Ss]ampling factors too large")
 
 
 def test_no_jpeg_at_all() -> None:
