@@ -114,9 +114,9 @@ private:
         out_.push_back(uint8_t(kRST0 + n_markers_++ % 8));
     }
 
-    // Does the marker that opens this segment stand in front of `start` (which is not beyond the end)?
+    // Does the marker that opens this segment stand in front of `start`?
     bool is_marker(size_t start, size_t segment) const {
-        return start >= layout_.scan_offset + 2 && jpeg_[start - 2] == 0xFF && jpeg_[start - 1] == kRST0 + (segment - 1) % 8;
+        return start >= layout_.scan_offset + 2 && start <= size_ && jpeg_[start - 2] == 0xFF && jpeg_[start - 1] == kRST0 + (segment - 1) % 8;
     }
 
     size_t offset(size_t i) const {

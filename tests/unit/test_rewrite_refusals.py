@@ -15,7 +15,7 @@ from PIL import Image
 
 from fastload.decode import header as limits
 from tests.corpus import corpus_dir, photos
-from tests.jpeg_samples import decode, encode, encode_by_pillow, markers, picture, replace_frame
+from tests.jpeg_samples import decode, decode_by_pillow, encode, encode_by_pillow, markers, picture, replace_frame
 
 core = pytest.importorskip("fastload._core", reason="not run: no native core")
 
@@ -191,12 +191,12 @@ def test_every_odd_file() -> None:
     for i, path in enumerate(paths if os.environ.get("FASTLOAD_LONG") == "1" else paths[::2]):
         jpeg = path.read_bytes()
         try:
-            written, _, _, _, _, _, warning = core.rewrite(jpeg, orient=False)
+            written = core.rewrite(jpeg, orient=False)[0]
         except core.BadJpeg as error:
             assert str(error)
         else:
             accepted += 1
-            np.testing.assert_array_equal(decode(written), decode(jpeg, strict=not warning), err_msg=path.name)
+            np.testing.assert_array_equal(decode_by_pillow(written), decode_by_pillow(jpeg), err_msg=path.name)
         if i % 50 == 0:
             assert core.rewrite(good)[0] == expected
     assert accepted > 5
