@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.corpus import photos
-from tests.jpeg_samples import SAMPLINGS, Pixels, decode, decode_by_pillow, encode, markers, picture
+from tests.jpeg_samples import SAMPLINGS, Pixels, decode, decode_by_pillow, encode, markers, picture, replace_frame
 
 core = pytest.importorskip("fastload._core", reason="not run: no native core")
 
@@ -139,6 +139,18 @@ def test_rare_sampling_factors(factors: str) -> None:
                 x, y, w, h = random_box(rng, width, height)
                 part, x0, y0 = core.cut(written, index, interval, x, y, w, h)
                 np.testing.assert_array_equal(decode_by_pillow(part)[y - y0:y - y0 + h, x - x0:x - x0 + w], whole[y:y + h, x:x + w])
+
+
+def test_gray_with_any_sampling_factors() -> None:
+    """One component: an MCU is one block, whatever the factors say (as they do in files we did not write)."""
+    jpeg, index, width, height, interval, _, _ = core.rewrite(encode(picture(100, 77), "gray"), restart=1)
+    frame = dict(markers(jpeg))[0xC0]
+    odd = replace_frame(jpeg, body=frame[:7] + b"\x22" + frame[8:])
+    found, found_interval = core.index(odd)
+    assert (found.tolist(), found_interval) == (index.tolist(), interval)
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        cut_and_compare(odd, found, found_interval, random_box(rng, width, height), decode(jpeg))
 
 
 def test_form_of_a_cut() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from tests.corpus import photos
-from tests.jpeg_samples import SAMPLINGS, decode, decode_by_pillow, encode, encode_by_pillow, markers, picture
+from tests.jpeg_samples import SAMPLINGS, decode, decode_by_pillow, encode, encode_by_pillow, markers, picture, replace_frame
 
 core = pytest.importorskip("fastload._core", reason="not run: no native core")
 
@@ -64,6 +65,17 @@ def test_how_it_was_written(sampling: str, options: dict[str, object]) -> None:
     for (width, height), quality in itertools.product(SIZES, (50, 95)):
         for restart in (-1, 0, 2):
             check(encode_by_pillow(picture(width, height), sampling, quality, **options), restart=restart)
+
+
+@pytest.mark.parametrize(("sampling", "mcu"), [("422", (16, 8)), ("420", (16, 16)), ("440", (8, 16)), ("411", (32, 8))])
+def test_blocks_beyond_the_edge(sampling: str, mcu: tuple[int, int]) -> None:
+    """MCUs are whole, so files have blocks that no decoder shows. Here they are as busy as the picture: its size was made smaller."""
+    for restart_before, share in itertools.product((0, 1, 3), (0.01, 0.3, 0.5, 0.51, 0.9)):
+        jpeg = core.rewrite(encode(picture(128, 128), sampling, 95), restart=restart_before)[0]
+        frame = dict(markers(jpeg))[0xC0]
+        width, height = (128 - math.floor(side * (1 - share)) for side in mcu)
+        for restart in (0, 1, 2, 4):
+            check(replace_frame(jpeg, body=frame[:1] + height.to_bytes(2, "big") + width.to_bytes(2, "big") + frame[5:]), restart=restart)
 
 
 def test_again_is_the_same() -> None:
