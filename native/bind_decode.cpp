@@ -328,6 +328,7 @@ void bind_decode(nb::module_& module) {
     nb::set_leak_warnings(false);  // at exit a global loader may still hold its pool: that is no leak of ours
     module.def("decode_region", &decode_region, nb::arg("data"), nb::arg("denominator"), nb::arg("x0"), nb::arg("y0"), nb::arg("x1"), nb::arg("y1"),
                nb::kw_only(), nb::arg("gray") = false);
+    module.def("set_entropy_hook", &set_entropy_hook, nb::arg("wanted"));
     module.def("request_members", &request_members);
     module.attr("request_size") = sizeof(Request);
     nb::class_<Ticket>(module, "Ticket")
