@@ -16,19 +16,33 @@ struct EntropyEntries {
 
 EntropyEntries& entries(jpeg_decompress_struct& decoder) { return *reinterpret_cast<EntropyEntries*>(decoder.entropy); }
 
-// Of an entry of Table::fast: bits 0-4 how many bits it takes, 5-8 the size of what is still to be read (0: the value is
-// complete), 9-15 by how much the place in the block advances before the value, 16-31 the value. 0: a longer code, or none.
-constexpr uint32_t entry(int32_t value, unsigned advance, unsigned size, unsigned bits) {
-    return uint32_t(value) << 16 | advance << 9 | size << 5 | bits;
+// An entry of Table::fast, for one value or two that follow each other, with their extra bits:
+//   bits 0-5 how many bits they take, 6-9 the run of zeros before the first, 10-16 by how much the place in the block
+//   advances, 17-22 the second value, 23-31 the first.
+// The second value's place is the last one that the advance covers; of a single value, that is its own, and it is stored
+// later. An end of block counts as an advance by kEndOfBlock with the value 0.
+// kSlow set: the value is too large, or the bits too few, for this; bits 6-13 the symbol, 14-18 its code's length, or 0 for a
+// code of more than kBits.
+constexpr uint32_t entry(int32_t first, int32_t second, unsigned run, unsigned advance, unsigned bits) {
+    return uint32_t(first) << 23 | (uint32_t(second) & 63) << 17 | advance << 10 | run << 6 | bits;
 }
+constexpr uint32_t kSlow = 32;
+constexpr uint32_t slow_entry(unsigned symbol, unsigned length) { return length << 14 | symbol << 6 | kSlow; }
+constexpr unsigned kFirstSize = 8, kSecondSize = 5;  // bits of the largest values that fit, without the sign
 
-// An advance that no run can reach (63 + 15 at most).
+int32_t first_of(uint32_t found) { return int32_t(found) >> 23; }
+int32_t second_of(uint32_t found) { return int32_t(found << 9) >> 26; }
+unsigned run_of(uint32_t found) { return found >> 6 & 15; }
+unsigned advance_of(uint32_t found) { return found >> 10 & 127; }
+unsigned bits_of(uint32_t found) { return found & 31; }
+
+// An advance that no run can reach: 63 + 16 is the most.
 constexpr unsigned kEndOfBlock = 80;
 
 // Zigzag to row order. An end of block and runs beyond it are stored like values, as a 0 in the last place: that is 0
-// then, since it has not been reached, and one branch less.
+// then, since it has not been reached, and a branch is saved.
 struct NaturalOrder {
-    uint8_t place[64 + kEndOfBlock];
+    uint8_t place[64 + kEndOfBlock + 16];
 };
 constexpr NaturalOrder make_natural_order() {
     NaturalOrder order{};
@@ -44,7 +58,7 @@ constexpr NaturalOrder make_natural_order() {
         else y == 7 ? ++x : ++y;
         direction = -direction;
     }
-    for (unsigned i = 64; i < 64 + kEndOfBlock; ++i) order.place[i] = 63;
+    for (unsigned i = 64; i < sizeof order.place; ++i) order.place[i] = 63;
     return order;
 }
 constexpr NaturalOrder kNatural = make_natural_order();
@@ -82,6 +96,13 @@ struct EntropyReader::Bits {
         at += (63 - count) >> 3;
         count |= 56;
     }
+    void go_back(unsigned n) {
+        const unsigned back = count + n, bytes = (back + 7) / 8;
+        at -= bytes;
+        buffer = count = 0;
+        refill();
+        drop(8 * bytes - back);
+    }
     unsigned peek(int n) const { return unsigned(buffer >> (64 - n)); }
     void drop(unsigned n) {
         buffer <<= n;
@@ -100,32 +121,53 @@ void EntropyReader::Table::make(const JHUFF_TBL& table, bool is_dc) {
     uint32_t* to = fast;
     for (int length = 1; length <= 16; ++length, code <<= 1) {
         offset[length] = index - int32_t(code);
-        for (int i = 0; i < lengths[length]; ++i, ++code, ++index) {
-            if (length > kBits) continue;
-            const unsigned symbol = symbols[index], size = symbol & 15, run = dc ? 0 : symbol >> 4;
-            const unsigned spare = unsigned(kBits - length);
-            if (size == 0 || size > spare) {
-                // Size 0 is a DC difference of 0; 16 zeros, of which one is stored like a value; or the end of the block.
-                const unsigned advance = size || dc || run == 15 ? run : kEndOfBlock;
-                to = std::fill_n(to, 1u << spare, entry(0, advance, size, unsigned(length)));
-            } else {
-                const unsigned repeat = 1u << (spare - size);
-                for (uint32_t extra = 0; extra < (1u << size); ++extra)
-                    to = std::fill_n(to, repeat, entry(extended(extra, size), run, 0, unsigned(length) + size));
-            }
-        }
+        for (int i = 0; i < lengths[length]; ++i, ++code, ++index)
+            if (length <= kBits) fill_single(symbols[index], length, to);
         limit[length] = code << (16 - length);
     }
-    std::fill(to, std::end(fast), 0u);
+    std::fill(to, std::end(fast), kSlow);
+    if (!dc) join_pairs();
 }
 
-uint32_t EntropyReader::Table::find_long(uint32_t next16) const {
-    int length = kBits + 1;
-    while (length <= 16 && next16 >= limit[length]) ++length;
-    if (length > 16) return 0;
-    const unsigned symbol = symbols[(int32_t(next16 >> (16 - length)) + offset[length]) & 255];
-    const unsigned size = symbol & 15, run = dc ? 0 : symbol >> 4;
-    return entry(0, size || dc || run == 15 ? run : kEndOfBlock, size, unsigned(length));
+// The entries of all that begins with one code.
+void EntropyReader::Table::fill_single(unsigned symbol, int length, uint32_t*& to) const {
+    const unsigned size = symbol & 15, run = dc ? 0 : symbol >> 4, spare = unsigned(kBits - length);
+    if (size > spare || size > kFirstSize) {
+        to = std::fill_n(to, 1u << spare, slow_entry(symbol, unsigned(length)));
+    } else if (size == 0) {  // a DC difference of 0; 16 zeros, the last of them as a value; or the end of the block
+        const bool end = !dc && run != 15;
+        to = std::fill_n(to, 1u << spare, entry(0, 0, end ? 0 : run, end ? kEndOfBlock : run + 1, unsigned(length)));
+    } else {
+        const unsigned repeat = 1u << (spare - size);
+        for (uint32_t extra = 0; extra < (1u << size); ++extra)
+            to = std::fill_n(to, repeat, entry(extended(extra, size), 0, run, run + 1, unsigned(length) + size));
+    }
+}
+
+// Where a second value, or the end of the block, fits behind the first.
+void EntropyReader::Table::join_pairs() {
+    uint32_t single[1 << kBits];
+    std::memcpy(single, fast, sizeof single);
+    for (uint32_t i = 0; i < (1u << kBits); ++i) {
+        const uint32_t first = single[i];
+        if (first & kSlow || advance_of(first) >= kEndOfBlock) continue;
+        const uint32_t second = single[i << bits_of(first) & ((1u << kBits) - 1)];
+        const int32_t value = first_of(second);
+        if (second & kSlow || bits_of(first) + bits_of(second) > unsigned(kBits) || value >= (1 << kSecondSize) || value <= -(1 << kSecondSize)) continue;
+        fast[i] = entry(first_of(first), value, run_of(first), advance_of(first) + advance_of(second), bits_of(first) + bits_of(second));
+    }
+}
+
+unsigned EntropyReader::Table::find(uint32_t next16, unsigned& length) const {
+    const uint32_t found = fast[next16 >> (16 - kBits)];
+    if (found & kSlow && found != kSlow) {
+        length = found >> 14;
+        return found >> 6 & 255;
+    }
+    for (length = found & kSlow ? kBits + 1 : 1; length <= 16; ++length)
+        if (next16 < limit[length]) return symbols[(int32_t(next16 >> (16 - length)) + offset[length]) & 255];
+    length = 0;
+    return 0;
 }
 
 bool EntropyReader::take_over(jpeg_decompress_struct& decoder, unsigned first_column, unsigned last_column) {
@@ -240,51 +282,105 @@ boolean EntropyReader::decode_mcu(j_decompress_ptr decoder, JBLOCKROW* blocks) {
     std::longjmp(errors.jump, 1);
 }
 
-// The next code's entry and value. A refill gives 56 bits, of which this takes 31 at most.
-inline bool EntropyReader::decode_value(Bits& bits, const Table& table, uint32_t& found, int32_t& value) {
+// Where the values of a code do not fit an entry.
+bool EntropyReader::decode_dc_slowly(Bits& bits, const Table& table, int32_t& value) {
     bits.refill();
-    found = table.fast[bits.peek(Table::kBits)];
-    if (__builtin_expect(!found, 0) && !(found = table.find_long(bits.peek(16)))) return false;
-    bits.drop(found & 31);
-    value = int32_t(found) >> 16;
-    if (const unsigned size = found >> 5 & 15) {
-        value = extended(bits.peek(int(size)), size);
+    unsigned length;
+    const unsigned size = table.find(bits.peek(16), length) & 15;
+    bits.drop(length);
+    value = size ? extended(bits.peek(int(size)), size) : 0;
+    bits.drop(size);
+    return length != 0;
+}
+
+// One AC code, whatever it is.
+bool EntropyReader::decode_slowly(Bits& bits, const Table& table, unsigned& k, JCOEF* block) {
+    bits.refill();  // 56 bits, of which 16 + 15 are taken at most
+    unsigned length;
+    const unsigned symbol = table.find(bits.peek(16), length), size = symbol & 15, run = symbol >> 4;
+    if (!length) return false;
+    bits.drop(length);
+    if (size) {
+        k += run;
+        if (block) block[kNatural.place[k]] = JCOEF(extended(bits.peek(int(size)), size));
         bits.drop(size);
+        ++k;
+    } else {
+        k += run == 15 ? 16 : kEndOfBlock;
     }
     return true;
 }
 
+// The AC values of one block. `bits` stays in registers: only copies of it are handed to functions that are not inlined.
 template <bool kStore>
-bool EntropyReader::decode_ac(Bits& bits, const Table& table, JCOEF* block) {
-    unsigned k = 1;
+inline __attribute__((always_inline)) bool EntropyReader::decode_ac(Bits& bits, const Table& table, JCOEF* block) {
+    unsigned k = 1, before = 1;
+    uint32_t found = 0;
     do {
-        uint32_t found;
-        int32_t value;
-        if (!decode_value(bits, table, found, value)) return false;
-        k += found >> 9 & 127;
-        if (kStore) block[kNatural.place[k]] = JCOEF(value);
-        ++k;
+        bits.refill();
+        for (int i = 0; i < 4; ++i) {  // 4 * 11 of 56 bits
+            before = k;
+            found = table.fast[bits.peek(Table::kBits)];
+            if (__builtin_expect(found & kSlow, 0)) {
+                Bits copy = bits;
+                unsigned place = k;
+                if (!decode_slowly(copy, table, place, kStore ? block : nullptr)) return false;
+                bits = copy;
+                k = place;
+                if (k >= 64) return k == 64 || k > kEndOfBlock;  // between: a run beyond the block
+                break;
+            }
+            bits.drop(bits_of(found));
+            k += advance_of(found);
+            if (kStore) {
+                block[kNatural.place[k - 1]] = JCOEF(second_of(found));
+                block[kNatural.place[before + run_of(found)]] = JCOEF(first_of(found));
+            }
+            if (k >= 64) break;
+        }
     } while (k < 64);
-    return k == 64 || k > kEndOfBlock;  // between: a run beyond the block
+    if (__builtin_expect(k == 64 || (k > kEndOfBlock && k < 64 + kEndOfBlock), 1)) return true;
+    // The first of two values was the block's last; what was taken for the second is the next block's.
+    Bits copy = bits;
+    copy.go_back(bits_of(found));
+    if (!decode_slowly(copy, table, before, nullptr) || before != 64) return false;
+    bits = copy;
+    return true;
 }
 
-bool EntropyReader::decode(JBLOCKROW* blocks) {
-    if (!at_marker_ && size_t(end_ - at_) < worst_mcu_) more_bytes();
+template <bool kStore>
+bool EntropyReader::decode_blocks(JBLOCKROW* blocks) {
     Bits bits{buffer_, count_, at_};
-    const bool store = blocks && column_ >= first_column_ && column_ <= last_column_;
     for (int i = 0; i < n_blocks_; ++i) {
         const Block& block = blocks_[i];
-        uint32_t found;
-        int32_t value;
-        if (!decode_value(bits, *block.dc, found, value)) return false;
+        bits.refill();
+        const uint32_t found = block.dc->fast[bits.peek(Table::kBits)];
+        int32_t value = first_of(found);
+        if (__builtin_expect(found & kSlow, 0)) {
+            Bits copy = bits;
+            if (!decode_dc_slowly(copy, *block.dc, value)) return false;
+            bits = copy;
+        } else {
+            bits.drop(bits_of(found));
+        }
         last_dc_[block.component] += value;
-        if (store && block.store_dc) blocks[i][0][0] = JCOEF(last_dc_[block.component]);
-        if (!(store && block.store_ac ? decode_ac<true>(bits, *block.ac, blocks[i][0]) : decode_ac<false>(bits, *block.ac, nullptr))) return false;
+        if (kStore && block.store_dc) blocks[i][0][0] = JCOEF(last_dc_[block.component]);
+        if (kStore && block.store_ac) {
+            if (!decode_ac<true>(bits, *block.ac, blocks[i][0])) return false;
+        } else if (!decode_ac<false>(bits, *block.ac, nullptr)) {
+            return false;
+        }
     }
     buffer_ = bits.buffer;
     count_ = bits.count;
     at_ = bits.at;
-    if ((at_ - end_) * 8 > ptrdiff_t(count_)) return false;  // more was read than there is
+    return (at_ - end_) * 8 <= ptrdiff_t(count_);  // else more was read than there is
+}
+
+bool EntropyReader::decode(JBLOCKROW* blocks) {
+    if (!at_marker_ && size_t(end_ - at_) < worst_mcu_) more_bytes();
+    const bool store = blocks && column_ >= first_column_ && column_ <= last_column_;
+    if (!(store ? decode_blocks<true>(blocks) : decode_blocks<false>(nullptr))) return false;
     if (++column_ == columns_) column_ = 0;
     --mcus_left_;
     if (--segment_left_ == 0 || mcus_left_ == 0) return end_segment();

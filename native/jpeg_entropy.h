@@ -26,9 +26,9 @@ public:
     size_t memory() const { return plain_.capacity(); }
 
 private:
-    // The codes of a DHT table. `fast`, by the next kBits bits, mostly holds the value with its extra bits already.
+    // The codes of a DHT table, and `fast`: what the next kBits bits hold, often two values at once (see the .cpp).
     struct Table {
-        static constexpr int kBits = 10;
+        static constexpr int kBits = 11;
         uint32_t fast[1 << kBits];
         uint32_t limit[17];     // by length: codes left-aligned to 16 bits are below it, or longer
         int32_t offset[17];     // index of a code's symbol - the code
@@ -36,7 +36,10 @@ private:
         bool valid = false, dc = false;
 
         void make(const JHUFF_TBL& table, bool is_dc);
-        uint32_t find_long(uint32_t next16) const;  // as an entry of `fast`; 0: no such code
+        unsigned find(uint32_t next16, unsigned& length) const;  // a symbol and the length of its code; 0: there is no such code
+    private:
+        void fill_single(unsigned symbol, int length, uint32_t*& to) const;
+        void join_pairs();
     };
     struct Block {
         const Table *dc, *ac;
@@ -49,7 +52,10 @@ private:
     bool decode(JBLOCKROW* blocks);
     template <bool kStore>
     static bool decode_ac(Bits& bits, const Table& table, JCOEF* block);
-    static bool decode_value(Bits& bits, const Table& table, uint32_t& entry, int32_t& value);
+    template <bool kStore>
+    bool decode_blocks(JBLOCKROW* blocks);
+    static bool decode_dc_slowly(Bits& bits, const Table& table, int32_t& value);
+    static bool decode_slowly(Bits& bits, const Table& table, unsigned& k, JCOEF* block);
     void begin_segment();
     bool end_segment();
     void more_bytes();
