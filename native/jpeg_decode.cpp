@@ -46,6 +46,7 @@ void JpegDecoder::close() { jpeg_abort_decompress(&decoder_); }
 
 bool JpegDecoder::open(const uint8_t* bytes, size_t size) {
     errors_.reset();
+    taken_over_ = false;
     bytes_ = bytes;
     size_ = size;
     if (!size) return fail("no bytes");
@@ -73,7 +74,7 @@ bool JpegDecoder::within_limits(size_t size) {
     return true;
 }
 
-bool JpegDecoder::start(int denominator, Pixels pixels, int x0, int y0, int x1, int y1) {
+bool JpegDecoder::start(int denominator, Pixels pixels, int x0, int y0, int x1, int y1, bool plain) {
     if (setjmp(errors_.jump)) return fail(errors_.text);
     decoder_.scale_num = 1;
     decoder_.scale_denom = static_cast<unsigned>(denominator);
@@ -89,11 +90,12 @@ bool JpegDecoder::start(int denominator, Pixels pixels, int x0, int y0, int x1, 
     int begin = std::max(0, x0 - 1);
     const int end = std::min(full, std::max(x1 + 1, begin + kNarrow));
     begin = std::max(0, std::min(begin, end - kNarrow));
-    left_ = x0;
-    if (begin > 0 || end < full) {
-        JDIMENSION offset = JDIMENSION(begin), width = JDIMENSION(end - begin);
-        jpeg_crop_scanline(&decoder_, &offset, &width);
-        left_ = x0 - int(offset);
+    JDIMENSION offset = JDIMENSION(begin), width = JDIMENSION(end - begin);
+    if (begin > 0 || end < full) jpeg_crop_scanline(&decoder_, &offset, &width);
+    left_ = x0 - int(offset);
+    if (!plain && use_entropy_hook()) {
+        const unsigned mcu = unsigned(DCTSIZE / denominator * (decoder_.comps_in_scan > 1 ? decoder_.max_h_samp_factor : 1));
+        taken_over_ = entropy_.take_over(decoder_, offset / mcu, (offset + width - 1) / mcu);
     }
     if (y0 > 0) jpeg_skip_scanlines(&decoder_, JDIMENSION(y0));
     (void)y1;

@@ -169,13 +169,20 @@ Status SampleLoader::load_jpeg(const Request& request, const Source& source, Pla
         plan.choose_scale();
     }
     plan.choose_pixels();
+    Status status = decode_jpeg(plan, false);
+    if (status == Status::kBadImage && decoder_.irregular() && decoder_.open(bytes, size)) status = decode_jpeg(plan, true);
+    return status;
+}
+
+// From the open decoder to the output.
+Status SampleLoader::decode_jpeg(Plan& plan, bool plain) {
     const bool gray = decoder_.gray() || plan.output.channels == 1;
     if (!gray && plan.output.channels != 3) {
         decoder_.close();
         return refuse(Status::kBadRequest, "a colour JPEG does not fit an output of " + text(plan.output.channels) + " channels");
     }
     const auto pixels = gray ? JpegDecoder::Pixels::kGray : plan.output.colour == Colour::kBgr ? JpegDecoder::Pixels::kBgr : JpegDecoder::Pixels::kRgb;
-    if (!decoder_.start(plan.denominator, pixels, plan.x0, plan.y0, plan.x1, plan.y1)) return refuse(Status::kBadImage, decoder_.why());
+    if (!decoder_.start(plan.denominator, pixels, plan.x0, plan.y0, plan.x1, plan.y1, plain)) return refuse(Status::kBadImage, decoder_.why());
     plan.channels = gray ? 1 : 3;
     tick(kDecode);
     return plan.oriented() ? stream_oriented(plan) : stream_jpeg(plan);

@@ -64,6 +64,7 @@ private:
     Status run(const Request& request, const Source& source, const Output& output, const NormaliseTable* table, int64_t slot);
     Status load_jpeg(const Request& request, const Source& source, Plan& plan);
     Status load_raw(const Request& request, const Source& source, Plan& plan);
+    Status decode_jpeg(Plan& plan, bool plain);
     Status stream_jpeg(Plan& plan);
     Status stream_raw(Plan& plan, const uint8_t* pixels, ptrdiff_t stride);
     Status stream_oriented(Plan& plan);
