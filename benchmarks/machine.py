@@ -36,6 +36,15 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     return low, middle, high
 
 
+def photo_paths() -> list[Path]:
+    """The photographs of the corpus: $FASTLOAD_CORPUS, or ../shared/corpus beside the project."""
+    folder = Path(os.environ.get("FASTLOAD_CORPUS", Path(__file__).resolve().parents[2] / "shared" / "corpus")) / "photos"
+    paths = sorted(path for path in folder.glob("*") if path.is_file())
+    if not paths:
+        raise SystemExit(f"no photographs in {folder}: set FASTLOAD_CORPUS to a folder that has photos/")
+    return paths
+
+
 def _processor() -> str:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith(("model name", "Model")):
