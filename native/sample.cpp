@@ -117,7 +117,9 @@ void SampleLoader::trim() {
     resizer_.release_memory();
 }
 
-Status SampleLoader::run(const Request& request, const Source& source, const Output& output, const NormaliseTable* table, int64_t slot) {
+Status SampleLoader::run(const Request& asked, const Source& source, const Output& output, const NormaliseTable* table, int64_t slot) {
+    Request request = asked;
+    if (!request.size && request.offset <= source.size) request.size = source.size - request.offset;
     if (request.check) {
         if (source.size < 24 || std::memcmp(source.bytes, "FLR1", 4) || little32(source.bytes + 12) != source.size)
             return refuse(Status::kCorrupt, "not a record, or cut off");

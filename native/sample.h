@@ -25,7 +25,7 @@ enum class Status : uint8_t {
 
 // What to do for one sample, in whole numbers; the layout of the numpy array that Python hands over (bind_decode.cpp).
 struct Request {
-    uint64_t offset = 0, size = 0;    // the encoded image in its source
+    uint64_t offset = 0, size = 0;    // the encoded image in its source; size 0: up to its end
     uint64_t index_offset = 0;        // its restart-segment index in the same source (uint32 little-endian)
     uint32_t index_count = 0;         // entries of the index, 0 = none
     uint32_t interval = 0;            // MCUs per segment
@@ -61,7 +61,7 @@ public:
 private:
     struct Plan;  // of one sample: sizes, scale, boxes
 
-    Status run(const Request& request, const Source& source, const Output& output, const NormaliseTable* table, int64_t slot);
+    Status run(const Request& asked, const Source& source, const Output& output, const NormaliseTable* table, int64_t slot);
     Status load_jpeg(const Request& request, const Source& source, Plan& plan);
     Status load_raw(const Request& request, const Source& source, Plan& plan);
     Status decode_jpeg(Plan& plan, bool plain);

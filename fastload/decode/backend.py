@@ -34,7 +34,7 @@ MAX_CHANNELS = 8
 
 # One sample. Offsets are bytes in its source; x, y, w, h and the rest pixels. Kept equal to native/sample.h by a test.
 REQUEST = np.dtype([
-    ("offset", "<u8"), ("size", "<u8"),                 # the encoded image
+    ("offset", "<u8"), ("size", "<u8"),                 # the encoded image; size 0: up to the end of the source
     ("index_offset", "<u8"), ("index_count", "<u4"),    # its restart-segment index in the same source; count 0 = none
     ("interval", "<u4"),                                # MCUs per restart segment
     ("source", "<u4"),                                  # which of the batch's sources; several rows may share one

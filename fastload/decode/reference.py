@@ -92,7 +92,10 @@ def _load(batch: DecodeBatch, row: int, slot: torch.Tensor) -> Outcome:
 
 def _decode(request: np.void, source: Source, colour: str, channels: int) -> torch.Tensor:
     """The whole image as stored, (C, H, W)."""
-    part = memoryview(source).cast("B")[int(request["offset"]):int(request["offset"]) + int(request["size"])]
+    offset, size = int(request["offset"]), int(request["size"])
+    part = memoryview(source).cast("B")[offset:offset + size if size else None]
+    if len(part) < size:
+        raise ConfigError(f"image lies outside its source of {memoryview(source).nbytes} bytes")
     if request["codec"] == Codec.RAW:
         shape = (int(request["raw_h"]), int(request["raw_w"]), int(request["raw_channels"]) * int(request["raw_bits"]) // 8)
         if len(part) != np.prod(shape):
