@@ -1,9 +1,12 @@
 """Types of the native core (native/bind*.cpp)."""
 
-from collections.abc import Buffer, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+Buffer = bytes | bytearray | memoryview | NDArray[Any]      # anything with contiguous bytes
 
 libjpeg_turbo_version: str
 
@@ -45,3 +48,27 @@ class Pool:
         std: Sequence[float],
     ) -> Ticket: ...
     def close(self) -> None: ...
+
+# The part tables of records (bind_record.cpp): see fastload/loader/parts.py.
+part_row_size: int
+
+def part_rows(records: Sequence[Buffer], ids: NDArray[np.int64], check_crc: bool = True) -> tuple[bytes, dict[int, str]]: ...
+
+# bind_transform.cpp
+MAX_SIDE: int
+MAX_PIXELS: int
+MAX_PIXELS_PER_BYTE: int
+MAX_SCANS: int
+
+def rewrite(
+    data: Buffer, *, restart: int = -1, orient: bool = True, optimize: bool = True, fast: bool = True
+) -> tuple[bytes, NDArray[np.uint32], int, int, int, int, str]:
+    """JPEG, segment index, width, height, restart interval, orientation still to be applied, harmless warning or ""."""
+
+def index(data: Buffer) -> tuple[NDArray[np.uint32], int]:
+    """Segment index and restart interval of a JPEG as it is; empty and 0 where it cannot be cut."""
+
+def cut(
+    data: Buffer, index: Buffer, interval: int, x: int, y: int, w: int, h: int, *, scale: int = 1
+) -> tuple[bytes, int, int]:
+    """A smaller JPEG that holds the region, and where its first pixel is in the whole; the whole where it cannot be cut."""

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <new>
+#include <cstring>
 
 #include "image_limits.h"
 #include "jpeg_error.h"
@@ -29,14 +29,14 @@ void check_kind(const JpegHeader& header) {
     if (header.n_components == 2) refuse("two components");
 }
 
-// Warnings that cannot have changed a pixel. Everything else libjpeg warns of means that it guessed.
+// Warnings that cannot have changed a pixel. Everything else libjpeg warns of means that it guessed. That includes bytes
+// between the header's markers: they may be padding, but also a table or a colour marker whose first byte was hit (one bit of
+// a DHT flipped, and libjpeg went on with the standard's table).
 bool is_fatal(j_common_ptr common) {
     switch (common->err->msg_code) {
         case JWRN_JFIF_MAJOR:   // an unknown JFIF version: nothing depends on it
         case JWRN_ADOBE_XFORM:  // an unknown Adobe colour code: libjpeg takes it for YCbCr, and we write that down
             return false;
-        case JWRN_EXTRANEOUS_DATA:  // between the header's markers: careless writers. Behind a scan: image data nobody read.
-            return !common->is_decompressor || reinterpret_cast<j_decompress_ptr>(common)->input_scan_number > 0;
         default: return true;
     }
 }
@@ -62,26 +62,28 @@ void flip_vertically(jpeg_decompress_struct& source, jvirt_barray_ptr* coefficie
     }
 }
 
+// Did the scans bring every bit of every coefficient? A file that was cut off between scans and closed again is no error to
+// libjpeg, but it makes up for missing AC coefficients by smoothing across blocks, which a sequential file does not get.
+bool is_complete(const jpeg_decompress_struct& source) {
+    for (int i = 0; i < source.num_components; ++i) {
+        if (!source.comp_info[i].quant_table) return false;  // in no scan
+        for (int k = 0; source.coef_bits && k < DCTSIZE2; ++k)
+            if (source.coef_bits[i][k] != 0) return false;
+    }
+    return true;
+}
+
 class Rewriter {
 public:
     Rewriter() {
         errors_.fatal_warning = &is_fatal;
         source_.err = target_.err = &errors_;
-        if (setjmp(errors_.jump)) throw std::bad_alloc();
-        jpeg_create_decompress(&source_);
-        jpeg_create_compress(&target_);
-        source_.mem->max_memory_to_use = target_.mem->max_memory_to_use = kMemory;
         // The scans were counted before libjpeg saw the file; this holds even if it should find more.
         guard_.progress_monitor = [](j_common_ptr common) {
             if (reinterpret_cast<j_decompress_ptr>(common)->input_scan_number > int(MAX_SCANS)) ERREXIT(common, JERR_BAD_LENGTH);
         };
-        source_.progress = &guard_;
     }
-    ~Rewriter() {
-        jpeg_destroy_decompress(&source_);
-        jpeg_destroy_compress(&target_);
-        std::free(allocated_);
-    }
+    ~Rewriter() { std::free(allocated_); }
     Rewriter(const Rewriter&) = delete;
     Rewriter& operator=(const Rewriter&) = delete;
 
@@ -92,16 +94,13 @@ public:
         errors_.reset();
         release();
         result_.index.clear();
-        bool done = read_markers(bytes, size);
-        if (done) {
-            describe(header, options);
-            bool flip = options.orient && can_flip(header);
-            result_.orientation = flip ? 1 : header.orientation;
-            done = (options.fast && options.optimize && !flip && rewrite_symbols()) || rewrite_coefficients(flip, options.optimize);
-        }
-        jpeg_abort_compress(&target_);
-        jpeg_abort_decompress(&source_);
-        if (!done) throw BadJpeg(errors_.text);
+        Closer closer{*this};
+        if (!read_markers(bytes, size)) throw BadJpeg(errors_.text);
+        describe(header, options);
+        bool flip = options.orient && can_flip(header);
+        result_.orientation = flip ? 1 : header.orientation;
+        bool fast = options.fast && options.optimize && !flip;
+        if (!(fast && rewrite_symbols()) && !rewrite_coefficients(flip, options.optimize)) throw BadJpeg(errors_.text);
         finish();
         return result_;
     }
@@ -116,8 +115,21 @@ private:
         symbols_.shrink(kKeep);
     }
 
+    // libjpeg's objects are made for each image, which takes a few microseconds: used again, a decoder keeps the last image's
+    // tables, and a file without its own would be read with those; an encoder keeps its Huffman tables, too.
+    struct Closer {
+        Rewriter& self;
+        ~Closer() {
+            jpeg_destroy_decompress(&self.source_);
+            jpeg_destroy_compress(&self.target_);
+        }
+    };
+
     bool read_markers(const uint8_t* bytes, size_t size) {
         if (setjmp(errors_.jump)) return false;
+        jpeg_create_decompress(&source_);
+        source_.mem->max_memory_to_use = kMemory;
+        source_.progress = &guard_;
         jpeg_mem_src(&source_, bytes, static_cast<unsigned long>(size));
         jpeg_read_header(&source_, TRUE);
         return true;
@@ -224,7 +236,13 @@ private:
     // libjpeg's way, over the coefficients: for progressive files, several scans, and everything strange.
     bool rewrite_coefficients(bool flip, bool optimize) {
         if (setjmp(errors_.jump)) return false;
+        jpeg_create_compress(&target_);
+        target_.mem->max_memory_to_use = kMemory;
         jvirt_barray_ptr* coefficients = jpeg_read_coefficients(&source_);
+        if (!is_complete(source_)) {
+            std::strcpy(errors_.text, "incomplete: scans are missing");
+            return false;
+        }
         if (flip) flip_vertically(source_, coefficients);
         jpeg_copy_critical_parameters(&source_, &target_);
         for (int i = 0; i < target_.num_components; ++i) {

@@ -58,6 +58,16 @@ class JpegHeader:
         return self.sof >= 0xC9
 
     @property
+    def ordinary(self) -> bool:
+        """What every decoder reads: Huffman-coded, 8 bit, gray or three components."""
+        return self.sof in (0xC0, 0xC1, 0xC2) and self.precision == 8 and self.components in (1, 3)
+
+    @property
+    def coding(self) -> str:
+        """For messages: what is unusual about it."""
+        return f"frame type 0x{self.sof:02X}, {self.precision} bit, {self.components} components"
+
+    @property
     def subsampling(self) -> str:
         """``"444"``, ``"420"`` ..., ``"gray"``, or the bare factors where the combination has no name."""
         if self.components == 1:
@@ -80,21 +90,30 @@ def read_header(data: bytes | memoryview) -> JpegHeader:
         raise BadImage(str(error)) from None
 
 
-def check_limits(header: JpegHeader, n_bytes: int) -> None:
-    """Raises BadImage for what no backend gets to see: too large, a bomb, or a coding that GPUs do not read."""
-    width, height = header.width, header.height
+def check_size(width: int, height: int) -> None:
+    """Raises BadImage for an image, of any format, that is larger than we decode."""
     if max(width, height) > MAX_SIDE:
         raise BadImage(f"{width}x{height} pixels: sides may be at most {MAX_SIDE}")
     if width * height > MAX_PIXELS:
         raise BadImage(f"{width}x{height} pixels: at most {MAX_PIXELS // 1_000_000} megapixels")
+
+
+def check_bomb(header: JpegHeader, n_bytes: int) -> None:
+    """Raises BadImage for a JPEG that would cost more than its bytes can be worth, whatever its coding."""
+    width, height = header.width, header.height
+    check_size(width, height)
     if width * height > MAX_PIXELS_PER_BYTE * n_bytes:
         raise BadImage(f"{width}x{height} pixels in {n_bytes} bytes: truncated or a decompression bomb "
                        f"(at most {MAX_PIXELS_PER_BYTE} pixels per byte)")
     if header.n_scans > MAX_SCANS:
         raise BadImage(f"{header.n_scans} scans: at most {MAX_SCANS}")
-    if header.sof not in (0xC0, 0xC1, 0xC2) or header.precision != 8 or header.components not in (1, 3):
-        raise BadImage(f"frame type 0x{header.sof:02X}, {header.precision} bit, {header.components} components: "
-                       "expected Huffman-coded, 8 bit, gray or colour")
+
+
+def check_limits(header: JpegHeader, n_bytes: int) -> None:
+    """Raises BadImage for what no backend gets to see: too large, a bomb, or a coding that GPUs do not read."""
+    check_bomb(header, n_bytes)
+    if not header.ordinary:
+        raise BadImage(f"{header.coding}: expected Huffman-coded, 8 bit, gray or colour")
 
 
 def parse_markers(data: bytes | memoryview) -> JpegHeader:

@@ -1,0 +1,47 @@
+# make demo, make test: each sets up .venv by itself. `make help` lists the rest.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
+SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.h native/*.cpp)
+CHECKED := fastload tools benchmarks examples tests
+
+.PHONY: help demo test test-pure lint types unit bench wheel clean
+help:            ## list these targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
+
+# Again only when the build's inputs are newer: Python files are picked up as they are (editable install).
+$(VENV)/.installed: $(SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	sh tools/libjpeg_headers.sh
+	$(PIP) install -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(VENV)/.installed   ## see all of it on generated data, in ./demo
+	$(BIN)/fastload demo --dest demo
+
+test: lint types unit      ## what CI runs: lint, types, tests
+
+lint: $(VENV)/.installed   ## ruff
+	$(BIN)/ruff check $(CHECKED)
+
+types: $(VENV)/.installed  ## mypy --strict; and the native core's types against the core itself
+	$(BIN)/mypy
+	$(BIN)/python tools/check_core_types.py
+
+unit: $(VENV)/.installed   ## pytest
+	$(BIN)/python -m pytest -q
+
+test-pure:                 ## an install without a compiler, and the tests that apply to it
+	sh tools/test_pure.sh $(VENV)
+
+bench: $(VENV)/.installed  ## decode speed on this machine
+	$(PIP) install -c constraints.txt -e '.[bench]'
+	$(BIN)/python benchmarks/decode.py
+
+wheel: $(VENV)/.installed  ## a self-contained wheel in dist/, tested in an empty venv
+	sh tools/make_wheel.sh $(VENV)
+
+clean:                     ## remove all that the targets above made
+	rm -rf $(VENV) .venv-pure build dist demo .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Which samples, in which order. Pure: seed, epoch, rank, world size → ids."""

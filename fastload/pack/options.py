@@ -1,0 +1,67 @@
+"""What a pack may be told, checked once, and what of it must stay the same when a killed pack goes on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from fastload.errors import ConfigError
+
+ENCODES = ("keep", "jpeg", "raw", "auto")
+MIN_SHARD = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackOptions:
+    """How samples become records. Only ``jobs``, ``on_error`` and ``max_bad`` may differ between a pack and its resume."""
+
+    encode: str = "keep"                        # keep: same pixels; jpeg: re-encode at `quality`; raw: pixels; auto: measured
+    quality: int = 90                           # for encode="jpeg"
+    max_side: int = 0                           # shrink images whose longer side exceeds this; 0 = never
+    resize: tuple[int, int] | None = None       # (width, height), whatever the shape was
+    restart: int = -1                           # MCUs between restart markers: -1 chosen per image, 0 none
+    order: str = "shuffle"                      # or "source"
+    seed: int = 0
+    shard_size: int = 512 << 20                 # bytes of records in a shard
+    block_size: int = 8 << 20                   # bytes of records in a block, the unit of reading
+    on_error: str = "stop"                      # or "skip": list the bad sample and go on
+    max_bad: int | None = None                  # with skip: more bad samples than this end the pack
+    jobs: int = 0                               # threads; 0 = every core this process may use
+
+    def __post_init__(self) -> None:
+        _one_of("encode", self.encode, ENCODES)
+        _one_of("order", self.order, ("shuffle", "source"))
+        _one_of("on_error", self.on_error, ("stop", "skip"))
+        _between("quality", self.quality, 1, 100)
+        _between("max_side", self.max_side, 0, 16_384)
+        _between("restart", self.restart, -1, 65_535)
+        _between("seed", self.seed, 0, 2**63 - 1)
+        _between("shard_size", self.shard_size, MIN_SHARD, 1 << 40)
+        _between("block_size", self.block_size, 1, self.shard_size)
+        _between("jobs", self.jobs, 0, 1024)
+        if self.max_bad is not None:
+            _between("max_bad", self.max_bad, 0, 2**63 - 1)
+        if self.resize is not None:
+            if self.max_side:
+                raise ConfigError("resize and max_side: give one of the two")
+            for side in self.resize:
+                _between("resize", side, 1, 16_384)
+
+    @property
+    def scales(self) -> bool:
+        """Images may change their size."""
+        return self.resize is not None or self.max_side > 0
+
+    def kept(self) -> dict[str, object]:
+        """What decides the bytes that come out; a resume with anything else here is refused."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()
+                if name not in ("on_error", "max_bad", "jobs")}
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name}={value!r:.40}: expected one of {', '.join(allowed)}")
+
+
+def _between(name: str, value: int, low: int, high: int) -> None:
+    if type(value) is not int or not low <= value <= high:
+        raise ConfigError(f"{name}={value!r:.40}: expected a whole number {low}..{high}")

@@ -1,0 +1,54 @@
+"""The computed permutation: a bijection, the same everywhere, and random enough."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastload.order.permute import Permutation
+
+PINNED_10 = [7, 5, 1, 8, 6, 3, 4, 0, 9, 2]
+PINNED_BILLION = [404112489, 800765799, 593272320]
+
+
+@given(st.integers(0, 3000), st.integers(0, 2**70))
+def test_every_number_comes_exactly_once(n: int, seed: int) -> None:
+    assert sorted(Permutation(n, seed=seed)(np.arange(n)).tolist()) == list(range(n))
+
+
+def test_it_is_the_same_on_every_machine_and_version() -> None:
+    assert Permutation(10, seed=0)(np.arange(10)).tolist() == PINNED_10
+    assert Permutation(10**9, seed=7)(np.array([0, 1, 999_999_999])).tolist() == PINNED_BILLION
+
+
+def test_part_by_part_equals_all_at_once() -> None:
+    order = Permutation(1000, seed=3)
+    whole = order(np.arange(1000))
+    assert np.concatenate([order(np.arange(i, min(i + 64, 1000))) for i in range(0, 1000, 64)]).tolist() == whole.tolist()
+
+
+def test_seeds_give_unrelated_orders() -> None:
+    n = 4096
+    orders = [Permutation(n, seed=seed)(np.arange(n)) for seed in range(40)]
+    equal_places = [(a == b).sum() for i, a in enumerate(orders) for b in orders[:i]]
+    assert 0.8 < np.mean(equal_places) < 1.2              # two random permutations agree in one place on average
+
+
+def test_places_and_neighbours_are_uniform() -> None:
+    n, bins = 65_536, 16
+    order = Permutation(n, seed=11)(np.arange(n))
+    counts = np.histogram2d(np.arange(n), order, bins=bins)[0]
+    expected = n / bins**2
+    chi2 = ((counts - expected) ** 2 / expected).sum()
+    assert chi2 < 300                                     # 225 degrees of freedom: mean 225, 99.9th percentile 297
+    assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.015
+
+
+@pytest.mark.parametrize("wrong", [-1, 10])
+def test_positions_outside_are_refused(wrong: int) -> None:
+    with pytest.raises(IndexError, match="of a permutation of 10 numbers"):
+        Permutation(10, seed=0)(np.array([wrong]))
+    with pytest.raises(ValueError, match="expected 0 or more"):
+        Permutation(-1, seed=0)
