@@ -124,7 +124,7 @@ public:
         spans.reserve(n);
         for (size_t i = 0; i < n; ++i) {
             views_.push_back(std::make_unique<Bytes>(nb::handle(PySequence_Fast_GET_ITEM(list, Py_ssize_t(i)))));
-            spans.push_back({views_.back()->data(), views_.back()->size()});
+            spans.push_back({views_.back()->data(), views_.back()->size(), nullptr});
         }
         batch = std::make_shared<Batch>(std::move(requests), std::move(spans), output);
     }
