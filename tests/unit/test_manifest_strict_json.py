@@ -36,7 +36,7 @@ def test_what_is_written_reads_back(value: Any) -> None:
 @pytest.mark.parametrize("written", [
     b"NaN", b"Infinity", b"[-Infinity]", b"1e400", b"-1e999", b'{"a": 1, "a": 1}', b'{"a": 1, "\\u0061": 2}', b"", b"{",
     b"1 2",
-    b"\xff", b'"\xc3"', b"\xef\xbb\xbf1", b"[1,]", b"'a'", b"{1: 2}", b"9" * 100_000, b"[" * 1_000_000,
+    b"\xff", b'"\xc3"', b"\xef\xbb\xbf1", b"[1,]", b"'a'", b"{1: 2}", b"9" * 100_000, b"9" * 25, b"[" * 1_000_000,
     b'{"a":' * 1_000_000,
     b"[" * 65 + b"]" * 65, b'["\\"", ' + b"[" * 65, '"\ud800"'.encode("utf-8", "surrogatepass"), b"\x00",
     "1".encode("utf-16"),
@@ -50,6 +50,7 @@ def test_traps_are_value_errors(written: bytes) -> None:
     finally:
         sys.setrecursionlimit(limit)
     assert loads(b"[[1]]", max_depth=2) == [[1]]
+    assert loads(b"9" * 24, max_depth=2) == 10 ** 24 - 1
 
 
 def test_the_depth_is_counted_outside_strings_only() -> None:

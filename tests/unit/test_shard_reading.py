@@ -145,6 +145,22 @@ def test_children_go_on_reading_while_the_parents_threads_do(made: Made) -> None
     assert codes == [0] * 30
 
 
+def test_a_child_never_closes_what_it_inherited(made: Made) -> None:
+    """Closing waits for calls that other threads of the parent were in, and those never end in the child."""
+    folder, row, _ = made
+    reader = ShardReader(folder, row)
+    reader.get(100)
+
+    def in_child() -> None:
+        nonlocal reader
+        del reader
+        gc.collect()
+        if row.name not in Path("/proc/self/maps").read_text():
+            os._exit(3)
+
+    assert run_child(in_child) == 0
+
+
 def test_a_child_that_ends_in_the_ordinary_way_ends(made: Made) -> None:
     """Its interpreter cleans up: that must neither wait for threads it does not have, nor harm the parent."""
     folder, row, _ = made
