@@ -10,7 +10,6 @@ import sys
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import lmdb
@@ -236,7 +235,7 @@ def stamped(folder: Path, row: Shard) -> Shard:
 def test_another_number_of_records_is_noticed(made: Made) -> None:
     folder, row, _ = made
     with pytest.raises(CorruptShard, match="it holds 40 records, expected 41"):
-        ShardReader(folder, stamped(folder, replace(row, records=41))).get(100)
+        ShardReader(folder, stamped(folder, row._replace(records=41))).get(100)
 
 
 def test_a_shard_of_another_dataset_is_refused_before_it_is_mapped(made: Made) -> None:
@@ -272,7 +271,7 @@ def test_a_record_under_another_records_key_is_noticed(tmp_path: Path) -> None:
 def test_a_missing_record_is_named(tmp_path: Path) -> None:
     row = write(tmp_path, records(3, first=5), first=5)
     with pytest.raises(CorruptShard, match="reading sample 9: the record is missing") as caught:
-        ShardReader(tmp_path, stamped(tmp_path, replace(row, first=7))).record(9)
+        ShardReader(tmp_path, stamped(tmp_path, row._replace(first=7))).record(9)
     assert caught.value.record == 2
 
 
