@@ -29,11 +29,12 @@ def step_by_step(transforms: list[T.Transform], image: Pixels) -> Pixels:
         if isinstance(each, T.Resize):
             image = _resized(image, *_resize_target(each, height, width))
         elif isinstance(each, T.CenterCrop) and isinstance(each.size, int):
-            image = _window(image, round((height - each.size) / 2), round((width - each.size) / 2), each.size, each.size)
+            top, left = (-((each.size - side) // 2) if side < each.size else round((side - each.size) / 2) for side in (height, width))
+            image = _window(image, top, left, each.size, each.size)
         elif isinstance(each, T.Crop):
-            top, bottom = (side if isinstance(side, int) else int(side * height + 0.5) for side in (each.top, each.bottom))
-            left, right = (side if isinstance(side, int) else int(side * width + 0.5) for side in (each.left, each.right))
-            image = image[int(top):height - int(bottom), int(left):width - int(right)]
+            first = [int(side) if isinstance(side, int) else int(side * whole + 0.5) for side, whole in ((each.top, height), (each.left, width))]
+            last = [int(side) if isinstance(side, int) else int(side * whole + 0.5) for side, whole in ((each.bottom, height), (each.right, width))]
+            image = image[first[0]:height - last[0], first[1]:width - last[1]]
         elif isinstance(each, T.Letterbox) and isinstance(each.height, int) and isinstance(each.width, int):
             scale = min(each.height / height, each.width / width)
             inner = _resized(image, max(1, int(height * scale + 0.5)), max(1, int(width * scale + 0.5)))
