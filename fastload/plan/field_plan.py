@@ -77,7 +77,9 @@ class FieldPlan:
         """(n, columns); without draws, zeros: nothing is known about the canvas where there is no usable image."""
         columns = [column for each, drawn in zip(self.transforms, draws, strict=False) if isinstance(each, Photometric)
                    for column in each.parameters(drawn, canvas)]
-        return np.stack(columns, axis=1).astype(np.float32) if columns else np.zeros((n, sum(step.width for step in self.steps)), np.float32)
+        if not columns:
+            return np.zeros((n, sum(step.width for step in self.steps)), np.float32)
+        return np.stack(columns, axis=1).astype(np.float32)
 
 
 def _checked_sizes(sizes: ArrayLike, n: int) -> Floats:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance
 
-from fastload import transforms as T
+from fastload import transforms as T  # noqa: N812  what users write
 from fastload.finish import Finish, colour
 from fastload.plan import PlanRows, compile
 
@@ -23,7 +23,8 @@ def batch(n: int = N, channels: int = 3, seed: int = 0) -> torch.Tensor:
     """Not noise alone: smooth, with dark, bright and gray places, so that clipping and gray pixels occur."""
     rng = np.random.default_rng(seed)
     small = rng.integers(0, 256, (n, 4, 5, channels), dtype=np.uint8)
-    images = np.stack([np.asarray(Image.fromarray(each.squeeze()).resize((WIDTH, HEIGHT))).reshape(HEIGHT, WIDTH, channels) for each in small])
+    images = np.stack([np.asarray(Image.fromarray(each.squeeze()).resize((WIDTH, HEIGHT))).reshape(HEIGHT, WIDTH, channels)
+                       for each in small])
     images[:, :4, :6] = 0
     images[:, -4:, :6] = 255
     images[:, :4, -6:] = 77
@@ -39,7 +40,7 @@ def finished(*transforms: T.Transform, images: torch.Tensor | None = None) -> tu
 
 
 def luma(image: Floats) -> Floats:
-    return image if image.shape[2] == 1 else (image * WEIGHTS).sum(axis=2, keepdims=True)
+    return image if image.shape[2] == 1 else np.asarray((image * WEIGHTS).sum(axis=2, keepdims=True))
 
 
 def reference(kind: str, image: Floats, value: float) -> Floats:
@@ -47,12 +48,13 @@ def reference(kind: str, image: Floats, value: float) -> Floats:
     if kind == "brightness":
         return np.clip(image * value, 0, 255)
     if kind == "contrast":
-        return np.clip(image * value + luma(image).mean() * (1 - value), 0, 255)
+        return np.clip(image * value + float(luma(image).mean()) * (1 - value), 0, 255)
     if kind == "saturation":
         return np.clip(image * value + luma(image) * (1 - value), 0, 255)
     if kind == "gray":
         return np.broadcast_to(luma(image), image.shape) if value else image
-    turned = [colorsys.hsv_to_rgb((h + value) % 1.0, s, v) for h, s, v in (colorsys.rgb_to_hsv(*pixel) for pixel in image.reshape(-1, 3) / 255)]
+    hsv = [colorsys.rgb_to_hsv(*pixel) for pixel in image.reshape(-1, 3) / 255]
+    turned = [colorsys.hsv_to_rgb((h + value) % 1.0, s, v) for h, s, v in hsv]
     return np.array(turned).reshape(image.shape) * 255
 
 
@@ -73,7 +75,8 @@ def test_each_sample_is_changed_by_its_own_amount(kind: str, transform: T.Transf
 
 
 @pytest.mark.parametrize(("enhance", "transform"), [
-    (ImageEnhance.Brightness, T.Brightness((0.3, 1.7))), (ImageEnhance.Contrast, T.Contrast((0.3, 1.7))), (ImageEnhance.Color, T.Saturation((0.3, 1.7)))])
+    (ImageEnhance.Brightness, T.Brightness((0.3, 1.7))), (ImageEnhance.Contrast, T.Contrast((0.3, 1.7))),
+    (ImageEnhance.Color, T.Saturation((0.3, 1.7)))])
 def test_pillow_agrees_within_rounding(enhance: type[ImageEnhance.Brightness], transform: T.Transform) -> None:
     """Pillow rounds the mean and each luma to a whole level, and cuts instead of rounding: up to two levels, with factors up to 1.7."""
     result, rows, images = finished(transform)
@@ -143,7 +146,8 @@ def test_erasing_overwrites_the_drawn_box_only(value: float | tuple[float, ...])
 
 
 def test_erased_boxes_have_the_asked_area_and_ratio() -> None:
-    rows = compile([T.RandomErasing(1.0, scale=(0.1, 0.2), ratio=(0.5, 1.0))]).rows(np.arange(2000), np.full((2000, 2), (200, 300)), seed=0, epoch=0)
+    plan = compile([T.RandomErasing(1.0, scale=(0.1, 0.2), ratio=(0.5, 1.0))])
+    rows = plan.rows(np.arange(2000), np.full((2000, 2), (200, 300)), seed=0, epoch=0)
     x0, y0, x1, y1 = rows.parameters.T.astype(np.float64)
     area, ratio = (x1 - x0) * (y1 - y0) / 60_000, (y1 - y0) / (x1 - x0)
     assert 0.098 < area.min() < 0.102

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import fastload.finish.batch
-from fastload import transforms as T
+from fastload import transforms as T  # noqa: N812  what users write
 from fastload.errors import ConfigError
 from fastload.finish import Finish
 from fastload.plan import compile
@@ -15,7 +15,7 @@ from tests.unit.test_finish_colours import HEIGHT, WIDTH, batch
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 DTYPES = {"uint8": torch.uint8, "float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-COLOURS = [T.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.7), T.Grayscale(0.3), T.GaussianBlur(5, p=0.5), T.RandomErasing(0.5)]
+COLOURS: list[T.Transform] = [T.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.7), T.Grayscale(0.3), T.GaussianBlur(5, p=0.5), T.RandomErasing(0.5)]
 
 
 def run(transforms: list[T.Transform], images: torch.Tensor, ids: object = None) -> torch.Tensor:
@@ -49,7 +49,8 @@ def test_units_are_0_to_1_as_in_torchvision() -> None:
 @pytest.mark.parametrize("colours", [[], COLOURS], ids=["plain", "colours"])
 def test_layouts_hold_the_same_numbers(dtype: str, colours: list[T.Transform]) -> None:
     images = batch()
-    planar, interleaved, last = (run([*colours, T.ToDtype(dtype), T.Layout(layout)], images) for layout in ("NCHW", "NHWC", "channels_last"))
+    planar, interleaved, last = (
+        run([*colours, T.ToDtype(dtype), T.Layout(layout)], images) for layout in ("NCHW", "NHWC", "channels_last"))
     assert planar.shape == last.shape == (6, 3, HEIGHT, WIDTH)
     assert interleaved.shape == (6, HEIGHT, WIDTH, 3)
     assert planar.is_contiguous()
@@ -117,14 +118,15 @@ def test_images_are_not_written_to() -> None:
 
 def test_finished_batches_can_be_trained_on() -> None:
     weight = torch.ones(1, 3, 1, 1, requires_grad=True)
-    (run([T.Normalize(MEAN, STD)], batch()) * weight).sum().backward()
+    (run([T.Normalize(MEAN, STD)], batch()) * weight).sum().backward()                  # type: ignore[no-untyped-call]
     assert weight.grad is not None
 
 
 @pytest.mark.parametrize(("transforms", "images", "message"), [
     ([], torch.zeros(2, 4, 4, 3), r"expected uint8 \(n, height, width, channels\), found torch.float32 \(2, 4, 4, 3\)"),
     ([], torch.zeros(4, 4, 3, dtype=torch.uint8), r"found torch.uint8 \(4, 4, 3\)"),
-    ([T.Normalize(MEAN, STD)], torch.zeros(2, 4, 4, 1, dtype=torch.uint8), "Normalize has numbers for 3 channels, the images have 1; one number serves any"),
+    ([T.Normalize(MEAN, STD)], torch.zeros(2, 4, 4, 1, dtype=torch.uint8),
+     "Normalize has numbers for 3 channels, the images have 1; one number serves any"),
     ([T.RandomErasing(value=(1, 2))], torch.zeros(2, 4, 4, 3, dtype=torch.uint8), "RandomErasing has numbers for 2 channels"),
     ([T.Brightness(0.1)], torch.zeros(2, 4, 4, 4, dtype=torch.uint8), "these have 4 channels"),
 ])

@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastload import transforms as T
+from fastload import transforms as T  # noqa: N812  what users write
 from fastload.errors import ConfigError
 from fastload.plan import PlanRow, compile, move_boxes, move_boxes_batch
-
-NOTHING: list[T.Transform] = []
 
 
 def row(*transforms: T.Transform, size: tuple[int, int] = (100, 200)) -> PlanRow:
@@ -34,9 +32,10 @@ def test_boxes_are_moved_and_cut(transforms: list[T.Transform], box: list[float]
 
 
 def test_what_remains_decides_what_is_kept() -> None:
-    boxes = [[0, 0, 100, 10], [0, 0, 40, 10], [0, 0, 41, 10], [40, 0, 40, 10], [60, 20, 50, 30], [np.nan, 0, 90, 10], [90, 0, 100, 10], [0, 0, 80, 10]]
+    boxes = np.array([[0, 0, 100, 10], [0, 0, 40, 10], [0, 0, 41, 10], [40, 0, 40, 10], [60, 20, 50, 30], [np.nan, 0, 90, 10],
+                      [90, 0, 100, 10], [0, 0, 80, 10]])
     cut = row(T.Crop(left=40))
-    assert move_boxes(boxes, cut)[1].tolist() == [0, 2, 6, 7]                       # touching is not enough, one pixel is; no area, inverted, NaN: gone
+    assert move_boxes(boxes, cut)[1].tolist() == [0, 2, 6, 7]                       # touching is not enough; no area, inverted, NaN: gone
     assert move_boxes(boxes, cut, min_visible=0.5)[1].tolist() == [0, 6, 7]         # 60 of 100; all; 40 of 80: just enough
     assert move_boxes(boxes, cut, min_visible=0.51)[1].tolist() == [0, 6]
     assert move_boxes(boxes, cut, min_visible=1.0)[1].tolist() == [6]
@@ -46,7 +45,8 @@ def test_what_remains_decides_what_is_kept() -> None:
 
 
 def test_no_boxes_are_no_boxes() -> None:
-    for empty in ([], np.empty((0, 4)), np.empty(0, np.float32)):
+    empties: list[list[float] | np.ndarray[tuple[int, ...], np.dtype[np.floating]]] = [[], np.empty((0, 4)), np.empty(0, np.float32)]
+    for empty in empties:
         moved, kept = move_boxes(empty, row())
         assert moved.shape == (0, 4)
         assert kept.shape == (0,)
@@ -57,7 +57,7 @@ def test_no_boxes_are_no_boxes() -> None:
     ([[1, 2, 3]], {}, r"boxes: expected \(n, 4\) numbers, found \(1, 3\)"), ([1, 2, 3, 4], {}, r"found \(4,\)"),
     ([[1, 2, 3, 4]], {"min_visible": 1.5}, "min_visible: expected a share from 0 to 1, found 1.5"),
 ])
-def test_wrong_boxes_are_refused(boxes: list[object], options: dict[str, float], message: str) -> None:
+def test_wrong_boxes_are_refused(boxes: list[list[float]], options: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         move_boxes(boxes, row(), **options)
     assert len(move_boxes([[1, 2, 3, 4]], row())[0]) == 1
@@ -66,7 +66,10 @@ def test_wrong_boxes_are_refused(boxes: list[object], options: dict[str, float],
 coordinate = st.floats(-50, 250, width=32)
 
 
-@given(st.lists(st.lists(st.tuples(coordinate, coordinate, coordinate, coordinate), max_size=4), min_size=1, max_size=6), st.sampled_from([0.0, 0.3, 1.0]))
+any_boxes = st.lists(st.tuples(coordinate, coordinate, coordinate, coordinate), max_size=4)
+
+
+@given(st.lists(any_boxes, min_size=1, max_size=6), st.sampled_from([0.0, 0.3, 1.0]))
 @settings(max_examples=60, deadline=None)
 def test_a_batch_gives_what_its_samples_give(boxes: list[list[tuple[float, ...]]], min_visible: float) -> None:
     plan = compile([T.RandomResizedCrop(64), T.HorizontalFlip()])

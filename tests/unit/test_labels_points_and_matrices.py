@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fastload import transforms as T
+from fastload import transforms as T  # noqa: N812  what users write
 from fastload.errors import ConfigError
 from fastload.plan import PlanRow, compile, move_from_image, move_points, move_points_batch, move_polylines, move_to_image
 
@@ -21,7 +21,8 @@ def camera_row() -> PlanRow:
 
 
 def test_points_are_moved_and_flagged_not_dropped() -> None:
-    moved, visible = move_points([[50, 50], [39, 50], [40, 0], [200, 100], [200.1, 50]], row(T.Crop(left=40), T.HorizontalFlip(1.0)))
+    points = [[50.0, 50.0], [39.0, 50.0], [40.0, 0.0], [200.0, 100.0], [200.1, 50.0]]
+    moved, visible = move_points(points, row(T.Crop(left=40), T.HorizontalFlip(1.0)))
     assert moved == pytest.approx(np.array([[150, 50], [161, 50], [160, 0], [0, 100], [-0.1, 50]]), abs=1e-5)
     assert visible.tolist() == [True, False, True, True, False]          # the edges belong to the area
     assert moved.dtype == np.float32
@@ -51,7 +52,7 @@ def test_lines_are_lists_of_points() -> None:
 
 def test_a_batch_of_points_gives_what_its_samples_give() -> None:
     rng = np.random.default_rng(0)
-    points = [rng.uniform(-10, 210, (n, 3)) if n else [] for n in (3, 0, 1, 7, 0)]
+    points = [rng.uniform(-10, 210, (n, 3)) if n else np.empty(0) for n in (3, 0, 1, 7, 0)]
     rows = compile([T.RandomResizedCrop(64), T.HorizontalFlip()]).rows(np.arange(5), np.full((5, 2), (100, 200)), seed=0, epoch=0)
     together = move_points_batch(points, rows)
     for slot, (moved, visible) in enumerate(together):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fastload import transforms as T
+from fastload import transforms as T  # noqa: N812  what users write
 from fastload.errors import ConfigError
 from fastload.plan import PlanRows, compile, compile_fields
 
@@ -15,7 +15,7 @@ SIZES = np.full((20, 2), (90, 120))
 
 
 def plain(rows: PlanRows) -> list[list[int]]:
-    return np.stack([rows.x, rows.y, rows.w, rows.h, rows.flip], axis=1).tolist()
+    return [[int(number) for number in row] for row in zip(rows.x, rows.y, rows.w, rows.h, rows.flip, strict=True)]
 
 
 def rows_of(transform: object, fields: tuple[str, ...] = ("left", "right", "rear")) -> dict[str, PlanRows]:
@@ -163,7 +163,8 @@ def test_an_empty_batch_is_a_batch() -> None:
 
 def test_a_plan_can_be_read_and_drawn() -> None:
     image = Image.new("RGB", (120, 90), (200, 200, 200))
-    row = compile([T.Crop(top=30), T.Letterbox(64, 64), T.HorizontalFlip(1.0), T.Hue((0.25, 0.25))]).rows([5], [[90, 120]], seed=0, epoch=0)[0]
+    plan = compile([T.Crop(top=30), T.Letterbox(64, 64), T.HorizontalFlip(1.0), T.Hue((0.25, 0.25))])
+    row = plan.rows([5], [[90, 120]], seed=0, epoch=0)[0]
     assert str(row) == "sample 5: 120x60 at (0, 30) of 120x90 -> 64x32 at (0, 16) of 64x64, mirrored, hue 0.25"
     drawn = row.draw(image, boxes=[[10, 40, 40, 80]], points=[[100.0, 50.0]])
     assert drawn.size == (120 + 8 + 64, 90)
