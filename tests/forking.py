@@ -47,6 +47,8 @@ class Child:
 class Zygote:
     """Forks children that call functions of test modules, named by "module:function", with JSON arguments."""
 
+    name = ""
+
     def __init__(self, folder: Path, modules: tuple[str, ...], **environment: str) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
