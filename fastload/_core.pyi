@@ -1,6 +1,12 @@
 """Types of the native core (native/bind*.cpp)."""
 
-from typing_extensions import Buffer
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Buffer = bytes | bytearray | memoryview | NDArray[Any]      # anything with contiguous bytes
 
 libjpeg_turbo_version: str
 
@@ -12,3 +18,57 @@ def crc32c(data: Buffer, crc: int = 0) -> int: ...
 def jpeg_header(
     data: Buffer,
 ) -> tuple[int, int, int, int, tuple[tuple[int, int], ...], int, int, int, bool, int, bool, int, int]: ...
+
+# Decoding (bind_decode.cpp): see fastload/decode/backend.py for what the arguments mean.
+request_size: int
+
+def decode_region(data: Buffer, denominator: int, x0: int, y0: int, x1: int, y1: int, *, gray: bool = False) -> NDArray[np.uint8]: ...
+def set_entropy_hook(wanted: bool) -> bool: ...
+def request_members() -> list[tuple[str, int, int]]: ...
+
+class Ticket:
+    @property
+    def done(self) -> bool: ...
+    def wait(self, timeout_s: float | None = None) -> bool: ...
+    def result(self) -> tuple[NDArray[np.uint8], NDArray[np.uint32], dict[int, str]]: ...
+
+class Pool:
+    threads: int
+    def __init__(self, threads: int) -> None: ...
+    def submit(
+        self,
+        sources: Sequence[Buffer],
+        requests: Buffer,
+        output: object,
+        *,
+        planar: bool,
+        colour: int,
+        fill: Sequence[int],
+        mean: Sequence[float],
+        std: Sequence[float],
+    ) -> Ticket: ...
+    def close(self) -> None: ...
+
+# The part tables of records (bind_record.cpp): see fastload/loader/parts.py.
+part_row_size: int
+
+def part_rows(records: Sequence[Buffer], ids: NDArray[np.int64], check_crc: bool = True) -> tuple[bytes, dict[int, str]]: ...
+
+# bind_transform.cpp
+MAX_SIDE: int
+MAX_PIXELS: int
+MAX_PIXELS_PER_BYTE: int
+MAX_SCANS: int
+
+def rewrite(
+    data: Buffer, *, restart: int = -1, orient: bool = True, optimize: bool = True, fast: bool = True
+) -> tuple[bytes, NDArray[np.uint32], int, int, int, int, str]:
+    """JPEG, segment index, width, height, restart interval, orientation still to be applied, harmless warning or ""."""
+
+def index(data: Buffer) -> tuple[NDArray[np.uint32], int]:
+    """Segment index and restart interval of a JPEG as it is; empty and 0 where it cannot be cut."""
+
+def cut(
+    data: Buffer, index: Buffer, interval: int, x: int, y: int, w: int, h: int, *, scale: int = 1
+) -> tuple[bytes, int, int]:
+    """A smaller JPEG that holds the region, and where its first pixel is in the whole; the whole where it cannot be cut."""

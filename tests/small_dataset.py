@@ -24,7 +24,8 @@ FIELDS = (Field("image", "image"), Field("label", "int", classes=("cat", "dog", 
 _MISSING = {"int": MISSING_INT, "float": float("nan")}
 
 
-def jpeg(width: int, height: int, *, seed: int = 0, gray: bool = False, quality: int = 90, exif_orientation: int = 0) -> bytes:
+def jpeg(width: int, height: int, *, seed: int = 0, gray: bool = False, quality: int = 90,
+         exif_orientation: int = 0) -> bytes:
     """A JPEG of smooth noise."""
     rng = np.random.default_rng(seed)
     pixels = rng.integers(0, 256, (max(2, height // 8), max(2, width // 8)) + (() if gray else (3,)), dtype=np.uint8)
@@ -42,7 +43,8 @@ def jpeg_part(number: int, data: bytes, *, item: int = 0, orientation: int = 1) 
     with Image.open(io.BytesIO(data)) as image:
         width, height = image.size
         channels = len(image.getbands())
-    return Part(number, data, item, JPEG, channels=channels, bits=8, width=width, height=height, orientation=orientation)
+    return Part(number, data, item, JPEG, channels=channels, bits=8, width=width, height=height,
+                orientation=orientation)
 
 
 def parts_of(fields: Sequence[Field], sample: dict[str, Any], source: str) -> list[Part]:
@@ -57,7 +59,8 @@ def parts_of(fields: Sequence[Field], sample: dict[str, Any], source: str) -> li
     return parts
 
 
-def write_dataset(folder: Path, samples: Sequence[dict[str, Any]], *, fields: tuple[Field, ...] = FIELDS, per_shard: int = 8,
+def write_dataset(folder: Path, samples: Sequence[dict[str, Any]], *, fields: tuple[Field, ...] = FIELDS,
+                  per_shard: int = 8,
                   per_block: int = 4, sources: Sequence[str] = ()) -> Manifest:
     """Packs samples in their order and publishes; returns the manifest it wrote."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -77,14 +80,17 @@ def write_dataset(folder: Path, samples: Sequence[dict[str, Any]], *, fields: tu
             rows["_blocks"] += [(block, min(per_block, writer.first + writer.records - block))
                                 for block in range(first, first + writer.records, per_block)]
             shards.append(writer.publish())
-    columns = tuple(_write_column(folder, name, dtype, rows[name]) for name, dtype in manifest.expected_columns(fields).items())
-    written = Manifest(n_samples=len(samples), fields=fields, shards=tuple(shards), columns=columns, content=content.hexdigest(),
+    columns = tuple(_write_column(folder, name, dtype, rows[name]) for name,
+                    dtype in manifest.expected_columns(fields).items())
+    written = Manifest(n_samples=len(samples), fields=fields, shards=tuple(shards), columns=columns,
+                       content=content.hexdigest(),
                        tool="fastload test", order="source")
     files.write_atomically(folder / manifest.NAME, manifest.dump(written))
     return written
 
 
-def _add_rows(rows: dict[str, list[Any]], fields: Sequence[Field], sample: dict[str, Any], parts: list[Part], sample_id: int) -> None:
+def _add_rows(rows: dict[str, list[Any]], fields: Sequence[Field], sample: dict[str, Any], parts: list[Part],
+              sample_id: int) -> None:
     rows["_source_index"].append(sample_id)
     for number, field in enumerate(fields):
         if field.name in rows:

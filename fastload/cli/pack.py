@@ -43,15 +43,38 @@ def add(commands: Commands) -> None:
                              help="a bad image: stop and name it (default), or skip it and list it in DEST/pack-log.jsonl")
     run_options.add_argument("--max-bad", type=int, metavar="N", help="with --on-error skip: stop after N bad images")
     run_options.add_argument("--json", action="store_true", help="print the result as JSON")
-    _add_list_options(pack)
+    _add_source_options(pack)
     pack.set_defaults(run=run)
 
 
-def _add_list_options(pack: argparse.ArgumentParser) -> None:
-    lists = pack.add_argument_group("lists (CSV, JSONL)")
-    lists.add_argument("--type", action="append", default=[], metavar="NAME=KIND", help="kind of a column: int, float, str, image ...")
-    lists.add_argument("--points", action="append", default=[], metavar="NAME=X1,Y1,...", help="columns that make up a points field")
-    lists.add_argument("--boxes", action="append", default=[], metavar="NAME=X1,Y1,X2,Y2", help="columns that make up a boxes field")
+def _add_source_options(pack: argparse.ArgumentParser) -> None:
+    """Options of single formats; one that was not given is not handed on, one that the format lacks is refused by name."""
+    group = pack.add_argument_group("the source (which format has which: docs/sources.md)")
+    group.add_argument("--split", help="one split of a source that has several: train, val ...")
+    group.add_argument("--classes", type=_classes, metavar="A,B,...", help="class names in label order; for a list COLUMN=A,B,...")
+    group.add_argument("--type", dest="types", action="append", type=_pair, metavar="NAME=KIND",
+                       help="kind of a column or file extension: int, float, str, class, json, image, mask ...")
+    group.add_argument("--points", action="append", type=_columns, metavar="NAME=X1,Y1,...", help="columns that make up a points field")
+    group.add_argument("--boxes", action="append", type=_columns, metavar="NAME=X1,Y1,X2,Y2", help="columns that make up a boxes field")
+    group.add_argument("--drop", type=_names, metavar="A,B,...", help="columns of a list to leave out")
+    group.add_argument("--root", type=Path, help="folder that a list's paths start from (default: the list's own)")
+    group.add_argument("--path", dest="paths", action="append", type=_pair, metavar="COLUMN=PREFIX",
+                       help="lists: put before a column's paths")
+    group.add_argument("--columns", type=_names, metavar="A,B,...", help="Parquet, Hugging Face: columns to take (default: all)")
+    group.add_argument("--images", type=Path, help="COCO: the folder of the images")
+    group.add_argument("--masks", action="store_true", default=None, help="COCO: instance masks too")
+    group.add_argument("--annotations", help="OpenLane: the folder of the lane files")
+    group.add_argument("--nuscenes-version", metavar="V", help="nuScenes: which of several v1.0-* folders")
+    group.add_argument("--scenes", type=_names, metavar="A,B,...", help="nuScenes: these scenes only")
+    group.add_argument("--bev", help="nuScenes: the folder of bird's-eye masks")
+
+
+def _source_options(options: argparse.Namespace) -> dict[str, object]:
+    given = {name: getattr(options, name) for name in ("split", "classes", "drop", "root", "columns", "images", "masks",
+                                                          "annotations", "scenes", "bev")}
+    given["version"] = options.nuscenes_version
+    given |= {name: dict(pairs) for name in ("types", "points", "boxes", "paths") if (pairs := getattr(options, name))}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -64,8 +87,8 @@ def run(options: argparse.Namespace) -> int:
         encode=options.encode, quality=options.quality, max_side=options.max_side, resize=options.resize, restart=options.restart,
         order=options.order, seed=options.seed, shard_size=options.shard_size, block_size=options.block_size,
         on_error=options.on_error, max_bad=options.max_bad, jobs=options.jobs)
-    source = open_source(options.source, format=options.format, types=options.type, points=options.points, boxes=options.boxes)
-    with _Reporter(quiet=options.json) as reporter:
+    source = open_source(options.source, format=options.format, **_source_options(options))
+    with PackReporter(quiet=options.json) as reporter:
         result = Packer(source, options.dest, settings, name=str(options.source.resolve()), on_progress=reporter).run()
     if options.json:
         print_json(result.as_json())
@@ -74,14 +97,14 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-class _Reporter:
+class PackReporter:
     """Shows a pack's progress: rate, time left, bytes in and out, what was skipped."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._line = ProgressLine("packing", None, quiet=quiet)
         self._first: tuple[float, int] | None = None
 
-    def __enter__(self) -> _Reporter:
+    def __enter__(self) -> PackReporter:
         self._line.__enter__()
         return self
 
@@ -89,6 +112,7 @@ class _Reporter:
         self._line.__exit__(None, None, None)
 
     def __call__(self, progress: PackProgress) -> None:
+        """To be called with every sample."""
         now = time.monotonic()
         if progress.stage != "packing":
             self._line.title = progress.stage
@@ -114,3 +138,23 @@ def _restart(text: str) -> int:
     if text not in named and not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r}: expected auto, off, or a number of MCUs")
     return named[text] if text in named else int(text)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE")
+    return name, value
+
+
+def _columns(text: str) -> tuple[str, list[str]]:
+    name, columns = _pair(text)
+    return name, _names(columns)
+
+
+def _classes(text: str) -> list[str] | dict[str, list[str]]:
+    return dict([_columns(text)]) if "=" in text else _names(text)

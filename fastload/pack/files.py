@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import errno
 import functools
+import io
 import os
 import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from fastload.errors import BadImage
 
@@ -83,7 +83,7 @@ def read_bounded(root: str | os.PathLike[str], relative: str, *, limit: int = MA
         return _read_whole(file.fileno(), name, limit)
 
 
-def open_inside(root: str | os.PathLike[str], relative: str) -> BinaryIO:
+def open_inside(root: str | os.PathLike[str], relative: str) -> io.FileIO:
     """Opens a regular file inside ``root`` for reading, unbuffered; BadImage where that is not what it is."""
     name = printable_or_repr(relative)
     real = resolve_inside(root, relative)
@@ -97,7 +97,7 @@ def open_inside(root: str | os.PathLike[str], relative: str) -> BinaryIO:
             os.close(descriptor)
         raise _named(error, name) from None
     if stat.S_ISREG(mode) and inside:
-        return os.fdopen(descriptor, "rb", buffering=0)
+        return io.FileIO(descriptor)
     os.close(descriptor)
     if not inside:
         raise BadImage("a folder on its path was replaced while it was opened; it is not read", source=name)

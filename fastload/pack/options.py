@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass
 
 from fastload.errors import ConfigError
@@ -56,22 +55,6 @@ class PackOptions:
         """What decides the bytes that come out; a resume with anything else here is refused."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()
                 if name not in ("on_error", "max_bad", "jobs")}
-
-
-def usable_cores() -> int:
-    """Cores this process may really use: affinity mask and cgroup quota, not what the machine has."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for path in ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"):
-        try:
-            with open(path) as file:            # noqa: PTH123 - two files of the kernel
-                words = file.read().split()
-            period = int(words[1]) if len(words) > 1 else 100_000
-            if words[0] not in ("max", "-1"):
-                cores = min(cores, max(1, -(-int(words[0]) // period)))
-            break
-        except (OSError, ValueError, IndexError):
-            continue
-    return max(1, cores)
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

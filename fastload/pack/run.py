@@ -21,12 +21,13 @@ from pathlib import Path
 
 import numpy as np
 
+from fastload.decode.cpus import available_cpus
 from fastload.errors import BadImage, ConfigError, StoreError
 from fastload.order.permute import Permutation
 from fastload.pack.encode_choice import SAMPLES, choose_encode, images_of
 from fastload.pack.jobs import Job, Spool, load_listed, spool
 from fastload.pack.listing import Listing, write_listing
-from fastload.pack.options import PackOptions, usable_cores
+from fastload.pack.options import PackOptions
 from fastload.pack.publish import LOG, check_publishable, publish
 from fastload.pack.shards import OpenShard
 from fastload.pack.sources.base import AnySource, Sample, Source, is_stream
@@ -77,7 +78,8 @@ class PackResult:
 
     def __str__(self) -> str:
         rate = (self.n_samples + self.skipped - self.resumed_at) / max(self.seconds, 1e-9)
-        lines = [f"packed {self.n_samples} samples into {self.n_shards} shards in {self.seconds:.1f} s ({rate:.0f}/s): "
+        shards = f"{self.n_shards} shard{'s' * (self.n_shards != 1)}"
+        lines = [f"packed {self.n_samples} samples into {shards} in {self.seconds:.1f} s ({rate:.0f}/s): "
                  f"{self.bytes_in / 1e6:.1f} MB in, {self.bytes_out / 1e6:.1f} MB out, in {self.dest}"]
         if self.resumed_at:
             lines.append(f"went on at sample {self.resumed_at} of an interrupted pack")
@@ -96,7 +98,7 @@ class Packer:
         self.source, self.dest, self.options = source, dest, options
         self.name = name or source.name             # where the samples come from: a resume must name the same
         self.on_progress = on_progress
-        self.jobs = options.jobs or usable_cores()
+        self.jobs = options.jobs or available_cpus()
         self.progress = PackProgress()
         self.notes: list[str] = []
         self._encode = options.encode               # what `auto` turned out to be

@@ -14,7 +14,7 @@ from fastload.pack.images import StoredImage, store_image
 from fastload.pack.masks import mask_array
 from fastload.pack.options import PackOptions
 from fastload.pack.sources.base import Encoded, Sample, Value
-from fastload.store.fields import Field
+from fastload.store.fields import Field, image_of
 from fastload.store.record import DATA, MAX_PARTS, MAX_RECORD, PLAIN, RESTART_INDEX, Part, encode_record
 from fastload.store.values import encode_value, source_part
 
@@ -40,9 +40,7 @@ class SampleEncoder:
         names = [each.name for each in self.fields]
         if len(set(names)) != len(names):
             raise ConfigError(f"fields {', '.join(names)}: each name may stand once")
-        images = [each.name for each in self.fields if each.kind == "image"]
-        # Which image a mask, boxes, points or matrix moves with: the one it names, else the first.
-        self._image_of = {each.name: each.image or (images[0] if images else "") for each in self.fields}
+        self._image_of = {each.name: image_of(each, self.fields) for each in self.fields}
 
     def __call__(self, sample: Sample) -> EncodedSample:
         """The parts of one sample, its source among them."""

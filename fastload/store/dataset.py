@@ -196,7 +196,11 @@ class Dataset:
 
 
 def open_dataset(path: str | os.PathLike[str], *, verify: str = "size") -> Dataset:
-    """Opens a packed dataset. ``verify="full"`` also compares each shard's SHA-256 before it is first mapped."""
+    """Opens a packed dataset.
+
+    Every record is checked when it is read. ``verify="full"`` also compares each shard's SHA-256 before it is first
+    mapped: a damaged LMDB page, which no record's checksum covers, can end the process.
+    """
     return Dataset(path, verify=verify)
 
 
@@ -226,8 +230,7 @@ def _no_manifest(folder: Path, error: OSError) -> StoreError:
             failure = StoreError(f"opening dataset {folder}: {what}")
             failure.errno = error.errno
             return failure
-        with os.scandir(folder) as entries:
-            started = any(entry.name.startswith("shard-") for entry in entries)
+        started = any(name.startswith("shard-") for name in os.listdir(folder))     # noqa: PTH208 (names are enough)
         return CorruptManifest(f"opening dataset {folder}: it has no {manifest.NAME}: " + (
             "a pack that has not finished; run the same 'fastload pack' command again, it goes on where it stopped"
             if started else "not a fastload dataset; make one with 'fastload pack SOURCE DEST'"))

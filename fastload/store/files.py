@@ -33,7 +33,7 @@ def read_regular(path: Path, *, most: int) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         if size > most:
             raise OSError(errno.EFBIG, f"{size} bytes, at most {most}", str(path))
-        return file.read(most + 1)
+        return file.read(size + 1)
 
 
 def sha256_of(descriptor: int) -> str:

@@ -7,6 +7,7 @@ folders, and all counts agree. The last line holds a CRC-32C of everything befor
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -28,6 +29,8 @@ MAX_FILE = 1 << 46                  # bytes of one shard or column
 MAX_NAME = 1024                     # characters of a class name, of the tool's
 SHARD_NAME = re.compile(r"shard-[0-9]{5,7}\.lmdb")
 COLUMN_HEADER = 128                 # bytes before the rows of columns/NAME.npy
+STAMP_MAGIC = b"FLS1"
+STAMP_BYTES = 4096                  # a whole page: LMDB's part of the file stays page-aligned
 ORDERS = ("shuffle", "source")
 
 _KEYS = ("format", "version", "tool", "n_samples", "fields", "shards", "columns", "seed", "order", "options", "skipped",
@@ -46,7 +49,8 @@ class Shard:
     size: int           # bytes
     records: int
     first: int
-    sha256: str
+    sha256: str         # of the file
+    stamp: str          # SHA-256 over the headers of its records; the file's last page repeats it, see stamp_page
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,14 @@ class Manifest:
     options: dict[str, Json] = field(default_factory=dict)
 
 
+def stamp_page(first: int, records: int, stamp: str) -> bytes:
+    """The last 4,096 bytes of a shard, behind LMDB's pages: they tell it from every other shard before it is mapped.
+
+    Without them a shard of another dataset, with as many records and bytes, would pass for this one's.
+    """
+    return struct.pack("<4s4xQQ32s", STAMP_MAGIC, first, records, bytes.fromhex(stamp)).ljust(STAMP_BYTES, b"\0")
+
+
 def expected_columns(fields: tuple[Field, ...]) -> dict[str, str]:
     """Name and dtype of every column a dataset with these fields has; _blocks has two numbers a row, the others one."""
     found = {"_blocks": "<i8", "_source_index": "<i8"}
@@ -100,13 +112,13 @@ def _parse(data: bytes) -> Manifest:
     if len(data) > MAX_BYTES:
         raise ValueError(f"{len(data)} bytes, at most {MAX_BYTES}")
     _check_seal(data)
-    loaded = typed("top", strict_json.loads(data, max_depth=MAX_DEPTH), dict)
+    loaded = typed("top level", strict_json.loads(data, max_depth=MAX_DEPTH), dict)
     if loaded.get("format") != FORMAT:
         raise ValueError(f"format {loaded.get('format')!r:.40}, expected {FORMAT!r}: not a fastload dataset")
     if loaded.get("version") != VERSION or type(loaded["version"]) is not int:
         raise ValueError(f"format version {loaded.get('version')!r:.40}, this fastload reads version {VERSION}: "
                          "install a newer fastload")
-    top = Row.of("top", loaded, _KEYS)
+    top = Row.of("top level", loaded, _KEYS)
     n_samples = top.count("n_samples", MAX_SAMPLES)
     if loaded["order"] not in ORDERS:
         raise ValueError(f"order {loaded['order']!r:.40}, expected one of {', '.join(ORDERS)}")
@@ -127,8 +139,8 @@ def dump(manifest: Manifest) -> bytes:
     values: dict[str, Json] = {
         "format": FORMAT, "version": VERSION, "tool": manifest.tool, "n_samples": manifest.n_samples,
         "fields": [_field_json(each) for each in manifest.fields],
-        "shards": [{"name": s.name, "size": s.size, "records": s.records, "first": s.first, "sha256": s.sha256}
-                   for s in manifest.shards],
+        "shards": [{"name": s.name, "size": s.size, "records": s.records, "first": s.first, "sha256": s.sha256,
+                    "stamp": s.stamp} for s in manifest.shards],
         "columns": [{"name": c.name, "dtype": c.dtype, "shape": list(c.shape), "size": c.size, "crc32c": c.crc32c}
                     for c in manifest.columns],
         "seed": manifest.seed, "order": manifest.order, "options": manifest.options, "skipped": manifest.skipped,
@@ -170,7 +182,7 @@ def _check_seal(data: bytes) -> None:
     if found is None:
         raise ValueError(f"{len(data)} bytes that do not end with a checksum line: cut off, damaged, or not written by "
                          "fastload")
-    crc = crc32c(data[:-_SEAL_BYTES])
+    crc = crc32c(memoryview(data)[:-_SEAL_BYTES])
     if crc != int(found[1], 16):
         raise ValueError(f"checksum 0x{crc:08x}, expected 0x{int(found[1], 16):08x}: damaged or edited by hand; "
                          "restore it from a copy, or pack again")
@@ -203,9 +215,9 @@ def _shards(values: list[Json], n_samples: int) -> Iterator[Shard]:
     names: set[str] = set()
     first = 0
     for value in values:
-        row = Row.of("a shard", value, ("name", "size", "records", "first", "sha256"))
+        row = Row.of("a shard", value, ("name", "size", "records", "first", "sha256", "stamp"))
         shard = Shard(row.matching("name", SHARD_NAME), row.count("size", MAX_FILE), row.count("records", MAX_SAMPLES),
-                      row.count("first", MAX_SAMPLES), row.matching("sha256", _SHA256))
+                      row.count("first", MAX_SAMPLES), row.matching("sha256", _SHA256), row.matching("stamp", _SHA256))
         if shard.name in names:
             raise ValueError(f"{shard.name} comes twice")
         if shard.first != first or not shard.records:

@@ -3,35 +3,65 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastload.order.blocks import epoch_order
+from fastload.errors import ConfigError
+from fastload.order.line import BlockLine, FullLine, TableLine
 from fastload.order.mixing import measure_mixing
 
 
-def blocks_of(counts: list[int]) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    return np.stack([np.cumsum([0, *counts[:-1]]), counts], axis=1).astype(np.int64)
+def line_of(n: int, block: int = 10, seed: int = 0, epoch: int = 0, window: int = 8) -> list[int]:
+    return [int(i) for i in BlockLine(n, block=block, seed=seed, epoch=epoch, window=window).ids(0, n)]
 
 
-@given(st.lists(st.integers(1, 20), min_size=1, max_size=40), st.integers(0, 2**40), st.integers(0, 50), st.integers(1, 9))
-def test_every_sample_comes_once_in_an_epoch(counts: list[int], seed: int, epoch: int, window: int) -> None:
-    ids = np.concatenate(list(epoch_order(blocks_of(counts), seed=seed, epoch=epoch, window=window)))
-    assert sorted(ids.tolist()) == list(range(sum(counts)))
+@given(st.integers(0, 300), st.integers(1, 60), st.integers(0, 2**40), st.integers(0, 50), st.integers(1, 9))
+def test_every_sample_comes_once_in_an_epoch(n: int, block: int, seed: int, epoch: int, window: int) -> None:
+    assert sorted(line_of(n, block, seed, epoch, window)) == list(range(n))
+
+
+@given(st.integers(1, 300), st.integers(1, 60), st.integers(0, 99), st.data())
+def test_any_piece_equals_that_piece_of_the_whole(n: int, block: int, seed: int, data: st.DataObject) -> None:
+    line = BlockLine(n, block=block, seed=seed, epoch=1, window=3)
+    whole = BlockLine(n, block=block, seed=seed, epoch=1, window=3).ids(0, n).tolist()
+    for _ in range(3):
+        start = data.draw(st.integers(0, n))
+        stop = data.draw(st.integers(start, n))
+        assert line.ids(start, stop).tolist() == whole[start:stop]
 
 
 def test_epochs_differ_and_seeds_differ_and_the_same_is_the_same() -> None:
-    blocks = blocks_of([10] * 20)
-    orders = [np.concatenate(list(epoch_order(blocks, seed=seed, epoch=epoch))).tolist() for seed, epoch in
-              [(0, 0), (0, 1), (1, 0), (0, 0)]]
+    orders = [line_of(205, seed=seed, epoch=epoch) for seed, epoch in [(0, 0), (0, 1), (1, 0), (0, 0)]]
     assert orders[0] == orders[3]
-    assert orders[0] != orders[1] != orders[2] != orders[0]
+    assert len({tuple(order) for order in orders}) == 3
 
 
 def test_a_window_reads_whole_blocks() -> None:
-    for ids in epoch_order(blocks_of([5] * 12), seed=3, epoch=0, window=4):
-        assert len(ids) == 20
-        assert len({int(i) // 5 for i in ids}) == 4
+    order = line_of(60, block=5, window=4)
+    for i in range(0, 60, 20):
+        assert len({place // 5 for place in order[i:i + 20]}) == 4
+
+
+def test_the_short_last_block_stands_anywhere() -> None:
+    places = {min(line_of(101, block=10, epoch=epoch, window=1).index(100) // 10, 10) for epoch in range(200)}
+    assert len(places) == 11
+
+
+def test_a_billion_samples_take_neither_time_nor_memory() -> None:
+    line = BlockLine(10**9 + 7, block=76, seed=5, epoch=2)
+    ids = np.concatenate([line.ids(place, place + 1000) for place in (0, 5 * 10**8, 10**9 - 993)])
+    assert len(set(ids.tolist())) == 3000
+    with pytest.raises(IndexError, match="of a line of"):
+        line.ids(10**9, 10**9 + 8)
+
+
+def test_other_orders() -> None:
+    assert sorted(FullLine(50, seed=1, epoch=0).ids(0, 50).tolist()) == list(range(50))
+    assert FullLine(50, seed=1, epoch=0).ids(10, 20).tolist() == FullLine(50, seed=1, epoch=0).ids(0, 50).tolist()[10:20]
+    assert TableLine(np.array([4, 2, 9])).ids(1, 3).tolist() == [2, 9]
+    with pytest.raises(ConfigError, match="in blocks of 0"):
+        BlockLine(3, block=0, seed=0, epoch=0)
 
 
 def test_mixing_is_one_for_random_and_zero_for_sorted() -> None:

@@ -3,5 +3,7 @@
 from __future__ import annotations
 
 from fastload.pack.sources.base import AnySource, Encoded, Ref, Sample, Source, StreamSource, Value, is_stream
+from fastload.pack.sources.detect import FORMATS, detect, open_source
 
-__all__ = ["AnySource", "Encoded", "Ref", "Sample", "Source", "StreamSource", "Value", "is_stream"]
+__all__ = ["FORMATS", "AnySource", "Encoded", "Ref", "Sample", "Source", "StreamSource", "Value", "detect", "is_stream",
+           "open_source"]

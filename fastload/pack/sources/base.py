@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ class Encoded:
 
 
 Pixels: TypeAlias = "Encoded | NDArray[np.generic] | Image"
-Value: TypeAlias = "Pixels | list[Pixels] | list[NDArray[np.generic]] | Json | bytes"
+Value: TypeAlias = "Pixels | Sequence[Pixels] | Json | bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class Sample:
     source: str                 # original path relative to the root ("file.tar!member" inside an archive), printable
 
 
+@runtime_checkable
 class Source(Protocol):
     """Samples that can be listed first and loaded in any order."""
 
@@ -74,6 +75,7 @@ class Source(Protocol):
         """One sample; raises BadImage, naming file and reason, where it cannot be used."""
 
 
+@runtime_checkable
 class StreamSource(Protocol):
     """Samples that come in one order only, or that are cheap in this order alone. The packer spools them."""
 
@@ -102,7 +104,7 @@ AnySource: TypeAlias = "Source | StreamSource"
 
 def is_stream(source: AnySource) -> TypeIs[StreamSource]:
     """It must be iterated: it has no ``refs``."""
-    return not hasattr(source, "refs")
+    return not isinstance(source, Source)
 
 
 def refused(path: str, why: str) -> Ref:

@@ -57,6 +57,8 @@ class FolderSource:
         values: dict[str, Value] = {}
         folders = path.split("/")[:-1]
         if self.splits:
+            if not folders or folders[0] not in self.splits:
+                raise ConfigError(f"{self.root}: {path!r:.80} is in no split; the listing is not of this source")
             values["split"] = self.splits.index(folders.pop(0))
         if self.classes:
             if not folders or folders[0] not in self._number:
@@ -78,14 +80,9 @@ class FolderSource:
         tops = [f"{split}/{name}" for split in self.splits for name in _folders(self.root / split)]
         if not self.splits:
             tops = list(inner)
-        full = [top for top in tops if any(is_image_name(entry.path) for entry in walk(self.root, below=raw_name(top)))]
-        classes = sorted({top.split("/")[-1] for top in full})
-        # An empty class must not silently renumber the others; torchvision refuses it as well.
-        empty = sorted({top.split("/")[-1] for top in tops} - set(classes))
-        if classes and empty:
-            raise ConfigError(f"{self.root}: {len(empty)} class folders hold no image: {', '.join(empty[:5])}. Remove "
-                              "them, or name the classes (--classes a,b,c)")
-        return tuple(classes)
+        # A folder that happens to be empty keeps its number: the same classes in every copy of the dataset.
+        full = any(is_image_name(entry.path) for top in tops for entry in walk(self.root, below=raw_name(top)))
+        return tuple(sorted({top.split("/")[-1] for top in tops})) if full else ()
 
 
 def looks_like(root: Path) -> str:

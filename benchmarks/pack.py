@@ -1,0 +1,121 @@
+"""How fast `fastload pack` is, beside a Pillow decode-and-re-encode loop and bare `jpegtran -optimize`, in one run.
+
+    python benchmarks/pack.py [--copies 10] [--rounds 3] [--json out.json]
+
+The photos of the corpus, each `copies` times under its own name; rounds are interleaved; every contender gets as many threads or
+processes as there are usable cores. Prints medians, spread and ratios, and the packer's peak anonymous memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from PIL import Image
+
+from machine import describe, photo_paths, spread
+from fastload.decode.cpus import available_cpus
+
+
+def reencode(path: str) -> int:
+    """What packers without a lossless path do for one image."""
+    file = io.BytesIO()
+    with Image.open(path) as image:
+        image.convert("RGB").save(file, "JPEG", quality=90)
+    return len(file.getvalue())
+
+
+def run_pillow(folder: Path, out: Path, jobs: int) -> None:
+    """Decode, encode, append to one file."""
+    paths = [str(path) for path in sorted(folder.iterdir())]
+    with out.open("wb") as file, ProcessPoolExecutor(jobs) as pool:
+        for size in pool.map(reencode, paths, chunksize=16):
+            file.write(b"\0" * size)
+
+
+def jpegtran(paths: list[str]) -> None:
+    for path in paths:
+        subprocess.run(["jpegtran", "-optimize", "-copy", "none", "-outfile", "/dev/null", path], check=True)
+
+
+def run_jpegtran(folder: Path, jobs: int) -> None:
+    """Nothing but the lossless rewrite, one process a file, `jobs` at a time."""
+    paths = [str(path) for path in sorted(folder.iterdir())]
+    threads = [threading.Thread(target=jpegtran, args=(paths[i::jobs],)) for i in range(jobs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def run_fastload(folder: Path, dest: Path) -> float:
+    """Packs in a child; returns the child's peak anonymous memory in MB."""
+    program = ("import sys, threading, time\nfrom fastload.pack.api import pack\npeak = 0\ndone = threading.Event()\n"
+               "def watch():\n    global peak\n    while not done.wait(0.01):\n"
+               "        text = open('/proc/self/status').read()\n"
+               "        peak = max(peak, int(text.split('RssAnon:')[1].split()[0]))\n"
+               "threading.Thread(target=watch, daemon=True).start()\npack(sys.argv[1], sys.argv[2])\ndone.set()\nprint(peak)")
+    result = subprocess.run([sys.executable, "-c", program, str(folder), str(dest)], check=True, capture_output=True, text=True)
+    return int(result.stdout) / 1024
+
+
+def measure(folder: Path, rounds: int, work: Path) -> tuple[dict[str, list[float]], float]:
+    """Seconds of each contender in each round, interleaved, and the packer's peak memory."""
+    jobs, peak = available_cpus(), 0.0
+    seconds: dict[str, list[float]] = {"fastload pack": [], "pillow re-encode": [], "jpegtran -optimize": []}
+    for number in range(rounds):
+        for name, times in seconds.items():
+            dest = work / f"{number}"
+            started = time.perf_counter()
+            if name == "fastload pack":
+                peak = max(peak, run_fastload(folder, dest))
+            elif name == "pillow re-encode":
+                run_pillow(folder, work / "reencoded", jobs)
+            elif shutil.which("jpegtran"):
+                run_jpegtran(folder, jobs)
+            times.append(time.perf_counter() - started)
+            shutil.rmtree(dest, ignore_errors=True)
+    return seconds, peak
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--copies", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    photos = photo_paths()
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        folder = work / "photos"
+        folder.mkdir()
+        for copy in range(options.copies):
+            for path in photos:
+                shutil.copyfile(path, folder / f"{copy:02}-{path.name}")
+        seconds, peak = measure(folder, options.rounds, work)
+    n = len(photos) * options.copies
+    for key, value in describe("pillow", "simplejpeg").items():
+        print(f"{key:>12}: {value}")
+    print(f"{n} JPEGs ({len(photos)} photos x {options.copies}), {options.rounds} rounds interleaved, {available_cpus()} jobs")
+    ours = statistics.median(seconds["fastload pack"])
+    for contender, times in seconds.items():
+        middle = statistics.median(times)
+        print(f"{contender:20} {n / middle:7.0f} images/s, seconds a round {spread(times)}; fastload pack is {middle / ours:.2f} x as fast")
+    print(f"peak anonymous memory of fastload pack: {peak:.0f} MB")
+    if options.json:
+        options.json.write_text(json.dumps({"machine": describe("pillow", "simplejpeg"), "n": n, "seconds": seconds, "peak_mb": peak}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,51 @@
+"""How many processors this process may use: its affinity, and the quota of its control groups (containers)."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def available_cpus(*, root: str = "/") -> int:
+    """Processors to use, at least 1. A quota of 2.5 processors gives 3: threads also wait for the disk."""
+    try:
+        count = len(os.sched_getaffinity(0))
+    except AttributeError:          # not on macOS
+        count = os.cpu_count() or 1
+    return max(1, min([count, *(math.ceil(quota) for quota in _quotas(Path(root)))]))
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """Processors per control group this process is in, the outer ones included. Unreadable or unlimited: none."""
+    base = root / "sys/fs/cgroup"
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = base / "cpu" if controllers else base
+        # In a container the path named may be that of the host; the group is then mounted at the top itself.
+        folders = [top / path.lstrip("/")]
+        folders += [folder for folder in folders[0].parents if folder == top or top in folder.parents]
+        for folder in {*folders, top}:
+            yield from _quota_v1(folder) if controllers else _quota_v2(folder)
+
+
+def _quota_v2(folder: Path) -> Iterator[float]:
+    quota, period = (*_text(folder / "cpu.max").split(), "", "")[:2]
+    if quota.isdigit() and period.isdigit() and int(period):
+        yield int(quota) / int(period)
+
+
+def _quota_v1(folder: Path) -> Iterator[float]:
+    quota, period = _text(folder / "cpu.cfs_quota_us").strip(), _text(folder / "cpu.cfs_period_us").strip()
+    if quota.isdigit() and period.isdigit() and int(period):          # -1 = unlimited
+        yield int(quota) / int(period)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,95 @@
+"""The CPU backend: cut, decode, resize and layout in one pass, in threads of the native core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fastload.decode.backend import COLOURS, DecodeBatch, DecodeResult, check_batch
+from fastload.decode.cpus import available_cpus
+from fastload.errors import ConfigError, MissingPart
+from fastload.native import core, native_status
+
+if TYPE_CHECKING:
+    from fastload import _core
+
+
+@dataclass(frozen=True, slots=True)
+class NativeTicket:
+    """A batch under way. Dropping it takes back what is not begun and waits for the samples that are."""
+
+    batch: DecodeBatch
+    ticket: _core.Ticket
+
+    @property
+    def done(self) -> bool:
+        """``collect`` would not wait."""
+        return self.ticket.done
+
+
+class NativeBackend:
+    """Decodes on ``threads`` native threads (None: as many as this process may use processors).
+
+    The threads begin with the first batch. After a fork the child gets its own; a batch begun before belongs to the parent.
+    """
+
+    name = "native"
+
+    def __init__(self, *, threads: int | None = None) -> None:
+        module = core()
+        if module is None:
+            raise MissingPart(f"decoding with the native backend: {native_status()}")
+        if threads is not None and not 1 <= threads <= 1024:
+            raise ConfigError(f"threads {threads!r}: expected 1 to 1024, or None for one per available processor")
+        self._pool: _core.Pool = module.Pool(threads or available_cpus())
+
+    @property
+    def threads(self) -> int:
+        """How many threads decode; may be set at any time, a thread too many ends after its sample."""
+        return self._pool.threads
+
+    @threads.setter
+    def threads(self, n: int) -> None:
+        if not 1 <= n <= 1024:
+            raise ConfigError(f"threads {n!r}: expected 1 to 1024")
+        self._pool.threads = n
+
+    def submit(self, batch: DecodeBatch) -> NativeTicket:
+        """Queues a batch behind those under way."""
+        check_batch(batch)
+        pixels = batch.pixels
+        channels = int(batch.output.shape[1 if pixels.layout == "nchw" else 3])
+        try:
+            ticket = self._pool.submit(batch.sources, np.ascontiguousarray(batch.requests), batch.output, planar=pixels.layout == "nchw",
+                                       colour=COLOURS.index(pixels.colour), fill=pixels.fill_levels(channels),
+                                       mean=pixels.mean_levels(channels), std=pixels.std_levels(channels))
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"decoding a batch of {len(batch.requests)}: {error}") from None
+        return NativeTicket(batch, ticket)
+
+    def collect(self, ticket: NativeTicket, *, timeout_s: float | None = None) -> DecodeResult:
+        """Waits for a batch (Ctrl-C is answered meanwhile); raises TimeoutError after ``timeout_s``, and may be called again."""
+        if not ticket.ticket.wait(timeout_s):
+            raise TimeoutError(f"decoding a batch of {len(ticket.batch.requests)}: not done after {timeout_s} s")
+        status, times_ns, reasons = ticket.ticket.result()
+        return DecodeResult(status, times_ns, reasons, ticket.batch.output)
+
+    def close(self) -> None:
+        """Ends the threads, each after its sample; what is not begun is CANCELLED. Also done when Python exits."""
+        self._pool.close()
+
+    def __enter__(self) -> NativeBackend:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuilt, (self.threads,))
+
+
+def _rebuilt(threads: int) -> NativeBackend:
+    return NativeBackend(threads=threads)

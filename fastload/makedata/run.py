@@ -1,0 +1,93 @@
+"""What all makers share: an empty folder to write to, work dealt to processes, progress, a summary."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# One number per stream of random numbers, never reused: default_rng([seed, stream, i]) is sample i.
+STREAMS = {
+    "imagenet/train": 1, "imagenet/val": 2, "openlane": 3, "openlane/segment": 4, "nuscenes": 5,
+    "gray/train": 6, "gray/val": 7, "captcha": 8,
+}
+
+
+class UsageError(ValueError):
+    """The caller must change an argument; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a maker wrote."""
+
+    layout: str
+    dest: Path
+    n_samples: int
+    n_images: int
+    n_bytes: int  # of all files
+
+    def __str__(self) -> str:
+        size = f"{self.n_bytes / 1e6:.1f} MB"
+        return f"{self.layout}: {self.n_samples} samples, {self.n_images} JPEGs, {size} in {self.dest}"
+
+
+def start(dest: Path, *, n: int, seed: int, jobs: int) -> None:
+    """Checks the arguments and makes `dest`; raises UsageError before anything is changed."""
+    for name, value, least in (("n", n, 1), ("seed", seed, 0), ("jobs", jobs, 1)):
+        if value < least:
+            raise UsageError(f"making a dataset: {name} is {value}, expected {least} or more")
+    require_empty(dest)
+    dest.mkdir(parents=True, exist_ok=True)
+
+
+def require_empty(dest: Path) -> None:
+    """Raises UsageError unless `dest` is absent or an empty folder."""
+    if dest.exists() and not dest.is_dir():
+        raise UsageError(f"making a dataset: {dest} is a file, expected a folder; choose another DEST")
+    if dest.is_dir() and any(dest.iterdir()):
+        raise UsageError(f"making a dataset: {dest} is not empty; choose another DEST or delete it first")
+
+
+def run(work: Callable[[T], R], tasks: Sequence[T], *, jobs: int, name: str) -> list[R]:
+    """work(task) for every task, in order; `work` must be a top-level function when jobs > 1."""
+    progress = _Progress(name, len(tasks))
+    if jobs == 1 or len(tasks) == 1:
+        return [progress.tick(work(task)) for task in tasks]
+    # spawn, not fork: the caller may run threads (torch does), and a fork of those can hang
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=context) as pool:
+        return [progress.tick(result) for result in pool.map(work, tasks, chunksize=4 if len(tasks) > 64 else 1)]
+
+
+def finish(layout: str, dest: Path, *, n_samples: int) -> Made:
+    """Counts what stands in `dest`."""
+    files = [path for path in dest.rglob("*") if path.is_file()]
+    n_images = sum(path.suffix == ".jpg" for path in files)
+    n_bytes = sum(path.stat().st_size for path in files)
+    return Made(layout=layout, dest=dest, n_samples=n_samples, n_images=n_images, n_bytes=n_bytes)
+
+
+class _Progress:
+    """One line that is rewritten on a terminal; at most ten plain lines elsewhere; on stderr."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self.name, self.total, self.done = name, total, 0
+        self.live = sys.stderr.isatty()
+
+    def tick(self, result: R) -> R:
+        """Counts one more and hands the result on."""
+        self.done += 1
+        last = self.done == self.total
+        if self.live:
+            print(f"\r{self.name} {self.done}/{self.total}", end="\n" if last else "", file=sys.stderr, flush=True)
+        elif last or self.done * 10 // self.total > (self.done - 1) * 10 // self.total:
+            print(f"{self.name} {self.done}/{self.total}", file=sys.stderr, flush=True)
+        return result

@@ -1,0 +1,80 @@
+// Where finished rows go: any strides, interleaved or planar, uint8 or normalised floating point; letterbox borders.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace fastload {
+
+enum class Dtype : uint8_t { kUint8 = 0, kFloat32 = 1, kFloat16 = 2, kBfloat16 = 3 };
+enum class Colour : uint8_t { kRgb = 0, kBgr = 1, kGray = 2, kStored = 3 };  // kStored: channels as they are (masks)
+
+constexpr int kMaxChannels = 8;  // 4 channels of 16 bits, as bytes
+
+// The memory of a whole batch, as the caller owns it; strides in bytes.
+struct Output {
+    uint8_t* memory = nullptr;
+    int64_t slots = 0, height = 0, width = 0;
+    int channels = 0;
+    ptrdiff_t slot_stride = 0, row_stride = 0, pixel_stride = 0, channel_stride = 0;
+    Dtype dtype = Dtype::kUint8;
+    Colour colour = Colour::kRgb;
+    uint8_t fill[kMaxChannels] = {};                      // letterbox borders and failed samples, before normalising
+    float mean[kMaxChannels] = {}, std[kMaxChannels] = {};  // out = (pixel - mean) / std; in levels, 0..255
+
+    size_t item_size() const { return dtype == Dtype::kUint8 ? 1 : dtype == Dtype::kFloat32 ? 4 : 2; }
+};
+
+// (level - mean) / std in float32, rounded to the dtype, for each channel and level: normalising is looking up.
+// One for a batch: both code paths use it, so they cannot differ.
+class NormaliseTable {
+public:
+    explicit NormaliseTable(const Output& output);
+    const uint32_t* levels(int channel) const { return table_.data() + 256 * channel; }
+
+private:
+    std::vector<uint32_t> table_;  // the bits of the value, in the low half for 16-bit dtypes
+};
+
+// Writes the rows of one sample into its slot, at (left, top) of the canvas.
+class RowWriter {
+public:
+    // `table` is needed for floating point only. `channels` is what the rows have: 1 is repeated, 3 to 1 is gray.
+    void begin(const Output& output, const NormaliseTable* table, int64_t slot, int left, int top, int width, int height, int channels,
+               bool swap_colours);
+    // Where row y may be written in place, or null.
+    uint8_t* direct(int y) const { return direct_ ? place(y, 0) : nullptr; }
+    void write(int y, const uint8_t* row);
+    // Fills what the rows do not cover.
+    void fill_borders();
+
+    // Fills the whole slot: of a sample that failed.
+    static void fill_slot(const Output& output, const NormaliseTable* table, int64_t slot);
+
+private:
+    uint8_t* place(int y, int channel) const {
+        return slot_ + (top_ + y) * output_->row_stride + left_ * output_->pixel_stride + channel * output_->channel_stride;
+    }
+    void write_plane(uint8_t* to, const uint8_t* row, int step, int channel) const;
+
+    const Output* output_ = nullptr;
+    const NormaliseTable* table_ = nullptr;
+    uint8_t* slot_ = nullptr;
+    ptrdiff_t left_ = 0, top_ = 0;
+    int width_ = 0, height_ = 0, channels_ = 0;
+    bool swap_ = false, direct_ = false, vector_ = false;
+    std::vector<uint8_t> gray_;
+};
+
+namespace detail {
+// n pixels of three interleaved bytes to three planes.
+void split3_portable(const uint8_t* in, uint8_t* a, uint8_t* b, uint8_t* c, size_t n);
+void split3_avx2(const uint8_t* in, uint8_t* a, uint8_t* b, uint8_t* c, size_t n);
+
+uint16_t to_float16(float value);   // round to nearest, ties to even
+uint16_t to_bfloat16(float value);
+}  // namespace detail
+
+}  // namespace fastload

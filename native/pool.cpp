@@ -1,0 +1,120 @@
+#include "pool.h"
+
+#include <algorithm>
+
+namespace fastload {
+
+Batch::Batch(std::vector<Request> requests, std::vector<Source> sources, const Output& output)
+    : requests_(std::move(requests)), sources_(std::move(sources)), output_(output), statuses_(requests_.size(), Status::kCancelled),
+      times_(requests_.size()), reasons_(requests_.size()) {
+    if (output_.dtype != Dtype::kUint8) table_ = std::make_unique<NormaliseTable>(output_);
+}
+
+void Batch::load(size_t i, SampleLoader& loader) {
+    const Request& request = requests_[i];
+    static const Source nothing;
+    const Source& source = request.source < sources_.size() ? sources_[request.source] : nothing;
+    statuses_[i] = loader.load(request, source, output_, table_.get(), int64_t(i), times_[i], reasons_[i]);
+    finish(1);
+}
+
+void Batch::finish(size_t n) {
+    if (finished_.fetch_add(n, std::memory_order_acq_rel) + n < size()) return;
+    std::lock_guard<std::mutex> lock(mutex_);  // a waiter is either before its check or asleep
+    all_done_.notify_all();
+}
+
+bool Batch::wait_for(std::chrono::milliseconds timeout) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return all_done_.wait_for(lock, timeout, [&] { return done(); });
+}
+
+void Batch::skip_rest() {
+    const size_t begun = std::min(next_.exchange(size(), std::memory_order_relaxed), size());
+    if (begun < size()) finish(size() - begun);
+}
+
+void Batch::cancel() {
+    skip_rest();
+    std::unique_lock<std::mutex> lock(mutex_);
+    all_done_.wait(lock, [&] { return done(); });
+}
+
+Pool::Pool(int threads) { set_threads(threads); }
+
+Pool::~Pool() { close(); }
+
+void Pool::set_threads(int threads) {
+    std::lock_guard<std::mutex> one(change_);
+    std::vector<std::thread> leaving;
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (closed_) return;
+        threads = std::max(threads, 1);
+        while (int(threads_.size()) > threads) {
+            leaving.push_back(std::move(threads_.back()));
+            threads_.pop_back();
+        }
+        wanted_ = int(threads_.size());
+        start_missing(threads);
+    }
+    work_.notify_all();
+    for (std::thread& thread : leaving) thread.join();
+}
+
+// What can fail (memory, the system's limit of threads) fails here, in the caller's thread; those begun before stay.
+void Pool::start_missing(int threads) {
+    while (int(threads_.size()) < threads) {
+        auto loader = std::make_unique<SampleLoader>();
+        threads_.emplace_back([this, number = int(threads_.size()), owned = std::move(loader)] { run(number, *owned); });
+        wanted_ = int(threads_.size());
+    }
+}
+
+void Pool::submit(std::shared_ptr<Batch> batch) {
+    if (batch->size() == 0) return;
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (closed_) {
+            batch->skip_rest();
+            return;
+        }
+        queue_.push_back(std::move(batch));
+    }
+    work_.notify_all();
+}
+
+// The oldest batch with samples left to begin, and `behind` (just found empty) out of the queue; null: the thread shall end.
+std::shared_ptr<Batch> Pool::next_batch(int number, const std::shared_ptr<Batch>& behind) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+        if (dismissed(number)) return nullptr;
+        while (!queue_.empty() && (queue_.front() == behind || queue_.front()->exhausted())) queue_.pop_front();
+        if (!queue_.empty()) return queue_.front();
+        work_.wait(lock);
+    }
+}
+
+void Pool::run(int number, SampleLoader& loader) {
+    std::shared_ptr<Batch> batch;
+    while ((batch = next_batch(number, batch)))
+        for (size_t i; !dismissed(number) && (i = batch->take()) < batch->size();) batch->load(i, loader);
+}
+
+void Pool::close() {
+    std::lock_guard<std::mutex> one(change_);
+    std::vector<std::thread> leaving;
+    std::deque<std::shared_ptr<Batch>> left;
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        closed_ = true;
+        wanted_ = 0;
+        leaving.swap(threads_);
+        left.swap(queue_);
+    }
+    work_.notify_all();
+    for (auto& batch : left) batch->skip_rest();
+    for (std::thread& thread : leaving) thread.join();
+}
+
+}  // namespace fastload

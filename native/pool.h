@@ -1,0 +1,86 @@
+// Threads that load batches of samples. submit() returns at once; several batches may be under way, and a thread that finds
+// no sample left in the oldest goes on with the next, so that none idles at a batch's end.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "sample.h"
+
+namespace fastload {
+
+// One batch: what was asked, where it goes, what came of it. The memory it points to belongs to the caller, who keeps it
+// until done() or cancel() has returned.
+class Batch {
+public:
+    Batch(std::vector<Request> requests, std::vector<Source> sources, const Output& output);
+
+    size_t size() const { return requests_.size(); }
+    bool done() const { return finished_.load(std::memory_order_acquire) == size(); }
+    // True once every sample is done; false after `timeout`.
+    bool wait_for(std::chrono::milliseconds timeout);
+    // Takes the samples that no thread has begun out of the queue, and waits for those under way: at most one per thread.
+    void cancel();
+
+    // To be read when done.
+    const std::vector<Status>& statuses() const { return statuses_; }
+    const std::vector<StageTimes>& times() const { return times_; }
+    const std::vector<std::string>& reasons() const { return reasons_; }  // empty where the status is kOk
+
+private:
+    friend class Pool;
+    size_t take() { return next_.fetch_add(1, std::memory_order_relaxed); }  // may pass size(): nothing left
+    bool exhausted() const { return next_.load(std::memory_order_relaxed) >= size(); }
+    void load(size_t i, SampleLoader& loader);
+    void finish(size_t n);
+    void skip_rest();
+
+    std::vector<Request> requests_;
+    std::vector<Source> sources_;
+    Output output_;
+    std::unique_ptr<NormaliseTable> table_;
+    std::vector<Status> statuses_;
+    std::vector<StageTimes> times_;
+    std::vector<std::string> reasons_;
+    std::atomic<size_t> next_{0}, finished_{0};
+    std::mutex mutex_;
+    std::condition_variable all_done_;
+};
+
+class Pool {
+public:
+    explicit Pool(int threads);
+    ~Pool();  // closes
+    Pool(const Pool&) = delete;
+    Pool& operator=(const Pool&) = delete;
+
+    void submit(std::shared_ptr<Batch> batch);
+    void set_threads(int threads);  // threads too many end after their sample
+    int threads() const { return wanted_.load(std::memory_order_relaxed); }
+    // Ends the threads; samples not begun become kCancelled. Batches submitted later are cancelled at once.
+    void close();
+
+private:
+    void start_missing(int threads);
+    void run(int number, SampleLoader& loader);
+    bool dismissed(int number) const { return number >= wanted_.load(std::memory_order_relaxed); }
+    std::shared_ptr<Batch> next_batch(int number, const std::shared_ptr<Batch>& behind);
+
+    std::mutex change_;                         // one change of the number of threads at a time
+    std::mutex mutex_;                          // of what follows
+    std::condition_variable work_;
+    std::deque<std::shared_ptr<Batch>> queue_;  // oldest first; those with samples left to begin
+    std::vector<std::thread> threads_;          // by number
+    std::atomic<int> wanted_{0};                // written under mutex_; a thread with a number from here on ends
+    bool closed_ = false;
+};
+
+}  // namespace fastload

@@ -1,0 +1,149 @@
+"""Small packed datasets for tests, made by the packer itself, and ways to damage them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+from PIL import Image
+
+from fastload.pack.options import PackOptions
+from fastload.pack.run import Packer
+from fastload.pack.sources.base import Encoded, Info, Ref, Sample
+from fastload.pack.sources.folder import FolderSource
+from fastload.store import files, manifest
+from fastload.store.columns import ColumnWriter, open_column
+from fastload.store.dataset import read_manifest
+from fastload.store.fields import Field
+from fastload.store.manifest import Manifest, Shard
+from fastload.store.record import DATA, Part, encode_record, parse_record
+
+CLASSES = ("cat", "dog", "emu")
+
+
+class ListSource:
+    """Samples out of a list, for any fields."""
+
+    name = "list"
+    thread_safe = True
+
+    def __init__(self, fields: Sequence[Field], samples: Sequence[Mapping[str, Any]], info: Info | None = None) -> None:
+        self.fields = tuple(fields)
+        self.info: Info = info or {}
+        self._samples = samples
+
+    def refs(self) -> Iterator[Ref]:
+        yield from range(len(self._samples))
+
+    def load(self, ref: Ref) -> Sample:
+        number = int(str(ref))
+        return Sample(dict(self._samples[number]), source=f"samples/{number:03}")
+
+
+def photo(width: int, height: int, *, seed: int, gray: bool = False, noise: float = 0.0, **options: Any) -> bytes:
+    """A JPEG: smooth colours, and noise where bytes are wanted."""
+    rng = np.random.default_rng(seed)
+    channels = () if gray else (3,)
+    small = Image.fromarray(rng.integers(0, 256, (5, 6, *channels), dtype=np.uint8))
+    pixels = np.asarray(small.resize((width, height), Image.Resampling.BICUBIC)).astype(np.float64)
+    pixels += noise * rng.normal(size=pixels.shape)
+    file = io.BytesIO()
+    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file, "JPEG", **{"quality": 90, **options})
+    return file.getvalue()
+
+
+def pack_folder(root: Path, *, count: int = 40, order: str = "shuffle") -> Path:
+    """Classes cat, dog and emu, in two or more shards of several blocks; every fifth image is gray, every seventh progressive."""
+    for i in range(count):
+        path = root / "source" / CLASSES[3 * i // count] / f"{i:03}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(photo(200 + 8 * (i % 3), 160, seed=i, gray=i % 5 == 0, noise=60, quality=95, progressive=i % 7 == 0))
+    Packer(FolderSource(root / "source"), root / "packed", PackOptions(shard_size=1 << 20, block_size=200_000, order=order)).run()
+    return root / "packed"
+
+
+def pack_samples(dest: Path, fields: Sequence[Field], samples: Sequence[Mapping[str, Any]], *, info: Info | None = None,
+                 **options: Any) -> Path:
+    """Packs samples in their order unless told otherwise."""
+    Packer(ListSource(fields, samples, info), dest, PackOptions(**{"order": "source", **options})).run()
+    return dest
+
+
+def encoded(data: bytes) -> Encoded:
+    """An image file as a source hands it over."""
+    return Encoded(data, "image")
+
+
+def values_of(dataset: Path, shard: Shard) -> dict[int, bytes]:
+    """All record values of a shard, by sample number."""
+    with lmdb.open(str(dataset / shard.name), subdir=False, readonly=True, lock=False) as env, env.begin() as transaction:
+        return {int.from_bytes(key, "big"): value for key, value in transaction.cursor()}
+
+
+def value_of(dataset: Path, sample_id: int) -> bytes:
+    """One record value."""
+    return values_of(dataset, shard_of(dataset, sample_id))[sample_id]
+
+
+def shard_of(dataset: Path, sample_id: int) -> Shard:
+    """The shard that holds a sample."""
+    return next(each for each in read_manifest(dataset).shards if each.first <= sample_id < each.first + each.records)
+
+
+def put_value(dataset: Path, sample_id: int, value: bytes | None) -> None:
+    """Exchanges one record (None: takes it out) and makes the shard's size and digest in the manifest right again."""
+    found, shard = read_manifest(dataset), shard_of(dataset, sample_id)
+    values = {**values_of(dataset, shard), sample_id: value}
+    path = dataset / shard.name
+    path.unlink()
+    with lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 30) as env, env.begin(write=True) as transaction:
+        for key, each in sorted(values.items()):
+            if each is not None:
+                transaction.put(key.to_bytes(8, "big"), each)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    row = replace(shard, size=path.stat().st_size, sha256=digest)
+    write_manifest(dataset, replace(found, shards=tuple(row if each == shard else each for each in found.shards)))
+
+
+def change_parts(dataset: Path, sample_id: int, change: Callable[[list[Part]], list[Part]]) -> None:
+    """Rebuilds one record with other parts; its checksum, the shard's digest and the manifest are right."""
+    parts = parse_record(memoryview(value_of(dataset, sample_id)), sample_id)
+    put_value(dataset, sample_id, encode_record(sample_id, change(parts)))
+
+
+def spoil_image(dataset: Path, sample_id: int) -> None:
+    """Puts bytes that are no JPEG in the place of a sample's first field; all checksums are right."""
+    change_parts(dataset, sample_id, lambda parts: [part._replace(data=b"?" * 300) if (part.field, part.role) == (0, DATA) else part
+                                                    for part in parts])
+
+
+def change_column(dataset: Path, name: str, change: Callable[[Any], Any]) -> None:
+    """Rewrites a column through ``change(rows)``; its checksum in the manifest is right."""
+    found = read_manifest(dataset)
+    column = next(each for each in found.columns if each.name == name)
+    rows = np.array(open_column(dataset, column))
+    changed = change(rows)
+    with ColumnWriter(dataset, name, column.dtype, width=2 if name == "_blocks" else 1) as writer:
+        writer.append(rows if changed is None else changed)
+        written = writer.finish()
+    write_manifest(dataset, replace(found, columns=tuple(written if each.name == name else each for each in found.columns)))
+
+
+def write_manifest(dataset: Path, changed: Manifest) -> None:
+    """Publishes another manifest."""
+    files.write_atomically(dataset / manifest.NAME, manifest.dump(changed))
+
+
+def flip(path: Path, position: int) -> None:
+    """Inverts one byte of a file, in place."""
+    with path.open("r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ 0xFF]))
