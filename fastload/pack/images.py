@@ -92,7 +92,7 @@ def _has_known_sampling(header: JpegHeader, data: bytes) -> bool:
         return True
     try:
         simplejpeg.decode_jpeg_header(data, strict=False)
-    except ValueError:
+    except (ValueError, KeyError):          # KeyError: factors it has no name for either
         return False
     return True
 
@@ -237,7 +237,7 @@ def encode_jpeg(pixels: Array, quality: int, subsampling: str) -> bytes:
 def _decode(data: bytes, header: JpegHeader) -> Array:
     try:
         pixels = simplejpeg.decode_jpeg(data, colorspace={1: "GRAY", 4: "CMYK"}.get(header.components, "RGB"), strict=True)
-    except ValueError as error:
+    except (ValueError, KeyError) as error:         # KeyError: sampling factors it has no name for
         raise BadImage(f"damaged JPEG: {error}") from None
     return np.asarray(pixels)
 

@@ -150,6 +150,8 @@ class ShardWriter:
         failure = files.write_failure(code, str(error), self.path, needed=needed)
         if hasattr(self, "_env"):
             self.abort()
+        else:
+            self._temporary.unlink(missing_ok=True)         # lmdb leaves it when it cannot write the first pages
         return failure
 
 
