@@ -61,14 +61,6 @@ class Done:
     bytes_out: int = 0
 
 
-class _ShardRow(TypedDict):
-    name: str
-    size: int
-    records: int
-    first: int
-    sha256: str
-
-
 class _EventRow(TypedDict):
     event: str
     source: str
@@ -76,7 +68,7 @@ class _EventRow(TypedDict):
 
 
 class _DoneRow(TypedDict):
-    shard: _ShardRow
+    shard: tuple[str, int, int, int, str, str]          # a Shard
     next_position: int
     blocks: list[tuple[int, int]]
     events: list[_EventRow]
@@ -165,7 +157,7 @@ class PackState:
     def done(self, number: int) -> Done:
         """The notes of one published shard."""
         row = cast("_DoneRow", _read_sealed(self.folder / f"done-{number:05}.json"))      # ours: the checksum says so
-        return Done(Shard(**row["shard"]), row["next_position"], [(first, count) for first, count in row["blocks"]],
+        return Done(Shard(*row["shard"]), row["next_position"], [(first, count) for first, count in row["blocks"]],
                     [Event(**event) for event in row["events"]], row["bytes_in"], row["bytes_out"])
 
     def record(self, number: int, done: Done, rows: Rows) -> None:

@@ -10,9 +10,9 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from makedata import captcha, gray
 
 from fastload.errors import BadImage, ConfigError
+from fastload.makedata import captcha, gray
 from fastload.pack.sources import FORMATS, Sample, detect, is_stream, open_source
 from fastload.pack.sources.base import Info, Ref
 from fastload.store.fields import Field

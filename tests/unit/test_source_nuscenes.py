@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from makedata import nuscenes
 
 from fastload.errors import ConfigError
+from fastload.makedata import nuscenes
 from fastload.pack.sources.numbers import rigid
 from fastload.pack.sources.nuscenes import NuScenesSource
 from fastload.pack.sources.rig import CAMERAS

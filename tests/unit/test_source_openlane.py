@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from makedata import openlane
 
 from fastload.errors import ConfigError
+from fastload.makedata import openlane
 from fastload.pack.sources.openlane import OpenLaneSource
 from tests.source_contract import outcome, put_image, samples_of
 
