@@ -86,10 +86,9 @@ class Listing:
 
     def close(self) -> None:
         """Lets go of the files: removed ones keep their space as long as they are mapped."""
+        # By dropping them: closing a map raises BufferError while anybody, a thread or a debugger, still looks at an array over it.
         self._offsets = np.zeros(1, "<u8")
-        for each in (self._lines, self._index):
-            if isinstance(each, mmap.mmap):
-                each.close()
+        self._lines = self._index = b""
 
 
 def _mapped(path: Path) -> tuple[mmap.mmap | bytes, int]:
