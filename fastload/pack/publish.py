@@ -51,6 +51,11 @@ def check_publishable(source: AnySource, options: PackOptions) -> None:
                   options=_options(source, options, options.encode)))
 
 
+def is_packed_like(found: dict[str, Json], source: AnySource, options: PackOptions) -> bool:
+    """A manifest's options are what this source and these options would give."""
+    return found == _options(source, options, str(found.get("encoded", "")))
+
+
 def _options(source: AnySource, options: PackOptions, encoded: str) -> dict[str, Json]:
     chosen: dict[str, Json] = {"encoded": encoded} if options.encode == "auto" else {}
     try:

@@ -28,7 +28,7 @@ from fastload.pack.encode_choice import SAMPLES, choose_encode, images_of
 from fastload.pack.jobs import Job, Spool, load_listed, spool
 from fastload.pack.listing import Listing, write_listing
 from fastload.pack.options import PackOptions
-from fastload.pack.publish import LOG, check_publishable, publish
+from fastload.pack.publish import LOG, check_publishable, is_packed_like, publish
 from fastload.pack.shards import OpenShard
 from fastload.pack.sources.base import AnySource, Sample, Source, is_stream
 from fastload.pack.state import FOLDER, Done, Event, PackState, damaged
@@ -145,11 +145,13 @@ class Packer:
 
     def _published_before(self, state: PackState, started: float) -> PackResult:
         """The run before this one was killed between publishing the manifest and removing its notes: only that is left."""
+        found = read_manifest(self.dest)
         same = state.has_plan(self._plan())
+        if same is None:            # it was killed within its very last steps; the manifest knows all but the place of the source
+            same = found.fields == tuple(self.source.fields) and is_packed_like(found.options, self.source, self.options)
         state.remove()
         if not same:
             raise self._is_finished()
-        found = read_manifest(self.dest)
         total = found.n_samples + found.skipped
         return PackResult(self.dest, found.n_samples, len(found.shards), 0, sum(each.size for each in found.shards), found.skipped,
                           dict(found.converted), time.monotonic() - started, total,

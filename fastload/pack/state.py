@@ -114,9 +114,10 @@ class PackState:
             raise ConfigError(f"{self.dest} holds an unfinished pack with other options: {_differences(found, as_json(plan))}. "
                               f"Use the same options to go on, another DEST, or remove {self.dest} to start anew")
 
-    def has_plan(self, plan: dict[str, object]) -> bool:
-        """This folder was made by a pack with the same plan."""
-        return self._plan() == as_json(plan)
+    def has_plan(self, plan: dict[str, object]) -> bool | None:
+        """This folder was made by a pack with the same plan; None where the plan is gone."""
+        found = self._plan()
+        return None if found is None else found == as_json(plan)
 
     def _plan(self) -> object:
         path = self.folder / "plan.json"

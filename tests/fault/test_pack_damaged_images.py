@@ -41,6 +41,7 @@ SEED = int(os.environ.get("FASTLOAD_SEED", "1"))
 N_MUTATIONS = 5000 if LONG else 1500
 ADDRESS_SPACE = 2 << 30
 PEAK_KB = 1 << 20                   # resident, files mapped included
+RARE = ("410", "2x2,2x2,1x1")       # in the corpus: samplings that simplejpeg does not know
 STUCK_S = 20                        # without one sample coming out
 
 
@@ -119,7 +120,7 @@ def bytes_of(name: str) -> bytes:
 
 def names_of(which: str) -> list[str]:
     """All damaged ones of a kind, and a good one after every 25."""
-    every = 6 if which.endswith("/6") else 1
+    every = 7 if which.endswith("/7") else 1
     kinds = {"odd": len(odd_files()), "photo": N_MUTATIONS, "other": N_MUTATIONS // 2}
     names = [f"{which.partition('/')[0]} {i}" for i in range(0, kinds[which.partition("/")[0]], every)]
     return [each for i, name in enumerate(names) for each in ([name, f"good {i}"] if i % 25 == 24 else [name])]
@@ -154,10 +155,10 @@ def pack_in_child(which: str, dest: str) -> None:
 
 
 def expected_pixels(data: bytes) -> NDArray[np.uint8] | None:
-    """What a strict decoder sees in the original, upright; None where it refuses it. Pillow for what only Pillow reads."""
+    """What a strict decoder sees in the original, upright; None where it finds damage. Pillow for what only Pillow reads."""
     if data[:2] == b"\xff\xd8":
         header = parse_markers(data)
-        if header.ordinary:
+        if header.ordinary and header.subsampling not in RARE:
             try:
                 found = simplejpeg.decode_jpeg(data, colorspace="GRAY" if header.components == 1 else "RGB", strict=True)
             except ValueError:
@@ -206,7 +207,7 @@ def zygote(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.mark.parametrize("which", ["odd", "photo", "other"])
 def test_damaged_images_are_skipped_by_name_or_packed_right(tmp_path: Path, zygote: Zygote, which: str) -> None:
-    which = which if LONG or zygote.name == "on" else f"{which}/6"
+    which = which if LONG or zygote.name == "on" else f"{which}/7"
     names, dest = names_of(which), tmp_path / "packed"
     outcome = zygote.run(pack_in_child, which, str(dest), timeout_s=900)
     assert outcome.code == 0, outcome.output[-3000:]

@@ -201,6 +201,19 @@ def test_published_but_stopped_before_the_notes_were_removed(tmp_path: Path, who
         go_on(tmp_path / "same")
 
 
+@pytest.mark.parametrize(("options", "same"), [({}, True), ({"seed": 9}, False), ({"encode": "keep"}, False)])
+def test_published_and_stopped_within_the_last_steps(tmp_path: Path, whole: Whole, options: dict[str, Any], same: bool) -> None:
+    """Only an empty folder is left of the notes: the manifest tells whether it is the same pack."""
+    go_on(tmp_path)
+    (tmp_path / ".pack").mkdir()
+    if same:
+        assert pack(source(), tmp_path, **{**OPTIONS, **options}).n_samples == N - 2
+    else:
+        with pytest.raises(ConfigError, match="holds a finished dataset already"):
+            pack(source(), tmp_path, **{**OPTIONS, **options})
+    assert tree(tmp_path) == whole[False]
+
+
 def test_leftovers_of_a_killed_pack_are_removed_and_other_files_stay(tmp_path: Path, whole: Whole, stopped: Stopped) -> None:
     stopped(tmp_path)
     (tmp_path / "columns").mkdir()
