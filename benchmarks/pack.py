@@ -60,7 +60,7 @@ def run_jpegtran(folder: Path, jobs: int) -> None:
 
 def run_fastload(folder: Path, dest: Path) -> float:
     """Packs in a child; returns the child's peak anonymous memory in MB."""
-    program = ("import sys, threading, time\nfrom fastload.pack.api import pack\npeak = 0\ndone = threading.Event()\n"
+    program = ("import sys, threading, time\nfrom fastload.packing.api import pack\npeak = 0\ndone = threading.Event()\n"
                "def watch():\n    global peak\n    while not done.wait(0.01):\n"
                "        text = open('/proc/self/status').read()\n"
                "        peak = max(peak, int(text.split('RssAnon:')[1].split()[0]))\n"

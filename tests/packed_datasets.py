@@ -13,10 +13,10 @@ import lmdb
 import numpy as np
 from PIL import Image
 
-from fastload.pack.options import PackOptions
-from fastload.pack.run import Packer
-from fastload.pack.sources.base import Encoded, Info, Ref, Sample
-from fastload.pack.sources.folder import FolderSource
+from fastload.packing.options import PackOptions
+from fastload.packing.run import Packer
+from fastload.packing.sources.base import Encoded, Info, Ref, Sample
+from fastload.packing.sources.folder import FolderSource
 from fastload.store import files, manifest
 from fastload.store.columns import ColumnWriter, open_column
 from fastload.store.dataset import read_manifest

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from fastload.errors import BadImage
-from fastload.pack.sources.base import Ref, Sample
-from fastload.pack.state import Event
+from fastload.packing.sources.base import Ref, Sample
+from fastload.packing.state import Event
 from fastload.store.fields import Field
 from tests.packing import IMAGE, LABEL, SMALL_SHARDS, Listed, Streamed, file_of, image_sample, log_of, pack, pixels, samples
 

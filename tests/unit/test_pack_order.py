@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fastload.errors import BadImage
-from fastload.pack.sources.base import Sample
+from fastload.packing.sources.base import Sample
 from fastload.store.columns import MISSING_INT
 from fastload.store.dataset import Dataset, open_dataset
 from fastload.store.fields import Field

@@ -13,8 +13,8 @@ import pytest
 
 from fastload.errors import BadImage, ConfigError
 from fastload.makedata import captcha, gray
-from fastload.pack.sources import FORMATS, Sample, detect, is_stream, open_source
-from fastload.pack.sources.base import Info, Ref
+from fastload.packing.sources import FORMATS, Sample, detect, is_stream, open_source
+from fastload.packing.sources.base import Info, Ref
 from fastload.store.fields import Field
 from tests.source_contract import put_image, samples_of
 

@@ -11,9 +11,9 @@ import pytest
 
 from fastload.errors import ConfigError
 from fastload.makedata import nuscenes
-from fastload.pack.sources.numbers import rigid
-from fastload.pack.sources.nuscenes import NuScenesSource
-from fastload.pack.sources.rig import CAMERAS
+from fastload.packing.sources.numbers import rigid
+from fastload.packing.sources.nuscenes import NuScenesSource
+from fastload.packing.sources.rig import CAMERAS
 from fastload.store.fields import Field
 from tests.source_contract import outcome, put_image, samples_of
 

@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from fastload.errors import BadImage, ConfigError
-from fastload.pack.files import is_image_name
-from fastload.pack.sources.base import Json, Value
-from fastload.pack.sources.numbers import float_array, points_array
+from fastload.packing.files import is_image_name
+from fastload.packing.sources.base import Json, Value
+from fastload.packing.sources.numbers import float_array, points_array
 from fastload.store.fields import KINDS, RESERVED
 
 CLASS = "class"                                    # our word for: an int field whose classes are the texts found

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fastload.errors import BadImage, ConfigError
-from fastload.pack.files import read_bounded
-from fastload.pack.sources.base import Encoded, Pixels, Value
-from fastload.pack.sources.numbers import float_array, points_array
+from fastload.packing.files import read_bounded
+from fastload.packing.sources.base import Encoded, Pixels, Value
+from fastload.packing.sources.numbers import float_array, points_array
 from fastload.store.fields import Field
 
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"BM", b"II*\0", b"MM\0*")

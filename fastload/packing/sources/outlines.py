@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fastload.decode.header import MAX_PIXELS, MAX_SIDE
 from fastload.errors import BadImage
-from fastload.pack.sources.base import Json
+from fastload.packing.sources.base import Json
 
 MAX_CROSSINGS = 16_000_000      # rows crossed by all edges of a polygon: 500 MB of numbers
 

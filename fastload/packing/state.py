@@ -30,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastload.errors import ConfigError, StoreError
-from fastload.pack.encode_choice import EncodeChoice
-from fastload.pack.writing import writing
+from fastload.packing.encode_choice import EncodeChoice
+from fastload.packing.writing import writing
 from fastload.store import files
 from fastload.store.checksum import crc32c
 from fastload.store.manifest import Shard

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fastload.errors import BadImage, ConfigError
-from fastload.pack.files import printable_or_repr, read_bounded
-from fastload.pack.sources.base import Encoded, Info, Json, Pixels, Ref, Sample, Value
-from fastload.pack.sources.jsontext import config_errors
-from fastload.pack.sources.rig import Camera, Frame, Rig, read_index, read_tables
+from fastload.packing.files import printable_or_repr, read_bounded
+from fastload.packing.sources.base import Encoded, Info, Json, Pixels, Ref, Sample, Value
+from fastload.packing.sources.jsontext import config_errors
+from fastload.packing.sources.rig import Camera, Frame, Rig, read_index, read_tables
 from fastload.store.fields import Field
 
 

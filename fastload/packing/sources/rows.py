@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 from fastload.errors import BadImage, ConfigError
-from fastload.pack.files import open_inside, printable
-from fastload.pack.sources.base import Json
-from fastload.pack.sources.jsontext import config_errors, parse_json
+from fastload.packing.files import open_inside, printable
+from fastload.packing.sources.base import Json
+from fastload.packing.sources.jsontext import config_errors, parse_json
 
 MAX_ROW_BYTES = 16 << 20
 _DELIMITERS = ",;\t"

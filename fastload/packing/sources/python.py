@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from fastload.errors import BadImage, ConfigError
-from fastload.pack.sources.base import AnySource, Info, Ref, Sample
-from fastload.pack.sources.objects import checked, infer_field
+from fastload.packing.sources.base import AnySource, Info, Ref, Sample
+from fastload.packing.sources.objects import checked, infer_field
 from fastload.store.fields import Field
 
 FieldsGiven: TypeAlias = "Mapping[str, str] | Sequence[Field] | None"

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fastload.errors import BadImage, ConfigError
-from fastload.pack.files import printable_or_repr, read_bounded, resolve_inside
-from fastload.pack.sources.base import Encoded, Info, Json, Ref, Sample, Value
-from fastload.pack.sources.columns import CLASS, checked_kind, convert, field_name, grouped, infer_kind
-from fastload.pack.sources.rows import Place, Row, RowFile
+from fastload.packing.files import printable_or_repr, read_bounded, resolve_inside
+from fastload.packing.sources.base import Encoded, Info, Json, Ref, Sample, Value
+from fastload.packing.sources.columns import CLASS, checked_kind, convert, field_name, grouped, infer_kind
+from fastload.packing.sources.rows import Place, Row, RowFile
 from fastload.store.fields import Field
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fastload.errors import BadImage, ConfigError
-from fastload.pack.images import StoredImage, store_image
-from fastload.pack.masks import mask_array
-from fastload.pack.options import PackOptions
-from fastload.pack.sources.base import Encoded, Sample, Value
+from fastload.packing.images import StoredImage, store_image
+from fastload.packing.masks import mask_array
+from fastload.packing.options import PackOptions
+from fastload.packing.sources.base import Encoded, Sample, Value
 from fastload.store.fields import Field, image_of
 from fastload.store.record import DATA, MAX_PARTS, MAX_RECORD, PLAIN, RESTART_INDEX, Part, encode_record
 from fastload.store.values import encode_value, source_part

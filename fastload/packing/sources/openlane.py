@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastload.errors import BadImage, ConfigError
-from fastload.pack.files import Entry, printable, printable_or_repr, raw_name, read_bounded, walk
-from fastload.pack.sources.base import Encoded, Info, Json, Ref, Sample, Value, raise_if_refused, refused
-from fastload.pack.sources.jsontext import read_json_object
-from fastload.pack.sources.numbers import float_array, int_array
+from fastload.packing.files import Entry, printable, printable_or_repr, raw_name, read_bounded, walk
+from fastload.packing.sources.base import Encoded, Info, Json, Ref, Sample, Value, raise_if_refused, refused
+from fastload.packing.sources.jsontext import read_json_object
+from fastload.packing.sources.numbers import float_array, int_array
 from fastload.store.fields import Field
 
 FOLDERS = ("lane3d_1000", "lane3d_300", "annotations")

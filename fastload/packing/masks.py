@@ -11,8 +11,8 @@ from PIL import Image
 
 from fastload.decode.header import check_size
 from fastload.errors import BadImage
-from fastload.pack.images import PILLOW_ERRORS
-from fastload.pack.sources.base import Encoded, Value
+from fastload.packing.images import PILLOW_ERRORS
+from fastload.packing.sources.base import Encoded, Value
 
 _MODES = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L")     # one number a pixel; P: the palette's index is the label
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TypedDict, cast
 
 from fastload.errors import BadImage
-from fastload.pack.listing import Listing
-from fastload.pack.options import PackOptions
-from fastload.pack.samples import EncodedSample, SampleEncoder
-from fastload.pack.sources.base import Json, Ref, Sample, Source
-from fastload.pack.state import damaged
-from fastload.pack.threads import ordered_map
-from fastload.pack.writing import NewFile
+from fastload.packing.listing import Listing
+from fastload.packing.options import PackOptions
+from fastload.packing.samples import EncodedSample, SampleEncoder
+from fastload.packing.sources.base import Json, Ref, Sample, Source
+from fastload.packing.state import damaged
+from fastload.packing.threads import ordered_map
+from fastload.packing.writing import NewFile
 from fastload.store.fields import Field
 from fastload.store.record import RecordError, encode_record, parse_record
 

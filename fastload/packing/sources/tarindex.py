@@ -8,7 +8,7 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fastload.pack.files import MAX_FILE_BYTES
+from fastload.packing.files import MAX_FILE_BYTES
 
 MAX_NAME_BYTES = 64 << 10             # a long-name or pax header; tarfile itself would read gigabytes
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from fastload.errors import ConfigError
-from fastload.pack.sources.base import Ref
-from fastload.pack.state import damaged
-from fastload.pack.writing import NewFile
+from fastload.packing.sources.base import Ref
+from fastload.packing.state import damaged
+from fastload.packing.writing import NewFile
 from fastload.store import files
 from fastload.store.checksum import crc32c
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fastload.pack.options import PackOptions
-from fastload.pack.samples import EncodedSample
-from fastload.pack.state import Done, Event, PackState
+from fastload.packing.options import PackOptions
+from fastload.packing.samples import EncodedSample
+from fastload.packing.state import Done, Event, PackState
 from fastload.store.columns import MISSING_INT
 from fastload.store.fields import Field
 from fastload.store.manifest import expected_columns

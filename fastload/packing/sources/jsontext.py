@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from fastload.errors import BadImage, ConfigError
-from fastload.pack.files import read_bounded
-from fastload.pack.sources.base import Json
+from fastload.packing.files import read_bounded
+from fastload.packing.sources.base import Json
 
 MAX_ELEMENT_BYTES = 64 << 20      # one row of a streamed table
 _CHUNK_BYTES = 1 << 20

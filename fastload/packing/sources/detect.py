@@ -11,8 +11,8 @@ from pathlib import Path
 from types import ModuleType
 
 from fastload.errors import ConfigError
-from fastload.pack.sources.base import AnySource, Source, StreamSource
-from fastload.pack.sources.python import MapStyle, open_python
+from fastload.packing.sources.base import AnySource, Source, StreamSource
+from fastload.packing.sources.python import MapStyle, open_python
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Format:
         return reader(path, **options)
 
     def _module(self) -> ModuleType:
-        return importlib.import_module(f"fastload.pack.sources.{self.name}")
+        return importlib.import_module(f"fastload.packing.sources.{self.name}")
 
 
 FORMATS = {made.name: made for made in (

@@ -10,9 +10,9 @@ from typing import Any  # pyarrow has no types
 import numpy as np
 
 from fastload.errors import ConfigError
-from fastload.pack.sources.base import Json, Value
-from fastload.pack.sources.columns import field_name
-from fastload.pack.sources.objects import checked, infer_field
+from fastload.packing.sources.base import Json, Value
+from fastload.packing.sources.columns import field_name
+from fastload.packing.sources.objects import checked, infer_field
 from fastload.store.fields import Field
 
 

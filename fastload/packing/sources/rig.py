@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastload.errors import BadImage
-from fastload.pack.files import open_inside
-from fastload.pack.sources.base import Json
-from fastload.pack.sources.jsontext import JsonStream
-from fastload.pack.sources.numbers import float_array, rigid
+from fastload.packing.files import open_inside
+from fastload.packing.sources.base import Json
+from fastload.packing.sources.jsontext import JsonStream
+from fastload.packing.sources.numbers import float_array, rigid
 
 # clockwise from the front, as on the car; others come behind, sorted
 CAMERAS = ("CAM_FRONT", "CAM_FRONT_RIGHT", "CAM_BACK_RIGHT", "CAM_BACK", "CAM_BACK_LEFT", "CAM_FRONT_LEFT")

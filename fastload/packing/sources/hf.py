@@ -14,10 +14,10 @@ from types import ModuleType
 from typing import Any  # pyarrow's border: it has no types
 
 from fastload.errors import BadImage, ConfigError, MissingPart
-from fastload.pack.files import open_inside, printable, printable_or_repr, read_bounded
-from fastload.pack.sources.arrow import columns_of, row_value
-from fastload.pack.sources.base import Encoded, Info, Json, Pixels, Sample, Value
-from fastload.pack.sources.jsontext import config_errors, read_json_object
+from fastload.packing.files import open_inside, printable, printable_or_repr, read_bounded
+from fastload.packing.sources.arrow import columns_of, row_value
+from fastload.packing.sources.base import Encoded, Info, Json, Pixels, Sample, Value
+from fastload.packing.sources.jsontext import config_errors, read_json_object
 from fastload.store.fields import Field
 
 BATCH_ROWS = 32                  # of a Parquet group decoded at once: about 4 MB of photos

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fastload.pack.options import PackOptions
-from fastload.pack.run import Packer, PackProgress, PackResult
-from fastload.pack.sources import AnySource, open_source
-from fastload.pack.sources.python import MapStyle
+from fastload.packing.options import PackOptions
+from fastload.packing.run import Packer, PackProgress, PackResult
+from fastload.packing.sources import AnySource, open_source
+from fastload.packing.sources.python import MapStyle
 from fastload.store.fields import Field
 
 

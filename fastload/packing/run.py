@@ -24,15 +24,15 @@ import numpy as np
 from fastload.decode.cpus import available_cpus
 from fastload.errors import BadImage, ConfigError, StoreError
 from fastload.order.permute import Permutation
-from fastload.pack.encode_choice import SAMPLES, choose_encode, images_of
-from fastload.pack.jobs import Job, Spool, load_listed, spool
-from fastload.pack.listing import Listing, write_listing
-from fastload.pack.options import PackOptions
-from fastload.pack.publish import LOG, check_publishable, is_packed_like, publish
-from fastload.pack.shards import OpenShard
-from fastload.pack.sources.base import AnySource, Sample, Source, is_stream
-from fastload.pack.state import FOLDER, Done, Event, PackState, damaged
-from fastload.pack.threads import ordered_map
+from fastload.packing.encode_choice import SAMPLES, choose_encode, images_of
+from fastload.packing.jobs import Job, Spool, load_listed, spool
+from fastload.packing.listing import Listing, write_listing
+from fastload.packing.options import PackOptions
+from fastload.packing.publish import LOG, check_publishable, is_packed_like, publish
+from fastload.packing.shards import OpenShard
+from fastload.packing.sources.base import AnySource, Sample, Source, is_stream
+from fastload.packing.state import FOLDER, Done, Event, PackState, damaged
+from fastload.packing.threads import ordered_map
 from fastload.store import files
 from fastload.store.columns import FOLDER as COLUMNS
 from fastload.store.dataset import read_manifest

@@ -15,8 +15,8 @@ from PIL import Image
 from fastload.decode.header import JpegHeader, check_bomb, check_size, read_header
 from fastload.errors import BadImage
 from fastload.native import core
-from fastload.pack.options import PackOptions
-from fastload.pack.sources.base import Encoded, Pixels
+from fastload.packing.options import PackOptions
+from fastload.packing.sources.base import Encoded, Pixels
 from fastload.store.pixels import upright
 from fastload.store.record import JPEG, PNG, RAW
 

@@ -14,10 +14,10 @@ import numpy as np
 from fastload._version import __version__
 from fastload.errors import ConfigError
 from fastload.order.mixing import measure_mixing
-from fastload.pack.options import PackOptions
-from fastload.pack.sources.base import AnySource
-from fastload.pack.state import Done, Event, PackState
-from fastload.pack.writing import NewFile
+from fastload.packing.options import PackOptions
+from fastload.packing.sources.base import AnySource
+from fastload.packing.state import Done, Event, PackState
+from fastload.packing.writing import NewFile
 from fastload.store.columns import ColumnWriter, open_column
 from fastload.store.files import write_atomically
 from fastload.store.manifest import COLUMN_HEADER, Column, Manifest, dump, expected_columns

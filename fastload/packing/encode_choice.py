@@ -12,9 +12,9 @@ import simplejpeg
 from PIL import Image
 
 from fastload.errors import BadImage
-from fastload.pack.images import StoredImage, store_image
-from fastload.pack.options import PackOptions
-from fastload.pack.sources.base import Encoded, Pixels, Sample
+from fastload.packing.images import StoredImage, store_image
+from fastload.packing.options import PackOptions
+from fastload.packing.sources.base import Encoded, Pixels, Sample
 from fastload.store.record import JPEG, PNG
 
 SAMPLES = 64

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from fastload.errors import BadImage, ConfigError
-from fastload.pack.files import open_inside, printable, printable_or_repr, read_bounded, resolve_inside
-from fastload.pack.sources.base import Encoded, Info, Json, Ref, Sample, Value
-from fastload.pack.sources.jsontext import Element, JsonStream, config_errors, parse_json
-from fastload.pack.sources.numbers import float_array
-from fastload.pack.sources.outlines import instance_mask
+from fastload.packing.files import open_inside, printable, printable_or_repr, read_bounded, resolve_inside
+from fastload.packing.sources.base import Encoded, Info, Json, Ref, Sample, Value
+from fastload.packing.sources.jsontext import Element, JsonStream, config_errors, parse_json
+from fastload.packing.sources.numbers import float_array
+from fastload.packing.sources.outlines import instance_mask
 from fastload.store.fields import Field
 
 _PATTERNS = ("annotations/instances_*.json", "annotations/*.json", "*/_annotations.coco.json", "*.json")

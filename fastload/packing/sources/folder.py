@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fastload.errors import BadImage, ConfigError
-from fastload.pack.files import IMAGE_SUFFIXES, Entry, is_image_name, printable, raw_name, read_bounded, walk
-from fastload.pack.sources.base import Encoded, Info, Ref, Sample, Value, raise_if_refused, refused
+from fastload.packing.files import IMAGE_SUFFIXES, Entry, is_image_name, printable, raw_name, read_bounded, walk
+from fastload.packing.sources.base import Encoded, Info, Ref, Sample, Value, raise_if_refused, refused
 from fastload.store.fields import Field
 
 SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fastload.errors import BadImage, ConfigError
-from fastload.pack.files import IMAGE_SUFFIXES, open_inside, printable_or_repr, raw_name, walk
-from fastload.pack.sources.base import Encoded, Info, Json, Ref, Sample, Value, raise_if_refused, refused
-from fastload.pack.sources.columns import CLASS, checked_kind, convert, field_name
-from fastload.pack.sources.jsontext import config_errors, parse_json
-from fastload.pack.sources.numbers import parse_npy
-from fastload.pack.sources.tarindex import Member, tar_members
+from fastload.packing.files import IMAGE_SUFFIXES, open_inside, printable_or_repr, raw_name, walk
+from fastload.packing.sources.base import Encoded, Info, Json, Ref, Sample, Value, raise_if_refused, refused
+from fastload.packing.sources.columns import CLASS, checked_kind, convert, field_name
+from fastload.packing.sources.jsontext import config_errors, parse_json
+from fastload.packing.sources.numbers import parse_npy
+from fastload.packing.sources.tarindex import Member, tar_members
 from fastload.store.fields import Field
 
 INFERRED_SAMPLES = 1000
