@@ -60,7 +60,7 @@ def images_of(sample: Sample, names: Sequence[str]) -> Iterator[Pixels]:
     """All images of a sample, of list fields too."""
     for name in names:
         value = sample.values.get(name)
-        if isinstance(value, list):
+        if isinstance(value, list | tuple):
             yield from (each for each in value if isinstance(each, Encoded | np.ndarray | Image.Image))
         elif isinstance(value, Encoded | np.ndarray | Image.Image):
             yield value

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import struct
-import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +14,7 @@ from fastload.decode.header import JpegHeader, check_bomb, check_size, read_head
 from fastload.errors import BadImage
 from fastload.native import core
 from fastload.packing.options import PackOptions
+from fastload.packing.pillow import check_png, is_animated, open_image, orientation_of, pixels_of
 from fastload.packing.sources.base import Encoded, Pixels
 from fastload.store.pixels import upright
 from fastload.store.record import JPEG, PNG, RAW
@@ -23,12 +22,7 @@ from fastload.store.record import JPEG, PNG, RAW
 Array = NDArray[np.uint8]
 
 SMALL_RAW = 64 << 10         # bytes: arrays up to this are stored as pixels, larger ones as PNG
-READ_FORMATS = ("PNG", "WEBP", "BMP", "TIFF", "GIF", "JPEG", "PPM")
 SAMPLINGS = ("gray", "444", "422", "420", "440", "411")         # what every JPEG decoder reads
-
-# What Pillow raises for damaged files (fuzzed: tests/fault/test_pack_damaged_images.py); one bad file must not end a pack.
-PILLOW_ERRORS = (OSError, ValueError, SyntaxError, TypeError, LookupError, EOFError, ArithmeticError, AttributeError, RuntimeError,
-                 struct.error, zlib.error, Image.DecompressionBombError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +50,7 @@ def store_image(value: Pixels, options: PackOptions) -> StoredImage:
     if isinstance(value, np.ndarray):
         pixels, converted = _from_array(value)
     else:
-        pixels, converted = _from_pillow(value)
+        pixels, converted = pixels_of(value)
     return _from_pixels(pixels, options, converted=converted)
 
 
@@ -69,7 +63,7 @@ def _from_jpeg(data: bytes, options: PackOptions) -> StoredImage:
         return _from_unusual_jpeg(data, header, options)
     if not _has_known_sampling(header, data):
         _check_by_rewriting(data, header)
-        return _from_pixels(_from_pillow(_open(data))[0], options, converted=f"JPEG with sampling {header.subsampling} → PNG")
+        return _from_pixels(pixels_of(open_image(data))[0], options, converted=f"JPEG with sampling {header.subsampling} → PNG")
     if options.encode in ("jpeg", "raw") or _scaled_size(header, options) is not None:
         pixels = upright(_decode(data, header), header.orientation)
         sampling = header.subsampling if header.subsampling in SAMPLINGS[1:] else "444"
@@ -82,7 +76,7 @@ def _from_unusual_jpeg(data: bytes, header: JpegHeader, options: PackOptions) ->
     if header.precision != 8:
         raise BadImage(f"a JPEG of {header.precision} bits per sample ({header.precision} bit): 8 are read; convert it first")
     _decode(data, header)
-    pixels, _ = _from_pillow(_open(data))
+    pixels, _ = pixels_of(open_image(data))
     return _from_pixels(pixels, options, converted=_unusual(header, pixels.shape[2]))
 
 
@@ -120,76 +114,21 @@ def _rewritten(data: bytes, header: JpegHeader, options: PackOptions, converted:
 
 def _from_file(data: bytes, options: PackOptions) -> StoredImage:
     """PNG and the other formats: PNG stays as it is where every reader agrees on its pixels, the rest becomes PNG."""
-    image = _open(data)
+    image = open_image(data)
     if image.format == "PNG":
-        _check_png(data)
-    pixels, converted = _from_pillow(image)
+        check_png(data)
+    pixels, converted = pixels_of(image)
     if image.format == "PNG":
         depth = data[24]                # bits per sample, in IHDR: Pillow shows 16-bit colour as 8-bit RGB without a word
         if depth != 8 and not converted:
             converted = f"{depth} → 8 bit"
-        if not (converted or _orientation(image) > 1 or options.scales) and options.encode == "keep":
+        if not (converted or orientation_of(image) > 1 or options.scales) and options.encode == "keep":
             return StoredImage(PNG, data, pixels.shape[1], pixels.shape[0], pixels.shape[2])
     else:
-        converted = f"{image.format} → {'JPEG' if options.encode == 'jpeg' else 'PNG'}" + (f", {converted}" if converted else "")
+        target = "JPEG" if options.encode == "jpeg" else "PNG"
+        given_up = [f"{image.format} → {target}", converted, "first frame only" if is_animated(image) else ""]
+        converted = ", ".join(filter(None, given_up))
     return _from_pixels(pixels, options, converted=converted)
-
-
-def _check_png(data: bytes) -> None:
-    """Compares the checksums of the chunks that carry the image, which Pillow does not; raises BadImage."""
-    position = 8
-    while position + 12 <= len(data):
-        length, kind = struct.unpack_from(">I4s", data, position)
-        end = position + 8 + length
-        if kind[0] < ord("a") and zlib.crc32(memoryview(data)[position + 4:end]).to_bytes(4, "big") != data[end:end + 4]:
-            raise BadImage(f"damaged PNG: the checksum of chunk {kind.decode('latin-1')} at byte {position} is wrong")
-        if kind == b"IEND":
-            return
-        position = end + 4
-    raise BadImage("damaged PNG: the end chunk is missing: the file is cut off")
-
-
-def _open(data: bytes) -> Image.Image:
-    """Opens an image file with Pillow, looking at its size before anything is decoded."""
-    try:
-        image = Image.open(io.BytesIO(data), formats=READ_FORMATS)
-    except PILLOW_ERRORS:
-        raise BadImage(f"not an image that can be read (starts with {data[:8]!r})") from None
-    check_size(*image.size)
-    return image
-
-
-def _from_pillow(image: Image.Image) -> tuple[Array, str]:
-    """Pixels (H, W, 1 or 3) with the EXIF orientation applied, and what had to be given up for that."""
-    mode = image.mode
-    target = "L" if mode in ("1", "L", "LA", "I", "F") or mode.startswith("I;16") else "RGB"
-    converted = f"{mode} → {target}" if mode != target else "transparency left out" if "transparency" in image.info else ""
-    try:
-        image.load()
-        if mode == "I" or mode.startswith("I;16"):
-            wide = np.asarray(image)
-            if wide.min() < 0 or wide.max() > 65_535:
-                raise BadImage(f"pixel values from {wide.min()} to {wide.max()}: expected 8 or 16 bit")
-            pixels, converted = (wide.astype(np.uint32) >> 8).astype(np.uint8), "16 → 8 bit"
-        elif mode == "F":
-            raise BadImage("pixel type F: expected 8 or 16 bit")
-        else:
-            pixels = np.asarray(image.convert(target), np.uint8)
-    except BadImage:
-        raise
-    except PILLOW_ERRORS as error:
-        raise BadImage(f"damaged image: {error}") from None
-    pixels = upright(pixels.reshape(*pixels.shape[:2], -1), _orientation(image))
-    return np.ascontiguousarray(pixels), converted
-
-
-def _orientation(image: Image.Image) -> int:
-    """EXIF 1..8 of a loaded image; 1 where there is none or the EXIF data are damaged: the pixels are not."""
-    try:
-        value = image.getexif().get(0x0112)
-    except PILLOW_ERRORS:
-        return 1
-    return value if type(value) is int and 1 <= value <= 8 else 1
 
 
 def _from_array(array: NDArray[np.generic]) -> tuple[Array, str]:

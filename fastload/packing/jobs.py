@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import TypedDict, cast
 
@@ -101,3 +101,16 @@ class Spool:
     def close(self) -> None:
         """Lets go of the file."""
         os.close(self._file)
+
+
+def drained(samples: list[Sample | BadImage]) -> Iterator[Sample | BadImage]:
+    """All of them, each let go of when it is handed out."""
+    while samples:
+        yield samples.pop(0)
+
+
+def some_samples(source: Source, listing: Listing, count: int) -> Iterator[Sample]:
+    """About ``count`` samples, spread over the whole list; bad ones are left to their turn."""
+    for row in range(0, len(listing), max(1, len(listing) // count)):
+        with suppress(BadImage):
+            yield source.load(listing[row])

@@ -67,7 +67,7 @@ class Listing:
         except (OSError, ValueError) as error:          # numpy: half a number
             raise damaged(folder / LINES, str(error)) from None
         self._offsets = stored[:-1]
-        if not len(self._offsets) or int(stored[-1]) != lines_crc << 32 | crc32c(self._offsets.tobytes()):
+        if not len(self._offsets) or int(stored[-1]) != lines_crc << 32 | crc32c(memoryview(self._index)[:-8]):
             raise damaged(folder / LINES, "its checksum is wrong")
 
     @staticmethod

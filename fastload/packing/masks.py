@@ -11,7 +11,7 @@ from PIL import Image
 
 from fastload.decode.header import check_size
 from fastload.errors import BadImage
-from fastload.packing.images import PILLOW_ERRORS
+from fastload.packing.pillow import PILLOW_ERRORS, check_png
 from fastload.packing.sources.base import Encoded, Value
 
 _MODES = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L")     # one number a pixel; P: the palette's index is the label
@@ -22,9 +22,12 @@ def mask_array(value: Value) -> NDArray[np.generic]:
     if isinstance(value, Encoded):
         if value.data[:2] == b"\xff\xd8":
             raise BadImage("a mask in a JPEG: its labels are mixed at every edge; expected PNG or an array")
+        data = value.data
         try:
-            value = Image.open(io.BytesIO(value.data), formats=("PNG", "BMP", "TIFF", "GIF", "WEBP"))
+            value = Image.open(io.BytesIO(data), formats=("PNG", "BMP", "TIFF", "GIF", "WEBP"))
             check_size(*value.size)
+            if value.format == "PNG":
+                check_png(data)
             value.load()
         except BadImage:
             raise

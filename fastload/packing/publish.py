@@ -15,6 +15,7 @@ from fastload._version import __version__
 from fastload.errors import ConfigError
 from fastload.order.mixing import measure_mixing
 from fastload.packing.options import PackOptions
+from fastload.packing.result import LOG
 from fastload.packing.sources.base import AnySource
 from fastload.packing.state import Done, Event, PackState
 from fastload.packing.writing import NewFile
@@ -24,7 +25,6 @@ from fastload.store.manifest import COLUMN_HEADER, Column, Manifest, dump, expec
 from fastload.store.manifest import NAME as MANIFEST
 from fastload.store.strict_json import Json
 
-LOG = "pack-log.jsonl"
 WELL_MIXED = 0.8         # below this share of a random order's class mixture an unshuffled pack is warned about
 
 
@@ -77,7 +77,7 @@ def _write_columns(source: AnySource, dest: Path, state: PackState, done: list[D
     for name, dtype in expected_columns(tuple(source.fields)).items():
         with ColumnWriter(dest, name, dtype, width=2 if name == "_blocks" else 1) as writer:
             for number, each in enumerate(done):
-                writer.append(np.array(each.blocks, dtype) if name == "_blocks" else state.rows(number)[name])
+                writer.append(np.array(each.blocks, dtype) if name == "_blocks" else state.rows(number, [name])[name])
             written.append(writer.finish())
     return tuple(written)
 

@@ -13,10 +13,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-import warnings
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +23,14 @@ from fastload.decode.cpus import available_cpus
 from fastload.errors import BadImage, ConfigError, StoreError
 from fastload.order.permute import Permutation
 from fastload.packing.encode_choice import SAMPLES, choose_encode, images_of
-from fastload.packing.jobs import Job, Spool, load_listed, spool
+from fastload.packing.jobs import Job, Spool, drained, load_listed, some_samples, spool
 from fastload.packing.listing import Listing, write_listing
 from fastload.packing.options import PackOptions
-from fastload.packing.publish import LOG, check_publishable, is_packed_like, publish
+from fastload.packing.pillow import quiet_pillow
+from fastload.packing.publish import check_publishable, is_packed_like, publish
+from fastload.packing.result import PackProgress, PackResult
 from fastload.packing.shards import OpenShard
-from fastload.packing.sources.base import AnySource, Sample, Source, is_stream
+from fastload.packing.sources.base import AnySource, Sample, is_stream
 from fastload.packing.state import FOLDER, Done, Event, PackState, damaged
 from fastload.packing.threads import ordered_map
 from fastload.store import files
@@ -41,53 +41,9 @@ from fastload.store.manifest import SHARD_NAME
 from fastload.store.record import encode_record
 from fastload.store.shard import verify_file
 
+__all__ = ["PackProgress", "PackResult", "Packer"]
+
 _CHUNK = 4096        # positions of the packing order computed at a time
-
-
-@dataclass(slots=True)
-class PackProgress:
-    """How far a pack is; handed to ``on_progress`` after every sample."""
-
-    stage: str = "listing"          # then, where it goes on, "checking"; then "packing", "publishing"
-    done: int = 0
-    total: int | None = None
-    skipped: int = 0
-    converted: Counter[str] = field(default_factory=Counter)
-    bytes_in: int = 0
-    bytes_out: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class PackResult:
-    """What a pack did."""
-
-    dest: Path
-    n_samples: int
-    n_shards: int
-    bytes_in: int
-    bytes_out: int
-    skipped: int
-    converted: dict[str, int]
-    seconds: float
-    resumed_at: int = 0                     # source samples that an earlier, interrupted pack had dealt with
-    notes: tuple[str, ...] = ()             # what the user should know, e.g. that a sorted source was packed unshuffled
-
-    def as_json(self) -> dict[str, object]:
-        """For machines."""
-        return {**asdict(self), "dest": str(self.dest)}
-
-    def __str__(self) -> str:
-        rate = (self.n_samples + self.skipped - self.resumed_at) / max(self.seconds, 1e-9)
-        shards = f"{self.n_shards} shard{'s' * (self.n_shards != 1)}"
-        lines = [f"packed {self.n_samples} samples into {shards} in {self.seconds:.1f} s ({rate:.0f}/s): "
-                 f"{self.bytes_in / 1e6:.1f} MB in, {self.bytes_out / 1e6:.1f} MB out, in {self.dest}"]
-        if self.resumed_at:
-            lines.append(f"went on at sample {self.resumed_at} of an interrupted pack")
-        if self.converted:
-            lines.append("converted: " + ", ".join(f"{count} x {what}" for what, count in sorted(self.converted.items())))
-        if self.skipped:
-            lines.append(f"skipped {self.skipped} bad samples: see {self.dest / LOG}")
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
 class Packer:
@@ -109,7 +65,7 @@ class Packer:
         started = time.monotonic()
         is_new = not self.dest.exists()
         self._check_dest()
-        with _quiet_pillow(), PackState(self.dest) as state:
+        with quiet_pillow(), PackState(self.dest) as state:
             if (self.dest / MANIFEST).exists():
                 return self._published_before(state, started)
             state.check_plan(self._plan())
@@ -198,7 +154,7 @@ class Packer:
                 samples = iter(source)
                 head = list(itertools.islice(samples, SAMPLES if self.options.encode == "auto" else 0))
                 options = self._settle_encode(state, (each for each in head if not isinstance(each, BadImage)))
-                refs = spool(itertools.chain(head, samples), source.fields, folder, options, self.jobs)
+                refs = spool(itertools.chain(drained(head), samples), source.fields, folder, options, self.jobs)
                 write_listing(folder, opened.enter_context(contextlib.closing(refs)), self._listed)
             else:
                 self._settle_encode(state, None)
@@ -207,7 +163,7 @@ class Packer:
             write_listing(folder, source.refs(), self._listed)
         listing = self._opened_listing(folder, opened)
         begun = next(state.finished(), None) is not None
-        return load_listed(source, listing, self._settle_encode(state, None if begun else _some_samples(source, listing)))
+        return load_listed(source, listing, self._settle_encode(state, None if begun else some_samples(source, listing, SAMPLES)))
 
     def _listed(self, count: int) -> None:
         self.progress.done = count
@@ -312,21 +268,3 @@ class Packer:
             raise BadImage(f"{error.why}. More than {self.options.max_bad} samples are bad (--max-bad)", source=error.source)
         self.progress.skipped += 1
         return Event("skipped", error.source, error.why)
-
-
-@contextlib.contextmanager
-def _quiet_pillow() -> Iterator[None]:
-    """Pillow warns of large sizes and odd metadata; we look ourselves, and a warning is no reason to end a pack.
-
-    Once around all, not in each thread: filters belong to the process, and two threads would restore each other's.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"PIL\.|fastload\.pack\.")
-        yield
-
-
-def _some_samples(source: Source, listing: Listing) -> Iterator[Sample]:
-    """A few samples, spread over the whole list; bad ones are left to their turn."""
-    for row in range(0, len(listing), max(1, len(listing) // SAMPLES)):
-        with contextlib.suppress(BadImage):
-            yield source.load(listing[row])

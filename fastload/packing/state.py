@@ -20,7 +20,7 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -168,10 +168,10 @@ class PackState:
         files.write_atomically(self.folder / f"rows-{number:05}.npz", packed.getvalue())
         _write_sealed(self.folder / f"done-{number:05}.json", asdict(done))
 
-    def rows(self, number: int) -> Rows:
-        """The columns' rows of a finished shard."""
+    def rows(self, number: int, names: Iterable[str] | None = None) -> Rows:
+        """The columns' rows of a finished shard; of all columns, or of these."""
         with np.load(self.folder / f"rows-{number:05}.npz", allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
+            return {name: stored[name] for name in names or stored.files}
 
     def forget_from(self, number: int) -> None:
         """Drops the notes of shard ``number`` and of all behind it: they are packed again, perhaps otherwise."""

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from fastload.errors import BadImage
+from fastload.packing.sources.base import Encoded, Sample
 from fastload.store.dataset import Dataset, open_dataset
+from fastload.store.fields import Field
 from fastload.store.record import JPEG, PNG, RAW
 from tests.corpus import corpus_dir
 from tests.packing import IMAGE, Listed, file_of, image_sample, log_of, pack, pixels
@@ -217,6 +219,33 @@ def test_rare_jpegs_can_be_read_back(tmp_path: Path, name: str) -> None:
     dataset = open_dataset(tmp_path / "packed")
     np.testing.assert_array_equal(dataset[0]["image"], shown_by_pillow(data))
     assert (dataset.record(0).parts[0].codec == JPEG) == (not result.converted)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "TIFF"])
+def test_of_several_frames_the_first_is_taken_and_that_is_said(tmp_path: Path, kind: str) -> None:
+    out = io.BytesIO()
+    frames = [Image.fromarray(pixels(20, 20, seed=i)) for i in range(3)]
+    frames[0].save(out, kind, save_all=True, append_images=frames[1:], **({"lossless": True} if kind == "WEBP" else {}))
+    result = pack(Listed([image_sample(out.getvalue())], (IMAGE,)), tmp_path / "packed")
+    np.testing.assert_array_equal(open_dataset(tmp_path / "packed")[0]["image"], shown_by_pillow(out.getvalue()))
+    assert [why.endswith("first frame only") for why in result.converted] == [True]
+
+
+def test_a_damaged_mask_is_a_bad_sample(tmp_path: Path) -> None:
+    """One bit of a mask's file is a wrong label; Pillow would not see it."""
+    fields = (Field("mask", "mask"),)
+    whole = file_of(GRAY, "PNG")
+    given = [Sample({"mask": Encoded(data, "m.png")}, source=name) for name, data in (("bad", flipped(whole, -30)), ("good", whole))]
+    with pytest.raises(BadImage, match="bad: field 'mask': damaged PNG: the checksum of chunk IDAT"):
+        pack(Listed(given[:1], fields), tmp_path / "one")
+    assert pack(Listed(given, fields), tmp_path / "two", on_error="skip").skipped == 1
+    np.testing.assert_array_equal(open_dataset(tmp_path / "two")[0]["mask"], GRAY)
+
+
+def test_a_jpeg_mask_is_refused(tmp_path: Path) -> None:
+    sample = Sample({"mask": Encoded(file_of(GRAY), "m.jpg")}, source="bad")
+    with pytest.raises(BadImage, match="a mask in a JPEG: its labels are mixed at every edge; expected PNG or an array"):
+        pack(Listed([sample], (Field("mask", "mask"),)), tmp_path / "one")
 
 
 def test_arrays_and_pillow_images_are_stored_exactly(tmp_path: Path) -> None:
