@@ -42,6 +42,7 @@ Dtype dtype_of(const Tensor& tensor) {
 // Two items in one place would be written by two threads: each stride must reach over all that smaller ones cover.
 void check_apart(const Tensor& tensor) {
     std::vector<std::pair<int64_t, int64_t>> axes;  // stride, size
+    if (!tensor.size()) return;
     for (size_t i = 0; i < tensor.ndim(); ++i)
         if (tensor.shape(i) > 1) axes.emplace_back(std::abs(tensor.stride(i)), int64_t(tensor.shape(i)));
     std::sort(axes.begin(), axes.end());

@@ -12,6 +12,7 @@ import numpy as np
 import simplejpeg
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 
 from fastload.decode.backend import (
     STAGES,
@@ -116,14 +117,14 @@ def _decoded(request: np.void, source: memoryview, colour: str, channels: int) -
             raise BadImage(str(error)) from None
     if image.shape[2] != channels and (image.shape[2] != 1 or colour == "stored"):
         raise ConfigError(f"an image of {image.shape[2]} channels does not fit an output of {channels}")
-    return torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1).expand(channels, -1, -1)
+    return torch.from_numpy(np.array(image, order="C")).permute(2, 0, 1).expand(channels, -1, -1)
 
 
 def _raw(request: np.void, part: memoryview, colour: str, channels: int) -> NDArray[np.uint8]:
     """Raw pixels, wide numbers as bytes; a narrower number than the output has gets zeros in front."""
     height, width, n, bits = (int(request[name]) for name in ("raw_h", "raw_w", "raw_channels", "raw_bits"))
     n_bytes = n * bits // 8
-    if len(part) != height * width * n_bytes or not len(part):
+    if min(height, width, n_bytes) < 1 or len(part) != height * width * n_bytes:
         raise BadImage(f"raw image of {width}x{height}: {len(part)} bytes, expected {height * width * n_bytes}")
     if bits != 8 and request["filter"] != Filter.NEAREST:
         raise ConfigError(f"raw images of {bits} bits can be resized by 'nearest' only")
@@ -162,11 +163,24 @@ def _resized(image: torch.Tensor, height: int, width: int, how: int) -> torch.Te
         rows = (2 * torch.arange(height) + 1) * image.shape[1] // (2 * height)
         columns = (2 * torch.arange(width) + 1) * image.shape[2] // (2 * width)
         return image[:, rows][:, :, columns]
-    if how not in (Filter.ANTIALIAS, Filter.BILINEAR):
+    if how == Filter.BILINEAR:
+        across = _blended(image.float(), width, 2)
+        return _blended(across, height, 1).round().to(torch.uint8)
+    if how != Filter.ANTIALIAS:
         raise ConfigError(f"unknown filter {how}")
-    if image.shape[1:] == (height, width):
-        return image
-    return torch.nn.functional.interpolate(image.contiguous()[None], (height, width), mode="bilinear", antialias=how == Filter.ANTIALIAS)[0]
+    if 1 in (height, width, *image.shape[1:]):          # torch 2.13 fails, or gives wrong pixels, where a side is 1
+        planes = [Image.fromarray(plane.numpy()).resize((width, height), Image.Resampling.BILINEAR) for plane in image.contiguous()]
+        return torch.from_numpy(np.stack([np.asarray(plane) for plane in planes]))
+    return torch.nn.functional.interpolate(image.contiguous()[None], (height, width), mode="bilinear", antialias=True)[0]
+
+
+def _blended(image: torch.Tensor, n: int, axis: int) -> torch.Tensor:
+    """Two neighbours mixed, along one axis."""
+    size = image.shape[axis]
+    place = ((torch.arange(n) + 0.5) * (size / n) - 0.5).clamp(0, size - 1)
+    low = place.floor().long()
+    shape = [-1 if i == axis else 1 for i in range(3)]
+    return torch.lerp(image.index_select(axis, low), image.index_select(axis, (low + 1).clamp(max=size - 1)), (place - low).view(shape))
 
 
 def _check_channels(pixels: PixelFormat, channels: int) -> None:
