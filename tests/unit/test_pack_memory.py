@@ -88,7 +88,7 @@ def test_what_happened_to_finished_shards_is_not_kept_in_memory(tmp_path: Path) 
     def look(progress: Any) -> None:
         nonlocal most
         if progress.stage == "publishing" or progress.done % 16 == 0:
-            most = max(most, sum(isinstance(each, Event) for each in gc.get_objects()))
+            most = max(most, sum(type(each) is Event for each in gc.get_objects()))
 
     result = pack(Listed(mixed, (IMAGE, LABEL, Field("blob", "bytes"))), tmp_path / "packed", order="source", on_error="skip",
                   on_progress=look, **SMALL_SHARDS)
