@@ -20,5 +20,6 @@ NB_MODULE(_core, module) {
         nb::arg("data"), nb::arg("crc") = 0);
     bind_jpeg(module);
     bind_decode(module);
+    bind_record(module);
     bind_transform(module);
 }

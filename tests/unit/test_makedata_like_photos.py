@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from makedata import photo
 from numpy.typing import NDArray
 from PIL import Image
 
+from fastload.makedata import photo
 from tests import corpus
 
 SIDE = 256

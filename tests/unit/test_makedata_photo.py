@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from makedata import photo, scene, textures
 from PIL import Image
+
+from fastload.makedata import photo, scene, textures
 
 LEAST, MOST = 1.5, 5.0  # bits per pixel at quality 90
 
@@ -16,7 +17,7 @@ def draw(seed: int, width: int, height: int) -> Image.Image:
 
 @pytest.mark.parametrize(
     ("width", "height", "n_seeds"),
-    [(128, 128, 16), (160, 320, 12), (320, 160, 12), (333, 500, 8), (500, 375, 8), (640, 481, 4), (1600, 900, 2),
+    [(128, 128, 12), (160, 320, 8), (320, 160, 8), (333, 500, 6), (500, 375, 6), (640, 481, 3), (1600, 900, 2),
      (1920, 1280, 2)],
 )
 def test_bits_per_pixel_are_those_of_photographs(width: int, height: int, n_seeds: int) -> None:
@@ -31,7 +32,7 @@ def test_bits_per_pixel_are_those_of_photographs(width: int, height: int, n_seed
 
 @pytest.mark.parametrize("bpp", [2.0, 2.6, 3.4])
 def test_asked_bits_per_pixel_are_met(bpp: float) -> None:
-    for seed in range(6):
+    for seed in range(4):
         rng = np.random.default_rng(seed)
         image = photo.render(scene.random_scene(rng, 500, 375), rng, bpp=bpp)
         assert photo.bits_per_pixel(image) == pytest.approx(bpp, rel=0.12), f"{seed = }"
@@ -71,7 +72,7 @@ def test_crop_goes_round_the_tile() -> None:
 def test_pictures_have_smooth_parts_and_edges() -> None:
     """Noise of the same size would have neither: its blocks are all alike."""
     spreads = []
-    for seed in range(8):
+    for seed in range(6):
         gray = np.asarray(draw(seed, 512, 384).convert("L"), np.float32)
         blocks = gray.reshape(48, 8, 64, 8).std(axis=(1, 3)).ravel()
         low, high = np.percentile(blocks, [5, 95])

@@ -8,11 +8,12 @@ from typing import TypedDict
 
 import numpy as np
 import pytest
-from makedata import nuscenes, openlane
-from makedata.scene import material
-from makedata.street import NEAR_M, OPTICAL, Box, Camera, rotation
 from numpy.typing import NDArray
 from PIL import Image
+
+from fastload.makedata import nuscenes, openlane
+from fastload.makedata.scene import material
+from fastload.makedata.street import NEAR_M, OPTICAL, Box, Camera, rotation
 
 Array = NDArray[np.float64]
 
@@ -194,6 +195,23 @@ def test_nuscenes_mask_agrees_with_the_images(cameras: tuple[Path, list[Sample]]
         road, divider = luma_at_cells(dest, sample, 1), luma_at_cells(dest, sample, 3)
         assert min(len(road), len(divider)) > 20
         assert divider.mean() > road.mean() + 15
+
+
+def test_few_frames_are_the_beginning_of_many(tmp_path: Path, lanes: tuple[Path, list[Note]]) -> None:
+    openlane.make(tmp_path / "d", n=1, seed=8)
+    files = [path for path in (tmp_path / "d").rglob("*") if path.is_file()]
+    assert len(files) == 2
+    for path in files:
+        assert path.read_bytes() == (lanes[0] / path.relative_to(tmp_path / "d")).read_bytes()
+
+
+def test_few_samples_are_the_beginning_of_many(tmp_path: Path, cameras: tuple[Path, list[Sample]]) -> None:
+    nuscenes.make(tmp_path / "d", n=1, seed=3)
+    assert json.loads((tmp_path / "d" / "samples.json").read_text())["samples"] == cameras[1][:1]
+    files = [path for path in (tmp_path / "d").rglob("*") if path.suffix in (".jpg", ".png")]
+    assert len(files) == 7
+    for path in files:
+        assert path.read_bytes() == (cameras[0] / path.relative_to(tmp_path / "d")).read_bytes()
 
 
 def test_box_footprint_turns_left() -> None:

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from fastload.native import core
-from fastload.pack.sources.base import Encoded
+from fastload.packing.sources.base import Encoded
 from fastload.store.dataset import open_dataset, read_manifest
 from fastload.store.fields import Field
 from fastload.store.record import ARRAY, DATA, JPEG, RESTART_INDEX, SOURCE_FIELD, Part, encode_record, parse_record

@@ -1,0 +1,1 @@
+"""The DataLoader: order → plan → decode → finish, ahead of the trainer."""

@@ -1,0 +1,206 @@
+"""``fastload.DataLoader``: a torch DataLoader to everybody who asks, fed by native threads of this process."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastload.errors import ConfigError
+from fastload.loader.arguments import Ranks, batches_ahead, checked_order, checked_timeout, seed_from, thread_budget, warn_without_meaning
+from fastload.loader.backends import Backend, BackendChoice
+from fastload.loader.epochs import Epochs, OrderOptions
+from fastload.loader.faults import FaultPolicy
+from fastload.loader.iterator import Collating, LoaderIterator
+from fastload.loader.maker import BatchMaker
+from fastload.loader.ring import Ring
+from fastload.loader.samplers import RankBatches, RankSampler
+from fastload.loader.spec import load_spec
+from fastload.loader.states import check_same, check_version
+from fastload.loader.stats import LoaderStats, StatsCollector
+from fastload.loader.threads import ThreadKeeper
+from fastload.loader.transfer import make_transfer
+from fastload.loader.userorder import UserOrder
+from fastload.loader.view import Collate, LoaderDataset
+from fastload.native import warn_once_if_missing
+from fastload.order.line import WINDOW
+from fastload.plan.rows import PlanRow
+from fastload.store.dataset import Dataset, open_dataset
+
+
+class DataLoader(torch.utils.data.DataLoader[Any]):
+    """Loads a packed dataset: same arguments as torch's DataLoader, plus what is below.
+
+    ``num_workers``: decode threads, None = decided for you. ``transform``: fastload.transforms, for all images or a dict by field.
+    ``fields``: names to deliver (``id`` and ``source``, too). Datasets of image + label give ``(images, labels)``, others a dict.
+    ``shuffle``: True (blocks), "full" (true permutation) or False (source order). ``ending``: "pad" or "partial" instead of the default
+    (several ranks: pad, as DistributedSampler; one: partial). ``on_error``: "raise" or "substitute". ``exact``: never decode scaled.
+
+    >>> loader = fastload.DataLoader("data/train", batch_size=256, shuffle=True, transform=[T.RandomResizedCrop(224)])  # doctest: +SKIP
+    """
+
+    def __init__(self, dataset: str | os.PathLike[str] | Dataset, batch_size: int | None = 1,  # noqa: PLR0917 - torch's own order
+                 shuffle: bool | str | None = None, sampler: Any = None, batch_sampler: Any = None, num_workers: int | None = None,
+                 collate_fn: Callable[[Any], Any] | None = None, pin_memory: bool = False, drop_last: bool = False, timeout: float = 0,
+                 worker_init_fn: object = None, multiprocessing_context: object = None, generator: torch.Generator | None = None, *,
+                 prefetch_factor: int | None = None, transform: object = None, fields: Sequence[str] | None = None,
+                 device: str | torch.device | None = None, backend: str = "auto", seed: int | None = None, rank: int | None = None,
+                 world_size: int | None = None, ending: str | None = None, window: int = WINDOW, colour: str | None = None,
+                 ragged: str | Mapping[str, str] = "list", exact: bool = False, return_matrix: bool = False, on_error: str = "raise",
+                 max_bad: int | None = None, **torch_arguments: object) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "__class__", "torch_arguments")}
+        warn_without_meaning({"worker_init_fn": worker_init_fn, "multiprocessing_context": multiprocessing_context, **torch_arguments})
+        checked_order(batch_size, shuffle, sampler, batch_sampler, drop_last)
+        packed = _opened(dataset)
+        self._given = {**given, **torch_arguments, "dataset": packed}           # what a copy in another process is made of
+        self._ranks, self.seed = Ranks.here(rank, world_size), seed_from(seed, generator)
+        self.ahead, self.timeout_s = batches_ahead(prefetch_factor), checked_timeout(timeout)
+        spec = load_spec(packed, fields=fields, transform=transform, colour=colour, ragged=ragged, exact=exact, return_matrix=return_matrix)
+        warn_once_if_missing()
+        budget, fixed = thread_budget(num_workers, self._ranks.local_world), num_workers is not None
+        self._backend = Backend(backend, threads=ThreadKeeper.at_first(budget, fixed=fixed), budget=budget)
+        self.thread_keeper = ThreadKeeper(self._backend, fixed=fixed)
+        self.stats_collector, self._ring = StatsCollector(), Ring(self.ahead + 2)
+        self.transfer = make_transfer(device, pin_memory=pin_memory)
+        self.maker = BatchMaker(packed, spec, self._backend, seed=self.seed, ring=self._ring, stats=self.stats_collector,
+                                faults=FaultPolicy(on_error, max_bad), transfer=self.transfer)
+        self.images_per_sample = sum(each.items for each in spec.images)
+        self.collating = Collating(self.maker, collate_fn, batched=batch_size is not None or batch_sampler is not None)
+        self.order = self._user_order(sampler, batch_sampler, batch_size, drop_last) \
+            or self._epochs(batch_size or 1, shuffle, ending=_ending(ending, drop_last, self._ranks.world), window=window)
+        self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
+        self._closed = False
+        self._as_torch(collate_fn, generator, pin_memory)
+
+    def _user_order(self, sampler: Any, batch_sampler: Any, batch_size: int | None, drop_last: bool) -> UserOrder | None:
+        if sampler is None and batch_sampler is None:
+            return None
+        batches = batch_sampler if batch_sampler is not None else sampler if batch_size is None else \
+            torch.utils.data.BatchSampler(sampler, batch_size, drop_last)
+        return UserOrder(sampler if sampler is not None else batch_sampler, batches, n_samples=len(self.packed), seed=self.seed,
+                         content=self.packed.manifest.content[:16])
+
+    def _epochs(self, batch_size: int, shuffle: bool | str | None, *, ending: str, window: int) -> Epochs:
+        packed, n = self.packed, len(self.packed)
+        if type(window) is not int or window < 1:
+            raise ConfigError(f"window={window!r:.40}: expected a number of blocks, 1 or more")
+        options = OrderOptions(n_samples=n, shuffle=shuffle or False, seed=self.seed, content=packed.manifest.content[:16], window=window,
+                               block=max(1, round(n / max(1, len(packed.column("_blocks"))))))
+        return Epochs(options, batch_size=batch_size, rank=self._ranks.rank, world=self._ranks.world, ending=ending,
+                      source_order=lambda: np.argsort(packed.column("_source_index"), kind="stable"))
+
+    def _as_torch(self, collate_fn: Callable[[Any], Any] | None, generator: torch.Generator | None, pin_memory: bool) -> None:
+        """Makes this a torch DataLoader, with the parts that one could build a plain one from.
+
+        It says that it has no worker processes (``num_workers`` 0, no timeout): whoever builds a plain one gets none either.
+        """
+        given, order, view = self._given, self.order, LoaderDataset(self.maker, self.order)
+        batched = given["batch_size"] is not None or given["batch_sampler"] is not None
+        sampler = given["sampler"]
+        if sampler is None:
+            sampler = RankSampler(order) if isinstance(order, Epochs) else torch.utils.data.SequentialSampler(view)
+        collate = collate_fn or (Collate(self.maker.spec) if batched else None)
+        super().__init__(view, batch_size=1 if batched else None, sampler=sampler, collate_fn=collate, generator=generator)
+        # torch forbids changing these once it is made, but a loader is asked for what its user has given.
+        batches = given["batch_sampler"]
+        if batches is None and batched:
+            batches = RankBatches(order, sampler, given["drop_last"]) if isinstance(order, Epochs) else order.as_batches
+        self.__dict__.update(batch_size=None if given["batch_sampler"] is not None else given["batch_size"], drop_last=given["drop_last"],
+                             pin_memory=pin_memory, batch_sampler=batches)
+
+    @property
+    def packed(self) -> Dataset:
+        """The packed dataset itself."""
+        return self.maker.dataset
+
+    @property
+    def backend(self) -> BackendChoice:
+        """Which decoder runs, and why."""
+        return self._backend.choice
+
+    @property
+    def reads_blocks(self) -> bool:
+        """Samples come block by block."""
+        return isinstance(self.order, Epochs) and self.order.options.shuffle is True
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __iter__(self) -> LoaderIterator:           # type: ignore[override]
+        if self._closed:
+            raise RuntimeError("this loader was closed: make a new one")
+        iterator = LoaderIterator(self)
+        self._iterators.add(iterator)
+        return iterator
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is this epoch; without it epochs count by themselves."""
+        self.order.set_epoch(epoch)
+
+    def plan(self, sample_id: int, *, field: str | None = None, item: int = 0, epoch: int | None = None) -> PlanRow:
+        """What happens to a sample's image in an epoch (default: the coming one): print it, or ``draw`` it."""
+        plans = self.maker.spec.plans
+        name = next(iter(plans), "") if field is None else field
+        if name not in plans:
+            raise ConfigError(f"plan of field {name!r:.40}: expected one of {', '.join(plans) or 'none (no image field)'}")
+        if not 0 <= sample_id < len(self.packed):
+            raise IndexError(f"sample {sample_id} of {len(self.packed)}")
+        return self.maker.prepare(np.array([sample_id], np.int64), self.order.next_epoch if epoch is None else epoch).rows[name][item]
+
+    def stats(self) -> LoaderStats:
+        """What was delivered so far, and where the time went."""
+        return self.stats_collector.snapshot(threads=self._backend.threads, buffer_bytes=self._ring.n_bytes, bad=self.maker.faults.n_bad)
+
+    @property
+    def errors(self) -> list[Exception]:
+        """The first bad samples that were substituted, as the errors that name them."""
+        return list(self.maker.faults.errors)
+
+    def state_dict(self) -> dict[str, object]:
+        """Where the newest iteration stands, as JSON of a few hundred bytes; ``load_state_dict`` goes on there."""
+        return {**self.order.state(), "transform": self.maker.spec.describe()}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """The next iteration goes on where the state was saved, also with another world size, batch size or backend."""
+        checked = check_version(state)
+        check_same("transform", checked.get("transform"), self.maker.spec.describe())
+        self.order.load(checked)
+
+    def close(self) -> None:
+        """Ends all iterations and the decode threads; also done when the loader is dropped or Python exits."""
+        self._closed = True
+        for iterator in list(self._iterators):
+            iterator.close()
+        self._backend.close()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _again, (self._given, self.order.next_epoch)
+
+
+def _again(given: dict[str, Any], epoch: int) -> DataLoader:
+    loader = DataLoader(**given)
+    loader.order.next_epoch = epoch
+    return loader
+
+
+def _ending(ending: str | None, drop_last: bool, world: int) -> str:
+    if ending is not None and drop_last and ending != "drop":
+        raise ConfigError(f"drop_last=True and ending={ending!r:.40}: give one of the two")
+    return ending or ("drop" if drop_last else "pad" if world > 1 else "partial")
+
+
+def _opened(dataset: object) -> Dataset:
+    if isinstance(dataset, str | os.PathLike):
+        dataset = open_dataset(dataset)
+    if isinstance(dataset, LoaderDataset):
+        dataset = dataset.packed
+    if isinstance(dataset, Dataset):
+        if len(dataset) == 0:
+            raise ConfigError(f"{dataset.path}: a dataset without samples")
+        return dataset
+    raise TypeError(f"fastload.DataLoader loads packed datasets, not a {type(dataset).__name__}. Pack it once: "
+                    "fastload.pack(dataset, 'packed'), then fastload.DataLoader('packed', ...)")

@@ -1,0 +1,62 @@
+"""Memory for batches, used again when nobody holds it any more.
+
+A fresh 40 MB tensor costs the kernel 10,000 page faults; so buffers are kept. A batch stays valid as long as any tensor over its
+memory lives (a slice of it, too): torch holds the numpy array under a tensor's storage, so the array's reference count tells.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastload.loader.forks import ForkSafeLock
+
+_ALIGN = 64         # bytes: what vector stores like
+
+
+class Ring:
+    """Hands out tensors; keeps at most ``keep`` buffers that are free."""
+
+    def __init__(self, keep: int) -> None:
+        self.keep = keep
+        self._buffers: list[NDArray[np.uint8]] = []
+        self._lock = ForkSafeLock()
+
+    def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """An uninitialised tensor that nobody else uses."""
+        n_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        with self._lock:
+            buffer = self._free(n_bytes)
+            tensor = torch.from_numpy(buffer)       # holds the array from here on
+        start = -buffer.ctypes.data % _ALIGN
+        return tensor[start:start + n_bytes].view(dtype).view(shape)
+
+    @property
+    def n_bytes(self) -> int:
+        """All memory held, in use or free."""
+        with self._lock:
+            return sum(buffer.nbytes for buffer in self._buffers)
+
+    def _free(self, n_bytes: int) -> NDArray[np.uint8]:
+        size = n_bytes + _ALIGN
+        free = [place for place in range(len(self._buffers)) if sys.getrefcount(self._buffers[place]) == _ALONE]
+        # Up to twice as large will do: the short last batch of an epoch takes the memory of a full one.
+        fitting = [place for place in free if size <= self._buffers[place].nbytes <= 2 * size]
+        if fitting:
+            return self._buffers[min(fitting, key=lambda place: self._buffers[place].nbytes)]
+        for place in reversed(free[:max(0, len(free) - self.keep + 1)]):        # of sizes no longer asked for
+            del self._buffers[place]
+        self._buffers.append(np.empty(size, np.uint8))
+        return self._buffers[-1]
+
+
+def _count_when_alone() -> int:
+    """What getrefcount says of an array that only a list holds; it differs between Python versions."""
+    held = [np.empty(1, np.uint8)]
+    return min(sys.getrefcount(held[place]) for place in range(1))
+
+
+_ALONE = _count_when_alone()

@@ -1,0 +1,133 @@
+"""Labels that follow their image: boxes, points, lines, camera matrices. Pure.
+
+Coordinates are continuous, in pixels of the image as shown (COCO's convention: the left edge of the first pixel is 0, its centre 0.5).
+All arithmetic is float64, results are float32. The *area* is the part of the canvas where the image lies; the rest is padding.
+
+* **boxes** (x0, y0, x1, y1) are moved and cut to the area. Kept are those of which a positive area, and at least ``min_visible`` of the
+  whole, remains; which ones is returned, so that other arrays (classes, ids) can follow. Boxes that had no area, or hold NaN, are dropped.
+* **points** (x, y, or x, y and one more number that stays as it is) are moved, never cut and not dropped; ``visible`` says which lie in
+  the area, its edges included. A flip does not swap the meaning of points ("left eye"): use ``PlanRow.flip`` for that.
+* **matrices** that lead *to* the image (intrinsics K, projections P = K [R | t], homographies of a plane) become A M; those that start
+  *from* it become M A⁻¹, with A the plan's 3x3 matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fastload.errors import ConfigError
+from fastload.plan.rows import PlanRow, PlanRows
+
+Floats = NDArray[np.float64]
+Float32 = NDArray[np.float32]
+Kept = NDArray[np.intp]
+Flags = NDArray[np.bool_]
+
+_EDGE = 1e-6      # pixels: a corner of the image stays a corner, however its scale is rounded
+
+
+def move_boxes(boxes: ArrayLike, row: PlanRow, *, min_visible: float = 0.0) -> tuple[Float32, Kept]:
+    """(n, 4) boxes of one image → (kept, 4) boxes on the canvas, and the places of the kept ones in the input."""
+    moved, keep = _boxes(_shaped("boxes", boxes, (4,)), row.matrix, np.array(row.area, np.float64), min_visible)
+    kept = np.flatnonzero(keep)
+    return moved[kept].astype(np.float32), kept
+
+
+def move_boxes_batch(boxes: Sequence[ArrayLike], rows: PlanRows, *, min_visible: float = 0.0) -> list[tuple[Float32, Kept]]:
+    """The same for a batch, in one pass: numpy's cost per call is paid once, not once a sample."""
+    joined, counts, slots = _joined("boxes", boxes, (4,), rows)
+    moved, keep = _boxes(joined, rows.matrices[slots], rows.areas[slots], min_visible)
+    moved32, found, start = moved.astype(np.float32), [], 0
+    for count in counts:
+        kept = np.flatnonzero(keep[start:start + count])
+        found.append((moved32[start:start + count][kept], kept))
+        start += count
+    return found
+
+
+def move_points(points: ArrayLike, row: PlanRow) -> tuple[Float32, Flags]:
+    """(n, 2) or (n, 3) points of one image → the same on the canvas, and which of them are visible."""
+    moved, visible = _points(_shaped("points", points, (2, 3)), row.matrix, np.array(row.area, np.float64))
+    return moved.astype(np.float32), visible
+
+
+def move_points_batch(points: Sequence[ArrayLike], rows: PlanRows) -> list[tuple[Float32, Flags]]:
+    """The same for a batch, in one pass."""
+    joined, counts, slots = _joined("points", points, (2, 3), rows)
+    moved, visible = _points(joined, rows.matrices[slots], rows.areas[slots])
+    ends = np.cumsum(counts)[:-1]
+    return list(zip(np.split(moved.astype(np.float32), ends), np.split(visible, ends), strict=True)) if counts else []
+
+
+def move_polylines(lines: Sequence[ArrayLike], row: PlanRow) -> list[tuple[Float32, Flags]]:
+    """Each line's points, moved, and which of them are visible. Lines are neither cut nor dropped."""
+    return [move_points(line, row) for line in lines]
+
+
+def move_to_image(matrix: ArrayLike, row: PlanRow) -> Float32:
+    """A matrix (3, 3) or (3, 4), or a stack of them, that leads to the image: intrinsics, projection, homography of a plane."""
+    return (row.matrix @ _camera(matrix, (3, 4))).astype(np.float32)
+
+
+def move_from_image(matrix: ArrayLike, row: PlanRow) -> Float32:
+    """A matrix (n, 3), or a stack of them, that starts from the image: inverse intrinsics, image-to-ground homography."""
+    return (_camera(matrix, (3,)) @ np.linalg.inv(row.matrix)).astype(np.float32)
+
+
+def _boxes(boxes: Floats, matrix: Floats, area: Floats, min_visible: float) -> tuple[Floats, Flags]:
+    """``matrix`` and ``area`` are one for all boxes, or one for each."""
+    if not 0.0 <= min_visible <= 1.0:
+        raise ConfigError(f"min_visible: expected a share from 0 to 1, found {min_visible!r}")
+    x = boxes[:, 0::2] * matrix[..., 0, 0, None] + matrix[..., 0, 2, None]
+    y = boxes[:, 1::2] * matrix[..., 1, 1, None] + matrix[..., 1, 2, None]
+    corners = np.stack([x.min(axis=1), y.min(axis=1), x.max(axis=1), y.max(axis=1)], axis=1)
+    low, high = np.concatenate([area[..., :2]] * 2, axis=-1), np.concatenate([area[..., 2:]] * 2, axis=-1)
+    clipped = np.clip(corners, low, high)
+    remains = (clipped[:, 2] - clipped[:, 0]) * (clipped[:, 3] - clipped[:, 1])
+    whole = (x[:, 1] - x[:, 0]) * np.sign(matrix[..., 0, 0]) * (y[:, 1] - y[:, 0])
+    upright = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+    # A box that lies inside must survive min_visible=1: both areas come from the same rounded corners, but for the clipping.
+    return clipped, upright & (remains > 0) & (remains >= min_visible * whole * (1 - 1e-12))
+
+
+def _points(points: Floats, matrix: Floats, area: Floats) -> tuple[Floats, Flags]:
+    moved = points.copy()
+    moved[:, 0] = points[:, 0] * matrix[..., 0, 0] + matrix[..., 0, 2]
+    moved[:, 1] = points[:, 1] * matrix[..., 1, 1] + matrix[..., 1, 2]
+    xy = moved[:, :2]
+    return moved, np.all((xy >= area[..., :2] - _EDGE) & (xy <= area[..., 2:] + _EDGE), axis=1)
+
+
+def _joined(what: str, arrays: Sequence[ArrayLike], columns: tuple[int, ...], rows: PlanRows) -> tuple[Floats, list[int], NDArray[Any]]:
+    if len(arrays) != len(rows):
+        raise ConfigError(f"{what} of {len(arrays)} samples, but rows of {len(rows)}")
+    shaped = [_shaped(what, each, columns) for each in arrays]
+    widths = {each.shape[1] for each in shaped if len(each)} or {columns[0]}
+    if len(widths) > 1:
+        raise ConfigError(f"{what}: expected the same number of columns in all samples of a batch, found {sorted(widths)}")
+    width = widths.pop()
+    counts = [len(each) for each in shaped]
+    joined = np.concatenate([each if len(each) else np.empty((0, width)) for each in shaped] or [np.empty((0, width))])
+    return joined, counts, np.repeat(np.arange(len(rows)), counts)
+
+
+def _shaped(what: str, values: ArrayLike, columns: tuple[int, ...]) -> Floats:
+    array = np.asarray(values, np.float64)
+    if not array.size and array.ndim < 2:
+        array = array.reshape(0, columns[0])
+    if array.ndim != 2 or array.shape[1] not in columns:
+        raise ConfigError(f"{what}: expected (n, {' or '.join(map(str, columns))}) numbers, found {array.shape}")
+    return array
+
+
+def _camera(matrix: ArrayLike, columns: tuple[int, ...]) -> Floats:
+    array = np.asarray(matrix, np.float64)
+    rows_wrong = columns == (3, 4) and array.ndim >= 2 and array.shape[-2] != 3
+    if array.ndim < 2 or array.shape[-1] not in columns or rows_wrong:
+        expected = "(3, 3) or (3, 4)" if columns == (3, 4) else "(n, 3)"
+        raise ConfigError(f"matrix: expected {expected}, or a stack of them, found {array.shape}")
+    return array

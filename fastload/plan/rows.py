@@ -1,0 +1,136 @@
+"""What a plan says about a batch, and about one sample: integers for the decoder, a matrix for the labels. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fastload.plan.base import Step
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float64]
+
+REQUEST_NAMES = ("x", "y", "w", "h", "out_w", "out_h", "pad_left", "pad_top", "flip")
+NEAREST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRows:
+    """One row a sample. Crop (x, y, w, h), resize to (out_w, out_h), mirror where ``flip``, put at (pad_left, pad_top) of the canvas."""
+
+    ids: NDArray[np.uint64]
+    source_w: Ints               # of the image as shown: orientation applied
+    source_h: Ints
+    x: Ints
+    y: Ints
+    w: Ints
+    h: Ints
+    out_w: Ints
+    out_h: Ints
+    pad_left: Ints
+    pad_top: Ints
+    flip: NDArray[np.bool_]
+    matrices: Floats             # (n, 3, 3): source → canvas, continuous coordinates
+    parameters: NDArray[np.float32]   # (n, columns of all steps)
+    canvas_w: int                # the same for the whole batch
+    canvas_h: int
+    filter: int                  # 0 antialias, 1 bilinear, 2 nearest
+    steps: tuple[Step, ...]
+    bad: dict[int, str]          # slot → why this image cannot be used; its row is a harmless single pixel
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, slot: int) -> PlanRow:
+        """The plan of one sample."""
+        numbers = {name: int(getattr(self, name)[slot]) for name in ("source_w", "source_h", *REQUEST_NAMES[:-1])}
+        return PlanRow(sample_id=int(self.ids[slot]), flip=bool(self.flip[slot]), canvas_w=self.canvas_w, canvas_h=self.canvas_h,
+                       filter=self.filter, matrix=self.matrices[slot], colours=self._colours(slot), bad=self.bad.get(slot, ""), **numbers)
+
+    @property
+    def areas(self) -> Floats:
+        """(n, 4) x0, y0, x1, y1: where the image lies on the canvas; the rest is padding."""
+        ends = (self.pad_left, self.pad_top, self.pad_left + self.out_w, self.pad_top + self.out_h)
+        return np.stack(ends, axis=1).astype(np.float64)
+
+    def fill(self, requests: NDArray[np.void], *, mask: bool = False) -> None:
+        """Writes the integers into a structured array with these names; ``mask``: pixels are picked, never mixed."""
+        for name in REQUEST_NAMES:
+            requests[name] = getattr(self, name)
+        requests["filter"] = NEAREST if mask else self.filter
+
+    def put(self, slots: NDArray[np.intp], other: PlanRows) -> PlanRows:
+        """These rows with those of ``other`` in some slots: substitutes for bad samples."""
+        if (other.canvas_w, other.canvas_h, other.steps) != (self.canvas_w, self.canvas_h, self.steps):
+            raise ValueError(f"rows of another plan: canvas {other.canvas_w}x{other.canvas_h}, expected {self.canvas_w}x{self.canvas_h}")
+        changed: dict[str, Any] = {}
+        for each in fields(self):
+            old = getattr(self, each.name)
+            if isinstance(old, np.ndarray):
+                changed[each.name] = new = old.copy()
+                new[slots] = getattr(other, each.name)
+        places = {int(slot): place for place, slot in enumerate(slots)}
+        bad = {slot: why for slot, why in self.bad.items() if slot not in places}
+        bad |= {slot: other.bad[place] for slot, place in places.items() if place in other.bad}
+        return replace(self, bad=bad, **changed)
+
+    def _colours(self, slot: int) -> tuple[tuple[str, tuple[float, ...]], ...]:
+        values, found, start = self.parameters[slot].tolist(), [], 0
+        for step in self.steps:
+            found.append((str(step.kind), tuple(values[start:start + step.width])))
+            start += step.width
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanRow:
+    """What happens to one image: print it, or ``draw`` it."""
+
+    sample_id: int
+    source_w: int
+    source_h: int
+    x: int
+    y: int
+    w: int
+    h: int
+    out_w: int
+    out_h: int
+    pad_left: int
+    pad_top: int
+    flip: bool
+    canvas_w: int
+    canvas_h: int
+    filter: int
+    matrix: Floats
+    colours: tuple[tuple[str, tuple[float, ...]], ...]
+    bad: str
+
+    @property
+    def area(self) -> tuple[int, int, int, int]:
+        """x0, y0, x1, y1: where the image lies on the canvas; the rest is padding."""
+        return self.pad_left, self.pad_top, self.pad_left + self.out_w, self.pad_top + self.out_h
+
+    def describe(self) -> str:
+        """One line."""
+        if self.bad:
+            return f"sample {self.sample_id}: {self.bad}"
+        text = f"sample {self.sample_id}: {self.w}x{self.h} at ({self.x}, {self.y}) of {self.source_w}x{self.source_h}"
+        text += f" -> {self.out_w}x{self.out_h}"
+        if (self.out_w, self.out_h) != (self.canvas_w, self.canvas_h):
+            text += f" at ({self.pad_left}, {self.pad_top}) of {self.canvas_w}x{self.canvas_h}"
+        text += ", mirrored" * self.flip
+        return text + "".join(f", {kind} {' '.join(f'{value:.4g}' for value in values)}" for kind, values in self.colours)
+
+    def __str__(self) -> str:
+        return self.describe()
+
+    def draw(self, image: Image.Image, *, boxes: ArrayLike | None = None, points: ArrayLike | None = None) -> Image.Image:
+        """The source with its crop marked, beside the output; labels are those of the source."""
+        from fastload.plan.draw import draw_row
+        return draw_row(self, image, boxes=boxes, points=points)

@@ -1,0 +1,33 @@
+"""What can be asked for in ``transform=``: ``from fastload import transforms as T``. See docs/transforms.md.
+
+Sizes are (height, width), as in torchvision. Geometry becomes one crop, one resize and one flip while decoding; colours are changed
+on the device, in batches; all random numbers belong to the sample: the same crop whatever the batch, thread, rank or resume.
+"""
+
+from fastload.plan.base import Transform
+from fastload.plan.crops import CenterCrop, Crop, HorizontalFlip, RandomCrop
+from fastload.plan.geometric import Letterbox, RandomResizedCrop, Resize
+from fastload.plan.output import Layout, Normalize, ToDtype
+from fastload.plan.photometric import Brightness, ColorJitter, Contrast, GaussianBlur, Grayscale, Hue, RandomErasing, Saturation
+
+__all__ = [
+    "Brightness",
+    "CenterCrop",
+    "ColorJitter",
+    "Contrast",
+    "Crop",
+    "GaussianBlur",
+    "Grayscale",
+    "HorizontalFlip",
+    "Hue",
+    "Layout",
+    "Letterbox",
+    "Normalize",
+    "RandomCrop",
+    "RandomErasing",
+    "RandomResizedCrop",
+    "Resize",
+    "Saturation",
+    "ToDtype",
+    "Transform",
+]
