@@ -42,7 +42,8 @@ def strange(parts: list[Part], rng: np.random.Generator) -> list[Part]:
         if rng.random() < 0.5:
             name = str(rng.choice(list(LIMITS)))
             near = max(0, getattr(part, name) + int(rng.integers(-2, 3)))
-            changed = part._replace(**{name: min(near if rng.random() < 0.5 else int(rng.integers(LIMITS[name] + 1)), LIMITS[name])})
+            number = min(near if rng.random() < 0.5 else int(rng.integers(LIMITS[name] + 1)), LIMITS[name])
+            changed = Part(**{**part._asdict(), name: number})
         else:
             data = bytearray(part.data)
             for _ in range(int(rng.integers(0, 4))):
