@@ -203,9 +203,9 @@ class Packer:
             self._count(done.events, done.bytes_in, done.bytes_out)
             self.progress.done = done.next_position
             self._say("checking")
-        state.forget_from(len(good))
         names = {done.shard.name for done in good}
-        for path in self.dest.iterdir():            # published, but killed before that was noted; or behind a bad one
+        # Published, but killed before that was noted; or behind a bad one, whose notes are worth nothing without the file.
+        for path in self.dest.iterdir():
             if SHARD_NAME.fullmatch(path.name) and path.name not in names:
                 path.unlink()
         return good

@@ -132,8 +132,12 @@ def _moved(each: Field, value: Value, scale: Scale) -> Value:
 
 def _scaled_mask(mask: NDArray[np.generic], scale: Scale) -> NDArray[np.generic]:
     """Nearest neighbour, floor((i + 0.5) / scale), as the loader does it: labels are never mixed."""
-    height, width = mask.shape[:2]
-    rows = np.floor((np.arange(round(height * scale[1])) + 0.5) / scale[1]).astype(np.int64).clip(0, height - 1)
-    columns = np.floor((np.arange(round(width * scale[0])) + 0.5) / scale[0]).astype(np.int64).clip(0, width - 1)
+    rows, columns = (_nearest(side, max(1, round(side * by))) for side, by in zip(mask.shape, (scale[1], scale[0]), strict=True))
     scaled: NDArray[np.generic] = mask[rows[:, None], columns[None, :]]
     return scaled
+
+
+def _nearest(side: int, new_side: int) -> NDArray[np.int64]:
+    # In whole numbers: with floats the middle of a new pixel may fall on either side of an old pixel's edge.
+    nearest: NDArray[np.int64] = (2 * np.arange(new_side, dtype=np.int64) + 1) * side // (2 * new_side)
+    return nearest

@@ -173,13 +173,6 @@ class PackState:
         with np.load(self.folder / f"rows-{number:05}.npz", allow_pickle=False) as stored:
             return {name: stored[name] for name in names or stored.files}
 
-    def forget_from(self, number: int) -> None:
-        """Drops the notes of shard ``number`` and of all behind it: they are packed again, perhaps otherwise."""
-        for path in sorted(self.folder.iterdir()):
-            kind, _, digits = path.stem.partition("-")
-            if kind in ("done", "rows") and digits.isdecimal() and int(digits) >= number:
-                path.unlink()
-
     def remove(self) -> None:
         """Nothing of this folder is needed any more. The plan goes last: with it, the same command knows itself again."""
         for path in sorted(self.folder.iterdir(), key=lambda path: (path.name == "plan.json", path.name == "lock", path.name)):

@@ -158,12 +158,13 @@ def expected_pixels(data: bytes) -> NDArray[np.uint8] | None:
     """What a strict decoder sees in the original, upright; None where it finds damage. Pillow for what only Pillow reads."""
     if data[:2] == b"\xff\xd8":
         header = parse_markers(data)
-        if header.ordinary and header.subsampling not in RARE:
+        if header.subsampling not in RARE:
             try:
-                found = simplejpeg.decode_jpeg(data, colorspace="GRAY" if header.components == 1 else "RGB", strict=True)
+                found = simplejpeg.decode_jpeg(data, colorspace={1: "GRAY", 4: "CMYK"}.get(header.components, "RGB"), strict=True)
             except ValueError:
                 return None
-            return np.asarray(upright(found, header.orientation))
+            if header.ordinary:                     # for the colours of CMYK ask Pillow
+                return np.asarray(upright(found, header.orientation))
     with Image.open(io.BytesIO(data)) as image:
         image.load()
         orientation = image.getexif().get(0x0112, 1)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from fastload.errors import BadImage
-from fastload.packing.sources.base import Sample
+from fastload.order.permute import Permutation
+from fastload.pack.sources.base import Sample
 from fastload.store.columns import MISSING_INT
 from fastload.store.dataset import Dataset, open_dataset
 from fastload.store.fields import Field
@@ -125,6 +126,16 @@ def test_a_sorted_source_packed_unshuffled_is_warned_about(tmp_path: Path, order
     if warned:
         assert "sorted by label" in result.notes[0]
         assert "--order source" in str(result)
+
+
+def test_a_shuffle_that_happens_to_sort_is_no_reason_to_warn(tmp_path: Path) -> None:
+    """Four samples of two classes: some seed puts them in order."""
+    labels = [1, 0, 1, 0]
+    seed = next(s for s in range(100) if [labels[i] for i in Permutation(4, seed=s)(np.arange(4))] == [0, 0, 1, 1])
+    given = samples(4, size=8, labels=lambda i: labels[i])
+    assert pack(given, tmp_path / "shuffled", seed=seed).notes == ()
+    in_order = [given[i] for i in Permutation(4, seed=seed)(np.arange(4))]
+    assert len(pack(in_order, tmp_path / "sorted", order="source").notes) == 1
 
 
 def test_no_warning_without_classes(tmp_path: Path) -> None:

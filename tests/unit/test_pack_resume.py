@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from fastload.packing.sources.base import AnySource
 from fastload.packing.state import PackState
 from fastload.store.dataset import open_dataset
 from fastload.store.fields import Field
-from tests.packing import IMAGE, LABEL, SMALL_SHARDS, Listed, Streamed, pack, samples, tree
+from tests.packing import IMAGE, LABEL, SMALL_SHARDS, Listed, Streamed, log_of, pack, samples, tree
 
 FIELDS = (IMAGE, LABEL, Field("blob", "bytes"))
 OPTIONS: dict[str, Any] = {"on_error": "skip", "order": "source", "encode": "auto", **SMALL_SHARDS}
@@ -108,6 +109,14 @@ def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
+def shifted(path: Path) -> None:
+    """Valid in itself, but a sample would be lost."""
+    text = path.read_text()
+    changed = text.replace('"next_position": 42', '"next_position": 43').replace('"next_position": 84', '"next_position": 85')
+    assert changed != text
+    path.write_text(changed)
+
+
 def exchanged(path: Path) -> None:
     """Another pack's: right in itself."""
     shutil.copy(path.with_name("shard-00001.lmdb" if "00000" in path.name else "shard-00000.lmdb"), path)
@@ -138,6 +147,14 @@ def test_damaged_notes_are_never_believed(tmp_path: Path, whole: Whole, stopped:
         assert not name.startswith(("done", "rows", "lock"))            # those can be made again
     else:
         assert tree(dest) == whole[stream]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_changed_number_in_the_notes_is_not_believed(tmp_path: Path, whole: Whole, stopped: Stopped, number: int) -> None:
+    dest = stopped(tmp_path / "packed")
+    shifted(dest / ".pack" / f"done-{number:05}.json")
+    assert go_on(dest).resumed_at == (42 if number else 0)
+    assert tree(dest) == whole[False]
 
 
 @pytest.mark.parametrize("damage", [flip, cut, empty, Path.unlink, exchanged])
@@ -178,6 +195,8 @@ def test_a_shard_nobody_noted_does_not_stay(tmp_path: Path, stopped: Stopped) ->
     assert pack(Listed(less, FIELDS), tmp_path, **OPTIONS).n_shards == 2
     assert not (tmp_path / "shard-00002.lmdb").exists()
     assert len(open_dataset(tmp_path)) == 82
+    assert Counter(line["source"] for line in log_of(tmp_path)) == {"bad": 2, "gone": N - 84}        # also those behind the last shard
+    assert open_dataset(tmp_path).manifest.skipped == 2 + N - 84
 
 
 def test_published_but_stopped_before_the_notes_were_removed(tmp_path: Path, whole: Whole,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -65,6 +67,29 @@ def test_orientation_counts_before_scaling(tmp_path: Path) -> None:
     assert dataset[0]["image"].shape == (100, 50, 3)
     upright = np.asarray(Image.fromarray(pixels(200, 100, grain=20)).transpose(Image.Transpose.ROTATE_270).resize((50, 100)))
     assert np.abs(dataset[0]["image"].astype(int) - upright).mean() < 4
+
+
+def test_resize_means_the_shown_size(tmp_path: Path) -> None:
+    """Stored 200 x 100 and turned by EXIF it is shown as 100 x 200: the one size is a change, the other is not."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = file_of(pixels(200, 100), exif=exif)
+    _, kept = packed(tmp_path / "kept", [data])
+    _, same = packed(tmp_path / "same", [data], resize=(100, 200))
+    _, other = packed(tmp_path / "other", [data], resize=(200, 100))
+    assert other[0]["image"].shape == (100, 200, 3)
+    np.testing.assert_array_equal(same[0]["image"], kept[0]["image"])
+
+
+@pytest.mark.parametrize("size", [(30, 20), (45, 20), (20, 31), (7, 50), (61, 41)])
+def test_masks_take_the_nearest_label(tmp_path: Path, size: tuple[int, int]) -> None:
+    """The label under the middle of the new pixel, by the exact fraction; Pillow's NEAREST errs where it meets an edge."""
+    labels = np.random.default_rng(1).integers(0, 256, (20, 30), dtype=np.uint8)
+    sample = image_sample(pixels(30, 20), mask=labels)
+    pack(Listed([sample], (IMAGE, Field("mask", "mask"))), tmp_path / "packed", resize=size)
+    across, down = ([math.floor((i + Fraction(1, 2)) * old / new) for i in range(new)] for old, new in zip((30, 20), size, strict=True))
+    expected = labels[np.ix_(down, across)]
+    np.testing.assert_array_equal(open_dataset(tmp_path / "packed")[0]["mask"], expected)
 
 
 def test_jpeg_quality_decides_bytes_and_error(tmp_path: Path) -> None:
