@@ -36,7 +36,8 @@ def reference() -> Any:
 
 
 def run(backend: Any, sources: Sequence[bytes], to: tuple[int, int], /, *, pixels: PixelFormat | None = None,
-        canvas: tuple[int, int] | None = None, channels: int = 3, dtype: Any = np.uint8, output: Any = None, **request: Any) -> DecodeResult:
+        canvas: tuple[int, int] | None = None, channels: int = 3, dtype: Any = np.uint8, output: Any = None,
+        **request: Any) -> DecodeResult:
     """Decodes each source to ``to`` (width, height); keywords are columns of the requests. The output is in the result."""
     requests = new_requests(len(sources))
     requests["out_w"], requests["out_h"] = to

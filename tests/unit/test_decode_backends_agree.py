@@ -112,7 +112,7 @@ RAW: dict[str, Any] = {"codec": 1, "raw_w": 4, "raw_h": 4, "raw_channels": 3, "r
 
 
 @pytest.mark.parametrize("row", [{"raw_w": 5}, {"raw_h": 0}, {"raw_w": -4, "raw_h": -4}, {"raw_channels": 2}, {"raw_bits": 16},
-                                 {"raw_bits": 7}, {"raw_w": 2**31 - 1, "raw_h": 2**31 - 1}, {"raw_channels": 255, "raw_bits": 255}], ids=str)
+                                 {"raw_bits": 7}, {"raw_w": 2**31 - 1, "raw_h": 2**31 - 1}, {"raw_channels": 255}], ids=str)
 @pytest.mark.parametrize("backend", [native, reference])
 def test_raw_pixels_of_another_size_are_refused(backend: Any, row: dict[str, Any]) -> None:
     result = run(backend(), [bytes(48)], (4, 4), **{**RAW, **row})
