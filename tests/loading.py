@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +102,18 @@ def digest(batch: Any) -> str:
     for value in batch.values() if isinstance(batch, dict) else batch:
         found.update(value.numpy().tobytes() if isinstance(value, torch.Tensor) else repr(value).encode())
     return found.hexdigest()[:16]
+
+
+def our_threads() -> list[str]:
+    """The names of the loader's Python threads that are alive."""
+    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("fastload-"))
+
+
+def wait_until(true: Callable[[], bool], *, at_most_s: float = 20.0) -> bool:
+    """Waits for something that another thread is about to do; False when it does not happen."""
+    deadline = time.monotonic() + at_most_s
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True

@@ -62,7 +62,8 @@ class _Shelf:
 
     def put(self, item: object) -> None:
         with self.change:
-            self.ready.append(item)
+            if not self.stopped:
+                self.ready.append(item)
             self.change.notify_all()
 
     def stop(self) -> None:

@@ -70,15 +70,13 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                                 faults=FaultPolicy(on_error, max_bad), transfer=self.transfer)
         self.images_per_sample = sum(each.items for each in spec.images)
         self.collating = Collating(self.maker, collate_fn, batched=batch_size is not None or batch_sampler is not None)
-        self.order = self._user_order(sampler, batch_sampler, batch_size, drop_last) \
-            or self._epochs(batch_size or 1, shuffle, ending=_ending(ending, drop_last, self._ranks.world), window=window)
+        self.order = self._epochs(batch_size or 1, shuffle, ending=_ending(ending, drop_last, self._ranks.world), window=window) \
+            if sampler is None and batch_sampler is None else self._user_order(sampler, batch_sampler, batch_size, drop_last)
         self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
         self._closed = False
         self._as_torch(collate_fn, generator, pin_memory)
 
-    def _user_order(self, sampler: Any, batch_sampler: Any, batch_size: int | None, drop_last: bool) -> UserOrder | None:
-        if sampler is None and batch_sampler is None:
-            return None
+    def _user_order(self, sampler: Any, batch_sampler: Any, batch_size: int | None, drop_last: bool) -> UserOrder:
         batches = batch_sampler if batch_sampler is not None else sampler if batch_size is None else \
             torch.utils.data.BatchSampler(sampler, batch_size, drop_last)
         return UserOrder(sampler if sampler is not None else batch_sampler, batches, n_samples=len(self.packed), seed=self.seed,

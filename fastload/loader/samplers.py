@@ -27,8 +27,8 @@ class RankSampler:
         self._epochs = epochs
 
     def __iter__(self) -> Iterator[int]:
-        # The epoch begins here, not at the first next(): torch starts its workers in between.
-        return (index for batch in _batches(self._epochs) for index in batch)
+        for batch in _batches(self._epochs):
+            yield from batch
 
     def __len__(self) -> int:
         return self._epochs.n_samples()
@@ -62,5 +62,7 @@ class RankBatches:
 
 
 def _batches(epochs: Epochs) -> Iterator[list[int]]:
+    # At the first next(), not at iter(): torch calls iter() twice before it uses one of them.
     segment = epochs.begin()
-    return ([SampleIndex.of(number, segment.epoch) for number in ids.tolist()] for ids in epochs.batches(segment))
+    for ids in epochs.batches(segment):
+        yield [SampleIndex.of(number, segment.epoch) for number in ids.tolist()]

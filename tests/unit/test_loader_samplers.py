@@ -1,0 +1,186 @@
+"""Samplers of the user's own: torch's, weighted, distributed, lists; drawn where and when torch draws them; resumed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
+
+from fastload import transforms as T
+from fastload.errors import ConfigError
+from fastload.loader.loader import DataLoader
+from fastload.store.dataset import open_dataset
+from tests.loading import pack_photos, same_batch
+
+CROPPED = [T.RandomResizedCrop(8)]
+N = 24
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", N)
+
+
+def make(packed: Path, **options: Any) -> DataLoader:
+    return DataLoader(packed, **{"transform": CROPPED, "fields": ("image", "id"), **options})
+
+
+def ids_of(batches: Any) -> list[list[int]]:
+    return [batch["id"].tolist() for batch in batches]
+
+
+def test_a_sampler_decides_the_order_and_is_handed_back(packed: Path) -> None:
+    sampler = [5, 3, 3, 20, 1]
+    loader = make(packed, batch_size=2, sampler=sampler)
+    assert loader.sampler is sampler
+    assert len(loader) == 3
+    assert ids_of(loader) == [[5, 3], [3, 20], [1]]
+    assert ids_of(make(packed, batch_size=2, sampler=sampler, drop_last=True)) == [[5, 3], [3, 20]]
+    assert ids_of(make(packed, batch_size=3, sampler=SequentialSampler(range(7)))) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert [int(sample["id"]) for sample in make(packed, batch_size=None, sampler=sampler)] == sampler
+
+
+def test_a_batch_sampler_decides_the_batches(packed: Path) -> None:
+    batches = BatchSampler(SequentialSampler(range(N)), 5, True)
+    loader = make(packed, batch_sampler=batches)
+    assert loader.batch_sampler is batches
+    assert (loader.batch_size, loader.drop_last, len(loader)) == (None, False, 4)
+    assert ids_of(loader) == list(batches)
+    assert ids_of(make(packed, batch_sampler=[[1], [2, 2, 2], [9, 8]])) == [[1], [2, 2, 2], [9, 8]]
+
+
+def test_weighted_sampling_by_the_label_column(packed: Path) -> None:
+    """A class that is three times as likely comes three times as often, and only columns are read for the weights."""
+    labels = open_dataset(packed).column("label")
+    weights = torch.from_numpy((labels == 2) * 9.0 + (labels == 1) * 3.0)
+    sampler = WeightedRandomSampler(weights, 600, generator=torch.Generator().manual_seed(1))    # type: ignore[arg-type]
+    seen = Counter(labels[[i for batch in make(packed, batch_size=50, sampler=sampler, fields=("id",)) for i in batch["id"].tolist()]].tolist())
+    assert set(seen) == {1, 2}
+    assert 2.2 < seen[2] / seen[1] < 4.2
+
+
+def test_the_same_sampler_gives_what_plain_torch_gives(packed: Path) -> None:
+    for make_sampler in (lambda seed: RandomSampler(range(N), generator=torch.Generator().manual_seed(seed)),
+                         lambda seed: SubsetRandomSampler(range(0, N, 2), generator=torch.Generator().manual_seed(seed)),
+                         lambda seed: DistributedSampler(range(N), 3, 1, seed=seed)):      # type: ignore[arg-type]
+        expected = [ids.tolist() for ids in torch.utils.data.DataLoader(range(N), 4, sampler=make_sampler(2))]      # type: ignore[arg-type]
+        assert ids_of(make(packed, batch_size=4, sampler=make_sampler(2))) == expected
+
+
+def test_a_sampler_draws_in_the_trainer_s_thread(packed: Path) -> None:
+    """It may use torch's global random numbers, which the trainer uses as well: both get the same ones in every run."""
+
+    class Drawing:
+        def __iter__(self) -> Iterator[int]:
+            for _ in range(20):
+                yield int(torch.randint(N, ()))
+
+    def run(threads: int) -> list[Any]:
+        torch.manual_seed(4)
+        seen: list[Any] = []
+        for batch in make(packed, batch_size=2, sampler=Drawing(), num_workers=threads):
+            seen += [batch["id"].tolist(), float(torch.rand(()))]
+        return seen
+
+    assert run(1) == run(2) == run(1)
+
+
+def test_an_error_in_a_sampler_comes_behind_the_batches_it_gave(packed: Path) -> None:
+    class Breaking:
+        def __iter__(self) -> Iterator[int]:
+            yield from range(6)
+            raise LookupError("no more")
+
+    iterator = iter(make(packed, batch_size=2, sampler=Breaking()))
+    assert ids_of(next(iterator) for _ in range(3)) == [[0, 1], [2, 3], [4, 5]]
+    with pytest.raises(LookupError, match="no more"):
+        next(iterator)
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_samples_that_do_not_exist_are_named(packed: Path) -> None:
+    loader = make(packed, batch_size=2, sampler=[1, 2, N, 0])
+    iterator = iter(loader)
+    assert next(iterator)["id"].tolist() == [1, 2]
+    with pytest.raises(ConfigError, match=f"the sampler gave samples 0 to {N}: expected 0 to {N - 1}"):
+        next(iterator)
+    assert len(list(make(packed, sampler=[1]))) == 1
+
+
+def test_a_sampler_without_length(packed: Path) -> None:
+    class Endless:
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(7))
+
+    loader = make(packed, batch_size=3, sampler=Endless())
+    with pytest.raises(TypeError):
+        len(loader)
+    assert ids_of(loader) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert loader.state_dict()["epoch"] == 1
+
+
+def test_set_epoch_reaches_the_sampler_and_the_crops(packed: Path) -> None:
+    def epochs(tell: Any) -> list[Any]:
+        sampler = DistributedSampler(range(N), 2, 0, seed=3)        # type: ignore[arg-type]
+        loader = make(packed, batch_size=6, sampler=sampler)
+        found = []
+        for epoch in (4, 4, 5):
+            tell(loader, sampler)(epoch)
+            found.append(list(loader))
+        return found
+
+    by_loader = epochs(lambda loader, _: loader.set_epoch)
+    by_sampler = epochs(lambda _, sampler: sampler.set_epoch)
+    assert same_batch(by_loader[0], by_loader[1])
+    assert not same_batch(by_loader[0], by_loader[2])
+    assert same_batch(by_loader[0], by_sampler[0])
+    assert same_batch(by_loader[2], by_sampler[2])
+    assert [batch["id"].tolist() for batch in by_sampler[0]] == [batch["id"].tolist() for batch in by_sampler[1]]
+
+
+def test_crops_differ_between_epochs_though_nobody_calls_set_epoch(packed: Path) -> None:
+    loader = make(packed, batch_size=4, sampler=list(range(4)))
+    first, second = list(loader), list(loader)
+    assert same_batch(first[0]["id"], second[0]["id"])
+    assert not same_batch(first[0]["image"], second[0]["image"])
+
+
+def test_resume_at_every_step_with_a_sampler_that_repeats(packed: Path) -> None:
+    def new() -> DataLoader:
+        return make(packed, batch_size=4, sampler=DistributedSampler(range(N), 2, 1, seed=3))       # type: ignore[arg-type]
+
+    whole = new()
+    expected = [list(whole), list(whole)]
+    loader = new()
+    states = [json.dumps(loader.state_dict())]
+    for epoch in range(2):
+        loader.set_epoch(epoch)
+        for _ in loader:
+            states.append(json.dumps(loader.state_dict()))
+    for done, state in enumerate(states[:6]):
+        epoch, step = divmod(done, 3)
+        other = new()
+        other.load_state_dict(json.loads(state))
+        other.set_epoch(epoch)                  # what a trainer does at the start of the epoch it was in
+        fresh = new()
+        fresh.set_epoch(epoch)
+        assert same_batch(list(other), list(fresh)[step:])
+    assert len(expected[0]) == 3
+    assert len({tuple(json.loads(state)) for state in states}) == 1
+
+
+def test_a_state_of_another_kind_of_order_is_refused(packed: Path) -> None:
+    ours, users = make(packed, batch_size=4), make(packed, batch_size=4, sampler=[1, 2, 3])
+    with pytest.raises(ConfigError, match="sampler in the state:  'list'\n  sampler in the loader: None"):
+        ours.load_state_dict(users.state_dict())
+    with pytest.raises(ConfigError, match="loading a state of another order"):
+        users.load_state_dict(ours.state_dict())
+    users.load_state_dict(users.state_dict())
+    assert ids_of(users) == [[1, 2, 3]]
