@@ -75,7 +75,7 @@ class Manifest:
     fields: tuple[Field, ...]
     shards: tuple[Shard, ...]
     columns: tuple[Column, ...]
-    content: str                    # sha256 over all record values, in order
+    content: str                    # sha256 over the shards' sha256, as bytes, in order
     tool: str = ""
     seed: int = 0
     order: str = "shuffle"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from fastload import transforms as T  # noqa: N812  what users write
+from fastload import transforms as T
 from fastload.plan import PlanRow
 
 Pixels = NDArray[np.float32]

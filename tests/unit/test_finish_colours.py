@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance
 
-from fastload import transforms as T  # noqa: N812  what users write
+from fastload import transforms as T
 from fastload.finish import Finish, colour
 from fastload.plan import PlanRows, compile
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import fastload.finish.batch
-from fastload import transforms as T  # noqa: N812  what users write
+from fastload import transforms as T
 from fastload.errors import ConfigError
 from fastload.finish import Finish
 from fastload.plan import compile

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastload import transforms as T  # noqa: N812  what users write
+from fastload import transforms as T
 from fastload.errors import ConfigError
 from fastload.plan import PlanRow, compile, move_boxes, move_boxes_batch
 

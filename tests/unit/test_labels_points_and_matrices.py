@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fastload import transforms as T  # noqa: N812  what users write
+from fastload import transforms as T
 from fastload.errors import ConfigError
 from fastload.plan import PlanRow, compile, move_from_image, move_points, move_points_batch, move_polylines, move_to_image
 

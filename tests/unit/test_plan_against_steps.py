@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fastload import transforms as T  # noqa: N812  what users write
+from fastload import transforms as T
 from fastload.plan import compile
 from tests.corpus import photos
 from tests.unit.plan_oracle import execute, step_by_step

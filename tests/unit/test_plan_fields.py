@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fastload import transforms as T  # noqa: N812  what users write
+from fastload import transforms as T
 from fastload.errors import ConfigError
 from fastload.plan import PlanRows, compile, compile_fields
 

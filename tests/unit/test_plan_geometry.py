@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fastload import transforms as T  # noqa: N812  what users write
+from fastload import transforms as T
 from fastload.errors import ConfigError
 from fastload.plan import FieldPlan, PlanRows, compile
 from tests.unit.plan_oracle import image_sizes, transform_lists

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fastload import transforms as T  # noqa: N812  what users write
+from fastload import transforms as T
 from fastload.plan import compile, move_boxes, move_points
 from tests.unit.plan_oracle import blob, centroid, execute, fixed_transforms, step_by_step, transform_lists
 from tests.unit.test_plan_geometry import compiled

@@ -8,7 +8,7 @@ from dataclasses import FrozenInstanceError
 import numpy as np
 import pytest
 
-from fastload import transforms as T  # noqa: N812  what users write
+from fastload import transforms as T
 from fastload.errors import ConfigError
 from fastload.plan import compile
 
