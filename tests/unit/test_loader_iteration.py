@@ -73,7 +73,7 @@ def test_labels_belong_to_their_images(packed: Path) -> None:
 def test_set_epoch_repeats_an_epoch_exactly(packed: Path) -> None:
     loader = make(packed)
     first, second = list(loader), list(loader)
-    for tell in (loader.set_epoch, loader.sampler.set_epoch, loader.batch_sampler.set_epoch):      # type: ignore[attr-defined]
+    for tell in (loader.set_epoch, loader.sampler.set_epoch, loader.batch_sampler.set_epoch):      # type: ignore[attr-defined, union-attr]
         tell(1)
         assert same_batch(list(loader), second)
     loader.set_epoch(0)

@@ -128,7 +128,7 @@ def test_a_sampler_without_length(packed: Path) -> None:
 
 def test_set_epoch_reaches_the_sampler_and_the_crops(packed: Path) -> None:
     def epochs(tell: Any) -> list[Any]:
-        sampler = DistributedSampler(range(N), 2, 0, seed=3)      # type: ignore[var-annotated]
+        sampler = DistributedSampler(range(N), 2, 0, seed=3)      # type: ignore[var-annotated, arg-type]
         loader = make(packed, batch_size=6, sampler=sampler)
         found = []
         for epoch in (4, 4, 5):
