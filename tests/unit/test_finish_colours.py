@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -17,6 +18,15 @@ from fastload.plan import PlanRows, compile
 Floats = NDArray[np.float64]
 N, HEIGHT, WIDTH = 6, 21, 34
 WEIGHTS = np.array([0.2989, 0.587, 0.114])
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """On a busy machine torch's waiting threads cost more than they help: 10 s became 100."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def batch(n: int = N, channels: int = 3, seed: int = 0) -> torch.Tensor:
@@ -155,6 +165,21 @@ def test_erased_boxes_have_the_asked_area_and_ratio() -> None:
     assert 0.48 < ratio.min() < 0.52
     assert 0.97 < ratio.max() < 1.03
     assert abs(x0.mean() - (300 - (x1 - x0)).mean() / 2) < 5
+
+
+def test_what_is_erased_does_not_depend_on_whether() -> None:
+    plan = compile([T.RandomErasing(0.1, scale=(0.1, 0.2))])
+    x0, y0, x1, y1 = plan.rows(np.arange(5000), np.full((5000, 2), 100), seed=0, epoch=0).parameters.T
+    area = ((x1 - x0) * (y1 - y0))[x1 > x0] / 10_000
+    assert 400 < len(area) < 600
+    assert area.mean() == pytest.approx(0.15, abs=0.006)              # uniform: 4 sigma
+
+
+def test_a_whole_side_is_never_erased() -> None:
+    """As torchvision: the box must be smaller than the image both ways."""
+    plan = compile([T.RandomErasing(1.0, scale=(0.85, 1.0), ratio=(1.0, 1.0))])
+    boxes = plan.rows(np.arange(200), np.full((200, 2), 10), seed=0, epoch=0).parameters
+    assert set((boxes[:, 2] - boxes[:, 0]).tolist()) == {0.0, 9.0}         # 0: none of ten tries was small enough
 
 
 def test_gray_images_go_through_all_steps() -> None:

@@ -11,8 +11,9 @@ from fastload import transforms as T
 from fastload.errors import ConfigError
 from fastload.finish import Finish
 from fastload.plan import compile
-from tests.unit.test_finish_colours import HEIGHT, WIDTH, batch
+from tests.unit.test_finish_colours import HEIGHT, WIDTH, batch, one_thread
 
+__all__ = ["one_thread"]      # pytest finds it by its name
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 DTYPES = {"uint8": torch.uint8, "float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 COLOURS: list[T.Transform] = [T.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.7), T.Grayscale(0.3), T.GaussianBlur(5, p=0.5), T.RandomErasing(0.5)]

@@ -178,3 +178,12 @@ def test_a_plan_can_be_read_and_drawn() -> None:
     with pytest.raises(ValueError, match=r"image of 120x90 pixels, this one has 90x120"):
         row.draw(image.transpose(Image.Transpose.ROTATE_90))
     assert row.draw(image).size == drawn.size
+
+
+def test_the_drawn_output_is_mirrored_too() -> None:
+    image = Image.new("RGB", (40, 20))
+    image.paste((250, 250, 250), (0, 0, 20, 20))                        # the left half is bright
+    for p, left, right in ((0.0, 250, 0), (1.0, 0, 250)):
+        row = compile([T.Resize(10, 20), T.HorizontalFlip(p)]).rows([0], [[20, 40]], seed=0, epoch=0)[0]
+        output = np.asarray(row.draw(image))[:10, 48:, 0]
+        assert (output[5, 3], output[5, 16]) == (left, right)
