@@ -94,7 +94,7 @@ def _has_known_sampling(header: JpegHeader, data: bytes) -> bool:
 def _check_by_rewriting(data: bytes, header: JpegHeader) -> None:
     """A strict check for files that no strict decoder reads; raises BadImage."""
     if core() is None:
-        raise BadImage(f"a JPEG with sampling {header.subsampling}: needs the native core (see 'fastload native')")
+        raise BadImage(f"a JPEG with sampling {header.subsampling}: needs the native core (see 'fastload --version')")
     _rewritten(data, header, PackOptions())
 
 
