@@ -37,7 +37,7 @@ test-pure:                 ## an install without a compiler, and the tests that 
 
 bench: $(VENV)/.installed  ## decode speed on this machine
 	$(PIP) install -c constraints.txt -e '.[bench]'
-	$(BIN)/python benchmarks/decode.py
+	$(BIN)/python -m benchmarks.decode
 
 wheel: $(VENV)/.installed  ## a self-contained wheel in dist/, tested in an empty venv
 	sh tools/make_wheel.sh $(VENV)

@@ -20,13 +20,17 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from jobfile import write_job
-from machine import describe, quartiles, spread
-from works import Work, all_works
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))     # so that it also runs as a script
+
+from benchmarks.jobfile import write_job
+from benchmarks.machine import describe, quartiles, spread
+from benchmarks.works import Work, all_works
 from fastload.decode.backend import DecodeBatch
 from fastload.decode.native import NativeBackend
 
+Row = dict[str, float | str]
+Sample = tuple[float, float]         # seconds by the clock, seconds of processor time
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "results" / "decode_instructions.json"
 MAX_GROWTH = 0.03
@@ -52,18 +56,18 @@ def main() -> int:
     if args.json:
         source = {path.name: path.read_text() for path in (Path(__file__), Path(__file__).with_name("works.py"))}
         args.json.write_text(json.dumps({"machine": describe(*PACKAGES), "rows": rows, "source": source}, indent=1))
-    return 0 if all(row["ratio"] >= row["target"] for row in rows) else 1
+    return 0 if all(float(row["ratio"]) >= float(row["target"]) for row in rows) else 1
 
 
-def times(works: list[Work], *, threads: list[int], rounds: int) -> list[dict[str, float | str]]:
+def times(works: list[Work], *, threads: list[int], rounds: int) -> list[Row]:
     """The table of ratios: medians over the rounds, quartiles in brackets."""
     cv2.setNumThreads(1)
     print(f"\n{'work':24} threads  n x rounds   recipe img/s  fastload img/s   ratio (wall)      ratio (CPU)  target")
-    rows: list[dict[str, float | str]] = []
+    rows: list[Row] = []
     speeds: dict[tuple[str, int], list[float]] = {}
     for work in works:
         contestants = {count: (recipe(work, count), fastload(work, count)) for count in threads}
-        measured = {count: ([], []) for count in threads}
+        measured: dict[int, tuple[list[Sample], list[Sample]]] = {count: ([], []) for count in threads}
         for turn in range(rounds + 1):
             for count, pair in contestants.items():
                 for which in ((0, 1), (1, 0))[turn % 2]:
@@ -80,19 +84,20 @@ def times(works: list[Work], *, threads: list[int], rounds: int) -> list[dict[st
     return rows
 
 
-def summary(work: Work, count: int, theirs: list[tuple[float, float]], ours: list[tuple[float, float]]) -> dict[str, float | str]:
+def summary(work: Work, count: int, theirs: list[Sample], ours: list[Sample]) -> Row:
     """One row, printed: ratios are taken round by round, so that both saw the same mood of the machine."""
     wall = [a[0] / b[0] for a, b in zip(theirs, ours, strict=True)]
     cpu = [a[1] / b[1] for a, b in zip(theirs, ours, strict=True)]
     speed = [quartiles([len(work.requests) / one[0] for one in side])[1] for side in (theirs, ours)]
     low, middle, high = quartiles(wall)
-    print(f"{work.name:24} {count:7}  {len(work.requests):3} x {len(wall):3}   {speed[0]:12.0f}  {speed[1]:14.0f}   {spread(wall):16}  {spread(cpu):16} {work.target:.1f}",
-          flush=True)
-    return {"work": work.name, "threads": count, "n": len(work.requests), "rounds": len(wall), "recipe_per_s": speed[0], "fastload_per_s": speed[1],
-            "ratio": middle, "ratio_low": low, "ratio_high": high, "ratio_cpu": quartiles(cpu)[1], "target": work.target}
+    print(f"{work.name:24} {count:7}  {len(work.requests):3} x {len(wall):3}   {speed[0]:12.0f}  {speed[1]:14.0f}   "
+          f"{spread(wall):16}  {spread(cpu):16} {work.target:.1f}", flush=True)
+    return {"work": work.name, "threads": count, "n": len(work.requests), "rounds": len(wall), "recipe_per_s": speed[0],
+            "fastload_per_s": speed[1], "ratio": middle, "ratio_low": low, "ratio_high": high,
+            "ratio_cpu": quartiles(cpu)[1], "target": work.target}
 
 
-def timed(run: Callable[[], None]) -> tuple[float, float]:
+def timed(run: Callable[[], None]) -> Sample:
     """Seconds by the clock and of processor time."""
     wall, cpu = time.perf_counter(), time.process_time()
     run()
@@ -108,7 +113,11 @@ def recipe(work: Work, threads: int) -> Callable[[], None]:
         for i in range(first, len(output), threads):
             work.baseline(i, output[i])
 
-    return lambda: [None for _ in pool.map(share, range(threads))] and None
+    def run() -> None:
+        for _ in pool.map(share, range(threads)):
+            pass
+
+    return run
 
 
 def fastload(work: Work, threads: int) -> Callable[[], None]:
@@ -121,8 +130,8 @@ def fastload(work: Work, threads: int) -> Callable[[], None]:
 def instructions(*, record: bool) -> int:
     """Instructions per sample of each work; fails where one has grown by more than MAX_GROWTH over the record."""
     build = ROOT / "build" / "driver"
-    subprocess.run(["cmake", "-S", str(ROOT / "native" / "tests"), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release"], check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(["cmake", "--build", str(build)], check=True, stdout=subprocess.DEVNULL)
+    for command in (["-S", str(ROOT / "native" / "tests"), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release"], ["--build", str(build)]):
+        subprocess.run(["cmake", *command], check=True, stdout=subprocess.DEVNULL)
     recorded = json.loads(RECORD.read_text())["per_sample"] if RECORD.exists() else {}
     counts: dict[str, int] = {}
     failed = False
@@ -134,7 +143,8 @@ def instructions(*, record: bool) -> int:
             growth = count / before - 1 if before else 0.0
             grown = growth > MAX_GROWTH and not record
             failed |= grown
-            print(f"{work.name:24} {count:12,} instructions per sample" + (f"  {growth:+.1%}" if before else "") + ("  GROWN" if grown else ""))
+            print(f"{work.name:24} {count:12,} instructions per sample" + (f"  {growth:+.1%}" if before else "") +
+                  ("  GROWN" if grown else ""))
     if record:
         RECORD.parent.mkdir(exist_ok=True)
         RECORD.write_text(json.dumps({"machine": describe(*PACKAGES), "per_sample": counts}, indent=1) + "\n")
@@ -145,7 +155,8 @@ def instructions(*, record: bool) -> int:
 
 def _counted(driver: Path, folder: Path) -> int:
     """Instructions of one run over the job, by callgrind."""
-    command = ["valgrind", "--tool=callgrind", "--toggle-collect=measured", f"--callgrind-out-file={folder / 'out'}", str(driver), str(folder / "job"), "loop", "1"]
+    command = ["valgrind", "--tool=callgrind", "--toggle-collect=measured", f"--callgrind-out-file={folder / 'out'}",
+               str(driver), str(folder / "job"), "loop", "1"]
     subprocess.run(command, check=True, capture_output=True)
     for line in (folder / "out").read_text().splitlines():
         if line.startswith(("summary:", "totals:")):

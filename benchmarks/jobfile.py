@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from works import Work
+
+from benchmarks.works import Work
 
 
 def write_job(work: Work, path: Path) -> None:

@@ -1,6 +1,6 @@
 """How fast `fastload pack` is, beside a Pillow decode-and-re-encode loop and bare `jpegtran -optimize`, in one run.
 
-    python benchmarks/pack.py [--copies 10] [--rounds 3] [--json out.json]
+    python -m benchmarks.pack [--copies 10] [--rounds 3] [--json out.json]
 
 The photos of the corpus, each `copies` times under its own name; rounds are interleaved; every contender gets as many threads or
 processes as there are usable cores. Prints medians, spread and ratios, and the packer's peak anonymous memory.
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from machine import describe, photo_paths, spread
+from benchmarks.machine import describe, photo_paths, spread
 from fastload.decode.cpus import available_cpus
 
 
@@ -60,7 +60,7 @@ def run_jpegtran(folder: Path, jobs: int) -> None:
 
 def run_fastload(folder: Path, dest: Path) -> float:
     """Packs in a child; returns the child's peak anonymous memory in MB."""
-    program = ("import sys, threading, time\nfrom fastload.pack.api import pack\npeak = 0\ndone = threading.Event()\n"
+    program = ("import sys, threading, time\nfrom fastload.packing.api import pack\npeak = 0\ndone = threading.Event()\n"
                "def watch():\n    global peak\n    while not done.wait(0.01):\n"
                "        text = open('/proc/self/status').read()\n"
                "        peak = max(peak, int(text.split('RssAnon:')[1].split()[0]))\n"
@@ -113,7 +113,8 @@ def main() -> int:
         print(f"{contender:20} {n / middle:7.0f} images/s, seconds a round {spread(times)}; fastload pack is {middle / ours:.2f} x as fast")
     print(f"peak anonymous memory of fastload pack: {peak:.0f} MB")
     if options.json:
-        options.json.write_text(json.dumps({"machine": describe("pillow", "simplejpeg"), "n": n, "seconds": seconds, "peak_mb": peak}, indent=1))
+        found = {"machine": describe("pillow", "simplejpeg"), "n": n, "seconds": seconds, "peak_mb": peak}
+        options.json.write_text(json.dumps(found, indent=1))
     return 0
 
 

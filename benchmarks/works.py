@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -15,10 +13,12 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image
 
+from benchmarks.machine import corpus_photos
 from fastload.decode.backend import Codec, new_requests
 from fastload.native import core
 
 Pixels = NDArray[np.uint8]
+Index = NDArray[np.uint32]
 Baseline = Callable[[int, Pixels], None]          # decodes sample i into its slot
 
 
@@ -36,10 +36,7 @@ class Work:
 
 def photos(count: int) -> list[bytes]:
     """Ordinary photographs of the corpus, colour only, spread over it."""
-    folder = Path(os.environ.get("FASTLOAD_CORPUS", Path(__file__).resolve().parents[2] / "shared" / "corpus")) / "photos"
-    files = [path.read_bytes() for path in sorted(folder.glob("*.*"))]
-    if not files:
-        raise SystemExit(f"no photographs in {folder}; set FASTLOAD_CORPUS")
+    files = [path.read_bytes() for path in corpus_photos()]
     coloured = [data for data in files if simplejpeg.decode_jpeg_header(data)[2] != "Gray"]
     return coloured[:: max(1, len(coloured) // count)][:count]
 
@@ -50,7 +47,8 @@ def all_works(count: int, *, seed: int = 0) -> list[Work]:
     indexed = [_indexed(data) for data in stored]
     crops = [_random_crop(data, np.random.default_rng((seed, i))) for i, data in enumerate(stored)]
     large = _mosaics(stored, max(4, count // 8))
-    small = [_encoded(Image.open(io.BytesIO(data)).convert("RGB").resize((128, 128), Image.Resampling.BILINEAR)) for data in stored]
+    small = [_encoded(Image.open(io.BytesIO(data)).convert("RGB").resize((128, 128), Image.Resampling.BILINEAR))
+             for data in stored] * 6          # so short that a batch of them is over before the second thread wakes
     return [
         _crops("RRC 224, indexed", 1.8, stored, indexed, crops),
         _crops("RRC 224, no index", 1.3, stored, [(data, None, 0) for data in stored], crops),
@@ -61,7 +59,7 @@ def all_works(count: int, *, seed: int = 0) -> list[Work]:
     ]
 
 
-def _crops(name: str, target: float, stored: list[bytes], packed: list[tuple[bytes, Pixels | None, int]],
+def _crops(name: str, target: float, stored: list[bytes], packed: list[tuple[bytes, Index | None, int]],
            crops: list[tuple[int, int, int, int]]) -> Work:
     requests = new_requests(len(stored))
     sources = []
@@ -74,7 +72,8 @@ def _crops(name: str, target: float, stored: list[bytes], packed: list[tuple[byt
 
     def baseline(i: int, slot: Pixels) -> None:
         x, y, w, h = crops[i]
-        cv2.resize(simplejpeg.decode_jpeg(stored[i])[y:y + h, x:x + w], (224, 224), dst=slot, interpolation=cv2.INTER_LINEAR)
+        pixels = simplejpeg.decode_jpeg(stored[i])
+        cv2.resize(pixels[y:y + h, x:x + w], (224, 224), dst=slot, interpolation=cv2.INTER_LINEAR)
 
     return Work(name, target, sources, requests, (224, 224, 3), baseline)
 
@@ -100,10 +99,11 @@ def _raw(name: str, target: float, stored: list[bytes]) -> Work:
     requests = new_requests(len(raw))
     requests["codec"], requests["size"], requests["raw_channels"], requests["raw_bits"] = Codec.RAW, raw[0].nbytes, 3, 8
     requests["raw_w"] = requests["raw_h"] = requests["out_w"] = requests["out_h"] = 128
-    return Work(name, target, [pixels.tobytes() for pixels in raw], requests, (128, 128, 3), _whole("", 0, stored, 128, 128).baseline)
+    recipe = _whole("", 0, stored, 128, 128).baseline
+    return Work(name, target, [pixels.tobytes() for pixels in raw], requests, (128, 128, 3), recipe)
 
 
-def _indexed(data: bytes) -> tuple[bytes, Pixels | None, int]:
+def _indexed(data: bytes) -> tuple[bytes, Index | None, int]:
     module = core()
     if module is None:
         raise SystemExit("the native core is not built: nothing to measure")

@@ -42,6 +42,7 @@ Dtype dtype_of(const Tensor& tensor) {
 // Two items in one place would be written by two threads: each stride must reach over all that smaller ones cover.
 void check_apart(const Tensor& tensor) {
     std::vector<std::pair<int64_t, int64_t>> axes;  // stride, size
+    if (!tensor.size()) return;
     for (size_t i = 0; i < tensor.ndim(); ++i)
         if (tensor.shape(i) > 1) axes.emplace_back(std::abs(tensor.stride(i)), int64_t(tensor.shape(i)));
     std::sort(axes.begin(), axes.end());
@@ -124,7 +125,7 @@ public:
         spans.reserve(n);
         for (size_t i = 0; i < n; ++i) {
             views_.push_back(std::make_unique<Bytes>(nb::handle(PySequence_Fast_GET_ITEM(list, Py_ssize_t(i)))));
-            spans.push_back({views_.back()->data(), views_.back()->size()});
+            spans.push_back({views_.back()->data(), views_.back()->size(), nullptr});
         }
         batch = std::make_shared<Batch>(std::move(requests), std::move(spans), output);
     }

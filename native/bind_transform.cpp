@@ -26,7 +26,8 @@ nb::object as_array(const std::vector<uint32_t>& values) {
 
 nb::tuple rewrite(nb::handle data, int restart, bool orient, bool optimize, bool fast) {
     if (restart < -1 || restart > 65535)
-        throw nb::value_error(("restart: expected -1 (chosen by size), 0 (none) or 1 to 65535 MCUs, found " + std::to_string(restart)).c_str());
+        throw nb::value_error(
+            ("restart: expected -1 (chosen by size), 0 (none) or 1 to 65535 MCUs, found " + std::to_string(restart)).c_str());
     Bytes bytes(data);
     const RewrittenJpeg* result;
     {
@@ -73,8 +74,8 @@ void bind_transform(nb::module_& module) {
     module.attr("MAX_PIXELS") = MAX_PIXELS;
     module.attr("MAX_PIXELS_PER_BYTE") = MAX_PIXELS_PER_BYTE;
     module.attr("MAX_SCANS") = MAX_SCANS;
-    module.def("rewrite", &rewrite, nb::arg("data"), nb::kw_only(), nb::arg("restart") = -1, nb::arg("orient") = true, nb::arg("optimize") = true,
-               nb::arg("fast") = true);
+    module.def("rewrite", &rewrite, nb::arg("data"), nb::kw_only(), nb::arg("restart") = -1, nb::arg("orient") = true,
+               nb::arg("optimize") = true, nb::arg("fast") = true);
     module.def("index", &index, nb::arg("data"));
     module.def("cut", &cut, nb::arg("data"), nb::arg("index"), nb::arg("interval"), nb::arg("x"), nb::arg("y"), nb::arg("w"), nb::arg("h"),
                nb::kw_only(), nb::arg("scale") = 1);

@@ -116,7 +116,8 @@ private:
 
     // Does the marker that opens this segment stand in front of `start`?
     bool is_marker(size_t start, size_t segment) const {
-        return start >= layout_.scan_offset + 2 && start <= size_ && jpeg_[start - 2] == 0xFF && jpeg_[start - 1] == kRST0 + (segment - 1) % 8;
+        if (start < layout_.scan_offset + 2 || start > size_) return false;
+        return jpeg_[start - 2] == 0xFF && jpeg_[start - 1] == kRST0 + (segment - 1) % 8;
     }
 
     size_t offset(size_t i) const {

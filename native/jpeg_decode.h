@@ -50,11 +50,13 @@ public:
 private:
     bool fail(const char* text);
     bool within_limits(size_t size);
+    void forget_tables();
+    void drop_missing_tables();
 
     JpegErrors errors_;
     jpeg_decompress_struct decoder_;
     EntropyReader entropy_;
-    bool taken_over_ = false;
+    bool taken_over_ = false, renew_ = false;
     const uint8_t* bytes_ = nullptr;
     size_t size_ = 0;
     int left_ = 0;

@@ -36,8 +36,8 @@ unsigned run_of(uint32_t found) { return found >> 6 & 15; }
 unsigned advance_of(uint32_t found) { return found >> 10 & 127; }
 unsigned bits_of(uint32_t found) { return found & 31; }
 
-// An advance that no run can reach: 63 + 16 is the most.
-constexpr unsigned kEndOfBlock = 80;
+// An advance that no two runs can reach: from place 63 they lead to 63 + 16 + 16 at most.
+constexpr unsigned kEndOfBlock = 96;
 
 // Zigzag to row order. An end of block and runs beyond it are stored like values, as a 0 in the last place: that is 0
 // then, since it has not been reached, and a branch is saved.

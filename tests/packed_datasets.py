@@ -13,10 +13,10 @@ import lmdb
 import numpy as np
 from PIL import Image
 
-from fastload.pack.options import PackOptions
-from fastload.pack.run import Packer
-from fastload.pack.sources.base import Encoded, Info, Ref, Sample
-from fastload.pack.sources.folder import FolderSource
+from fastload.packing.options import PackOptions
+from fastload.packing.run import Packer
+from fastload.packing.sources.base import Encoded, Info, Ref, Sample
+from fastload.packing.sources.folder import FolderSource
 from fastload.store import files, manifest
 from fastload.store.columns import ColumnWriter, open_column
 from fastload.store.dataset import read_manifest
@@ -106,8 +106,10 @@ def put_value(dataset: Path, sample_id: int, value: bytes | None) -> None:
         for key, each in sorted(values.items()):
             if each is not None:
                 transaction.put(key.to_bytes(8, "big"), each)
+    with path.open("ab") as file:
+        file.write(manifest.stamp_page(shard.first, shard.records, shard.stamp))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    row = replace(shard, size=path.stat().st_size, sha256=digest)
+    row = shard._replace(size=path.stat().st_size, sha256=digest)
     write_manifest(dataset, replace(found, shards=tuple(row if each == shard else each for each in found.shards)))
 
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fastload.errors import BadImage
-from fastload.pack.options import PackOptions
-from fastload.pack.run import Packer, PackProgress, PackResult
-from fastload.pack.sources.base import AnySource, Encoded, Info, Ref, Sample
-from fastload.pack.sources.folder import FolderSource
+from fastload.packing.options import PackOptions
+from fastload.packing.run import Packer, PackProgress, PackResult
+from fastload.packing.sources.base import AnySource, Encoded, Info, Ref, Sample
+from fastload.packing.sources.folder import FolderSource
 from fastload.store.fields import Field
 
 IMAGE = Field("image", "image")

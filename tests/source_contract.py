@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from fastload.errors import BadImage
-from fastload.pack.sources.base import AnySource, Encoded, Sample, Source, is_stream
+from fastload.packing.sources.base import AnySource, Encoded, Sample, Source, is_stream
 from fastload.store.fields import Field
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fastload.cli.options import Commands, ProgressLine, byte_size, human_bytes, print_json
 
 if TYPE_CHECKING:
-    from fastload.pack.run import PackProgress
+    from fastload.packing.run import PackProgress
 
 
 def add(commands: Commands) -> None:
@@ -79,9 +79,9 @@ def _source_options(options: argparse.Namespace) -> dict[str, object]:
 
 def run(options: argparse.Namespace) -> int:
     """Packs and prints what came of it."""
-    from fastload.pack.options import PackOptions
-    from fastload.pack.run import Packer
-    from fastload.pack.sources import open_source
+    from fastload.packing.options import PackOptions
+    from fastload.packing.run import Packer
+    from fastload.packing.sources import open_source
 
     settings = PackOptions(
         encode=options.encode, quality=options.quality, max_side=options.max_side, resize=options.resize, restart=options.restart,

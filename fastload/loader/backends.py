@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,16 +28,55 @@ class BackendChoice:
         return f"{self.name}" + (f" instead of {self.asked}: {self.reason}" if self.reason else "")
 
 
-def choose_backend(asked: str, *, threads: int) -> tuple[BackendChoice, DecodeBackend[Any]]:
-    """``auto``: the native core, or the reference path where it was not built."""
-    if asked not in BACKENDS:
-        raise ConfigError(f"backend={asked!r:.40}: expected one of {', '.join(BACKENDS)}")
-    status = native_status()
-    if asked == "native" or (asked == "auto" and status):
-        from fastload.decode.native import NativeBackend
+class Backend:
+    """The decoder of one loader, with ``threads`` of at most ``budget`` threads at work. It pickles, and survives a fork."""
 
-        return BackendChoice("native", asked, ""), NativeBackend(threads=threads)
-    from fastload.decode.reference import ReferenceBackend
+    def __init__(self, asked: str, *, threads: int, budget: int) -> None:
+        if asked not in BACKENDS:
+            raise ConfigError(f"backend={asked!r:.40}: expected one of {', '.join(BACKENDS)}")
+        status = native_status()
+        name = "native" if asked == "native" or (asked == "auto" and status) else "reference"
+        self.choice = BackendChoice(name, asked, "" if name == "native" or asked == "reference" else str(status))
+        self.budget, self._pid = budget, os.getpid()
+        self._decoder = self._new(threads)
 
-    reason = "" if asked == "reference" else str(status)
-    return BackendChoice("reference", asked, reason), ReferenceBackend(threads=threads)
+    def _new(self, threads: int) -> DecodeBackend[Any]:
+        if self.choice.name == "native":
+            from fastload.decode.native import NativeBackend
+
+            return NativeBackend(threads=threads)
+        from fastload.decode.reference import ReferenceBackend
+
+        return ReferenceBackend(threads=self.budget)
+
+    @property
+    def decoder(self) -> DecodeBackend[Any]:
+        """What decodes, in this process: Python's threads do not follow into a forked child, the native ones do that by themselves."""
+        if self._pid != os.getpid() and self.choice.name != "native":
+            self._decoder, self._pid = self._new(self.budget), os.getpid()
+        return self._decoder
+
+    @property
+    def threads(self) -> int:
+        """Decode threads at work."""
+        return int(getattr(self._decoder, "threads", self.budget))
+
+    @threads.setter
+    def threads(self, n: int) -> None:
+        if self.choice.name == "native":
+            self._decoder.threads = n           # type: ignore[attr-defined]
+
+    def unfinished(self, ticket: Any) -> list[int]:
+        """Slots of a batch that have no result yet, where the decoder can tell."""
+        return [slot for slot, outcome in enumerate(getattr(ticket, "outcomes", ())) if not outcome.done()]
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._decoder.close()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _again, (self.choice.asked, self.threads, self.budget)
+
+
+def _again(asked: str, threads: int, budget: int) -> Backend:
+    return Backend(asked, threads=threads, budget=budget)

@@ -1,22 +1,24 @@
 """Which samples a rank loads, batch by batch, epoch by epoch; and the few numbers that let a run go on anywhere.
 
-The state is JSON: what is left of the epoch's line as intervals, how that was dealt out, and how many batches are done. With the
-same world and batch size the very same batches follow; with others what is left is dealt anew, nothing lost, nothing repeated.
+The state is JSON: the epoch, and how it was dealt out so far: a run of so many batches for each world size that worked on it. With
+the same world and batch size the very same batches follow; with others what is left is dealt anew, nothing lost, nothing repeated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from fastload.errors import ConfigError
+from fastload.loader.states import STATE_VERSION, check_same, whole_number
 from fastload.order.line import BlockLine, FullLine, Line, TableLine
 from fastload.order.permute import Indices
 from fastload.order.shares import Interval, Shares
 
-STATE_VERSION = 1
+Run = tuple[int, int, str, int]         # world size, batch size, ending, batches done by every rank
+_MAX_RUNS = 100                         # of one epoch: 35 bytes each, and a state shall stay below 4 kB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +41,9 @@ class OrderOptions:
         return TableLine(source_order())
 
     def as_json(self) -> dict[str, object]:
-        """For the state."""
-        return {"n_samples": self.n_samples, "shuffle": self.shuffle, "seed": self.seed, "block": self.block, "window": self.window,
-                "content": self.content}
+        """For the state. What the order does not depend on is left out."""
+        shuffled: dict[str, object] = {"block": self.block, "window": self.window} if self.shuffle is True else {}
+        return {"dataset": self.content, "n_samples": self.n_samples, "shuffle": self.shuffle, "seed": self.seed, **shuffled}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +53,18 @@ class Segment:
     epoch: int
     shares: Shares
     start: int = 0                      # batches done before
+    past: tuple[Run, ...] = ()          # how the part of the epoch before this segment was dealt
 
-    def as_json(self, done: int) -> dict[str, object]:
-        """With ``done`` batches of it delivered."""
-        return {"epoch": self.epoch, "left": [list(each) for each in self.shares.left], "world": self.shares.world,
-                "batch_size": self.shares.batch_size, "ending": self.shares.ending, "batches": done}
+    @property
+    def n_batches(self) -> int:
+        """Counted from the segment's own beginning, those done before included."""
+        return self.shares.n_batches
 
 
 class Epochs:
     """The epochs of one loader on one rank. Sampler, batch sampler, dataset and loader share it, so all agree on the epoch."""
+
+    draws_here = False                  # pure: any thread may ask
 
     def __init__(self, options: OrderOptions, *, batch_size: int, rank: int, world: int, ending: str,
                  source_order: Callable[[], Indices]) -> None:
@@ -68,116 +73,102 @@ class Epochs:
         self.options, self.batch_size, self.rank, self.world, self.ending = options, batch_size, rank, world, ending
         self._source_order = source_order
         self.next_epoch = 0
+        self.latest_epoch = 0           # of the newest iteration, for who asks the dataset itself
         self._resumed: Segment | None = None
+        self._newest: tuple[Segment, int] | None = None         # and how many of its batches were delivered
+        self._whole(0)                  # raises ConfigError for a size or an ending that makes no sense
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch, from its start; a resumed one in the middle of this very epoch stays there."""
-        if type(epoch) is not int or epoch < 0:
-            raise ConfigError(f"set_epoch({epoch!r:.40}): expected 0, 1, 2 ...")
+        self.next_epoch = whole_number("set_epoch", epoch)
         if self._resumed is not None and self._resumed.epoch != epoch:
             self._resumed = None
-        self.next_epoch = epoch
+        self._newest = None
 
     def begin(self) -> Segment:
         """What the next iteration goes through; the one after it is the next epoch."""
         segment = self.peek()
         self._resumed = None
-        self.next_epoch = segment.epoch + 1
+        self.next_epoch, self.latest_epoch = segment.epoch + 1, segment.epoch
+        self.delivered(segment, segment.start)
         return segment
 
     def peek(self) -> Segment:
         """What ``begin`` would return."""
-        if self._resumed is not None:
-            return self._resumed
-        whole: tuple[Interval, ...] = ((0, self.options.n_samples),)
-        return Segment(self.next_epoch, Shares(whole, self.world, self.batch_size, self.ending))
+        return self._resumed or self._whole(self.next_epoch)
+
+    def delivered(self, segment: Segment, done: int) -> None:
+        """The trainer has so many batches of a segment; ``state`` speaks of the segment that was told last."""
+        self._newest = (segment, done)
+
+    def ended(self, segment: Segment) -> None:
+        """The trainer has seen the end of a segment."""
+        self.delivered(segment, segment.n_batches)
 
     def batches(self, segment: Segment) -> Iterator[Indices]:
         """The ids of each batch of this rank."""
         line = self.options.line(segment.epoch, self._source_order)
-        for number in range(segment.start, segment.shares.n_batches):
+        for number in range(segment.start, segment.n_batches):
             yield np.concatenate([line.ids(*places) for places in segment.shares.batch(self.rank, number)])
 
-    def __len__(self) -> int:
-        """Batches of the next iteration."""
-        segment = self.peek()
-        return segment.shares.n_batches - segment.start
+    @property
+    def horizon(self) -> int:
+        """Samples to read ahead of the order: those that are mixed at a time."""
+        return self.options.window * self.options.block
 
-    def state(self, segment: Segment | None, done: int) -> dict[str, object]:
-        """The state after ``done`` batches of a segment (counted from the segment's own start of shares)."""
-        if segment is None or done >= segment.shares.n_batches:
-            segment, done = (self.peek(), self.peek().start) if segment is None else (self._whole(segment.epoch + 1), 0)
-        return {"version": STATE_VERSION, "order": self.options.as_json(), **segment.as_json(done)}
+    def __len__(self) -> int:
+        """Batches of a whole epoch; an iteration that was resumed has fewer."""
+        return self._whole(0).n_batches
+
+    def n_samples(self) -> int:
+        """Samples of this rank in a whole epoch."""
+        shares = self._whole(0).shares
+        return sum(stop - start for number in range(max(0, shares.n_batches - 2), shares.n_batches)
+                   for start, stop in shares.batch(self.rank, number)) + max(0, shares.n_batches - 2) * self.batch_size
+
+    def state(self) -> dict[str, object]:
+        """Where the newest iteration stands, or the next one begins."""
+        segment, done = self._newest or (self.peek(), self.peek().start)
+        if done >= segment.n_batches:
+            segment, done = self.peek(), self.peek().start
+        return {"version": STATE_VERSION, "order": self.options.as_json(), "epoch": segment.epoch,
+                "runs": [list(run) for run in (*segment.past, self._run(segment.shares, done))]}
+
+    def load(self, state: Mapping[str, object]) -> None:
+        """Goes on from a state in the next iteration; raises ConfigError where it is not a state of this order."""
+        check_same("order", state.get("order"), self.options.as_json())
+        epoch, runs = whole_number("loading a state: epoch", state.get("epoch")), _runs(state.get("runs"))
+        left: tuple[Interval, ...] = ((0, self.options.n_samples),)
+        for run in runs[:-1]:
+            left = self._saved(left, run).after(run[3])
+        saved, (*settings, done) = self._saved(left, runs[-1]), runs[-1]
+        if settings == [self.world, self.batch_size, self.ending]:
+            segment = Segment(epoch, saved, done, runs[:-1])
+        else:
+            shares = Shares(saved.after(done), self.world, self.batch_size, self.ending)
+            segment = Segment(epoch, shares, 0, runs if done else runs[:-1])
+        self._newest = None
+        self._resumed = segment if segment.start < segment.n_batches else None       # else that epoch was over
+        self.next_epoch = epoch if self._resumed is not None else epoch + 1
+
+    def _saved(self, left: tuple[Interval, ...], run: Run) -> Shares:
+        world, batch_size, ending, done = run
+        shares = Shares(left, world, batch_size, ending)
+        if not left or done > shares.n_batches:
+            raise ConfigError(f"loading a state: {done} batches done of {shares.n_batches}: it is damaged or not one of ours")
+        return shares
+
+    def _run(self, shares: Shares, done: int) -> Run:
+        return shares.world, shares.batch_size, shares.ending, done
 
     def _whole(self, epoch: int) -> Segment:
         return Segment(epoch, Shares(((0, self.options.n_samples),), self.world, self.batch_size, self.ending))
 
-    def load(self, state: dict[str, object]) -> None:
-        """Goes on from a state in the next iteration; raises ConfigError where it is not a state of this order."""
-        order, expected = state.get("order"), self.options.as_json()
-        if state.get("version") != STATE_VERSION or not isinstance(order, dict):
-            raise ConfigError(f"loading a state: version {state.get('version')!r:.40}, expected {STATE_VERSION} and an order")
-        if order != expected:
-            changed = [key for key in expected if order.get(key) != expected[key]]
-            raise ConfigError("loading a state of another order:\n"
-                              + "\n".join(f"  {key} in the state: {order.get(key)!r:.80}\n  {key} in the loader: {expected[key]!r:.80}"
-                                          for key in changed)
-                              + "\nUse the dataset and options of the saved run, or start anew")
-        try:
-            left = tuple((int(start), int(stop)) for start, stop in state["left"])         # type: ignore[attr-defined]
-            saved = Shares(left, int(str(state["world"])), int(str(state["batch_size"])), str(state["ending"]))
-            epoch, done = int(str(state["epoch"])), int(str(state["batches"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"loading a state: {error}: it is damaged or not one of ours") from None
-        if not all(0 <= start < stop <= self.options.n_samples for start, stop in left) or not 0 <= done <= saved.n_batches:
-            raise ConfigError(f"loading a state: {done} batches of {left!r:.100} do not fit {self.options.n_samples} samples")
-        now = Shares(left, self.world, self.batch_size, self.ending)
-        if now == saved:
-            self._resumed = Segment(epoch, saved, done)
-        else:
-            rest = saved.after(done)
-            self._resumed = Segment(epoch, replace(now, left=rest)) if rest else None
-        self.next_epoch = epoch if self._resumed is not None else epoch + 1
 
-
-class RankBatches:
-    """The loader's ``batch_sampler``: lists of ids for anybody who rebuilds a plain torch DataLoader out of it."""
-
-    def __init__(self, epochs: Epochs, sampler: RankSampler, drop_last: bool) -> None:
-        self._epochs = epochs
-        self.sampler, self.drop_last, self.batch_size = sampler, drop_last, epochs.batch_size
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for ids in self._epochs.batches(self._epochs.begin()):
-            yield ids.tolist()
-
-    def __len__(self) -> int:
-        return len(self._epochs)
-
-    def set_epoch(self, epoch: int) -> None:
-        """As DistributedSampler has it."""
-        self._epochs.set_epoch(epoch)
-
-
-class RankSampler:
-    """The loader's ``sampler``: this rank's ids of the epoch, one by one, as DistributedSampler gives them."""
-
-    def __init__(self, epochs: Epochs) -> None:
-        self._epochs = epochs
-
-    def __iter__(self) -> Iterator[int]:
-        for ids in self._epochs.batches(self._epochs.begin()):
-            yield from ids.tolist()
-
-    def __len__(self) -> int:
-        start, stop = self._epochs.peek().shares.share(self._epochs.rank)
-        return stop - start
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that comes next."""
-        return self._epochs.next_epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """As DistributedSampler has it: another order each epoch."""
-        self._epochs.set_epoch(epoch)
+def _runs(found: object) -> tuple[Run, ...]:
+    listed = isinstance(found, list | tuple) and all(isinstance(run, list | tuple) and len(run) == 4 for run in found)
+    if not isinstance(found, list | tuple) or not listed or not 1 <= len(found) <= _MAX_RUNS:
+        raise ConfigError(f"loading a state: runs {found!r:.60}: it is damaged or not one of ours")
+    what = "loading a state: run"
+    return tuple((whole_number(what, world, 1), whole_number(what, size, 1), str(ending), whole_number(what, done))
+                 for world, size, ending, done in found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,71 +13,104 @@ from numpy.typing import NDArray
 from fastload.errors import BadImage, ConfigError
 from fastload.loader.parts import BatchParts
 from fastload.loader.spec import ChosenField
-from fastload.plan.labels import move_boxes_batch, move_points_batch, move_polylines
+from fastload.plan.labels import move_boxes_batch, move_points_batch
 from fastload.plan.rows import PlanRows
 from fastload.store.record import RecordError
 from fastload.store.values import decode_value
 
 Values = dict[str, Any]         # what a batch holds under each name
+_MATRICES = ((3, 3), (3, 4))
+_COLUMNS = {"boxes": 4, "points": 2}
+_NUMBERS = {"int": np.int64, "float": np.float64}
 
 
-def unpacked(chosen: ChosenField, parts: BatchParts) -> list[Any]:
-    """The field's values, sample by sample; raises BadImage naming the sample."""
-    values = []
+def unpacked(chosen: ChosenField, parts: BatchParts) -> tuple[list[Any], dict[int, RecordError | BadImage]]:
+    """The field's values, sample by sample; and place → what is wrong with the one that is None."""
+    values: list[Any] = []
+    wrong: dict[int, RecordError | BadImage] = {}
     for place, own in enumerate(parts.parts(chosen.number)):
         try:
-            values.append(decode_value(chosen.field, own))
-        except RecordError as error:
-            raise BadImage(f"field {chosen.name!r}: {error}", image_id=int(parts.ids[place])) from None
-    return values
+            values.append(_complete(chosen, decode_value(chosen.field, own)))
+        except (RecordError, BadImage) as error:
+            values.append(None)
+            wrong[place] = error
+    return values, wrong
 
 
-def moved(chosen: ChosenField, values: Sequence[Any], rows: PlanRows | None, n_items: int) -> Values:
-    """The values as the plan moves them; further names for what belongs to them: ``boxes.kept``, ``points.visible``."""
-    name, kind = chosen.name, chosen.field.kind
-    if rows is None or kind not in ("boxes", "points", "matrix"):
+def _complete(chosen: ChosenField, value: Any) -> Any:
+    """A value that can be moved and stacked; what a sample lacks is nothing, where there can be nothing."""
+    kind = chosen.field.kind
+    if chosen.field.list and kind in _NUMBERS:
+        return np.array(value, _NUMBERS[kind])
+    if kind in _COLUMNS and not chosen.field.list:
+        return np.empty((0, _COLUMNS[kind]), np.float32) if value is None else value
+    if kind in _COLUMNS and not value:
+        return [np.empty((0, _COLUMNS[kind]), np.float32)] * chosen.items
+    found = value if chosen.field.list else [] if value is None else [value]
+    if kind == "matrix" and any(each.shape not in _MATRICES for each in found):
+        shapes = ", ".join(sorted({str(each.shape) for each in found}))
+        raise BadImage(f"field {chosen.name!r}: matrices of {shapes}: only (3, 3) and (3, 4) lead to an image; pack others as 'array'")
+    if chosen.field.list and chosen.items and len(found) != chosen.items:
+        raise BadImage(f"field {chosen.name!r}: {len(found)} values, expected {chosen.items}, one for each image")
+    if not found and (kind == "matrix" or (kind == "array" and chosen.ragged != "list")):
+        raise BadImage(f"field {chosen.name!r}: the sample has none, and a batch is one tensor")
+    return value
+
+
+def rows_at(rows: PlanRows, slots: NDArray[np.intp]) -> PlanRows:
+    """The rows of some slots, in this order."""
+    members: dict[str, Any] = {each.name: getattr(rows, each.name) for each in fields(rows)}
+    taken: dict[str, Any] = {name: value[slots] if isinstance(value, np.ndarray) else value for name, value in members.items()}
+    taken["bad"] = {}
+    return replace(rows, **taken)
+
+
+def moved(chosen: ChosenField, values: Sequence[Any], rows: PlanRows | None, mover: ChosenField | None) -> Values:
+    """The values as the plan moves them; further names for what belongs to them: ``boxes.kept``, ``points.visible``.
+
+    ``mover``: the image field they belong to. If it is a list (cameras), the value at each place belongs to the image at that place;
+    if it is not, all items of a list (lanes) belong to the one image.
+    """
+    name, kind, listed = chosen.name, chosen.field.kind, chosen.field.list
+    if rows is None or mover is None or kind not in ("boxes", "points", "matrix"):
         return {name: list(values)}
-    if chosen.field.list and kind == "points" and n_items == 1:            # lines of one image
-        lines = [move_polylines(each or [], rows[slot]) for slot, each in enumerate(values)]
-        return {name: [[points for points, _ in own] for own in lines], f"{name}.visible": [[flags for _, flags in own] for own in lines]}
-    flat = [each for own in values for each in own] if chosen.field.list else list(values)
-    if len(flat) != len(rows):
-        raise ConfigError(f"field {name!r} has {len(flat)} values for {len(rows)} images in a batch: one for each image is needed")
+    flat = [each for own in values for each in own] if listed else list(values)
+    counts = [len(own) for own in values] if listed else [1] * len(values)
+    own_rows = rows_at(rows, _slots(counts, mover))
     if kind == "matrix":
-        found: list[Any] = [_to_image(matrix, rows.matrices[slot]) for slot, matrix in enumerate(flat)]
-        return {name: _nested(found, n_items, chosen.field.list)}
-    width = 4 if kind == "boxes" else 2
-    flat = [np.empty((0, width), np.float32) if each is None else each for each in flat]
-    pairs: Sequence[tuple[Any, Any]] = move_boxes_batch(flat, rows) if kind == "boxes" else move_points_batch(flat, rows)
+        found = [(matrix @ each).astype(np.float32) for matrix, each in zip(own_rows.matrices, flat, strict=True)]
+        return {name: _nested(found, counts, listed)}
+    pairs: Sequence[tuple[Any, Any]] = move_boxes_batch(flat, own_rows) if kind == "boxes" else move_points_batch(flat, own_rows)
     other = "kept" if kind == "boxes" else "visible"
-    return {name: _nested([first for first, _ in pairs], n_items, chosen.field.list),
-            f"{name}.{other}": _nested([second for _, second in pairs], n_items, chosen.field.list)}
+    return {name: _nested([first for first, _ in pairs], counts, listed),
+            f"{name}.{other}": _nested([second for _, second in pairs], counts, listed)}
 
 
-def tensors(chosen: ChosenField, values: Values, ragged: str) -> Values:
+def _slots(counts: Sequence[int], mover: ChosenField) -> NDArray[np.intp]:
+    """Which image moves each value."""
+    return np.arange(sum(counts)) if mover.field.list else np.repeat(np.arange(len(counts)), counts)
+
+
+def tensors(chosen: ChosenField, values: Values, ids: NDArray[np.int64]) -> Values:
     """Lists of arrays as tensors: stacked where all samples have one shape, else a list, or padded with a mask."""
     result: Values = {}
     for name, own in values.items():
         if chosen.field.kind in ("str", "json", "bytes"):
             result[name] = own
-        elif chosen.fixed:
-            result[name] = _stacked(name, own)
-        elif ragged == "list" or chosen.field.list:
+        elif chosen.ragged == "stack":
+            result[name] = _stacked(name, own, ids)
+        elif chosen.ragged == "list" or any(isinstance(each, list) for each in own):
             result[name] = _as_tensors(own)
         else:
-            result[name], result[f"{name}.mask"] = _padded(own)
+            result[name], result[f"{name}.mask"] = _padded(name, own, ids)
     return result
 
 
-def _to_image(matrix: Any, plan_matrix: NDArray[np.float64]) -> NDArray[np.float32]:
-    if matrix is None or np.shape(matrix) not in ((3, 3), (3, 4)):
-        raise ConfigError(f"a matrix of shape {np.shape(matrix)}: only (3, 3) and (3, 4) lead to an image; pack others as 'array'")
-    result: NDArray[np.float32] = (plan_matrix @ np.asarray(matrix, np.float64)).astype(np.float32)
-    return result
-
-
-def _nested(flat: list[Any], n_items: int, is_list: bool) -> list[Any]:
-    return [flat[i:i + n_items] for i in range(0, len(flat), n_items)] if is_list else flat
+def _nested(flat: list[Any], counts: Sequence[int], is_list: bool) -> list[Any]:
+    if not is_list:
+        return flat
+    ends = np.cumsum(counts).tolist()
+    return [flat[end - count:end] for end, count in zip(ends, counts, strict=True)]
 
 
 def _as_tensors(value: Any) -> Any:
@@ -85,22 +119,29 @@ def _as_tensors(value: Any) -> Any:
     return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
 
 
-def _stacked(name: str, values: list[Any]) -> torch.Tensor:
-    try:
-        return torch.from_numpy(np.stack([np.stack(each) if isinstance(each, list) else np.asarray(each) for each in values]))
-    except (ValueError, TypeError):
-        shapes = sorted({str(np.shape(each)) for each in values})
-        raise ConfigError(f"field {name!r}: shapes {', '.join(shapes)} in one batch; the first samples of the dataset had one shape. "
-                          "Pack them as a list field, or give them one shape") from None
+def _stacked(name: str, values: list[Any], ids: NDArray[np.int64]) -> torch.Tensor:
+    arrays = [np.stack(each) if isinstance(each, list) else each for each in values]
+    other = next((place for place, each in enumerate(arrays) if (each.shape, each.dtype) != (arrays[0].shape, arrays[0].dtype)), None)
+    if other is not None:
+        raise ConfigError(f"field {name!r}: {arrays[0].dtype} of {arrays[0].shape} in sample {ids[0]}, {arrays[other].dtype} of "
+                          f"{arrays[other].shape} in sample {ids[other]}: they cannot be stacked. "
+                          f"Use ragged={{{name.partition('.')[0]!r}: 'list'}} or 'pad', or pack them in one shape")
+    return torch.from_numpy(np.stack(arrays))
 
 
-def _padded(values: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+def _padded(name: str, values: list[Any], ids: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
     """(n, longest, ...) with zeros behind, and (n, longest): True where there is a value."""
-    arrays = [np.atleast_1d(np.asarray(each)) for each in values]
-    longest = max(len(each) for each in arrays)
-    inner = next((each.shape[1:] for each in arrays if len(each)), arrays[0].shape[1:])
-    result, mask = np.zeros((len(arrays), longest, *inner), arrays[0].dtype), np.zeros((len(arrays), longest), np.bool_)
-    for place, each in enumerate(arrays):
-        result[place, :len(each)] = each.reshape(len(each), *inner) if len(each) else 0
+    values = [np.atleast_1d(each) for each in values]
+    longest = max(len(each) for each in values)
+    filled = [place for place, each in enumerate(values) if len(each)]
+    inner, dtype = (values[filled[0] if filled else 0].shape[1:], values[filled[0] if filled else 0].dtype)
+    result, mask = np.zeros((len(values), longest, *inner), dtype), np.zeros((len(values), longest), np.bool_)
+    for place in filled:
+        each = values[place]
+        if each.shape[1:] != inner or each.dtype != dtype:
+            first = filled[0]
+            raise ConfigError(f"field {name!r}: {each.dtype} of {each.shape} in sample {ids[place]}, {dtype} of {values[first].shape} in "
+                              f"sample {ids[first]}: only the first axis can be padded; use ragged={{{name.partition('.')[0]!r}: 'list'}}")
+        result[place, :len(each)] = each
         mask[place, :len(each)] = True
     return torch.from_numpy(result), torch.from_numpy(mask)

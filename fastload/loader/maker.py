@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,36 +14,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastload.decode.backend import DecodeBackend, DecodeBatch, PixelFormat, Status
+from fastload.decode.backend import STAGES, Status
 from fastload.errors import BadImage, ConfigError, FastloadError
-from fastload.finish import Finish
-from fastload.loader.faults import FaultPolicy
-from fastload.loader.labels import Values, moved, tensors, unpacked
-from fastload.loader.parts import BatchParts, read_parts, shown_sizes
-from fastload.loader.requests import image_requests
+from fastload.loader.backends import Backend
+from fastload.loader.faults import FaultPolicy, Faults, substitutes
+from fastload.loader.labels import Values, moved, rows_at, tensors, unpacked
+from fastload.loader.parts import BatchParts, damaged, read_parts, shown_sizes
+from fastload.loader.pictures import Pictures, Ticket
 from fastload.loader.ring import Ring
-from fastload.loader.spec import ChosenField, LoadSpec
+from fastload.loader.spec import LoadSpec
 from fastload.loader.stats import StatsCollector
 from fastload.loader.transfer import Transfer
-from fastload.plan.field_plan import FieldPlan
 from fastload.plan.rows import PlanRows
-from fastload.store.dataset import Dataset, source_of
-from fastload.store.record import SOURCE_FIELD
+from fastload.store.dataset import Dataset
+from fastload.store.record import RecordError
 
 Ids = NDArray[np.int64]
-_DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-_UNSIGNED = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
-
-
-@dataclass(slots=True)
-class ImageTicket:
-    """One image or mask field of a batch, under way."""
-
-    chosen: ChosenField
-    n_items: int
-    output: torch.Tensor
-    ticket: Any                             # the backend's own
-    faults: dict[int, str] = field(default_factory=dict)        # slot → why
+_OTHERS = 8             # batches tried instead of one that has no good sample
 
 
 @dataclass(slots=True)
@@ -50,177 +38,168 @@ class Begun:
     """A batch under way."""
 
     ids: Ids                                # as asked for
-    parts: BatchParts                       # of these samples, bad records replaced
-    rows: dict[str, PlanRows]               # of each image field
-    n_items: dict[str, int]                 # images of a sample, in each image field
-    tickets: list[ImageTicket]
-    faults: dict[int, FastloadError]        # place in the batch → what was wrong with its record
     epoch: int
+    parts: BatchParts                       # of these samples, bad ones replaced
+    rows: dict[str, PlanRows]               # of each image field
+    faults: Faults
+    tickets: list[Ticket] = field(default_factory=list)
+    times_ns: list[NDArray[np.uint32]] = field(default_factory=list)
+
+    @property
+    def n_bytes(self) -> int:
+        """Encoded bytes of its images and masks."""
+        return sum(ticket.n_bytes for ticket in self.tickets)
 
 
 class BatchMaker:
     """Makes the batches of one loader; ``seed`` and the epoch decide what the plan draws."""
 
-    def __init__(self, dataset: Dataset, spec: LoadSpec, backend: DecodeBackend[Any], *, seed: int, colour: str, ring: Ring,
-                 stats: StatsCollector, faults: FaultPolicy, transfer: Transfer) -> None:
-        self.dataset, self.spec, self.backend, self.seed, self.colour = dataset, spec, backend, seed, colour
-        self.ring, self.stats, self.faults, self.transfer = ring, stats, faults, transfer
-        self._finishes = {name: Finish(plan) for name, plan in spec.plans.items()}
-        self._numbers = {each.name: number for number, each in enumerate(dataset.fields)}
-        self._in_python = any(each.in_python for each in spec.fields) or "source" in spec.implicit
+    def __init__(self, dataset: Dataset, spec: LoadSpec, backend: Backend, *, seed: int, ring: Ring, stats: StatsCollector,
+                 faults: FaultPolicy, transfer: Transfer) -> None:
+        self.dataset, self.spec, self.backend, self.seed = dataset, spec, backend, seed
+        self.stats, self.faults = stats, faults
+        self._pictures = Pictures(spec, backend, ring, transfer)
+        self._movers = {each.name: each for each in spec.movers}
+        self._pictured = {each.name: each for each in (*spec.movers, *spec.fields) if each.pictured}
+        # The native threads check each record's checksum; where others use its bytes, it is checked before.
+        self._check_crc = spec.reads_records or not spec.images or backend.choice.name != "native"
 
     def begin(self, ids: Ids, epoch: int) -> Begun:
         """Starts work on a batch; returns when the decode threads have it."""
         started = time.perf_counter()
-        # The decode threads check each record's checksum; where Python uses other parts of it, it is checked before.
-        parts = read_parts(self.dataset, ids, check_crc=self._in_python or not self.spec.images)
-        faults: dict[int, FastloadError] = dict(parts.faults)
-        if faults:
-            parts = self._replaced(ids, faults)
-        rows: dict[str, PlanRows] = {}
-        n_items: dict[str, int] = {}
-        for name, plan in self.spec.plans.items():
-            images = self._image_rows(parts, name)
-            n_items[name] = len(images) // len(ids)
-            rows[name] = plan.rows(parts.ids[images["sample"]], shown_sizes(images), seed=self.seed, epoch=epoch)
-        begun = Begun(ids, parts, rows, n_items, [], faults, epoch)
+        begun = self.prepare(ids, epoch)
         for chosen in self.spec.fields:
-            if _decoded(chosen):
-                begun.tickets.append(self._submit(begun, chosen))
+            if chosen.pictured:
+                begun.tickets.append(self._pictures.submit(chosen, begun.parts, begun.rows[chosen.image or chosen.name]))
         self.stats.took("plan", time.perf_counter() - started)
         return begun
 
-    def _replaced(self, ids: Ids, faults: dict[int, FastloadError]) -> BatchParts:
-        """The same batch with a good sample in the place of each whose record is damaged."""
-        good = [place for place in range(len(ids)) if place not in faults]
-        if not good:
-            raise next(iter(faults.values()))
-        instead = ids.copy()
-        instead[list(faults)] = ids[good[0]]
-        return read_parts(self.dataset, instead, check_crc=self._in_python)
+    def prepare(self, ids: Ids, epoch: int, *, check_crc: bool | None = None) -> Begun:
+        """Reads and plans a batch, nothing more."""
+        check_crc = self._check_crc if check_crc is None else check_crc
+        parts = read_parts(self.dataset, ids, check_crc=check_crc)
+        faults: Faults = {**self._incomplete(parts), **parts.faults}
+        try:
+            if not faults:
+                return Begun(ids, epoch, parts, self._rows(parts, epoch), faults)
+        except ConfigError:
+            if check_crc:
+                raise
+        if not check_crc:
+            return self.prepare(ids, epoch, check_crc=True)         # what looks wrong may be damage: the checksum tells
+        if self.faults.on_error == "raise" or len(faults) == len(ids):
+            return self._elsewhere(Begun(ids, epoch, parts, {}, faults))
+        instead = read_parts(self.dataset, ids[substitutes(faults, len(ids))], check_crc=True)
+        return Begun(ids, epoch, instead, self._rows(instead, epoch), faults)
 
-    def _image_rows(self, parts: BatchParts, name: str) -> NDArray[np.void]:
-        """The part rows of an image field: as many for each sample."""
-        images = parts.of(self._numbers[name])
-        counts = np.bincount(images["sample"], minlength=len(parts.ids))
-        if not len(images) or (counts != counts[0]).any():
-            place = int(np.argmin(counts))
-            raise BadImage(f"field {name!r}: {counts[place]} images, another sample of the batch has {counts.max()}: a batch needs as many "
-                           "of each sample", source=source_of(self.dataset.parts(int(parts.ids[place]))), image_id=int(parts.ids[place]))
-        return images
+    def _elsewhere(self, begun: Begun, others: int = _OTHERS) -> Begun:
+        """Another batch in the place of one that has no good sample; raises where bad samples are not to be replaced."""
+        self.faults.check(begun.faults, begun.ids)
+        n = len(self.dataset)
+        for number in range(1, others + 1):
+            ids = (begun.ids + number * (n // (_OTHERS + 1) + 1)) % n
+            other = read_parts(self.dataset, ids, check_crc=True)
+            if not self._incomplete(other) and not other.faults:
+                return Begun(ids, begun.epoch, other, self._rows(other, begun.epoch), {})
+        raise begun.faults[min(begun.faults)]
 
-    def _submit(self, begun: Begun, chosen: ChosenField) -> ImageTicket:
-        mask = chosen.field.kind == "mask"
-        image = chosen.image if mask else chosen.name
-        plan, rows = self.spec.plans[image], begun.rows[image]
-        images = begun.parts.of(chosen.number)
-        if mask and (len(images) != len(rows) or (shown_sizes(images) != np.stack([rows.source_h, rows.source_w], axis=1)).any()):
-            raise ConfigError(f"mask {chosen.name!r}: its size differs from that of image {image!r}, which moves it. Pack a mask that is "
-                              "not over the image (a bird's-eye view) as 'array'")
-        asked = image_requests(begun.parts, chosen.number, images, rows, exact=self.spec.exact, mask=mask)
-        faults = {**asked.faults, **rows.bad}
-        if mask:
-            width = int(images["bits"].max()) // 8
-            output = self.ring.tensor((len(rows), rows.canvas_h, rows.canvas_w, width), torch.uint8)
-            pixels = PixelFormat("nhwc", "stored", plan.mask_fill)
-        else:
-            output, pixels = self._image_output(chosen, plan, rows)
-        ticket = self.backend.submit(DecodeBatch(asked.sources, asked.requests, output, pixels))
-        return ImageTicket(chosen, begun.n_items[image], output, ticket, faults)
+    def _incomplete(self, parts: BatchParts) -> Faults:
+        """Samples that lack an image, or have another number of images than the others."""
+        faults: Faults = {}
+        for name, each in self._pictured.items():
+            counts = np.bincount(parts.of(each.number)["sample"], minlength=len(parts.ids))
+            for place in np.flatnonzero(counts != each.items).tolist():
+                faults[place] = self._bad(parts, place, name, f"{counts[place]} {each.field.kind}s, expected {each.items}")
+        return faults
 
-    def _image_output(self, chosen: ChosenField, plan: FieldPlan, rows: PlanRows) -> tuple[torch.Tensor, PixelFormat]:
-        """Memory for the images. Colour steps work on uint8 NHWC afterwards; without them the decode threads finish the job."""
-        colour = "gray" if chosen.channels == 1 else self.colour
-        fill = plan.fill if len(plan.fill) == chosen.channels else (plan.fill * chosen.channels)[:chosen.channels]
-        form = plan.output
-        planar = form.layout == "NCHW" and not plan.steps
-        size = (rows.canvas_h, rows.canvas_w)
-        shape = (len(rows), chosen.channels, *size) if planar else (len(rows), *size, chosen.channels)
-        dtype = torch.uint8 if plan.steps else _DTYPES[form.dtype]
-        mean, std = None, None
-        if dtype != torch.uint8:
-            mean, std = ((values * chosen.channels)[:chosen.channels] if len(values) == 1 else values for values in (form.mean, form.std))
-        return self.ring.tensor(shape, dtype), PixelFormat("nchw" if planar else "nhwc", colour, fill, mean, std, 255.0)   # type: ignore[arg-type]
+    def _rows(self, parts: BatchParts, epoch: int) -> dict[str, PlanRows]:
+        rows: dict[str, PlanRows] = {}
+        for name, plan in self.spec.plans.items():
+            images = parts.of(self._movers[name].number)
+            rows[name] = plan.rows(parts.ids[images["sample"]], shown_sizes(images), seed=self.seed, epoch=epoch)
+        return rows
 
-    def finish(self, begun: Begun) -> Values:
-        """Waits for the pixels and puts the batch together."""
+    def finish(self, begun: Begun, shape: Callable[[Values], Any] | None = None, *, others: int = _OTHERS) -> Any:
+        """Waits for the pixels and puts the batch together; ``shape`` then makes of it what the user gets."""
+        self._collect(begun)
+        started = time.perf_counter()
+        labels = self._labels(begun)
+        if len(begun.faults) == len(begun.ids):
+            other = self._elsewhere(begun, others)
+            return self.finish(self.begin(other.ids, other.epoch), shape, others=others - 1)
         take = np.arange(len(begun.ids))
-        faults = dict(begun.faults)
-        for each in begun.tickets:
-            self._collect(each, begun, faults)
-        if faults:
-            take = self.faults.handle(faults, begun.ids)
-        batch: Values = {}
-        for each in begun.tickets:
-            batch[each.chosen.name] = self._image(each, begun, take)
+        if begun.faults:
+            self.faults.check(begun.faults, begun.ids)
+            take = substitutes(begun.faults, len(begun.ids))
+        values = self._put_together(begun, labels, take)
+        batch = values if shape is None else shape(values)
+        times = np.concatenate(begun.times_ns) if begun.times_ns else np.empty((0, len(STAGES)), np.uint32)
+        self.stats.decoded(times, begun.n_bytes, time.perf_counter() - started)
+        return batch
+
+    def _collect(self, begun: Begun) -> None:
+        """Waits for the pixels; notes which samples have none."""
+        for ticket in begun.tickets:
+            result = self.backend.decoder.collect(ticket.ticket)
+            begun.times_ns.append(result.times_ns)
+            corrupt = {slot: why for slot, why in result.reasons.items() if result.status[slot] == Status.CORRUPT}
+            wrong: dict[int, object] = {**result.reasons, **ticket.faults, **corrupt}
+            for slot, why in wrong.items():
+                place = slot // ticket.chosen.items
+                if place in begun.faults:
+                    continue
+                if slot in corrupt or isinstance(why, RecordError):
+                    begun.faults[place] = damaged(self.dataset, int(begun.parts.ids[place]), begun.parts.records[place], str(why))
+                else:
+                    text = why.why if isinstance(why, BadImage) else str(why)
+                    begun.faults[place] = self._bad(begun.parts, place, ticket.chosen.name, text)
+
+    def unfinished(self, begun: Begun) -> Ids:
+        """The samples that a batch still waits for, as far as the decoder can tell; all of them where it cannot."""
+        places = {slot // ticket.chosen.items for ticket in begun.tickets for slot in self.backend.unfinished(ticket.ticket)}
+        return begun.parts.ids[sorted(places)] if places else begun.parts.ids
+
+    def _labels(self, begun: Begun) -> dict[str, list[Any]]:
+        """The values of all fields that Python unpacks, as they are stored."""
+        values: dict[str, list[Any]] = {}
         for chosen in self.spec.fields:
-            if not _decoded(chosen):
-                batch |= self._labels(chosen, begun, take)
-        batch |= self._extras(begun, take)
-        order = [each.name for each in self.spec.fields]
-        return {name: batch[name] for name in (*order, *(name for name in batch if name not in order))}
-
-    def _collect(self, each: ImageTicket, begun: Begun, faults: dict[int, FastloadError]) -> None:
-        """Waits for one field's pixels; notes which samples have none."""
-        result = self.backend.collect(each.ticket)
-        n_bytes = int(begun.parts.of(each.chosen.number)["length"].sum())
-        self.stats.decoded(result.times_ns, n_bytes, 0)
-        for slot, why in {**result.reasons, **each.faults}.items():
-            place = slot // each.n_items
-            sample_id = int(begun.parts.ids[place])
-            if place in faults:
+            if chosen.pictured or chosen.in_column:
                 continue
-            if slot in result.reasons and result.status[slot] == Status.CORRUPT:
-                faults[place] = self.dataset.reader(sample_id).fault(sample_id, why)
+            values[chosen.name], wrong = unpacked(chosen, begun.parts)
+            for place, why in wrong.items():
+                fault: FastloadError = self._bad(begun.parts, place, chosen.name, why.why) if isinstance(why, BadImage) \
+                    else damaged(self.dataset, int(begun.parts.ids[place]), begun.parts.records[place], f"field {chosen.name!r}: {why}")
+                begun.faults.setdefault(place, fault)
+        return values
+
+    def _put_together(self, begun: Begun, labels: dict[str, list[Any]], take: NDArray[np.intp]) -> Values:
+        ids, batch = begun.parts.ids[take], Values()
+        tickets = {ticket.chosen.name: ticket for ticket in begun.tickets}
+        rows = {name: rows_at(each, _slots(take, self._movers[name].items)) for name, each in begun.rows.items()}
+        for chosen in self.spec.fields:
+            if chosen.pictured:
+                batch[chosen.name] = self._pictures.finished(tickets[chosen.name], rows[chosen.image or chosen.name], take)
+            elif chosen.in_column:
+                batch[chosen.name] = torch.from_numpy(self.dataset.column(chosen.name)[ids])
             else:
-                faults[place] = BadImage(f"sample {sample_id}, field {each.chosen.name!r}: {why}", image_id=sample_id,
-                                         source=self.dataset.source(sample_id))
-
-    def _image(self, each: ImageTicket, begun: Begun, take: NDArray[np.intp]) -> torch.Tensor:
-        pixels = each.output
-        wanted = np.flatnonzero(take != np.arange(len(take)))
-        if each.n_items > 1 or each.chosen.field.list:
-            pixels = pixels.view(len(take), each.n_items, *pixels.shape[1:])
-        for place in wanted.tolist():
-            pixels[place] = pixels[int(take[place])]
-        if each.chosen.field.kind == "mask":
-            return pixels.view(_UNSIGNED[pixels.shape[-1]])[..., 0]
-        return self._finished(pixels, each, begun, take)
-
-    def _finished(self, pixels: torch.Tensor, each: ImageTicket, begun: Begun, take: NDArray[np.intp]) -> torch.Tensor:
-        """The decode threads have finished the job, or colours come now, on the device the batch goes to."""
-        finish = self._finishes[each.chosen.name]
-        if finish.idle:
-            return pixels.movedim(-1, -3) if finish.output.layout == "channels_last" else pixels
-        slots = (take[:, None] * each.n_items + np.arange(each.n_items)).ravel()
-        with self.transfer.stream():
-            done = finish(self.transfer.stage(pixels.view(-1, *pixels.shape[-3:])), begun.rows[each.chosen.name].parameters[slots])
-        return done.view(*pixels.shape[:-3], *done.shape[1:])
-
-    def _labels(self, chosen: ChosenField, begun: Begun, take: NDArray[np.intp]) -> Values:
-        kind = chosen.field.kind
-        if kind in ("int", "float") and not chosen.field.list:
-            return {chosen.name: torch.from_numpy(self.dataset.column(chosen.name)[begun.parts.ids[take]])}
-        values = unpacked(chosen, begun.parts)
-        rows = begun.rows.get(chosen.image)
-        found = moved(chosen, values, rows, begun.n_items.get(chosen.image, 1))
-        return tensors(chosen, {name: [own[place] for place in take.tolist()] for name, own in found.items()}, self.spec.ragged)
-
-    def _extras(self, begun: Begun, take: NDArray[np.intp]) -> Values:
-        extras: Values = {}
+                own = [labels[chosen.name][place] for place in take.tolist()]
+                batch |= tensors(chosen, moved(chosen, own, rows.get(chosen.image), self._movers.get(chosen.image)), ids)
         if "id" in self.spec.implicit:
-            extras["id"] = torch.from_numpy(begun.parts.ids[take])
+            batch["id"] = torch.from_numpy(ids)
         if "source" in self.spec.implicit:
-            found = begun.parts.parts(SOURCE_FIELD)
-            extras["source"] = [source_of(found[place]) for place in take.tolist()]
-        if self.spec.return_matrix:
-            for name, rows in begun.rows.items():
-                matrices = rows.matrices.reshape(len(take), -1, 3, 3)[take].astype(np.float32)
-                listed = self.dataset.fields[self._numbers[name]].list
-                extras["matrix" if len(begun.rows) == 1 else f"{name}.matrix"] = torch.from_numpy(matrices if listed else matrices[:, 0])
-        return extras
+            batch["source"] = [begun.parts.source(place) for place in take.tolist()]
+        for name, each in rows.items() if self.spec.return_matrix else ():
+            matrices, mover = each.matrices.astype(np.float32), self._movers[name]
+            batch[f"{name}.matrix"] = torch.from_numpy(matrices.reshape(len(take), -1, 3, 3) if mover.field.list else matrices)
+        return batch
+
+    def _bad(self, parts: BatchParts, place: int, name: str, why: str) -> BadImage:
+        sample_id = int(parts.ids[place])
+        why = why if why.startswith("field ") else f"field {name!r}: {why}"
+        where = self.dataset.reader(sample_id).path
+        return BadImage(f"sample {sample_id} in {where}, {why}", image_id=sample_id, source=parts.source(place))
 
 
-def _decoded(chosen: ChosenField) -> bool:
-    """Its pixels come from the decode threads: images, and masks that move with one."""
-    return chosen.field.kind == "image" or (chosen.field.kind == "mask" and bool(chosen.image))
+def _slots(take: NDArray[np.intp], items: int) -> NDArray[np.intp]:
+    slots: NDArray[np.intp] = (take[:, None] * items + np.arange(items)).ravel()
+    return slots

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fastload.errors import CorruptShard
 from fastload.native import core
 from fastload.store.dataset import Dataset
-from fastload.store.record import DATA, HEADER, RESTART_INDEX, ROW, Part, RecordError, parse_record
+from fastload.store.record import DATA, HEADER, RESTART_INDEX, ROW, SOURCE_FIELD, Part, RecordError, parse_record, salvage_source
 
 # One row of a part table, and the place in the batch of the record it stands in. Kept equal to native/record.h by a test.
 PART_ROW = np.dtype([
@@ -36,6 +36,14 @@ class BatchParts:
     def check(self, place: int) -> None:
         """Compares the checksum of one record; raises RecordError."""
         parse_record(self.records[place], int(self.ids[place]))
+
+    def source(self, place: int) -> str:
+        """The original path of a sample; '' if it was not kept."""
+        rows = self.rows[(self.rows["field"] == SOURCE_FIELD) & (self.rows["sample"] == place)]
+        if not len(rows):
+            return ""
+        offset, length = int(rows["offset"][0]), int(rows["length"][0])
+        return bytes(self.records[place][offset:offset + length]).decode("utf-8", "replace")
 
     def parts(self, field: int) -> list[list[Part]]:
         """A field's parts, sample by sample, to be decoded in Python."""
@@ -65,9 +73,14 @@ def read_parts(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -> 
         rows = np.frombuffer(data, PART_ROW)
     for place, why in wrong.items():
         if place not in faults:
-            sample_id = int(ids[place])
-            faults[place] = dataset.reader(sample_id).fault(sample_id, why)
+            faults[place] = damaged(dataset, int(ids[place]), records[place], why)
     return BatchParts(ids, records, rows, faults)
+
+
+def damaged(dataset: Dataset, sample_id: int, record: memoryview, why: str) -> CorruptShard:
+    """The error for a record: it names sample, shard and, where that can still be read, the original file."""
+    source = salvage_source(record)
+    return dataset.reader(sample_id).fault(sample_id, why + (f"; its original file seems to be {source}" if source else ""))
 
 
 def _rows_in_python(records: Sequence[memoryview], ids: NDArray[np.int64]) -> tuple[NDArray[np.void], dict[int, str]]:

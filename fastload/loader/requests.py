@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +21,10 @@ from fastload.store.record import JPEG, RAW, Part, RecordError
 _NATIVE = np.zeros(256, np.bool_)
 _NATIVE[[JPEG, RAW]] = True         # codecs that decode threads read in place; the others are unpacked here
 
-
 Source = memoryview | NDArray[np.uint8]
+Wrong = BadImage | RecordError
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +33,31 @@ class FieldRequests:
 
     requests: NDArray[np.void]
     sources: list[Source]
-    faults: dict[int, str]
+    faults: dict[int, Wrong]
 
 
-def image_requests(parts: BatchParts, field: int, images: NDArray[np.void], plan: PlanRows, *, exact: bool, mask: bool) -> FieldRequests:
-    """A request for each row of ``images`` (part rows of this field), as the plan has it; slot = place in ``images``."""
+class Unpackers:
+    """Threads for what decode threads do not read (PNG, deflated masks): zlib and Pillow work without the GIL."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads, self._pid = threads, 0
+        self._pool: ThreadPoolExecutor | None = None
+
+    def map(self, function: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
+        """Results in order."""
+        if self._pool is None or self._pid != os.getpid():          # a forked child has none of its parent's threads
+            self._pool, self._pid = ThreadPoolExecutor(self._threads, "fastload-unpack"), os.getpid()
+        return self._pool.map(function, items)
+
+
+def image_requests(parts: BatchParts, field: int, images: NDArray[np.void], plan: PlanRows, *, exact: bool, mask_bits: int,
+                   unpackers: Unpackers) -> FieldRequests:
+    """A request for each row of ``images`` (part rows of this field), as the plan has it; slot = place in ``images``.
+
+    ``mask_bits``: bits of a mask's pixel, 0 for images.
+    """
     requests = np.zeros(len(images), REQUEST)
-    plan.fill(requests, mask=mask)
+    plan.fill(requests, mask=mask_bits > 0)
     requests["offset"], requests["size"] = images["offset"], images["length"]
     requests["index_offset"], requests["index_count"] = restart_index_of(parts, field, images)
     requests["interval"] = images["interval"]
@@ -45,27 +69,35 @@ def image_requests(parts: BatchParts, field: int, images: NDArray[np.void], plan
     requests["exact"] = exact
     requests["check"] = 1                       # the checksum is the decode thread's business
     sources: list[Source] = list(parts.records)
-    faults: dict[int, str] = {}
-    for slot in np.flatnonzero(~_NATIVE[images["codec"]]).tolist():
-        try:
-            parts.check(int(images[slot]["sample"]))        # no decode thread will see this record
-            unpacked = _unpacked(parts, images[slot], mask=mask)
-        except (BadImage, RecordError) as error:
-            faults[slot] = str(error)
-            continue
-        _point_to(requests, slot, unpacked, len(sources))
-        sources.append(unpacked.reshape(-1).view(np.uint8))
+    faults: dict[int, Wrong] = {}
+    native = _NATIVE[images["codec"]] & ((mask_bits == 0) | (images["bits"] == mask_bits))
+    slots = np.flatnonzero(~native).tolist()
+    if slots:
+        for slot, unpacked in zip(slots, unpackers.map(lambda slot: _unpacked(parts, images[slot], mask_bits), slots), strict=True):
+            if isinstance(unpacked, np.ndarray):
+                _point_to(requests, slot, unpacked, len(sources))
+                sources.append(unpacked.reshape(-1).view(np.uint8))
+            else:
+                faults[slot] = unpacked
     return FieldRequests(requests, sources, faults)
 
 
-def _unpacked(parts: BatchParts, row: np.void, *, mask: bool) -> NDArray[np.generic]:
-    """Pixels of an image that no decode thread reads: PNG, deflated masks. Upright."""
+def _unpacked(parts: BatchParts, row: np.void, mask_bits: int) -> NDArray[np.generic] | Wrong:
+    """Pixels of an image that no decode thread reads: PNG, deflated masks. Upright. Or what is wrong with it."""
     record = parts.records[int(row["sample"])]
     data = record[int(row["offset"]):int(row["offset"]) + int(row["length"])]
     part = Part(int(row["field"]), data, int(row["item"]), int(row["codec"]), 0, int(row["channels"]), int(row["bits"]), int(row["width"]),
                 int(row["height"]), 0, int(row["orientation"]))
-    pixels: NDArray[np.generic] = np.ascontiguousarray(decode_mask(part) if mask else decode_image(part))
-    return pixels
+    try:
+        parts.check(int(row["sample"]))        # no decode thread will see this record
+        if not mask_bits:
+            return np.ascontiguousarray(decode_image(part))
+        pixels = decode_mask(part)
+        if 8 * pixels.dtype.itemsize > mask_bits:
+            return BadImage(f"a mask of {8 * pixels.dtype.itemsize} bits, the others have {mask_bits}: pack them with one type")
+        return np.ascontiguousarray(pixels, np.dtype(f"<u{mask_bits // 8}"))
+    except (BadImage, RecordError) as error:
+        return error
 
 
 def _point_to(requests: NDArray[np.void], slot: int, pixels: NDArray[np.generic], source: int) -> None:

@@ -7,11 +7,12 @@ memory lives (a slice of it, too): torch holds the numpy array under a tensor's 
 from __future__ import annotations
 
 import sys
-import threading
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from fastload.loader.forks import ForkSafeLock
 
 _ALIGN = 64         # bytes: what vector stores like
 
@@ -22,7 +23,7 @@ class Ring:
     def __init__(self, keep: int) -> None:
         self.keep = keep
         self._buffers: list[NDArray[np.uint8]] = []
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised tensor that nobody else uses."""
@@ -42,9 +43,10 @@ class Ring:
     def _free(self, n_bytes: int) -> NDArray[np.uint8]:
         size = n_bytes + _ALIGN
         free = [place for place in range(len(self._buffers)) if sys.getrefcount(self._buffers[place]) == _ALONE]
-        fitting = [place for place in free if self._buffers[place].nbytes == size]
+        # Up to twice as large will do: the short last batch of an epoch takes the memory of a full one.
+        fitting = [place for place in free if size <= self._buffers[place].nbytes <= 2 * size]
         if fitting:
-            return self._buffers[fitting[0]]
+            return self._buffers[min(fitting, key=lambda place: self._buffers[place].nbytes)]
         for place in reversed(free[:max(0, len(free) - self.keep + 1)]):        # of sizes no longer asked for
             del self._buffers[place]
         self._buffers.append(np.empty(size, np.uint8))

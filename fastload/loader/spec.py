@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from fastload.errors import ConfigError
+from fastload.loader.look import Look
+from fastload.loader.states import in_short
 from fastload.plan.compose import compile_fields
 from fastload.plan.field_plan import FieldPlan
-from fastload.store.dataset import Dataset
+from fastload.store.dataset import SPLIT, Dataset
 from fastload.store.fields import Field, image_of
-from fastload.store.record import DATA
 
-LOOKED_AT = 64              # samples looked at for what the manifest does not say: gray or colour, fixed shapes
 IMPLICIT = ("id", "source")
+COLOURS = ("rgb", "bgr", "gray")
+RAGGED = ("list", "pad")
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenField:
-    """One field that the batches hold."""
+    """One field that the batches hold, or an image that moves one."""
 
-    number: int                     # in the dataset's fields; -1 for id and source
+    number: int                     # in the dataset's fields
     field: Field
     image: str = ""                 # the image field whose plan moves it
     channels: int = 3               # of an image
-    fixed: bool = False             # numbers of one shape in every sample: stacked to one tensor
+    items: int = 1                  # how many of a list each sample has; 0 = any number
+    bits: int = 8                   # of a mask's pixel
+    ragged: str = "list"            # numbers whose shape differs: "list", "pad"; "stack" where it does not
 
     @property
     def name(self) -> str:
@@ -34,9 +36,14 @@ class ChosenField:
         return self.field.name
 
     @property
-    def in_python(self) -> bool:
-        """Its bytes are unpacked by Python, not by decode threads or taken from a column."""
-        return self.field.kind not in ("image", "int", "float") or (self.field.kind != "image" and self.field.list)
+    def pictured(self) -> bool:
+        """Its pixels come from the decode threads: images, and masks that move with one."""
+        return self.field.kind == "image" or (self.field.kind == "mask" and bool(self.image))
+
+    @property
+    def in_column(self) -> bool:
+        """Its values are in a column: no record is needed."""
+        return self.field.kind in ("int", "float") and not self.field.list
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +52,10 @@ class LoadSpec:
 
     fields: tuple[ChosenField, ...]
     implicit: tuple[str, ...]                   # "id", "source", where asked for
-    plans: dict[str, FieldPlan]                 # of each image field that is chosen or moves a chosen one
+    movers: tuple[ChosenField, ...]             # image fields that are chosen or move a chosen one
+    plans: dict[str, FieldPlan]                 # of each mover
     as_tuple: bool                              # (images, labels) instead of a dict
-    ragged: str                                 # "list" or "pad"
+    colour: str                                 # "rgb" or "bgr", for images of three channels
     exact: bool
     return_matrix: bool
 
@@ -56,53 +64,91 @@ class LoadSpec:
         """The image fields."""
         return tuple(each for each in self.fields if each.field.kind == "image")
 
-    def describe(self) -> dict[str, str]:
-        """The plans in words; equal words, equal pixels."""
-        return {name: plan.describe() for name, plan in self.plans.items()}
+    @property
+    def reads_records(self) -> bool:
+        """Python itself uses bytes of the records, so it checks their checksums."""
+        return "source" in self.implicit or any(not each.in_column and each.field.kind != "image" for each in self.fields)
+
+    def describe(self) -> dict[str, object]:
+        """The plans in words, and what else decides the pixels; equal words, equal pixels."""
+        words = {name: plan.describe() for name, plan in self.plans.items()}
+        colour = ", ".join("gray" if each.channels == 1 else self.colour for each in self.images)
+        return in_short({**words, "colour": colour, "exact": str(self.exact)})
 
 
-def load_spec(dataset: Dataset, *, fields: Sequence[str] | None, transform: object, colour: str | None, ragged: str, exact: bool,
-              return_matrix: bool) -> LoadSpec:
+def load_spec(dataset: Dataset, *, fields: Sequence[str] | None, transform: object, colour: str | None, ragged: str | Mapping[str, str],
+              exact: bool, return_matrix: bool) -> LoadSpec:
     """Checks the options against the dataset; raises ConfigError."""
-    if ragged not in ("list", "pad"):
-        raise ConfigError(f"ragged={ragged!r:.40}: expected 'list' (one tensor a sample) or 'pad' (one tensor and a mask)")
+    if colour is not None and colour not in COLOURS:
+        raise ConfigError(f"colour={colour!r:.40}: expected one of {', '.join(COLOURS)}, or None")
     by_name = {each.name: (number, each) for number, each in enumerate(dataset.fields)}
-    names = tuple(fields) if fields is not None else tuple(name for name in by_name if name != "split")
-    unknown = [name for name in names if name not in by_name and name not in IMPLICIT]
-    if unknown or len(set(names)) != len(names) or not names:
-        raise ConfigError(f"fields={list(names)!r:.200}: expected some of {', '.join((*by_name, *IMPLICIT))}, each once")
-    image_names = [each.name for each in dataset.fields if each.kind == "image"]
-    chosen = tuple(_chosen(dataset, *by_name[name], colour) for name in names if name in by_name)
-    plans = compile_fields(transform, image_names)
-    needed = {each.name for each in chosen if each.field.kind == "image"} | {each.image for each in chosen if each.image}
+    names = _names(fields, tuple(by_name))
+    looked, asked = Look(dataset), _ragged(ragged, names)
+    images = {each.name: _image(looked, number, each, colour) for number, each in by_name.values() if each.kind == "image"}
+    all_plans = compile_fields(transform, tuple(images))
+    chosen = tuple(images.get(name) or _label(looked, *by_name[name], images, asked.get(name, "list unless stacked")) for name in names
+                   if name in by_name)
+    needed = {each.image or each.name for each in chosen if each.image or each.field.kind == "image"}
+    movers = tuple(image for name, image in images.items() if name in needed)
     kinds = [(each.field.kind, each.field.list) for each in chosen]
     as_tuple = len(names) == len(chosen) and kinds == [("image", False), ("int", False)] and not return_matrix
-    return LoadSpec(chosen, tuple(name for name in names if name in IMPLICIT), {name: plans[name] for name in needed}, as_tuple, ragged,
-                    exact, return_matrix)
+    spec = LoadSpec(chosen, tuple(name for name in names if name in IMPLICIT), movers, {each.name: all_plans[each.name] for each in movers},
+                    as_tuple, "bgr" if colour == "bgr" else "rgb", bool(exact), bool(return_matrix))
+    for each in spec.fields:
+        _check(each, spec)
+    return spec
 
 
-def _chosen(dataset: Dataset, number: int, field: Field, colour: str | None) -> ChosenField:
-    if field.kind == "image":
-        return ChosenField(number, field, channels=_channels(dataset, number, colour))
-    image = image_of(field, dataset.fields)
-    fixed = field.kind == "matrix" or (field.kind in ("array", "points", "mask") and not field.list and _same_shape(dataset, field.name))
-    return ChosenField(number, field, image=image, fixed=fixed)
+def _names(fields: Sequence[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:
+    if fields is None:
+        return tuple(name for name in known if name != SPLIT)
+    names = (fields,) if isinstance(fields, str) else tuple(fields)
+    if not names or len(set(names)) != len(names) or any(name not in known and name not in IMPLICIT for name in names):
+        raise ConfigError(f"fields={list(names)!r:.200}: expected some of {', '.join((*known, *IMPLICIT))}, each once")
+    return names
 
 
-def _some_ids(dataset: Dataset) -> range:
-    return range(0, len(dataset), max(1, len(dataset) // LOOKED_AT))
+def _ragged(ragged: str | Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    """What was asked for each field; a field that the user did not name himself is stacked where it can be."""
+    asked = dict(ragged) if isinstance(ragged, Mapping) else dict.fromkeys(names, f"{ragged} unless stacked")
+    for name, how in asked.items():
+        if name not in names or how.removesuffix(" unless stacked") not in RAGGED:
+            raise ConfigError(f"ragged={ragged!r:.100}: expected 'list' (one tensor a sample) or 'pad' (one tensor and a mask), "
+                              "for all fields or in a dict by field")
+    return asked
 
 
-def _channels(dataset: Dataset, number: int, colour: str | None) -> int:
-    """1 where asked for, or where all images looked at are gray; else 3."""
-    if colour is not None:
-        if colour not in ("rgb", "bgr", "gray"):
-            raise ConfigError(f"colour={colour!r:.40}: expected rgb, bgr or gray")
-        return 1 if colour == "gray" else 3
-    found = {part.channels for i in _some_ids(dataset) for part in dataset.parts(i) if part.field == number and part.role == DATA}
-    return 1 if found == {1} else 3
+def _image(looked: Look, number: int, field: Field, colour: str | None) -> ChosenField:
+    channels = looked.channels(number) if colour is None else 1 if colour == "gray" else 3
+    return ChosenField(number, field, channels=channels, items=looked.items(number) if field.list else 1)
 
 
-def _same_shape(dataset: Dataset, name: str) -> bool:
-    shapes = {None if (value := dataset[i][name]) is None else np.shape(value) for i in _some_ids(dataset)}
-    return len(shapes) == 1 and None not in shapes
+def _label(looked: Look, number: int, field: Field, images: Mapping[str, ChosenField], ragged: str) -> ChosenField:
+    image = image_of(field, [each.field for each in images.values()])
+    mover = images.get(image)
+    items = 1 if not field.list else mover.items if mover and mover.field.list else looked.items(number) if field.kind == "matrix" else 0
+    if field.kind == "mask" and image:
+        return ChosenField(number, field, image=image, items=items, bits=looked.bits(number))
+    how, _, unless_stacked = ragged.partition(" ")
+    one_shape = field.kind == "matrix" or (field.kind in ("array", "points", "mask") and not field.list and looked.same_shape(number))
+    return ChosenField(number, field, image=image, items=items, ragged="stack" if one_shape and unless_stacked else how)
+
+
+def _check(each: ChosenField, spec: LoadSpec) -> None:
+    """What could only go wrong later, in the middle of an epoch."""
+    if each.image and each.image not in spec.plans:
+        raise ConfigError(f"field {each.name!r} belongs to image {each.image!r}, which the dataset does not have")
+    if each.image:
+        mover = next(other for other in spec.movers if other.name == each.image)
+        if each.field.list != mover.field.list and (mover.field.list or each.field.kind == "mask"):
+            raise ConfigError(f"field {each.name!r} and image {mover.name!r}, which moves it: one is a list, the other is not")
+        if each.field.kind == "mask" and spec.plans[each.image].mask_fill >= 1 << each.bits:
+            raise ConfigError(f"mask {each.name!r} has {each.bits} bits: mask_fill={spec.plans[each.image].mask_fill} does not fit")
+    if each.field.kind == "image":
+        plan = spec.plans[each.name]
+        for what, values in (("Normalize", plan.output.mean), *((f"{step.kind} value", step.value) for step in plan.steps if step.value)):
+            if len(values) not in (1, each.channels):
+                raise ConfigError(f"transform of {each.name!r}: {what} has numbers for {len(values)} channels, the images have "
+                                  f"{each.channels}; one number serves any")
+        if plan.steps and spec.colour == "bgr" and each.channels == 3:
+            raise ConfigError("colour='bgr' with transforms that change colours: they work on RGB; leave colour out and flip the batches")

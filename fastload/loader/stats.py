@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastload.decode.backend import STAGES
+from fastload.loader.forks import ForkSafeLock
 
+BATCH_STAGES = ("plan", "copy", "wait")     # once a batch; the others once an image
+_FINISH = STAGES.index("finish")
 _BINS = 256                  # of log2(ns), eight to an octave: percentiles are right to 9 %
 _PER_OCTAVE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class StageStats:
-    """Time of one stage: seconds per sample (``wait``, ``plan``, ``copy``: per batch)."""
+    """Time of one stage in seconds: of an image (``read, cut, decode, resize, finish``) or of a batch (``plan, copy, wait``)."""
 
     mean: float
     p50: float
@@ -28,13 +31,17 @@ class StageStats:
 
 @dataclass(frozen=True, slots=True)
 class LoaderStats:
-    """Since the loader was made, or ``reset``: what was delivered and where the time went."""
+    """Since the loader was made, or ``reset``: what was delivered and where the time went.
+
+    ``finish`` holds what the decode threads write into the batch and an image's part of what Python does for its batch: labels,
+    colours, your collate_fn. ``wait`` is what the trainer waits for; ``copy`` the way to the device, or into pinned memory.
+    """
 
     batches: int
     samples: int
     bad: int                            # samples substituted (on_error="substitute")
     bytes_read: int                     # encoded bytes
-    images_per_s: float                 # delivered, over the time since the first batch was asked for
+    images_per_s: float                 # delivered, over the time from the first batch that was asked for to the last one
     queue_depth: float                  # ready batches found by the consumer, mean; near 0 = the consumer waits
     threads: int
     buffer_bytes: int                   # memory of all batch buffers
@@ -48,58 +55,65 @@ class LoaderStats:
         return "\n".join(lines)
 
 
-class _Histogram:
-    """Mean and maximum exactly, percentiles from logarithmic bins."""
+class _Histograms:
+    """Mean and maximum exactly, percentiles from logarithmic bins; for some stages that are always counted together."""
 
-    def __init__(self) -> None:
-        self.total, self.largest, self.count = 0.0, 0, 0
-        self.bins = np.zeros(_BINS, np.int64)
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        self.total, self.largest = np.zeros(len(self.names)), np.zeros(len(self.names), np.int64)
+        self.bins = np.zeros((len(self.names), _BINS), np.int64)
+        self._first = _BINS * np.arange(len(self.names))
 
     def add(self, nanoseconds: NDArray[np.integer]) -> None:
+        """(n, stages). In one go for all stages: numpy's cost per call is what this costs."""
         if not len(nanoseconds):
             return
-        self.total += float(nanoseconds.sum())
-        self.largest = max(self.largest, int(nanoseconds.max()))
-        self.count += len(nanoseconds)
+        self.total += nanoseconds.sum(axis=0, dtype=np.float64)
+        self.largest = np.maximum(self.largest, nanoseconds.max(axis=0))
         places = (np.log2(np.maximum(nanoseconds, 1)) * _PER_OCTAVE).astype(np.int64)
-        self.bins += np.bincount(np.minimum(places, _BINS - 1), minlength=_BINS)
+        places = np.minimum(places, _BINS - 1) + self._first
+        self.bins += np.bincount(places.ravel(), minlength=self.bins.size).reshape(self.bins.shape)
 
-    def stats(self) -> StageStats:
-        if not self.count:
+    def stats(self) -> dict[str, StageStats]:
+        return {name: self._stats(place) for place, name in enumerate(self.names)}
+
+    def _stats(self, place: int) -> StageStats:
+        below = np.cumsum(self.bins[place])
+        count, largest = int(below[-1]), float(self.largest[place])
+        if not count:
             return StageStats(0.0, 0.0, 0.0, 0.0, 0)
-        below = np.cumsum(self.bins)
-        p50, p99 = (float(2 ** ((np.searchsorted(below, share * self.count) + 0.5) / _PER_OCTAVE)) for share in (0.5, 0.99))
-        largest = float(self.largest)
-        return StageStats(self.total / self.count / 1e9, min(p50, largest) / 1e9, min(p99, largest) / 1e9, largest / 1e9, self.count)
+        p50, p99 = (float(2 ** ((np.searchsorted(below, share * count) + 0.5) / _PER_OCTAVE)) for share in (0.5, 0.99))
+        return StageStats(float(self.total[place]) / count / 1e9, min(p50, largest) / 1e9, min(p99, largest) / 1e9, largest / 1e9, count)
 
 
 class StatsCollector:
     """Where loader, feeder and consumer report to. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self.reset()
 
     def reset(self) -> None:
         """Starts counting anew."""
         with self._lock:
-            self._stages = {name: _Histogram() for name in (*STAGES, "plan", "copy", "wait")}
-            self._batches = self._samples = self._bad = self._bytes = self._depth = 0
+            self._images = _Histograms(STAGES)
+            self._steps = {name: _Histograms((name,)) for name in BATCH_STAGES}
+            self._batches = self._samples = self._n_images = self._bytes = self._depth = 0
             self._started: float | None = None
             self._last = 0.0
 
-    def decoded(self, times_ns: NDArray[np.uint32], n_bytes: int, bad: int) -> None:
-        """A batch came out of the decode threads."""
+    def decoded(self, times_ns: NDArray[np.uint32], n_bytes: int, finish_s: float) -> None:
+        """A batch came out of the decode threads; ``finish_s`` was spent on it in Python afterwards."""
+        times = times_ns.astype(np.int64)
+        times[:, _FINISH] += int(finish_s * 1e9 / max(len(times), 1))
         with self._lock:
-            for number, name in enumerate(STAGES):
-                self._stages[name].add(times_ns[:, number])
+            self._images.add(times)
             self._bytes += n_bytes
-            self._bad += bad
 
     def took(self, stage: str, seconds: float) -> None:
         """A step that is done once a batch."""
         with self._lock:
-            self._stages[stage].add(np.array([int(seconds * 1e9)]))
+            self._steps[stage].add(np.array([[int(seconds * 1e9)]]))
 
     def asked(self) -> None:
         """The consumer wants its first batch."""
@@ -107,19 +121,22 @@ class StatsCollector:
             if self._started is None:
                 self._started = time.monotonic()
 
-    def delivered(self, n_samples: int, waited_s: float, ready: int) -> None:
+    def delivered(self, n_samples: int, n_images: int, waited_s: float, ready: int) -> None:
         """The consumer has got a batch."""
         with self._lock:
             self._batches += 1
             self._samples += n_samples
+            self._n_images += n_images
             self._depth += ready
             self._last = time.monotonic()
-            self._stages["wait"].add(np.array([int(waited_s * 1e9)]))
+            self._steps["wait"].add(np.array([[int(waited_s * 1e9)]]))
 
-    def snapshot(self, *, threads: int, buffer_bytes: int) -> LoaderStats:
+    def snapshot(self, *, threads: int, buffer_bytes: int, bad: int) -> LoaderStats:
         """The figures so far."""
         with self._lock:
             seconds = self._last - self._started if self._started is not None and self._batches else 0.0
-            return LoaderStats(self._batches, self._samples, self._bad, self._bytes, self._samples / seconds if seconds > 0 else 0.0,
-                               self._depth / max(self._batches, 1), threads, buffer_bytes,
-                               {name: each.stats() for name, each in self._stages.items()})
+            stages = self._images.stats()
+            for each in self._steps.values():
+                stages |= each.stats()
+            return LoaderStats(self._batches, self._samples, bad, self._bytes, self._n_images / seconds if seconds > 0 else 0.0,
+                               self._depth / max(self._batches, 1), threads, buffer_bytes, stages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
@@ -85,9 +86,14 @@ class CudaTransfer:
 
 
 def make_transfer(device: str | torch.device | None, *, pin_memory: bool) -> Transfer:
-    """For ``device=None`` or ``"cpu"`` nothing moves; ``pin_memory`` without CUDA means nothing, as in torch."""
-    wanted = torch.device("cpu" if device is None else device)
+    """For ``device=None`` or ``"cpu"`` nothing moves."""
+    try:
+        wanted = torch.device("cpu" if device is None else device)
+    except (RuntimeError, TypeError):
+        raise ConfigError(f"device={device!r:.40}: expected None, 'cpu' or 'cuda'") from None
     if wanted.type == "cpu":
+        if pin_memory and not torch.cuda.is_available():
+            warnings.warn("fastload.DataLoader: pin_memory has no effect: torch sees no CUDA device here", UserWarning, stacklevel=3)
         return Stay(pin=pin_memory and torch.cuda.is_available())
     if wanted.type != "cuda":
         raise ConfigError(f"device={device!r}: expected None, 'cpu' or 'cuda'")
@@ -102,6 +108,8 @@ def mapped(batch: Any, function: Callable[[torch.Tensor], Any]) -> Any:
         return function(batch)
     if isinstance(batch, dict):
         return {name: mapped(value, function) for name, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):          # a named tuple takes its values one by one
+        return type(batch)(*(mapped(value, function) for value in batch))
     if isinstance(batch, list | tuple):
         return type(batch)(mapped(value, function) for value in batch)
     return batch

@@ -3,57 +3,110 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastload.errors import ConfigError
+from fastload.loader.states import STATE_VERSION, check_same, whole_number
 
 Ids = NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One iteration over the user's sampler."""
+
+    epoch: int
+    start: int = 0              # batches that were delivered before a resume
+
+
 class UserOrder:
-    """Batches of ids from a torch sampler. It must give the same order again to be resumed: seed it by the epoch."""
+    """Batches of ids from a torch sampler. It must give the same order again to be resumed: seed it by the epoch.
 
-    def __init__(self, batches: Iterable[Any], n_samples: int) -> None:
-        self._batches, self._n_samples = batches, n_samples
-        self.start = 0              # batches to skip at the start of the next iteration
+    ``epoch`` decides what the transforms draw. It counts by itself, and follows ``set_epoch`` of the loader or of the sampler.
+    """
 
-    @staticmethod
-    def of(sampler: Any, batch_sampler: Any, batch_size: int | None, drop_last: bool, n_samples: int) -> UserOrder | None:
-        """None where the user has given neither."""
-        if sampler is None and batch_sampler is None:
-            return None
-        if sampler is not None and batch_sampler is not None:
-            raise ConfigError("sampler and batch_sampler: give one of the two")
-        if batch_sampler is not None:
-            return UserOrder(batch_sampler, n_samples)
-        from torch.utils.data import BatchSampler
+    draws_here = True           # in the trainer's thread, whose random numbers a sampler may use
+    horizon = 0                 # what comes behind the batches drawn is not known
 
-        return UserOrder(BatchSampler(sampler, batch_size or 1, drop_last), n_samples)
+    def __init__(self, sampler: Any, batches: Iterable[Any], *, n_samples: int, seed: int, content: str) -> None:
+        self._sampler, self._n_samples, self._seed, self._content = sampler, n_samples, seed, content
+        self.as_batches = batches
+        self.next_epoch = self.latest_epoch = 0
+        self._samplers_epoch = self._epoch_of_sampler()
+        self._resumed: Pass | None = None
+        self._newest: tuple[Pass, int] | None = None
 
-    def n_batches(self) -> int:
-        """As the sampler says."""
-        return len(self._batches)           # type: ignore[arg-type]
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is this epoch; the sampler is told, where it wants to know."""
+        self.next_epoch = whole_number("set_epoch", epoch)
+        if self._resumed is not None and self._resumed.epoch != epoch:
+            self._resumed = None
+        self._newest = None
+        if callable(getattr(self._sampler, "set_epoch", None)):
+            self._sampler.set_epoch(epoch)
+        self._samplers_epoch = self._epoch_of_sampler()
 
-    def batches(self) -> Iterator[Ids]:
-        """The next pass, what was delivered before a resume left out."""
-        skip, self.start = self.start, 0
-        for batch in itertools.islice(iter(self._batches), skip, None):
-            ids = np.asarray(list(batch), np.int64)
+    def begin(self) -> Pass:
+        """The next iteration; the one after it is the next epoch."""
+        told = self._epoch_of_sampler()
+        if told is not None and told != self._samplers_epoch:
+            self.set_epoch(told)            # the user has called set_epoch of his sampler
+        current = self._resumed or Pass(self.next_epoch)
+        self._resumed = None
+        self.next_epoch, self.latest_epoch = current.epoch + 1, current.epoch
+        self.delivered(current, current.start)
+        return current
+
+    def delivered(self, current: Pass, done: int) -> None:
+        """The trainer has so many batches of a pass."""
+        self._newest = (current, done)
+
+    def ended(self, _: Pass) -> None:
+        """The trainer has seen the end of a pass: the next one is what a state speaks of."""
+        self._newest = None
+
+    def batches(self, current: Pass) -> Iterator[Ids]:
+        """The ids of each batch, what was delivered before a resume left out."""
+        for batch in itertools.islice(iter(self.as_batches), current.start, None):
+            ids = np.atleast_1d(np.asarray([int(index) for index in batch] if isinstance(batch, Iterable) else int(batch), np.int64))
             if ids.size and (ids.min() < 0 or ids.max() >= self._n_samples):
                 raise ConfigError(f"the sampler gave samples {ids.min()} to {ids.max()}: expected 0 to {self._n_samples - 1}")
             yield ids
 
-    def state(self, epoch: int, delivered: int) -> dict[str, object]:
-        """How many batches were delivered in this pass."""
-        return {"version": 1, "sampler": "user", "epoch": epoch, "batches": delivered}
+    def __len__(self) -> int:
+        return len(self.as_batches)         # type: ignore[arg-type]
 
-    def load(self, state: dict[str, object]) -> int:
-        """Goes on behind the batches of a state; returns its epoch."""
-        if state.get("version") != 1 or state.get("sampler") != "user":
-            raise ConfigError("loading a state that was saved without a sampler of your own, into a loader that has one")
-        self.start = int(str(state["batches"]))
-        return int(str(state["epoch"])) - 1
+    def state(self) -> dict[str, object]:
+        """How many batches were delivered in this pass; the next one, where it is over."""
+        current, done = self._newest or (self._resumed or Pass(self.next_epoch), 0)
+        if self._newest is None:
+            done = current.start
+        elif done >= self._n_batches():
+            current, done = Pass(self.next_epoch), 0
+        return {"version": STATE_VERSION, "order": self._as_json(), "epoch": current.epoch, "batches": done}
+
+    def load(self, state: Mapping[str, object]) -> None:
+        """Goes on behind the batches of a state."""
+        check_same("order", state.get("order"), self._as_json())
+        epoch = whole_number("loading a state: epoch", state.get("epoch"))
+        start = whole_number("loading a state: batches", state.get("batches"))
+        self.set_epoch(epoch)
+        self._resumed = Pass(epoch, start)
+
+    def _as_json(self) -> dict[str, object]:
+        return {"dataset": self._content, "n_samples": self._n_samples, "sampler": type(self._sampler).__name__, "seed": self._seed}
+
+    def _n_batches(self) -> float:
+        try:
+            return len(self)
+        except TypeError:               # a sampler without len, as torch allows: its end is not known before it comes
+            return float("inf")
+
+    def _epoch_of_sampler(self) -> int | None:
+        epoch = getattr(self._sampler, "epoch", None)
+        return epoch if type(epoch) is int else None

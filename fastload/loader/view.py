@@ -1,30 +1,42 @@
 """The dataset as the loader sees it: samples with the loader's transform applied, for whoever takes loader.dataset apart.
 
-Accelerate and Lightning may rebuild a plain torch DataLoader out of ``dataset`` and ``batch_sampler``: ``__getitems__`` therefore
-decodes a whole batch natively and gives the same pixels and labels as the loader would.
+Accelerate and Lightning may rebuild a plain torch DataLoader out of ``dataset``, ``batch_sampler`` and ``collate_fn``:
+``__getitems__`` therefore decodes a whole batch natively and gives the same pixels and labels as the loader would.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from fastload.loader.epochs import Epochs
+from fastload.loader.backends import Backend
+from fastload.loader.faults import FaultPolicy
 from fastload.loader.maker import BatchMaker
+from fastload.loader.ring import Ring
 from fastload.loader.spec import LoadSpec
+from fastload.loader.stats import StatsCollector
+from fastload.loader.transfer import Stay
 from fastload.store.dataset import Dataset
 
 Sample = Any        # a dict, or (image, label): what torch's collate functions take
 
 
+class KnowsEpoch(Protocol):
+    """The loader's order."""
+
+    latest_epoch: int
+
+
 class LoaderDataset(torch.utils.data.Dataset[Sample]):
     """A map-style torch dataset over a packed one. What is not asked for here is the packed dataset's: ``column``, ``classes`` ..."""
 
-    def __init__(self, packed: Dataset, maker: BatchMaker, epochs: Epochs) -> None:
-        self.packed, self._maker, self._epochs = packed, maker, epochs
+    def __init__(self, maker: BatchMaker, order: KnowsEpoch) -> None:
+        self.packed = maker.dataset
+        self._maker, self._order, self._pid = maker, order, os.getpid()
 
     def __len__(self) -> int:
         return len(self.packed)
@@ -37,18 +49,63 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
         for index in indices:
             if not -count <= index < count:
                 raise IndexError(f"sample {index} of {count}")
-        ids = np.asarray(indices, np.int64) % max(count, 1)
-        # The batch sampler has begun the epoch that these indices belong to, so the epoch to come is one ahead of it.
-        epoch = max(self._epochs.next_epoch - 1, 0)
+        if not len(indices):
+            return []
+        self._share_processors()
+        ids = np.asarray([int(index) for index in indices], np.int64) % count
+        epoch = getattr(indices[0], "epoch", self._order.latest_epoch)      # our own samplers' indices know it
         return samples_of(self._maker.finish(self._maker.begin(ids, epoch)), len(ids), self._maker.spec)
+
+    def _share_processors(self) -> None:
+        """In a worker process of torch: as many threads as this worker's part of the budget."""
+        if self._pid != os.getpid():
+            self._pid, worker, backend = os.getpid(), torch.utils.data.get_worker_info(), self._maker.backend
+            backend.threads = max(1, backend.budget // (worker.num_workers if worker else 1))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "packed":
             raise AttributeError(name)
         return getattr(self.packed, name)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        made = self._maker
+        faults = (made.faults.on_error, made.faults.max_bad)
+        return _again, (self.packed, made.spec, made.backend, (made.seed, self._order.latest_epoch), faults)
+
+
+class _Epoch:
+    def __init__(self, latest_epoch: int) -> None:
+        self.latest_epoch = latest_epoch
+
+
+def _again(packed: Dataset, spec: LoadSpec, backend: Backend, draws: tuple[int, int], faults: tuple[str, int | None]) -> LoaderDataset:
+    seed, epoch = draws
+    maker = BatchMaker(packed, spec, backend, seed=seed, ring=Ring(2), stats=StatsCollector(), faults=FaultPolicy(*faults),
+                       transfer=Stay(pin=False))
+    view = LoaderDataset(maker, _Epoch(epoch))
+    view._pid = 0           # another process than the loader's: it shares the processors with it
+    return view
+
 
 def samples_of(batch: dict[str, Any], n: int, spec: LoadSpec) -> list[Sample]:
     """A batch taken apart: one dict, or tuple, a sample."""
     samples = [{name: value[place] for name, value in batch.items()} for place in range(n)]
     return [tuple(each.values()) for each in samples] if spec.as_tuple else list(samples)
+
+
+class Collate:
+    """Puts the samples of one ``__getitems__`` together again, as the loader's batches are."""
+
+    def __init__(self, spec: LoadSpec) -> None:
+        self._as_tuple = spec.as_tuple
+        self._lists = {each.name for each in spec.fields if each.ragged == "list" and not each.pictured and not each.in_column}
+
+    def __call__(self, samples: list[Sample]) -> Any:
+        """One batch."""
+        if self._as_tuple:
+            return tuple(torch.stack(values) for values in zip(*samples, strict=True))
+        return {name: self._column(name, [sample[name] for sample in samples]) for name in samples[0]}
+
+    def _column(self, name: str, values: list[Any]) -> Any:
+        listed = name.partition(".")[0] in self._lists and not name.endswith(".matrix")
+        return torch.stack(values) if isinstance(values[0], torch.Tensor) and not listed else values

@@ -107,7 +107,7 @@ def random_boxes(
     share, uniform in ``scale``, and the logarithm of width / height, uniform in ``log_ratio``. ``margin``: pixels that a
     box must be smaller than the image.
     """
-    tries = values.reshape(-1, 4, values.shape[1])
+    tries = values.reshape(len(values) // 4, 4, values.shape[1])
     area = (sizes[0] * sizes[1]) * (scale[0] + tries[:, 0] * (scale[1] - scale[0]))
     # np.exp is the one function here that may differ in the last bit between machines; it moves a crop by a pixel once in ~1e13.
     ratio = np.exp(log_ratio[0] + tries[:, 1] * (log_ratio[1] - log_ratio[0]))

@@ -27,6 +27,8 @@ Float32 = NDArray[np.float32]
 Kept = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 
+_EDGE = 1e-6      # pixels: a corner of the image stays a corner, however its scale is rounded
+
 
 def move_boxes(boxes: ArrayLike, row: PlanRow, *, min_visible: float = 0.0) -> tuple[Float32, Kept]:
     """(n, 4) boxes of one image → (kept, 4) boxes on the canvas, and the places of the kept ones in the input."""
@@ -97,7 +99,7 @@ def _points(points: Floats, matrix: Floats, area: Floats) -> tuple[Floats, Flags
     moved[:, 0] = points[:, 0] * matrix[..., 0, 0] + matrix[..., 0, 2]
     moved[:, 1] = points[:, 1] * matrix[..., 1, 1] + matrix[..., 1, 2]
     xy = moved[:, :2]
-    return moved, np.all((xy >= area[..., :2]) & (xy <= area[..., 2:]), axis=1)
+    return moved, np.all((xy >= area[..., :2] - _EDGE) & (xy <= area[..., 2:] + _EDGE), axis=1)
 
 
 def _joined(what: str, arrays: Sequence[ArrayLike], columns: tuple[int, ...], rows: PlanRows) -> tuple[Floats, list[int], NDArray[Any]]:

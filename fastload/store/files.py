@@ -118,7 +118,8 @@ def write_failure(code: int, message: str, path: Path, *, needed: int) -> StoreE
     else:
         failure = StoreError(f"writing {path}: {message}; check the folder's permissions and the disk (dmesg), then "
                              "run the same command again")
-    failure.errno = code or errno.EIO
+        why = ""
+    failure.errno = {"disk full": errno.ENOSPC, "quota exceeded": errno.EDQUOT}.get(why, code or errno.EIO)
     return failure
 
 

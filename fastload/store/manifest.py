@@ -10,6 +10,7 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fastload.errors import ConfigError, CorruptManifest
 from fastload.store import strict_json
@@ -33,17 +34,19 @@ STAMP_MAGIC = b"FLS1"
 STAMP_BYTES = 4096                  # a whole page: LMDB's part of the file stays page-aligned
 ORDERS = ("shuffle", "source")
 
-_KEYS = ("format", "version", "tool", "n_samples", "fields", "shards", "columns", "seed", "order", "options", "skipped",
-         "converted", "content", "crc32c")
+_KEYS = frozenset(("format", "version", "tool", "n_samples", "fields", "shards", "columns", "seed", "order", "options",
+                   "skipped", "converted", "content", "crc32c"))
+_FIELD_KEYS, _FIELD_OPTIONS = frozenset(("name", "kind", "list")), frozenset(("classes", "image"))
+_SHARD_KEYS = frozenset(("name", "size", "records", "first", "sha256", "stamp"))
+_COLUMN_KEYS = frozenset(("name", "dtype", "shape", "size", "crc32c"))
 _SEAL = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n')
 _SEAL_BYTES = 26
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CRC32C = re.compile(r"[0-9a-f]{8}")
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """One LMDB file: samples ``first`` to ``first + records - 1``."""
+class Shard(NamedTuple):
+    """One LMDB file: samples ``first`` to ``first + records - 1``. A tuple, since a dataset may have thousands."""
 
     name: str
     size: int           # bytes
@@ -119,15 +122,15 @@ def _parse(data: bytes) -> Manifest:
         raise ValueError(f"format version {loaded.get('version')!r:.40}, this fastload reads version {VERSION}: "
                          "install a newer fastload")
     top = Row.of("top level", loaded, _KEYS)
-    n_samples = top.count("n_samples", MAX_SAMPLES)
+    n_samples = top.number("n_samples", MAX_SAMPLES)
     if loaded["order"] not in ORDERS:
         raise ValueError(f"order {loaded['order']!r:.40}, expected one of {', '.join(ORDERS)}")
     converted = top.get("converted", dict)
     manifest = Manifest(
         n_samples=n_samples, fields=tuple(_fields(top.get("fields", list))),
         shards=tuple(_shards(top.get("shards", list), n_samples)), columns=tuple(_columns(top.get("columns", list))),
-        tool=top.text("tool", most=MAX_NAME), seed=top.count("seed", (1 << 64) - 1), order=str(loaded["order"]),
-        skipped=top.count("skipped", MAX_SAMPLES), content=top.matching("content", _SHA256),
+        tool=top.text("tool", most=MAX_NAME), seed=top.number("seed", (1 << 64) - 1), order=str(loaded["order"]),
+        skipped=top.number("skipped", MAX_SAMPLES), content=top.matching("content", _SHA256),
         converted={text("converted", key, MAX_NAME): count(key, converted[key], MAX_SAMPLES) for key in converted},
         options=top.get("options", dict))
     _check_columns(manifest)
@@ -194,7 +197,7 @@ def _fields(values: list[Json]) -> Iterator[Field]:
     kinds: dict[str, str] = {}
     links: list[tuple[str, str]] = []
     for value in values:
-        row = Row.of("a field", value, ("name", "kind", "list"), ("classes", "image"))
+        row = Row.of("a field", value, _FIELD_KEYS, _FIELD_OPTIONS)
         classes = row.get("classes", list) if "classes" in row.values else []
         each = Field(row.text("name", most=MAX_NAME), row.text("kind", most=MAX_NAME), list=row.get("list", bool),
                      classes=tuple(text("a class", name, MAX_NAME) for name in classes),
@@ -215,9 +218,10 @@ def _shards(values: list[Json], n_samples: int) -> Iterator[Shard]:
     names: set[str] = set()
     first = 0
     for value in values:
-        row = Row.of("a shard", value, ("name", "size", "records", "first", "sha256", "stamp"))
-        shard = Shard(row.matching("name", SHARD_NAME), row.count("size", MAX_FILE), row.count("records", MAX_SAMPLES),
-                      row.count("first", MAX_SAMPLES), row.matching("sha256", _SHA256), row.matching("stamp", _SHA256))
+        row = Row.of("a shard", value, _SHARD_KEYS)
+        shard = Shard(row.matching("name", SHARD_NAME), row.number("size", MAX_FILE),
+                      row.number("records", MAX_SAMPLES),
+                      row.number("first", MAX_SAMPLES), row.matching("sha256", _SHA256), row.matching("stamp", _SHA256))
         if shard.name in names:
             raise ValueError(f"{shard.name} comes twice")
         if shard.first != first or not shard.records:
@@ -232,10 +236,10 @@ def _shards(values: list[Json], n_samples: int) -> Iterator[Shard]:
 
 def _columns(values: list[Json]) -> Iterator[Column]:
     for value in values:
-        row = Row.of("a column", value, ("name", "dtype", "shape", "size", "crc32c"))
+        row = Row.of("a column", value, _COLUMN_KEYS)
         shape = tuple(count("a column: shape", length, MAX_SAMPLES) for length in row.get("shape", list))
         yield Column(row.text("name", most=MAX_NAME), row.text("dtype", most=MAX_NAME), shape,
-                     row.count("size", MAX_FILE), row.matching("crc32c", _CRC32C))
+                     row.number("size", MAX_FILE), row.matching("crc32c", _CRC32C))
 
 
 def _check_columns(manifest: Manifest) -> None:

@@ -41,7 +41,7 @@ Job read_job(const char* path) {
     std::memcpy(sizes.data(), at, sizes.size() * 8);
     at += sizes.size() * 8;
     for (uint64_t size : sizes) {
-        job.sources.push_back({at, size_t(size)});
+        job.sources.push_back({at, size_t(size), nullptr});
         at += size;
     }
     Output& output = job.output;

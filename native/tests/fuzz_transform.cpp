@@ -64,7 +64,8 @@ size_t try_cuts(const Exact& jpeg, std::vector<uint32_t> index, uint32_t interva
         Exact exact(entries);
         fastload::Roi roi{below(width + 1), below(height + 1), below(width + 2), below(height + 2)};
         uint32_t x0, y0;
-        bool cut = fastload::cut_jpeg(jpeg.data.get(), jpeg.size, exact.data.get(), index.size(), interval, roi, 1u << below(4), out, x0, y0);
+        bool cut = fastload::cut_jpeg(jpeg.data.get(), jpeg.size, exact.data.get(), index.size(), interval, roi, 1u << below(4), out,
+                                      x0, y0);
         if (cut && (out.size() > jpeg.size || x0 > roi.x || y0 > roi.y)) fail("cut: too large, or not where the region is", jpeg);
         parts += cut;
         if (good && cut) {

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fastload.decode.header import parse_markers
-from fastload.pack.options import PackOptions
-from fastload.pack.run import Packer
-from fastload.pack.sources.base import Encoded, Ref, Sample
+from fastload.packing.options import PackOptions
+from fastload.packing.run import Packer
+from fastload.packing.sources.base import Encoded, Ref, Sample
 from fastload.store.dataset import open_dataset
 from fastload.store.pixels import upright
 from tests.corpus import corpus_dir, photos

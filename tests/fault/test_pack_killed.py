@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from fastload.errors import BadImage, StoreError
-from fastload.pack.run import Packer
-from fastload.pack.state import Done, PackState
+from fastload.packing.run import Packer
+from fastload.packing.state import Done, PackState
 from fastload.store import files
 from fastload.store.dataset import open_dataset
 from fastload.store.fields import Field

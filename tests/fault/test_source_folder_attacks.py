@@ -16,10 +16,10 @@ from types import FrameType
 import pytest
 
 from fastload.errors import BadImage, ConfigError
-from fastload.pack.files import read_bounded, walk
-from fastload.pack.sources import open_source
-from fastload.pack.sources.base import Encoded
-from fastload.pack.sources.folder import FolderSource
+from fastload.packing.files import read_bounded, walk
+from fastload.packing.sources import open_source
+from fastload.packing.sources.base import Encoded
+from fastload.packing.sources.folder import FolderSource
 from tests.source_contract import Loaded, outcome, put_image, samples_of
 
 SECRET = b"\xff\xd8 secret outside the root"

@@ -118,13 +118,15 @@ def test_scaled_decoding(sampling: str, scale: int) -> None:
             x, y, w, h = random_box(rng, width, height)
             part, x0, y0 = core.cut(jpeg, index, interval, x, y, w, h, scale=scale)
             assert x0 % 8 == y0 % 8 == 0
-            rows, columns = slice(y // scale, -(-(y + h) // scale)), slice(x // scale, -(-(x + w) // scale))
-            shifted = (slice(rows.start - y0 // scale, rows.stop - y0 // scale), slice(columns.start - x0 // scale, columns.stop - x0 // scale))
-            np.testing.assert_array_equal(scaled(part)[shifted], whole[rows, columns], err_msg=f"{(x, y, w, h)} of {width}x{height}")
+            inside = whole[y // scale:-(-(y + h) // scale), x // scale:-(-(x + w) // scale)]
+            top, left = y // scale - y0 // scale, x // scale - x0 // scale
+            found = scaled(part)[top:top + inside.shape[0], left:left + inside.shape[1]]
+            np.testing.assert_array_equal(found, inside, err_msg=f"{(x, y, w, h)} of {width}x{height}")
 
 
 @pytest.mark.skipif(shutil.which("cjpeg") is None, reason="not run: no cjpeg (Debian: libjpeg-turbo-progs)")
-@pytest.mark.parametrize("factors", ["1x1,2x2,2x2", "1x1,2x1,1x1", "2x2,1x2,1x2", "2x2,2x1,1x1", "4x2,1x1,1x1", "1x1,1x2,2x1", "3x1,1x1,1x1"])
+@pytest.mark.parametrize("factors", ["1x1,2x2,2x2", "1x1,2x1,1x1", "2x2,1x2,1x2", "2x2,2x1,1x1", "4x2,1x1,1x1", "1x1,1x2,2x1",
+                                     "3x1,1x1,1x1"])
 def test_rare_sampling_factors(factors: str) -> None:
     rng = np.random.default_rng(0)
     for width, height in ((97, 83), (33, 70), (5, 6)):
@@ -176,7 +178,8 @@ def test_form_of_a_cut() -> None:
 
 def test_widened_only_where_it_must_be() -> None:
     """A region on MCU borders takes a neighbour with subsampled chroma, none without."""
-    for sampling, expected in (("444", (32, 32, 16, 16)), ("gray", (32, 32, 16, 16)), ("422", (16, 32, 48, 16)), ("420", (16, 16, 48, 48)), ("440", (32, 16, 16, 48))):
+    for sampling, expected in (("444", (32, 32, 16, 16)), ("gray", (32, 32, 16, 16)), ("422", (16, 32, 48, 16)),
+                               ("420", (16, 16, 48, 48)), ("440", (32, 16, 16, 48))):
         jpeg, index, _, _, interval, _, _ = core.rewrite(encode(picture(160, 160), sampling), restart=1)
         part, x0, y0 = core.cut(jpeg, index, interval, 32, 32, 16, 16)
         assert (x0, y0, *core.jpeg_header(part)[:2]) == expected, sampling
@@ -184,9 +187,9 @@ def test_widened_only_where_it_must_be() -> None:
 
 def test_rows_only() -> None:
     """Segments of whole rows, of several rows, or that straddle rows: cut where a row starts with a segment."""
-    whole_size = (160, 160)
-    for restart, expected in ((20, (0, 40, 160, 16)), (40, (0, 32, 160, 32)), (8, (0, 32, 160, 32)), (7, (0, 0, 160, 56)), (399, (0, 0, *whole_size))):
-        jpeg, index, _, _, interval, _, _ = core.rewrite(encode(picture(*whole_size), "444"), restart=restart)
+    for restart, expected in ((20, (0, 40, 160, 16)), (40, (0, 32, 160, 32)), (8, (0, 32, 160, 32)), (7, (0, 0, 160, 56)),
+                              (399, (0, 0, 160, 160))):
+        jpeg, index, _, _, interval, _, _ = core.rewrite(encode(picture(160, 160), "444"), restart=restart)
         part, x0, y0 = core.cut(jpeg, index, interval, 80, 40, 8, 16)
         assert (x0, y0, *core.jpeg_header(part)[:2]) == expected, restart
         cut_and_compare(jpeg, index, interval, (80, 40, 8, 16), decode(jpeg))

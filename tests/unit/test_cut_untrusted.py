@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.jpeg_samples import decode, encode, encode_by_pillow, markers, picture, replace_frame
 
+Sample = tuple[bytes, npt.NDArray[np.uint32], int]
 core = pytest.importorskip("fastload._core", reason="not run: no native core")
 
 
 @pytest.fixture(name="sample")
-def _sample() -> tuple[bytes, np.ndarray[tuple[int], np.dtype[np.uint32]], int]:
+def _sample() -> Sample:
     jpeg, index, _, _, interval, _, _ = core.rewrite(encode(picture(120, 90), "420"), restart=2)
     return jpeg, index, interval
 
@@ -20,7 +22,7 @@ def is_whole(jpeg: bytes, index: object, interval: int, box: tuple[int, int, int
     assert core.cut(jpeg, index, interval, *box) == (jpeg, 0, 0)
 
 
-def test_without_index(sample: tuple[bytes, object, int]) -> None:
+def test_without_index(sample: Sample) -> None:
     jpeg, _, interval = sample
     is_whole(jpeg, b"", interval)
     is_whole(jpeg, b"\0\0\0", interval)
@@ -28,18 +30,18 @@ def test_without_index(sample: tuple[bytes, object, int]) -> None:
     is_whole(plain, *core.index(plain))
 
 
-def test_region_of_everything(sample: tuple[bytes, object, int]) -> None:
+def test_region_of_everything(sample: Sample) -> None:
     is_whole(*sample, (0, 0, 120, 90))
     is_whole(*sample, (1, 1, 118, 88))
 
 
 @pytest.mark.parametrize("box", [(0, 0, 0, 10), (0, 0, 10, 0), (120, 0, 1, 1), (0, 90, 1, 1), (100, 0, 21, 5), (0, 80, 5, 11),
                                  (2**32 - 1, 0, 2, 1), (0, 2**32 - 1, 1, 2), (5, 5, 2**32 - 1, 2**32 - 1)])
-def test_region_outside(sample: tuple[bytes, object, int], box: tuple[int, int, int, int]) -> None:
+def test_region_outside(sample: Sample, box: tuple[int, int, int, int]) -> None:
     is_whole(*sample, box)
 
 
-def test_arguments_of_a_wrong_kind(sample: tuple[bytes, object, int]) -> None:
+def test_arguments_of_a_wrong_kind(sample: Sample) -> None:
     jpeg, index, interval = sample
     for bad in (-1, 2**32, 1.5):
         with pytest.raises(TypeError):
@@ -48,7 +50,7 @@ def test_arguments_of_a_wrong_kind(sample: tuple[bytes, object, int]) -> None:
         core.cut(jpeg, index, interval, 0, 0, 1, 1, scale=3)
 
 
-def test_index_of_another_file(sample: tuple[bytes, np.ndarray[tuple[int], np.dtype[np.uint32]], int]) -> None:
+def test_index_of_another_file(sample: Sample) -> None:
     jpeg, index, interval = sample
     is_whole(jpeg, index, interval + 1)
     is_whole(jpeg, index, 0)
@@ -59,7 +61,7 @@ def test_index_of_another_file(sample: tuple[bytes, np.ndarray[tuple[int], np.dt
         is_whole(jpeg, wrong, interval)
 
 
-def test_mutated_index(sample: tuple[bytes, np.ndarray[tuple[int], np.dtype[np.uint32]], int]) -> None:
+def test_mutated_index(sample: Sample) -> None:
     """Never a crash; what is accepted is never larger than the file, and has the right pixels or cannot be decoded."""
     jpeg, index, interval = sample
     whole = decode(jpeg)
@@ -85,7 +87,7 @@ def test_mutated_index(sample: tuple[bytes, np.ndarray[tuple[int], np.dtype[np.u
     assert 300 < refused < 2900
 
 
-def test_mutated_jpeg(sample: tuple[bytes, object, int]) -> None:
+def test_mutated_jpeg(sample: Sample) -> None:
     """The header is not trusted either."""
     jpeg, index, interval = sample
     rng = np.random.default_rng(2)
@@ -101,7 +103,7 @@ def test_mutated_jpeg(sample: tuple[bytes, object, int]) -> None:
         assert len(part) <= length
 
 
-def test_other_structures_stay_whole(sample: tuple[bytes, object, int]) -> None:
+def test_other_structures_stay_whole(sample: Sample) -> None:
     jpeg, index, interval = sample
     progressive = encode_by_pillow(picture(120, 90), "420", progressive=True, restart_marker_blocks=2)
     is_whole(progressive, index, interval)
@@ -112,7 +114,7 @@ def test_other_structures_stay_whole(sample: tuple[bytes, object, int]) -> None:
     is_whole(jpeg[:at] + b"\xff\xdc\0\4\0\x5a" + jpeg[at:], index + np.uint32(6), interval)  # DNL
 
 
-def test_order_of_markers_does_not_matter(sample: tuple[bytes, object, int]) -> None:
+def test_order_of_markers_does_not_matter(sample: Sample) -> None:
     """DRI in front of the frame, tables anywhere, comments between: all legal."""
     jpeg, index, interval = sample
     whole = decode(jpeg)
@@ -127,7 +129,7 @@ def test_order_of_markers_does_not_matter(sample: tuple[bytes, object, int]) -> 
         np.testing.assert_array_equal(decode(part)[40 - y0:60 - y0, 50 - x0:70 - x0], whole[40:60, 50:70])
 
 
-def test_unaligned_index(sample: tuple[bytes, np.ndarray[tuple[int], np.dtype[np.uint32]], int]) -> None:
+def test_unaligned_index(sample: Sample) -> None:
     """LMDB puts values at even addresses, not at multiples of 4."""
     jpeg, index, interval = sample
     expected = core.cut(jpeg, index, interval, 50, 40, 20, 20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import re
 from pathlib import Path
 
@@ -23,7 +24,9 @@ def test_links_lead_to_files(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_blocks_are_python(page: Path) -> None:
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
-        ast.parse(block)
+        examples = doctest.DocTestParser().get_examples(block) if ">>>" in block else []
+        for source in [example.source for example in examples] or [block]:
+            ast.parse(source)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -12,14 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fastload.cli import main
 from fastload.inspect.sample import view_sample
-from fastload.inspect.screen import bar, byte_text, percent
-from fastload.inspect.shuffle import shuffle_quality
+from fastload.inspect.screen import bar, byte_text, percent, plain
+from fastload.inspect.shuffle import shuffle_quality, spread_stretches
 from fastload.store.dataset import open_dataset
 from fastload.store.fields import Field
-from tests.packed_datasets import encoded, pack_folder, pack_samples, photo, spoil_image
+from tests.packed_datasets import change_column, encoded, pack_folder, pack_samples, photo, spoil_image
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +145,34 @@ def test_mixing_tells_a_sorted_pack_from_a_shuffled_one(tmp_path: Path, capsys: 
     assert bad.packed.batch_mixture < 0.1
     assert bad.packed.batch_mixture < bad.epoch.batch_mixture < 0.8, "blocks in random order help, but not enough"
     assert "pack again without --order source" in bad.verdict
+
+
+def test_mixing_of_a_large_dataset_is_measured_on_a_part_of_it(tmp_path: Path) -> None:
+    fields = (Field("label", "int", classes=tuple("abcdefghij")),)
+    nearly = np.concatenate([np.random.default_rng(0).permutation(np.arange(i, i + 500)) for i in range(0, 2000, 500)])
+    for name in ("source", "shuffle", "nearly"):
+        samples, order = [{"label": i // 200} for i in range(2000)], "shuffle" if name == "shuffle" else "source"
+        path = pack_samples(tmp_path / name, fields, samples, order=order, block_size=8000)
+        if name == "nearly":                    # mixed among near neighbours only: a distance between none and ideal
+            change_column(path, "_source_index", lambda _: nearly)
+        dataset = open_dataset(path)
+        whole, part = (shuffle_quality(dataset, batch_size=8, limit=limit) for limit in (10_000, 1000))
+        assert (whole.n_measured, part.n_measured) == (2000, 512)
+        assert part.verdict == whole.verdict
+        for a, b in ((whole.packed, part.packed), (whole.epoch, part.epoch)):
+            assert abs(a.batch_mixture - b.batch_mixture) < 0.15
+            assert abs(a.neighbour_distance - b.neighbour_distance) < 0.15
+    assert "512 of 2,000 samples" in plain("", part.sections())
+
+
+@given(st.integers(0, 10**9), st.integers(1, 5000), st.integers(64, 10**6))
+def test_stretches_lie_apart_and_reach_both_ends(n: int, batch_size: int, limit: int) -> None:
+    found = spread_stretches(n, batch_size=batch_size, limit=limit)
+    assert all(0 <= start <= stop <= n for start, stop in found)
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(found))
+    assert found[0][0] == 0
+    if len(found) > 1 or n <= limit:
+        assert found[-1][1] == n
 
 
 def test_mixing_without_labels_is_the_neighbour_distance_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

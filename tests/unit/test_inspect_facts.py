@@ -23,9 +23,9 @@ from fastload.inspect.overview import overview
 from fastload.inspect.records import engine_refusal, look_at_records, spread
 from fastload.inspect.screen import plain
 from fastload.native import core
-from fastload.pack.options import PackOptions
-from fastload.pack.run import Packer
-from fastload.pack.sources.folder import FolderSource
+from fastload.packing.options import PackOptions
+from fastload.packing.run import Packer
+from fastload.packing.sources.folder import FolderSource
 from fastload.store.dataset import open_dataset, read_manifest
 from fastload.store.fields import Field
 from tests.packed_datasets import encoded, pack_folder, pack_samples, photo, put_value, value_of

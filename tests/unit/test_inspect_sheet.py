@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,10 @@ def test_labels_far_outside_the_picture_do_no_harm(tmp_path: Path) -> None:
     boxes = np.array([[-1e30, -5, 1e30, 40], [50, 50, 50, 50], [60, 60, 20, 20]])
     sample = {"image": GRAY, "boxes": boxes, "lanes": [np.array([[1e20, 3], [4, -1e20]])]}
     assert rendered(one_sample(tmp_path, fields, sample)).shape == (160, 200, 3)
+    lanes = [np.array([[5, 30], [1e12, 30]]), np.array([[5, 50], [np.nan, 60], [95, 50]])]
+    picture = rendered(one_sample(tmp_path / "lanes", fields, {"image": GRAY, "lanes": lanes}))
+    assert near(picture[60, 190], colour(0)), "a line that leaves the picture on the right is drawn to its edge"
+    assert near(picture[100, 100], colour(1)), "a point that is no number is left out"
 
 
 def test_images_of_a_list_stand_side_by_side_each_with_its_labels(tmp_path: Path) -> None:
@@ -118,7 +123,7 @@ def test_the_same_seed_shows_the_same_samples(packed: Path, tmp_path: Path) -> N
     sheets = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         assert write_sheet(open_dataset(packed), tmp_path / f"{name}.png", seed=seed, count=6) == 6
-        sheets.append((tmp_path / f"{name}.png").read_bytes())
+        sheets.append(page_of(tmp_path / f"{name}.png")[92:].tobytes())        # below the words that name the seed
     assert sheets[0] == sheets[1] != sheets[2]
     assert write_sheet(open_dataset(packed), tmp_path / "all.jpg", count=1000) == 20
 
@@ -153,6 +158,13 @@ def test_a_sheet_that_cannot_be_written_leaves_nothing(packed: Path, tmp_path: P
     for path in (tmp_path / "no/folder/a.png", tmp_path / "folder.png", tmp_path / "a.txt", Path("/proc/a.png")):
         with pytest.raises(ConfigError, match="--sheet"):
             write_sheet(dataset, path, count=2)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))         # as good as a full disk
+    try:
+        with pytest.raises(ConfigError, match="cannot be written: File too large"):
+            write_sheet(dataset, tmp_path / "large.png", count=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
     assert write_sheet(dataset, tmp_path / "a.png", count=2) == 2
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from fastload.errors import BadImage
-from fastload.pack.sources.base import Encoded, Sample
+from fastload.packing.sources.base import Encoded, Sample
 from fastload.store.dataset import Dataset, open_dataset
 from fastload.store.fields import Field
 from fastload.store.record import JPEG, PNG, RAW

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from fastload.errors import BadImage
-from fastload.pack.sources.base import Ref, Sample
-from fastload.pack.state import Event
+from fastload.packing.sources.base import Ref, Sample
+from fastload.packing.state import Event
 from fastload.store.fields import Field
 from tests.packing import IMAGE, LABEL, SMALL_SHARDS, Listed, Streamed, file_of, image_sample, log_of, pack, pixels, samples
 
@@ -88,7 +88,7 @@ def test_what_happened_to_finished_shards_is_not_kept_in_memory(tmp_path: Path) 
     def look(progress: Any) -> None:
         nonlocal most
         if progress.stage == "publishing" or progress.done % 16 == 0:
-            most = max(most, sum(isinstance(each, Event) for each in gc.get_objects()))
+            most = max(most, sum(type(each) is Event for each in gc.get_objects()))
 
     result = pack(Listed(mixed, (IMAGE, LABEL, Field("blob", "bytes"))), tmp_path / "packed", order="source", on_error="skip",
                   on_progress=look, **SMALL_SHARDS)

@@ -11,7 +11,7 @@ import pytest
 
 from fastload.errors import BadImage
 from fastload.order.permute import Permutation
-from fastload.pack.sources.base import Sample
+from fastload.packing.sources.base import Sample
 from fastload.store.columns import MISSING_INT
 from fastload.store.dataset import Dataset, open_dataset
 from fastload.store.fields import Field

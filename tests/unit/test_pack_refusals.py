@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 from fastload.errors import BadImage, ConfigError, StoreError
-from fastload.pack.sources.base import Sample
-from fastload.pack.sources.folder import FolderSource
-from fastload.pack.state import PackState
+from fastload.packing.sources.base import Sample
+from fastload.packing.sources.folder import FolderSource
+from fastload.packing.state import PackState
 from fastload.store.dataset import open_dataset
 from fastload.store.fields import Field
 from tests.packing import IMAGE, LABEL, Listed, class_folders, file_of, image_sample, log_of, pack, pixels, samples, tree

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from fastload.errors import BadImage, ConfigError, CorruptManifest, StoreError
-from fastload.pack.run import PackResult
-from fastload.pack.sources.base import AnySource
-from fastload.pack.state import PackState
+from fastload.packing.run import PackResult
+from fastload.packing.sources.base import AnySource
+from fastload.packing.state import PackState
 from fastload.store.dataset import open_dataset
 from fastload.store.fields import Field
 from tests.packing import IMAGE, LABEL, SMALL_SHARDS, Listed, Streamed, log_of, pack, samples, tree

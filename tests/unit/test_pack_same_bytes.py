@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fastload.errors import BadImage
-from fastload.pack.sources.base import AnySource
+from fastload.packing.sources.base import AnySource
 from fastload.store.fields import Field
 from tests.packing import CONVERTED_JPEG, IMAGE, LABEL, SMALL_SHARDS, Listed, Streamed, content, image_sample, pack, samples, tree
 

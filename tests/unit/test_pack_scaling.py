@@ -16,11 +16,11 @@ from PIL import Image
 
 from fastload.errors import BadImage, ConfigError
 from fastload.native import core
-from fastload.pack.encode_choice import EncodeChoice
-from fastload.pack.options import PackOptions
-from fastload.pack.run import PackResult
-from fastload.pack.sources.base import Encoded, Sample
-from fastload.pack.state import PackState
+from fastload.packing.encode_choice import EncodeChoice
+from fastload.packing.options import PackOptions
+from fastload.packing.run import PackResult
+from fastload.packing.sources.base import Encoded, Sample
+from fastload.packing.state import PackState
 from fastload.store.dataset import Dataset, open_dataset
 from fastload.store.fields import Field
 from fastload.store.record import JPEG, PNG, RAW, RESTART_INDEX

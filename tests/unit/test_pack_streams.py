@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fastload.errors import BadImage, StoreError
-from fastload.pack.sources.base import Sample
+from fastload.packing.sources.base import Sample
 from fastload.store.dataset import open_dataset
 from fastload.store.fields import Field
 from tests.packing import CONVERTED_JPEG, IMAGE, LABEL, SMALL_SHARDS, Listed, Streamed, content, image_sample, log_of, pack, samples, tree

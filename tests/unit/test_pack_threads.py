@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fastload.errors import BadImage
-from fastload.pack.sources.base import Ref, Sample
-from fastload.pack.threads import ordered_map
+from fastload.packing.sources.base import Ref, Sample
+from fastload.packing.threads import ordered_map
 from tests.packing import Listed, pack, samples
 
 

@@ -6,6 +6,8 @@ import errno
 import hashlib
 import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import lmdb
@@ -17,6 +19,8 @@ from fastload.store.manifest import Shard
 from fastload.store.record import MAX_RECORD, Part, encode_record
 from fastload.store.shard import ShardReader, verify_file
 from fastload.store.writer import ShardWriter, shard_name
+
+ROOT = Path(__file__).parents[2]
 
 
 def records(count: int, size: int = 5000, first: int = 0) -> list[bytes]:
@@ -56,6 +60,9 @@ def test_records_come_back_across_many_commits_and_a_growing_map(tmp_path: Path,
     shard = write(tmp_path, values)
     reader = ShardReader(tmp_path, shard, verify="full")
     assert [bytes(reader.get(i)) for i in range(500)] == values
+    del reader
+    with lmdb.open(str(tmp_path / shard.name), subdir=False, readonly=True, lock=False) as env:
+        assert env.info()["last_txnid"] > 50, "all in one transaction: memory grows with the shard"
 
 
 def test_the_size_is_known_while_writing(tmp_path: Path) -> None:
@@ -115,11 +122,16 @@ def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
         ShardWriter(tmp_path / "nowhere", 0, first=0)
 
 
-def test_the_data_format_is_lmdb_0_9_whatever_the_environment_says(tmp_path: Path,
-                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LMDB_DEFAULT_LIB_VERSION", "1")
-    shard = write(tmp_path, records(2))
-    assert (tmp_path / shard.name).read_bytes()[16:24] == bytes.fromhex("dec0efbe01000000")      # magic, data version 1
+def test_the_data_format_is_lmdb_0_9_whatever_the_environment_says(tmp_path: Path) -> None:
+    code = (f"from tests.unit.test_shard_publishing import *; write(Path({str(tmp_path)!r}), records(2))\n"
+            "env = lmdb.open('other', subdir=False); print(env.path())")
+    done = subprocess.run([sys.executable, "-c", code.replace("'other'", repr(str(tmp_path / "other")))], check=True,
+                          env={**os.environ, "LMDB_DEFAULT_LIB_VERSION": "1", "PYTHONPATH": str(ROOT)}, stdout=-3)
+    assert done.returncode == 0
+    meta = {path.name: path.read_bytes()[16:24] for path in tmp_path.glob("*") if not path.name.endswith("lock")}
+    assert meta["shard-00000.lmdb"] == bytes.fromhex("dec0efbe01000000")        # magic, data version 1
+    if int(lmdb.__version__.split(".")[0]) >= 3:
+        assert meta["other"] != meta["shard-00000.lmdb"], "the variable has no effect: this test shows nothing"
 
 
 @pytest.mark.parametrize(("code", "free", "said"), [
@@ -132,7 +144,7 @@ def test_a_full_disk_says_so_with_what_is_needed_and_free(tmp_path: Path, monkey
     monkeypatch.setattr(files, "_free_bytes", lambda folder: free)
     failure = files.write_error(OSError(code, os.strerror(code)), tmp_path / "shard-00000.lmdb", needed=4096)
     assert said in str(failure)
-    assert failure.errno == code
+    assert failure.errno == (errno.ENOSPC if said == "disk full" else code)
     assert "run the same command again" in str(failure)
     if said == "disk full":
         assert f"4096 bytes needed, {free} free on {tmp_path}" in str(failure)

@@ -10,7 +10,6 @@ import sys
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import lmdb
@@ -145,6 +144,22 @@ def test_children_go_on_reading_while_the_parents_threads_do(made: Made) -> None
     assert codes == [0] * 30
 
 
+def test_a_child_never_closes_what_it_inherited(made: Made) -> None:
+    """Closing waits for calls that other threads of the parent were in, and those never end in the child."""
+    folder, row, _ = made
+    reader = ShardReader(folder, row)
+    reader.get(100)
+
+    def in_child() -> None:
+        nonlocal reader
+        del reader
+        gc.collect()
+        if row.name not in Path("/proc/self/maps").read_text():
+            os._exit(3)
+
+    assert run_child(in_child) == 0
+
+
 def test_a_child_that_ends_in_the_ordinary_way_ends(made: Made) -> None:
     """Its interpreter cleans up: that must neither wait for threads it does not have, nor harm the parent."""
     folder, row, _ = made
@@ -220,7 +235,7 @@ def stamped(folder: Path, row: Shard) -> Shard:
 def test_another_number_of_records_is_noticed(made: Made) -> None:
     folder, row, _ = made
     with pytest.raises(CorruptShard, match="it holds 40 records, expected 41"):
-        ShardReader(folder, stamped(folder, replace(row, records=41))).get(100)
+        ShardReader(folder, stamped(folder, row._replace(records=41))).get(100)
 
 
 def test_a_shard_of_another_dataset_is_refused_before_it_is_mapped(made: Made) -> None:
@@ -256,7 +271,7 @@ def test_a_record_under_another_records_key_is_noticed(tmp_path: Path) -> None:
 def test_a_missing_record_is_named(tmp_path: Path) -> None:
     row = write(tmp_path, records(3, first=5), first=5)
     with pytest.raises(CorruptShard, match="reading sample 9: the record is missing") as caught:
-        ShardReader(tmp_path, stamped(tmp_path, replace(row, first=7))).record(9)
+        ShardReader(tmp_path, stamped(tmp_path, row._replace(first=7))).record(9)
     assert caught.value.record == 2
 
 

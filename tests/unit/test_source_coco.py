@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fastload.errors import BadImage, ConfigError
-from fastload.pack.sources.base import Encoded
-from fastload.pack.sources.coco import CocoSource
-from fastload.pack.sources.outlines import decode_runs, instance_mask
+from fastload.packing.sources.base import Encoded
+from fastload.packing.sources.coco import CocoSource
+from fastload.packing.sources.outlines import decode_runs, instance_mask
 from tests.source_contract import outcome, put_image, samples_of
 
 # 3 x 4 mask, column by column: 2 out, 3 in, 1 out, 2 in, 4 out

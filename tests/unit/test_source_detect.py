@@ -10,11 +10,11 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from makedata import captcha, gray
 
 from fastload.errors import BadImage, ConfigError
-from fastload.pack.sources import FORMATS, Sample, detect, is_stream, open_source
-from fastload.pack.sources.base import Info, Ref
+from fastload.makedata import captcha, gray
+from fastload.packing.sources import FORMATS, Sample, detect, is_stream, open_source
+from fastload.packing.sources.base import Info, Ref
 from fastload.store.fields import Field
 from tests.source_contract import put_image, samples_of
 

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from fastload.pack.sources import FORMATS, open_source
-from fastload.pack.sources.nuscenes import NuScenesSource
+from fastload.packing.sources import FORMATS, open_source
+from fastload.packing.sources.nuscenes import NuScenesSource
 from tests.source_contract import outcome, put_image, samples_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "sources.md"
@@ -49,7 +49,7 @@ def test_every_format_and_option_is_described() -> None:
     for name, each in FORMATS.items():
         assert f"| `{name}` |" in TEXT
         part = TEXT.split(f"\n## {name}\n")[1].split("\n## ")[0]
-        module = __import__(f"fastload.pack.sources.{name}", fromlist=["x"])
+        module = __import__(f"fastload.packing.sources.{name}", fromlist=["x"])
         for option in list(inspect.signature(getattr(module, each.reader)).parameters)[1:]:
             words = {"types": "--type", "paths": "--path", "delimiter": "comma, semicolon or tab"}
             assert option in part or words.get(option, "?") in part, (name, option)

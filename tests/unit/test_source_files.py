@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastload.errors import BadImage
-from fastload.pack.files import Entry, is_image_name, printable, raw_name, read_bounded, walk
+from fastload.packing.files import Entry, is_image_name, printable, raw_name, read_bounded, walk
 
 
 @given(st.binary(min_size=1, max_size=60))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fastload.errors import ConfigError
-from fastload.pack.sources.base import Encoded
-from fastload.pack.sources.folder import FolderSource
+from fastload.packing.sources.base import Encoded
+from fastload.packing.sources.folder import FolderSource
 from fastload.store.fields import Field
 from tests.source_contract import outcome, put_image, samples_of
 

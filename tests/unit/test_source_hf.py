@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from fastload.errors import ConfigError
-from fastload.pack.sources.base import Encoded, is_stream
-from fastload.pack.sources.hf import HuggingFaceSource
+from fastload.packing.sources.base import Encoded, is_stream
+from fastload.packing.sources.hf import HuggingFaceSource
 from fastload.store.fields import Field
 from tests.source_contract import image_bytes, outcome, put_image, samples_of
 
@@ -235,7 +235,7 @@ def test_without_pyarrow_the_command_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
     script = (
         "import sys; sys.modules['pyarrow'] = None\n"
-        "from fastload.pack.sources import open_source\n"
+        "from fastload.packing.sources import open_source\n"
         "from fastload.errors import MissingPart\n"
         "try: open_source(sys.argv[1])\n"
         "except MissingPart as error: print(error)\n"

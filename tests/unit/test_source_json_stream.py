@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastload.errors import BadImage
-from fastload.pack.sources import jsontext
-from fastload.pack.sources.jsontext import JsonStream, parse_json
+from fastload.packing.sources import jsontext
+from fastload.packing.sources.jsontext import JsonStream, parse_json
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),

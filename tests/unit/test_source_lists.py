@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fastload.errors import BadImage, ConfigError
-from fastload.pack.sources.base import Encoded
-from fastload.pack.sources.columns import field_name, infer_kind
-from fastload.pack.sources.lists import ListSource
+from fastload.packing.sources.base import Encoded
+from fastload.packing.sources.columns import field_name, infer_kind
+from fastload.packing.sources.lists import ListSource
 from fastload.store.fields import Field
 from tests.source_contract import outcome, put_image, samples_of
 

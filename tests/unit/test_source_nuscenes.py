@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from makedata import nuscenes
 
 from fastload.errors import ConfigError
-from fastload.pack.sources.numbers import rigid
-from fastload.pack.sources.nuscenes import NuScenesSource
-from fastload.pack.sources.rig import CAMERAS
+from fastload.makedata import nuscenes
+from fastload.packing.sources.numbers import rigid
+from fastload.packing.sources.nuscenes import NuScenesSource
+from fastload.packing.sources.rig import CAMERAS
 from fastload.store.fields import Field
 from tests.source_contract import outcome, put_image, samples_of
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from makedata import openlane
 
 from fastload.errors import ConfigError
-from fastload.pack.sources.openlane import OpenLaneSource
+from fastload.makedata import openlane
+from fastload.packing.sources.openlane import OpenLaneSource
 from tests.source_contract import outcome, put_image, samples_of
 
 K = [[2000.0, 0, 960], [0, 2000.0, 640], [0, 0, 1]]

@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from fastload.errors import BadImage, ConfigError
-from fastload.pack.sources import open_source
-from fastload.pack.sources.base import Encoded, is_stream
-from fastload.pack.sources.objects import checked, infer_field
+from fastload.packing.sources import open_source
+from fastload.packing.sources.base import Encoded, is_stream
+from fastload.packing.sources.objects import checked, infer_field
 from fastload.store.fields import Field
 from tests.source_contract import image_bytes, outcome, put_image, samples_of
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from fastload.errors import BadImage, ConfigError
-from fastload.pack.files import open_inside
-from fastload.pack.sources.base import Encoded
-from fastload.pack.sources.numbers import parse_npy
-from fastload.pack.sources.tarindex import MAX_NAME_BYTES, Member, tar_members
-from fastload.pack.sources.webdataset import WebDatasetSource
+from fastload.packing.files import open_inside
+from fastload.packing.sources.base import Encoded
+from fastload.packing.sources.numbers import parse_npy
+from fastload.packing.sources.tarindex import MAX_NAME_BYTES, Member, tar_members
+from fastload.packing.sources.webdataset import WebDatasetSource
 from tests.source_contract import image_bytes, outcome, samples_of
 
 JPG, PNG = image_bytes(1), image_bytes(2, form="PNG")

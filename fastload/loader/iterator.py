@@ -1,0 +1,152 @@
+"""One pass over the data: what ``iter(loader)`` returns."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastload.errors import WorkerDied
+from fastload.loader.feeder import Feeder
+from fastload.loader.maker import BatchMaker, Begun
+from fastload.loader.readahead import ReadAhead
+from fastload.loader.transfer import Transfer
+from fastload.loader.view import samples_of
+
+if TYPE_CHECKING:
+    from fastload.loader.loader import DataLoader
+
+Ids = NDArray[np.int64]
+Shape = Callable[[dict[str, Any]], Any]
+PassT = TypeVar("PassT")
+_NAMED = 8          # samples that a timeout names
+
+
+class Order(Protocol[PassT]):
+    """Which batches come: the loader's own order, or a user's sampler."""
+
+    @property
+    def draws_here(self) -> bool:
+        """Ids are to be drawn in the trainer's thread."""
+
+    @property
+    def horizon(self) -> int:
+        """Samples to read ahead of the order."""
+
+    def begin(self) -> PassT:
+        """The next iteration."""
+
+    def batches(self, current: PassT, /) -> Iterator[Ids]:
+        """Its batches."""
+
+    def delivered(self, current: PassT, done: int, /) -> None:
+        """So many batches went to the trainer."""
+
+    def ended(self, current: PassT, /) -> None:
+        """The trainer has seen the end."""
+
+
+class LoaderIterator:
+    """Dropping it (an early ``break``) ends its work; several of one loader may run at once."""
+
+    def __init__(self, loader: DataLoader) -> None:
+        self._loader, self._pid = loader, os.getpid()
+        loader.stats_collector.asked()
+        self._order = order = _order_of(loader)
+        self._pass = order.begin()
+        self._done = self._pass.start
+        reader = ReadAhead(loader.packed, whole_blocks=loader.reads_blocks)
+        self._maker = EpochMaker(loader.maker, self._pass.epoch, loader.transfer, loader.collating)
+        self._feeder: Feeder[Begun, tuple[Any, int]] = Feeder(self._maker, reader.before(order.batches(self._pass), order.horizon),
+                                                              ahead=loader.ahead, draw_here=order.draws_here)
+
+    def __iter__(self) -> LoaderIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if os.getpid() != self._pid:
+            raise WorkerDied("this iterator belongs to the process that made it, before the fork: call iter(loader) in this one")
+        started, loader = time.perf_counter(), self._loader
+        ready = self._feeder.n_ready
+        try:
+            item = self._feeder.next(loader.timeout_s)
+        except TimeoutError:
+            raise self._late() from None
+        except BaseException:
+            self._count()           # it stands in the place of a batch: who goes on gets the next one
+            raise
+        if item is None:
+            self._order.ended(self._pass)
+            self._feeder.stop()
+            raise StopIteration
+        batch, n_samples = item
+        received = loader.transfer.receive(batch)
+        self._count()
+        loader.thread_keeper.delivered(waited=ready == 0)
+        loader.stats_collector.delivered(n_samples, n_samples * loader.images_per_sample, time.perf_counter() - started, ready)
+        return received
+
+    def close(self) -> None:
+        """Ends the pass; also done when the iterator is dropped."""
+        self._feeder.stop()
+
+    def _count(self) -> None:
+        self._done += 1
+        self._order.delivered(self._pass, self._done)
+
+    def _late(self) -> RuntimeError:
+        """Says which samples the loader is waiting for."""
+        loader, begun = self._loader, self._maker.waiting_for
+        ids = (self._feeder.oldest if begun is None else loader.maker.unfinished(begun)).tolist()
+        names = ", ".join(f"{i} ({loader.packed.reader(i).shard.name}, {loader.packed.source(i)})" for i in ids[:_NAMED])
+        return RuntimeError(f"no batch within timeout={loader.timeout_s} s; being loaded: sample{'s' * (len(ids) != 1)} {names}"
+                            + (f" and {len(ids) - _NAMED} more of this batch" if len(ids) > _NAMED else ""))
+
+
+def _order_of(loader: DataLoader) -> Order[Any]:
+    return loader.order
+
+
+class EpochMaker:
+    """What the feeder needs of the loader, with the epoch fixed; it knows neither loader nor iterator."""
+
+    def __init__(self, maker: BatchMaker, epoch: int, transfer: Transfer, collating: Collating) -> None:
+        self._maker, self._epoch, self._transfer, self._collating = maker, epoch, transfer, collating
+        self.waiting_for: Begun | None = None
+
+    def begin(self, ids: Ids) -> Begun:
+        """Starts work on a batch."""
+        return self._maker.begin(ids, self._epoch)
+
+    def finish(self, begun: Begun) -> tuple[Any, int]:
+        """The batch as the user gets it, on its device, and how many samples it has."""
+        n = len(begun.ids)
+        self.waiting_for = begun
+        try:
+            batch = self._maker.finish(begun, lambda values: self._collating(values, n))
+        finally:
+            self.waiting_for = None
+        started = time.perf_counter()
+        sent = self._transfer.send(batch)
+        self._maker.stats.took("copy", time.perf_counter() - started)
+        return sent, n
+
+
+class Collating:
+    """From the values of a batch to what the user gets: a dict or tuple, what his collate_fn makes of the samples, or one sample."""
+
+    def __init__(self, maker: BatchMaker, collate_fn: Callable[[Any], Any] | None, *, batched: bool) -> None:
+        self._spec, self._collate, self._batched = maker.spec, collate_fn, batched
+
+    def __call__(self, values: dict[str, Any], n: int) -> Any:
+        """What the user gets."""
+        if not self._batched:
+            sample = samples_of(values, n, self._spec)[0]
+            return sample if self._collate is None else self._collate(sample)
+        if self._collate is not None:
+            return self._collate(samples_of(values, n, self._spec))
+        return tuple(values.values()) if self._spec.as_tuple else values

@@ -1,0 +1,59 @@
+"""A look at some samples, for what the manifest does not say: gray or colour, how many images a sample has, shapes.
+
+Only part tables are read where that is enough. Records that are damaged tell nothing and stop nothing here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fastload.errors import FastloadError
+from fastload.loader.parts import BatchParts, read_parts
+from fastload.store.dataset import Dataset
+from fastload.store.record import RecordError
+from fastload.store.values import decode_value
+
+LOOKED_AT = 64              # samples, spread over the dataset
+
+
+class Look:
+    """What a few samples have in common."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._ids = np.arange(0, len(dataset), max(1, -(-len(dataset) // LOOKED_AT)), dtype=np.int64)
+        self._tables: BatchParts | None = None
+
+    def channels(self, field: int) -> int:
+        """1 where all images looked at are gray, else 3."""
+        found = set(self._parts().of(field)["channels"].tolist())
+        return 1 if found == {1} else 3
+
+    def items(self, field: int) -> int:
+        """How many of a list field most samples have."""
+        counts = np.bincount(self._parts().of(field)["sample"], minlength=len(self._ids))
+        counts = np.delete(counts, list(self._parts().faults))
+        return int(np.bincount(counts).argmax()) if len(counts) else 1
+
+    def bits(self, field: int) -> int:
+        """The widest pixel of a mask."""
+        return int(self._parts().of(field)["bits"].max(initial=8))
+
+    def same_shape(self, field: int) -> bool:
+        """Whether all samples have this array, in one shape and type."""
+        parts = read_parts(self._dataset, self._ids, check_crc=True)
+        shapes = set()
+        for place, own in enumerate(parts.parts(field)):
+            if place in parts.faults:
+                continue
+            try:
+                value = decode_value(self._dataset.fields[field], own)
+            except (RecordError, FastloadError):
+                continue
+            shapes.add(None if value is None else (value.shape, value.dtype))
+        return len(shapes) == 1 and None not in shapes
+
+    def _parts(self) -> BatchParts:
+        if self._tables is None:
+            self._tables = read_parts(self._dataset, self._ids, check_crc=False)
+        return self._tables

@@ -1,0 +1,118 @@
+"""The pixels of a batch: memory for them, the request to the decode threads, and what is done to them afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastload.decode.backend import DecodeBatch, PixelFormat
+from fastload.errors import BadImage
+from fastload.finish import Finish
+from fastload.loader.backends import Backend
+from fastload.loader.parts import BatchParts, shown_sizes
+from fastload.loader.requests import Unpackers, Wrong, image_requests
+from fastload.loader.ring import Ring
+from fastload.loader.spec import ChosenField, LoadSpec
+from fastload.loader.transfer import Transfer
+from fastload.plan.field_plan import FieldPlan
+from fastload.plan.rows import PlanRows
+
+_DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_UNSIGNED = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}
+
+
+@dataclass(slots=True)
+class Ticket:
+    """One image or mask field of a batch, under way."""
+
+    chosen: ChosenField
+    output: torch.Tensor
+    ticket: Any                             # the decoder's own
+    faults: dict[int, Wrong]                # slot → why it was not even asked for
+    n_bytes: int                            # encoded
+
+
+class Pictures:
+    """Asks for the images and masks of batches, and finishes them."""
+
+    def __init__(self, spec: LoadSpec, backend: Backend, ring: Ring, transfer: Transfer) -> None:
+        self._spec, self._backend, self._ring, self._transfer = spec, backend, ring, transfer
+        self._unpackers = Unpackers(backend.budget)
+        self._finishes = {name: Finish(plan) for name, plan in spec.plans.items()}
+
+    def submit(self, chosen: ChosenField, parts: BatchParts, rows: PlanRows) -> Ticket:
+        """Hands a field's images to the decode threads; returns at once."""
+        mask = chosen.field.kind == "mask"
+        images = parts.of(chosen.number)
+        asked = image_requests(parts, chosen.number, images, rows, exact=self._spec.exact, mask_bits=chosen.bits if mask else 0,
+                               unpackers=self._unpackers)
+        faults: dict[int, Wrong] = {**asked.faults, **{slot: BadImage(why) for slot, why in rows.bad.items()}}
+        if mask:
+            faults |= _misfits(images, rows)
+            output, pixels = self._mask_output(chosen, rows)
+        else:
+            output, pixels = self._image_output(chosen, rows)
+        ticket = self._backend.decoder.submit(DecodeBatch(asked.sources, asked.requests, output, pixels))
+        return Ticket(chosen, output, ticket, faults, int(images["length"].sum()))
+
+    def _mask_output(self, chosen: ChosenField, rows: PlanRows) -> tuple[torch.Tensor, PixelFormat]:
+        """Each byte of a mask's number is a channel to the decode threads: they pick pixels and never mix them."""
+        n_bytes = chosen.bits // 8
+        fill = tuple(self._spec.plans[chosen.image].mask_fill.to_bytes(n_bytes, "little"))
+        return self._ring.tensor((len(rows), rows.canvas_h, rows.canvas_w, n_bytes), torch.uint8), PixelFormat("nhwc", "stored", fill)
+
+    def _image_output(self, chosen: ChosenField, rows: PlanRows) -> tuple[torch.Tensor, PixelFormat]:
+        """Colour steps work on uint8 NHWC afterwards; without them the decode threads finish the job."""
+        plan, channels = self._spec.plans[chosen.name], chosen.channels
+        form = plan.output
+        planar = form.layout == "NCHW" and not plan.steps
+        size = (rows.canvas_h, rows.canvas_w)
+        output = self._ring.tensor((len(rows), channels, *size) if planar else (len(rows), *size, channels),
+                                   torch.uint8 if plan.steps else _DTYPES[form.dtype])
+        colour = "gray" if channels == 1 else self._spec.colour
+        plain = output.dtype == torch.uint8
+        return output, PixelFormat("nchw" if planar else "nhwc", colour, _each(plan.fill, channels),         # type: ignore[arg-type]
+                                   None if plain else _each(form.mean, channels), None if plain else _each(form.std, channels), 255.0)
+
+    def finished(self, ticket: Ticket, rows: PlanRows, take: NDArray[np.intp]) -> torch.Tensor:
+        """The pixels as the user gets them, good ones copied over bad ones; ``rows`` are those of the samples taken."""
+        pixels, chosen = ticket.output, ticket.chosen
+        if chosen.field.list:
+            pixels = pixels.view(len(take), chosen.items, *pixels.shape[1:])
+        for place in np.flatnonzero(take != np.arange(len(take))).tolist():
+            pixels[place] = pixels[int(take[place])]
+        if chosen.field.kind == "mask":
+            return pixels.view(_UNSIGNED[chosen.bits])[..., 0]
+        finish = self._finishes[chosen.name]
+        if finish.idle:                 # the decode threads have done it all
+            return pixels.movedim(-1, -3) if finish.output.layout == "channels_last" else pixels
+        with self._transfer.stream():
+            staged = self._transfer.stage(pixels.view(-1, *pixels.shape[-3:]))
+            out = None if staged.is_cuda else self._finish_output(self._spec.plans[chosen.name], staged)
+            done = finish(staged, rows.parameters, out=out)
+        return done.view(*pixels.shape[:-3], *done.shape[1:])
+
+    def _finish_output(self, plan: FieldPlan, pixels: torch.Tensor) -> torch.Tensor:
+        n, height, width, channels = pixels.shape
+        dtype = _DTYPES[plan.output.dtype]
+        if plan.output.layout == "NCHW":
+            return self._ring.tensor((n, channels, height, width), dtype)
+        memory = self._ring.tensor((n, height, width, channels), dtype)
+        return memory if plan.output.layout == "NHWC" else memory.permute(0, 3, 1, 2)
+
+
+def _misfits(masks: NDArray[np.void], rows: PlanRows) -> dict[int, Wrong]:
+    """Masks that are not over their image."""
+    sizes = shown_sizes(masks)
+    wrong = np.flatnonzero((sizes != np.stack([rows.source_h, rows.source_w], axis=1)).any(axis=1)).tolist()
+    return {slot: BadImage(f"a mask of {sizes[slot, 1]}x{sizes[slot, 0]} over an image of {rows.source_w[slot]}x{rows.source_h[slot]}; "
+                           "pack a mask that is not over the image (a bird's-eye view) as 'array'") for slot in wrong}
+
+
+def _each(values: tuple[Any, ...], channels: int) -> tuple[Any, ...]:
+    """One value a channel; a single one serves all."""
+    return values * channels if len(values) == 1 else values[:channels]

@@ -1,0 +1,102 @@
+"""Small packed datasets for the loader's tests, made by the packer, and ways to compare batches."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from fastload.native import core
+from fastload.store.fields import Field
+from tests.packed_datasets import encoded, pack_samples, photo
+
+CLASSES = ("cat", "dog", "emu")
+LABELLED = (Field("image", "image"), Field("label", "int", classes=CLASSES))
+BACKENDS = ("native", "reference")
+
+
+def backends() -> list[Any]:
+    """For parametrize: both decoders, the native one only where it was built."""
+    no_core = pytest.mark.skipif(core() is None, reason="not run: no native core")
+    return [pytest.param("native", marks=no_core), "reference"]
+
+
+def needs_core() -> None:
+    """Skips the test where the native core was not built."""
+    if core() is None:
+        pytest.skip("not run: no native core")
+
+
+def pack_photos(dest: Path, count: int = 40, *, size: tuple[int, int] = (96, 72), vary: int = 8, **options: Any) -> Path:
+    """JPEGs and labels, in blocks of about four samples, shards of about 1 MiB where there are many; shuffled by the packer."""
+    width, height = size
+    files = [photo(width + vary * (i % 3), height + vary * (i % 2), seed=i, noise=12, quality=92) for i in range(count)]
+    samples = [{"image": encoded(file), "label": i % 3} for i, file in enumerate(files)]
+    one = len(files[0])
+    return pack_samples(dest, LABELLED, samples, **{"order": "shuffle", "seed": 5, "block_size": 4 * one, "shard_size": 1 << 20, **options})
+
+
+def pack_gray(dest: Path, count: int = 24, *, side: int = 128, **options: Any) -> Path:
+    """Gray JPEGs of one size, as the captcha users have them."""
+    samples = [{"image": encoded(photo(side, side, seed=i, gray=True, noise=10)), "label": i % 3} for i in range(count)]
+    return pack_samples(dest, LABELLED, samples, **options)
+
+
+def png(pixels: NDArray[np.uint8]) -> bytes:
+    """A PNG file."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def spots(width: int, height: int, points: Sequence[tuple[float, float]], *, sigma: float = 3.0) -> NDArray[np.uint8]:
+    """A dark RGB image with a soft spot at each point, in turn red, green and blue; pixel centres are at .5."""
+    x, y = np.arange(width) + 0.5, np.arange(height) + 0.5
+    image = np.zeros((height, width, 3))
+    for number, (across, down) in enumerate(points):
+        spot = np.exp(-((x[None, :] - across) ** 2 + (y[:, None] - down) ** 2) / (2 * sigma**2))
+        image[:, :, number % 3] = np.maximum(image[:, :, number % 3], 255 * spot)
+    pixels: NDArray[np.uint8] = image.round().astype(np.uint8)
+    return pixels
+
+
+def centroid(plane: NDArray[Any]) -> tuple[float, float]:
+    """Where the light of one channel, (height, width), is: (x, y)."""
+    weights = np.asarray(plane, np.float64)
+    weights = np.where(weights > 0.2 * weights.max(), weights, 0.0)
+    total = weights.sum()
+    return (float((weights.sum(0) * (np.arange(weights.shape[1]) + 0.5)).sum() / total),
+            float((weights.sum(1) * (np.arange(weights.shape[0]) + 0.5)).sum() / total))
+
+
+def same_batch(one: Any, other: Any, *, atol: float = 0.0) -> bool:
+    """Equality that looks into tensors, lists, tuples and dicts; types included."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        if one.dtype != other.dtype or one.shape != other.shape:
+            return False
+        if atol:
+            return bool((one.double() - other.double()).abs().max() <= atol) if one.numel() else True
+        return torch.equal(one, other)
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(same_batch(one[name], other[name], atol=atol) for name in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(same_batch(a, b, atol=atol) for a, b in zip(one, other, strict=True))
+    return bool(one == other)
+
+
+def digest(batch: Any) -> str:
+    """A few characters that tell batches apart, for children to print."""
+    found = hashlib.sha256()
+    for value in batch.values() if isinstance(batch, dict) else batch:
+        found.update(value.numpy().tobytes() if isinstance(value, torch.Tensor) else repr(value).encode())
+    return found.hexdigest()[:16]
