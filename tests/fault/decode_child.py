@@ -82,8 +82,8 @@ def many(n: int) -> list[dict[str, int]]:
     small = _made(90, 60)
     tables = small.index(b"\xff\xc4")
     length = int.from_bytes(small[tables + 2:tables + 4], "big") + 2
-    kinds = [small, _made(160, 120, 4), progressive(), small[:400], small[:-40], small[:tables] + small[tables + length:], b"", _made(700, 500),
-             _made(33, 21, 1), bytes(100)]
+    kinds = [small, _made(160, 120, 4), progressive(), small[:400], small[:-40], small[:tables] + small[tables + length:], b"",
+             _made(700, 500), _made(33, 21, 1), bytes(100)]
     sources = kinds * 5
     requests = new_requests(len(sources))
     requests["out_h"], requests["out_w"] = SIZE

@@ -161,8 +161,8 @@ def test_bombs_are_refused_before_memory_is_taken() -> None:
     jpeg = encode(picture(16, 16), "444")
     at = jpeg.index(b"\xff\xc0") + 5
     sizes = [(65535, 65535), (16385, 16), (16, 16385), (16000, 16000), (8000, 7999), (2000, 2000)]
-    files = [(f"{width}x{height}", jpeg[:at] + height.to_bytes(2, "big") + width.to_bytes(2, "big") + jpeg[at + 4:]) for width, height in sizes]
-    verdicts = examine(files)
+    files = [jpeg[:at] + height.to_bytes(2, "big") + width.to_bytes(2, "big") + jpeg[at + 4:] for width, height in sizes]
+    verdicts = examine([(str(size), data) for size, data in zip(sizes, files, strict=True)])
     assert all(verdict["status"] == [Status.BAD_IMAGE] * 3 for verdict in verdicts)
     assert max(verdict["peak_mb"] for verdict in verdicts) - min(verdict["peak_mb"] for verdict in verdicts) < 4
 
@@ -170,8 +170,8 @@ def test_bombs_are_refused_before_memory_is_taken() -> None:
 def test_memory_stays_flat() -> None:
     """100,000 decodes with FASTLOAD_LONG=1; good and bad images, all paths: anonymous memory, files and threads."""
     rounds = 100_000 if LONG else 8_000
-    done = subprocess.run([sys.executable, "-m", "tests.fault.decode_child", "--many", str(rounds)], cwd=ROOT, capture_output=True, text=True,
-                          timeout=7200, check=True)
+    command = [sys.executable, "-m", "tests.fault.decode_child", "--many", str(rounds)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=7200, check=True)
     samples = json.loads(done.stdout)
     after_warm_up = [sample["anonymous_kb"] for sample in samples[len(samples) // 10:]]
     slope = float(np.polyfit(np.linspace(0, 0.9 * rounds, len(after_warm_up)), after_warm_up, 1)[0]) * 1024
