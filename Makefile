@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.h native/*.cpp)
 CHECKED := fastload tools benchmarks examples tests
 
-.PHONY: help demo test test-pure lint types unit bench wheel clean
+.PHONY: help demo test test-pure lint types unit bench wheel sanitize clean
 help:            ## list these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
 
@@ -37,10 +37,13 @@ test-pure:                 ## an install without a compiler, and the tests that 
 
 bench: $(VENV)/.installed  ## decode speed on this machine
 	$(PIP) install -c constraints.txt -e '.[bench]'
-	$(BIN)/python benchmarks/decode.py
+	$(BIN)/python -m benchmarks.decode
 
 wheel: $(VENV)/.installed  ## a self-contained wheel in dist/, tested in an empty venv
 	sh tools/make_wheel.sh $(VENV)
+
+sanitize: $(VENV)/.installed  ## the core under AddressSanitizer, UBSan and ThreadSanitizer
+	sh tools/sanitize.sh $(VENV)
 
 clean:                     ## remove all that the targets above made
 	rm -rf $(VENV) .venv-pure build dist demo .mypy_cache .pytest_cache .ruff_cache .hypothesis

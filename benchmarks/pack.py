@@ -1,6 +1,6 @@
 """How fast `fastload pack` is, beside a Pillow decode-and-re-encode loop and bare `jpegtran -optimize`, in one run.
 
-    python benchmarks/pack.py [--copies 10] [--rounds 3] [--json out.json]
+    python -m benchmarks.pack [--copies 10] [--rounds 3] [--json out.json]
 
 The photos of the corpus, each `copies` times under its own name; rounds are interleaved; every contender gets as many threads or
 processes as there are usable cores. Prints medians, spread and ratios, and the packer's peak anonymous memory.
@@ -23,9 +23,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from benchmarks.machine import corpus_photos, describe_machine
+from benchmarks.machine import describe, photo_paths, spread
 from fastload.decode.cpus import available_cpus
-from fastload.pack.api import pack
 
 
 def reencode(path: str) -> int:
@@ -61,7 +60,7 @@ def run_jpegtran(folder: Path, jobs: int) -> None:
 
 def run_fastload(folder: Path, dest: Path) -> float:
     """Packs in a child; returns the child's peak anonymous memory in MB."""
-    program = ("import sys, threading, time\nfrom fastload.pack.api import pack\npeak = 0\ndone = threading.Event()\n"
+    program = ("import sys, threading, time\nfrom fastload.packing.api import pack\npeak = 0\ndone = threading.Event()\n"
                "def watch():\n    global peak\n    while not done.wait(0.01):\n"
                "        text = open('/proc/self/status').read()\n"
                "        peak = max(peak, int(text.split('RssAnon:')[1].split()[0]))\n"
@@ -95,7 +94,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    photos = corpus_photos()
+    photos = photo_paths()
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         folder = work / "photos"
@@ -105,16 +104,17 @@ def main() -> int:
                 shutil.copyfile(path, folder / f"{copy:02}-{path.name}")
         seconds, peak = measure(folder, options.rounds, work)
     n = len(photos) * options.copies
-    print(describe_machine())
+    for key, value in describe("pillow", "simplejpeg").items():
+        print(f"{key:>12}: {value}")
     print(f"{n} JPEGs ({len(photos)} photos x {options.copies}), {options.rounds} rounds interleaved, {available_cpus()} jobs")
     ours = statistics.median(seconds["fastload pack"])
     for contender, times in seconds.items():
         middle = statistics.median(times)
-        print(f"{contender:20} {n / middle:7.0f} images/s  (rounds: {', '.join(f'{n / t:.0f}' for t in times)})  "
-              f"fastload is {middle / ours:.2f} x as fast")
+        print(f"{contender:20} {n / middle:7.0f} images/s, seconds a round {spread(times)}; fastload pack is {middle / ours:.2f} x as fast")
     print(f"peak anonymous memory of fastload pack: {peak:.0f} MB")
     if options.json:
-        options.json.write_text(json.dumps({"machine": describe_machine(), "n": n, "seconds": seconds, "peak_mb": peak}, indent=1))
+        found = {"machine": describe("pillow", "simplejpeg"), "n": n, "seconds": seconds, "peak_mb": peak}
+        options.json.write_text(json.dumps(found, indent=1))
     return 0
 
 

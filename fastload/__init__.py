@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING
+
 from fastload._version import __version__
 from fastload.errors import (
     BadImage,
@@ -15,16 +18,50 @@ from fastload.errors import (
 )
 from fastload.native import NativeStatus, native_status
 
+if TYPE_CHECKING:
+    from fastload.loader.loader import DataLoader
+    from fastload.packing.api import pack
+    from fastload.store.dataset import Dataset
+    from fastload.store.dataset import open_dataset as open
+    from fastload.store.fields import Field
+
 __all__ = [
     "BadImage",
     "ConfigError",
     "CorruptManifest",
     "CorruptShard",
+    "DataLoader",
+    "Dataset",
     "FastloadError",
+    "Field",
     "MissingPart",
     "NativeStatus",
     "StoreError",
     "WorkerDied",
     "__version__",
     "native_status",
+    "open",
+    "pack",
 ]
+
+# Loaded when first asked for: `import fastload` costs neither torch nor numpy.
+_LATER = {
+    "DataLoader": ("fastload.loader.loader", "DataLoader"),
+    "Dataset": ("fastload.store.dataset", "Dataset"),
+    "Field": ("fastload.store.fields", "Field"),
+    "open": ("fastload.store.dataset", "open_dataset"),
+    "pack": ("fastload.packing.api", "pack"),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module 'fastload' has no attribute {name!r}")
+    module, attribute = _LATER[name]
+    found: object = getattr(importlib.import_module(module), attribute)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -42,6 +42,7 @@ Dtype dtype_of(const Tensor& tensor) {
 // Two items in one place would be written by two threads: each stride must reach over all that smaller ones cover.
 void check_apart(const Tensor& tensor) {
     std::vector<std::pair<int64_t, int64_t>> axes;  // stride, size
+    if (!tensor.size()) return;
     for (size_t i = 0; i < tensor.ndim(); ++i)
         if (tensor.shape(i) > 1) axes.emplace_back(std::abs(tensor.stride(i)), int64_t(tensor.shape(i)));
     std::sort(axes.begin(), axes.end());
@@ -124,7 +125,7 @@ public:
         spans.reserve(n);
         for (size_t i = 0; i < n; ++i) {
             views_.push_back(std::make_unique<Bytes>(nb::handle(PySequence_Fast_GET_ITEM(list, Py_ssize_t(i)))));
-            spans.push_back({views_.back()->data(), views_.back()->size()});
+            spans.push_back({views_.back()->data(), views_.back()->size(), nullptr});
         }
         batch = std::make_shared<Batch>(std::move(requests), std::move(spans), output);
     }
@@ -275,38 +276,41 @@ private:
     bool closed_ = false;
 };
 
+struct Region {
+    int x0, y0, x1, y1;
+};
+
+// Decodes into `rows`; why it failed, or nothing.
+std::string decode_rows(JpegDecoder& decoder, const Bytes& bytes, int denominator, const Region& region, bool gray, bool plain, std::vector<uint8_t>& rows) {
+    if (!decoder.open(bytes.data(), bytes.size())) return decoder.why();
+    if (denominator < 1 || denominator > 8 || (denominator & (denominator - 1)) || region.x0 < 0 || region.y0 < 0 || region.x0 >= region.x1 ||
+        region.y0 >= region.y1 || region.x1 > (decoder.width() + denominator - 1) / denominator ||
+        region.y1 > (decoder.height() + denominator - 1) / denominator)
+        return "the region is not inside the image";
+    const auto pixels = gray || decoder.gray() ? JpegDecoder::Pixels::kGray : JpegDecoder::Pixels::kRgb;
+    if (!decoder.start(denominator, pixels, region.x0, region.y0, region.x1, region.y1, plain)) return decoder.why();
+    const size_t stride = size_t(decoder.columns()) * size_t(decoder.channels());
+    rows.resize(stride * size_t(region.y1 - region.y0));
+    return decoder.read(rows.data(), ptrdiff_t(stride), region.y1 - region.y0) && decoder.finish() ? "" : decoder.why();
+}
+
 // The pixels [x0, x1) x [y0, y1) of a JPEG decoded at 1/denominator: the seam by itself, for tests and for looking at images.
 nb::object decode_region(nb::handle data, int denominator, int x0, int y0, int x1, int y1, bool gray) {
     Bytes bytes(data);
     JpegDecoder decoder;
     std::vector<uint8_t> rows;
-    size_t columns = 0, channels = 0;
+    const Region region{x0, y0, x1, y1};
     std::string why;
     {
         nb::gil_scoped_release unlocked;
-        if (!decoder.open(bytes.data(), bytes.size())) {
-            why = decoder.why();
-        } else if (denominator < 1 || denominator > 8 || (denominator & (denominator - 1)) || x0 < 0 || y0 < 0 || x0 >= x1 || y0 >= y1 ||
-                   x1 > (decoder.width() + denominator - 1) / denominator || y1 > (decoder.height() + denominator - 1) / denominator) {
-            why = "the region is not inside the image";
-        } else {
-            gray |= decoder.gray();
-            const int height = y1 - y0;
-            if (decoder.start(denominator, gray ? JpegDecoder::Pixels::kGray : JpegDecoder::Pixels::kRgb, x0, y0, x1, y1)) {
-                columns = size_t(decoder.columns());
-                channels = gray ? 1 : 3;
-                rows.resize(columns * channels * size_t(height));
-                if (!decoder.read(rows.data(), ptrdiff_t(columns * channels), height) || !decoder.finish()) why = decoder.why();
-            } else {
-                why = decoder.why();
-            }
-        }
+        why = decode_rows(decoder, bytes, denominator, region, gray, false, rows);
+        if (!why.empty() && decoder.irregular()) why = decode_rows(decoder, bytes, denominator, region, gray, true, rows);
     }
     if (!why.empty()) throw BadJpeg(why);
-    const size_t height = size_t(y1 - y0), width = size_t(x1 - x0);
+    const size_t height = size_t(y1 - y0), width = size_t(x1 - x0), channels = size_t(decoder.channels());
+    const size_t stride = size_t(decoder.columns()) * channels, skip = size_t(decoder.left()) * channels;
     auto* pixels = new uint8_t[height * width * channels];
-    for (size_t y = 0; y < height; ++y)
-        std::memcpy(pixels + y * width * channels, rows.data() + (y * columns + size_t(decoder.left())) * channels, width * channels);
+    for (size_t y = 0; y < height; ++y) std::memcpy(pixels + y * width * channels, rows.data() + y * stride + skip, width * channels);
     nb::capsule owner(pixels, [](void* memory) noexcept { delete[] static_cast<uint8_t*>(memory); });
     return nb::cast(nb::ndarray<nb::numpy, uint8_t, nb::ndim<3>>(pixels, {height, width, channels}, owner));
 }
@@ -328,6 +332,7 @@ void bind_decode(nb::module_& module) {
     nb::set_leak_warnings(false);  // at exit a global loader may still hold its pool: that is no leak of ours
     module.def("decode_region", &decode_region, nb::arg("data"), nb::arg("denominator"), nb::arg("x0"), nb::arg("y0"), nb::arg("x1"), nb::arg("y1"),
                nb::kw_only(), nb::arg("gray") = false);
+    module.def("set_entropy_hook", &set_entropy_hook, nb::arg("wanted"));
     module.def("request_members", &request_members);
     module.attr("request_size") = sizeof(Request);
     nb::class_<Ticket>(module, "Ticket")

@@ -24,14 +24,15 @@ nb::object as_array(const std::vector<uint32_t>& values) {
     return nb::cast(nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>>(copy, {values.size()}, owner));
 }
 
-nb::tuple rewrite(nb::handle data, int restart, bool orient, bool optimize) {
+nb::tuple rewrite(nb::handle data, int restart, bool orient, bool optimize, bool fast) {
     if (restart < -1 || restart > 65535)
-        throw nb::value_error(("restart: expected -1 (chosen by size), 0 (none) or 1 to 65535 MCUs, found " + std::to_string(restart)).c_str());
+        throw nb::value_error(
+            ("restart: expected -1 (chosen by size), 0 (none) or 1 to 65535 MCUs, found " + std::to_string(restart)).c_str());
     Bytes bytes(data);
     const RewrittenJpeg* result;
     {
         nb::gil_scoped_release unlocked;
-        result = &rewrite_jpeg(bytes.data(), bytes.size(), {restart, orient, optimize});
+        result = &rewrite_jpeg(bytes.data(), bytes.size(), {restart, orient, optimize, fast});
     }
     return nb::make_tuple(as_bytes(result->bytes, result->size), as_array(result->index), result->width, result->height, result->interval,
                           result->orientation, result->warning);
@@ -73,7 +74,8 @@ void bind_transform(nb::module_& module) {
     module.attr("MAX_PIXELS") = MAX_PIXELS;
     module.attr("MAX_PIXELS_PER_BYTE") = MAX_PIXELS_PER_BYTE;
     module.attr("MAX_SCANS") = MAX_SCANS;
-    module.def("rewrite", &rewrite, nb::arg("data"), nb::kw_only(), nb::arg("restart") = -1, nb::arg("orient") = true, nb::arg("optimize") = true);
+    module.def("rewrite", &rewrite, nb::arg("data"), nb::kw_only(), nb::arg("restart") = -1, nb::arg("orient") = true,
+               nb::arg("optimize") = true, nb::arg("fast") = true);
     module.def("index", &index, nb::arg("data"));
     module.def("cut", &cut, nb::arg("data"), nb::arg("index"), nb::arg("interval"), nb::arg("x"), nb::arg("y"), nb::arg("w"), nb::arg("h"),
                nb::kw_only(), nb::arg("scale") = 1);

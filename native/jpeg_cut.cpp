@@ -34,6 +34,7 @@ public:
     bool run(uint32_t interval, const Roi& roi, uint32_t scale, uint32_t& x0, uint32_t& y0) {
         if (!n_segments_ || !read_layout(jpeg_, size_, layout_)) return false;
         if (!layout_.interval || layout_.interval != interval || layout_.n_segments() != n_segments_) return false;
+        if (!has_right_ends()) return false;
         if (roi.width < 1 || roi.width > layout_.width || roi.x > layout_.width - roi.width) return false;
         if (roi.height < 1 || roi.height > layout_.height || roi.y > layout_.height - roi.height) return false;
         choose(roi, scale);
@@ -87,7 +88,8 @@ private:
         size_t begin = offset(first), end = offset(last) - (last < n_segments_ ? 2 : 0);
         // Runs in order and apart: whatever the index says, the output is never larger than the input.
         if (begin < copied_ || end > size_ || begin >= end) return false;
-        if (first ? !is_marker(begin, first) : begin != layout_.scan_offset) return false;
+        if (first && !is_marker(begin, first)) return false;
+        if (last < n_segments_ && !is_marker(end + 2, last)) return false;
         if (out_.size() > layout_.scan_offset) put_marker();
         copied_ = end;
         size_t at = out_.size();
@@ -101,14 +103,21 @@ private:
         return true;
     }
 
+    // Does the index start and end where the data does? One that is off by 8 segments would pass all other checks.
+    bool has_right_ends() const {
+        size_t end = offset(n_segments_);
+        return offset(0) == layout_.scan_offset && end < size_ && size_ - end >= 2 && jpeg_[end] == 0xFF && jpeg_[end + 1] == kEOI;
+    }
+
     void put_marker() {
         out_.push_back(0xFF);
         out_.push_back(uint8_t(kRST0 + n_markers_++ % 8));
     }
 
-    // Does the marker that opens this segment stand in front of `start` (which is not beyond the end)?
+    // Does the marker that opens this segment stand in front of `start`?
     bool is_marker(size_t start, size_t segment) const {
-        return start >= layout_.scan_offset + 2 && jpeg_[start - 2] == 0xFF && jpeg_[start - 1] == kRST0 + (segment - 1) % 8;
+        if (start < layout_.scan_offset + 2 || start > size_) return false;
+        return jpeg_[start - 2] == 0xFF && jpeg_[start - 1] == kRST0 + (segment - 1) % 8;
     }
 
     size_t offset(size_t i) const {

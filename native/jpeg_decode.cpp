@@ -9,6 +9,9 @@
 namespace fastload {
 namespace {
 
+constexpr UINT16 kNoQuantisation = 0xABCD;
+constexpr UINT8 kNoCode = 255;  // in bits[0], which libjpeg sets to 0 and never uses
+
 // Apart from its caller: variables that change after setjmp may not live in the same frame.
 bool read_rows(jpeg_decompress_struct& decoder, uint8_t* rows, ptrdiff_t stride, int n) {
     constexpr int kMost = 16;
@@ -46,13 +49,44 @@ void JpegDecoder::close() { jpeg_abort_decompress(&decoder_); }
 
 bool JpegDecoder::open(const uint8_t* bytes, size_t size) {
     errors_.reset();
+    taken_over_ = false;
     bytes_ = bytes;
     size_ = size;
     if (!size) return fail("no bytes");
     if (setjmp(errors_.jump)) return fail(errors_.text);
+    if (renew_) {
+        jpeg_destroy_decompress(&decoder_);
+        jpeg_create_decompress(&decoder_);
+        renew_ = false;
+    }
+    forget_tables();
     jpeg_mem_src(&decoder_, bytes, static_cast<unsigned long>(size));
     jpeg_read_header(&decoder_, TRUE);
+    drop_missing_tables();
     return within_limits(size);
+}
+
+// libjpeg keeps the tables of one image for the next, which would then be decoded with them if it lacks its own. They are
+// marked before the header is read; those still marked afterwards are taken away. (Taking them all away before would leak:
+// libjpeg frees tables with the object only.)
+void JpegDecoder::forget_tables() {
+    for (JQUANT_TBL* table : decoder_.quant_tbl_ptrs)
+        if (table) std::fill(std::begin(table->quantval), std::end(table->quantval), kNoQuantisation);
+    for (int i = 0; i < NUM_HUFF_TBLS; ++i)
+        for (JHUFF_TBL* table : {decoder_.dc_huff_tbl_ptrs[i], decoder_.ac_huff_tbl_ptrs[i]})
+            if (table) table->bits[0] = kNoCode;
+}
+
+void JpegDecoder::drop_missing_tables() {
+    const auto drop = [&](auto*& table, bool missing) {
+        if (!missing) return;
+        table = nullptr;
+        renew_ = true;
+    };
+    for (JQUANT_TBL*& table : decoder_.quant_tbl_ptrs)
+        drop(table, table && std::all_of(std::begin(table->quantval), std::end(table->quantval), [](UINT16 value) { return value == kNoQuantisation; }));
+    for (int i = 0; i < NUM_HUFF_TBLS; ++i)
+        for (JHUFF_TBL** table : {&decoder_.dc_huff_tbl_ptrs[i], &decoder_.ac_huff_tbl_ptrs[i]}) drop(*table, *table && (*table)->bits[0] == kNoCode);
 }
 
 bool JpegDecoder::within_limits(size_t size) {
@@ -73,7 +107,7 @@ bool JpegDecoder::within_limits(size_t size) {
     return true;
 }
 
-bool JpegDecoder::start(int denominator, Pixels pixels, int x0, int y0, int x1, int y1) {
+bool JpegDecoder::start(int denominator, Pixels pixels, int x0, int y0, int x1, int y1, bool plain) {
     if (setjmp(errors_.jump)) return fail(errors_.text);
     decoder_.scale_num = 1;
     decoder_.scale_denom = static_cast<unsigned>(denominator);
@@ -89,11 +123,12 @@ bool JpegDecoder::start(int denominator, Pixels pixels, int x0, int y0, int x1, 
     int begin = std::max(0, x0 - 1);
     const int end = std::min(full, std::max(x1 + 1, begin + kNarrow));
     begin = std::max(0, std::min(begin, end - kNarrow));
-    left_ = x0;
-    if (begin > 0 || end < full) {
-        JDIMENSION offset = JDIMENSION(begin), width = JDIMENSION(end - begin);
-        jpeg_crop_scanline(&decoder_, &offset, &width);
-        left_ = x0 - int(offset);
+    JDIMENSION offset = JDIMENSION(begin), width = JDIMENSION(end - begin);
+    if (begin > 0 || end < full) jpeg_crop_scanline(&decoder_, &offset, &width);
+    left_ = x0 - int(offset);
+    if (!plain && use_entropy_hook()) {
+        const unsigned mcu = unsigned(DCTSIZE / denominator * (decoder_.comps_in_scan > 1 ? decoder_.max_h_samp_factor : 1));
+        taken_over_ = entropy_.take_over(decoder_, offset / mcu, (offset + width - 1) / mcu);
     }
     if (y0 > 0) jpeg_skip_scanlines(&decoder_, JDIMENSION(y0));
     (void)y1;

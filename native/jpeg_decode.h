@@ -1,4 +1,5 @@
-// The seam between fastload and whatever turns JPEG bytes into rows of pixels; today that is libjpeg-turbo.
+// The seam between fastload and whatever turns JPEG bytes into rows of pixels: libjpeg-turbo, with our own Huffman decoder
+// (jpeg_entropy.h) for regular baseline images.
 //
 // One object per thread, used for one image after the other: open -> start -> read ... -> finish (or close).
 // Every method that can fail returns false, and why() then says what was wrong; the object can be used again at once.
@@ -8,6 +9,7 @@
 #include <cstdint>
 #include <string>
 
+#include "jpeg_entropy.h"
 #include "jpeg_error.h"
 
 namespace fastload {
@@ -28,8 +30,10 @@ public:
 
     // Decodes at 1/denominator (1, 2, 4, 8) the pixels [x0, x1) x [y0, y1), in scaled coordinates. Rows then come with
     // left() pixels too many in front and columns() pixels altogether; pixels inside are those of a whole decode, bit for bit.
+    // After a failure with irregular(): open and start again with `plain`, and libjpeg alone will judge the image.
     enum class Pixels { kGray = 1, kRgb = 3, kBgr };
-    bool start(int denominator, Pixels pixels, int x0, int y0, int x1, int y1);
+    bool start(int denominator, Pixels pixels, int x0, int y0, int x1, int y1, bool plain = false);
+    bool irregular() const { return taken_over_; }
     int channels() const { return decoder_.out_color_components; }
     int columns() const { return int(decoder_.output_width); }
     int left() const { return left_; }
@@ -46,9 +50,13 @@ public:
 private:
     bool fail(const char* text);
     bool within_limits(size_t size);
+    void forget_tables();
+    void drop_missing_tables();
 
     JpegErrors errors_;
     jpeg_decompress_struct decoder_;
+    EntropyReader entropy_;
+    bool taken_over_ = false, renew_ = false;
     const uint8_t* bytes_ = nullptr;
     size_t size_ = 0;
     int left_ = 0;

@@ -9,6 +9,9 @@
 // The trap: longjmp runs no destructors. Between setjmp and the libjpeg calls there may be no C++ object with a destructor
 // whose life began after setjmp; what is changed after setjmp and read when it returns again must be volatile or in memory
 // that libjpeg's caller owns. No exception may pass through libjpeg's frames either: throw after setjmp returned.
+//
+// Another trap: a decoder object used for a second image keeps the quantization and Huffman tables of the first
+// (quant_tbl_ptrs, dc_huff_tbl_ptrs, ac_huff_tbl_ptrs); a file that lacks its own is then decoded with those, silently.
 #pragma once
 
 #include <csetjmp>

@@ -2,18 +2,21 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
+#include "image_limits.h"
 #include "jpeg_error.h"
 #include "jpeg_layout.h"
-#include "image_limits.h"
+#include "jpeg_markers.h"
+#include "jpeg_symbols.h"
 
 #include <jerror.h>
 
 namespace fastload {
 namespace {
 
-// Coefficients of 64 megapixels, three components, 2 bytes each: 384 MB. libjpeg refuses beyond.
-constexpr long kMemory = 512L << 20;
+constexpr long kMemory = 512L << 20;      // coefficients of 64 megapixels, three components, 2 bytes each: 384 MB; no more
+constexpr size_t kKeep = size_t(4) << 20;  // of each buffer a thread keeps between images
 
 [[noreturn]] void refuse(const std::string& why) { throw BadJpeg("cannot be rewritten losslessly: " + why); }
 
@@ -26,16 +29,48 @@ void check_kind(const JpegHeader& header) {
     if (header.n_components == 2) refuse("two components");
 }
 
-// Warnings that cannot have changed a pixel. Everything else libjpeg warns of means that it guessed.
+// Warnings that cannot have changed a pixel. Everything else libjpeg warns of means that it guessed. That includes bytes
+// between the header's markers: they may be padding, but also a table or a colour marker whose first byte was hit (one bit of
+// a DHT flipped, and libjpeg went on with the standard's table).
 bool is_fatal(j_common_ptr common) {
     switch (common->err->msg_code) {
         case JWRN_JFIF_MAJOR:   // an unknown JFIF version: nothing depends on it
-        case JWRN_ADOBE_XFORM:  // an unknown Adobe colour code: every libjpeg takes it for YCbCr, and we write that down
+        case JWRN_ADOBE_XFORM:  // an unknown Adobe colour code: libjpeg takes it for YCbCr, and we write that down
             return false;
-        case JWRN_EXTRANEOUS_DATA:  // between the header's markers: padding of careless writers. Behind a scan: lost image data.
-            return !common->is_decompressor || reinterpret_cast<j_decompress_ptr>(common)->input_scan_number > 0;
         default: return true;
     }
+}
+
+uint32_t divide_up(uint32_t value, uint32_t by) { return (value + by - 1) / by; }
+
+// Turns the image upside down: block rows in reverse, and in each block the odd rows of the cosine negated.
+void flip_vertically(jpeg_decompress_struct& source, jvirt_barray_ptr* coefficients) {
+    auto* common = reinterpret_cast<j_common_ptr>(&source);
+    for (int i = 0; i < source.num_components; ++i) {
+        const jpeg_component_info& component = source.comp_info[i];
+        for (JDIMENSION top = 0, bottom = component.height_in_blocks; top < bottom; ++top) {
+            --bottom;
+            JBLOCKROW upper = source.mem->access_virt_barray(common, coefficients[i], top, 1, TRUE)[0];
+            JBLOCKROW lower = source.mem->access_virt_barray(common, coefficients[i], bottom, 1, TRUE)[0];
+            for (JDIMENSION x = 0; x < component.width_in_blocks; ++x)
+                for (int k = 0; k < DCTSIZE2; ++k) {
+                    JCOEF sign = k / DCTSIZE % 2 ? -1 : 1, above = JCOEF(sign * upper[x][k]);
+                    upper[x][k] = JCOEF(sign * lower[x][k]);
+                    lower[x][k] = above;
+                }
+        }
+    }
+}
+
+// Did the scans bring every bit of every coefficient? A file that was cut off between scans and closed again is no error to
+// libjpeg, but it makes up for missing AC coefficients by smoothing across blocks, which a sequential file does not get.
+bool is_complete(const jpeg_decompress_struct& source) {
+    for (int i = 0; i < source.num_components; ++i) {
+        if (!source.comp_info[i].quant_table) return false;  // in no scan
+        for (int k = 0; source.coef_bits && k < DCTSIZE2; ++k)
+            if (source.coef_bits[i][k] != 0) return false;
+    }
+    return true;
 }
 
 class Rewriter {
@@ -43,21 +78,12 @@ public:
     Rewriter() {
         errors_.fatal_warning = &is_fatal;
         source_.err = target_.err = &errors_;
-        if (setjmp(errors_.jump)) throw std::bad_alloc();
-        jpeg_create_decompress(&source_);
-        jpeg_create_compress(&target_);
-        source_.mem->max_memory_to_use = target_.mem->max_memory_to_use = kMemory;
         // The scans were counted before libjpeg saw the file; this holds even if it should find more.
         guard_.progress_monitor = [](j_common_ptr common) {
             if (reinterpret_cast<j_decompress_ptr>(common)->input_scan_number > int(MAX_SCANS)) ERREXIT(common, JERR_BAD_LENGTH);
         };
-        source_.progress = &guard_;
     }
-    ~Rewriter() {
-        jpeg_destroy_decompress(&source_);
-        jpeg_destroy_compress(&target_);
-        std::free(buffer_);
-    }
+    ~Rewriter() { std::free(allocated_); }
     Rewriter(const Rewriter&) = delete;
     Rewriter& operator=(const Rewriter&) = delete;
 
@@ -66,65 +92,187 @@ public:
         check_limits(header, size);
         check_kind(header);
         errors_.reset();
-        result_.orientation = header.orientation;
-        bool done = read_markers(bytes, size) && transcode(options);
-        jpeg_abort_compress(&target_);
-        jpeg_abort_decompress(&source_);
-        if (!done) throw BadJpeg(errors_.text);
-        finish(options);
+        release();
+        result_.index.clear();
+        Closer closer{*this};
+        if (!read_markers(bytes, size)) throw BadJpeg(errors_.text);
+        describe(header, options);
+        bool flip = options.orient && can_flip(header);
+        result_.orientation = flip ? 1 : header.orientation;
+        bool fast = options.fast && options.optimize && !flip;
+        if (!(fast && rewrite_symbols()) && !rewrite_coefficients(flip, options.optimize)) throw BadJpeg(errors_.text);
+        finish();
         return result_;
     }
 
 private:
+    void release() {
+        std::free(allocated_);
+        allocated_ = nullptr;
+        allocated_size_ = 0;
+        buffer_.shrink(kKeep);
+        buffer_.clear();
+        symbols_.shrink(kKeep);
+    }
+
+    // libjpeg's objects are made for each image, which takes a few microseconds: used again, a decoder keeps the last image's
+    // tables, and a file without its own would be read with those; an encoder keeps its Huffman tables, too.
+    struct Closer {
+        Rewriter& self;
+        ~Closer() {
+            jpeg_destroy_decompress(&self.source_);
+            jpeg_destroy_compress(&self.target_);
+        }
+    };
+
     bool read_markers(const uint8_t* bytes, size_t size) {
         if (setjmp(errors_.jump)) return false;
+        jpeg_create_decompress(&source_);
+        source_.mem->max_memory_to_use = kMemory;
+        source_.progress = &guard_;
         jpeg_mem_src(&source_, bytes, static_cast<unsigned long>(size));
         jpeg_read_header(&source_, TRUE);
         return true;
     }
 
-    bool transcode(const RewriteOptions& options) {
-        if (setjmp(errors_.jump)) return false;
-        jvirt_barray_ptr* coefficients = jpeg_read_coefficients(&source_);
-        jpeg_copy_critical_parameters(&source_, &target_);
-        describe(options);
-        std::free(buffer_);
-        buffer_ = nullptr;
-        jpeg_mem_dest(&target_, &buffer_, &buffer_size_);
-        jpeg_write_coefficients(&target_, coefficients);
-        jpeg_finish_compress(&target_);
+    // What the new file says of itself. Component ids and colour marker leave no decoder in doubt about the colours.
+    void describe(const JpegHeader& header, const RewriteOptions& options) {
+        static const uint8_t ids[2][3] = {{1, 2, 3}, {'R', 'G', 'B'}};
+        frame_ = {};
+        frame_.width = source_.image_width;
+        frame_.height = source_.image_height;
+        frame_.rgb = source_.jpeg_color_space == JCS_RGB;
+        frame_.n_components = uint32_t(source_.num_components);
+        uint32_t max_h = 1, max_v = 1;
+        for (uint32_t i = 0; i < frame_.n_components; ++i) {
+            const jpeg_component_info& old = source_.comp_info[i];
+            bool gray = frame_.n_components == 1;  // whose sampling factors mean nothing; 1x1 is what every decoder takes
+            frame_.components[i] = {ids[frame_.rgb][i], uint8_t(gray ? 1 : old.h_samp_factor), uint8_t(gray ? 1 : old.v_samp_factor),
+                                    uint8_t(old.quant_tbl_no), uint8_t(!frame_.rgb && i > 0)};
+            max_h = std::max<uint32_t>(max_h, frame_.components[i].h);
+            max_v = std::max<uint32_t>(max_v, frame_.components[i].v);
+        }
+        mcus_per_row_ = divide_up(frame_.width, 8 * max_h);
+        mcu_rows_ = divide_up(frame_.height, 8 * max_v);
+        frame_.interval = options.restart >= 0 ? uint32_t(options.restart)
+                                               : restart_interval(mcus_per_row_, mcu_rows_, header.end_offset - header.scan_offset);
+    }
+
+    // The EXIF orientations and "same pixels": of the lossless transforms only the vertical flip leaves every decoded pixel
+    // as it was. Measured on 40 crops of photographs per sampling, aligned to MCUs, against the turned full decode (libjpeg
+    // 3.1 accurate DCT, fancy upsampling):
+    //   transposing (5 to 8) moves 2 to 13 % of the values by up to 5 levels: the inverse DCT rounds between its column
+    //     and its row pass; 4:4:4 and gray are no better than subsampled images (2 to 3 %);
+    //   flipping left to right (2, 3) changes a few values of 4:4:4 and gray, too: rounding half up is not symmetric,
+    //     and the column pass meets halves; with 4:2:0 and 4:2:2 the interpolation of chroma alternates its rounding: 6 to 10 %;
+    //   flipping top to bottom (4) changed nothing in 160 of 160 with 4:4:4, 4:2:2, 4:2:0, 4:1:1, gray, but 4:4:0 (alternating
+    //     rounding again, now vertical) is off in 11 % of the values.
+    // So 4 is done here and everything else is left to the loader, where it is exact and costs nothing beside the resize.
+    bool can_flip(const JpegHeader& header) const {
+        if (header.orientation != 4) return false;
+        uint32_t max_h = 1, max_v = 1;
+        for (uint32_t i = 0; i < frame_.n_components; ++i) {
+            max_h = std::max<uint32_t>(max_h, frame_.components[i].h);
+            max_v = std::max<uint32_t>(max_v, frame_.components[i].v);
+        }
+        for (uint32_t i = 0; i < frame_.n_components; ++i)
+            if (frame_.components[i].v != max_v && frame_.components[i].h == max_h) return false;  // 4:4:0
+        return frame_.height % (8 * max_v) == 0;
+    }
+
+    // The fast way: Huffman symbols to Huffman symbols, for a file of one regular scan. False where it is not one, or where
+    // anything is wrong with it; nothing has been spoilt then, and libjpeg has the word.
+    bool rewrite_symbols() {
+        if (!plan_scan()) return false;
+        if (!symbols_.read(source_.src->next_input_byte, source_.src->bytes_in_buffer, shape_)) return false;
+        HuffmanCode codes[kTables];
+        for (size_t table = 0; table < kTables; ++table)
+            if ((table % 2 == 0 || (frame_.n_components == 3 && !frame_.rgb)) && !make_optimal_code(symbols_.counts(table), codes[table]))
+                return false;
+        put_markers(buffer_, frame_, codes);
+        symbols_.write(codes, buffer_, result_.index);
+        buffer_.put16(0xFFD9);
+        result_.bytes = buffer_.data();
+        result_.size = buffer_.size();
         return true;
     }
 
-    // What the new file says of itself: component ids and the one marker that leave no decoder in doubt about the colours.
-    void describe(const RewriteOptions& options) {
-        static const int kRgb[] = {'R', 'G', 'B'};
-        bool rgb = source_.jpeg_color_space == JCS_RGB;
-        for (int i = 0; i < target_.num_components; ++i) target_.comp_info[i].component_id = rgb ? kRgb[i] : i + 1;
-        if (target_.num_components == 1) target_.comp_info[0].h_samp_factor = target_.comp_info[0].v_samp_factor = 1;
-        target_.density_unit = 0;
-        target_.X_density = target_.Y_density = 1;
-        target_.optimize_coding = options.optimize ? TRUE : FALSE;
-        int max_h = 1, max_v = 1;
-        for (int i = 0; i < target_.num_components; ++i) {
-            max_h = std::max(max_h, target_.comp_info[i].h_samp_factor);
-            max_v = std::max(max_v, target_.comp_info[i].v_samp_factor);
+    bool plan_scan() {
+        if (source_.progressive_mode || source_.arith_code || source_.comps_in_scan != source_.num_components) return false;
+        if (source_.Ss != 0 || source_.Se != 63 || source_.Ah != 0 || source_.Al != 0) return false;
+        shape_ = {};
+        shape_.n_components = frame_.n_components;
+        shape_.mcus_per_row = mcus_per_row_;
+        shape_.mcu_rows = mcu_rows_;
+        shape_.old_interval = source_.restart_interval;
+        shape_.new_interval = frame_.interval;
+        uint32_t blocks = 0;
+        for (uint32_t i = 0; i < shape_.n_components; ++i) {
+            const jpeg_component_info* old = source_.cur_comp_info[i];
+            if (old != &source_.comp_info[i]) return false;  // a scan in another order than the frame
+            const JHUFF_TBL *dc = table(source_.dc_huff_tbl_ptrs, old->dc_tbl_no), *ac = table(source_.ac_huff_tbl_ptrs, old->ac_tbl_no);
+            if (!dc || !ac || old->quant_tbl_no < 0 || old->quant_tbl_no >= NUM_QUANT_TBLS || !source_.quant_tbl_ptrs[old->quant_tbl_no])
+                return false;
+            frame_.quantization[old->quant_tbl_no] = source_.quant_tbl_ptrs[old->quant_tbl_no]->quantval;
+            const JpegFrame::Component& component = frame_.components[i];
+            blocks += component.h * component.v;
+            shape_.components[i] = {component.h, component.v, old->width_in_blocks, old->height_in_blocks, component.huffman,
+                                    take(codes_[old->dc_tbl_no], *dc), take(codes_[NUM_HUFF_TBLS + old->ac_tbl_no], *ac)};
         }
-        uint32_t mcu_width = 8u * uint32_t(max_h), mcu_height = 8u * uint32_t(max_v);
-        target_.restart_interval = options.restart >= 0 ? unsigned(options.restart)
-            : restart_interval((target_.image_width + mcu_width - 1) / mcu_width, (target_.image_height + mcu_height - 1) / mcu_height, mcu_width);
+        return blocks <= D_MAX_BLOCKS_IN_MCU;
     }
 
-    void finish(const RewriteOptions&) {
+    static const JHUFF_TBL* table(JHUFF_TBL* const* tables, int number) {
+        return number >= 0 && number < NUM_HUFF_TBLS ? tables[number] : nullptr;
+    }
+
+    static const HuffmanCode* take(HuffmanCode& code, const JHUFF_TBL& from) {
+        code = {};
+        std::copy_n(from.bits + 1, 16, code.lengths + 1);
+        std::copy_n(from.huffval, 256, code.symbols);
+        return &code;
+    }
+
+    // libjpeg's way, over the coefficients: for progressive files, several scans, and everything strange.
+    bool rewrite_coefficients(bool flip, bool optimize) {
+        if (setjmp(errors_.jump)) return false;
+        jpeg_create_compress(&target_);
+        target_.mem->max_memory_to_use = kMemory;
+        jvirt_barray_ptr* coefficients = jpeg_read_coefficients(&source_);
+        if (!is_complete(source_)) {
+            std::strcpy(errors_.text, "incomplete: scans are missing");
+            return false;
+        }
+        if (flip) flip_vertically(source_, coefficients);
+        jpeg_copy_critical_parameters(&source_, &target_);
+        for (int i = 0; i < target_.num_components; ++i) {
+            target_.comp_info[i].component_id = frame_.components[i].id;
+            target_.comp_info[i].h_samp_factor = frame_.components[i].h;
+            target_.comp_info[i].v_samp_factor = frame_.components[i].v;
+        }
+        target_.JFIF_major_version = target_.JFIF_minor_version = 1;
+        target_.density_unit = 0;
+        target_.X_density = target_.Y_density = 1;
+        target_.optimize_coding = optimize ? TRUE : FALSE;
+        target_.restart_interval = frame_.interval;
+        jpeg_mem_dest(&target_, &allocated_, &allocated_size_);
+        jpeg_write_coefficients(&target_, coefficients);
+        jpeg_finish_compress(&target_);
+        result_.bytes = allocated_;
+        result_.size = allocated_size_;
+        return true;
+    }
+
+    void finish() {
+        if (result_.size > UINT32_MAX) refuse("more than 4 GiB");
         JpegLayout layout;
-        if (!read_layout(buffer_, buffer_size_, layout)) refuse("the rewritten file has no simple structure");
-        if (!layout.interval) result_.index.clear();
-        else if (!find_segments(buffer_, buffer_size_, layout, result_.index)) refuse("the rewritten file lacks restart markers");
-        result_.bytes = buffer_;
-        result_.size = buffer_size_;
-        result_.width = layout.width;
-        result_.height = layout.height;
-        result_.interval = layout.interval;
+        bool simple = read_layout(result_.bytes, result_.size, layout);
+        if (frame_.interval && result_.index.empty()) simple = simple && find_segments(result_.bytes, result_.size, layout, result_.index);
+        if (!simple) refuse("the file written would not be one scan with regular restart markers");
+        if (!frame_.interval) result_.index.clear();
+        result_.width = frame_.width;
+        result_.height = frame_.height;
+        result_.interval = frame_.interval;
         result_.warning = errors_.warning;
     }
 
@@ -132,21 +280,37 @@ private:
     jpeg_decompress_struct source_{};
     jpeg_compress_struct target_{};
     jpeg_progress_mgr guard_{};
-    unsigned char* buffer_ = nullptr;
-    unsigned long buffer_size_ = 0;
+    JpegFrame frame_;
+    ScanShape shape_;
+    uint32_t mcus_per_row_ = 0, mcu_rows_ = 0;
+    HuffmanCode codes_[2 * NUM_HUFF_TBLS];
+    SymbolList symbols_;
+    ByteBuffer buffer_;
+    unsigned char* allocated_ = nullptr;  // by libjpeg
+    unsigned long allocated_size_ = 0;
     RewrittenJpeg result_;
 };
 
 }  // namespace
 
-uint32_t restart_interval(uint32_t mcus_per_row, uint32_t mcu_rows, uint32_t mcu_width) {
-    uint32_t best = mcus_per_row;
-    if (mcu_rows == 1 && mcus_per_row == 1) return 0;
-    for (uint32_t n = 1; n < mcus_per_row; ++n) {
-        uint32_t width = n * mcu_width;
-        if (mcus_per_row % n == 0 && width >= 64 && width <= 192) best = n;
+// A segment costs about 3 bytes in the file and 4 in the index; what a crop decodes too much is about one segment's width.
+// Weighed so that 1 % more bytes must save 5 % of a whole image's decoding. Measured with ImageNet photos and 12
+// RandomResizedCrops (8 to 100 % of the area) of each, bytes with the index and against no markers, CPU time of decoding the cuts
+// against markers once a row; decoding whole images takes the same time with any of them:
+//   segment px   row   112    96    64    48    32    16   this rule
+//   bytes %     +0.3  +1.0  +1.7  +2.1  +2.6  +5.3  +8.6   +2.1
+//   CPU time    1.00   .86   .76   .76   .71   .70   .67    .75
+uint32_t restart_interval(uint32_t mcus_per_row, uint32_t mcu_rows, size_t size) {
+    constexpr double kSegmentBytes = 7, kWeight = 5, kMost = 0.04;
+    double bytes_per_mcu = double(size) / (double(mcus_per_row) * mcu_rows), best_cost = 1e9;
+    uint32_t best = 0;
+    for (uint32_t n = 1; n <= mcus_per_row; ++n) {
+        double more = kSegmentBytes / (n * bytes_per_mcu), cost = double(n) / mcus_per_row + kWeight * more;
+        if (mcus_per_row % n || more > kMost || cost >= best_cost) continue;
+        best = n;
+        best_cost = cost;
     }
-    return best;
+    return best == mcus_per_row && mcu_rows == 1 ? 0 : best;
 }
 
 const RewrittenJpeg& rewrite_jpeg(const uint8_t* bytes, size_t size, const RewriteOptions& options) {

@@ -14,6 +14,7 @@ struct RewriteOptions {
     int restart = -1;      // MCUs between restart markers; 0 none, -1 chosen by restart_interval()
     bool orient = true;    // apply the EXIF orientation where the pixels stay exact
     bool optimize = true;  // Huffman tables made for this image instead of the standard's examples
+    bool fast = true;      // false: libjpeg's way even where our own would do. For tests: both must give the same bytes
 };
 
 struct RewrittenJpeg {
@@ -31,7 +32,7 @@ struct RewrittenJpeg {
 // Each thread has its own rewriter, made at its first call; the reference is good until the thread's next call.
 const RewrittenJpeg& rewrite_jpeg(const uint8_t* bytes, size_t size, const RewriteOptions& options);
 
-// The interval `restart = -1` stands for; 0 where cutting could gain nothing.
-uint32_t restart_interval(uint32_t mcus_per_row, uint32_t mcu_rows, uint32_t mcu_width);
+// The interval `restart = -1` stands for, for an image with `size` bytes of entropy-coded data; 0 where markers do not pay.
+uint32_t restart_interval(uint32_t mcus_per_row, uint32_t mcu_rows, size_t size);
 
 }  // namespace fastload

@@ -94,10 +94,18 @@ void RowWriter::write(int y, const uint8_t* row) {
 #endif
         return detail::split3_portable(row, planes[0], planes[1], planes[2], size_t(width_));
     }
+    const bool widen = output_->colour == Colour::kStored && channels_ < output_->channels;
     for (int channel = 0; channel < output_->channels; ++channel) {
-        const int from = channels_ == 1 ? 0 : swap_ ? 2 - channel : channel;
-        write_plane(place(y, channel), row + from, channels_, channel);
+        const int from = widen ? channel : channels_ == 1 ? 0 : swap_ ? 2 - channel : channel;
+        if (from < channels_) write_plane(place(y, channel), row + from, channels_, channel);
+        else write_plane(place(y, channel), zeros(size_t(width_)), 1, channel);
     }
+}
+
+// The upper bytes of a number that is stored in fewer than the output has.
+const uint8_t* RowWriter::zeros(size_t n) {
+    if (zeros_.size() < n) zeros_.resize(n);
+    return zeros_.data();
 }
 
 void RowWriter::write_plane(uint8_t* to, const uint8_t* row, int step, int channel) const {

@@ -41,7 +41,8 @@ private:
 // Writes the rows of one sample into its slot, at (left, top) of the canvas.
 class RowWriter {
 public:
-    // `table` is needed for floating point only. `channels` is what the rows have: 1 is repeated, 3 to 1 is gray.
+    // `table` is needed for floating point only. `channels` is what the rows have: 1 is repeated, 3 to 1 is gray; with
+    // Colour::kStored they are the bytes of numbers, and zeros make up for those missing.
     void begin(const Output& output, const NormaliseTable* table, int64_t slot, int left, int top, int width, int height, int channels,
                bool swap_colours);
     // Where row y may be written in place, or null.
@@ -57,6 +58,7 @@ private:
     uint8_t* place(int y, int channel) const {
         return slot_ + (top_ + y) * output_->row_stride + left_ * output_->pixel_stride + channel * output_->channel_stride;
     }
+    const uint8_t* zeros(size_t n);
     void write_plane(uint8_t* to, const uint8_t* row, int step, int channel) const;
 
     const Output* output_ = nullptr;
@@ -65,7 +67,7 @@ private:
     ptrdiff_t left_ = 0, top_ = 0;
     int width_ = 0, height_ = 0, channels_ = 0;
     bool swap_ = false, direct_ = false, vector_ = false;
-    std::vector<uint8_t> gray_;
+    std::vector<uint8_t> gray_, zeros_;
 };
 
 namespace detail {

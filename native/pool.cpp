@@ -7,6 +7,8 @@ namespace fastload {
 Batch::Batch(std::vector<Request> requests, std::vector<Source> sources, const Output& output)
     : requests_(std::move(requests)), sources_(std::move(sources)), output_(output), statuses_(requests_.size(), Status::kCancelled),
       times_(requests_.size()), reasons_(requests_.size()) {
+    checked_ = std::vector<std::atomic<bool>>(sources_.size());
+    for (size_t i = 0; i < sources_.size(); ++i) sources_[i].right = &checked_[i];
     if (output_.dtype != Dtype::kUint8) table_ = std::make_unique<NormaliseTable>(output_);
 }
 

@@ -45,6 +45,7 @@ private:
 
     std::vector<Request> requests_;
     std::vector<Source> sources_;
+    std::vector<std::atomic<bool>> checked_;
     Output output_;
     std::unique_ptr<NormaliseTable> table_;
     std::vector<Status> statuses_;

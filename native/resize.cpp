@@ -52,6 +52,9 @@ void Taps::make(int in_size, double begin, double end, int out_size, Filter filt
     else if (filter == Filter::kBilinear) make_bilinear();
     else make_nearest();
     pack(reversed, align);
+    coarse = scaled && filter == Filter::kAntialias;
+    if (coarse) coarsen();
+    split();
     std::copy(key, key + 8, key_);
 }
 
@@ -118,6 +121,22 @@ void Taps::pack(bool reversed, int align) {
         first[place] = start;
         for (int j = 0; j < counts_[size_t(i)]; ++j) to[j] = fixed(*value++);
     }
+}
+
+// Behind DCT scaling nothing is compared with Pillow to the last level: 11 bits will do, if they still add up to 1.
+void Taps::coarsen() {
+    for (int i = 0; i < out; ++i) {
+        int32_t* begin = &weights[size_t(i) * size_t(width)];
+        int32_t rest = 1 << kPrecision;
+        for (int j = 0; j < width; ++j) {
+            begin[j] = (begin[j] + (1 << (kLowBits - 1))) >> kLowBits << kLowBits;
+            rest -= begin[j];
+        }
+        *std::max_element(begin, begin + width) += rest;
+    }
+}
+
+void Taps::split() {
     const size_t pairs = weights.size() / 2;
     high.resize(pairs);
     low.resize(pairs);
@@ -218,13 +237,12 @@ void Resizer::emit(RowWriter& out) {
         for (int j = 0; j < rows_.width; ++j) sources_[size_t(j)] = ring_row(std::min(start + j, rows_.in - 1));
         uint8_t* direct = out.direct(next_out_);
         uint8_t* to = direct ? direct : row_.data();
-        const size_t weight = size_t(next_out_) * size_t(rows_.width);
 #ifdef FASTLOAD_X86
         if (vector_ && (!direct || bytes >= 32))
-            detail::rows_avx2(sources_.data(), &rows_.high[weight / 2], &rows_.low[weight / 2], rows_.width / 2, to, std::max<size_t>(bytes, 32));
+            detail::rows_avx2(sources_.data(), rows_, next_out_, to, std::max<size_t>(bytes, 32));
         else
 #endif
-            detail::rows_portable(sources_.data(), &rows_.weights[weight], rows_.width, to, bytes);
+            detail::rows_portable(sources_.data(), &rows_.weights[size_t(next_out_) * size_t(rows_.width)], rows_.width, to, bytes);
         if (!direct) out.write(next_out_, to);
     }
 }

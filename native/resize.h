@@ -23,6 +23,7 @@ struct Taps {
     int in = 0, out = 0;           // sizes
     int width = 0;                 // weights stored per output, the same for all, zeros where an output has fewer
     bool copy = false;             // output equals input: no pass needed
+    bool coarse = false;           // all `low` parts below are 0: half the multiplications
     std::vector<int32_t> first;    // first[i] + width <= in, where in >= width
     std::vector<int32_t> weights;  // 22-bit fixed point, `width` per output
     // The same for the vector kernels: weight = high * 2^11 + low, two neighbours in one word as 16-bit halves.
@@ -37,6 +38,8 @@ private:
     void make_bilinear();
     void make_nearest();
     void pack(bool reversed, int align);
+    void coarsen();
+    void split();
 
     double key_[8] = {};                // what the tables were made for: batches often ask for the same again
     std::vector<double> values_;        // weights before rounding, packed; count_[i] of them per output
@@ -91,8 +94,8 @@ void columns_gray_avx2(const uint8_t* in0, const uint8_t* in1, uint8_t* out0, ui
 
 // One output row of n bytes from `taps` rows.
 void rows_portable(const uint8_t* const* in, const int32_t* weights, int taps, uint8_t* out, size_t n);
-// `pairs` words of high and low weights; n >= 32, nothing is written behind n.
-void rows_avx2(const uint8_t* const* in, const uint32_t* high, const uint32_t* low, int pairs, uint8_t* out, size_t n);
+// Output row `y` of `rows`, from rows.width inputs; n >= 32, nothing is written behind n.
+void rows_avx2(const uint8_t* const* in, const Taps& rows, int y, uint8_t* out, size_t n);
 
 }  // namespace detail
 }  // namespace fastload

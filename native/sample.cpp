@@ -117,12 +117,15 @@ void SampleLoader::trim() {
     resizer_.release_memory();
 }
 
-Status SampleLoader::run(const Request& request, const Source& source, const Output& output, const NormaliseTable* table, int64_t slot) {
-    if (request.check) {
+Status SampleLoader::run(const Request& asked, const Source& source, const Output& output, const NormaliseTable* table, int64_t slot) {
+    Request request = asked;
+    if (!request.size && request.offset <= source.size) request.size = source.size - request.offset;
+    if (request.check && !source.checked()) {
         if (source.size < 24 || std::memcmp(source.bytes, "FLR1", 4) || little32(source.bytes + 12) != source.size)
             return refuse(Status::kCorrupt, "not a record, or cut off");
         const uint32_t found = crc32c(0, source.bytes + 8, source.size - 8), expected = little32(source.bytes + 4);
         if (found != expected) return refuse(Status::kCorrupt, "checksum " + text(found) + ", expected " + text(expected));
+        source.set_checked();
         tick(kRead);
     }
     if (request.size > source.size || request.offset > source.size - request.size ||
@@ -169,13 +172,21 @@ Status SampleLoader::load_jpeg(const Request& request, const Source& source, Pla
         plan.choose_scale();
     }
     plan.choose_pixels();
+    Status status = decode_jpeg(plan, false);
+    if (status == Status::kBadImage && decoder_.irregular() && decoder_.open(bytes, size)) status = decode_jpeg(plan, true);
+    return status;
+}
+
+// From the open decoder to the output.
+Status SampleLoader::decode_jpeg(Plan& plan, bool plain) {
     const bool gray = decoder_.gray() || plan.output.channels == 1;
-    if (!gray && plan.output.channels != 3) {
+    const int own = decoder_.gray() ? 1 : 3;
+    if (plan.output.colour == Colour::kStored ? own != plan.output.channels : !gray && plan.output.channels != 3) {
         decoder_.close();
-        return refuse(Status::kBadRequest, "a colour JPEG does not fit an output of " + text(plan.output.channels) + " channels");
+        return refuse(Status::kBadRequest, "a JPEG of " + text(own) + " channels does not fit an output of " + text(plan.output.channels));
     }
     const auto pixels = gray ? JpegDecoder::Pixels::kGray : plan.output.colour == Colour::kBgr ? JpegDecoder::Pixels::kBgr : JpegDecoder::Pixels::kRgb;
-    if (!decoder_.start(plan.denominator, pixels, plan.x0, plan.y0, plan.x1, plan.y1)) return refuse(Status::kBadImage, decoder_.why());
+    if (!decoder_.start(plan.denominator, pixels, plan.x0, plan.y0, plan.x1, plan.y1, plain)) return refuse(Status::kBadImage, decoder_.why());
     plan.channels = gray ? 1 : 3;
     tick(kDecode);
     return plan.oriented() ? stream_oriented(plan) : stream_jpeg(plan);
@@ -239,17 +250,20 @@ Status SampleLoader::stream_oriented(Plan& plan) {
 
 Status SampleLoader::load_raw(const Request& request, const Source& source, Plan& plan) {
     const uint64_t w = uint64_t(std::max(request.raw_w, 0)), h = uint64_t(std::max(request.raw_h, 0));
-    if (w < 1 || h < 1 || w > MAX_SIDE || h > MAX_SIDE || request.raw_channels < 1 || request.raw_channels > 4 || (request.raw_bits != 8 && request.raw_bits != 16))
+    if (w < 1 || h < 1 || w > MAX_SIDE || h > MAX_SIDE || request.raw_channels < 1 || request.raw_channels > 4 || (request.raw_bits != 8 && request.raw_bits != 16 && request.raw_bits != 32) ||
+        request.raw_channels * request.raw_bits / 8 > kMaxChannels)
         return refuse(Status::kBadRequest, "raw image of " + text(request.raw_w, request.raw_h) + ", " + text(request.raw_channels) + " channels, " +
-                                               text(request.raw_bits) + " bits: expected sides up to " + text(MAX_SIDE) + ", 1 to 4 channels, 8 or 16 bits");
-    plan.channels = request.raw_channels * request.raw_bits / 8;  // of 16 bits, the bytes are moved like channels
+                                               text(request.raw_bits) + " bits: expected sides up to " + text(MAX_SIDE) + ", 1 to 4 channels, 8, 16 or 32 bits");
+    plan.channels = request.raw_channels * request.raw_bits / 8;  // the bytes of wider numbers are moved like channels
     if (w * h * uint64_t(plan.channels) != request.size)
         return refuse(Status::kBadImage, "raw image of " + text(request.raw_w, request.raw_h) + ": " + text(int64_t(request.size)) + " bytes, expected " +
                                              text(int64_t(w * h) * plan.channels));
-    if (request.raw_bits == 16 && request.filter != uint8_t(Filter::kNearest)) return refuse(Status::kBadRequest, "raw images of 16 bits can be resized by 'nearest' only");
-    const bool same = plan.channels == plan.output.channels;
-    const bool colour = request.raw_bits == 8 && (plan.channels == 1 || plan.channels == 3) && plan.output.colour != Colour::kStored;
-    if (!same && !colour)
+    if (request.raw_bits != 8 && request.filter != uint8_t(Filter::kNearest))
+        return refuse(Status::kBadRequest, "raw images of " + text(request.raw_bits) + " bits can be resized by 'nearest' only");
+    const bool stored = plan.output.colour == Colour::kStored;
+    const bool same = plan.channels == plan.output.channels, widened = stored && request.raw_channels == 1 && plan.channels < plan.output.channels;
+    const bool colour = request.raw_bits == 8 && (plan.channels == 1 || plan.channels == 3) && !stored;
+    if (!same && !widened && !colour)
         return refuse(Status::kBadRequest, "a raw image of " + text(plan.channels) + " bytes per pixel does not fit an output of " + text(plan.output.channels) + " channels");
     if (!plan.set_size(int(w), int(h)))
         return refuse(Status::kBadRequest, "ROI " + text(request.w, request.h) + " at " + text(request.x) + "," + text(request.y) + " is not inside the raw image of " +

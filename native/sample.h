@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -25,7 +26,7 @@ enum class Status : uint8_t {
 
 // What to do for one sample, in whole numbers; the layout of the numpy array that Python hands over (bind_decode.cpp).
 struct Request {
-    uint64_t offset = 0, size = 0;    // the encoded image in its source
+    uint64_t offset = 0, size = 0;    // the encoded image in its source; size 0: up to its end
     uint64_t index_offset = 0;        // its restart-segment index in the same source (uint32 little-endian)
     uint32_t index_count = 0;         // entries of the index, 0 = none
     uint32_t interval = 0;            // MCUs per segment
@@ -35,7 +36,7 @@ struct Request {
     int32_t pad_left = 0, pad_top = 0;         // where that is placed in the canvas (the output's height x width)
     int32_t raw_w = 0, raw_h = 0;              // raw: size as stored
     uint8_t codec = 0;
-    uint8_t raw_channels = 0, raw_bits = 0;    // raw: 8 bits, or 16 with nearest
+    uint8_t raw_channels = 0, raw_bits = 0;    // raw: 8 bits; 16 or 32 with nearest
     uint8_t orientation = 1;                   // EXIF 1..8, to be applied
     uint8_t flip = 0;
     uint8_t filter = 0;
@@ -49,6 +50,13 @@ using StageTimes = std::array<uint32_t, kStages>;  // nanoseconds
 struct Source {
     const uint8_t* bytes = nullptr;
     size_t size = 0;
+    // Set once its checksum was right: several images may lie in one record. Two threads may both find out.
+    std::atomic<bool>* right = nullptr;
+
+    bool checked() const { return right && right->load(std::memory_order_relaxed); }
+    void set_checked() const {
+        if (right) right->store(true, std::memory_order_relaxed);
+    }
 };
 
 // Works on one sample at a time; keeps its decoder and buffers for the next.
@@ -61,9 +69,10 @@ public:
 private:
     struct Plan;  // of one sample: sizes, scale, boxes
 
-    Status run(const Request& request, const Source& source, const Output& output, const NormaliseTable* table, int64_t slot);
+    Status run(const Request& asked, const Source& source, const Output& output, const NormaliseTable* table, int64_t slot);
     Status load_jpeg(const Request& request, const Source& source, Plan& plan);
     Status load_raw(const Request& request, const Source& source, Plan& plan);
+    Status decode_jpeg(Plan& plan, bool plain);
     Status stream_jpeg(Plan& plan);
     Status stream_raw(Plan& plan, const uint8_t* pixels, ptrdiff_t stride);
     Status stream_oriented(Plan& plan);

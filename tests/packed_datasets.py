@@ -13,16 +13,16 @@ import lmdb
 import numpy as np
 from PIL import Image
 
-from fastload.pack.options import PackOptions
-from fastload.pack.run import Packer
-from fastload.pack.sources.base import Encoded, Info, Ref, Sample
-from fastload.pack.sources.folder import FolderSource
+from fastload.packing.options import PackOptions
+from fastload.packing.run import Packer
+from fastload.packing.sources.base import Encoded, Info, Ref, Sample
+from fastload.packing.sources.folder import FolderSource
 from fastload.store import files, manifest
 from fastload.store.columns import ColumnWriter, open_column
 from fastload.store.dataset import read_manifest
 from fastload.store.fields import Field
 from fastload.store.manifest import Manifest, Shard
-from fastload.store.record import Part, encode_record, parse_record
+from fastload.store.record import DATA, Part, encode_record, parse_record
 
 CLASSES = ("cat", "dog", "emu")
 
@@ -106,8 +106,10 @@ def put_value(dataset: Path, sample_id: int, value: bytes | None) -> None:
         for key, each in sorted(values.items()):
             if each is not None:
                 transaction.put(key.to_bytes(8, "big"), each)
+    with path.open("ab") as file:
+        file.write(manifest.stamp_page(shard.first, shard.records, shard.stamp))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    row = replace(shard, size=path.stat().st_size, sha256=digest)
+    row = shard._replace(size=path.stat().st_size, sha256=digest)
     write_manifest(dataset, replace(found, shards=tuple(row if each == shard else each for each in found.shards)))
 
 
@@ -115,6 +117,12 @@ def change_parts(dataset: Path, sample_id: int, change: Callable[[list[Part]], l
     """Rebuilds one record with other parts; its checksum, the shard's digest and the manifest are right."""
     parts = parse_record(memoryview(value_of(dataset, sample_id)), sample_id)
     put_value(dataset, sample_id, encode_record(sample_id, change(parts)))
+
+
+def spoil_image(dataset: Path, sample_id: int) -> None:
+    """Puts bytes that are no JPEG in the place of a sample's first field; all checksums are right."""
+    change_parts(dataset, sample_id, lambda parts: [part._replace(data=b"?" * 300) if (part.field, part.role) == (0, DATA) else part
+                                                    for part in parts])
 
 
 def change_column(dataset: Path, name: str, change: Callable[[Any], Any]) -> None:

@@ -74,12 +74,12 @@ def write_dataset(folder: Path, samples: Sequence[dict[str, Any]], *, fields: tu
                 source = sources[sample_id] if sources else f"images/{sample_id:04d}.jpg"
                 parts = parts_of(fields, sample, source)
                 record = encode_record(sample_id, parts)
-                content.update(record)
                 writer.add(sample_id, record)
                 _add_rows(rows, fields, sample, parts, sample_id)
             rows["_blocks"] += [(block, min(per_block, writer.first + writer.records - block))
                                 for block in range(first, first + writer.records, per_block)]
             shards.append(writer.publish())
+            content.update(bytes.fromhex(shards[-1].sha256))
     columns = tuple(_write_column(folder, name, dtype, rows[name]) for name,
                     dtype in manifest.expected_columns(fields).items())
     written = Manifest(n_samples=len(samples), fields=fields, shards=tuple(shards), columns=columns,

@@ -9,6 +9,8 @@ import numpy as np
 from PIL import Image
 
 import fastload
+from fastload.decode.backend import DecodeBatch, new_requests
+from fastload.decode.native import NativeBackend
 from fastload.native import core
 
 
@@ -18,13 +20,16 @@ def loaded_libjpegs() -> set[str]:
 
 
 def main() -> None:
-    module = core()
-    if module is None:
+    if core() is None:
         raise SystemExit(str(fastload.native_status()))
     file = io.BytesIO()
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8)).save(file, "JPEG", quality=90)
-    pixels = module.decode_jpeg(file.getvalue())
-    np.testing.assert_array_equal(pixels, np.asarray(Image.open(file)))
+    pixels = np.zeros((1, 48, 64, 3), np.uint8)
+    requests = new_requests(1)
+    requests["size"], requests["out_w"], requests["out_h"] = len(file.getvalue()), 64, 48
+    with NativeBackend(threads=1) as backend:
+        backend.collect(backend.submit(DecodeBatch([file.getvalue()], requests, pixels))).raise_first()
+    np.testing.assert_array_equal(pixels[0], np.asarray(Image.open(file)))
     used = {path for path in loaded_libjpegs() if "fastload" in path}
     system = {path for path in loaded_libjpegs() if path.startswith(("/usr/", "/lib"))}
     if system or not used:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fastload.cli.options import Commands, ProgressLine, byte_size, human_bytes, print_json
 
 if TYPE_CHECKING:
-    from fastload.pack.run import PackProgress
+    from fastload.packing.run import PackProgress
 
 
 def add(commands: Commands) -> None:
@@ -58,21 +58,30 @@ def _add_source_options(pack: argparse.ArgumentParser) -> None:
     group.add_argument("--boxes", action="append", type=_columns, metavar="NAME=X1,Y1,X2,Y2", help="columns that make up a boxes field")
     group.add_argument("--drop", type=_names, metavar="A,B,...", help="columns of a list to leave out")
     group.add_argument("--root", type=Path, help="folder that a list's paths start from (default: the list's own)")
+    group.add_argument("--path", dest="paths", action="append", type=_pair, metavar="COLUMN=PREFIX",
+                       help="lists: put before a column's paths")
+    group.add_argument("--columns", type=_names, metavar="A,B,...", help="Parquet, Hugging Face: columns to take (default: all)")
     group.add_argument("--images", type=Path, help="COCO: the folder of the images")
     group.add_argument("--masks", action="store_true", default=None, help="COCO: instance masks too")
+    group.add_argument("--annotations", help="OpenLane: the folder of the lane files")
+    group.add_argument("--nuscenes-version", metavar="V", help="nuScenes: which of several v1.0-* folders")
+    group.add_argument("--scenes", type=_names, metavar="A,B,...", help="nuScenes: these scenes only")
+    group.add_argument("--bev", help="nuScenes: the folder of bird's-eye masks")
 
 
 def _source_options(options: argparse.Namespace) -> dict[str, object]:
-    given = {name: getattr(options, name) for name in ("split", "classes", "drop", "root", "images", "masks")}
-    given |= {name: dict(pairs) for name in ("types", "points", "boxes") if (pairs := getattr(options, name))}
+    given = {name: getattr(options, name) for name in ("split", "classes", "drop", "root", "columns", "images", "masks",
+                                                          "annotations", "scenes", "bev")}
+    given["version"] = options.nuscenes_version
+    given |= {name: dict(pairs) for name in ("types", "points", "boxes", "paths") if (pairs := getattr(options, name))}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def run(options: argparse.Namespace) -> int:
     """Packs and prints what came of it."""
-    from fastload.pack.options import PackOptions
-    from fastload.pack.run import Packer
-    from fastload.pack.sources import open_source
+    from fastload.packing.options import PackOptions
+    from fastload.packing.run import Packer
+    from fastload.packing.sources import open_source
 
     settings = PackOptions(
         encode=options.encode, quality=options.quality, max_side=options.max_side, resize=options.resize, restart=options.restart,

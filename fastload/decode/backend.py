@@ -34,7 +34,7 @@ MAX_CHANNELS = 8
 
 # One sample. Offsets are bytes in its source; x, y, w, h and the rest pixels. Kept equal to native/sample.h by a test.
 REQUEST = np.dtype([
-    ("offset", "<u8"), ("size", "<u8"),                 # the encoded image
+    ("offset", "<u8"), ("size", "<u8"),                 # the encoded image; size 0: up to the end of the source
     ("index_offset", "<u8"), ("index_count", "<u4"),    # its restart-segment index in the same source; count 0 = none
     ("interval", "<u4"),                                # MCUs per restart segment
     ("source", "<u4"),                                  # which of the batch's sources; several rows may share one
@@ -55,7 +55,7 @@ class Codec(enum.IntEnum):
     """How the image is stored."""
 
     JPEG = 0
-    RAW = 1        # H*W*C, row major, interleaved; 16 bits only with Filter.NEAREST, each byte then counts as a channel
+    RAW = 1        # H*W*C, row major, interleaved; 16 and 32 bits only with Filter.NEAREST, each byte then counts as a channel
 
 
 class Filter(enum.IntEnum):
@@ -82,7 +82,8 @@ class PixelFormat:
     """How pixels are laid out in the output, whose shape and dtype say the rest.
 
     Floating-point outputs are ``(pixel - mean) / std``, with white at ``white`` in the unit of ``mean`` and ``std``: 1.0 as in
-    torchvision, or 255.0. Without mean and std that is 0..white. ``stored`` takes the channels as they are (masks).
+    torchvision, or 255.0. Without mean and std that is 0..white. ``stored`` takes the channels as they are (masks); raw numbers
+    of one channel get zeros as upper bytes where the output has more.
     """
 
     layout: Literal["nhwc", "nchw"] = "nhwc"
@@ -173,7 +174,9 @@ def new_requests(n: int) -> NDArray[np.void]:
 def check_batch(batch: DecodeBatch) -> None:
     """Raises ConfigError for what no backend can serve."""
     if batch.requests.dtype != REQUEST or batch.requests.ndim != 1:
-        raise ConfigError(f"requests: expected one axis of dtype backend.REQUEST, found {batch.requests.shape} of {batch.requests.dtype}")
+        raise ConfigError(f"requests: expected one axis of dtype backend.REQUEST, found {batch.requests.shape} of "
+                          f"{batch.requests.dtype!s:.40}")
     shape = tuple(batch.output.shape)
     if len(shape) != 4 or shape[0] < len(batch.requests):
-        raise ConfigError(f"output: expected {len(batch.requests)} slots and 4 axes ({batch.pixels.layout.upper()}), found shape {shape}")
+        raise ConfigError(f"output: expected {len(batch.requests)} slots and 4 axes ({batch.pixels.layout.upper()}), found "
+                          f"shape {shape}")

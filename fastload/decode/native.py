@@ -63,15 +63,16 @@ class NativeBackend:
         pixels = batch.pixels
         channels = int(batch.output.shape[1 if pixels.layout == "nchw" else 3])
         try:
-            ticket = self._pool.submit(batch.sources, np.ascontiguousarray(batch.requests), batch.output, planar=pixels.layout == "nchw",
-                                       colour=COLOURS.index(pixels.colour), fill=pixels.fill_levels(channels),
-                                       mean=pixels.mean_levels(channels), std=pixels.std_levels(channels))
+            ticket = self._pool.submit(batch.sources, np.ascontiguousarray(batch.requests), batch.output,
+                                       planar=pixels.layout == "nchw", colour=COLOURS.index(pixels.colour),
+                                       fill=pixels.fill_levels(channels), mean=pixels.mean_levels(channels),
+                                       std=pixels.std_levels(channels))
         except (ValueError, TypeError) as error:
             raise ConfigError(f"decoding a batch of {len(batch.requests)}: {error}") from None
         return NativeTicket(batch, ticket)
 
     def collect(self, ticket: NativeTicket, *, timeout_s: float | None = None) -> DecodeResult:
-        """Waits for a batch (Ctrl-C is answered meanwhile); raises TimeoutError after ``timeout_s``, and may be called again."""
+        """Waits for a batch (Ctrl-C is answered meanwhile); TimeoutError after ``timeout_s``: then call it again."""
         if not ticket.ticket.wait(timeout_s):
             raise TimeoutError(f"decoding a batch of {len(ticket.batch.requests)}: not done after {timeout_s} s")
         status, times_ns, reasons = ticket.ticket.result()

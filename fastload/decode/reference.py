@@ -6,19 +6,28 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import cast
 
 import numpy as np
 import simplejpeg
 import torch
+from numpy.typing import NDArray
+from PIL import Image
 
-from fastload.decode.backend import STAGES, Codec, DecodeBatch, DecodeResult, Filter, PixelFormat, Status, check_batch
+from fastload.decode.backend import (
+    STAGES,
+    Codec,
+    DecodeBatch,
+    DecodeResult,
+    Filter,
+    PixelFormat,
+    Status,
+    check_batch,
+)
 from fastload.decode.cpus import available_cpus
 from fastload.decode.header import check_limits, read_header
 from fastload.errors import BadImage, ConfigError
-
-if TYPE_CHECKING:
-    from fastload.decode.backend import Source
+from fastload.store.checksum import crc32c
 
 Outcome = tuple[Status, str, tuple[int, ...]]       # status, why, nanoseconds per stage
 
@@ -32,7 +41,7 @@ class ReferenceTicket:
 
 
 class ReferenceBackend:
-    """Every sample decoded whole, then cropped, turned, resized and flipped, each step in its plainest form."""
+    """Every sample decoded whole, then turned upright, cropped, resized and flipped, each step in its plainest form."""
 
     name = "reference"
 
@@ -61,23 +70,19 @@ class ReferenceBackend:
 
 def _load(batch: DecodeBatch, row: int, slot: torch.Tensor) -> Outcome:
     """One sample into its slot (C, H, W)."""
-    request, pixels = batch.requests[row], batch.pixels
-    x, y, w, h, out_w, out_h = (int(request[name]) for name in ("x", "y", "w", "h", "out_w", "out_h"))
-    left, top, begin = int(request["pad_left"]), int(request["pad_top"]), time.perf_counter_ns()
-    channels, canvas_h, canvas_w = slot.shape
-    canvas = torch.tensor(pixels.fill_levels(channels), dtype=torch.uint8)[:, None, None].expand(slot.shape).contiguous()
+    request, pixels, begin = batch.requests[row], batch.pixels, time.perf_counter_ns()
+    channels = slot.shape[0]
+    fill = torch.tensor(pixels.fill_levels(channels), dtype=torch.uint8)
+    canvas = fill[:, None, None].repeat(1, *slot.shape[1:])
     status, why, decoded = Status.OK, "", begin
     try:
-        image = _decode(request, batch.sources[int(request["source"])], pixels.colour, channels)
-        image = _upright(image, int(request["orientation"]))
-        decoded = time.perf_counter_ns()
-        if (x, y, w, h) == (0, 0, 0, 0):
-            _, h, w = image.shape
-        if min(x, y, left, top) < 0 or min(w, h, out_w, out_h) < 1 or x + w > image.shape[2] or y + h > image.shape[1] \
-                or left + out_w > canvas_w or top + out_h > canvas_h:
-            raise ConfigError(f"ROI {w}x{h} at {x},{y} -> {out_w}x{out_h} at {left},{top} does not fit the image or the output")
-        image = _resized(image[:, y:y + h, x:x + w], out_h, out_w, Filter(int(request["filter"])))
-        canvas[:, top:top + out_h, left:left + out_w] = image.flip(2) if request["flip"] else image
+        source = memoryview(cast(memoryview, batch.sources[int(request["source"])])).cast("B")   # arrays have bytes, too
+        if request["check"] and not _intact(source):
+            status, why = Status.CORRUPT, "not a record, or its checksum is wrong"
+        else:
+            image = _upright(_decoded(request, source, pixels.colour, channels), int(request["orientation"]))
+            decoded = time.perf_counter_ns()
+            _place(request, image, canvas)
     except BadImage as error:
         status, why = Status.BAD_IMAGE, error.why
     except (ConfigError, IndexError) as error:
@@ -85,33 +90,51 @@ def _load(batch: DecodeBatch, row: int, slot: torch.Tensor) -> Outcome:
     if slot.dtype == torch.uint8:
         slot.copy_(canvas)
     else:
-        mean, std = (torch.tensor(values)[:, None, None] for values in (pixels.mean_levels(channels), pixels.std_levels(channels)))
+        mean, std = (torch.tensor(level)[:, None, None] for level in (pixels.mean_levels(channels), pixels.std_levels(channels)))
         slot.copy_((canvas.float() - mean) / std)
     return status, why, (0, 0, decoded - begin, time.perf_counter_ns() - decoded, 0)
 
 
-def _decode(request: np.void, source: Source, colour: str, channels: int) -> torch.Tensor:
+def _intact(record: memoryview) -> bool:
+    return bytes(record[:4]) == b"FLR1" and int.from_bytes(record[4:8], "little") == crc32c(record[8:])
+
+
+def _decoded(request: np.void, source: memoryview, colour: str, channels: int) -> torch.Tensor:
     """The whole image as stored, (C, H, W)."""
-    part = memoryview(source).cast("B")[int(request["offset"]):int(request["offset"]) + int(request["size"])]
+    offset, size = int(request["offset"]), int(request["size"])
+    part = source[offset:offset + size if size else None]
+    if len(part) < size:
+        raise ConfigError(f"image lies outside its source of {len(source)} bytes")
     if request["codec"] == Codec.RAW:
-        shape = (int(request["raw_h"]), int(request["raw_w"]), int(request["raw_channels"]) * int(request["raw_bits"]) // 8)
-        if len(part) != np.prod(shape):
-            raise BadImage(f"raw image: {len(part)} bytes, expected {np.prod(shape)}")
-        image = np.frombuffer(part, np.uint8).reshape(shape)
-        if colour == "gray" and shape[2] == 3:
-            image = ((image @ np.array([19595, 38470, 7471]) + 32768) >> 16).astype(np.uint8)[:, :, None]
-        image = image[:, :, ::-1] if colour == "bgr" else image
+        image = _raw(request, part, colour, channels)
     else:
         header = read_header(part)
         check_limits(header, len(part))
-        gray = header.components == 1 or channels == 1
+        gray = header.components == 1 or (channels == 1 and colour != "stored")
         try:
             image = simplejpeg.decode_jpeg(part, "GRAY" if gray else "BGR" if colour == "bgr" else "RGB")
         except ValueError as error:
             raise BadImage(str(error)) from None
-    if image.shape[2] not in (1, channels):
+    if image.shape[2] != channels and (image.shape[2] != 1 or colour == "stored"):
         raise ConfigError(f"an image of {image.shape[2]} channels does not fit an output of {channels}")
-    return torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1).expand(channels, -1, -1)
+    return torch.from_numpy(np.array(image, order="C")).permute(2, 0, 1).expand(channels, -1, -1)
+
+
+def _raw(request: np.void, part: memoryview, colour: str, channels: int) -> NDArray[np.uint8]:
+    """Raw pixels, wide numbers as bytes; a narrower number than the output has gets zeros in front."""
+    height, width, n, bits = (int(request[name]) for name in ("raw_h", "raw_w", "raw_channels", "raw_bits"))
+    n_bytes = n * bits // 8
+    if min(height, width, n_bytes) < 1 or len(part) != height * width * n_bytes:
+        raise BadImage(f"raw image of {width}x{height}: {len(part)} bytes, expected {height * width * n_bytes}")
+    if bits != 8 and request["filter"] != Filter.NEAREST:
+        raise ConfigError(f"raw images of {bits} bits can be resized by 'nearest' only")
+    image = np.frombuffer(part, np.uint8).reshape(height, width, n_bytes)
+    if colour == "stored" and n == 1 and n_bytes < channels:
+        return np.pad(image, ((0, 0), (0, 0), (0, channels - n_bytes)))
+    if colour == "gray" and n_bytes == 3:
+        gray: NDArray[np.int64] = (image @ np.array([19595, 38470, 7471]) + 32768) >> 16
+        return gray.astype(np.uint8)[:, :, None]
+    return image[:, :, ::-1] if colour == "bgr" else image
 
 
 def _upright(image: torch.Tensor, orientation: int) -> torch.Tensor:
@@ -122,14 +145,42 @@ def _upright(image: torch.Tensor, orientation: int) -> torch.Tensor:
     return turned.flip([axis for axis, those in ((2, (2, 3, 6, 7)), (1, (3, 4, 7, 8))) if orientation in those])
 
 
-def _resized(image: torch.Tensor, height: int, width: int, how: Filter) -> torch.Tensor:
+def _place(request: np.void, image: torch.Tensor, canvas: torch.Tensor) -> None:
+    """Crops, resizes, flips, and puts the result in its place."""
+    x, y, w, h, out_w, out_h = (int(request[name]) for name in ("x", "y", "w", "h", "out_w", "out_h"))
+    left, top = int(request["pad_left"]), int(request["pad_top"])
+    if (x, y, w, h) == (0, 0, 0, 0):
+        _, h, w = image.shape
+    fits = x + w <= image.shape[2] and y + h <= image.shape[1] and left + out_w <= canvas.shape[2] and top + out_h <= canvas.shape[1]
+    if not fits or min(x, y, left, top) < 0 or min(w, h, out_w, out_h) < 1:
+        raise ConfigError(f"ROI {w}x{h} at {x},{y} of {image.shape[2]}x{image.shape[1]} -> {out_w}x{out_h} at {left},{top}: outside")
+    image = _resized(image[:, y:y + h, x:x + w], out_h, out_w, int(request["filter"]))
+    canvas[:, top:top + out_h, left:left + out_w] = image.flip(2) if request["flip"] else image
+
+
+def _resized(image: torch.Tensor, height: int, width: int, how: int) -> torch.Tensor:
     if how == Filter.NEAREST:
-        rows, columns = ((2 * torch.arange(n) + 1) * size // (2 * n) for n, size in ((height, image.shape[1]), (width, image.shape[2])))
+        rows = (2 * torch.arange(height) + 1) * image.shape[1] // (2 * height)
+        columns = (2 * torch.arange(width) + 1) * image.shape[2] // (2 * width)
         return image[:, rows][:, :, columns]
-    if image.shape[1:] == (height, width):
-        return image
-    pixels = image.contiguous(memory_format=torch.contiguous_format)[None]
-    return torch.nn.functional.interpolate(pixels, (height, width), mode="bilinear", antialias=how == Filter.ANTIALIAS, align_corners=False)[0]
+    if how == Filter.BILINEAR:
+        across = _blended(image.float(), width, 2)
+        return _blended(across, height, 1).round().to(torch.uint8)
+    if how != Filter.ANTIALIAS:
+        raise ConfigError(f"unknown filter {how}")
+    if 1 in (height, width, *image.shape[1:]):          # torch 2.13 fails, or gives wrong pixels, where a side is 1
+        planes = [Image.fromarray(plane.numpy()).resize((width, height), Image.Resampling.BILINEAR) for plane in image.contiguous()]
+        return torch.from_numpy(np.stack([np.asarray(plane) for plane in planes]))
+    return torch.nn.functional.interpolate(image.contiguous()[None], (height, width), mode="bilinear", antialias=True)[0]
+
+
+def _blended(image: torch.Tensor, n: int, axis: int) -> torch.Tensor:
+    """Two neighbours mixed, along one axis."""
+    size = image.shape[axis]
+    place = ((torch.arange(n) + 0.5) * (size / n) - 0.5).clamp(0, size - 1)
+    low = place.floor().long()
+    shape = [-1 if i == axis else 1 for i in range(3)]
+    return torch.lerp(image.index_select(axis, low), image.index_select(axis, (low + 1).clamp(max=size - 1)), (place - low).view(shape))
 
 
 def _check_channels(pixels: PixelFormat, channels: int) -> None:

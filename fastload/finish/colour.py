@@ -7,6 +7,8 @@ channel, saturation, hue and gray change nothing. A function may overwrite the t
 
 from __future__ import annotations
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 RED, GREEN, BLUE = 0.2989, 0.587, 0.114      # torchvision's weights: ITU-R 601 to four digits

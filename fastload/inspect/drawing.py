@@ -54,17 +54,17 @@ def scaled(picture: Image.Image, size: tuple[int, int]) -> Image.Image:
     return picture.resize(size, Image.Resampling.NEAREST if grows else Image.Resampling.LANCZOS)
 
 
-def draw_mask(picture: Image.Image, mask: Array) -> Image.Image:
+def draw_mask(picture: Image.Image, mask: Array, *, alpha: int = _MASK_ALPHA) -> Image.Image:
     """Lays a mask over the picture: 0 is nothing, every other label a translucent colour with a firm edge."""
     labels = np.asarray(Image.fromarray(mask.astype(np.int32)).resize(picture.size, Image.Resampling.NEAREST))
     layer = np.zeros((*labels.shape, 4), np.uint8)
     for label in np.unique(labels)[:256].tolist():
         if label:
-            layer[labels == label] = (*((200, 200, 200) if label == 255 else colour(label)), _MASK_ALPHA)     # 255: "ignore"
+            layer[labels == label] = (*((200, 200, 200) if label == 255 else colour(label)), alpha)     # 255: "ignore"
     edge = np.zeros(labels.shape, np.bool_)
     edge[:, 1:] |= labels[:, 1:] != labels[:, :-1]
     edge[1:] |= labels[1:] != labels[:-1]
-    layer[edge & (labels != 0), 3] = _EDGE_ALPHA
+    layer[edge & (labels != 0), 3] = max(alpha, _EDGE_ALPHA)
     return Image.alpha_composite(picture.convert("RGBA"), Image.fromarray(layer)).convert("RGB")
 
 
@@ -75,7 +75,9 @@ def draw_shapes(picture: Image.Image, scale: tuple[float, float], *, boxes: Arra
     draw = ImageDraw.Draw(layer)
     for number, box in enumerate(_rows(boxes, 4)):
         left, top, right, bottom = (*_moved(box[:2], scale, picture.size), *_moved(box[2:], scale, picture.size))
-        corners = (min(left, right), min(top, bottom), max(left, right), max(top, bottom))
+        # A box ends before its last coordinate, Pillow's rectangle with it.
+        (left, right), (top, bottom) = sorted((left, right)), sorted((top, bottom))
+        corners = (left, top, max(left, right - 1), max(top, bottom - 1))
         draw.rectangle(corners, outline=_SHADOW, width=4 * _FINER)
         inner = tuple(side + d for side, d in zip(corners, (_FINER, _FINER, -_FINER, -_FINER), strict=True))
         if inner[0] <= inner[2] and inner[1] <= inner[3]:

@@ -58,7 +58,9 @@ def _field(each: Field, facts: Facts) -> str:
         words[0] += f", {len(each.classes):,} classes"
     if each.kind in ("boxes", "points") or each.list:
         words.append(f"{records.items[each.name] / max(1, records.n_records):.1f} a sample")
-    words += [f"{_number(row.least)} to {_number(row.most)}, mean {row.mean:.6g}" for row in facts.numbers if row.field == each.name]
+    for row in facts.numbers:
+        if row.field == each.name:
+            words.append(f"{_number(row.least)} to {_number(row.most)}" + (f", mean {row.mean:.6g}" if each.kind == "float" else ""))
     if records.values[each.name] < records.n_records:
         words.append(f"in {percent(records.values[each.name], records.n_records)} of the samples")
     return ", ".join(words)
@@ -122,7 +124,8 @@ def _shares(name: str, counts: Mapping[str, int], total: int) -> Iterator[Row]:
 def _pack(facts: Facts) -> Iterator[Row]:
     found = facts.manifest
     yield Row("packed by", found.tool)
-    hidden = ("order", "seed", "info")              # shown above, or long
+    hidden = ["order", "seed", "info"]              # shown above, or long
+    hidden += ["quality"] if found.options.get("encode") != "jpeg" else []
     for name, value in found.options.items():
         if name not in hidden and value not in (None, 0, ""):
             yield Row(name.replace("_", " "), _option(name, value))

@@ -131,4 +131,4 @@ class SamplePictures:
 
 
 def _mask_alone(mask: Array) -> Callable[[tuple[int, int]], Image.Image]:
-    return lambda size: draw_mask(Image.new("RGB", size), mask)
+    return lambda size: draw_mask(Image.new("RGB", size), mask, alpha=200)

@@ -20,7 +20,8 @@ from fastload.store.record import CODEC_NAMES, DATA, JPEG, RESTART_INDEX, Part, 
 from fastload.store.values import decode_value
 
 _TEXT = 200             # characters of a text shown
-_VALUES = 8             # numbers of an array shown
+_VALUES = 8             # numbers of a row shown
+_ROWS = 4
 _ITEMS = 12             # of a list shown
 
 
@@ -116,6 +117,11 @@ def _shape(array: NDArray[Any]) -> str:
 
 
 def _numbers(array: NDArray[Any]) -> str:
-    flat = array.ravel()[:_VALUES]
-    rows = np.array2string(flat, separator=" ", precision=4, suppress_small=True, max_line_width=10_000)
-    return rows if array.size <= _VALUES else rows[:-1] + " ...]"
+    """The first numbers, rows apart: ``[1 0 0 | 0 1 0 | ...]``."""
+    rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)
+    shown = [" ".join(_number(value) for value in row[:_VALUES].tolist()) + (" ..." if len(row) > _VALUES else "") for row in rows[:_ROWS]]
+    return f"[{' | '.join([*shown, *(['...'] if len(rows) > _ROWS else [])])}]"
+
+
+def _number(value: float) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

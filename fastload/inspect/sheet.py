@@ -21,8 +21,9 @@ from fastload.store.files import partly
 COUNT = 24
 _WIDTH = 1680                       # of the page, about
 _TALL = 210                         # of a picture
-_GAP, _EDGE, _HEAD, _FOOT = 14, 28, 92, 46
-_ACROSS = 3                         # pictures of one sample side by side, before a second row begins
+_GAP, _EDGE, _HEAD = 14, 28, 92
+_TITLE, _LINE = 24, 22              # heights of the words below a sample
+_ACROSS = 4                         # pictures of one sample side by side, before a second row begins
 _PAPER, _FRAME, _INK, _FAINT = (24, 26, 31), (42, 45, 52), (236, 238, 242), (146, 151, 162)
 
 
@@ -40,7 +41,7 @@ def write_sheet(dataset: Dataset, path: Path, *, seed: int = 0, count: int = COU
     _check_path(path)
     n = min(count, len(dataset))
     numbers = Permutation(len(dataset), seed=seed)(np.arange(n)).tolist()
-    page = _page([_cell(dataset, number) for number in numbers], f"{dataset.path.name}",
+    page = _page([_cell(dataset, number) for number in numbers], "/".join(dataset.path.parts[-2:]).lstrip("/"),
                  f"{n:,} of {len(dataset):,} samples, seed {seed}")
     temporary = partly(path)
     try:
@@ -75,28 +76,49 @@ def _cell(dataset: Dataset, number: int) -> _Cell:
 
 
 def _page(cells: Sequence[_Cell], title: str, below: str) -> Image.Image:
-    shapes = [panel.size[0] / panel.size[1] for cell in cells for panel in cell.panels]
-    wide = round(_TALL * min(2.0, max(0.75, statistics.median(shapes)))) if shapes else _TALL
-    across = min(_ACROSS, max((len(cell.panels) for cell in cells), default=1))
-    down = max((-(-len(cell.panels) // across) for cell in cells), default=1)
-    cell_width, cell_height = across * (wide + 4) - 4, down * (_TALL + 4) - 4 + _FOOT
-    columns = max(1, min(len(cells), (_WIDTH - 2 * _EDGE + _GAP) // (cell_width + _GAP)))
-    rows = -(-len(cells) // columns)
-    page = Image.new("RGB", (max(columns * (cell_width + _GAP) - _GAP, 420) + 2 * _EDGE,
-                             _HEAD + rows * (cell_height + _GAP) - _GAP + _EDGE), _PAPER)
+    grid = _Grid.of(cells)
+    page = Image.new("RGB", grid.page, _PAPER)
     draw = ImageDraw.Draw(page)
     draw.text((_EDGE, 30), shortened(clean(title), font(28), page.width - 2 * _EDGE), _INK, font(28), anchor="lm")
     draw.text((_EDGE, 64), below, _FAINT, font(15), anchor="lm")
     for place, cell in enumerate(cells):
-        x = _EDGE + place % columns * (cell_width + _GAP)
-        y = _HEAD + place // columns * (cell_height + _GAP)
+        x = _EDGE + place % grid.columns * (grid.cell[0] + _GAP)
+        y = _HEAD + place // grid.columns * (grid.cell[1] + _GAP)
         for number, panel in enumerate(cell.panels):
-            corner = (x + number % across * (wide + 4), y + number // across * (_TALL + 4))
-            _paste(page, panel, corner, (wide, _TALL))
-        foot = y + cell_height - _FOOT
-        draw.text((x, foot + 15), shortened(cell.title, font(15), cell_width), _INK, font(15), anchor="lm")
-        draw.text((x, foot + 34), shortened(cell.below, font(12), cell_width), _FAINT, font(12), anchor="lm")
+            _paste(page, panel, (x + number % grid.across * (grid.wide + 4), y + number // grid.across * (_TALL + 4)), (grid.wide, _TALL))
+        bottom = y + grid.cell[1]
+        if cell.title:
+            draw.text((x, bottom - _LINE - 9), shortened(cell.title, font(15), grid.cell[0]), _INK, font(15), anchor="lm")
+        draw.text((x, bottom - 11), shortened(cell.below, font(12), grid.cell[0]), _FAINT, font(12), anchor="lm")
     return page
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Where things go; sizes are (width, height)."""
+
+    wide: int                       # of a picture
+    across: int                     # pictures of a sample in a row
+    cell: tuple[int, int]           # of a sample with its words
+    columns: int
+    page: tuple[int, int]
+
+    @classmethod
+    def of(cls, cells: Sequence[_Cell]) -> _Grid:
+        """As wide as the median picture is, as many as the page takes, and no hole at the end where that can be."""
+        shapes = [panel.size[0] / panel.size[1] for cell in cells for panel in cell.panels] or [1.0]
+        wide = round(_TALL * min(2.0, max(0.75, statistics.median(shapes))))
+        pictures = max((len(cell.panels) for cell in cells), default=1)
+        down = -(-pictures // _ACROSS)
+        across = -(-pictures // down)
+        words = _LINE + (_TITLE if any(cell.title for cell in cells) else 0)
+        cell = across * (wide + 4) - 4, down * (_TALL + 4) - 4 + words
+        columns = max(1, min(len(cells), (_WIDTH - 2 * _EDGE + _GAP) // (cell[0] + _GAP)))
+        if columns > 2 and len(cells) % columns and not len(cells) % (columns - 1):
+            columns -= 1
+        rows = -(-len(cells) // columns)
+        page = max(columns * (cell[0] + _GAP) - _GAP, 420) + 2 * _EDGE, _HEAD + rows * (cell[1] + _GAP) - _GAP + _EDGE
+        return cls(wide, across, cell, columns, page)
 
 
 def _paste(page: Image.Image, panel: Panel, corner: tuple[int, int], room: tuple[int, int]) -> None:

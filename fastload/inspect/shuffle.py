@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastload.inspect.screen import Row, Section
 from fastload.order.line import WINDOW, BlockLine
@@ -13,6 +14,8 @@ from fastload.store.columns import MISSING_INT
 from fastload.store.dataset import SPLIT, Dataset
 
 GOOD, FAIR = 0.8, 0.5           # share of a true random order's mixture
+LIMIT = 1 << 20                 # places of an order looked at
+_STRETCHES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,8 @@ class ShuffleQuality:
     label: str                  # the column whose classes were counted; '' = there is none
     samples_per_block: int
     window: int                 # blocks mixed at a time
+    n_measured: int             # places of the orders looked at
+    n_samples: int
 
     @property
     def verdict(self) -> str:
@@ -46,6 +51,8 @@ class ShuffleQuality:
             rows.append(Row(name, _line(self.packed.batch_mixture, self.epoch.batch_mixture)))
         rows.append(Row("neighbour distance", _line(self.packed.neighbour_distance, self.epoch.neighbour_distance)))
         labels = f"{self.label}, {self.packed.n_classes:,} classes" if self.label else "none: the class mixture cannot be measured"
+        if self.n_measured < self.n_samples:
+            rows.append(Row("measured on", f"{self.n_measured:,} of {self.n_samples:,} samples, in evenly spread stretches"))
         rows += [Row("labels", labels), Row("epoch", f"blocks of {self.samples_per_block:,} samples, {self.window} mixed at a time"),
                  Row("verdict", self.verdict)]
         return [Section("shuffle quality", rows, note="1.00 = a true random order, 0.00 = not mixed at all")]
@@ -55,18 +62,35 @@ class ShuffleQuality:
         return {**asdict(self), "verdict": self.verdict}
 
 
-def shuffle_quality(dataset: Dataset, *, batch_size: int = 256, seed: int = 0) -> ShuffleQuality:
-    """Measures the packed order and the first epoch that a loader with this seed would see."""
+def shuffle_quality(dataset: Dataset, *, batch_size: int = 256, seed: int = 0, limit: int = LIMIT) -> ShuffleQuality:
+    """Measures the packed order and the first epoch that a loader with this seed would see.
+
+    Of more than ``limit`` samples only evenly spread stretches of both orders are looked at: 100 MB, whatever the size.
+    """
     n = len(dataset)
-    source_index = dataset.column("_source_index")
     label = label_field(dataset)
-    labels = dataset.column(label) if label else None
     block = max(1, round(n / max(1, len(dataset.blocks))))
-    order = BlockLine(n, block=block, seed=seed, epoch=0).ids(0, n)
-    return ShuffleQuality(
-        packed=measure_mixing(source_index, labels, batch_size=batch_size),
-        epoch=measure_mixing(source_index[order], None if labels is None else labels[order], batch_size=batch_size),
-        label=label, samples_per_block=block, window=WINDOW)
+    stretches = spread_stretches(n, batch_size=batch_size, limit=limit)
+    line = BlockLine(n, block=block, seed=seed, epoch=0)
+    orders = ([np.arange(*stretch) for stretch in stretches], [line.ids(*stretch) for stretch in stretches])
+    packed, epoch = (_measure(dataset, np.concatenate(ids), label=label, batch_size=batch_size) for ids in orders)
+    return ShuffleQuality(packed, epoch, label, samples_per_block=block, window=WINDOW, n_measured=sum(b - a for a, b in stretches),
+                          n_samples=n)
+
+
+def spread_stretches(n: int, *, batch_size: int, limit: int) -> list[tuple[int, int]]:
+    """All of 0..n-1 or, of more than ``limit``, evenly spread stretches of whole batches."""
+    if n <= limit:
+        return [(0, n)]
+    length = max(1, limit // _STRETCHES // batch_size) * batch_size
+    count = max(1, min(_STRETCHES, n // length))
+    return [(start, min(start + length, n)) for start in np.linspace(0, max(0, n - length), count).astype(np.int64).tolist()]
+
+
+def _measure(dataset: Dataset, ids: NDArray[np.int64], *, label: str, batch_size: int) -> Mixing:
+    # Places of the source, scaled to as many as are looked at: what a random order has is computed from their number.
+    places = dataset.column("_source_index")[ids] * len(ids) // max(1, len(dataset))
+    return measure_mixing(places, dataset.column(label)[ids] if label else None, batch_size=batch_size)
 
 
 def label_field(dataset: Dataset) -> str:
@@ -77,7 +101,8 @@ def label_field(dataset: Dataset) -> str:
 
 
 def _has_values(dataset: Dataset, name: str) -> bool:
-    return bool((np.asarray(dataset.column(name)) != MISSING_INT).any())
+    column = dataset.column(name)
+    return any((column[start:start + LIMIT] != MISSING_INT).any() for start in range(0, len(column), LIMIT))
 
 
 def _line(packed: float, epoch: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ class BatchParts:
     records: Sequence[memoryview]           # views into the shards; valid while the dataset lives
     rows: NDArray[np.void]                  # PART_ROW, by sample, field, item, role
     faults: dict[int, CorruptShard]         # place in the batch → what is wrong with its record
+    held: memoryview                        # whoever has this keeps the shards mapped
 
     def of(self, field: int, role: int = DATA) -> NDArray[np.void]:
         """The rows of one field, sorted by sample and item."""
@@ -74,7 +76,7 @@ def read_parts(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -> 
     for place, why in wrong.items():
         if place not in faults:
             faults[place] = damaged(dataset, int(ids[place]), records[place], why)
-    return BatchParts(ids, records, rows, faults)
+    return BatchParts(ids, records, rows, faults, _holding(dataset))
 
 
 def damaged(dataset: Dataset, sample_id: int, record: memoryview, why: str) -> CorruptShard:
@@ -116,3 +118,15 @@ def restart_index_of(parts: BatchParts, field: int, images: NDArray[np.void]) ->
         place = np.searchsorted(key, index["sample"].astype(np.int64) << 16 | index["item"])
         offset[place], count[place] = index["offset"], index["length"] // 4
     return offset, count
+
+
+class _Held(np.ndarray[Any, np.dtype[np.uint8]]):
+    """Bytes that hold on to a dataset: lmdb's own views do not keep their map, and reading one later ends the process."""
+
+    dataset: Dataset
+
+
+def _holding(dataset: Dataset) -> memoryview:
+    held = _Held((1,), np.uint8)
+    held.dataset = dataset
+    return memoryview(held)             # type: ignore[arg-type]   # numpy tells mypy of buffers from Python 3.12 on

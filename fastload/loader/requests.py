@@ -79,6 +79,8 @@ def image_requests(parts: BatchParts, field: int, images: NDArray[np.void], plan
                 sources.append(unpacked.reshape(-1).view(np.uint8))
             else:
                 faults[slot] = unpacked
+    # A batch that nobody waits for any more may still be read by decode threads when the loader and its dataset are gone.
+    sources.append(parts.held)
     return FieldRequests(requests, sources, faults)
 
 

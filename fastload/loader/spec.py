@@ -11,9 +11,8 @@ from fastload.loader.states import in_short
 from fastload.plan.compose import compile_fields
 from fastload.plan.field_plan import FieldPlan
 from fastload.store.dataset import SPLIT, Dataset
-from fastload.store.fields import Field
+from fastload.store.fields import Field, image_of
 
-MOVED = ("mask", "boxes", "points", "matrix")
 IMPLICIT = ("id", "source")
 COLOURS = ("rgb", "bgr", "gray")
 RAGGED = ("list", "pad")
@@ -38,8 +37,8 @@ class ChosenField:
 
     @property
     def pictured(self) -> bool:
-        """Its pixels come from the decode threads."""
-        return self.field.kind in ("image", "mask")
+        """Its pixels come from the decode threads: images, and masks that move with one."""
+        return self.field.kind == "image" or (self.field.kind == "mask" and bool(self.image))
 
     @property
     def in_column(self) -> bool:
@@ -125,13 +124,13 @@ def _image(looked: Look, number: int, field: Field, colour: str | None) -> Chose
 
 
 def _label(looked: Look, number: int, field: Field, images: Mapping[str, ChosenField], ragged: str) -> ChosenField:
-    image = (field.image or next(iter(images), "")) if field.kind in MOVED else ""
+    image = image_of(field, [each.field for each in images.values()])
     mover = images.get(image)
     items = 1 if not field.list else mover.items if mover and mover.field.list else looked.items(number) if field.kind == "matrix" else 0
-    if field.kind == "mask":
+    if field.kind == "mask" and image:
         return ChosenField(number, field, image=image, items=items, bits=looked.bits(number))
     how, _, unless_stacked = ragged.partition(" ")
-    one_shape = field.kind == "matrix" or (field.kind in ("array", "points") and not field.list and looked.same_shape(number))
+    one_shape = field.kind == "matrix" or (field.kind in ("array", "points", "mask") and not field.list and looked.same_shape(number))
     return ChosenField(number, field, image=image, items=items, ragged="stack" if one_shape and unless_stacked else how)
 
 

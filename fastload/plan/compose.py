@@ -27,7 +27,7 @@ def compile(transforms: object, *, group: int = 0) -> FieldPlan:
 
     >>> from fastload import transforms as T
     >>> compile([T.Resize(shorter=256), T.CenterCrop(224)]).rows([0], [[375, 500]], seed=0, epoch=0)[0].describe()
-    'sample 0: 329x329 at (85, 23) of 500x375 -> 224x224'
+    'sample 0: 328x329 at (85, 23) of 500x375 -> 224x224'
     """
     listed = tuple(_flat(transforms))
     if len(listed) > MAX_TRANSFORMS:

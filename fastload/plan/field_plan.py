@@ -48,11 +48,12 @@ class FieldPlan:
         if views.bad:
             box[:, list(views.bad)] = _ONE_PIXEL[:, None]
         canvas = self.size or _common_size(views, numbers)
+        usable = len(numbers) > len(views.bad)
         source = views.source.astype(np.int32)
         x, y, w, h, out_w, out_h, left, top = box
         return PlanRows(ids=numbers, source_w=source[0], source_h=source[1], x=x, y=y, w=w, h=h, out_w=out_w, out_h=out_h,
                         pad_left=left, pad_top=top, flip=flip, matrices=matrices(box, flip),
-                        parameters=self._parameters(draws, canvas, len(numbers)),
+                        parameters=self._parameters(draws if usable else [], canvas, len(numbers)),
                         canvas_w=canvas[1], canvas_h=canvas[0], filter=FILTERS.index(self.filter), steps=self.steps, bad=views.bad)
 
     def size_for(self, height: int, width: int) -> Size:
@@ -73,9 +74,12 @@ class FieldPlan:
         return batch_draws(seed, epoch, ids, [(self.group << 16 | place, each.blocks) for place, each in enumerate(self.transforms)])
 
     def _parameters(self, draws: list[Draws], canvas: Size, n: int) -> NDArray[np.float32]:
-        columns = [column for place, each in enumerate(self.transforms) if isinstance(each, Photometric)
-                   for column in each.parameters(draws[place], canvas)]
-        return np.stack(columns, axis=1).astype(np.float32) if columns else np.empty((n, 0), np.float32)
+        """(n, columns); without draws, zeros: nothing is known about the canvas where there is no usable image."""
+        columns = [column for each, drawn in zip(self.transforms, draws, strict=False) if isinstance(each, Photometric)
+                   for column in each.parameters(drawn, canvas)]
+        if not columns:
+            return np.zeros((n, sum(step.width for step in self.steps)), np.float32)
+        return np.stack(columns, axis=1).astype(np.float32)
 
 
 def _checked_sizes(sizes: ArrayLike, n: int) -> Floats:

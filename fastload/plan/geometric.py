@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -12,12 +11,12 @@ import numpy as np
 from fastload.errors import ConfigError
 from fastload.plan import checks
 from fastload.plan.base import Geometric, pair
+from fastload.plan.boxes import random_boxes
 from fastload.plan.checks import Size
-from fastload.plan.geometry import Floats, Views, random_boxes
+from fastload.plan.geometry import Floats, Views
 from fastload.plan.rng import Draws
 
 FILTERS = ("antialias", "bilinear", "nearest")      # numbered as in native/resize.h
-_TRIES, _EAGER_TRIES = 10, 5    # 1 in 1000 crops of 4:3 photographs needs a sixth try: drawn only for those
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class RandomResizedCrop(Geometric):
     torchvision's algorithm (ten tries, then the centre), with numbers that belong to the sample.
     """
 
-    blocks: ClassVar[int] = _EAGER_TRIES
+    blocks: ClassVar[int] = 5       # 1 in 1000 crops of 4:3 photographs needs a sixth try: drawn only for those
     crops: ClassVar[bool] = True
 
     size: int | Sequence[int]
@@ -53,13 +52,9 @@ class RandomResizedCrop(Geometric):
 
     def apply(self, views: Views, draws: Draws) -> None:
         """Ten tries; then the largest centred box whose ratio is allowed."""
-        log_ratio = math.log(self.ratio[0]), math.log(self.ratio[1])
-        offset, extent, found = random_boxes(views.size, draws.values, scale=self.scale, log_ratio=log_ratio)
+        offset, extent, found = random_boxes(views.size, draws, skip=0, scale=self.scale, ratio=self.ratio)
         if not found.all():
             left = np.flatnonzero(~found)
-            values = draws.more(left, _EAGER_TRIES, _TRIES - _EAGER_TRIES)
-            offset[:, left], extent[:, left], late = random_boxes(views.size[:, left], values, scale=self.scale, log_ratio=log_ratio)
-            left = left[~late]
             offset[:, left], extent[:, left] = _centred(views.size[:, left], self.ratio)
         height, width = checks.size_pair("RandomResizedCrop", self.size)
         views.crop(offset, extent, by="RandomResizedCrop")

@@ -96,24 +96,3 @@ def matrices(box: Ints, flipped: NDArray[np.bool_]) -> NDArray[np.float64]:
     result[:, 1, 2] = top - y * scale
     result[:, 2, 2] = 1.0
     return result
-
-
-def random_boxes(
-    sizes: Floats, values: Floats, *, scale: tuple[float, float], log_ratio: tuple[float, float], margin: int = 0
-) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Draws boxes as torchvision does: (2, n) offsets, (2, n) sizes, and which of the n succeeded.
-
-    ``values`` is (4 * tries, n): area, ratio, x, y. Of the tries whose box fits, the first counts. Drawn are the area as a
-    share, uniform in ``scale``, and the logarithm of width / height, uniform in ``log_ratio``. ``margin``: pixels that a
-    box must be smaller than the image.
-    """
-    tries = values.reshape(-1, 4, values.shape[1])
-    area = (sizes[0] * sizes[1]) * (scale[0] + tries[:, 0] * (scale[1] - scale[0]))
-    # np.exp is the one function here that may differ in the last bit between machines; it moves a crop by a pixel once in ~1e13.
-    ratio = np.exp(log_ratio[0] + tries[:, 1] * (log_ratio[1] - log_ratio[0]))
-    extents = np.rint(np.sqrt([area * ratio, area / ratio]))                        # (2, tries, n)
-    fits = np.all((extents >= 1) & (extents <= sizes[:, None] - margin), axis=0)    # (tries, n)
-    first, every = fits.argmax(axis=0), np.arange(fits.shape[1])
-    extent = extents[:, first, every]
-    offset = np.floor(tries[first, 2:, every].T * (sizes - extent + 1))
-    return offset, extent, fits[first, every]

@@ -14,6 +14,7 @@ All arithmetic is float64, results are float32. The *area* is the part of the ca
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,12 @@ Float32 = NDArray[np.float32]
 Kept = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 
+_EDGE = 1e-6      # pixels: a corner of the image stays a corner, however its scale is rounded
+
 
 def move_boxes(boxes: ArrayLike, row: PlanRow, *, min_visible: float = 0.0) -> tuple[Float32, Kept]:
     """(n, 4) boxes of one image → (kept, 4) boxes on the canvas, and the places of the kept ones in the input."""
-    moved, keep = _boxes(_shaped("boxes", boxes, (4,)), row.matrix, np.array(row.area, np.float64), min_visible)
+    moved, keep = _boxes(_shaped("boxes", boxes, (4,)).astype(np.float64), row.matrix, np.array(row.area, np.float64), min_visible)
     kept = np.flatnonzero(keep)
     return moved[kept].astype(np.float32), kept
 
@@ -39,17 +42,16 @@ def move_boxes_batch(boxes: Sequence[ArrayLike], rows: PlanRows, *, min_visible:
     """The same for a batch, in one pass: numpy's cost per call is paid once, not once a sample."""
     joined, counts, slots = _joined("boxes", boxes, (4,), rows)
     moved, keep = _boxes(joined, rows.matrices[slots], rows.areas[slots], min_visible)
-    moved32, found, start = moved.astype(np.float32), [], 0
-    for count in counts:
-        kept = np.flatnonzero(keep[start:start + count])
-        found.append((moved32[start:start + count][kept], kept))
-        start += count
-    return found
+    kept = np.flatnonzero(keep)
+    starts = np.cumsum([0, *counts])
+    places = np.searchsorted(kept, starts).tolist()
+    inside, result = kept - starts[slots[kept]], moved[kept].astype(np.float32)
+    return [(result[first:last], inside[first:last]) for first, last in pairwise(places)]
 
 
 def move_points(points: ArrayLike, row: PlanRow) -> tuple[Float32, Flags]:
     """(n, 2) or (n, 3) points of one image → the same on the canvas, and which of them are visible."""
-    moved, visible = _points(_shaped("points", points, (2, 3)), row.matrix, np.array(row.area, np.float64))
+    moved, visible = _points(_shaped("points", points, (2, 3)).astype(np.float64), row.matrix, np.array(row.area, np.float64))
     return moved.astype(np.float32), visible
 
 
@@ -57,8 +59,8 @@ def move_points_batch(points: Sequence[ArrayLike], rows: PlanRows) -> list[tuple
     """The same for a batch, in one pass."""
     joined, counts, slots = _joined("points", points, (2, 3), rows)
     moved, visible = _points(joined, rows.matrices[slots], rows.areas[slots])
-    ends = np.cumsum(counts)[:-1]
-    return list(zip(np.split(moved.astype(np.float32), ends), np.split(visible, ends), strict=True)) if counts else []
+    result = moved.astype(np.float32)
+    return [(result[first:last], visible[first:last]) for first, last in pairwise(np.cumsum([0, *counts]).tolist())]
 
 
 def move_polylines(lines: Sequence[ArrayLike], row: PlanRow) -> list[tuple[Float32, Flags]]:
@@ -97,24 +99,24 @@ def _points(points: Floats, matrix: Floats, area: Floats) -> tuple[Floats, Flags
     moved[:, 0] = points[:, 0] * matrix[..., 0, 0] + matrix[..., 0, 2]
     moved[:, 1] = points[:, 1] * matrix[..., 1, 1] + matrix[..., 1, 2]
     xy = moved[:, :2]
-    return moved, np.all((xy >= area[..., :2]) & (xy <= area[..., 2:]), axis=1)
+    return moved, np.all((xy >= area[..., :2] - _EDGE) & (xy <= area[..., 2:] + _EDGE), axis=1)
 
 
 def _joined(what: str, arrays: Sequence[ArrayLike], columns: tuple[int, ...], rows: PlanRows) -> tuple[Floats, list[int], NDArray[Any]]:
     if len(arrays) != len(rows):
         raise ConfigError(f"{what} of {len(arrays)} samples, but rows of {len(rows)}")
     shaped = [_shaped(what, each, columns) for each in arrays]
-    widths = {each.shape[1] for each in shaped if len(each)} or {columns[0]}
+    counts = [len(each) for each in shaped]
+    filled = [each for each in shaped if len(each)]
+    widths = {each.shape[1] for each in filled}
     if len(widths) > 1:
         raise ConfigError(f"{what}: expected the same number of columns in all samples of a batch, found {sorted(widths)}")
-    width = widths.pop()
-    counts = [len(each) for each in shaped]
-    joined = np.concatenate([each if len(each) else np.empty((0, width)) for each in shaped] or [np.empty((0, width))])
+    joined = np.concatenate(filled).astype(np.float64, copy=False) if filled else np.empty((0, columns[0]))
     return joined, counts, np.repeat(np.arange(len(rows)), counts)
 
 
-def _shaped(what: str, values: ArrayLike, columns: tuple[int, ...]) -> Floats:
-    array = np.asarray(values, np.float64)
+def _shaped(what: str, values: ArrayLike, columns: tuple[int, ...]) -> NDArray[Any]:
+    array = np.asarray(values)
     if not array.size and array.ndim < 2:
         array = array.reshape(0, columns[0])
     if array.ndim != 2 or array.shape[1] not in columns:

@@ -6,7 +6,6 @@ is changed at all.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -17,13 +16,12 @@ from numpy.typing import NDArray
 from fastload.errors import ConfigError
 from fastload.plan import checks
 from fastload.plan.base import Photometric, Step, StepKind, pair
+from fastload.plan.boxes import random_boxes
 from fastload.plan.checks import Size
-from fastload.plan.geometry import random_boxes
 from fastload.plan.rng import Draws
 
 Floats = NDArray[np.float64]
 Amount = float | tuple[float, float]
-_TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +191,7 @@ class RandomErasing(Photometric):
     Before Normalize the value is a level, 0..255; behind it, as torchvision's recipes have it, a normalised number (0 = the mean).
     """
 
-    blocks: ClassVar[int] = 1 + _TRIES
+    blocks: ClassVar[int] = 3       # whether, and two tries; more are seldom needed
 
     p: float = 0.5
     scale: tuple[float, float] = (0.02, 0.33)
@@ -220,8 +218,8 @@ class RandomErasing(Photometric):
     def parameters(self, draws: Draws, canvas: Size) -> list[Floats]:
         """x0, y0, x1, y1 on the canvas; all 0 changes nothing."""
         sizes = np.repeat(pair(canvas[1], canvas[0]), draws.values.shape[1], axis=1)
-        log_ratio = -math.log(self.ratio[1]), -math.log(self.ratio[0])
-        offset, extent, found = random_boxes(sizes, draws.values[4:], scale=self.scale, log_ratio=log_ratio, margin=1)
+        ratio = 1 / self.ratio[1], 1 / self.ratio[0]
+        offset, extent, found = random_boxes(sizes, draws, skip=1, scale=self.scale, ratio=ratio, margin=1)
         erased = found & (draws.values[0] < self.p)
         return [*np.where(erased, offset, 0.0), *np.where(erased, offset + extent, 0.0)]
 

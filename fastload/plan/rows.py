@@ -68,7 +68,7 @@ class PlanRows:
     def put(self, slots: NDArray[np.intp], other: PlanRows) -> PlanRows:
         """These rows with those of ``other`` in some slots: substitutes for bad samples."""
         if (other.canvas_w, other.canvas_h, other.steps) != (self.canvas_w, self.canvas_h, self.steps):
-            raise ValueError(f"rows of another plan: a canvas of {other.canvas_w}x{other.canvas_h}, expected {self.canvas_w}x{self.canvas_h}")
+            raise ValueError(f"rows of another plan: canvas {other.canvas_w}x{other.canvas_h}, expected {self.canvas_w}x{self.canvas_h}")
         changed: dict[str, Any] = {}
         for each in fields(self):
             old = getattr(self, each.name)

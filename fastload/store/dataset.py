@@ -196,7 +196,11 @@ class Dataset:
 
 
 def open_dataset(path: str | os.PathLike[str], *, verify: str = "size") -> Dataset:
-    """Opens a packed dataset. ``verify="full"`` also compares each shard's SHA-256 before it is first mapped."""
+    """Opens a packed dataset.
+
+    Every record is checked when it is read. ``verify="full"`` also compares each shard's SHA-256 before it is first
+    mapped: a damaged LMDB page, which no record's checksum covers, can end the process.
+    """
     return Dataset(path, verify=verify)
 
 

@@ -13,12 +13,14 @@ import errno
 import os
 import resource
 import threading
+import time
 import weakref
 from typing import Any
 
 import lmdb
 import numpy as np
 
+_CLOSING_S = 1.0            # how long a close in another thread may take
 Key = tuple[int, int]       # device and inode: a shard replaced by rename is another file
 
 
@@ -67,9 +69,21 @@ def open_environment(descriptor: int, key: Key, size: int) -> Environment:
         known = _open.get(key)
         environment = known() if known else None
         if environment is None:
-            environment = _with_more_files(descriptor, size)
+            environment = _after_closing(descriptor, size)
             _open[key] = weakref.ref(environment, lambda gone: _forget(key, gone))
         return environment
+
+
+def _after_closing(descriptor: int, size: int) -> Environment:
+    """Another thread may be closing the last environment of this file at this moment: gone for us, still open for lmdb."""
+    deadline = time.monotonic() + _CLOSING_S
+    while True:
+        try:
+            return _with_more_files(descriptor, size)
+        except lmdb.Error as error:
+            if "already open" not in str(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(0.001)
 
 
 def _with_more_files(descriptor: int, size: int) -> Environment:

@@ -33,7 +33,7 @@ def read_regular(path: Path, *, most: int) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         if size > most:
             raise OSError(errno.EFBIG, f"{size} bytes, at most {most}", str(path))
-        return file.read(most + 1)
+        return file.read(size + 1)
 
 
 def sha256_of(descriptor: int) -> str:
@@ -118,7 +118,8 @@ def write_failure(code: int, message: str, path: Path, *, needed: int) -> StoreE
     else:
         failure = StoreError(f"writing {path}: {message}; check the folder's permissions and the disk (dmesg), then "
                              "run the same command again")
-    failure.errno = code or errno.EIO
+        why = ""
+    failure.errno = {"disk full": errno.ENOSPC, "quota exceeded": errno.EDQUOT}.get(why, code or errno.EIO)
     return failure
 
 

@@ -7,8 +7,10 @@ folders, and all counts agree. The last line holds a CRC-32C of everything befor
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fastload.errors import ConfigError, CorruptManifest
 from fastload.store import strict_json
@@ -28,25 +30,30 @@ MAX_FILE = 1 << 46                  # bytes of one shard or column
 MAX_NAME = 1024                     # characters of a class name, of the tool's
 SHARD_NAME = re.compile(r"shard-[0-9]{5,7}\.lmdb")
 COLUMN_HEADER = 128                 # bytes before the rows of columns/NAME.npy
+STAMP_MAGIC = b"FLS1"
+STAMP_BYTES = 4096                  # a whole page: LMDB's part of the file stays page-aligned
 ORDERS = ("shuffle", "source")
 
-_KEYS = ("format", "version", "tool", "n_samples", "fields", "shards", "columns", "seed", "order", "options", "skipped",
-         "converted", "content", "crc32c")
+_KEYS = frozenset(("format", "version", "tool", "n_samples", "fields", "shards", "columns", "seed", "order", "options",
+                   "skipped", "converted", "content", "crc32c"))
+_FIELD_KEYS, _FIELD_OPTIONS = frozenset(("name", "kind", "list")), frozenset(("classes", "image"))
+_SHARD_KEYS = frozenset(("name", "size", "records", "first", "sha256", "stamp"))
+_COLUMN_KEYS = frozenset(("name", "dtype", "shape", "size", "crc32c"))
 _SEAL = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n')
 _SEAL_BYTES = 26
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CRC32C = re.compile(r"[0-9a-f]{8}")
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """One LMDB file: samples ``first`` to ``first + records - 1``."""
+class Shard(NamedTuple):
+    """One LMDB file: samples ``first`` to ``first + records - 1``. A tuple, since a dataset may have thousands."""
 
     name: str
     size: int           # bytes
     records: int
     first: int
-    sha256: str
+    sha256: str         # of the file
+    stamp: str          # SHA-256 over the headers of its records; the file's last page repeats it, see stamp_page
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +75,21 @@ class Manifest:
     fields: tuple[Field, ...]
     shards: tuple[Shard, ...]
     columns: tuple[Column, ...]
-    content: str                    # sha256 over all record values, in order
+    content: str                    # sha256 over the shards' sha256, as bytes, in order
     tool: str = ""
     seed: int = 0
     order: str = "shuffle"
     skipped: int = 0                # source samples left out
     converted: dict[str, int] = field(default_factory=dict)
     options: dict[str, Json] = field(default_factory=dict)
+
+
+def stamp_page(first: int, records: int, stamp: str) -> bytes:
+    """The last 4,096 bytes of a shard, behind LMDB's pages: they tell it from every other shard before it is mapped.
+
+    Without them a shard of another dataset, with as many records and bytes, would pass for this one's.
+    """
+    return struct.pack("<4s4xQQ32s", STAMP_MAGIC, first, records, bytes.fromhex(stamp)).ljust(STAMP_BYTES, b"\0")
 
 
 def expected_columns(fields: tuple[Field, ...]) -> dict[str, str]:
@@ -100,22 +115,22 @@ def _parse(data: bytes) -> Manifest:
     if len(data) > MAX_BYTES:
         raise ValueError(f"{len(data)} bytes, at most {MAX_BYTES}")
     _check_seal(data)
-    loaded = typed("top", strict_json.loads(data, max_depth=MAX_DEPTH), dict)
+    loaded = typed("top level", strict_json.loads(data, max_depth=MAX_DEPTH), dict)
     if loaded.get("format") != FORMAT:
         raise ValueError(f"format {loaded.get('format')!r:.40}, expected {FORMAT!r}: not a fastload dataset")
     if loaded.get("version") != VERSION or type(loaded["version"]) is not int:
         raise ValueError(f"format version {loaded.get('version')!r:.40}, this fastload reads version {VERSION}: "
                          "install a newer fastload")
-    top = Row.of("top", loaded, _KEYS)
-    n_samples = top.count("n_samples", MAX_SAMPLES)
+    top = Row.of("top level", loaded, _KEYS)
+    n_samples = top.number("n_samples", MAX_SAMPLES)
     if loaded["order"] not in ORDERS:
         raise ValueError(f"order {loaded['order']!r:.40}, expected one of {', '.join(ORDERS)}")
     converted = top.get("converted", dict)
     manifest = Manifest(
         n_samples=n_samples, fields=tuple(_fields(top.get("fields", list))),
         shards=tuple(_shards(top.get("shards", list), n_samples)), columns=tuple(_columns(top.get("columns", list))),
-        tool=top.text("tool", most=MAX_NAME), seed=top.count("seed", (1 << 64) - 1), order=str(loaded["order"]),
-        skipped=top.count("skipped", MAX_SAMPLES), content=top.matching("content", _SHA256),
+        tool=top.text("tool", most=MAX_NAME), seed=top.number("seed", (1 << 64) - 1), order=str(loaded["order"]),
+        skipped=top.number("skipped", MAX_SAMPLES), content=top.matching("content", _SHA256),
         converted={text("converted", key, MAX_NAME): count(key, converted[key], MAX_SAMPLES) for key in converted},
         options=top.get("options", dict))
     _check_columns(manifest)
@@ -127,8 +142,8 @@ def dump(manifest: Manifest) -> bytes:
     values: dict[str, Json] = {
         "format": FORMAT, "version": VERSION, "tool": manifest.tool, "n_samples": manifest.n_samples,
         "fields": [_field_json(each) for each in manifest.fields],
-        "shards": [{"name": s.name, "size": s.size, "records": s.records, "first": s.first, "sha256": s.sha256}
-                   for s in manifest.shards],
+        "shards": [{"name": s.name, "size": s.size, "records": s.records, "first": s.first, "sha256": s.sha256,
+                    "stamp": s.stamp} for s in manifest.shards],
         "columns": [{"name": c.name, "dtype": c.dtype, "shape": list(c.shape), "size": c.size, "crc32c": c.crc32c}
                     for c in manifest.columns],
         "seed": manifest.seed, "order": manifest.order, "options": manifest.options, "skipped": manifest.skipped,
@@ -170,7 +185,7 @@ def _check_seal(data: bytes) -> None:
     if found is None:
         raise ValueError(f"{len(data)} bytes that do not end with a checksum line: cut off, damaged, or not written by "
                          "fastload")
-    crc = crc32c(data[:-_SEAL_BYTES])
+    crc = crc32c(memoryview(data)[:-_SEAL_BYTES])
     if crc != int(found[1], 16):
         raise ValueError(f"checksum 0x{crc:08x}, expected 0x{int(found[1], 16):08x}: damaged or edited by hand; "
                          "restore it from a copy, or pack again")
@@ -182,7 +197,7 @@ def _fields(values: list[Json]) -> Iterator[Field]:
     kinds: dict[str, str] = {}
     links: list[tuple[str, str]] = []
     for value in values:
-        row = Row.of("a field", value, ("name", "kind", "list"), ("classes", "image"))
+        row = Row.of("a field", value, _FIELD_KEYS, _FIELD_OPTIONS)
         classes = row.get("classes", list) if "classes" in row.values else []
         each = Field(row.text("name", most=MAX_NAME), row.text("kind", most=MAX_NAME), list=row.get("list", bool),
                      classes=tuple(text("a class", name, MAX_NAME) for name in classes),
@@ -203,9 +218,10 @@ def _shards(values: list[Json], n_samples: int) -> Iterator[Shard]:
     names: set[str] = set()
     first = 0
     for value in values:
-        row = Row.of("a shard", value, ("name", "size", "records", "first", "sha256"))
-        shard = Shard(row.matching("name", SHARD_NAME), row.count("size", MAX_FILE), row.count("records", MAX_SAMPLES),
-                      row.count("first", MAX_SAMPLES), row.matching("sha256", _SHA256))
+        row = Row.of("a shard", value, _SHARD_KEYS)
+        shard = Shard(row.matching("name", SHARD_NAME), row.number("size", MAX_FILE),
+                      row.number("records", MAX_SAMPLES),
+                      row.number("first", MAX_SAMPLES), row.matching("sha256", _SHA256), row.matching("stamp", _SHA256))
         if shard.name in names:
             raise ValueError(f"{shard.name} comes twice")
         if shard.first != first or not shard.records:
@@ -220,10 +236,10 @@ def _shards(values: list[Json], n_samples: int) -> Iterator[Shard]:
 
 def _columns(values: list[Json]) -> Iterator[Column]:
     for value in values:
-        row = Row.of("a column", value, ("name", "dtype", "shape", "size", "crc32c"))
+        row = Row.of("a column", value, _COLUMN_KEYS)
         shape = tuple(count("a column: shape", length, MAX_SAMPLES) for length in row.get("shape", list))
         yield Column(row.text("name", most=MAX_NAME), row.text("dtype", most=MAX_NAME), shape,
-                     row.count("size", MAX_FILE), row.matching("crc32c", _CRC32C))
+                     row.number("size", MAX_FILE), row.matching("crc32c", _CRC32C))
 
 
 def _check_columns(manifest: Manifest) -> None:

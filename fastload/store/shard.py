@@ -13,7 +13,7 @@ import lmdb
 from fastload.errors import CorruptShard, StoreError
 from fastload.store import files
 from fastload.store.environment import Environment, open_environment, raise_file_limit
-from fastload.store.manifest import Shard
+from fastload.store.manifest import STAMP_BYTES, Shard, stamp_page
 from fastload.store.record import Part, RecordError, parse_record, salvage_source
 
 VERIFY = ("size", "full")
@@ -23,7 +23,7 @@ _NETWORK = frozenset(("9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs"
 class ShardReader:
     """Reads the records of one shard. It opens at the first read, in the process that reads; several threads may.
 
-    ``verify="size"`` compares the file's size before mapping it; ``"full"`` its SHA-256 too, once for each reader.
+    ``verify="size"`` compares the file's size and stamp before mapping it, ``"full"`` its SHA-256 too, once a reader.
     """
 
     def __init__(self, folder: Path, shard: Shard, *, verify: str = "size") -> None:
@@ -96,7 +96,7 @@ class ShardReader:
 
 
 def open_checked(path: Path, shard: Shard) -> int:
-    """Opens a shard that is a regular file of the right size; raises CorruptShard or StoreError. Nothing is mapped."""
+    """Opens a regular file of the right size and stamp; raises CorruptShard or StoreError. Nothing is mapped."""
     try:
         descriptor, size = files.open_regular(path)
     except OSError as error:
@@ -106,6 +106,15 @@ def open_checked(path: Path, shard: Shard) -> int:
     if size != shard.size:
         os.close(descriptor)
         raise wrong_size(path, size, shard)
+    try:
+        found = os.pread(descriptor, STAMP_BYTES, max(0, size - STAMP_BYTES))
+    except OSError as error:
+        os.close(descriptor)
+        raise cannot_open(error, path) from None
+    if found != stamp_page(shard.first, shard.records, shard.stamp):
+        os.close(descriptor)
+        raise CorruptShard(f"opening {path}: its last {STAMP_BYTES} bytes are not the manifest's stamp: another "
+                           f"shard, another dataset's, or damaged. {_advice(path)}", shard=shard.name)
     return descriptor
 
 
@@ -167,8 +176,9 @@ def cannot_open(error: OSError, path: Path) -> StoreError:
     if error.errno == errno.EMFILE:
         return _too_many_files(path)
     if error.errno in (errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXIO, errno.EIO):
-        why = "a link; links are not followed" if error.errno == errno.ELOOP else error.strerror
-        return CorruptShard(f"opening {path}: {why}, expected a regular file. {_advice(path)}", shard=path.name)
+        why = "a link" if error.errno == errno.ELOOP else error.strerror
+        return CorruptShard(f"opening {path}: {why}; expected a regular file, links are not followed. {_advice(path)}",
+                            shard=path.name)
     return StoreError(f"opening {path}: {error.strerror}")
 
 

@@ -9,48 +9,49 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
-MAX_DIGITS = 24         # of one number; a 10^5-digit integer costs Python seconds
+MAX_DIGITS = 64         # of one number, as many as a digest has; an integer of 10^6 digits costs Python seconds
 _KEEP = b'[]{}"'
 _DROP = bytes(byte for byte in range(256) if byte not in _KEEP)
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18
+_MANY_DIGITS = b"0" * (MAX_DIGITS + 1)
+_ALL_DIGITS_ZERO = bytes.maketrans(b"123456789", b"000000000")
 _SURROGATE = re.compile("[\ud800-\udfff]")      # JSON's \\ud800 alone is no character
 T = TypeVar("T")
 
 
 def loads(data: bytes, *, max_depth: int) -> Json:
     """Parses UTF-8 JSON; raises ValueError (UnicodeDecodeError is one) with a message fit for people."""
-    depth = nesting(data)
-    if depth > max_depth:
-        raise ValueError(f"nested {depth} deep, at most {max_depth}")
+    if data.count(b"[") + data.count(b"{") > max_depth and nesting(data, enough=max_depth) > max_depth:
+        raise ValueError(f"nested more than {max_depth} deep")
+    # A hook for every integer costs a third of the parse; only what has a run of so many digits needs it.
+    whole = _integer if _MANY_DIGITS in data.translate(_ALL_DIGITS_ZERO) else None
     try:
-        value: Json = json.loads(data.decode("utf-8"), object_pairs_hook=_object, parse_int=_integer, parse_float=_real,
+        value: Json = json.loads(data.decode("utf-8"), object_pairs_hook=_object, parse_int=whole, parse_float=_real,
                                  parse_constant=_constant)
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start}") from None
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One JSON object and its name in messages; every getter checks what it hands out, and raises ValueError."""
 
     what: str
     values: dict[str, Json]
 
     @classmethod
-    def of(cls, what: str, value: Json, keys: tuple[str, ...], optional: tuple[str, ...] = ()) -> Row:
+    def of(cls, what: str, value: Json, keys: frozenset[str], optional: frozenset[str] = frozenset()) -> Row:
         """Takes an object that has all ``keys`` and no others but ``optional``."""
         values = typed(what, value, dict)
-        if len(values) != len(keys) or not all(key in values for key in keys):
-            missing = [key for key in keys if key not in values]
-            unknown = [key for key in values if key not in keys and key not in optional]
+        if values.keys() != keys:
+            missing = sorted(keys - values.keys())
+            unknown = sorted(values.keys() - keys - optional)
             if missing or unknown:
                 raise ValueError(f"{what}: missing {missing!r:.200}, unknown {unknown!r:.200}")
         return cls(what, values)
@@ -59,7 +60,7 @@ class Row:
         """The value, if it is exactly of this type."""
         return typed(f"{self.what}: {key}", self.values[key], kind)
 
-    def count(self, key: str, top: int) -> int:
+    def number(self, key: str, top: int) -> int:
         """An integer from 0 to ``top``."""
         value = self.values[key]
         if type(value) is int and 0 <= value <= top:        # first, as a message is not built for each of 2,200 shards
@@ -105,20 +106,27 @@ def dumps(value: Json, *, max_depth: int = 64) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def nesting(data: bytes) -> int:
-    """How deep brackets nest, strings left out; right up to the first syntax error, where a parser stops anyway."""
-    # Escapes first, so that what is left of quotes are string ends. A backslash outside a string is a syntax error.
-    if b"\\" in data:
-        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    brackets = data.translate(None, _DROP)
-    deepest = depth = quotes = 0
-    for start in range(0, len(brackets), _CHUNK):
-        piece = np.frombuffer(brackets, np.uint8, min(_CHUNK, len(brackets) - start), start)
+def nesting(data: bytes, *, enough: int = 1 << 62) -> int:
+    """How deep brackets nest, strings left out; looks no further once it is more than ``enough``.
+
+    Right up to the first syntax error, where a parser stops anyway. In steps, so that memory stays small.
+    """
+    deepest = depth = quotes = start = 0
+    while start < len(data) and deepest <= enough:
+        end = start + _CHUNK
+        step = data[start:end]
+        if (len(step) - len(step.rstrip(b"\\"))) % 2:            # do not part a backslash from what it escapes
+            step += data[end:end + 1]
+        start += len(step)
+        # Without escapes the quotes that are left end strings. A backslash outside of a string is a syntax error.
+        step = step.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _DROP)
+        if not step:
+            continue
+        piece = np.frombuffer(step, np.uint8)
         is_quote = piece == ord('"')
-        inside = (np.cumsum(is_quote) + quotes) & 1
+        outside = ((np.cumsum(is_quote) + quotes) & 1 == 0) & ~is_quote
         opening = (piece == ord("[")) | (piece == ord("{"))
-        steps = np.where(is_quote | (inside == 1), 0, np.where(opening, 1, -1))
-        levels = np.cumsum(steps) + depth
+        levels = np.cumsum(np.where(outside, np.where(opening, 1, -1), 0)) + depth
         deepest = max(deepest, int(levels.max()))
         depth = int(levels[-1])
         quotes += int(is_quote.sum())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from pathlib import Path
 from types import TracebackType
@@ -12,11 +13,10 @@ import lmdb
 
 from fastload.errors import ConfigError, StoreError
 from fastload.store import files
-from fastload.store.manifest import SHARD_NAME, Shard
-from fastload.store.record import MAX_RECORD
+from fastload.store.manifest import SHARD_NAME, Shard, stamp_page
+from fastload.store.record import HEADER, MAX_RECORD
 
 COMMIT_BYTES = 16 * 1024 * 1024     # LMDB holds an open transaction's pages in memory: this bounds it
-_PAGE = 4096
 _FIRST_MAP = 1 << 30                # address space only; grows when a shard does
 # LMDB 1.0, which lmdb >= 3 bundles too and takes when LMDB_DEFAULT_LIB_VERSION says so, writes another format.
 _ENGINE: dict[str, Any] = {"lib_version": 0} if int(lmdb.__version__.split(".")[0]) >= 3 else {}
@@ -43,7 +43,8 @@ class ShardWriter:
         self.records = 0
         self.payload_bytes = 0              # of the record values
         self._temporary = files.partly(self.path)
-        self._pages = 2                     # meta pages
+        self._pages = 3                     # LMDB's two meta pages, and the stamp
+        self._stamp = hashlib.sha256()
         self._uncommitted = 0
         self._map_size = _FIRST_MAP
         self._transaction: Any = None       # Any: what lmdb hands out
@@ -55,6 +56,7 @@ class ShardWriter:
                                        sync=False, max_spare_txns=0, **_ENGINE)
         except lmdb.Error as error:
             raise self._failed(error) from error
+        self._page = int(self._env.stat()["psize"])
 
     def add(self, sample_id: int, value: bytes | bytearray | memoryview) -> None:
         """Appends the next sample's record."""
@@ -68,6 +70,7 @@ class ShardWriter:
             self._transaction.put(sample_id.to_bytes(8, "big"), value, append=True)
         except lmdb.Error as error:
             raise self._failed(error) from error
+        self._stamp.update(value[:HEADER.size])
         self.records += 1
         self.payload_bytes += len(value)
         self._uncommitted += len(value)
@@ -84,18 +87,20 @@ class ShardWriter:
         except lmdb.Error as error:
             raise self._failed(error) from error
         self._env.close()
+        stamp = self._stamp.hexdigest()
         try:
-            descriptor, size = files.open_regular(self._temporary)
-            try:
-                os.fsync(descriptor)
-                digest = files.sha256_of(descriptor)
-            finally:
-                os.close(descriptor)
+            with self._temporary.open("rb+") as file:
+                file.seek(0, os.SEEK_END)
+                file.write(stamp_page(self.first, self.records, stamp))
+                size = file.tell()
+                file.flush()
+                os.fsync(file.fileno())
+                digest = files.sha256_of(file.fileno())
             files.publish(self._temporary, self.path)
         except OSError as error:
             self.abort()
             raise files.write_error(error, self.path, needed=self.size_bytes) from error
-        return Shard(self.name, size, self.records, self.first, digest)
+        return Shard(self.name, size, self.records, self.first, digest, stamp)
 
     def abort(self) -> None:
         """Drops what was written; harmless after publish and when called twice."""
@@ -115,16 +120,15 @@ class ShardWriter:
     @property
     def size_bytes(self) -> int:
         """What the file takes so far, a little more than the records."""
-        return self._pages * _PAGE
+        return self._pages * self._page
 
     def _make_room(self, n_bytes: int) -> None:
         # A value above half a page gets pages of its own (16 bytes of header); its node, and the copies that LMDB makes
         # of inner pages with each commit, are covered by one page more. An eighth of the map is kept free for the rest.
-        pages = -(-(n_bytes + 16) // _PAGE) + 1
-        self._pages += pages
-        if self._pages * _PAGE > self._map_size * 7 // 8:
+        self._pages += -(-(n_bytes + 16) // self._page) + 1
+        if self.size_bytes > self._map_size * 7 // 8:
             self._commit()
-            while self._pages * _PAGE > self._map_size * 7 // 8:
+            while self.size_bytes > self._map_size * 7 // 8:
                 self._map_size *= 2
             self._env.set_mapsize(self._map_size)
 
@@ -146,6 +150,8 @@ class ShardWriter:
         failure = files.write_failure(code, str(error), self.path, needed=needed)
         if hasattr(self, "_env"):
             self.abort()
+        else:
+            self._temporary.unlink(missing_ok=True)         # lmdb leaves it when it cannot write the first pages
         return failure
 
 

@@ -9,13 +9,11 @@ from typing import Any
 import google_crc32c
 import lmdb
 
-NUMBERS = ["B", "b", "H", "h", "I", "i", "Q", "q", "e", "f", "d", "?"]
-
 
 def value(kind: str, codec: int, data: bytes, shape: list[int]) -> Any:
     if codec == 5:
         dims = struct.unpack_from(f"<{data[1]}Q", data, 8)
-        return [list(dims), [row for (row,) in struct.iter_unpack("<" + NUMBERS[data[0]], data[8 + 8 * len(dims):])]]
+        return [list(dims), [n for (n,) in struct.iter_unpack("<" + "BbHhIiQqefd?"[data[0]], data[8 + 8 * len(dims):])]]
     if kind in ("int", "float"):
         return struct.unpack("<q" if kind == "int" else "<d", data)[0]
     if kind in ("str", "json"):
@@ -23,18 +21,17 @@ def value(kind: str, codec: int, data: bytes, shape: list[int]) -> Any:
     return [*shape, (zlib.decompress(data) if codec == 4 else data).hex()]
 
 
-def sample(record: Any, number: int, fields: list[Any]) -> dict[str, Any]:
-    magic, crc, version, zero, n_parts, length, found = struct.unpack_from("<4sIBBHIQ", record)
-    assert (magic, version, found, length, zero) == (b"FLR1", 1, number, len(record), 0)
-    assert google_crc32c.value(record[8:]) == crc
-    out: dict[str, Any] = {field["name"]: [] if field["list"] else None for field in fields}
-    names = {number: (field["name"], field["kind"], field["list"]) for number, field in enumerate(fields)}
+def sample(record: Any, number: int, fields: dict[int, tuple[str, str, bool]]) -> dict[str, Any]:
+    magic, crc, version, n_parts, length, key = struct.unpack_from("<4sIHHIQ", record)
+    assert (magic, version, length, key) == (b"FLR1", 1, len(record), number)
+    assert crc == google_crc32c.value(record[8:])
+    out: dict[str, Any] = {name: [] if many else None for name, _, many in fields.values()}
     end = 24 + 24 * n_parts
     for row in struct.iter_unpack("<HHBBBBIIHHHBB", record[24:end]):
         field, _, codec, role, channels, bits, offset, size, width, height, _, orientation, _ = row
         assert offset == end + -end % 8
         end = offset + size
-        name, kind, many = names.get(field, ("source", "str", False))
+        name, kind, many = fields.get(field, ("source", "str", False))
         got = value(kind, codec, record[offset:end], [width, height, channels, bits, orientation])
         if role == 0:
             out[name] = [*out[name], got] if many else got
@@ -45,16 +42,18 @@ def sample(record: Any, number: int, fields: list[Any]) -> dict[str, Any]:
 folder = Path(sys.argv[1])
 text = (folder / "manifest.json").read_bytes()
 manifest = json.loads(text)
-assert (manifest["format"], manifest["version"]) == ("fastload", 1)
 assert text[-26:] == b',\n "crc32c": "%08x"\n}\n' % google_crc32c.value(text[:-26])
+assert (manifest["format"], manifest["version"]) == ("fastload", 1)
 for column in manifest["columns"]:
     rows = (folder / "columns" / f"{column['name']}.npy").read_bytes()
     assert int(column["crc32c"], 16) == google_crc32c.value(rows)
     letter = {"<i8": "<q", "<f8": "<d", "<u2": "<H"}[column["dtype"]]
     print(json.dumps([column["name"], column["shape"], [row for (row,) in struct.iter_unpack(letter, rows[128:])]]))
+fields = {i: (field["name"], field["kind"], field["list"]) for i, field in enumerate(manifest["fields"])}
 for shard in manifest["shards"]:
     path = folder / shard["name"]
-    assert (path.is_symlink(), path.stat().st_size) == (False, shard["size"])
+    stamp = struct.pack("<4s4xQQ32s", b"FLS1", shard["first"], shard["records"], bytes.fromhex(shard["stamp"]))
+    assert (path.stat().st_size, path.read_bytes()[-4096:]) == (shard["size"], stamp.ljust(4096, b"\0"))
     with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as transaction:
         for key in range(shard["first"], shard["first"] + shard["records"]):
-            print(json.dumps(sample(transaction.get(key.to_bytes(8, "big")), key, manifest["fields"])))
+            print(json.dumps(sample(transaction.get(key.to_bytes(8, "big")), key, fields)))

@@ -22,18 +22,23 @@ def execute(row: PlanRow, image: Pixels, *, fill: float = 0.0) -> Pixels:
     return canvas
 
 
-def step_by_step(transforms: list[T.Transform], image: Pixels) -> Pixels:
-    """Each transform on the pixels that the one before left, as torchvision works. Only those that draw nothing."""
+def step_by_step(transforms: list[T.Transform], image: Pixels, *, smallest: int = 1) -> Pixels:
+    """Each transform on the pixels that the one before left, as torchvision works. Only those that draw nothing.
+
+    Raises ValueError where an image in between is smaller than ``smallest``: a spot in it is gone for good.
+    """
     for each in transforms:
         height, width = image.shape
+        if min(height, width) < smallest:
+            raise ValueError(f"{height}x{width}")
         if isinstance(each, T.Resize):
             image = _resized(image, *_resize_target(each, height, width))
         elif isinstance(each, T.CenterCrop) and isinstance(each.size, int):
-            image = _window(image, round((height - each.size) / 2), round((width - each.size) / 2), each.size, each.size)
+            top, left = (-((each.size - side) // 2) if side < each.size else round((side - each.size) / 2) for side in (height, width))
+            image = _window(image, top, left, each.size, each.size)
         elif isinstance(each, T.Crop):
-            top, bottom = (side if isinstance(side, int) else int(side * height + 0.5) for side in (each.top, each.bottom))
-            left, right = (side if isinstance(side, int) else int(side * width + 0.5) for side in (each.left, each.right))
-            image = image[int(top):height - int(bottom), int(left):width - int(right)]
+            image = image[_pixels(each.top, height):height - _pixels(each.bottom, height),
+                          _pixels(each.left, width):width - _pixels(each.right, width)]
         elif isinstance(each, T.Letterbox) and isinstance(each.height, int) and isinstance(each.width, int):
             scale = min(each.height / height, each.width / width)
             inner = _resized(image, max(1, int(height * scale + 0.5)), max(1, int(width * scale + 0.5)))
@@ -60,6 +65,10 @@ def centroid(image: Pixels) -> tuple[float, float]:
     x = float((image.sum(axis=0, dtype=np.float64) * (np.arange(image.shape[1]) + 0.5)).sum()) / total
     y = float((image.sum(axis=1, dtype=np.float64) * (np.arange(image.shape[0]) + 0.5)).sum()) / total
     return x, y
+
+
+def _pixels(amount: float, side: int) -> int:
+    return amount if isinstance(amount, int) else int(amount * side + 0.5)
 
 
 def _resize_target(each: T.Resize, height: int, width: int) -> tuple[int, int]:

@@ -300,7 +300,8 @@ def test_opening_ten_million_samples_takes_little_memory(tmp_path: Path) -> None
     (folder / "columns").mkdir(parents=True)
     n_samples, per_shard = 10_000_000, 4546
     firsts = range(0, n_samples, per_shard)
-    shards = tuple(Shard(f"shard-{i:05d}.lmdb", 512 << 20, min(per_shard, n_samples - first), first, f"{i:064x}")
+    shards = tuple(Shard(f"shard-{i:05d}.lmdb", 512 << 20, min(per_shard, n_samples - first), first, f"{i:064x}",
+                         "0" * 64)
                    for i, first in enumerate(firsts))
     for shard in shards:
         with (folder / shard.name).open("wb") as file:

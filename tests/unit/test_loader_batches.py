@@ -56,7 +56,7 @@ def test_image_and_label_are_a_pair_and_everything_else_a_dict(photos: Path) -> 
     images, labels = next(iter(DataLoader(photos, 5, transform=resize)))
     assert (images.shape, images.dtype, labels.shape, labels.dtype) == ((5, 3, 8, 8), torch.uint8, (5,), torch.int64)
     for options in ({"fields": ("label", "image")}, {"fields": ("image", "label", "id")}, {"fields": ("image",)}, {"return_matrix": True}):
-        assert isinstance(next(iter(DataLoader(photos, 5, transform=resize, **options))), dict)         # type: ignore[arg-type]
+        assert isinstance(next(iter(DataLoader(photos, 5, transform=resize, **options))), dict)
     assert list(next(iter(DataLoader(photos, 5, fields="label")))) == ["label"]
 
 

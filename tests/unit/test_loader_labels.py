@@ -52,7 +52,7 @@ def around(points: NDArray[np.float64]) -> NDArray[np.float32]:
 def discs(points: NDArray[np.float64], dtype: type = np.uint8, scale: int = 1) -> NDArray[Any]:
     """A mask with number 1, 2, 3 (times ``scale``) around the points; where they overlap the later one."""
     x, y = np.arange(WIDTH) + 0.5, np.arange(HEIGHT) + 0.5
-    mask = np.zeros((HEIGHT, WIDTH), dtype)
+    mask = np.zeros((HEIGHT, WIDTH), dtype)      # type: ignore[var-annotated]
     for number, (across, down) in enumerate(points, 1):
         mask[(x[None, :] - across) ** 2 + (y[:, None] - down) ** 2 <= RADIUS**2] = number * scale
     return mask

@@ -117,7 +117,7 @@ def test_single_samples_and_lists_of_them(photos: Path) -> None:
     assert len(view) == N                           # type: ignore[arg-type]
     assert view.column("label").shape == (N,)       # type: ignore[attr-defined]
     with pytest.raises(AttributeError):
-        view._nothing                               # type: ignore[attr-defined]
+        _ = view._nothing                             # type: ignore[attr-defined]
 
 
 def test_a_sample_s_number_knows_its_epoch_and_is_still_a_number() -> None:

@@ -101,7 +101,7 @@ GEOMETRY = [pytest.param([T.RandomResizedCrop(24), T.HorizontalFlip()], 1, id="c
 @pytest.mark.parametrize(("transform", "levels"), GEOMETRY)
 def test_both_backends_give_the_same_pixels_within_one_level(packed: Path, transform: list[Any], levels: int, layout: str) -> None:
     needs_core()
-    native, reference = ([batch for batch in make(packed, backend=backend, exact=True, transform=[*transform, T.Layout(layout)])]
+    native, reference = (list(make(packed, backend=backend, exact=True, transform=[*transform, T.Layout(layout)]))
                          for backend in ("native", "reference"))
     assert all(same_batch(one, other, atol=levels) for one, other in zip(native, reference, strict=True))
     assert (make(packed, backend="native").backend.name, make(packed, backend="reference").backend.name) == ("native", "reference")

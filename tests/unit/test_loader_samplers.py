@@ -66,7 +66,7 @@ def test_weighted_sampling_by_the_label_column(packed: Path) -> None:
 
 
 def test_the_same_sampler_gives_what_plain_torch_gives(packed: Path) -> None:
-    for make_sampler in (lambda seed: RandomSampler(range(N), generator=torch.Generator().manual_seed(seed)),
+    for make_sampler in (lambda seed: RandomSampler(range(N), generator=torch.Generator().manual_seed(seed)),      # type: ignore[var-annotated]
                          lambda seed: SubsetRandomSampler(range(0, N, 2), generator=torch.Generator().manual_seed(seed)),
                          lambda seed: DistributedSampler(range(N), 3, 1, seed=seed)):      # type: ignore[arg-type]
         expected = [ids.tolist() for ids in torch.utils.data.DataLoader(range(N), 4, sampler=make_sampler(2))]      # type: ignore[arg-type]
@@ -128,7 +128,7 @@ def test_a_sampler_without_length(packed: Path) -> None:
 
 def test_set_epoch_reaches_the_sampler_and_the_crops(packed: Path) -> None:
     def epochs(tell: Any) -> list[Any]:
-        sampler = DistributedSampler(range(N), 2, 0, seed=3)        # type: ignore[arg-type]
+        sampler = DistributedSampler(range(N), 2, 0, seed=3)      # type: ignore[var-annotated, arg-type]
         loader = make(packed, batch_size=6, sampler=sampler)
         found = []
         for epoch in (4, 4, 5):

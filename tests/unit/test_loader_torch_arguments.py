@@ -77,7 +77,7 @@ def test_it_is_a_torch_dataloader_with_its_attributes(packed: Path) -> None:
     assert (loader.batch_size, loader.drop_last, len(loader)) == (6, True, 3)
     assert (loader.num_workers, loader.timeout, loader.pin_memory, loader.prefetch_factor) == (0, 0, False, None)
     assert (len(loader.dataset), loader.packed, loader.dataset.classes) == (20, dataset, dataset.classes)       # type: ignore[attr-defined, arg-type]
-    assert (loader.batch_sampler.batch_size, loader.batch_sampler.drop_last, len(loader.batch_sampler)) == (6, True, 3)  # type: ignore[union-attr]
+    assert (loader.batch_sampler.batch_size, loader.batch_sampler.drop_last, len(loader.batch_sampler)) == (6, True, 3)      # type: ignore[arg-type, union-attr]
     assert len(loader.sampler) == 18        # type: ignore[arg-type]
     with pytest.raises(ValueError, match="attribute should not be set"):
         loader.batch_size = 7

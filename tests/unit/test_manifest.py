@@ -25,7 +25,7 @@ def example(*, n_shards: int = 3, fields: tuple[Field, ...] = FIELDS, **changes:
     columns = [Column(name, dtype, (2 * n_shards, 2) if name == "_blocks" else (n_samples,),
                       128 + int(dtype[2]) * (4 * n_shards if name == "_blocks" else n_samples), "0123abcd")
                for name, dtype in expected_columns(fields).items()]
-    shards = [Shard(f"shard-{i:05d}.lmdb", 8192, 10, 10 * i, "ab" * 32) for i in range(n_shards)]
+    shards = [Shard(f"shard-{i:05d}.lmdb", 8192, 10, 10 * i, "ab" * 32, "cd" * 32) for i in range(n_shards)]
     return dataclasses.replace(Manifest(n_samples=n_samples, fields=fields, shards=tuple(shards),
                                         columns=tuple(columns),
                                         content="cd" * 32, tool="fastload 0.1.0", seed=7, converted={"cmyk": 2},
@@ -131,6 +131,7 @@ def test_every_value_must_be_there_and_of_its_type(path: str) -> None:
     ("n_samples", 29), ("n_samples", 10 ** 18), ("n_samples", 30.0), ("shards.1.first", 11), ("shards.1.first", 9),
     ("shards.2.records", 0),
     ("shards.1.name", "shard-00000.lmdb"), ("shards.1.size", 1 << 47), ("shards.1.sha256", "AB" * 32),
+    ("shards.1.stamp", "ab"),
     ("content", "ab"),
     ("fields.0.name", "Image"), ("fields.0.name", "source"), ("fields.0.name", "label"), ("fields.0.kind", "pickle"),
     ("fields.2.image", "label"), ("fields.2.image", "nothing"), ("fields.0.classes", ["a"]), ("fields.1.classes", [1]),
@@ -181,7 +182,7 @@ def test_what_parse_would_refuse_is_not_written(wrong: dict[str, Any]) -> None:
 def test_ten_million_samples_are_read_in_bounded_memory() -> None:
     import tracemalloc
 
-    shards = tuple(Shard(f"shard-{i:05d}.lmdb", 512 << 20, 4546, 4546 * i, f"{i:064x}") for i in range(2200))
+    shards = tuple(Shard(f"shard-{i:05d}.lmdb", 512 << 20, 4546, 4546 * i, f"{i:064x}", "ef" * 32) for i in range(2200))
     n_samples = 4546 * 2200
     fields = (Field("image", "image"), Field("label", "int", classes=tuple(f"class {i}" for i in range(1000))))
     columns = tuple(Column(name, dtype, (131_000, 2) if name == "_blocks" else (n_samples,),

@@ -76,8 +76,9 @@ def test_a_sample_gets_its_numbers_in_any_batch_and_order(ids: list[int], seed: 
 def test_seeds_epochs_streams_and_samples_are_unrelated() -> None:
     n = 4096
     base = draws(0, 0, np.arange(n), 0, 4)
-    others = [draws(1, 0, np.arange(n), 0, 4), draws(0, 1, np.arange(n), 0, 4), draws(0, 0, np.arange(n), 1, 4), draws(0, 0, np.arange(n) + 2**32, 0, 4),
-              draws(2**32, 0, np.arange(n), 0, 4), draws(0, 2**32, np.arange(n), 0, 4), draws(0, 0, np.arange(n) + 1, 0, 4)]
+    others = [draws(1, 0, np.arange(n), 0, 4), draws(0, 1, np.arange(n), 0, 4), draws(0, 0, np.arange(n), 1, 4),
+              draws(0, 0, np.arange(n) + 2**32, 0, 4), draws(2**32, 0, np.arange(n), 0, 4),
+              draws(0, 2**32, np.arange(n), 0, 4), draws(0, 0, np.arange(n) + 1, 0, 4)]
     for other in others:
         correlation = np.corrcoef(base.ravel(), other.ravel())[0, 1]
         assert abs(correlation) < 0.03          # 4 sigma of 16384 independent pairs

@@ -8,8 +8,8 @@ import sys
 import fastload
 
 PUBLIC = [
-    "BadImage", "ConfigError", "CorruptManifest", "CorruptShard", "FastloadError", "MissingPart", "NativeStatus",
-    "StoreError", "WorkerDied", "__version__", "native_status",
+    "BadImage", "ConfigError", "CorruptManifest", "CorruptShard", "DataLoader", "Dataset", "FastloadError", "Field", "MissingPart",
+    "NativeStatus", "StoreError", "WorkerDied", "__version__", "native_status", "open", "pack",
 ]
 
 
@@ -21,7 +21,7 @@ def test_the_public_names_are_these_and_all_exist() -> None:
 
 
 def test_import_brings_neither_torch_nor_the_command_line() -> None:
-    program = "import sys, fastload; print(*sorted({'torch', 'argparse', 'rich', 'PIL', 'nvidia'} & set(sys.modules)))"
+    program = "import sys, fastload; print(*sorted({'torch', 'numpy', 'argparse', 'rich', 'PIL', 'nvidia'} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.split() == []
     assert result.stderr == ""

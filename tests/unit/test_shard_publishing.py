@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import lmdb
@@ -16,6 +19,8 @@ from fastload.store.manifest import Shard
 from fastload.store.record import MAX_RECORD, Part, encode_record
 from fastload.store.shard import ShardReader, verify_file
 from fastload.store.writer import ShardWriter, shard_name
+
+ROOT = Path(__file__).parents[2]
 
 
 def records(count: int, size: int = 5000, first: int = 0) -> list[bytes]:
@@ -30,8 +35,9 @@ def write(folder: Path, values: list[bytes], *, number: int = 0, first: int = 0)
 
 
 def test_nothing_has_the_name_before_publish_and_nothing_else_is_left(tmp_path: Path) -> None:
+    values = records(20, first=100)
     with ShardWriter(tmp_path, 7, first=100) as out:
-        for i, value in enumerate(records(20, first=100)):
+        for i, value in enumerate(values):
             out.add(100 + i, value)
             assert sorted(path.name for path in tmp_path.iterdir()) == [f"shard-00007.lmdb.tmp-{os.getpid()}"]
         shard = out.publish()
@@ -40,6 +46,9 @@ def test_nothing_has_the_name_before_publish_and_nothing_else_is_left(tmp_path: 
     data = (tmp_path / shard.name).read_bytes()
     assert (shard.size, shard.records, shard.first, shard.sha256) == (len(data), 20, 100,
                                                                       hashlib.sha256(data).hexdigest())
+    assert shard.stamp == hashlib.sha256(b"".join(bytes(value[:24]) for value in values)).hexdigest()
+    assert data[-4096:-4040] == b"FLS1" + struct.pack("<4xQQ", 100, 20) + bytes.fromhex(shard.stamp)
+    assert data[-4040:] == bytes(4040)
     verify_file(tmp_path / shard.name, shard)
 
 
@@ -51,6 +60,9 @@ def test_records_come_back_across_many_commits_and_a_growing_map(tmp_path: Path,
     shard = write(tmp_path, values)
     reader = ShardReader(tmp_path, shard, verify="full")
     assert [bytes(reader.get(i)) for i in range(500)] == values
+    del reader
+    with lmdb.open(str(tmp_path / shard.name), subdir=False, readonly=True, lock=False) as env:
+        assert env.info()["last_txnid"] > 50, "all in one transaction: memory grows with the shard"
 
 
 def test_the_size_is_known_while_writing(tmp_path: Path) -> None:
@@ -110,11 +122,16 @@ def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
         ShardWriter(tmp_path / "nowhere", 0, first=0)
 
 
-def test_the_data_format_is_lmdb_0_9_whatever_the_environment_says(tmp_path: Path,
-                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LMDB_DEFAULT_LIB_VERSION", "1")
-    shard = write(tmp_path, records(2))
-    assert (tmp_path / shard.name).read_bytes()[16:24] == bytes.fromhex("dec0efbe01000000")      # magic, data version 1
+def test_the_data_format_is_lmdb_0_9_whatever_the_environment_says(tmp_path: Path) -> None:
+    code = (f"from tests.unit.test_shard_publishing import *; write(Path({str(tmp_path)!r}), records(2))\n"
+            "env = lmdb.open('other', subdir=False); print(env.path())")
+    done = subprocess.run([sys.executable, "-c", code.replace("'other'", repr(str(tmp_path / "other")))], check=True,
+                          env={**os.environ, "LMDB_DEFAULT_LIB_VERSION": "1", "PYTHONPATH": str(ROOT)}, stdout=-3)
+    assert done.returncode == 0
+    meta = {path.name: path.read_bytes()[16:24] for path in tmp_path.glob("*") if not path.name.endswith("lock")}
+    assert meta["shard-00000.lmdb"] == bytes.fromhex("dec0efbe01000000")        # magic, data version 1
+    if int(lmdb.__version__.split(".")[0]) >= 3:
+        assert meta["other"] != meta["shard-00000.lmdb"], "the variable has no effect: this test shows nothing"
 
 
 @pytest.mark.parametrize(("code", "free", "said"), [
@@ -127,7 +144,7 @@ def test_a_full_disk_says_so_with_what_is_needed_and_free(tmp_path: Path, monkey
     monkeypatch.setattr(files, "_free_bytes", lambda folder: free)
     failure = files.write_error(OSError(code, os.strerror(code)), tmp_path / "shard-00000.lmdb", needed=4096)
     assert said in str(failure)
-    assert failure.errno == code
+    assert failure.errno == (errno.ENOSPC if said == "disk full" else code)
     assert "run the same command again" in str(failure)
     if said == "disk full":
         assert f"4096 bytes needed, {free} free on {tmp_path}" in str(failure)

@@ -10,7 +10,6 @@ import sys
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import lmdb
@@ -18,7 +17,7 @@ import pytest
 
 from fastload.errors import CorruptShard, StoreError
 from fastload.store import environment, shard
-from fastload.store.manifest import Shard
+from fastload.store.manifest import Shard, stamp_page
 from fastload.store.record import Part, encode_record
 from fastload.store.shard import ShardReader, network_file_system, verify_file, warn_if_remote
 from tests.unit.test_shard_publishing import records, write
@@ -145,6 +144,22 @@ def test_children_go_on_reading_while_the_parents_threads_do(made: Made) -> None
     assert codes == [0] * 30
 
 
+def test_a_child_never_closes_what_it_inherited(made: Made) -> None:
+    """Closing waits for calls that other threads of the parent were in, and those never end in the child."""
+    folder, row, _ = made
+    reader = ShardReader(folder, row)
+    reader.get(100)
+
+    def in_child() -> None:
+        nonlocal reader
+        del reader
+        gc.collect()
+        if row.name not in Path("/proc/self/maps").read_text():
+            os._exit(3)
+
+    assert run_child(in_child) == 0
+
+
 def test_a_child_that_ends_in_the_ordinary_way_ends(made: Made) -> None:
     """Its interpreter cleans up: that must neither wait for threads it does not have, nor harm the parent."""
     folder, row, _ = made
@@ -152,7 +167,7 @@ def test_a_child_that_ends_in_the_ordinary_way_ends(made: Made) -> None:
 import os, sys, threading, warnings
 warnings.simplefilter("ignore")
 from pathlib import Path
-from fastload.store.manifest import Shard
+from fastload.store.manifest import Shard, stamp_page
 from fastload.store.shard import ShardReader
 reader = ShardReader(Path({str(folder)!r}), {row!r})
 parts = reader.record(105)
@@ -204,16 +219,43 @@ def test_every_wrong_file_is_refused_by_name(made: Made, verify: str) -> None:
     os.mkfifo(path)
     refused("regular file")
     path.unlink()
-    path.write_bytes(bytes(len(good)))
+    path.write_bytes(bytes(len(good) - 4096) + good[-4096:])
     refused("." if verify == "size" else "SHA-256")
     path.write_bytes(good)
     assert bytes(ShardReader(folder, row, verify=verify).get(100)) == values[0]
 
 
+def stamped(folder: Path, row: Shard) -> Shard:
+    """The same file with this row's stamp on it, as a faulty writer would leave it."""
+    path = folder / row.name
+    path.write_bytes(path.read_bytes()[:-4096] + stamp_page(row.first, row.records, row.stamp))
+    return row
+
+
 def test_another_number_of_records_is_noticed(made: Made) -> None:
     folder, row, _ = made
     with pytest.raises(CorruptShard, match="it holds 40 records, expected 41"):
-        ShardReader(folder, replace(row, records=41)).get(100)
+        ShardReader(folder, stamped(folder, row._replace(records=41))).get(100)
+
+
+def test_a_shard_of_another_dataset_is_refused_before_it_is_mapped(made: Made) -> None:
+    """As many records and bytes, every record sound: only the stamp tells."""
+    folder, row, values = made
+    (folder / "other").mkdir()
+    foreign = write(folder / "other", records(40, first=100), first=100)
+    assert foreign.size == row.size
+    good = (folder / row.name).read_bytes()
+    (folder / "other" / row.name).replace(folder / row.name)
+    with pytest.raises(CorruptShard, match="not the manifest's stamp") as caught:
+        ShardReader(folder, row).get(100)
+    assert caught.value.shard == row.name
+    assert str(folder / row.name) not in Path("/proc/self/maps").read_text()
+    for place in range(len(good) - 4096, len(good) - 4096 + 80):
+        (folder / row.name).write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1:])
+        with pytest.raises(CorruptShard, match="stamp"):
+            ShardReader(folder, row).get(100)
+    (folder / row.name).write_bytes(good)
+    assert bytes(ShardReader(folder, row).get(100)) == values[0]
 
 
 def test_a_record_under_another_records_key_is_noticed(tmp_path: Path) -> None:
@@ -229,7 +271,7 @@ def test_a_record_under_another_records_key_is_noticed(tmp_path: Path) -> None:
 def test_a_missing_record_is_named(tmp_path: Path) -> None:
     row = write(tmp_path, records(3, first=5), first=5)
     with pytest.raises(CorruptShard, match="reading sample 9: the record is missing") as caught:
-        ShardReader(tmp_path, replace(row, first=7)).record(9)
+        ShardReader(tmp_path, stamped(tmp_path, row._replace(first=7))).record(9)
     assert caught.value.record == 2
 
 

@@ -125,7 +125,7 @@ def test_the_fault_list_keeps_the_first_of_each_place() -> None:
 def test_exit_codes_and_json(dataset: Path, tmp_path: Path) -> None:
     fine = run(dataset, "--deep")
     assert (fine.returncode, fine.stderr) == (0, "")
-    assert "40 images decoded" in fine.stdout
+    assert "40 images (masks included) decoded" in fine.stdout
     (dataset / "shard-00001.lmdb").write_bytes((dataset / "shard-00001.lmdb").read_bytes()[:50_000])        # mapped, it would be SIGBUS
     bad = run(dataset)
     assert bad.returncode == 1

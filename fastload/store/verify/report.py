@@ -71,7 +71,8 @@ class Report:
     def _looked_at(self) -> str:
         # "of" only where it is not all of them
         total = "" if self.n_checked == self.n_samples else f" of {self.n_samples}"
-        images = f"{_counted(self.n_decoded, 'image')} decoded" if self.deep else "images not decoded (--deep decodes them)"
+        decoded = f"{_counted(self.n_decoded, 'image')} (masks included) decoded"
+        images = decoded if self.deep else "images not decoded (--deep decodes them)"
         where = f"{self.only} only" if self.only else _counted(self.n_shards, "shard")
         return (f"checked: {self.n_checked}{total} records in {where} and {_counted(self.n_columns, 'column')}, "
                 f"{self.n_bytes / 1e6:.1f} MB, in {self.seconds:.1f} s; {images}")
@@ -109,8 +110,13 @@ def _fault_lines(faults: tuple[Fault, ...]) -> list[str]:
     """One line a fault, places and names aligned."""
     places = [fault.shard if fault.record is None else f"{fault.shard} record {fault.record}" for fault in faults]
     width = max(map(len, places), default=0)
-    return [f"  {place:{width}}  {f'{fault.source}: ' if fault.source else ''}{fault.what}"
+    return [f"  {place:{width}}  {_clean(f'{fault.source}: ' if fault.source else '')}{_clean(fault.what)}"
             for place, fault in zip(places, faults, strict=True)]
+
+
+def _clean(text: str) -> str:
+    """A damaged name must not move the cursor of a terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
 def _counted(count: int, what: str) -> str:

@@ -1,0 +1,168 @@
+"""How fast the native core decodes, against simplejpeg (whole decode) + cv2.resize (INTER_LINEAR) in as many threads.
+
+    python benchmarks/decode.py [--json out.json]           times, interleaved: each round runs every contestant once
+    python benchmarks/decode.py --instructions [--record]   callgrind's instruction counts, against the recorded ones
+
+Both write into one uint8 NHWC array. The recipe does not antialias; fastload does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))     # so that it also runs as a script
+
+from benchmarks.jobfile import write_job
+from benchmarks.machine import describe, quartiles, spread
+from benchmarks.works import Work, all_works
+from fastload.decode.backend import DecodeBatch
+from fastload.decode.native import NativeBackend
+
+Row = dict[str, float | str]
+Sample = tuple[float, float]         # seconds by the clock, seconds of processor time
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = ROOT / "benchmarks" / "results" / "decode_instructions.json"
+MAX_GROWTH = 0.03
+PACKAGES = ("simplejpeg", "opencv-python-headless", "pillow")
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--photos", type=int, default=96)
+    options.add_argument("--rounds", type=int, default=11)
+    options.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    options.add_argument("--only", default="", help="works whose name contains this")
+    options.add_argument("--json", type=Path)
+    options.add_argument("--instructions", action="store_true")
+    options.add_argument("--record", action="store_true", help="with --instructions: make these counts the recorded ones")
+    args = options.parse_args()
+    for key, value in describe(*PACKAGES).items():
+        print(f"{key:>24}: {value}")
+    if args.instructions:
+        return instructions(record=args.record)
+    works = [work for work in all_works(args.photos) if args.only in work.name]
+    rows = times(works, threads=args.threads, rounds=args.rounds)
+    if args.json:
+        source = {path.name: path.read_text() for path in (Path(__file__), Path(__file__).with_name("works.py"))}
+        args.json.write_text(json.dumps({"machine": describe(*PACKAGES), "rows": rows, "source": source}, indent=1))
+    return 0 if all(float(row["ratio"]) >= float(row["target"]) for row in rows) else 1
+
+
+def times(works: list[Work], *, threads: list[int], rounds: int) -> list[Row]:
+    """The table of ratios: medians over the rounds, quartiles in brackets."""
+    cv2.setNumThreads(1)
+    print(f"\n{'work':24} threads  n x rounds   recipe img/s  fastload img/s   ratio (wall)      ratio (CPU)  target")
+    rows: list[Row] = []
+    speeds: dict[tuple[str, int], list[float]] = {}
+    for work in works:
+        contestants = {count: (recipe(work, count), fastload(work, count)) for count in threads}
+        measured: dict[int, tuple[list[Sample], list[Sample]]] = {count: ([], []) for count in threads}
+        for turn in range(rounds + 1):
+            for count, pair in contestants.items():
+                for which in ((0, 1), (1, 0))[turn % 2]:
+                    sample = timed(pair[which])
+                    if turn:                    # the first round fills caches and starts threads
+                        measured[count][which].append(sample)
+        for count in threads:
+            row = summary(work, count, *measured[count])
+            speeds[work.name, count] = [len(work.requests) / wall for wall, _ in measured[count][1]]
+            rows.append(row)
+    for work in works if len(threads) > 1 else ():
+        gain = [many / one for one, many in zip(speeds[work.name, threads[0]], speeds[work.name, threads[-1]], strict=True)]
+        print(f"{work.name:24} {threads[-1]} threads / {threads[0]}: {spread(gain)}")
+    return rows
+
+
+def summary(work: Work, count: int, theirs: list[Sample], ours: list[Sample]) -> Row:
+    """One row, printed: ratios are taken round by round, so that both saw the same mood of the machine."""
+    wall = [a[0] / b[0] for a, b in zip(theirs, ours, strict=True)]
+    cpu = [a[1] / b[1] for a, b in zip(theirs, ours, strict=True)]
+    speed = [quartiles([len(work.requests) / one[0] for one in side])[1] for side in (theirs, ours)]
+    low, middle, high = quartiles(wall)
+    print(f"{work.name:24} {count:7}  {len(work.requests):3} x {len(wall):3}   {speed[0]:12.0f}  {speed[1]:14.0f}   "
+          f"{spread(wall):16}  {spread(cpu):16} {work.target:.1f}", flush=True)
+    return {"work": work.name, "threads": count, "n": len(work.requests), "rounds": len(wall), "recipe_per_s": speed[0],
+            "fastload_per_s": speed[1], "ratio": middle, "ratio_low": low, "ratio_high": high,
+            "ratio_cpu": quartiles(cpu)[1], "target": work.target}
+
+
+def timed(run: Callable[[], None]) -> Sample:
+    """Seconds by the clock and of processor time."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    run()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def recipe(work: Work, threads: int) -> Callable[[], None]:
+    """simplejpeg + cv2 on a pool of Python threads, each with its share of the batch: no queue in the way."""
+    output = np.zeros((len(work.requests), *work.shape), np.uint8)
+    pool = ThreadPoolExecutor(threads)
+
+    def share(first: int) -> None:
+        for i in range(first, len(output), threads):
+            work.baseline(i, output[i])
+
+    def run() -> None:
+        for _ in pool.map(share, range(threads)):
+            pass
+
+    return run
+
+
+def fastload(work: Work, threads: int) -> Callable[[], None]:
+    """The native backend."""
+    backend = NativeBackend(threads=threads)
+    batch = DecodeBatch(work.sources, work.requests, np.zeros((len(work.requests), *work.shape), np.uint8))
+    return lambda: backend.collect(backend.submit(batch)).raise_first()
+
+
+def instructions(*, record: bool) -> int:
+    """Instructions per sample of each work; fails where one has grown by more than MAX_GROWTH over the record."""
+    build = ROOT / "build" / "driver"
+    for command in (["-S", str(ROOT / "native" / "tests"), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release"], ["--build", str(build)]):
+        subprocess.run(["cmake", *command], check=True, stdout=subprocess.DEVNULL)
+    recorded = json.loads(RECORD.read_text())["per_sample"] if RECORD.exists() else {}
+    counts: dict[str, int] = {}
+    failed = False
+    with tempfile.TemporaryDirectory() as folder:
+        for work in all_works(16):
+            write_job(work, Path(folder) / "job")
+            counts[work.name] = count = _counted(build / "driver", Path(folder)) // len(work.requests)
+            before = recorded.get(work.name)
+            growth = count / before - 1 if before else 0.0
+            grown = growth > MAX_GROWTH and not record
+            failed |= grown
+            print(f"{work.name:24} {count:12,} instructions per sample" + (f"  {growth:+.1%}" if before else "") +
+                  ("  GROWN" if grown else ""))
+    if record:
+        RECORD.parent.mkdir(exist_ok=True)
+        RECORD.write_text(json.dumps({"machine": describe(*PACKAGES), "per_sample": counts}, indent=1) + "\n")
+    elif failed:
+        print(f"more than {MAX_GROWTH:.0%} over {RECORD.relative_to(ROOT)}; --record makes these the recorded ones", file=sys.stderr)
+    return int(failed)
+
+
+def _counted(driver: Path, folder: Path) -> int:
+    """Instructions of one run over the job, by callgrind."""
+    command = ["valgrind", "--tool=callgrind", "--toggle-collect=measured", f"--callgrind-out-file={folder / 'out'}",
+               str(driver), str(folder / "job"), "loop", "1"]
+    subprocess.run(command, check=True, capture_output=True)
+    for line in (folder / "out").read_text().splitlines():
+        if line.startswith(("summary:", "totals:")):
+            return int(line.split()[1])
+    raise SystemExit("callgrind wrote no totals")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

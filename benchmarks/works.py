@@ -1,0 +1,140 @@
+"""The works that benchmarks/decode.py measures: what is decoded to what, by fastload and by the recipe it is compared with."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
+from PIL import Image
+
+from benchmarks.machine import corpus_photos
+from fastload.decode.backend import Codec, new_requests
+from fastload.native import core
+
+Pixels = NDArray[np.uint8]
+Index = NDArray[np.uint32]
+Baseline = Callable[[int, Pixels], None]          # decodes sample i into its slot
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One line of the table."""
+
+    name: str
+    target: float                    # ratio the project promises
+    sources: list[bytes]
+    requests: NDArray[np.void]
+    shape: tuple[int, int, int]      # of a slot
+    baseline: Baseline
+
+
+def photos(count: int) -> list[bytes]:
+    """Ordinary photographs of the corpus, colour only, spread over it."""
+    files = [path.read_bytes() for path in corpus_photos()]
+    coloured = [data for data in files if simplejpeg.decode_jpeg_header(data)[2] != "Gray"]
+    return coloured[:: max(1, len(coloured) // count)][:count]
+
+
+def all_works(count: int, *, seed: int = 0) -> list[Work]:
+    """Every work of the table, over about `count` photographs."""
+    stored = photos(count)
+    indexed = [_indexed(data) for data in stored]
+    crops = [_random_crop(data, np.random.default_rng((seed, i))) for i, data in enumerate(stored)]
+    large = _mosaics(stored, max(4, count // 8))
+    small = [_encoded(Image.open(io.BytesIO(data)).convert("RGB").resize((128, 128), Image.Resampling.BILINEAR))
+             for data in stored] * 6          # so short that a batch of them is over before the second thread wakes
+    return [
+        _crops("RRC 224, indexed", 1.8, stored, indexed, crops),
+        _crops("RRC 224, no index", 1.3, stored, [(data, None, 0) for data in stored], crops),
+        _whole("1920x1280 -> 960x640", 1.4, large, 960, 640),
+        _whole("whole -> 256x256", 1.0, stored, 256, 256),
+        _whole("128x128 as stored", 1.1, small, 128, 128),
+        _raw("raw 128x128", 8.0, small),
+    ]
+
+
+def _crops(name: str, target: float, stored: list[bytes], packed: list[tuple[bytes, Index | None, int]],
+           crops: list[tuple[int, int, int, int]]) -> Work:
+    requests = new_requests(len(stored))
+    sources = []
+    for row, (data, index, interval), (x, y, w, h) in zip(requests, packed, crops, strict=True):
+        entries = b"" if index is None else index.tobytes()
+        row["size"], row["index_offset"], row["index_count"], row["interval"] = len(data), len(data), len(entries) // 4, interval
+        row["x"], row["y"], row["w"], row["h"] = x, y, w, h
+        sources.append(data + entries)
+    requests["out_w"] = requests["out_h"] = 224
+
+    def baseline(i: int, slot: Pixels) -> None:
+        x, y, w, h = crops[i]
+        pixels = simplejpeg.decode_jpeg(stored[i])
+        cv2.resize(pixels[y:y + h, x:x + w], (224, 224), dst=slot, interpolation=cv2.INTER_LINEAR)
+
+    return Work(name, target, sources, requests, (224, 224, 3), baseline)
+
+
+def _whole(name: str, target: float, stored: list[bytes], width: int, height: int) -> Work:
+    requests = new_requests(len(stored))
+    requests["size"] = [len(data) for data in stored]
+    requests["out_w"], requests["out_h"] = width, height
+
+    def baseline(i: int, slot: Pixels) -> None:
+        pixels = simplejpeg.decode_jpeg(stored[i])
+        if pixels.shape == slot.shape:
+            slot[:] = pixels
+        else:
+            cv2.resize(pixels, (width, height), dst=slot, interpolation=cv2.INTER_LINEAR)
+
+    return Work(name, target, stored, requests, (height, width, 3), baseline)
+
+
+def _raw(name: str, target: float, stored: list[bytes]) -> Work:
+    """Raw pixels against decoding the JPEG of the same picture."""
+    raw = [simplejpeg.decode_jpeg(data) for data in stored]
+    requests = new_requests(len(raw))
+    requests["codec"], requests["size"], requests["raw_channels"], requests["raw_bits"] = Codec.RAW, raw[0].nbytes, 3, 8
+    requests["raw_w"] = requests["raw_h"] = requests["out_w"] = requests["out_h"] = 128
+    recipe = _whole("", 0, stored, 128, 128).baseline
+    return Work(name, target, [pixels.tobytes() for pixels in raw], requests, (128, 128, 3), recipe)
+
+
+def _indexed(data: bytes) -> tuple[bytes, Index | None, int]:
+    module = core()
+    if module is None:
+        raise SystemExit("the native core is not built: nothing to measure")
+    jpeg, index, _, _, interval, _, _ = module.rewrite(data)
+    return jpeg, index, interval
+
+
+def _random_crop(data: bytes, random: np.random.Generator) -> tuple[int, int, int, int]:
+    """torchvision's RandomResizedCrop: 8 to 100 % of the area, sides 3:4 to 4:3."""
+    height, width, *_ = simplejpeg.decode_jpeg_header(data)
+    for _ in range(10):
+        area = height * width * random.uniform(0.08, 1.0)
+        ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            return int(random.integers(0, width - w + 1)), int(random.integers(0, height - h + 1)), w, h
+    side = min(width, height)
+    return (width - side) // 2, (height - side) // 2, side, side
+
+
+def _mosaics(stored: list[bytes], count: int) -> list[bytes]:
+    """1920x1280 of 2x2 photographs: about the bits per pixel of a driving camera."""
+    result = []
+    for i in range(count):
+        canvas = Image.new("RGB", (1920, 1280))
+        for k in range(4):
+            picture = Image.open(io.BytesIO(stored[(4 * i + k) % len(stored)])).convert("RGB")
+            canvas.paste(picture.resize((960, 640), Image.Resampling.BICUBIC), (k % 2 * 960, k // 2 * 640))
+        result.append(_encoded(canvas))
+    return result
+
+
+def _encoded(picture: Image.Image) -> bytes:
+    return bytes(simplejpeg.encode_jpeg(np.asarray(picture), quality=90, colorsubsampling="420"))

@@ -1,0 +1,155 @@
+"""Samples made by Python: any iterable of dicts, any map-style torch Dataset."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from fastload.errors import BadImage, ConfigError
+from fastload.packing.sources.base import AnySource, Info, Ref, Sample
+from fastload.packing.sources.objects import checked, infer_field
+from fastload.store.fields import Field
+
+FieldsGiven: TypeAlias = "Mapping[str, str] | Sequence[Field] | None"
+
+
+@runtime_checkable
+class MapStyle(Protocol):
+    """What torch calls a map-style dataset."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> object: ...
+
+
+def open_python(items: Iterable[object] | MapStyle, *, fields: FieldsGiven = None) -> AnySource:
+    """A source of these items: dicts, or tuples ``(image, label)``, or tuples in the order of ``fields``.
+
+    A dict may have ``source``, a text that names the sample in messages.
+    ``fields``: ``{"name": "kind"}`` (``"list of image"`` for lists) or Fields; default: what the first item suggests.
+    """
+    streams = any(base.__name__ == "IterableDataset" for base in type(items).__mro__)     # torch's has [i] as well
+    if isinstance(items, MapStyle) and not streams and not isinstance(items, (Mapping, str, bytes)):
+        return MapSource(items, fields=fields)
+    if isinstance(items, Iterable) and not isinstance(items, (Mapping, str, bytes)):
+        return IterableSource(items, fields=fields)
+    raise ConfigError(f"cannot pack a {type(items).__name__}: expected an iterable of dicts, or a dataset with len() "
+                      "and [i]")
+
+
+class MapSource:
+    """A dataset with ``len()`` and ``[i]``; asked by one thread at a time, since its code is not ours."""
+
+    name = "python"
+    thread_safe = False
+
+    def __init__(self, items: MapStyle, *, fields: FieldsGiven = None) -> None:
+        self._items = items
+        self._length = len(items)
+        if not self._length:
+            raise ConfigError(f"{type(items).__name__}: no samples")
+        self._shape = _Shape.of(self._item(0) if fields is None else None, fields, getattr(items, "classes", ()))
+        self.fields = self._shape.fields
+        self.info: Info = {}
+
+    def refs(self) -> Iterator[Ref]:
+        """The indices."""
+        yield from range(self._length)
+
+    def load(self, ref: Ref) -> Sample:
+        """One item; whatever the dataset raises is one bad sample."""
+        index = int(str(ref))
+        return self._shape.sample(self._item(index), index)
+
+    def _item(self, index: int) -> object:
+        try:
+            return self._items[index]
+        except Exception as error:      # foreign code: any class may come
+            raise BadImage(f"the dataset raised {type(error).__name__}: {error}", source=f"item {index}") from error
+
+
+class IterableSource:
+    """An iterable, a generator included; read once, in its own order."""
+
+    name = "python"
+
+    def __init__(self, items: Iterable[object], *, fields: FieldsGiven = None) -> None:
+        self._items = items
+        self._once = iter(items) is items
+        self._started = False
+        self._peeked: list[object] = []
+        if fields is None:
+            self._peeked = list(itertools.islice(iter(items), 1))
+            if not self._peeked:
+                raise ConfigError(f"{type(items).__name__}: no samples")
+        self._shape = _Shape.of(self._peeked[0] if self._peeked else None, fields, getattr(items, "classes", ()))
+        self.fields = self._shape.fields
+        self.info: Info = {}
+        self.n_samples = len(items) if isinstance(items, Sized) else None
+
+    def __iter__(self) -> Iterator[Sample | BadImage]:
+        if self._once and self._started:
+            raise ConfigError("an iterator can be read once only; give a fresh one, or an iterable that starts again")
+        self._started = True
+        items = itertools.chain(self._peeked, self._items) if self._once else self._items
+        for index, item in enumerate(items):
+            try:
+                sample: Sample | BadImage = self._shape.sample(item, index)
+            except BadImage as error:
+                sample = error
+            yield sample
+
+
+class _Shape:
+    """How an item is taken apart."""
+
+    def __init__(self, fields: tuple[Field, ...]) -> None:
+        self.fields = fields
+        self._by_name = {field.name: field for field in fields}
+        if not fields or len(self._by_name) != len(fields):
+            raise ConfigError(f"fields {[field.name for field in fields]}: expected at least one, and no name twice")
+
+    @classmethod
+    def of(cls, first: object, fields: FieldsGiven, classes: object) -> _Shape:
+        if fields is not None:
+            return cls(_given(fields))
+        names = classes if isinstance(classes, (list, tuple)) and all(isinstance(name, str) for name in classes) else ()
+        values = _named(first, (), "the first item")
+        values.pop("source", None)
+        inferred = [infer_field(name, value) for name, value in values.items() if value is not None]
+        return cls(tuple(Field("label", "int", classes=tuple(names)) if field == Field("label", "int") else field
+                         for field in inferred))
+
+    def sample(self, item: object, index: int) -> Sample:
+        where = f"item {index}"
+        values = _named(item, tuple(self._by_name), where)
+        source = values.pop("source", None)
+        unknown = [name for name in values if name not in self._by_name]
+        if unknown:
+            raise BadImage(f"has {', '.join(map(repr, unknown[:5]))}, which the first item had not; name all fields "
+                           "(fields=)", source=where)
+        made = {name: checked(value, self._by_name[name], where) for name, value in values.items()}
+        return Sample(made, source=source if isinstance(source, str) else where)
+
+
+def _given(fields: Mapping[str, str] | Sequence[Field]) -> tuple[Field, ...]:
+    if isinstance(fields, Mapping):
+        return tuple(Field(name, kind.removeprefix("list of "), list=kind.startswith("list of "))
+                     for name, kind in fields.items())
+    return tuple(fields)
+
+
+def _named(item: object, names: tuple[str, ...], where: str) -> dict[str, object]:
+    """The parts of an item by name: a dict's own, a tuple's by position, a bare image's ``image``."""
+    if isinstance(item, Mapping):
+        return {str(name): value for name, value in item.items()}
+    if isinstance(item, tuple) and hasattr(item, "_asdict"):
+        return dict(item._asdict())
+    if not isinstance(item, (tuple, list)):
+        item = (item,)
+    names = names or ("image", "label")
+    if len(item) > len(names):
+        raise ConfigError(f"{where}: a tuple of {len(item)} for the fields {', '.join(names)}; name all of them "
+                          "(fields={name: kind})")
+    return dict(zip(names, item, strict=False))

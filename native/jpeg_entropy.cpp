@@ -1,0 +1,467 @@
+#include "jpeg_entropy.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+namespace fastload {
+namespace {
+
+// The beginning of libjpeg's struct jpeg_entropy_decoder (jpegint.h).
+struct EntropyEntries {
+    void (*start_pass)(j_decompress_ptr);
+    boolean (*decode_mcu)(j_decompress_ptr, JBLOCKROW*);
+};
+
+EntropyEntries& entries(jpeg_decompress_struct& decoder) { return *reinterpret_cast<EntropyEntries*>(decoder.entropy); }
+
+// An entry of Table::fast, for one value or two that follow each other, with their extra bits:
+//   bits 0-5 how many bits they take, 6-9 the run of zeros before the first, 10-16 by how much the place in the block
+//   advances, 17-22 the second value, 23-31 the first.
+// The second value's place is the last one that the advance covers; of a single value, that is its own, and it is stored
+// later. An end of block counts as an advance by kEndOfBlock with the value 0.
+// kSlow set: the value is too large, or the bits too few, for this; bits 6-13 the symbol, 14-18 its code's length, or 0 for a
+// code of more than kBits.
+constexpr uint32_t entry(int32_t first, int32_t second, unsigned run, unsigned advance, unsigned bits) {
+    return uint32_t(first) << 23 | (uint32_t(second) & 63) << 17 | advance << 10 | run << 6 | bits;
+}
+constexpr uint32_t kSlow = 32;
+constexpr uint32_t slow_entry(unsigned symbol, unsigned length) { return length << 14 | symbol << 6 | kSlow; }
+constexpr unsigned kFirstSize = 8, kSecondSize = 5;  // bits of the largest values that fit, without the sign
+
+int32_t first_of(uint32_t found) { return int32_t(found) >> 23; }
+int32_t second_of(uint32_t found) { return int32_t(found << 9) >> 26; }
+unsigned run_of(uint32_t found) { return found >> 6 & 15; }
+unsigned advance_of(uint32_t found) { return found >> 10 & 127; }
+unsigned bits_of(uint32_t found) { return found & 31; }
+
+// An advance that no two runs can reach: from place 63 they lead to 63 + 16 + 16 at most.
+constexpr unsigned kEndOfBlock = 96;
+
+// Zigzag to row order. An end of block and runs beyond it are stored like values, as a 0 in the last place: that is 0
+// then, since it has not been reached, and a branch is saved.
+struct NaturalOrder {
+    uint8_t place[64 + kEndOfBlock + 16];
+};
+constexpr NaturalOrder make_natural_order() {
+    NaturalOrder order{};
+    int x = 0, y = 0, direction = 1;  // up and right
+    for (int i = 0; i < 64; ++i) {
+        order.place[i] = uint8_t(8 * y + x);
+        const bool blocked = direction > 0 ? x == 7 || y == 0 : y == 7 || x == 0;
+        if (!blocked) {
+            x += direction, y -= direction;
+            continue;
+        }
+        if (direction > 0) x == 7 ? ++y : ++x;
+        else y == 7 ? ++x : ++y;
+        direction = -direction;
+    }
+    for (unsigned i = 64; i < sizeof order.place; ++i) order.place[i] = 63;
+    return order;
+}
+constexpr NaturalOrder kNatural = make_natural_order();
+
+// The value that `size` extra bits stand for.
+int32_t extended(uint32_t extra, unsigned size) {
+    return extra < (1u << (size - 1)) ? int32_t(extra) - (1 << size) + 1 : int32_t(extra);
+}
+
+constexpr size_t kWorstBlock = 64 * (16 + 15) / 8;  // bytes: 64 codes of 16 bits with 15 extra
+constexpr size_t kChunk = 8192;
+
+uint64_t big_endian(const uint8_t* bytes) {
+    uint64_t value;
+    std::memcpy(&value, bytes, 8);
+    return __builtin_bswap64(value);
+}
+
+std::atomic<bool>& hook_state() {
+    static std::atomic<bool> on{true};
+    return on;
+}
+
+}  // namespace
+
+// The state of reading, in registers while an MCU is decoded.
+struct EntropyReader::Bits {
+    uint64_t buffer;
+    unsigned count;
+    const uint8_t* at;
+
+    // At least 56 bits afterwards. No branch: what is loaded twice is the same bits.
+    void refill() {
+        buffer |= big_endian(at) >> count;
+        at += (63 - count) >> 3;
+        count |= 56;
+    }
+    void go_back(unsigned n) {
+        const unsigned back = count + n, bytes = (back + 7) / 8;
+        at -= bytes;
+        buffer = count = 0;
+        refill();
+        drop(8 * bytes - back);
+    }
+    unsigned peek(int n) const { return unsigned(buffer >> (64 - n)); }
+    void drop(unsigned n) {
+        buffer <<= n;
+        count -= n;
+    }
+};
+
+void EntropyReader::Table::make(const JHUFF_TBL& table, bool is_dc) {
+    if (valid && !std::memcmp(lengths, table.bits, sizeof lengths) && !std::memcmp(symbols, table.huffval, sizeof symbols)) return;
+    valid = true;
+    dc = is_dc;
+    std::memcpy(lengths, table.bits, sizeof lengths);
+    std::memcpy(symbols, table.huffval, sizeof symbols);
+    uint32_t code = 0;
+    int32_t index = 0;
+    uint32_t* to = fast;
+    for (int length = 1; length <= 16; ++length, code <<= 1) {
+        offset[length] = index - int32_t(code);
+        for (int i = 0; i < lengths[length]; ++i, ++code, ++index)
+            if (length <= kBits) fill_single(symbols[index], length, to);
+        limit[length] = code << (16 - length);
+    }
+    std::fill(to, std::end(fast), kSlow);
+    if (!dc) join_pairs();
+}
+
+// The entries of all that begins with one code.
+void EntropyReader::Table::fill_single(unsigned symbol, int length, uint32_t*& to) const {
+    const unsigned size = symbol & 15, run = dc ? 0 : symbol >> 4, spare = unsigned(kBits - length);
+    if (size > spare || size > kFirstSize) {
+        to = std::fill_n(to, 1u << spare, slow_entry(symbol, unsigned(length)));
+    } else if (size == 0) {  // a DC difference of 0; 16 zeros, the last of them as a value; or the end of the block
+        const bool end = !dc && run != 15;
+        to = std::fill_n(to, 1u << spare, entry(0, 0, end ? 0 : run, end ? kEndOfBlock : run + 1, unsigned(length)));
+    } else {
+        const unsigned repeat = 1u << (spare - size);
+        for (uint32_t extra = 0; extra < (1u << size); ++extra)
+            to = std::fill_n(to, repeat, entry(extended(extra, size), 0, run, run + 1, unsigned(length) + size));
+    }
+}
+
+// Where a second value, or the end of the block, fits behind the first.
+void EntropyReader::Table::join_pairs() {
+    uint32_t single[1 << kBits];
+    std::memcpy(single, fast, sizeof single);
+    for (uint32_t i = 0; i < (1u << kBits); ++i) {
+        const uint32_t first = single[i];
+        if (first & kSlow || advance_of(first) >= kEndOfBlock) continue;
+        const uint32_t second = single[i << bits_of(first) & ((1u << kBits) - 1)];
+        const int32_t value = first_of(second);
+        if (second & kSlow || bits_of(first) + bits_of(second) > unsigned(kBits) || value >= (1 << kSecondSize) || value <= -(1 << kSecondSize)) continue;
+        fast[i] = entry(first_of(first), value, run_of(first), advance_of(first) + advance_of(second), bits_of(first) + bits_of(second));
+    }
+}
+
+unsigned EntropyReader::Table::find(uint32_t next16, unsigned& length) const {
+    const uint32_t found = fast[next16 >> (16 - kBits)];
+    if (found & kSlow && found != kSlow) {
+        length = found >> 14;
+        return found >> 6 & 255;
+    }
+    for (length = found & kSlow ? kBits + 1 : 1; length <= 16; ++length)
+        if (next16 < limit[length]) return symbols[(int32_t(next16 >> (16 - length)) + offset[length]) & 255];
+    length = 0;
+    return 0;
+}
+
+bool EntropyReader::take_over(jpeg_decompress_struct& decoder, unsigned first_column, unsigned last_column) {
+    if (decoder.progressive_mode || decoder.arith_code || decoder.comps_in_scan != decoder.num_components || decoder.Ss != 0 ||
+        decoder.Se != DCTSIZE2 - 1 || decoder.Ah || decoder.Al || decoder.blocks_in_MCU > D_MAX_BLOCKS_IN_MCU)
+        return false;
+    for (int i = 0; i < decoder.comps_in_scan; ++i) {
+        const jpeg_component_info& component = *decoder.cur_comp_info[i];
+        const JHUFF_TBL *dc = decoder.dc_huff_tbl_ptrs[component.dc_tbl_no], *ac = decoder.ac_huff_tbl_ptrs[component.ac_tbl_no];
+        if (!dc || !ac) return false;
+        dc_[component.dc_tbl_no].make(*dc, true);
+        ac_[component.ac_tbl_no].make(*ac, false);
+    }
+    n_blocks_ = decoder.blocks_in_MCU;
+    for (int i = 0; i < n_blocks_; ++i) {
+        const int number = decoder.MCU_membership[i];
+        const jpeg_component_info& component = *decoder.cur_comp_info[number];
+#if JPEG_LIB_VERSION >= 70
+        const bool only_dc = component.DCT_h_scaled_size == 1 && component.DCT_v_scaled_size == 1;
+#else
+        const bool only_dc = component.DCT_scaled_size == 1;
+#endif
+        const bool needed = component.component_needed;
+        blocks_[i] = {&dc_[component.dc_tbl_no], &ac_[component.ac_tbl_no], uint8_t(number), needed, needed && !only_dc};
+    }
+    decoder_ = &decoder;
+    columns_ = decoder.MCUs_per_row;
+    mcus_left_ = uint64_t(decoder.MCUs_per_row) * decoder.MCU_rows_in_scan;
+    column_ = 0;
+    first_column_ = first_column;
+    last_column_ = last_column;
+    interval_ = decoder.restart_interval;
+    segment_ = 0;
+    worst_mcu_ = size_t(n_blocks_) * kWorstBlock + 16;
+    const size_t room = kChunk + 2 * worst_mcu_;
+    if (plain_.size() < room) plain_.resize(room);
+    next_ = decoder.src->next_input_byte;
+    stop_ = next_ + decoder.src->bytes_in_buffer;
+    begin_segment();
+    decoder.client_data = this;
+    entries(decoder).decode_mcu = &EntropyReader::decode_mcu;
+    return true;
+}
+
+void EntropyReader::begin_segment() {
+    std::fill(std::begin(last_dc_), std::end(last_dc_), 0);
+    segment_left_ = interval_ ? interval_ : UINT32_MAX;
+    at_ = end_ = plain_.data();
+    at_marker_ = false;
+    buffer_ = 0;
+    count_ = 0;
+}
+
+// Moves what is left to the front and takes more of the file, without the zero that follows each 0xFF.
+void EntropyReader::more_bytes() {
+    uint8_t* to = plain_.data();
+    const size_t left = size_t(end_ - at_);
+    std::memmove(to, at_, left);
+    at_ = plain_.data();
+    to += left;
+    uint8_t* const full = plain_.data() + worst_mcu_ + kChunk;
+    while (!at_marker_ && to < full) {
+        const size_t size = std::min(size_t(stop_ - next_), size_t(full - to));
+        const void* found = size ? std::memchr(next_, 0xFF, size) : nullptr;
+        const size_t plain = found ? size_t(static_cast<const uint8_t*>(found) - next_) : size;
+        if (plain) std::memcpy(to, next_, plain);
+        to += plain;
+        next_ += plain;
+        if (!found) {
+            at_marker_ = next_ == stop_;  // cut off; noticed where a marker is expected
+            continue;
+        }
+        const uint8_t* behind = next_ + 1;
+        while (behind < stop_ && *behind == 0xFF) ++behind;
+        if (behind < stop_ && *behind == 0) {
+            *to++ = 0xFF;
+            next_ = behind + 1;
+        } else {
+            at_marker_ = true;
+        }
+    }
+    end_ = to;
+    std::memset(to, 0, worst_mcu_);  // read, but never used by what is regular
+}
+
+// Behind the last MCU of a segment: all its bytes must be used up, and the next marker be the right one.
+bool EntropyReader::end_segment() {
+    while (!at_marker_) {
+        if (end_ - at_ > 16) return false;
+        more_bytes();
+    }
+    if ((end_ - at_) * 8 + ptrdiff_t(count_) >= 8) return false;
+    if (mcus_left_ == 0) {  // libjpeg reads on from here
+        decoder_->src->bytes_in_buffer = size_t(stop_ - next_);
+        decoder_->src->next_input_byte = next_;
+        return true;
+    }
+    const uint8_t* marker = next_;
+    while (marker < stop_ && *marker == 0xFF) ++marker;
+    if (marker == next_ || marker >= stop_ || *marker != 0xD0 + segment_ % 8) return false;
+    ++segment_;
+    next_ = marker + 1;
+    begin_segment();
+    return true;
+}
+
+boolean EntropyReader::decode_mcu(j_decompress_ptr decoder, JBLOCKROW* blocks) {
+    EntropyReader& self = *static_cast<EntropyReader*>(decoder->client_data);
+    if (self.decode(blocks)) return TRUE;
+    JpegErrors& errors = JpegErrors::of(reinterpret_cast<j_common_ptr>(decoder));
+    std::strcpy(errors.text, "irregular entropy-coded data");
+    std::longjmp(errors.jump, 1);
+}
+
+// Where the values of a code do not fit an entry.
+bool EntropyReader::decode_dc_slowly(Bits& bits, const Table& table, int32_t& value) {
+    bits.refill();
+    unsigned length;
+    const unsigned size = table.find(bits.peek(16), length) & 15;
+    bits.drop(length);
+    value = size ? extended(bits.peek(int(size)), size) : 0;
+    bits.drop(size);
+    return length != 0;
+}
+
+// One AC code, whatever it is.
+bool EntropyReader::decode_slowly(Bits& bits, const Table& table, unsigned& k, JCOEF* block) {
+    bits.refill();  // 56 bits, of which 16 + 15 are taken at most
+    unsigned length;
+    const unsigned symbol = table.find(bits.peek(16), length), size = symbol & 15, run = symbol >> 4;
+    if (!length) return false;
+    bits.drop(length);
+    if (size) {
+        k += run;
+        if (block) block[kNatural.place[k]] = JCOEF(extended(bits.peek(int(size)), size));
+        bits.drop(size);
+        ++k;
+    } else {
+        k += run == 15 ? 16 : kEndOfBlock;
+    }
+    return true;
+}
+
+// The AC values of one block. `bits` stays in registers: only copies of it are handed to functions that are not inlined.
+template <bool kStore>
+inline __attribute__((always_inline)) bool EntropyReader::decode_ac(Bits& bits, const Table& table, JCOEF* block) {
+    unsigned k = 1, before = 1;
+    uint32_t found = 0;
+    do {
+        bits.refill();
+        for (int i = 0; i < 4; ++i) {  // 4 * 11 of 56 bits
+            before = k;
+            found = table.fast[bits.peek(Table::kBits)];
+            if (__builtin_expect(found & kSlow, 0)) {
+                Bits copy = bits;
+                unsigned place = k;
+                if (!decode_slowly(copy, table, place, kStore ? block : nullptr)) return false;
+                bits = copy;
+                k = place;
+                if (k >= 64) return k == 64 || k > kEndOfBlock;  // between: a run beyond the block
+                break;
+            }
+            bits.drop(bits_of(found));
+            k += advance_of(found);
+            if (kStore) {
+                block[kNatural.place[k - 1]] = JCOEF(second_of(found));
+                block[kNatural.place[before + run_of(found)]] = JCOEF(first_of(found));
+            }
+            if (k >= 64) break;
+        }
+    } while (k < 64);
+    if (__builtin_expect(k == 64 || (k > kEndOfBlock && k < 64 + kEndOfBlock), 1)) return true;
+    // The first of two values was the block's last; what was taken for the second is the next block's.
+    Bits copy = bits;
+    copy.go_back(bits_of(found));
+    if (!decode_slowly(copy, table, before, nullptr) || before != 64) return false;
+    bits = copy;
+    return true;
+}
+
+template <bool kStore>
+bool EntropyReader::decode_blocks(JBLOCKROW* blocks) {
+    Bits bits{buffer_, count_, at_};
+    for (int i = 0; i < n_blocks_; ++i) {
+        const Block& block = blocks_[i];
+        bits.refill();
+        const uint32_t found = block.dc->fast[bits.peek(Table::kBits)];
+        int32_t value = first_of(found);
+        if (__builtin_expect(found & kSlow, 0)) {
+            Bits copy = bits;
+            if (!decode_dc_slowly(copy, *block.dc, value)) return false;
+            bits = copy;
+        } else {
+            bits.drop(bits_of(found));
+        }
+        last_dc_[block.component] += value;
+        if (kStore && block.store_dc) blocks[i][0][0] = JCOEF(last_dc_[block.component]);
+        if (kStore && block.store_ac) {
+            if (!decode_ac<true>(bits, *block.ac, blocks[i][0])) return false;
+        } else if (!decode_ac<false>(bits, *block.ac, nullptr)) {
+            return false;
+        }
+    }
+    buffer_ = bits.buffer;
+    count_ = bits.count;
+    at_ = bits.at;
+    return (at_ - end_) * 8 <= ptrdiff_t(count_);  // else more was read than there is
+}
+
+bool EntropyReader::decode(JBLOCKROW* blocks) {
+    if (!at_marker_ && size_t(end_ - at_) < worst_mcu_) more_bytes();
+    const bool store = blocks && column_ >= first_column_ && column_ <= last_column_;
+    if (!(store ? decode_blocks<true>(blocks) : decode_blocks<false>(nullptr))) return false;
+    if (++column_ == columns_) column_ = 0;
+    --mcus_left_;
+    if (--segment_left_ == 0 || mcus_left_ == 0) return end_segment();
+    return true;
+}
+
+namespace {
+
+// A picture of noise, 40 x 24 in 4:2:0, a restart marker every 2 MCUs.
+size_t make_test_jpeg(jpeg_compress_struct& encoder, unsigned char** bytes) {
+    unsigned long size = 0;
+    jpeg_create_compress(&encoder);
+    jpeg_mem_dest(&encoder, bytes, &size);
+    encoder.image_width = 40;
+    encoder.image_height = 24;
+    encoder.input_components = 3;
+    encoder.in_color_space = JCS_RGB;
+    jpeg_set_defaults(&encoder);
+    encoder.restart_interval = 2;
+    jpeg_start_compress(&encoder, TRUE);
+    uint32_t random = 1;
+    JSAMPLE row[40 * 3];
+    JSAMPROW rows[1] = {row};
+    while (encoder.next_scanline < encoder.image_height) {
+        for (JSAMPLE& sample : row) sample = JSAMPLE((random = random * 1664525u + 1013904223u) >> 24);
+        jpeg_write_scanlines(&encoder, rows, 1);
+    }
+    jpeg_finish_compress(&encoder);
+    return size;
+}
+
+void decode_test_jpeg(jpeg_decompress_struct& decoder, const unsigned char* bytes, size_t size, EntropyReader* reader, JSAMPLE* pixels) {
+    jpeg_create_decompress(&decoder);
+    jpeg_mem_src(&decoder, bytes, static_cast<unsigned long>(size));
+    jpeg_read_header(&decoder, TRUE);
+    jpeg_start_decompress(&decoder);
+    if (reader) reader->take_over(decoder, 0, decoder.MCUs_per_row);
+    while (decoder.output_scanline < decoder.output_height) {
+        JSAMPROW rows[1] = {pixels + size_t(decoder.output_scanline) * 40 * 3};
+        jpeg_read_scanlines(&decoder, rows, 1);
+    }
+    jpeg_finish_decompress(&decoder);
+}
+
+bool try_hook() {
+    JpegErrors errors;
+    EntropyReader reader;
+    jpeg_compress_struct encoder{};
+    jpeg_decompress_struct plain{}, hooked{};
+    encoder.err = plain.err = hooked.err = &errors;
+    static unsigned char* volatile bytes_seen;  // static: must survive the jump
+    unsigned char* bytes = nullptr;
+    JSAMPLE expected[24 * 40 * 3] = {}, found[24 * 40 * 3] = {};
+    volatile bool equal = false;
+    bytes_seen = nullptr;
+    if (!setjmp(errors.jump)) {
+        const size_t size = make_test_jpeg(encoder, &bytes);
+        bytes_seen = bytes;
+        decode_test_jpeg(plain, bytes, size, nullptr, expected);
+        decode_test_jpeg(hooked, bytes, size, &reader, found);
+        equal = reader.finished() && !std::memcmp(expected, found, sizeof expected);
+    }
+    std::free(bytes_seen);
+    jpeg_destroy_compress(&encoder);
+    jpeg_destroy_decompress(&plain);
+    jpeg_destroy_decompress(&hooked);
+    return equal;
+}
+
+}  // namespace
+
+bool entropy_hook_works() {
+    static const bool works = try_hook();
+    return works;
+}
+
+bool use_entropy_hook() { return hook_state().load(std::memory_order_relaxed) && entropy_hook_works(); }
+
+bool set_entropy_hook(bool wanted) {
+    hook_state().store(wanted, std::memory_order_relaxed);
+    return use_entropy_hook();
+}
+
+}  // namespace fastload

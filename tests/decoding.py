@@ -1,0 +1,91 @@
+"""Decodes things for tests, through a backend, with as few words as possible."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fastload.decode.backend import Codec, DecodeBatch, DecodeResult, PixelFormat, new_requests
+from fastload.native import core
+
+Pixels = NDArray[np.uint8]
+
+
+@functools.cache
+def native() -> Any:
+    """A native backend for the whole test run; skips the test without the core."""
+    if core() is None:
+        pytest.skip("not run: no native core")
+    from fastload.decode.native import NativeBackend
+
+    return NativeBackend(threads=2)
+
+
+@functools.cache
+def reference() -> Any:
+    """A reference backend for the whole test run."""
+    from fastload.decode.reference import ReferenceBackend
+
+    return ReferenceBackend(threads=2)
+
+
+def run(backend: Any, sources: Sequence[bytes], to: tuple[int, int], /, *, pixels: PixelFormat | None = None,
+        canvas: tuple[int, int] | None = None, channels: int = 3, dtype: Any = np.uint8, output: Any = None,
+        **request: Any) -> DecodeResult:
+    """Decodes each source to ``to`` (width, height); keywords are columns of the requests. The output is in the result."""
+    requests = new_requests(len(sources))
+    requests["out_w"], requests["out_h"] = to
+    for name, value in request.items():
+        requests[name] = value
+    pixels = pixels or PixelFormat()
+    if output is None:
+        width, height = canvas or to
+        shape = (len(sources), channels, height, width) if pixels.layout == "nchw" else (len(sources), height, width, channels)
+        output = np.full(shape, 77, dtype)
+    result: DecodeResult = backend.collect(backend.submit(DecodeBatch(sources, requests, output, pixels)))
+    return result
+
+
+def pixels_of(backend: Any, source: bytes, to: tuple[int, int], /, **options: Any) -> Any:
+    """One sample's slot; the sample must be all right."""
+    result = run(backend, [source], to, **options)
+    result.raise_first()
+    return result.output[0]
+
+
+def raw_pixels(backend: Any, image: NDArray[Any], to: tuple[int, int], /, **options: Any) -> Any:
+    """The same for raw pixels (H, W, C)."""
+    height, width, channels = image.shape
+    options = {"channels": channels * image.itemsize, "pixels": PixelFormat(colour="stored"), **options}
+    return pixels_of(backend, image.tobytes(), to, codec=Codec.RAW, raw_w=width, raw_h=height, raw_channels=channels,
+                     raw_bits=8 * image.itemsize, **options)
+
+
+@contextmanager
+def portable() -> Iterator[None]:
+    """Without vector code."""
+    module = core()
+    assert module is not None
+    module.set_avx2(False)
+    try:
+        yield
+    finally:
+        module.set_avx2(True)
+
+
+@contextmanager
+def libjpeg_alone() -> Iterator[None]:
+    """Without our own Huffman decoder."""
+    module = core()
+    assert module is not None
+    assert not module.set_entropy_hook(False)
+    try:
+        yield
+    finally:
+        assert module.set_entropy_hook(True), "our Huffman decoder does not fit this libjpeg"

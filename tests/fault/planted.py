@@ -1,0 +1,100 @@
+"""Bugs to plant in our own code: a harness that never sees a failure is not trusted until one of these fails it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from fastload.store import dataset, files, manifest, record, shard, strict_json
+
+
+def plant(bug: str) -> None:
+    """Breaks this process's fastload in one way; '' leaves it whole."""
+    if bug:
+        _BUGS[bug]()
+
+
+def _no_record_checksum() -> None:
+    def check(value: memoryview, expect_id: int) -> int:
+        magic, _, version, _, n_parts, length, sample_id = record.HEADER.unpack_from(value)
+        if (magic, version, sample_id, length) != (record.MAGIC, 1, expect_id, len(value)):
+            raise record.RecordError("header", "?", "?")
+        return int(n_parts)
+
+    record._check_header = check
+
+
+def _no_manifest_checksum() -> None:
+    manifest._check_seal = lambda data: None
+
+
+def _no_column_checksum() -> None:
+    class Anything(str):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __ne__(self, other: object) -> bool:
+            return False
+
+        __hash__ = str.__hash__
+
+    files.crc32c_of = lambda descriptor: Anything()
+
+
+def _no_size_check() -> None:
+    def opened(path: Any, shard: Any) -> int:
+        return files.open_regular(path)[0]
+
+    shard.open_checked = opened
+    dataset._check_sizes = lambda folder, found: None
+
+
+def _no_stamp() -> None:
+    setattr(shard, "stamp_page", lambda first, records, stamp: _AlwaysEqual())      # noqa: B010
+
+
+class _AlwaysEqual:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None             # type: ignore[assignment]
+
+
+def _no_digest() -> None:
+    def check(descriptor: Any, path: Any, shard: Any) -> None:
+        pass
+
+    shard._check_digest = check
+
+
+def _wrong_record_named() -> None:
+    real: Any = shard.ShardReader.damaged
+    setattr(shard.ShardReader, "damaged", lambda self, sample_id, why: real(self, sample_id + 1, why))      # noqa: B010
+
+
+def _any_name() -> None:
+    manifest.SHARD_NAME = re.compile(".*", re.DOTALL)
+
+
+def _any_depth() -> None:
+    def nesting(data: bytes, *, enough: int = 0) -> int:
+        return 0
+
+    strict_json.nesting = nesting
+
+
+def _last_key_wins() -> None:
+    strict_json._object = dict          # type: ignore[assignment]
+
+
+def _links_followed() -> None:
+    import os
+    os.O_NOFOLLOW = 0           # type: ignore[misc]
+
+
+_BUGS = {"no record checksum": _no_record_checksum, "no manifest checksum": _no_manifest_checksum,
+         "no column checksum": _no_column_checksum, "no size check": _no_size_check, "no stamp": _no_stamp,
+         "no digest": _no_digest, "wrong record named": _wrong_record_named, "any name": _any_name,
+         "any depth": _any_depth, "last key wins": _last_key_wins, "links followed": _links_followed}

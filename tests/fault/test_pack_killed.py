@@ -1,0 +1,303 @@
+"""T1: `kill -9` while packing, at random moments and at every step, then the same command again.
+
+The expected state is kept here, outside the victim. Five planted bugs must be caught by the same checks: a harness that never
+sees a failure proves nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastload.errors import BadImage, StoreError
+from fastload.packing.run import Packer
+from fastload.packing.state import Done, PackState
+from fastload.store import files
+from fastload.store.dataset import open_dataset
+from fastload.store.fields import Field
+from tests.forking import Outcome, Zygote
+from tests.packing import CONVERTED_JPEG, IMAGE, LABEL, SMALL_SHARDS, Listed, Streamed, file_of, image_sample, pack, pixels, samples, tree
+
+LONG = os.environ.get("FASTLOAD_LONG") == "1"
+KILLS = 50 if LONG else 10          # for each of the four option sets
+SEED = int(os.environ.get("FASTLOAD_SEED", "1"))
+FIELDS = (IMAGE, LABEL, Field("blob", "bytes"))
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "class folders, one thread": {"jobs": 1},
+    "bad samples, source order": {"jobs": 2, "order": "source", "on_error": "skip"},
+    "stream, shuffled": {"jobs": 2, "on_error": "skip", "seed": 7},
+    "encoded again": {"jobs": 3, "encode": "jpeg", "max_side": 24, "on_error": "skip"},
+}
+
+
+@functools.cache
+def victims_samples() -> list[Any]:
+    """33, of which 3 are bad and 3 are converted: three shards."""
+    given: list[Any] = samples(33, size=32, extra_bytes=90_000)
+    for i in range(5, 33, 11):
+        given[i] = BadImage("broken", source=f"bad {i}")
+        given[i + 3] = image_sample(CONVERTED_JPEG, f"cmyk {i}", label=0, blob=bytes(90_000))
+    return given
+
+
+def victims_source(case: str, root: str) -> Any:
+    if case == "class folders, one thread":
+        return Path(root)
+    return Streamed(victims_samples(), FIELDS) if case.startswith("stream") else Listed(victims_samples(), FIELDS)
+
+
+def pack_in_child(case: str, root: str, dest: str, bug: str = "") -> None:
+    """What is killed."""
+    if bug:
+        BUGS[bug]()
+    result = pack(victims_source(case, root), Path(dest), **OPTIONS[case], **SMALL_SHARDS)
+    print(json.dumps({"samples": result.n_samples, "resumed_at": result.resumed_at}))
+
+
+def pack_and_die(case: str, root: str, dest: str, step: int, bug: str = "") -> None:
+    """Kills itself before its ``step``-th change of the file system; step 0 prints what it would have done instead."""
+    steps: list[str] = []
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            counts = isinstance(arguments[0], str) and arguments[0].startswith(dest) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        else:
+            counts = event in ("os.rename", "os.remove", "os.rmdir", "os.mkdir")
+        if counts:
+            steps.append(f"{event} {os.path.basename(os.fspath(arguments[1 if event == 'os.rename' else 0]))}")
+            if len(steps) == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(watch)
+    pack_in_child(case, root, dest, bug)
+    if not step:
+        print(json.dumps(steps))
+
+
+def bug_publishes_by_copying() -> None:
+    """Not by renaming."""
+    def publish(temporary: Path, path: Path) -> None:
+        data = temporary.read_bytes()
+        for start in range(0, len(data), 1 + len(data) // 3):
+            with path.open("ab" if start else "wb") as file:
+                file.write(data[start:start + 1 + len(data) // 3])
+        temporary.unlink()
+
+    files.publish = publish
+
+
+def bug_forgets_events() -> None:
+    """A resumed pack does not know what the finished shards had skipped and converted."""
+    real = PackState.done
+
+    def forgetful(self: PackState, number: int) -> Done:
+        done = real(self, number)
+        return replace(done, events=[]) if self.resumed else done      # type: ignore[attr-defined]
+
+    def finished(self: PackState) -> Iterator[Done]:
+        self.resumed = (self.folder / "done-00000.json").exists()      # type: ignore[attr-defined]
+        return real_finished(self)
+
+    real_finished = PackState.finished
+    PackState.resumed = False                                          # type: ignore[attr-defined]
+    PackState.done, PackState.finished = forgetful, finished           # type: ignore[method-assign]
+
+
+def bug_leaves_temporary_files() -> None:
+    Packer._remove_leftovers = lambda self: None                       # type: ignore[method-assign]
+
+
+def bug_goes_on_one_too_far() -> None:
+    real = PackState.done
+    PackState.done = lambda self, number: _shifted(real(self, number))         # type: ignore[method-assign]
+
+
+def _shifted(done: Done) -> Done:
+    return replace(done, next_position=done.next_position + 1)
+
+
+def bug_notes_a_shard_before_it_is_there() -> None:
+    real_publish, real_record = files.publish, PackState.record
+    late: list[tuple[Path, Path]] = []
+
+    def publish(temporary: Path, path: Path) -> None:
+        if path.name.startswith("shard-"):
+            late.append((temporary, path))
+        else:
+            real_publish(temporary, path)
+
+    def record(self: PackState, number: int, done: Done, rows: Any) -> None:
+        real_record(self, number, done, rows)
+        real_publish(*late.pop())
+
+    files.publish, PackState.record = publish, record                  # type: ignore[method-assign]
+
+
+BUGS: dict[str, Callable[[], None]] = {
+    "publishes by copying": bug_publishes_by_copying, "forgets events": bug_forgets_events,
+    "leaves temporary files": bug_leaves_temporary_files, "goes on one too far": bug_goes_on_one_too_far,
+    "notes a shard before it is there": bug_notes_a_shard_before_it_is_there}
+
+
+@pytest.fixture(scope="module")
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    with Zygote(tmp_path_factory.mktemp("logs"), ("tests.fault.test_pack_killed",)) as process:
+        process.warm(victims_samples)
+        yield process
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Class folders of 3 MB: three shards."""
+    folder = tmp_path_factory.mktemp("images")
+    for number, name in enumerate(LABEL.classes):
+        (folder / name).mkdir()
+        for i in range(12):
+            (folder / name / f"{i}.jpg").write_bytes(file_of(pixels(280, 260, seed=50 * number + i, grain=1), quality=93))
+    return str(folder)
+
+
+class Killing:
+    """One option set: what an uninterrupted pack gives, how long it takes, and what went wrong."""
+
+    def __init__(self, zygote: Zygote, case: str, root: str, folder: Path, bug: str = "") -> None:
+        self.zygote, self.case, self.root, self.folder, self.bug = zygote, case, root, folder, bug
+        started = time.monotonic()
+        outcome = zygote.run(pack_in_child, case, root, str(folder / "whole"))
+        self.seconds = time.monotonic() - started
+        assert outcome.code == 0, outcome.output
+        self.expected = tree(folder / "whole")
+        if bug:             # a planted bug must be one that only a kill shows
+            assert zygote.run(pack_in_child, case, root, str(folder / "buggy"), bug).code == 0
+            assert tree(folder / "buggy") == self.expected
+        assert sum(name.startswith("shard-") for name in self.expected) == 3
+        self.kills = 0
+        self.wrong: list[str] = []
+
+    def look(self, dest: Path) -> None:
+        """After a kill: what has its final name is final, and nothing can be read before the manifest is there."""
+        found = tree(dest) if dest.exists() else {}
+        published = {name: digest for name, digest in found.items() if not name.startswith(".pack") and not files.is_partly(name)}
+        self.wrong += [f"{name} is there but not whole" for name, digest in published.items() if self.expected.get(name) != digest]
+        for name in found:
+            if name.startswith(".pack/done-") and not files.is_partly(name) and f"shard-{name[11:16]}.lmdb" not in found:
+                self.wrong.append(f"{name} speaks of a shard that is not there")
+        if "manifest.json" in found and published != self.expected:
+            self.wrong.append("a manifest without the rest")
+        if "manifest.json" not in found:
+            try:
+                open_dataset(dest)
+                self.wrong.append("opened without a manifest")
+            except StoreError:
+                pass
+
+    def finish(self, dest: Path, outcome: Outcome) -> None:
+        """After the run that came to its end."""
+        if outcome.code != 0:
+            self.wrong.append(f"exit code {outcome.code}: {outcome.output}")
+        found = tree(dest)
+        self.wrong += [f"{name}: left behind or wrong" for name in found if found[name] != self.expected.get(name)]
+        self.wrong += [f"{name}: missing" for name in self.expected if name not in found]
+
+    def at_random(self, dest: Path, rng: random.Random, at_most: int) -> None:
+        """Kills and starts again until it is done."""
+        kills = 0
+        while True:
+            child = self.zygote.start(pack_in_child, self.case, self.root, str(dest), self.bug)
+            if kills < at_most:
+                time.sleep(rng.uniform(0, 1.05 * self.seconds))
+                child.kill(signal.SIGKILL)
+            outcome = child.wait()
+            if outcome.code != -signal.SIGKILL:
+                return self.finish(dest, outcome)
+            kills += 1
+            self.kills += 1
+            self.look(dest)
+            if "manifest.json" in tree(dest) and not (dest / ".pack").exists():     # killed when all was done
+                return self.finish(dest, Outcome(0, ""))
+
+    def at_step(self, dest: Path, step: int) -> None:
+        """Kills before one step, and lets the same command end."""
+        outcome = self.zygote.run(pack_and_die, self.case, self.root, str(dest), step, self.bug)
+        assert outcome.code == -signal.SIGKILL, (step, outcome)
+        self.kills += 1
+        self.look(dest)
+        self.finish(dest, self.zygote.run(pack_in_child, self.case, self.root, str(dest), self.bug))
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_killed_at_random_moments(tmp_path: Path, zygote: Zygote, root: str, case: str) -> None:
+    killing = Killing(zygote, case, root, tmp_path)
+    rng = random.Random(f"{SEED} {case}")
+    trials = 0
+    while killing.kills < KILLS and not killing.wrong:
+        trials += 1
+        killing.at_random(tmp_path / "packed", rng, KILLS - killing.kills)
+        shutil.rmtree(tmp_path / "packed")
+    print(f"seed {SEED}: {killing.kills} kills in {trials} packs of {killing.seconds:.2f} s")
+    assert not killing.wrong
+
+
+def steps_of(zygote: Zygote, case: str, root: str, dest: Path) -> list[str]:
+    outcome = zygote.run(pack_and_die, case, root, str(dest), 0)
+    assert outcome.code == 0, outcome.output
+    return list(json.loads(outcome.output.splitlines()[-1]))
+
+
+BOUNDARIES = ("os.rename plan.json", "os.rename listing.offsets", "os.rename shard-00001.lmdb", "os.rename done-00001.json",
+              "os.rename label.npy", "os.rename pack-log.jsonl", "os.rename manifest.json", "os.remove plan.json")
+
+
+@pytest.mark.parametrize("case", ["bad samples, source order", "stream, shuffled"])
+def test_killed_before_every_step(tmp_path: Path, zygote: Zygote, root: str, case: str) -> None:
+    """Every file that is created, renamed or removed is a step: all under FASTLOAD_LONG=1, else both sides of each boundary."""
+    killing = Killing(zygote, case, root, tmp_path)
+    steps = steps_of(zygote, case, root, tmp_path / "watched")
+    places = [steps.index(name) + 1 for name in BOUNDARIES]
+    assert places == sorted(places)
+    assert steps[-1] == "os.rmdir .pack"
+    chosen = {place + more for place in places for more in (0, 1)} | set(range(1, len(steps), 1 if LONG else 9))
+    for step in sorted(chosen):
+        killing.at_step(tmp_path / "packed", step)
+        assert not killing.wrong, (step, steps[step - 1])
+        shutil.rmtree(tmp_path / "packed")
+    print(f"{killing.kills} of {len(steps)} steps")
+    assert killing.kills == len(chosen) >= 16
+
+
+@pytest.mark.parametrize("bug", ["forgets events", "leaves temporary files", "goes on one too far"])
+def test_planted_bugs_are_caught_at_random(tmp_path: Path, zygote: Zygote, root: str, bug: str) -> None:
+    killing = Killing(zygote, "bad samples, source order", root, tmp_path, bug)
+    rng = random.Random(SEED)
+    while killing.kills < 60 and not killing.wrong:
+        killing.at_random(tmp_path / "packed", rng, 4)
+        shutil.rmtree(tmp_path / "packed")
+    assert killing.wrong, f"{killing.kills} kills did not show it"
+    print(f"caught after {killing.kills} kills: {killing.wrong[0]:.3000}")
+
+
+@pytest.mark.parametrize(("bug", "near"), [
+    ("notes a shard before it is there", "os.rename done-00000.json"), ("leaves temporary files", "os.rename _blocks.npy"),
+    ("publishes by copying", "os.rename shard-00000.lmdb")])
+def test_planted_bugs_are_caught_step_by_step(tmp_path: Path, zygote: Zygote, root: str, bug: str, near: str) -> None:
+    case = "bad samples, source order"
+    killing = Killing(zygote, case, root, tmp_path, bug)
+    steps = steps_of(zygote, case, root, tmp_path / "watched")
+    first = steps.index(near)
+    for step in range(first, first + 6):
+        killing.at_step(tmp_path / "packed", step)
+        shutil.rmtree(tmp_path / "packed")
+    assert killing.wrong

@@ -1,0 +1,141 @@
+"""T10: readers beside a process that publishes see whole datasets only, never a half one and never an error.
+
+The publisher adds a shard and puts a longer manifest in place, again and again, in one folder. What a sample holds
+follows from its number, so a reader knows what it has to find.
+``python -m tests.fault.test_reader_beside_packer FOLDER GENERATIONS BUG`` is the publisher.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fastload.errors import StoreError
+from fastload.store import files, manifest
+from fastload.store.columns import ColumnWriter
+from fastload.store.dataset import open_dataset
+from fastload.store.fields import Field
+from fastload.store.manifest import Manifest, Shard
+from fastload.store.record import Part, encode_record
+from fastload.store.writer import ShardWriter
+from tests.fault.trials import LONG, ROOT
+
+FIELDS = (Field("data", "bytes"),)
+PER_SHARD = 6
+
+
+def payload(sample_id: int) -> bytes:
+    """What a sample holds: follows from its number, so that it is the same in every generation."""
+    return hashlib.sha256(str(sample_id).encode()).digest() * (50 + sample_id % 200)
+
+
+def publish(folder: Path, generations: int, bug: str) -> None:
+    """Publishes datasets of 1, 2, ... shards in the same folder."""
+    folder.mkdir(exist_ok=True)
+    shards: list[Shard] = []
+    for generation in range(generations):
+        first = PER_SHARD * len(shards)
+        shard = _write_shard(folder, len(shards), first, bug)
+        shards.append(shard)
+        n_samples = first + PER_SHARD
+        found = Manifest(n_samples=n_samples, fields=FIELDS, shards=tuple(shards), columns=_columns(folder, n_samples),
+                         content=hashlib.sha256(str(n_samples).encode()).hexdigest(), seed=generation)
+        data = manifest.dump(found)
+        if bug == "manifest in place":
+            (folder / manifest.NAME).write_bytes(data[:200])
+            (folder / manifest.NAME).write_bytes(data)
+        else:
+            files.write_atomically(folder / manifest.NAME, data)
+
+
+def _write_shard(folder: Path, number: int, first: int, bug: str) -> Shard:
+    with ShardWriter(folder, number, first=first) as writer:
+        for sample_id in range(first, first + PER_SHARD):
+            writer.add(sample_id, encode_record(sample_id, [Part(0, payload(sample_id))]))
+        shard = writer.publish()
+    if bug == "shard behind the manifest" and number:
+        old = manifest.parse((folder / manifest.NAME).read_bytes())
+        data = (folder / shard.name).read_bytes()
+        (folder / shard.name).unlink()
+        longer = replace(old, n_samples=first + PER_SHARD, shards=(*old.shards, shard),
+                         columns=_columns(folder, first + PER_SHARD))
+        files.write_atomically(folder / manifest.NAME, manifest.dump(longer))
+        (folder / shard.name).write_bytes(data)
+    return shard
+
+
+def _columns(folder: Path, n_samples: int) -> tuple[manifest.Column, ...]:
+    rows = {"_blocks": np.array([(first, PER_SHARD) for first in range(0, n_samples, PER_SHARD)]),
+            "_source_index": np.arange(n_samples)}
+    written = []
+    for name, values in rows.items():
+        with ColumnWriter(folder, name, "<i8", width=values.ndim) as writer:
+            writer.append(values)
+            written.append(writer.finish())
+    return tuple(written)
+
+
+def look(folder: Path, seen: Counter[str], last: int) -> int:
+    """Opens the dataset and reads all of it; counts what came of it. Returns how many samples it had."""
+    try:
+        ds = open_dataset(folder, verify="full")
+        right = all(ds[i]["data"] == payload(i) for i in range(len(ds)))
+    except StoreError as error:
+        early = any(said in str(error) for said in ("has not finished", "no such folder", "not a fastload dataset"))
+        seen["not yet" if early and not last else f"error: {error}"] += 1
+        return last
+    seen["whole" if right and len(ds) >= last and len(ds) % PER_SHARD == 0 else f"wrong: {len(ds)} after {last}"] += 1
+    return len(ds)
+
+
+def watch(folder: Path, generations: int, bug: str) -> tuple[Counter[str], int]:
+    """Runs a publisher and looks at its folder all the time; what was seen, and the samples at the end."""
+    seen: Counter[str] = Counter()
+    last = 0
+    with subprocess.Popen([sys.executable, "-m", "tests.fault.test_reader_beside_packer", str(folder), str(generations),
+                           bug],
+                          cwd=ROOT, stderr=subprocess.PIPE) as publisher:
+        while publisher.poll() is None:
+            last = look(folder, seen, last)
+        assert publisher.stderr is not None
+        assert publisher.returncode == 0, publisher.stderr.read()
+    return seen, look(folder, seen, last)
+
+
+def test_a_reader_sees_whole_datasets_only(tmp_path: Path) -> None:
+    generations = 1000 if LONG else 40
+    seen, last = watch(tmp_path / "ds", generations, "")
+    print(dict(seen))
+    assert seen.keys() <= {"whole", "not yet"}, seen
+    assert seen["whole"] > 5
+    assert last == generations * PER_SHARD
+
+
+@pytest.mark.parametrize("bug", ["manifest in place", "shard behind the manifest"])
+def test_planted_bugs_are_seen(tmp_path: Path, bug: str) -> None:
+    for attempt in range(20):               # a race: it needs not show up at once
+        seen, _ = watch(tmp_path / str(attempt), 30, bug)
+        if seen.keys() - {"whole", "not yet"}:
+            return
+    pytest.fail(f"no reader noticed although {bug!r} was planted: {seen}")
+
+
+def test_an_open_dataset_outlives_its_replacement(tmp_path: Path) -> None:
+    """All files exchanged by another pack: who has the old ones open goes on with them, who opens gets the new."""
+    publish(tmp_path, 2, "")
+    old = open_dataset(tmp_path)
+    before = [old[i] for i in range(len(old))]
+    publish(tmp_path, 5, "")
+    assert [old[i] for i in range(len(old))] == before
+    assert len(open_dataset(tmp_path)) == 5 * PER_SHARD
+
+
+if __name__ == "__main__":
+    publish(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

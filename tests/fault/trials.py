@@ -1,0 +1,214 @@
+"""Damages a dataset in many ways and has a fresh child read all of it each time; what came of it is counted.
+
+A trial ends as one of: ``same`` (every value right), ``typed`` (what was not right was refused by one of our errors,
+naming the right place), ``wrong`` (a wrong value was handed out, or an error that is not ours), ``misnamed`` (the error
+names another shard or record), ``signal``. Children are forked from a process of its own that has no other threads and
+never opens a damaged file: run as ``python -m tests.fault.trials``, with a job in JSON on stdin.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import CorruptManifest, CorruptShard, StoreError
+from fastload.store import environment, manifest
+from fastload.store.dataset import Dataset, open_dataset
+from tests.fault.planted import plant
+from tests.small_dataset import same, write_dataset
+from tests.unit.test_dataset import ALL, full_sample
+
+OUTCOMES = {0: "same", 10: "typed", 20: "wrong", 30: "misnamed"}
+ROOT = Path(__file__).parents[2]
+LONG = os.environ.get("FASTLOAD_LONG") == "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One changed file of the dataset; ``record`` is the sample whose bytes were hit, -1 where that cannot be said."""
+
+    name: str
+    data: bytes
+    what: str           # "kind: details"
+    record: int = -1
+
+
+def make_dataset(folder: Path, *, seed: int = 0, n_samples: int = 15, per_shard: int = 5) -> None:
+    """Three shards with samples of every kind, small (inside LMDB's leaf pages) and large (on pages of their own)."""
+    samples = []
+    for i in range(n_samples):
+        sample = full_sample(i % 7)
+        sample["note"] = f"sample {i} of {seed}"
+        sample["array"] = np.random.default_rng([seed, i]).integers(0, 1 << 40, 10 if i % 2 else 900)
+        samples.append(sample)
+    write_dataset(folder, samples, fields=ALL, per_shard=per_shard)
+
+
+def everything(ds: Dataset) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Every value a dataset hands out, as a name and how to get it."""
+    yield "fields", lambda: [repr(ds.fields), repr(ds.classes), repr(ds.splits), len(ds)]
+    yield "blocks", lambda: ds.blocks
+    for column in ds.manifest.columns:
+        yield f"column {column.name}", lambda name=column.name: ds.column(name)       # type: ignore[misc]
+    for i in range(len(ds)):
+        yield f"sample {i}", lambda i=i: ds[i]                                        # type: ignore[misc]
+        yield f"record {i}", lambda i=i: [bytes(part.data) for part in ds.record(i).parts]      # type: ignore[misc]
+
+
+def expected_of(folder: Path) -> dict[str, Any]:
+    """Every value of the undamaged dataset, as copies: this process must not keep its files open."""
+    found = {name: get() for name, get in everything(open_dataset(folder, verify="full"))}
+    return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in found.items()}
+
+
+def observe(folder: Path, verify: str, expected: dict[str, Any], damage: Damage) -> int:
+    """Reads all of a damaged dataset; the trial's exit code. Runs in the child."""
+    errors: list[tuple[str, StoreError]] = []
+    try:
+        ds = open_dataset(folder, verify=verify)
+    except StoreError as failure:
+        errors.append(("open", failure))
+    else:
+        right = set()
+        for name, get in everything(ds):
+            try:
+                value = get()
+            except StoreError as failure:
+                errors.append((name, failure))
+                continue
+            if name not in expected or not same(value, expected[name]):
+                print(f"WRONG {damage.what}: {name}", file=sys.stderr)
+                return 20
+            right.add(name)
+        if len(right) + len(errors) < len(expected):
+            print(f"WRONG {damage.what}: {expected.keys() - right} never handed out, no error", file=sys.stderr)
+            return 20
+    for name, error in errors:
+        if not _names_the_place(name, error, damage):
+            print(f"MISNAMED {damage.what}: reading {name}: {type(error).__name__}: {error}", file=sys.stderr)
+            return 30
+    return 10 if errors else 0
+
+
+def _names_the_place(name: str, error: StoreError, damage: Damage) -> bool:
+    """Whether the error blames the damaged file and, where a record was hit, that record."""
+    if damage.name == manifest.NAME:
+        return isinstance(error, CorruptManifest)
+    if not isinstance(error, CorruptShard) or error.shard != damage.name or damage.name not in str(error):
+        return False
+    if error.record is None:
+        return damage.record < 0 or name == "open" or "SHA-256" in str(error)
+    asked = int(name.split()[1])
+    return (f"sample {asked}:" in str(error) and f"record {error.record})" in str(error) and error.record == asked % 5
+            and damage.record in (-1, asked))
+
+
+def in_children(trial: Callable[[Damage], int], folder: Path, damages: list[Damage]) -> list[str]:
+    """How each trial ended. One child does them in turn; where it is killed, the next one goes on behind that trial."""
+    outcomes: list[str] = []
+    while len(outcomes) < len(damages):
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            for damage in damages[len(outcomes):]:
+                signal.alarm(60)        # a child that hangs is a finding too
+                with damaged(folder, damage):
+                    code = _code_of(trial, damage)
+                os.write(writing, bytes([code]))
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
+            outcomes += [OUTCOMES[code] for code in pipe.read()]
+        if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) < 0:
+            path = folder / damages[len(outcomes)].name
+            path.with_name(path.name + ".good").rename(path)
+            outcomes.append("signal")
+    return outcomes
+
+
+def _code_of(trial: Callable[[Damage], int], damage: Damage) -> int:
+    try:
+        return trial(damage)
+    except Exception:               # noqa: BLE001 (an error that is not ours is a finding, not the harness's end)
+        traceback.print_exc()
+        return 20
+
+
+@contextlib.contextmanager
+def damaged(folder: Path, damage: Damage) -> Iterator[None]:
+    """Puts a damaged file in place, as a new file, and the good one back afterwards."""
+    path = folder / damage.name
+    aside = path.with_name(path.name + ".good")
+    path.rename(aside)
+    path.write_bytes(damage.data)
+    try:
+        yield
+    finally:
+        aside.rename(path)
+
+
+def watch_maps() -> set[str]:
+    """The names of the shards that are mapped from now on."""
+    mapped: set[str] = set()
+    real = environment.Environment.__init__
+
+    def watched(self: environment.Environment, descriptor: int, size: int) -> None:
+        mapped.add(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        real(self, descriptor, size)
+
+    environment.Environment.__init__ = watched      # type: ignore[method-assign]
+    return mapped
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """Runs a job in a process of its own; returns what it printed."""
+    done = subprocess.run([sys.executable, "-m", "tests.fault.trials"], input=json.dumps(job), capture_output=True,
+                          text=True, cwd=ROOT, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the harness failed: {done.stderr[-3000:]}")
+    result: dict[str, Any] = json.loads(done.stdout)
+    result["log"] = done.stderr[-3000:]
+    return result
+
+
+def main() -> None:
+    """Runs the job on stdin: {"kind", "folder", "verify", "seed", "plant", ...}."""
+    from tests.fault import test_bit_flips, test_damaged_files
+
+    job = json.loads(sys.stdin.read())
+    folder = Path(job["folder"])
+    expected = expected_of(folder)
+    makers = {"flips": test_bit_flips.flips, "files": test_damaged_files.damages}
+    damages = list(makers[job["kind"]](folder, job))
+    plant(job.get("plant", ""))
+    mapped = watch_maps()
+
+    def trial(damage: Damage) -> int:
+        mapped.clear()
+        code = observe(folder, job["verify"], expected, damage)
+        if job.get("unmapped") and damage.name in mapped:
+            print(f"MAPPED {damage.what}", file=sys.stderr)
+            return 20
+        return code
+
+    outcomes = in_children(trial, folder, damages)
+    where: dict[str, Counter[str]] = {}
+    for damage, outcome in zip(damages, outcomes, strict=True):
+        where.setdefault(damage.what.split(":")[0], Counter())[outcome] += 1
+    json.dump({"outcomes": Counter(outcomes), "where": where}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""What every source must keep, and small data to try it with."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from fastload.errors import BadImage
+from fastload.packing.sources.base import AnySource, Encoded, Sample, Source, is_stream
+from fastload.store.fields import Field
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A sample whose values tests may look into as they know them."""
+
+    values: dict[str, Any]
+    source: str
+
+
+def image_bytes(seed: int = 0, *, form: str = "JPEG", mode: str = "RGB", size: tuple[int, int] = (16, 16)) -> bytes:
+    """A small image, another for each seed."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(stream, form)
+    return stream.getvalue()
+
+
+def put_image(path: Path, seed: int = 0, *, mode: str = "RGB") -> bytes:
+    """Writes an image in the format its name says; returns the bytes."""
+    form = {".jpg": "JPEG", ".jpeg": "JPEG", ".tif": "TIFF"}.get(path.suffix.lower(), path.suffix[1:].upper())
+    data = image_bytes(seed, form=form, mode=mode)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return data
+
+
+def outcome(source: AnySource) -> tuple[list[Loaded], list[str]]:
+    """All good samples, checked against the contract, and the messages of the bad ones."""
+    good: list[Loaded] = []
+    bad: list[str] = []
+    found: list[Sample | BadImage]
+    if is_stream(source):
+        found = list(source)
+    else:
+        assert isinstance(source, Source)
+        refs = list(source.refs())
+        assert refs == list(source.refs()), "refs must come in the same order each time"
+        found = [_loaded(source, json.dumps(ref)) for ref in refs]
+    for sample in found:
+        if isinstance(sample, BadImage):
+            assert sample.source, "a bad sample must be named"
+            bad.append(str(sample))
+        else:
+            check_sample(sample, source.fields)
+            good.append(Loaded(dict(sample.values), sample.source))
+    json.dumps(source.info, allow_nan=False)
+    return good, bad
+
+
+def samples_of(source: AnySource) -> list[Loaded]:
+    """All samples; none may be bad."""
+    good, bad = outcome(source)
+    assert bad == []
+    return good
+
+
+def _loaded(source: Source, ref: str) -> Sample | BadImage:
+    assert len(ref) < 4096
+    try:
+        return source.load(json.loads(ref))  # through JSON, as after a restart
+    except BadImage as error:
+        return error
+
+
+def check_sample(sample: Sample, fields: tuple[Field, ...]) -> None:
+    """Every value is what base.Sample promises for its kind."""
+    by_name = {field.name: field for field in fields}
+    assert sample.source
+    assert sample.source.isprintable(), ascii(sample.source)
+    sample.source.encode()
+    for name, value in sample.values.items():
+        field = by_name[name]
+        if value is None:
+            continue
+        items: list[object] = [value]
+        if field.list:
+            assert isinstance(value, list), (name, value)
+            items = list(value)
+        for item in items:
+            assert _fits(item, field), (name, field.kind, item)
+
+
+def _fits(value: object, field: Field) -> bool:
+    if field.kind in ("image", "mask") and isinstance(value, Encoded):
+        return isinstance(value.data, bytes) and bool(value.data) and bool(value.name)
+    if isinstance(value, np.ndarray):
+        shapes = {"boxes": (np.float32, 2, (4,)), "points": (np.float32, 2, (2, 3)), "matrix": (np.float64, 2, None)}
+        if field.kind in shapes:
+            dtype, ndim, widths = shapes[field.kind]
+            return value.dtype == dtype and value.ndim == ndim and (widths is None or value.shape[1] in widths)
+        if field.kind == "mask":
+            return value.dtype.kind in "iu" and value.ndim == 2
+        if field.kind == "image":
+            return value.dtype in (np.uint8, np.uint16) and value.ndim in (2, 3)
+        return field.kind == "array" and value.dtype.kind in "biuf"
+    if field.kind == "json":
+        return bool(json.dumps(value, allow_nan=False))
+    if field.kind == "int" and field.classes:
+        return type(value) is int and 0 <= value < len(field.classes)
+    plain = {"int": int, "float": float, "str": str, "bytes": bytes, "image": Image.Image}
+    return isinstance(value, plain[field.kind]) and not isinstance(value, bool)

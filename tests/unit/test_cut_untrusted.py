@@ -1,0 +1,138 @@
+"""Whatever index, JPEG or region cut is given: the whole image, or a part of it; never bytes from elsewhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.jpeg_samples import decode, encode, encode_by_pillow, markers, picture, replace_frame
+
+Sample = tuple[bytes, npt.NDArray[np.uint32], int]
+core = pytest.importorskip("fastload._core", reason="not run: no native core")
+
+
+@pytest.fixture(name="sample")
+def _sample() -> Sample:
+    jpeg, index, _, _, interval, _, _ = core.rewrite(encode(picture(120, 90), "420"), restart=2)
+    return jpeg, index, interval
+
+
+def is_whole(jpeg: bytes, index: object, interval: int, box: tuple[int, int, int, int] = (50, 40, 10, 10)) -> None:
+    assert core.cut(jpeg, index, interval, *box) == (jpeg, 0, 0)
+
+
+def test_without_index(sample: Sample) -> None:
+    jpeg, _, interval = sample
+    is_whole(jpeg, b"", interval)
+    is_whole(jpeg, b"\0\0\0", interval)
+    plain = encode(picture(120, 90), "420")
+    is_whole(plain, *core.index(plain))
+
+
+def test_region_of_everything(sample: Sample) -> None:
+    is_whole(*sample, (0, 0, 120, 90))
+    is_whole(*sample, (1, 1, 118, 88))
+
+
+@pytest.mark.parametrize("box", [(0, 0, 0, 10), (0, 0, 10, 0), (120, 0, 1, 1), (0, 90, 1, 1), (100, 0, 21, 5), (0, 80, 5, 11),
+                                 (2**32 - 1, 0, 2, 1), (0, 2**32 - 1, 1, 2), (5, 5, 2**32 - 1, 2**32 - 1)])
+def test_region_outside(sample: Sample, box: tuple[int, int, int, int]) -> None:
+    is_whole(*sample, box)
+
+
+def test_arguments_of_a_wrong_kind(sample: Sample) -> None:
+    jpeg, index, interval = sample
+    for bad in (-1, 2**32, 1.5):
+        with pytest.raises(TypeError):
+            core.cut(jpeg, index, interval, bad, 0, 1, 1)
+    with pytest.raises(ValueError, match="scale: expected 1, 2, 4 or 8"):
+        core.cut(jpeg, index, interval, 0, 0, 1, 1, scale=3)
+
+
+def test_index_of_another_file(sample: Sample) -> None:
+    jpeg, index, interval = sample
+    is_whole(jpeg, index, interval + 1)
+    is_whole(jpeg, index, 0)
+    is_whole(jpeg, index[:-1].copy(), interval)
+    is_whole(jpeg, np.append(index, index[-1]), interval)
+    for wrong in (index[::-1].copy(), index + 1, index * 0, index * 0 + np.uint32(2**32 - 1), np.roll(index, 1), np.roll(index, 8),
+                  np.minimum(index, 1200), np.full_like(index, len(jpeg))):
+        is_whole(jpeg, wrong, interval)
+
+
+def test_mutated_index(sample: Sample) -> None:
+    """Never a crash; what is accepted is never larger than the file, and has the right pixels or cannot be decoded."""
+    jpeg, index, interval = sample
+    whole = decode(jpeg)
+    rng = np.random.default_rng(1)
+    refused = 0
+    for _ in range(3000):
+        wrong = index.copy()
+        for _ in range(int(rng.integers(1, 4))):
+            kind, at = int(rng.integers(0, 4)), int(rng.integers(0, len(index)))
+            wrong[at] = (int(rng.integers(0, 2**32)), int(rng.integers(0, len(jpeg) + 9)), int(index[rng.integers(0, len(index))]),
+                         (int(index[at]) + int(rng.integers(-3, 4))) % 2**32)[kind]
+        x, y = int(rng.integers(0, 100)), int(rng.integers(0, 70))
+        part, x0, y0 = core.cut(jpeg, wrong, interval, x, y, 20, 20)
+        assert len(part) <= len(jpeg)
+        if part == jpeg:
+            refused += 1
+            continue
+        try:
+            pixels = decode(part)
+        except ValueError:      # an offset that points to another marker of the same number
+            continue
+        np.testing.assert_array_equal(pixels[y - y0:y - y0 + 20, x - x0:x - x0 + 20], whole[y:y + 20, x:x + 20])
+    assert 300 < refused < 2900
+
+
+def test_mutated_jpeg(sample: Sample) -> None:
+    """The header is not trusted either."""
+    jpeg, index, interval = sample
+    rng = np.random.default_rng(2)
+    start = sum(4 + len(body) for _, body in markers(jpeg)) + 2
+    for _ in range(3000):
+        wrong = bytearray(jpeg)
+        for _ in range(int(rng.integers(1, 4))):
+            wrong[int(rng.integers(0, start))] = int(rng.choice([0, 1, 17, 0xC0, 0xC2, 0xDA, 0xFF, int(rng.integers(0, 256))]))
+        part, _, _ = core.cut(bytes(wrong), index, interval, 50, 40, 20, 20)
+        assert len(part) <= len(jpeg)
+    for length in range(0, len(jpeg), 5):
+        part, _, _ = core.cut(jpeg[:length], index, interval, 50, 40, 20, 20)
+        assert len(part) <= length
+
+
+def test_other_structures_stay_whole(sample: Sample) -> None:
+    jpeg, index, interval = sample
+    progressive = encode_by_pillow(picture(120, 90), "420", progressive=True, restart_marker_blocks=2)
+    is_whole(progressive, index, interval)
+    for marker in (0xC2, 0xC3, 0xC9):
+        is_whole(replace_frame(jpeg, marker=marker), index, interval)
+    at = jpeg.index(b"\xff\xc4")
+    is_whole(jpeg[:at] + b"\xff" + jpeg[at:], index + np.uint32(1), interval)            # a fill byte
+    is_whole(jpeg[:at] + b"\xff\xdc\0\4\0\x5a" + jpeg[at:], index + np.uint32(6), interval)  # DNL
+
+
+def test_order_of_markers_does_not_matter(sample: Sample) -> None:
+    """DRI in front of the frame, tables anywhere, comments between: all legal."""
+    jpeg, index, interval = sample
+    whole = decode(jpeg)
+    head = [bytes((0xFF, marker)) + (len(body) + 2).to_bytes(2, "big") + body for marker, body in markers(jpeg)]
+    scan = head.pop()
+    data = jpeg[2 + sum(map(len, head)) + len(scan):]
+    for order in (head[::-1], sorted(head), [*head[2:], *head[:2]]):
+        shuffled = b"\xff\xd8" + b"".join(order) + b"\xff\xfe\0\7hello" + scan + data
+        np.testing.assert_array_equal(decode(shuffled), whole)
+        part, x0, y0 = core.cut(shuffled, index + np.uint32(9), interval, 50, 40, 20, 20)
+        assert len(part) < len(jpeg) - 100
+        np.testing.assert_array_equal(decode(part)[40 - y0:60 - y0, 50 - x0:70 - x0], whole[40:60, 50:70])
+
+
+def test_unaligned_index(sample: Sample) -> None:
+    """LMDB puts values at even addresses, not at multiples of 4."""
+    jpeg, index, interval = sample
+    expected = core.cut(jpeg, index, interval, 50, 40, 20, 20)
+    for shift in (1, 2, 3):
+        padded = memoryview(bytes(shift) + index.tobytes())[shift:]
+        assert core.cut(jpeg, padded, interval, 50, 40, 20, 20) == expected

@@ -1,0 +1,304 @@
+"""The pool of decode threads: many batches, dropped tickets, other numbers of threads, closing; forks, exits and Ctrl-C."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastload.decode.backend import DecodeBatch, DecodeResult, Status, new_requests
+from fastload.decode.cpus import available_cpus
+from fastload.errors import ConfigError
+from fastload.native import core
+from tests.decoding import native, pixels_of
+from tests.jpeg_samples import encode, picture
+
+pytestmark = pytest.mark.skipif(core() is None, reason="not run: no native core")
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = encode(picture(96, 64), "420")
+LARGE = encode(picture(1600, 1200), "444", 90)         # some 30 ms
+
+
+def backend(threads: int = 2) -> Any:
+    from fastload.decode.native import NativeBackend
+
+    return NativeBackend(threads=threads)
+
+
+def batch(n: int, data: bytes = SMALL, fill: int = 0) -> DecodeBatch:
+    requests = new_requests(n)
+    requests["out_w"], requests["out_h"] = 32, 24
+    return DecodeBatch([data] * n, requests, np.full((n, 24, 32, 3), fill, np.uint8))
+
+
+def right(result: DecodeResult) -> bool:
+    expected = pixels_of(native(), SMALL, (32, 24))
+    return result.ok and all(np.array_equal(slot, expected) for slot in np.asarray(result.output))
+
+
+def test_many_batches_in_flight_come_back_each_with_its_own() -> None:
+    with backend() as pool:
+        tickets = [pool.submit(batch(1 + i % 7)) for i in range(200)]
+        assert all(right(pool.collect(ticket)) for ticket in reversed(tickets))
+
+
+def test_a_ticket_may_be_collected_twice() -> None:
+    with backend() as pool:
+        ticket = pool.submit(batch(3))
+        assert right(pool.collect(ticket))
+        assert ticket.done
+        assert right(pool.collect(ticket))
+
+
+def test_a_dropped_ticket_takes_its_batch_back_and_leaves_the_memory_alone() -> None:
+    with backend(1) as pool:
+        first = batch(200, LARGE)
+        ticket = pool.submit(first)
+        del ticket
+        done = np.asarray(first.output).reshape(200, -1).any(axis=1)
+        assert done.sum() < 200, "nothing was left to take back"
+        before = np.asarray(first.output).copy()
+        assert right(pool.collect(pool.submit(batch(5))))
+        assert np.array_equal(first.output, before), "a sample was written after its ticket was gone"
+
+
+def test_sources_and_output_live_as_long_as_their_batch() -> None:
+    class Bytes(bytearray):
+        pass
+
+    with backend() as pool:
+        sources = [Bytes(SMALL) for _ in range(20)]
+        watched = weakref.ref(sources[0])
+        asked = batch(20)
+        ticket = pool.submit(DecodeBatch(sources, asked.requests, asked.output))
+        with pytest.raises(BufferError):
+            sources[0].extend(b"x")                      # locked while threads read it
+        del sources
+        gc.collect()
+        assert right(pool.collect(ticket))
+        assert watched() is not None
+        del ticket
+        gc.collect()
+        assert watched() is None
+
+
+def test_the_number_of_threads_can_change_under_way() -> None:
+    with backend(1) as pool:
+        tickets = []
+        for i in range(60):
+            pool.threads = 1 + i % 5
+            assert pool.threads == 1 + i % 5
+            tickets.append(pool.submit(batch(9)))
+        assert all(right(pool.collect(ticket)) for ticket in tickets)
+        for wrong in (0, -1, 1025):
+            with pytest.raises(ConfigError):
+                pool.threads = wrong
+        assert right(pool.collect(pool.submit(batch(2))))
+
+
+@pytest.mark.parametrize("threads", [0, -3, 2000])
+def test_impossible_numbers_of_threads_raise(threads: int) -> None:
+    with pytest.raises(ConfigError, match="threads"):
+        backend(threads)
+
+
+def test_without_a_number_there_are_as_many_threads_as_processors() -> None:
+    from fastload.decode.native import NativeBackend
+
+    assert NativeBackend().threads == available_cpus()
+
+
+def test_closing_cancels_what_is_not_begun() -> None:
+    pool = backend(1)
+    tickets = [pool.submit(batch(50, LARGE)) for _ in range(3)]
+    pool.close()
+    results = [pool.collect(ticket) for ticket in tickets]
+    assert {int(status) for result in results for status in result.status} <= {Status.OK, Status.CANCELLED}
+    assert (results[2].status == Status.CANCELLED).all()
+    with pytest.raises(RuntimeError, match="closed"):
+        pool.submit(batch(1))
+    pool.close()
+
+
+def test_waiting_can_time_out_and_go_on() -> None:
+    with backend(1) as pool:
+        ticket = pool.submit(batch(20, LARGE))
+        with pytest.raises(TimeoutError, match="20"):
+            pool.collect(ticket, timeout_s=0.001)
+        assert pool.collect(ticket, timeout_s=300).ok
+
+
+def test_other_python_threads_run_while_one_waits() -> None:
+    with backend(1) as pool:
+        ticket = pool.submit(batch(20, LARGE))
+        ran = threading.Event()
+        threading.Thread(target=ran.set).start()
+        assert pool.collect(ticket).ok
+        assert ran.is_set()
+
+
+def test_several_python_threads_share_a_pool() -> None:
+    good: list[bool] = []
+    with backend() as pool:
+        def work() -> None:
+            good.extend(right(pool.collect(pool.submit(batch(5)))) for _ in range(20))
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert good == [True] * 80
+
+
+def test_a_backend_survives_pickling() -> None:
+    with backend(3) as pool:
+        again = pickle.loads(pickle.dumps(pool))
+        assert again.threads == 3
+        assert right(again.collect(again.submit(batch(2))))
+
+
+# A child imports little: it is to start in a moment.
+PRELUDE = """
+    import os, sys
+    import numpy as np
+    from pathlib import Path
+    from fastload.decode.backend import DecodeBatch, new_requests
+    from fastload.decode.native import NativeBackend
+
+    SMALL, LARGE = (Path(os.environ["IMAGES"], name).read_bytes() for name in ("small", "large"))
+
+    def batch(n, data=SMALL):
+        requests = new_requests(n)
+        requests["out_w"], requests["out_h"] = 32, 24
+        return DecodeBatch([data] * n, requests, np.zeros((n, 24, 32, 3), np.uint8))
+
+    def right(result):
+        return result.ok and all(slot.tobytes() == Path(os.environ["IMAGES"], "pixels").read_bytes() for slot in result.output)
+"""
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    (folder / "small").write_bytes(SMALL)
+    (folder / "large").write_bytes(LARGE)
+    (folder / "pixels").write_bytes(pixels_of(native(), SMALL, (32, 24)).tobytes())
+    return folder
+
+
+def start(program: str, images: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(PRELUDE + program)], cwd=ROOT, text=True,
+                            env={**os.environ, "IMAGES": str(images)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def child(program: str, images: Path) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr; a child that hangs is ended and fails the test."""
+    with start(program, images) as process:
+        try:
+            out, err = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    return process.returncode, out, err
+
+
+def test_a_fork_gets_threads_of_its_own(images: Path) -> None:
+    _, out, err = child("""
+    pool = NativeBackend(threads=2)
+    assert right(pool.collect(pool.submit(batch(3))))
+    under_way = pool.submit(batch(40, LARGE))
+    children = []
+    for turn in range(8):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                if not under_way.done:
+                    try:
+                        pool.collect(under_way)
+                    except RuntimeError as error:
+                        assert "fork" in str(error)
+                del under_way
+                pool.threads = 1 + turn % 3
+                code = 0 if all(right(pool.collect(pool.submit(batch(5)))) for _ in range(3)) else 2
+            finally:
+                os._exit(code)
+        children.append(pid)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+    assert codes == [0] * 8, codes
+    assert pool.collect(under_way).ok
+    print("done")
+    """, images)
+    assert out == "done\n", err
+
+
+def test_a_fork_that_never_uses_the_pool_ends_by_itself(images: Path) -> None:
+    _, out, err = child("""
+    pool = NativeBackend(threads=2)
+    under_way = pool.submit(batch(40, LARGE))
+    pid = os.fork()
+    if pid == 0:
+        sys.exit(0)              # with all of Python's clearing up
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert pool.collect(under_way).ok
+    print("done")
+    """, images)
+    assert out == "done\n", err
+
+
+@pytest.mark.parametrize("how", ["sys.exit(0)", "raise SystemExit(0)", "pass", "os._exit(0)", "del pool; sys.exit(0)", "pool.close()"])
+def test_python_can_exit_with_work_under_way(how: str, images: Path) -> None:
+    code, _, err = child(f"""
+    pool = NativeBackend(threads=2)
+    tickets = [pool.submit(batch(100, LARGE)) for _ in range(3)]
+    {how}
+    """, images)
+    assert (code, err) == (0, "")
+
+
+def test_an_error_ends_python_as_ever(images: Path) -> None:
+    code, _, err = child("""
+    pool = NativeBackend(threads=2)
+    ticket = pool.submit(batch(100, LARGE))
+    raise KeyError("on purpose")
+    """, images)
+    assert code == 1
+    assert "on purpose" in err
+    assert "Fatal" not in err
+
+
+def test_ctrl_c_while_waiting(images: Path) -> None:
+    """SIGINT comes once the child says that it is about to wait; unanswered, the batch would take minutes."""
+    process = start("""
+    pool = NativeBackend(threads=1)
+    ticket = pool.submit(batch(20000, LARGE))
+    try:
+        print("waiting", flush=True)
+        pool.collect(ticket)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    del ticket                      # takes the batch back, now that no traceback holds it any more
+    assert right(pool.collect(pool.submit(batch(3))))
+    tickets = [pool.submit(batch(20000, LARGE))]
+    sys.exit(130)
+    """, images)
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "waiting\n"
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert (out, process.returncode) == ("interrupted\n", 130), err

@@ -1,0 +1,187 @@
+"""What a rewritten JPEG looks like: baseline, one scan, no metadata, the colours said, restart markers where the index says."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.corpus import corpus_dir, photos
+from tests.jpeg_samples import SAMPLINGS, decode, decode_by_pillow, encode, encode_by_pillow, markers, picture, replace_frame
+
+core = pytest.importorskip("fastload._core", reason="not run: no native core")
+
+JFIF = b"JFIF\0\x01\x01\0\0\x01\0\x01\0\0"
+ADOBE_RGB = b"Adobe\0\x64\0\0\0\0\0"
+
+
+def segments_by_hand(jpeg: bytes) -> list[int]:
+    """The index, found the slow way."""
+    start = sum(4 + len(body) for _, body in markers(jpeg)) + 2
+    offsets = [start]
+    for at in range(start, len(jpeg) - 1):
+        if jpeg[at] == 0xFF and 0xD0 <= jpeg[at + 1] <= 0xD7:
+            assert jpeg[at + 1] == 0xD0 + (len(offsets) - 1) % 8
+            offsets.append(at + 2)
+    assert jpeg.endswith(b"\xff\xd9")
+    return [*offsets, len(jpeg) - 2]
+
+
+def test_markers_of_a_photo_with_metadata() -> None:
+    exif = Image.Exif()
+    exif[0x010E] = "a description"
+    jpeg = encode_by_pillow(picture(200, 100), "420", progressive=True, exif=exif, icc_profile=b"x" * 500, comment=b"hello", dpi=(72, 72))
+    assert core.jpeg_header(jpeg)[3] == 0xC2
+    found = list(markers(core.rewrite(jpeg)[0]))
+    assert [marker for marker, _ in found] == [0xE0, 0xDB, 0xDB, 0xC0, 0xC4, 0xC4, 0xC4, 0xC4, 0xDD, 0xDA]
+    assert found[0][1] == JFIF
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("restart", [0, 1, 3, 8, 1000, -1])
+def test_restart_markers_and_index(sampling: str, restart: int) -> None:
+    jpeg = encode(picture(250, 130), sampling)
+    written, index, width, height, interval, orientation, _ = core.rewrite(jpeg, restart=restart)
+    header = core.jpeg_header(written)
+    assert (header[0], header[1], header[2], header[3], header[7], header[8]) == (width, height, 8, 0xC0, 1, True)
+    assert header[4] == core.jpeg_header(jpeg)[4]
+    assert header[6] == interval
+    assert orientation == 1
+    if restart >= 0:
+        assert interval == restart
+    assert index.dtype == np.uint32
+    assert index.tolist() == (segments_by_hand(written) if interval else [])
+    found, found_interval = core.index(written)
+    assert (found.tolist(), found_interval) == (index.tolist(), interval)
+
+
+def test_number_of_segments() -> None:
+    # 4:2:0: 16x16 pixels an MCU, 16 x 9 of them
+    _, index, *_ = core.rewrite(encode(picture(250, 130), "420"), restart=5)
+    assert len(index) - 1 == -(-16 * 9 // 5)
+
+
+def test_chosen_interval_divides_the_row_and_costs_little() -> None:
+    more = []
+    for path in photos(40):
+        jpeg = path.read_bytes()
+        written, index, width, _, interval, *_ = core.rewrite(jpeg)
+        sampling = core.jpeg_header(jpeg)[4]
+        mcu = 8 * (max(h for h, _ in sampling) if len(sampling) > 1 else 1)
+        assert interval > 0
+        assert -(-width // mcu) % interval == 0
+        more.append(len(written) + index.nbytes - len(core.rewrite(jpeg, restart=0)[0]))
+    assert 0 < np.mean(more) < 0.03 * np.mean([path.stat().st_size for path in photos(40)])
+
+
+def test_markers_are_not_chosen_where_they_would_cost_much() -> None:
+    assert core.rewrite(encode(np.full((300, 300, 3), 90, np.uint8), "420"))[4] == 0
+    assert core.rewrite(encode(picture(40, 8), "gray"))[4] == 0
+
+
+@pytest.mark.parametrize("restart", [-2, 65536, 10**9])
+def test_restart_out_of_range(restart: int) -> None:
+    jpeg = encode(picture(20, 20), "444")
+    with pytest.raises(ValueError, match="restart: expected"):
+        core.rewrite(jpeg, restart=restart)
+    assert core.rewrite(jpeg, restart=65535)[4] == 65535
+
+
+def test_index_of_a_jpeg_as_it_is() -> None:
+    pixels = picture(100, 60)
+    jpeg = encode_by_pillow(pixels, "420", restart_marker_blocks=2)
+    index, interval = core.index(jpeg)
+    assert interval == 2
+    assert index.tolist() == segments_by_hand(jpeg)
+    one = next(body for marker, body in markers(jpeg) if marker == 0xDA)
+    for without in (encode(pixels, "444"), encode_by_pillow(pixels, "420", progressive=True, restart_marker_blocks=2), b"", b"\xff\xd8",
+                    jpeg[:-2], jpeg[:len(jpeg) // 2], jpeg.replace(b"\xff\xd3", b"\xff\xd4"), jpeg.replace(one, one[:-3] + b"\0\x10\0")):
+        found, none = core.index(without)
+        assert (found.tolist(), none) == ([], 0)
+
+
+def test_rgb_stays_rgb() -> None:
+    """Components that are R, G, B, by Adobe's marker or by their names; every decoder is told by the marker now."""
+    pixels = picture(50, 40)
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "JPEG", keep_rgb=True, quality=90)
+    by_marker = out.getvalue()
+    found = dict(markers(by_marker))
+    assert found[0xEE][11] == 0
+    at = by_marker.index(b"\xff\xee")
+    by_name = by_marker[:at] + by_marker[at + 16:]
+    assert bytes(found[0xC0][6::3]) == b"RGB"
+    for jpeg in (by_marker, by_name):
+        np.testing.assert_allclose(decode_by_pillow(jpeg).astype(int), pixels, atol=40)
+        for fast in (True, False):
+            written = core.rewrite(jpeg, fast=fast)[0]
+            np.testing.assert_array_equal(decode(written), decode(jpeg))
+            np.testing.assert_array_equal(decode_by_pillow(written), decode_by_pillow(jpeg))
+            assert next(markers(written)) == (0xEE, ADOBE_RGB)
+
+
+def test_ycc_without_a_word_of_it() -> None:
+    """No JFIF, odd component ids: libjpeg takes it for YCbCr, so the new file says so."""
+    jpeg = encode(picture(50, 40), "422")
+    at = jpeg.index(b"\xff\xe0")
+    bare = jpeg[:at] + jpeg[at + 18:]
+    frame = dict(markers(bare))[0xC0]
+    odd = replace_frame(bare, body=frame[:6] + b"".join(bytes((9 + i, *frame[7 + 3 * i:9 + 3 * i])) for i in range(3)))
+    scan = odd.rindex(b"\xff\xda")
+    odd = odd[:scan + 5] + bytes((9, odd[scan + 6], 10, odd[scan + 8], 11)) + odd[scan + 10:]
+    for source in (bare, odd):
+        written = core.rewrite(source)[0]
+        np.testing.assert_array_equal(decode(written), decode(jpeg))
+        assert next(markers(written)) == (0xE0, JFIF)
+        assert bytes(dict(markers(written))[0xC0][6::3]) == b"\1\2\3"
+
+
+def test_gray_has_plain_sampling() -> None:
+    jpeg = encode(picture(50, 41), "gray")
+    frame = dict(markers(jpeg))[0xC0]
+    for factors in (0x11, 0x22, 0x41, 0x14):
+        for fast in (True, False):
+            written, index, *_ = core.rewrite(replace_frame(jpeg, body=frame[:7] + bytes((factors,)) + frame[8:]), restart=2, fast=fast)
+            np.testing.assert_array_equal(decode(written), decode(jpeg))
+            assert core.jpeg_header(written)[4] == ((1, 1),)
+            assert len(index) - 1 == -(-7 * 6 // 2)
+
+
+def test_extended_frame_becomes_baseline_where_it_can() -> None:
+    jpeg = encode(picture(50, 40), "420")
+    assert core.rewrite(replace_frame(jpeg, marker=0xC1))[0] == core.rewrite(jpeg)[0]
+
+
+def test_wide_quantization_table_stays_extended() -> None:
+    """Values above 255 need 16 bits, which baseline has not. Pillow and simplejpeg (and OpenCV) read the frame type all the same."""
+    narrow = encode(picture(50, 40), "420")
+    at = narrow.index(b"\xff\xdb\0\x43\0") + 5
+    wide = b"".join((value + 300 * (i > 40)).to_bytes(2, "big") for i, value in enumerate(narrow[at:at + 64]))
+    jpeg = replace_frame(narrow[:at - 5] + b"\xff\xdb\0\x83\x10" + wide + narrow[at + 64:], marker=0xC1)
+    assert not np.array_equal(decode(jpeg), decode(narrow))
+    for fast in (True, False):
+        written = core.rewrite(jpeg, fast=fast)[0]
+        assert core.jpeg_header(written)[3] == 0xC1
+        np.testing.assert_array_equal(decode(written), decode(jpeg))
+        np.testing.assert_array_equal(decode_by_pillow(written), decode_by_pillow(jpeg))
+
+
+def test_unusual_files_keep_pixels_and_sampling() -> None:
+    """Non-interleaved scans, rare sampling factors: unchanged, or a clear refusal."""
+    refused = {}
+    for path in sorted((corpus_dir() / "odd" / "unusual").iterdir()):
+        jpeg = path.read_bytes()
+        try:
+            written = core.rewrite(jpeg, orient=False)[0]
+        except core.BadJpeg as error:
+            refused[path.name] = str(error)
+            continue
+        header, before = core.jpeg_header(written), core.jpeg_header(jpeg)
+        assert (header[:2], header[3], header[7]) == (before[:2], 0xC0, 1), path.name
+        assert header[4] == (before[4] if len(before[4]) > 1 else ((1, 1),)), path.name
+        np.testing.assert_array_equal(decode_by_pillow(written), decode_by_pillow(jpeg), err_msg=path.name)
+    assert "CMYK" in refused["cymk.jpg"]
+    assert "four components" in refused["four_components.jpg"]
+    assert len(refused) <= 6, refused

@@ -1,0 +1,135 @@
+"""Rewriting changes no pixel, in two decoders, whatever the JPEG was like."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from tests.corpus import photos
+from tests.jpeg_samples import SAMPLINGS, decode, decode_by_pillow, encode, encode_by_pillow, markers, picture, replace_frame
+
+core = pytest.importorskip("fastload._core", reason="not run: no native core")
+
+SIZES = [(1, 1), (2, 3), (5, 4), (7, 17), (8, 8), (9, 15), (16, 16), (17, 1), (1, 17), (15, 33), (32, 32), (33, 31), (63, 47), (130, 70)]
+
+
+def check(jpeg: bytes, **options: int) -> bytes:
+    """Rewrites; the pixels must be the same, and libjpeg's own way must give the same bytes."""
+    written, index, width, height, interval, _, warning = core.rewrite(jpeg, orient=False, **options)
+    before = decode(jpeg)
+    np.testing.assert_array_equal(decode(written), before)
+    np.testing.assert_array_equal(decode_by_pillow(written), decode_by_pillow(jpeg))
+    assert (height, width) == before.shape[:2]
+    assert warning == ""
+    slow, slow_index, *_, slow_interval, _, _ = core.rewrite(jpeg, orient=False, fast=False, **options)
+    assert written == slow, f"{len(written)} bytes, libjpeg wrote {len(slow)}"
+    assert slow_index.tolist() == index.tolist()
+    assert slow_interval == interval
+    return bytes(written)
+
+
+def test_photos() -> None:
+    for path in photos():
+        jpeg = path.read_bytes()
+        written = core.rewrite(jpeg)[0]
+        np.testing.assert_array_equal(decode(written), decode(jpeg), err_msg=path.name)
+
+
+def test_photos_in_both_ways_and_decoders() -> None:
+    for path in photos(25):
+        check(path.read_bytes())
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_samplings_and_sizes(sampling: str) -> None:
+    for (width, height), quality in itertools.product(SIZES, (20, 92, 100)):
+        for restart in (-1, 0, 1, 3):
+            check(encode(picture(width, height), sampling, quality), restart=restart)
+
+
+@pytest.mark.parametrize("size", range(1, 18))
+def test_every_small_size(size: int) -> None:
+    for sampling in SAMPLINGS:
+        check(encode(picture(size, 18 - size), sampling), restart=1)
+
+
+@pytest.mark.parametrize("sampling", ["444", "422", "420", "gray"])
+@pytest.mark.parametrize("options", [
+    {"progressive": True}, {"optimize": True}, {"restart_marker_rows": 1}, {"restart_marker_blocks": 1}, {"restart_marker_blocks": 5},
+    {"progressive": True, "restart_marker_blocks": 3}])
+def test_how_it_was_written(sampling: str, options: dict[str, object]) -> None:
+    for (width, height), quality in itertools.product(SIZES, (50, 95)):
+        for restart in (-1, 0, 2):
+            check(encode_by_pillow(picture(width, height), sampling, quality, **options), restart=restart)
+
+
+@pytest.mark.parametrize(("sampling", "mcu"), [("422", (16, 8)), ("420", (16, 16)), ("440", (8, 16)), ("411", (32, 8))])
+def test_blocks_beyond_the_edge(sampling: str, mcu: tuple[int, int]) -> None:
+    """MCUs are whole, so files have blocks that no decoder shows. Here they are as busy as the picture: its size was made smaller."""
+    for restart_before, share in itertools.product((0, 1, 3), (0.01, 0.3, 0.5, 0.51, 0.9)):
+        jpeg = core.rewrite(encode(picture(128, 128), sampling, 95), restart=restart_before)[0]
+        frame = dict(markers(jpeg))[0xC0]
+        width, height = (128 - math.floor(side * (1 - share)) for side in mcu)
+        for restart in (0, 1, 2, 4):
+            check(replace_frame(jpeg, body=frame[:1] + height.to_bytes(2, "big") + width.to_bytes(2, "big") + frame[5:]), restart=restart)
+
+
+def test_again_is_the_same() -> None:
+    for path in photos(10):
+        written, index, *rest = core.rewrite(path.read_bytes(), restart=4)
+        again, second_index, *second_rest = core.rewrite(written, restart=4)
+        assert again == written
+        assert second_index.tolist() == index.tolist()
+        assert second_rest == rest
+
+
+def test_standard_tables_instead_of_the_best() -> None:
+    jpeg = photos(1)[0].read_bytes()
+    written = core.rewrite(jpeg, optimize=False)[0]
+    np.testing.assert_array_equal(decode(written), decode(jpeg))
+    assert len(written) > len(core.rewrite(jpeg)[0])
+
+
+def test_runs_of_zeros_in_front_of_the_end_of_block() -> None:
+    """Legal, but no encoder writes them, and the new file does not either: put into a stream by hand."""
+    jpeg = core.rewrite(encode(np.full((8, 8, 3), 128, np.uint8), "gray"), restart=0, optimize=False)[0]
+    body = jpeg[:jpeg.rindex(b"\xff\xda")] + bytes.fromhex("ffda0008010100003f00")
+    # DC difference 0 is "00", ZRL "11111111001", EOB "1010" in the standard's tables
+    for code in ("00" + "1010", "00" + "11111111001" + "1010", "00" + "11111111001" * 3 + "1010"):
+        bits = code + "1" * (-len(code) % 8)
+        data = int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")
+        assert check(body + data + b"\xff\xd9", restart=0) == core.rewrite(jpeg, restart=0)[0]
+    # four of them go beyond the block: libjpeg takes that, and the slow way with it
+    code = "00" + "11111111001" * 4
+    bits = code + "1" * (-len(code) % 8)
+    data = int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")
+    check(body + data + b"\xff\xd9", restart=0)
+
+
+def test_threads_do_not_mix() -> None:
+    jpegs = [path.read_bytes() for path in photos(24)]
+    expected = [core.rewrite(jpeg)[0] for jpeg in jpegs]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            assert [result[0] for result in pool.map(core.rewrite, jpegs)] == expected
+
+
+def test_bytes_like_objects() -> None:
+    jpeg = encode(picture(40, 30), "420")
+    expected = core.rewrite(jpeg)[0]
+    for data in (memoryview(jpeg), bytearray(jpeg), np.frombuffer(jpeg, np.uint8)):
+        assert core.rewrite(data)[0] == expected
+    with pytest.raises(TypeError):
+        core.rewrite("text")
+
+
+def test_no_table_is_larger_than_needed() -> None:
+    """Only symbols that occur have a code."""
+    written = core.rewrite(encode(np.full((64, 64, 3), 200, np.uint8), "444"))[0]
+    tables = [body for marker, body in markers(written) if marker == 0xC4]
+    assert len(tables) == 4
+    assert all(len(body) <= 17 + 2 for body in tables)

@@ -1,0 +1,77 @@
+"""EXIF orientation: applied to the coefficients only where every pixel stays exact, else handed on."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from tests.corpus import corpus_dir
+from tests.jpeg_samples import SAMPLINGS, Pixels, decode, encode, picture
+
+core = pytest.importorskip("fastload._core", reason="not run: no native core")
+
+
+def with_orientation(jpeg: bytes, orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    body = b"Exif\0\0" + exif.tobytes().removeprefix(b"Exif\0\0")
+    return jpeg[:2] + b"\xff\xe1" + (len(body) + 2).to_bytes(2, "big") + body + jpeg[2:]
+
+
+def applied(pixels: Pixels, orientation: int) -> Pixels:
+    """What a loader does with the orientation that is left."""
+    turned = {1: pixels, 2: pixels[:, ::-1], 3: pixels[::-1, ::-1], 4: pixels[::-1], 5: pixels.swapaxes(0, 1), 6: np.rot90(pixels, -1),
+              7: pixels.swapaxes(0, 1)[::-1, ::-1], 8: np.rot90(pixels)}
+    return turned[orientation]
+
+
+def by_pillow(jpeg: bytes) -> Pixels:
+    pixels = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(jpeg))))
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+def check(jpeg: bytes, *, both: bool = True) -> int:
+    """Pixels after the rest of the orientation must be Pillow's; returns that rest."""
+    expected = by_pillow(jpeg)
+    for orient in (True, False) if both else (True,):
+        written, _, width, height, _, left, _ = core.rewrite(jpeg, orient=orient)
+        pixels = decode(written)
+        assert pixels.shape[:2] == (height, width)
+        np.testing.assert_array_equal(applied(pixels, left), expected)
+        assert core.jpeg_header(written)[5] == 1        # no EXIF in the new file: nobody applies it twice
+        if not orient:
+            assert left == core.jpeg_header(jpeg)[5]
+    return int(core.rewrite(jpeg)[5])
+
+
+def test_corpus() -> None:
+    for path in sorted((corpus_dir() / "orientation").glob("*.jpg")):
+        check(path.read_bytes(), both=False)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_orientation(sampling: str, orientation: int) -> None:
+    for size in ((64, 32), (50, 32), (64, 29), (16, 16), (3, 5)):
+        left = check(with_orientation(encode(picture(*size, seed=orientation), sampling), orientation))
+        assert left in (orientation, 1)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_vertical_flip_is_applied_where_it_is_exact(sampling: str) -> None:
+    assert check(with_orientation(encode(picture(333, 64), sampling), 4)) == (4 if sampling == "440" else 1)
+    assert check(with_orientation(encode(picture(333, 65), sampling), 4)) == 4
+
+
+def test_progressive_is_flipped_too() -> None:
+    out = io.BytesIO()
+    Image.fromarray(picture(70, 48)).save(out, "JPEG", progressive=True)
+    assert check(with_orientation(out.getvalue(), 4)) == 1
+
+
+@pytest.mark.parametrize("value", [0, 9, 200])
+def test_orientation_out_of_range_is_none(value: int) -> None:
+    assert check(with_orientation(encode(picture(64, 32), "444"), value)) == 1

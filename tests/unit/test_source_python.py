@@ -1,0 +1,248 @@
+"""Iterables of dicts and map-style datasets become samples."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fastload.errors import BadImage, ConfigError
+from fastload.packing.sources import open_source
+from fastload.packing.sources.base import Encoded, is_stream
+from fastload.packing.sources.objects import checked, infer_field
+from fastload.store.fields import Field
+from tests.source_contract import image_bytes, outcome, put_image, samples_of
+
+JPG = image_bytes(1)
+RGB = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+
+
+class Pairs:
+    """A map-style dataset as torchvision's: (PIL image, label), class names."""
+
+    classes = ("cat", "dog")
+
+    def __init__(self, n: int = 3, broken: int = -1) -> None:
+        self.n, self.broken = n, broken
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        if index == self.broken:
+            raise OSError("image file is truncated")
+        return Image.fromarray(RGB), index % 2
+
+
+def test_a_map_style_dataset() -> None:
+    source = open_source(Pairs())
+    assert not is_stream(source)
+    assert source.fields == (Field("image", "image"), Field("label", "int", classes=("cat", "dog")))
+    found = samples_of(source)
+    assert [sample.values["label"] for sample in found] == [0, 1, 0]
+    assert [sample.source for sample in found] == ["item 0", "item 1", "item 2"]
+    np.testing.assert_array_equal(np.asarray(found[0].values["image"]), RGB)
+
+
+def test_what_a_dataset_raises_is_one_bad_sample() -> None:
+    good, bad = outcome(open_source(Pairs(broken=1)))
+    assert len(good) == 2
+    assert bad == ["item 1: the dataset raised OSError: image file is truncated"]
+    with pytest.raises(BadImage, match="item 0: the dataset raised OSError"):
+        open_source(Pairs(broken=0))
+    assert len(outcome(open_source(Pairs(broken=0), fields={"image": "image", "label": "int"}))[0]) == 2
+
+
+def test_dicts_of_every_kind() -> None:
+    item = {
+        "image": JPG,
+        "views": [RGB, RGB],
+        "seg_mask": np.ones((4, 4), dtype=np.int32),
+        "boxes": np.zeros((2, 4)),
+        "keypoints": np.zeros((3, 2)),
+        "intrinsic": np.eye(3),
+        "feature": np.zeros((2, 3, 4), dtype=np.float16),
+        "n": np.int32(5),
+        "flag": np.True_,
+        "x": np.float32(0.5),
+        "text": "ça",
+        "meta": {"a": [1, None]},
+        "raw": b"\0\1",
+        "source": "mine/1",
+    }
+    source = open_source([item])
+    assert {field.name: field.kind for field in source.fields} == {
+        "image": "image",
+        "views": "image",
+        "seg_mask": "mask",
+        "boxes": "boxes",
+        "keypoints": "points",
+        "intrinsic": "matrix",
+        "feature": "array",
+        "n": "int",
+        "flag": "int",
+        "x": "float",
+        "text": "str",
+        "meta": "json",
+        "raw": "bytes",
+    }
+    (sample,) = samples_of(source)
+    assert sample.source == "mine/1"
+    assert sample.values["image"] == Encoded(JPG, "item 0")
+    assert sample.values["feature"].dtype == np.float16
+    assert (sample.values["n"], sample.values["flag"], sample.values["x"], sample.values["raw"]) == (5, 1, 0.5, b"\0\1")
+
+
+def test_a_generator_is_a_stream_and_bad_items_do_not_end_it() -> None:
+    def items() -> Iterator[dict[str, object]]:
+        yield {"image": JPG, "n": 1}
+        yield {"image": JPG, "n": "two"}
+        yield {"image": JPG, "n": 3, "late": 1}
+        yield {"image": JPG}
+        yield {"image": None, "n": 5}
+
+    source = open_source(items())
+    assert is_stream(source)
+    assert source.n_samples is None
+    good, bad = outcome(source)
+    assert [sample.values.get("n") for sample in good] == [1, None, 5]
+    assert bad == [
+        "item 1: field 'n': expected int, found str 'two'",
+        "item 2: has 'late', which the first item had not; name all fields (fields=)",
+    ]
+    with pytest.raises(ConfigError, match="an iterator can be read once only"):
+        list(source)
+
+
+def test_an_iterable_that_starts_again() -> None:
+    class Twice:
+        def __iter__(self) -> Iterator[dict[str, int]]:
+            return iter([{"n": 1}, {"n": 2}])
+
+    source = open_source(Twice())
+    assert is_stream(source)
+    assert len(samples_of(source)) == len(samples_of(source)) == 2
+
+
+def test_fields_can_be_said() -> None:
+    source = open_source(
+        [(RGB, [[0, 0, 1, 1]], [RGB])], fields={"image": "image", "where": "boxes", "more": "list of image"}
+    )
+    assert source.fields == (Field("image", "image"), Field("where", "boxes"), Field("more", "image", list=True))
+    (sample,) = samples_of(source)
+    assert sample.values["where"].dtype == np.float32
+    given = (Field("image", "image"), Field("label", "int", classes=("a", "b")))
+    assert open_source([(RGB, 1)], fields=list(given)).fields == given
+    pair = namedtuple("pair", "image depth")
+    assert samples_of(open_source([pair(RGB, np.zeros(3))]))[0].values["depth"].shape == (3,)
+    assert set(samples_of(open_source([RGB]))[0].values) == {"image"}
+    with pytest.raises(ConfigError, match="a tuple of 3 for the fields image, label"):
+        open_source([(RGB, 1, 2)])
+    with pytest.raises(ConfigError, match="no name twice"):
+        open_source([(RGB, 1)], fields=[Field("a", "int"), Field("a", "int")])
+
+
+def test_torch_tensors() -> None:
+    torch = pytest.importorskip("torch", reason="not run: no torch")
+
+    class Tensors(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> tuple[object, object]:
+            return torch.from_numpy(RGB).permute(2, 0, 1).contiguous(), torch.tensor(index)
+
+    found = samples_of(open_source(Tensors()))
+    np.testing.assert_array_equal(found[1].values["image"], RGB)  # colour first becomes colour last
+    assert found[1].values["label"] == 1
+
+    class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc, name-defined]
+        def __len__(self) -> int:
+            return 1
+
+        def __iter__(self) -> Iterator[object]:
+            return iter([{"image": RGB}])
+
+    assert is_stream(open_source(Stream()))
+    with pytest.raises(BadImage, match="numpy cannot hold"):
+        checked(torch.zeros(2, dtype=torch.bfloat16), Field("x", "array"), "item 0")
+    _, bad = outcome(open_source([{"image": torch.zeros(3, 8, 8)}]))
+    assert "a float32 image (8, 8, 3)" in bad[0]
+    assert "without ToTensor and Normalize" in bad[0]
+    feature = torch.zeros((4, 9, 9), dtype=torch.uint8)
+    assert np.shape(checked(feature, Field("feature", "array"), "item 0")) == (4, 9, 9)  # type: ignore[arg-type]   # only images are turned
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "message"),
+    [
+        (
+            np.zeros((4, 4, 3), dtype=np.float32),
+            "image",
+            "a float32 image (4, 4, 3); images are packed as they are before training",
+        ),
+        (
+            np.zeros((4, 4, 5), dtype=np.uint8),
+            "image",
+            "expected uint8 or uint16 (H, W) or (H, W, 1|3|4), found uint8 (4, 4, 5)",
+        ),
+        (np.zeros((4, 4), dtype=np.int32), "image", "found int32"),
+        (np.zeros((0, 4), dtype=np.uint8), "image", "found uint8 (0, 4)"),
+        ("a.jpg", "image", "expected an image, found str"),
+        (np.zeros((4, 4)), "mask", "expected integers (H, W)"),
+        ([[1, 2, 3]], "boxes", "expected n x 4"),
+        ([[1, 2, 3, 4]], "points", "expected n x 2"),
+        ([1, 2], "matrix", "expected n x n"),
+        ([[1], [2, 3]], "array", "expected numbers in at most 8"),
+        (["a"], "array", "expected numbers"),
+        (1.5, "int", "expected int, found float 1.5"),
+        (2**70, "int", "expected int"),
+        ("1", "float", "expected float"),
+        (1, "str", "expected str"),
+        ("\ud800", "str", "cannot be stored as str"),
+        ({"a": float("nan")}, "json", "cannot be stored as json"),
+        ({"a": {1, 2}}, "json", "cannot be stored as json"),
+        ("x", "bytes", "expected bytes"),
+    ],
+)
+def test_values_that_do_not_fit(value: object, kind: str, message: str) -> None:
+    with pytest.raises(BadImage) as caught:
+        checked(value, Field("f", kind), "item 3")
+    assert str(caught.value).startswith("item 3: field 'f': ")
+    assert message in str(caught.value)
+
+
+def test_files_may_be_named(tmp_path: Path) -> None:
+    data = put_image(tmp_path / "x.jpg")
+    good, bad = outcome(open_source([{"image": tmp_path / "x.jpg"}, {"image": tmp_path / "y.jpg"}]))
+    assert good[0].values["image"].data == data
+    assert "no such file" in bad[0]
+
+
+def test_what_the_first_item_suggests() -> None:
+    assert infer_field("a", np.zeros((5, 4), dtype=np.uint8)).kind == "array"  # not an image: nothing says so
+    assert infer_field("image", np.zeros((5, 4), dtype=np.uint8)).kind == "image"
+    assert infer_field("image", np.zeros((3, 5, 5), dtype=np.float32)).kind == "image"  # refused later, with the hint
+    assert infer_field("boxes", np.zeros((5, 3))).kind == "array"
+    assert infer_field("masks", [np.zeros((4, 4), dtype=np.uint8)]) == Field("masks", "mask", list=True)
+    assert infer_field("x", b"BM not").kind == "image"
+    with pytest.raises(ConfigError, match="no kind for complex"):
+        infer_field("x", 1j)
+    with pytest.raises(ConfigError, match="an array of <U1"):
+        infer_field("x", np.array(["a"]))
+
+
+@pytest.mark.parametrize("items", [5, {"a": 1}, None])
+def test_what_cannot_be_packed(items: object) -> None:
+    with pytest.raises(ConfigError, match="cannot pack a"):
+        open_source(items)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="no samples"):
+        open_source([])
+    with pytest.raises(ConfigError, match="no samples"):
+        open_source(iter([]))
+    with pytest.raises(ConfigError, match="the option 'fields' only; found split"):
+        open_source([1], split="train")
