@@ -148,8 +148,9 @@ class Epochs:
             shares = Shares(saved.after(done), self.world, self.batch_size, self.ending)
             segment = Segment(epoch, shares, 0, runs if done else runs[:-1])
         self._newest = None
-        self._resumed = segment if segment.start < segment.n_batches else None       # else that epoch was over
-        self.next_epoch = epoch if self._resumed is not None else epoch + 1
+        begun, over = bool(segment.start or segment.past), segment.start >= segment.n_batches
+        self._resumed = segment if begun and not over else None
+        self.next_epoch = epoch + 1 if begun and over else epoch
 
     def _saved(self, left: tuple[Interval, ...], run: Run) -> Shares:
         world, batch_size, ending, done = run

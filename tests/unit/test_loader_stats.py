@@ -1,0 +1,157 @@
+"""What the loader says about itself: counts, times per stage, threads, memory; and more threads only while the consumer waits."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fastload import transforms as T
+from fastload.decode.backend import STAGES
+from fastload.loader.backends import Backend
+from fastload.loader.loader import DataLoader
+from fastload.loader.stats import StatsCollector
+from fastload.loader.threads import FIRST_THREADS, PATIENCE, ThreadKeeper
+from fastload.store.dataset import open_dataset
+from fastload.store.fields import Field
+from tests.loading import needs_core, pack_photos, png, spots, wait_until
+from tests.packed_datasets import encoded, pack_samples
+
+N = 30
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", N)
+
+
+def make(packed: Path, **options: Any) -> DataLoader:
+    return DataLoader(packed, **{"batch_size": 4, "transform": [T.Resize(16, 16)], **options})
+
+
+def test_counts_and_times_are_plausible(packed: Path) -> None:
+    loader = make(packed)
+    before = loader.stats()
+    assert (before.batches, before.samples, before.images_per_s, before.buffer_bytes) == (0, 0, 0.0, 0)
+    for _ in range(2):
+        list(loader)
+    stats = loader.stats()
+    assert (stats.batches, stats.samples, stats.bad) == (16, 2 * N, 0)
+    dataset = open_dataset(packed)
+    assert stats.bytes_read == 2 * sum(len(dataset.raw(i, "image")) for i in range(N))
+    assert stats.images_per_s > 0
+    assert 0 <= stats.queue_depth <= 3
+    assert list(stats.stages) == [*STAGES, "plan", "copy", "wait"]
+    assert {name: stage.count for name, stage in stats.stages.items()} == {**dict.fromkeys(STAGES, 2 * N), "plan": 16, "copy": 16, "wait": 16}
+    for name, stage in stats.stages.items():
+        assert 0 <= stage.p50 <= stage.p99 <= stage.max, name
+        assert stage.mean <= stage.max, name
+    for name in ("decode", "finish", "plan", "copy", "wait"):
+        assert stats.stages[name].mean > 0, name
+    assert "60 samples in 16 batches" in str(stats)
+    loader.stats_collector.reset()
+    assert loader.stats().batches == 0
+
+
+def test_what_python_does_to_a_batch_is_counted_as_finish(packed: Path) -> None:
+    waited_s = 0.02
+
+    def slow(samples: list[Any]) -> list[Any]:
+        threading.Event().wait(waited_s)
+        return samples
+
+    list(loader := make(packed, batch_size=10, collate_fn=slow))
+    assert loader.stats().stages["finish"].mean >= waited_s / 10
+    colours = make(packed, batch_size=10, transform=[T.Resize(200, 200), T.ColorJitter(hue=0.2)])
+    plain = make(packed, batch_size=10, transform=[T.Resize(200, 200)])
+    list(colours)
+    list(plain)
+    assert colours.stats().stages["finish"].mean > plain.stats().stages["finish"].mean
+
+
+def test_images_of_all_cameras_count(tmp_path: Path) -> None:
+    samples = [{"images": [encoded(png(spots(16, 16, [(4, 4)]))) for _ in range(3)]} for _ in range(4)]
+    loader = DataLoader(pack_samples(tmp_path / "rig", (Field("images", "image", list=True),), samples), 2)
+    list(loader)
+    stats = loader.stats()
+    assert (stats.samples, stats.stages["decode"].count, loader.images_per_sample) == (4, 12, 3)
+
+
+def test_percentiles_are_right_to_a_tenth() -> None:
+    collector = StatsCollector()
+    for milliseconds in range(1, 1001):
+        collector.took("copy", milliseconds / 1000)
+    stage = collector.snapshot(threads=1, buffer_bytes=0, bad=0).stages["copy"]
+    assert stage.mean == pytest.approx(0.5005, rel=1e-6)
+    assert stage.max == pytest.approx(1.0, rel=1e-6)
+    assert stage.p50 == pytest.approx(0.5, rel=0.1)
+    assert stage.p99 == pytest.approx(0.99, rel=0.1)
+
+
+def test_finish_time_is_shared_out_among_the_images_of_a_batch() -> None:
+    collector = StatsCollector()
+    times = np.zeros((4, len(STAGES)), np.uint32)
+    times[:, STAGES.index("finish")] = 1000
+    collector.decoded(times, 10, finish_s=8e-6)
+    stage = collector.snapshot(threads=1, buffer_bytes=0, bad=0).stages["finish"]
+    assert (stage.mean, stage.count) == (pytest.approx(3e-6), 4)
+    collector.decoded(np.empty((0, len(STAGES)), np.uint32), 0, finish_s=1.0)          # labels only
+    assert collector.snapshot(threads=1, buffer_bytes=0, bad=0).stages["finish"].count == 4
+
+
+def test_threads_begin_few_and_double_while_the_consumer_waits() -> None:
+    needs_core()
+    backend = Backend("native", threads=ThreadKeeper.at_first(13, fixed=False), budget=13)
+    keeper = ThreadKeeper(backend, fixed=False)
+    assert backend.threads == FIRST_THREADS == 4
+    found = []
+    for _ in range(4 * PATIENCE):
+        keeper.delivered(waited=True)
+        found.append(backend.threads)
+    assert found == [4] * (PATIENCE - 1) + [8] * PATIENCE + [13] * (2 * PATIENCE + 1)       # never beyond the budget
+    backend.close()
+
+
+def test_a_consumer_that_waits_now_and_then_gets_no_more_threads() -> None:
+    needs_core()
+    backend = Backend("native", threads=4, budget=16)
+    keeper = ThreadKeeper(backend, fixed=False)
+    for _ in range(20):
+        for waited in [True] * (PATIENCE - 1) + [False]:
+            keeper.delivered(waited=waited)
+    assert backend.threads == 4
+    fixed = ThreadKeeper(backend, fixed=True)           # the user has said how many
+    for _ in range(20):
+        fixed.delivered(waited=True)
+    assert backend.threads == ThreadKeeper.at_first(4, fixed=True) == 4
+    backend.close()
+
+
+def test_the_loader_adapts_its_threads(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_core()
+    monkeypatch.setattr("fastload.loader.arguments.available_cpus", lambda: 6)
+    hungry = make(packed, batch_size=1)
+    assert hungry.stats().threads == 4
+    for _ in range(3):
+        for _batch in hungry:
+            if hungry.stats().threads > 4:
+                break
+    assert hungry.stats().threads in (4, 6)             # whether it had to wait is the machine's business; 6 is the most
+    patient = make(packed, batch_size=1)
+    iterator = iter(patient)
+    for _ in range(N - 3):
+        assert wait_until(lambda: iterator._feeder.n_ready > 0)
+        next(iterator)
+    assert patient.stats().threads == 4
+    assert make(packed, num_workers=5).stats().threads == 5
+
+
+def test_a_loader_without_native_threads_has_nothing_to_adapt(packed: Path) -> None:
+    loader = make(packed, backend="reference", num_workers=3)
+    list(loader)
+    assert loader.stats().threads == 3
+    assert torch.is_tensor(next(iter(loader))[0])
