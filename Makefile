@@ -43,7 +43,7 @@ wheel: $(VENV)/.installed  ## a self-contained wheel in dist/, tested in an empt
 	sh tools/make_wheel.sh $(VENV)
 
 sanitize: $(VENV)/.installed  ## the core under AddressSanitizer, UBSan and ThreadSanitizer
-	sh tools/sanitize.sh $(VENV)
+	$(BIN)/python -m tools.sanitize
 
 clean:                     ## remove all that the targets above made
 	rm -rf $(VENV) .venv-pure build dist demo .mypy_cache .pytest_cache .ruff_cache .hypothesis
