@@ -35,7 +35,7 @@ class FaultPolicy:
         first = faults[min(faults)]
         if self.on_error == "raise":
             raise first
-        with self._lock:
+        with self._lock():
             self.n_bad += len(faults)
             self.errors += list(faults.values())[:max(0, KEPT - len(self.errors))]
             if self.max_bad is None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import atexit
 import os
+import queue
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from enum import Enum
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,31 +48,24 @@ class _Failed:
     error: BaseException
 
 
-class _End:
-    """Behind the last batch."""
+class _Mark(Enum):
+    END = "behind the last batch"
+    ROOM = "there is room for one batch more"
+    STOP = "nobody wants any more"
 
 
 @dataclass(slots=True, eq=False)
 class _Shelf:
-    """What thread and consumer share; ``change`` guards it and tells the other side."""
+    """What thread and consumer share. SimpleQueue is all C: neither Ctrl-C nor a finaliser finds it with its lock held."""
 
-    change: threading.Condition = field(default_factory=threading.Condition)
-    ready: deque[Any] = field(default_factory=deque)                # batches, _Failed, _End
-    asked: deque[Ids | _Failed | None] = field(default_factory=deque)   # ids drawn by the consumer; None behind the last
+    ready: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)        # batches, _Failed, END
+    calls: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)        # ROOM, or the ids of a batch to begin; END, STOP
     under_way: deque[Ids] = field(default_factory=deque)            # ids of the batches begun and not finished, oldest first
     stopped: bool = False
 
-    def put(self, item: object) -> None:
-        with self.change:
-            if not self.stopped:
-                self.ready.append(item)
-            self.change.notify_all()
-
     def stop(self) -> None:
-        with self.change:
-            self.stopped = True
-            self.ready.clear()
-            self.change.notify_all()
+        self.stopped = True
+        self.calls.put(_Mark.STOP)
 
 
 class Feeder(Generic[Begun, Batch_co]):
@@ -81,116 +76,112 @@ class Feeder(Generic[Begun, Batch_co]):
     """
 
     def __init__(self, maker: Maker[Begun, Batch_co], batches: Iterator[Ids], *, ahead: int, draw_here: bool = False) -> None:
-        self._shelf, self._pid = _Shelf(), os.getpid()
+        self._shelf, self._pid, self._ended = _Shelf(), os.getpid(), False
         self._drawn = batches if draw_here else None
-        for _ in range(ahead if draw_here else 0):
-            self._draw()
-        source = _asked(self._shelf) if draw_here else batches
-        self._thread = threading.Thread(target=_feed, name="fastload-feeder", daemon=True, args=(maker, source, ahead, self._shelf))
+        for _ in range(ahead):
+            self._make_room()
+        source = _Called() if draw_here else batches
+        self._thread = threading.Thread(target=_feed, name="fastload-feeder", daemon=True, args=(maker, source, self._shelf))
         self._thread.start()
         weakref.finalize(self, _stop_in, self._pid, self._shelf)
         _running.add(self)
 
     def next(self, timeout_s: float | None) -> Batch_co | None:
         """The next batch, None behind the last; raises what failed in its place, TimeoutError after ``timeout_s``."""
-        item = self._taken(None if timeout_s is None else time.monotonic() + timeout_s, timeout_s)
-        if item is _End:
+        item: Any = _Mark.END if self._ended or self._shelf.stopped else self._taken(timeout_s)
+        if item is _Mark.END:
+            self._ended = True
             return None
-        self._draw()
+        self._make_room()
         if isinstance(item, _Failed):
             raise item.error
-        return item         # type: ignore[no-any-return]
+        return cast("Batch_co", item)
 
-    def _taken(self, deadline: float | None, timeout_s: float | None) -> Any:
-        shelf = self._shelf
-        with shelf.change:
-            while not shelf.ready:
-                if shelf.stopped:
-                    return _End
-                left = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
-                if left <= 0:
-                    raise TimeoutError(f"no batch within {timeout_s} s")
-                if not shelf.change.wait(left) and not self._thread.is_alive() and not shelf.ready:
-                    raise WorkerDied("waiting for a batch: the loader's feeder thread is gone; call iter(loader) again")
-            item = shelf.ready[0] if shelf.ready[0] is _End else shelf.ready.popleft()     # whoever asks again is told the same
-            shelf.change.notify_all()
-            return item
+    def _taken(self, timeout_s: float | None) -> Any:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = _LOOK_S if deadline is None else max(0.0, min(_LOOK_S, deadline - time.monotonic()))
+            try:
+                return self._shelf.ready.get(timeout=left)
+            except queue.Empty:
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise TimeoutError(f"no batch within {timeout_s} s") from None
+                if not self._thread.is_alive() and self._shelf.ready.empty():
+                    raise WorkerDied("waiting for a batch: the loader's feeder thread is gone; call iter(loader) again") from None
 
-    def _draw(self) -> None:
+    def _make_room(self) -> None:
+        """Tells the thread that it may begin one batch more; and which, where the ids are drawn here."""
         if self._drawn is None:
+            self._shelf.calls.put(_Mark.ROOM)
             return
-        ids: Ids | _Failed | None
+        call: Ids | _Failed | _Mark
         try:
-            ids = next(self._drawn, None)
+            call = next(self._drawn, _Mark.END)
         except Exception as error:          # noqa: BLE001 - the user's sampler: raised in the place of the batch it did not give
-            ids = _Failed(error)
-        if ids is None or isinstance(ids, _Failed):
-            self._drawn = None
-        with self._shelf.change:
-            self._shelf.asked.append(ids)
-            self._shelf.change.notify_all()
+            call = _Failed(error)
+        if not isinstance(call, np.ndarray):
+            self._drawn = iter(())
+        self._shelf.calls.put(call)
 
     @property
     def n_ready(self) -> int:
         """Batches that wait for the consumer."""
-        return sum(item is not _End for item in tuple(self._shelf.ready))
+        return self._shelf.ready.qsize()
 
     @property
     def oldest(self) -> Ids:
         """The ids of the batch that is being loaded; empty where none is."""
-        with self._shelf.change:
-            return self._shelf.under_way[0] if self._shelf.under_way else np.empty(0, np.int64)
+        try:
+            return self._shelf.under_way[0]
+        except IndexError:
+            return np.empty(0, np.int64)
 
     def stop(self) -> None:
         """Ends the thread; what it had begun is dropped."""
         _running.discard(self)
         if self._pid != os.getpid():
-            return                      # the thread, and who holds its locks, stayed in the parent
+            return                      # the thread stayed in the parent
         self._shelf.stop()
         if self._thread is not threading.current_thread():
             self._thread.join(_JOIN_S)
 
 
-def _asked(shelf: _Shelf) -> Iterator[Ids]:
-    """What the consumer has drawn; waits for it."""
-    while True:
-        with shelf.change:
-            while not shelf.asked and not shelf.stopped:
-                shelf.change.wait()
-            ids = None if shelf.stopped else shelf.asked.popleft()
-        if ids is None:
-            return
-        if isinstance(ids, _Failed):
-            raise ids.error
-        yield ids
+class _Called:
+    """The ids come with the calls."""
 
 
-def _feed(maker: Maker[Begun, Batch_co], batches: Iterator[Ids], ahead: int, shelf: _Shelf) -> None:
+def _feed(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, shelf: _Shelf) -> None:
     begun: deque[Begun | _Failed] = deque()
     more = True
     while not shelf.stopped:
-        while more and len(begun) + len(shelf.ready) < ahead and not shelf.stopped:
-            more = _begin(maker, batches, begun, shelf)
+        while more:
+            try:
+                call = shelf.calls.get(block=not begun)             # with something to finish: only what is there already
+            except queue.Empty:
+                break
+            if call is _Mark.STOP:
+                return
+            more = _begin(maker, batches, call, begun, shelf)
         if begun:
             _finish(maker, begun.popleft(), shelf)
-        elif not more:
-            shelf.put(_End)
-            return
         else:
-            with shelf.change:
-                while len(shelf.ready) >= ahead and not shelf.stopped:
-                    shelf.change.wait()
+            shelf.ready.put(_Mark.END)
+            return
 
 
-def _begin(maker: Maker[Begun, Batch_co], batches: Iterator[Ids], begun: deque[Begun | _Failed], shelf: _Shelf) -> bool:
+def _begin(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, call: object, begun: deque[Begun | _Failed],
+           shelf: _Shelf) -> bool:
     """Begins one batch more; False where there is none."""
+    ids: Any
     try:
-        ids = next(batches, None)
+        ids = call if isinstance(batches, _Called) else next(batches, _Mark.END)
     except BaseException as error:          # noqa: BLE001 - handed to the consumer, who raises it
-        begun.append(_Failed(error))        # an order that failed has no next batch
-        shelf.under_way.append(np.empty(0, np.int64))
+        ids = _Failed(error)
+    if ids is _Mark.END:
         return False
-    if ids is None:
+    if isinstance(ids, _Failed):            # an order that failed has no next batch
+        shelf.under_way.append(np.empty(0, np.int64))
+        begun.append(ids)
         return False
     shelf.under_way.append(ids)
     try:
@@ -207,7 +198,7 @@ def _finish(maker: Maker[Begun, Batch_co], oldest: Begun | _Failed, shelf: _Shel
     except BaseException as error:          # noqa: BLE001 - the same
         item = _Failed(error)
     shelf.under_way.popleft()
-    shelf.put(item)
+    shelf.ready.put(item)
 
 
 _running: weakref.WeakSet[Feeder[Any, Any]] = weakref.WeakSet()

@@ -5,25 +5,25 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from types import TracebackType
 
 
 class ForkSafeLock:
-    """``with lock:``; in a forked child it begins anew, since the thread that may have held it is not there."""
+    """``with lock():``; in a forked child it begins anew, since the thread that may have held it is not there.
+
+    A call that hands out the lock itself, not ``__enter__`` here: Ctrl-C could come between taking the lock and saying so.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         _all.add(self)
 
+    def __call__(self) -> threading.Lock:
+        """The lock of this process."""
+        return self._lock
+
     def renew(self) -> None:
         """Called in a forked child."""
         self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._lock.release()
 
 
 _all: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()

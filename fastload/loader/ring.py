@@ -28,7 +28,7 @@ class Ring:
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised tensor that nobody else uses."""
         n_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        with self._lock:
+        with self._lock():
             buffer = self._free(n_bytes)
             tensor = torch.from_numpy(buffer)       # holds the array from here on
         start = -buffer.ctypes.data % _ALIGN
@@ -37,7 +37,7 @@ class Ring:
     @property
     def n_bytes(self) -> int:
         """All memory held, in use or free."""
-        with self._lock:
+        with self._lock():
             return sum(buffer.nbytes for buffer in self._buffers)
 
     def _free(self, n_bytes: int) -> NDArray[np.uint8]:

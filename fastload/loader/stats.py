@@ -95,7 +95,7 @@ class StatsCollector:
 
     def reset(self) -> None:
         """Starts counting anew."""
-        with self._lock:
+        with self._lock():
             self._images = _Histograms(STAGES)
             self._steps = {name: _Histograms((name,)) for name in BATCH_STAGES}
             self._batches = self._samples = self._n_images = self._bytes = self._depth = 0
@@ -106,24 +106,24 @@ class StatsCollector:
         """A batch came out of the decode threads; ``finish_s`` was spent on it in Python afterwards."""
         times = times_ns.astype(np.int64)
         times[:, _FINISH] += int(finish_s * 1e9 / max(len(times), 1))
-        with self._lock:
+        with self._lock():
             self._images.add(times)
             self._bytes += n_bytes
 
     def took(self, stage: str, seconds: float) -> None:
         """A step that is done once a batch."""
-        with self._lock:
+        with self._lock():
             self._steps[stage].add(np.array([[int(seconds * 1e9)]]))
 
     def asked(self) -> None:
         """The consumer wants its first batch."""
-        with self._lock:
+        with self._lock():
             if self._started is None:
                 self._started = time.monotonic()
 
     def delivered(self, n_samples: int, n_images: int, waited_s: float, ready: int) -> None:
         """The consumer has got a batch."""
-        with self._lock:
+        with self._lock():
             self._batches += 1
             self._samples += n_samples
             self._n_images += n_images
@@ -133,7 +133,7 @@ class StatsCollector:
 
     def snapshot(self, *, threads: int, buffer_bytes: int, bad: int) -> LoaderStats:
         """The figures so far."""
-        with self._lock:
+        with self._lock():
             seconds = self._last - self._started if self._started is not None and self._batches else 0.0
             stages = self._images.stats()
             for each in self._steps.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +15,13 @@ from fastload.errors import ConfigError
 from fastload.loader.epochs import Epochs, OrderOptions
 from fastload.loader.samplers import RankBatches, RankSampler
 
+Shape = dict[str, Any]
 shuffles = st.sampled_from([True, False, "full"])
 shapes = st.fixed_dictionaries({"n": st.integers(1, 200), "block": st.integers(1, 30), "window": st.integers(1, 6), "shuffle": shuffles,
                                 "world": st.integers(1, 8), "size": st.integers(1, 17), "seed": st.integers(0, 2**62), "epoch": st.integers(0, 99)})
 
 
-def ranks_of(shape: dict[str, int], ending: str, world: int | None = None, size: int | None = None) -> list[Epochs]:
+def ranks_of(shape: Shape, ending: str, world: int | None = None, size: int | None = None) -> list[Epochs]:
     n, world, size = shape["n"], world or shape["world"], size or shape["size"]
     options = OrderOptions(n_samples=n, shuffle=shape["shuffle"], seed=shape["seed"], block=shape["block"], window=shape["window"])
     table = np.random.default_rng(shape["seed"] % 1000).permutation(n)
@@ -35,7 +37,7 @@ def batches_of(rank: Epochs) -> list[list[int]]:
 
 @given(shapes)
 @settings(max_examples=300)
-def test_partial_gives_every_id_exactly_once_and_all_ranks_as_many_batches(shape: dict[str, int]) -> None:
+def test_partial_gives_every_id_exactly_once_and_all_ranks_as_many_batches(shape: Shape) -> None:
     ranks = ranks_of(shape, "partial")
     batches = [batches_of(rank) for rank in ranks]
     assert {len(rank) for rank in batches} == {len(ranks[0])}
@@ -49,7 +51,7 @@ def test_partial_gives_every_id_exactly_once_and_all_ranks_as_many_batches(shape
 
 @given(shapes)
 @settings(max_examples=200)
-def test_pad_gives_all_ranks_the_same_shape_and_repeats_at_most_one_a_rank(shape: dict[str, int]) -> None:
+def test_pad_gives_all_ranks_the_same_shape_and_repeats_at_most_one_a_rank(shape: Shape) -> None:
     ranks = ranks_of(shape, "pad")
     batches = [batches_of(rank) for rank in ranks]
     assert len({tuple(map(len, rank)) for rank in batches}) == 1
@@ -61,7 +63,7 @@ def test_pad_gives_all_ranks_the_same_shape_and_repeats_at_most_one_a_rank(shape
 
 @given(shapes)
 @settings(max_examples=200)
-def test_drop_gives_full_batches_and_ranks_are_disjoint(shape: dict[str, int]) -> None:
+def test_drop_gives_full_batches_and_ranks_are_disjoint(shape: Shape) -> None:
     ranks = ranks_of(shape, "drop")
     batches = [batches_of(rank) for rank in ranks]
     assert {len(rank) for rank in batches} == {len(ranks[0])}
@@ -74,7 +76,7 @@ def test_drop_gives_full_batches_and_ranks_are_disjoint(shape: dict[str, int]) -
 
 @given(shapes)
 @settings(max_examples=100)
-def test_the_same_again_and_another_order_in_another_epoch(shape: dict[str, int]) -> None:
+def test_the_same_again_and_another_order_in_another_epoch(shape: Shape) -> None:
     first, again = ranks_of(shape, "partial", world=1)[0], ranks_of(shape, "partial", world=1)[0]
     one = batches_of(first)
     assert batches_of(again) == one
@@ -86,7 +88,7 @@ def test_the_same_again_and_another_order_in_another_epoch(shape: dict[str, int]
 
 @given(shapes, st.sampled_from(["partial", "drop", "pad"]), st.integers(0, 100))
 @settings(max_examples=200)
-def test_a_restart_at_any_step_gives_the_identical_rest(shape: dict[str, int], ending: str, stop: int) -> None:
+def test_a_restart_at_any_step_gives_the_identical_rest(shape: Shape, ending: str, stop: int) -> None:
     for rank, other in zip(ranks_of(shape, ending), ranks_of(shape, ending), strict=True):
         segment = rank.begin()
         whole = [ids.tolist() for ids in rank.batches(segment)]
@@ -100,7 +102,7 @@ def test_a_restart_at_any_step_gives_the_identical_rest(shape: dict[str, int], e
 
 @given(shapes, st.lists(st.tuples(st.integers(1, 6), st.integers(2, 9), st.integers(0, 5)), min_size=1, max_size=6))
 @settings(max_examples=200)
-def test_any_chain_of_worlds_gives_every_id_once(shape: dict[str, int], chain: list[tuple[int, int, int]]) -> None:
+def test_any_chain_of_worlds_gives_every_id_once(shape: Shape, chain: list[tuple[int, int, int]]) -> None:
     """Some batches in one world, some in the next ...: the state, as JSON, is all that goes from one to the other."""
     shape = {**shape, "n": 60 + shape["n"]}
     seen: Counter[int] = Counter()
@@ -156,11 +158,11 @@ def test_sampler_and_batches_agree_and_share_the_epoch() -> None:
 
 @pytest.mark.parametrize(("options", "message"), [({"rank": 2, "world": 2}, "rank 2 of 2"), ({"batch_size": 0}, "batch size 0"),
                                                   ({"ending": "half"}, "ending 'half'")])
-def test_wrong_use_is_named(options: dict[str, object], message: str) -> None:
+def test_wrong_use_is_named(options: dict[str, Any], message: str) -> None:
     order = OrderOptions(n_samples=9, shuffle=True, seed=0, block=2, window=2)
-    given = {"batch_size": 2, "rank": 0, "world": 1, "ending": "drop", "source_order": lambda: np.arange(9), **options}
+    arguments: dict[str, Any] = {"batch_size": 2, "rank": 0, "world": 1, "ending": "drop", "source_order": lambda: np.arange(9), **options}
     with pytest.raises(ConfigError, match=message):
-        Epochs(order, **given)          # type: ignore[arg-type]
+        Epochs(order, **arguments)
 
 
 def test_a_billion_samples_begin_at_once() -> None:

@@ -207,7 +207,7 @@ def test_what_matters_must_not_change_and_both_sides_are_printed(packed: Path, o
 
 def test_another_dataset_is_refused(packed: Path, tmp_path: Path) -> None:
     other = pack_photos(tmp_path / "other", N, size=(48, 48))
-    with pytest.raises(ConfigError, match="dataset in the state:  '[0-9a-f]{16}'\n  dataset in the loader: '[0-9a-f]{16}'"):
+    with pytest.raises(ConfigError, match=r"dataset in the state:  '[0-9a-f]{16}'\n  dataset in the loader: '[0-9a-f]{16}'"):
         restored(other, saved(make(packed)))
 
 
@@ -219,7 +219,7 @@ def test_a_damaged_state_is_refused_and_changes_nothing(packed: Path, damage: di
     loader = make(packed)
     next(iter(loader))
     state = json.loads(saved(loader))
-    with pytest.raises(ConfigError, match="loading a state|ending 'cut'"):
+    with pytest.raises(ConfigError, match=r"loading a state|ending 'cut'"):
         loader.load_state_dict({**state, **damage})
     assert json.loads(saved(loader)) == state
     loader.load_state_dict(state)
@@ -227,9 +227,10 @@ def test_a_damaged_state_is_refused_and_changes_nothing(packed: Path, damage: di
 
 
 def test_what_is_no_state_is_refused(packed: Path) -> None:
-    for wrong in ([], "state", None, {}):
+    wrong: list[Any] = [[], "state", None, {}]
+    for each in wrong:
         with pytest.raises(ConfigError, match="expected what state_dict"):
-            make(packed).load_state_dict(wrong)         # type: ignore[arg-type]
+            make(packed).load_state_dict(each)
 
 
 def test_long_transforms_are_kept_in_short_and_still_compared(packed: Path) -> None:
