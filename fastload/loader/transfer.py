@@ -1,15 +1,15 @@
-"""Batches onto their device. What only a GPU can run is in this module, and the README says that no GPU has run it yet."""
+"""Batches onto their device. What only a GPU can run is in `fastload.cuda`."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
 
 from fastload.errors import ConfigError
+from fastload.loader.nested import mapped
 
 
 class Transfer(Protocol):
@@ -51,40 +51,6 @@ class Stay:
         return sent
 
 
-class CudaTransfer:
-    """Copies on a stream of its own; the trainer's stream waits for the copy, nobody else does."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)            # type: ignore[no-untyped-call]
-
-    def stream(self) -> AbstractContextManager[object]:
-        """One for all copies and colours: the event that ``send`` records comes after both."""
-        return torch.cuda.stream(self._stream)
-
-    def stage(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Copied from pageable memory, which blocks this thread but nobody else, so the buffer is free again on return."""
-        return pixels.to(self._device)
-
-    def send(self, batch: Any) -> Any:
-        """Pinned first (a copy from pageable memory would block), then copied; the event marks the end of the copy."""
-        pinned = mapped(batch, lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory())
-        with self.stream():
-            copied = mapped(pinned, lambda tensor: tensor.to(self._device, non_blocking=True))
-            event = torch.cuda.Event()                      # type: ignore[no-untyped-call]
-            event.record(self._stream)
-        return copied, event, pinned           # pinned lives until receive: the copy reads it
-
-    def receive(self, sent: Any) -> Any:
-        """Makes the current stream wait for the copy, and keeps the memory until that stream is done with it."""
-        copied, event, _ = sent
-        stream = torch.cuda.current_stream(self._device)
-        stream.wait_event(event)
-        mapped(copied, lambda tensor: tensor.record_stream(stream))
-        event.synchronize()                     # the pinned memory may go back to torch now; the copy was done long ago
-        return copied
-
-
 def make_transfer(device: str | torch.device | None, *, pin_memory: bool) -> Transfer:
     """For ``device=None`` or ``"cpu"`` nothing moves."""
     try:
@@ -99,17 +65,6 @@ def make_transfer(device: str | torch.device | None, *, pin_memory: bool) -> Tra
         raise ConfigError(f"device={device!r}: expected None, 'cpu' or 'cuda'")
     if not torch.cuda.is_available():
         raise ConfigError(f"device={device!r}: torch sees no CUDA device here (torch {torch.__version__}); use device=None")
+    from fastload.cuda import CudaTransfer
+
     return CudaTransfer(wanted)
-
-
-def mapped(batch: Any, function: Callable[[torch.Tensor], Any]) -> Any:
-    """The same structure with a function applied to every tensor in it."""
-    if isinstance(batch, torch.Tensor):
-        return function(batch)
-    if isinstance(batch, dict):
-        return {name: mapped(value, function) for name, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):          # a named tuple takes its values one by one
-        return type(batch)(*(mapped(value, function) for value in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(mapped(value, function) for value in batch)
-    return batch

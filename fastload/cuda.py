@@ -1,0 +1,44 @@
+"""All that only a GPU can run. It is small on purpose, each line with the reason for its order: no GPU has run it yet (see README)."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from fastload.loader.nested import mapped
+
+
+class CudaTransfer:
+    """Copies on a stream of its own; the trainer's stream waits for the copy, nobody else does."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)            # type: ignore[no-untyped-call]
+
+    def stream(self) -> AbstractContextManager[object]:
+        """One for all copies and colours: the event that ``send`` records comes after both."""
+        return torch.cuda.stream(self._stream)
+
+    def stage(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Copied from pageable memory, which blocks this thread but nobody else, so the buffer is free again on return."""
+        return pixels.to(self._device)
+
+    def send(self, batch: Any) -> Any:
+        """Pinned first (a copy from pageable memory would block), then copied; the event marks the end of the copy."""
+        pinned = mapped(batch, lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory())
+        with self.stream():
+            copied = mapped(pinned, lambda tensor: tensor.to(self._device, non_blocking=True))
+            event = torch.cuda.Event()                      # type: ignore[no-untyped-call]
+            event.record(self._stream)
+        return copied, event, pinned           # pinned lives until receive: the copy reads it
+
+    def receive(self, sent: Any) -> Any:
+        """Makes the current stream wait for the copy, and keeps the memory until that stream is done with it."""
+        copied, event, _ = sent
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(event)
+        mapped(copied, lambda tensor: tensor.record_stream(stream))
+        event.synchronize()                     # the pinned memory may go back to torch now; the copy was done long ago
+        return copied
