@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import torch
+
+from fastload.loader.coming import Coming
 from fastload.loader.epochs import Epochs
 
 
@@ -20,10 +24,10 @@ class SampleIndex(int):
         return index
 
 
-class RankSampler:
-    """This rank's ids of the epoch, one by one, as DistributedSampler gives them."""
+class RankSampler(torch.utils.data.DistributedSampler[Any]):
+    """This rank's ids of the epoch, one by one. A DistributedSampler to who asks: Lightning does, and then puts in none of its own."""
 
-    def __init__(self, epochs: Epochs) -> None:
+    def __init__(self, epochs: Epochs) -> None:         # torch's own would ask for the process group, which may come later
         self._epochs = epochs
 
     def __iter__(self) -> Iterator[int]:
@@ -34,9 +38,19 @@ class RankSampler:
         return self._epochs.n_samples()
 
     @property
-    def epoch(self) -> int:
+    def epoch(self) -> int:             # type: ignore[override]
         """The epoch that comes next."""
         return self._epochs.next_epoch
+
+    @property
+    def rank(self) -> int:              # type: ignore[override]
+        """Of this process."""
+        return self._epochs.rank
+
+    @property
+    def num_replicas(self) -> int:      # type: ignore[override]
+        """Processes that share an epoch."""
+        return self._epochs.world
 
     def set_epoch(self, epoch: int) -> None:
         """As DistributedSampler has it: another order each epoch."""
@@ -46,12 +60,12 @@ class RankSampler:
 class RankBatches:
     """Lists of ids."""
 
-    def __init__(self, epochs: Epochs, sampler: RankSampler, drop_last: bool) -> None:
-        self._epochs = epochs
+    def __init__(self, epochs: Epochs, sampler: RankSampler, drop_last: bool, coming: Coming) -> None:
+        self._epochs, self._coming = epochs, coming
         self.sampler, self.drop_last, self.batch_size = sampler, drop_last, epochs.batch_size
 
     def __iter__(self) -> Iterator[list[int]]:
-        return _batches(self._epochs)
+        return self._coming.noted(_batches(self._epochs))
 
     def __len__(self) -> int:
         return len(self._epochs)
