@@ -10,35 +10,39 @@ import torch
 from fastload.loader.nested import mapped
 
 
+def numbered(device: torch.device) -> torch.device:
+    """"cuda" of the thread that asks, with its number: the feeder thread's own "cuda" would always be GPU 0."""
+    return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
+
+
 class CudaTransfer:
     """Copies on a stream of its own; the trainer's stream waits for the copy, nobody else does."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
         self._stream = torch.cuda.Stream(device)            # type: ignore[no-untyped-call]
 
     def stream(self) -> AbstractContextManager[object]:
-        """One for all copies and colours: the event that ``send`` records comes after both."""
+        """One for all pixels, copies and colours: the event that ``send`` records comes after them. Also sets the current device."""
         return torch.cuda.stream(self._stream)
 
     def stage(self, pixels: torch.Tensor) -> torch.Tensor:
         """Copied from pageable memory, which blocks this thread but nobody else, so the buffer is free again on return."""
-        return pixels.to(self._device)
+        return pixels.to(self.device)
 
     def send(self, batch: Any) -> Any:
         """Pinned first (a copy from pageable memory would block), then copied; the event marks the end of the copy."""
-        pinned = mapped(batch, lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory())
-        with self.stream():
-            copied = mapped(pinned, lambda tensor: tensor.to(self._device, non_blocking=True))
+        with self.stream():                     # around the pinning, too: it would make a context on GPU 0 from this thread
+            pinned = mapped(batch, lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory())
+            copied = mapped(pinned, lambda tensor: tensor.to(self.device, non_blocking=True))
             event = torch.cuda.Event()                      # type: ignore[no-untyped-call]
             event.record(self._stream)
-        return copied, event, pinned           # pinned lives until receive: the copy reads it
+        return copied, event, pinned            # pinned lives until receive; after that torch keeps it until the copy has read it
 
     def receive(self, sent: Any) -> Any:
         """Makes the current stream wait for the copy, and keeps the memory until that stream is done with it."""
         copied, event, _ = sent
-        stream = torch.cuda.current_stream(self._device)
+        stream = torch.cuda.current_stream(self.device)
         stream.wait_event(event)
         mapped(copied, lambda tensor: tensor.record_stream(stream))
-        event.synchronize()                     # the pinned memory may go back to torch now; the copy was done long ago
         return copied
