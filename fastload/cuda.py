@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
 from fastload.loader.nested import mapped
+
+LEASES = 4          # of DALI outputs that a lagging GPU has not read yet
 
 
 def numbered(device: torch.device) -> torch.device:
@@ -46,3 +49,25 @@ class CudaTransfer:
         stream.wait_event(event)
         mapped(copied, lambda tensor: tensor.record_stream(stream))
         return copied
+
+
+class DaliHands:
+    """DALI's outputs to torch: its buffers are freed on DALI's stream, not on ours, so they are kept until ours has read them."""
+
+    def __init__(self) -> None:
+        self._held: deque[tuple[Any, object]] = deque()
+
+    def take(self, pipeline: Any) -> Any:
+        """The current stream waits for DALI, the host does not; whatever this thread queues next comes after the decoding."""
+        return pipeline.share_outputs(torch.cuda.current_stream())
+
+    def lease(self, *things: object) -> None:
+        """Called after the copy was queued: the event comes behind it, and ``things`` go when the event has passed."""
+        event = torch.cuda.Event()                          # type: ignore[no-untyped-call]
+        event.record()                                      # on the current stream, which the copy is on
+        self._held.append((event, things))
+        while len(self._held) > LEASES:                     # a consumer that lags: wait, or DALI's memory would grow without end
+            self._held[0][0].synchronize()
+            self._held.popleft()
+        while self._held and self._held[0][0].query():
+            self._held.popleft()

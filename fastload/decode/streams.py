@@ -128,7 +128,7 @@ def _stream(batch: DecodeBatch, row: int, intact: _Intact) -> Found | None:
     x, y, w, h = (int(asked[name]) for name in ("x", "y", "w", "h"))
     if not (w or h):
         w, h = header.width, header.height
-    if len(jpeg) < size or x + w > header.width or y + h > header.height or not _usual(header):
+    if len(jpeg) < size or x + w > header.width or y + h > header.height or not _usual(header) or header.end_offset != len(jpeg):
         return None
     module, start, count = core(), int(asked["index_offset"]), int(asked["index_count"])
     index = source[start:start + 4 * count]
@@ -149,7 +149,7 @@ def _cut(module: ModuleType, index: memoryview, interval: int, whole: Found) -> 
 
 
 def _usual(header: JpegHeader) -> bool:
-    """What every decoder reads, in the same way: baseline, one scan, gray or surely YCbCr, an end marker.
+    """What every decoder reads, in the same way: baseline, one scan, gray or surely YCbCr, an end marker (and, above, nothing behind it).
 
     Without JFIF or Adobe marker libjpeg looks at the component numbers to tell RGB from YCbCr; others do not.
     """
