@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -54,6 +55,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                  world_size: int | None = None, ending: str | None = None, window: int = WINDOW, colour: str | None = None,
                  ragged: str | Mapping[str, str] = "list", exact: bool = False, return_matrix: bool = False, on_error: str = "raise",
                  max_bad: int | None = None, **torch_arguments: object) -> None:
+        if isinstance(dataset, LoaderDataset):          # somebody makes a loader anew out of the parts of one
+            num_workers, collate_fn = num_workers or None, None if isinstance(collate_fn, Collate) else collate_fn
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__", "torch_arguments")}
         warn_without_meaning({"worker_init_fn": worker_init_fn, "multiprocessing_context": multiprocessing_context, **torch_arguments})
         checked_order(batch_size, shuffle, sampler, batch_sampler, drop_last)
@@ -64,10 +67,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         spec = load_spec(packed, fields=fields, transform=transform, colour=colour, ragged=ragged, exact=exact, return_matrix=return_matrix)
         warn_once_if_missing()
         budget, fixed = thread_budget(num_workers, self._ranks.local_world), num_workers is not None
-        self._backend = Backend(backend, threads=ThreadKeeper.at_first(budget, fixed=fixed), budget=budget)
+        self.transfer = make_transfer(device, pin_memory=pin_memory)
+        self._backend = Backend(backend, threads=ThreadKeeper.at_first(budget, fixed=fixed), budget=budget, device=self.transfer.device)
         self.thread_keeper = ThreadKeeper(self._backend, fixed=fixed)
         self.stats_collector, self._ring = StatsCollector(), Ring(self.ahead + 2)
-        self.transfer = make_transfer(device, pin_memory=pin_memory)
         self.maker = BatchMaker(packed, spec, self._backend, seed=self.seed, ring=self._ring, stats=self.stats_collector,
                                 faults=FaultPolicy(on_error, max_bad), transfer=self.transfer)
         self.images_per_sample = sum(each.items for each in spec.images)
@@ -120,7 +123,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         # torch forbids changing these once it is made, but a loader is asked for what its user has given.
         batches = given["batch_sampler"]
         if batches is None and batched:
-            batches = RankBatches(order, sampler, given["drop_last"], coming) if isinstance(order, Epochs) else order.as_batches
+            batches = RankBatches(sampler, order.batch_size, given["drop_last"], coming) if isinstance(order, Epochs) else order.as_batches
+        # Lightning, when it predicts, makes a loader anew out of the attributes that are named as the arguments.
+        self.__dict__.update({name: value for name, value in given.items() if name not in _TORCH_NAMES})
         self.__dict__.update(batch_size=None if given["batch_sampler"] is not None else given["batch_size"], drop_last=given["drop_last"],
                              pin_memory=pin_memory, batch_sampler=batches)
 
@@ -203,6 +208,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _again, (self._given, self.order.next_epoch)
+
+
+# What torch's own DataLoader has as an attribute; ``seed`` is one of ours, always a number.
+_TORCH_NAMES = frozenset(inspect.signature(torch.utils.data.DataLoader.__init__).parameters) | {"seed"}
 
 
 def _again(given: dict[str, Any], epoch: int) -> DataLoader:

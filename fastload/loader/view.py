@@ -40,7 +40,7 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
 
     def __init__(self, maker: BatchMaker, order: KnowsEpoch, coming: Coming) -> None:
         self.packed = maker.dataset
-        self._maker, self._order, self._coming, self._pid = maker, order, coming, os.getpid()
+        self._maker, self._order, self._coming, self._pid = maker.on_cpu(), order, coming, os.getpid()
         self._begun: dict[Key, Begun] = {}
 
     def __len__(self) -> int:
