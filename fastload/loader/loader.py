@@ -112,8 +112,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
         It says that it has no worker processes (``num_workers`` 0, no timeout): whoever builds a plain one gets none either.
         """
-        given, order, coming = self._given, self.order, Coming(self.ahead - 1)
-        view = LoaderDataset(self.maker, order, coming)
+        given, order, self.coming = self._given, self.order, Coming(self.ahead - 1)
+        view = LoaderDataset(self.maker, order, self.coming)
         batched = given["batch_size"] is not None or given["batch_sampler"] is not None
         sampler = given["sampler"]
         if sampler is None:
@@ -123,7 +123,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         # torch forbids changing these once it is made, but a loader is asked for what its user has given.
         batches = given["batch_sampler"]
         if batches is None and batched:
-            batches = RankBatches(sampler, order.batch_size, given["drop_last"], coming) if isinstance(order, Epochs) else order.as_batches
+            batches = order.as_batches if isinstance(order, UserOrder) else \
+                RankBatches(sampler, order.batch_size, given["drop_last"], self.coming)
         # Lightning, when it predicts, makes a loader anew out of the attributes that are named as the arguments.
         self.__dict__.update({name: value for name, value in given.items() if name not in _TORCH_NAMES})
         self.__dict__.update(batch_size=None if given["batch_sampler"] is not None else given["batch_size"], drop_last=given["drop_last"],
