@@ -19,7 +19,9 @@ $(VENV)/.installed: $(SOURCES)
 
 # What only the checks need: linters, and the libraries that fastload is tested with (DALI and nvImageCodec on their CPU side, frameworks).
 $(VENV)/.checks: $(VENV)/.installed
-	$(PIP) install -c constraints.txt -e '.[dev,test]'
+	$(PIP) install packaging
+	$(BIN)/python tools/extras.py dev test > $@.txt
+	$(PIP) install -c constraints.txt -r $@.txt
 	touch $@
 
 demo: $(VENV)/.installed   ## see all of it on generated data, in ./demo
