@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -48,7 +48,7 @@ def loader(n: int = 24, batch_size: int = 4) -> DataLoader[Any]:
 def lightning_model(*, fail_at: int = -1) -> Any:
     pl = need("lightning.pytorch")
 
-    class Model(pl.LightningModule):     # type: ignore[misc]
+    class Model(pl.LightningModule):     # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.layer = nn.Linear(5, 2)

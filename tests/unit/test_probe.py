@@ -76,7 +76,7 @@ def test_rows_hold_means_maxima_stages_and_samples(tmp_path: Path, clock: Clock)
     assert first.iter_time_max == pytest.approx(8.6)
     assert first.stage_times == {"forward": pytest.approx(1.0), "backward": pytest.approx(0.5)}
     assert first.samples_per_s == pytest.approx(16 / 13.8, rel=1e-3)
-    assert first.slow == ((3, pytest.approx(8.6), pytest.approx(0.1)),)
+    assert first.slow == ((3, 8.6, 0.1),)
     assert first.data_probe == {}
     assert (rest.iter, rest.steps, rest.samples, rest.slow) == (5, 1, 4, ())
 
@@ -114,7 +114,8 @@ def test_a_loop_left_in_the_middle_does_not_spoil_the_next_one(tmp_path: Path, c
             clock.now += 2.0
     probe.close()
     rows = read(path).steps
-    assert [(row.iter, row.iter_time) for row in rows] == [(1, pytest.approx(1.1)), (2, pytest.approx(2.1))]
+    assert [row.iter for row in rows] == [1, 2]
+    assert [row.iter_time for row in rows] == pytest.approx([1.1, 2.1])
     assert [row.stage_times["forward"] for row in rows] == pytest.approx([1.0, 2.0])
 
 
