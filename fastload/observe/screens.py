@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from fastload.observe.sampling import GpuSamples, HostSamples, Sampler
 from fastload.observe.series import mean, sparkline, summarise
+from fastload.observe.window import Series
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.live import Live
+    from rich.table import Table as RichTable
+    from rich.text import Text
 
 _WIDTH = 40             # values of a sparkline
+_WIDE = 150             # columns that the table needs
 
 
 class Screen(Protocol):
@@ -79,7 +84,8 @@ class Table:
 
     def show(self, sampler: Sampler, duration: float) -> None:
         """The table of this moment."""
-        self._open().update(_drawn(sampler, duration), refresh=True)
+        live = self._open()
+        live.update(_drawn(sampler, duration, live.console.width), refresh=True)
 
     def close(self) -> None:
         """Leaves the last table on the screen."""
@@ -102,19 +108,26 @@ def number(value: float | None, unit: str = "", *, digits: int = 0) -> str:
 
 
 def _gpu_line(gpu: GpuSamples, since: float) -> str:
-    last = {name: values[-1] if values else None for name, values in gpu.series.items()}
-    first = next((place for place, at in enumerate(gpu.t) if at >= since), 0)
     if gpu.gpu.gone:
         return f"gpu{gpu.gpu.index} gone ({gpu.gpu.gone})"
+    first = next((place for place, at in enumerate(gpu.t) if at >= since), 0)
+    return f"gpu{gpu.gpu.index} {number(mean(gpu.series['util'][first:]), '%')} {_details(gpu)}"
+
+
+def _details(gpu: GpuSamples) -> str:
+    last = _last(gpu.series)
     throttled = ", ".join(gpu.throttle[-1] or []) if gpu.throttle else ""
-    return (f"gpu{gpu.gpu.index} {number(mean(gpu.series['util'][first:]), '%')} {number(last['mem_mb'])} MiB {number(last['power_w'])}/"
-            f"{number(last['power_limit_w'])} W {number(last['sm_mhz'])}/{number(last['mem_mhz'])} MHz {number(last['temp_c'])} C jpeg "
-            f"{number(last['jpeg'], '%')} pcie {number(last['pcie_rx_mb_s'])}/{number(last['pcie_tx_mb_s'])} MB/s"
-            + (f" [{throttled}]" if throttled else ""))
+    return (f"{number(last['mem_mb'])} MiB {number(last['power_w'])}/{number(last['power_limit_w'])} W {number(last['sm_mhz'])}/"
+            f"{number(last['mem_mhz'])} MHz {number(last['temp_c'])} C jpeg {number(last['jpeg'], '%')} pcie "
+            f"{number(last['pcie_rx_mb_s'])}/{number(last['pcie_tx_mb_s'])} MB/s" + (f" [{throttled}]" if throttled else ""))
+
+
+def _last(series: Mapping[str, Series]) -> dict[str, float | None]:
+    return {name: values[-1] if values else None for name, values in series.items()}
 
 
 def _host_line(host: HostSamples) -> str:
-    last = {name: values[-1] if values else None for name, values in host.series.items()}
+    last = _last(host.series)
     cores = host.cpu[-1] if host.cpu else []
     swapping = f"{number(last['swap_in_mb_s'], digits=1)}/{number(last['swap_out_mb_s'], digits=1)}"
     tree = f" job {number(last['tree_cpu'], '%')} {number(last['tree_rss_mb'])} MiB" if last["tree_cpu"] is not None else ""
@@ -123,31 +136,52 @@ def _host_line(host: HostSamples) -> str:
             f"{number(last['net_mb_s'], digits=1)} MB/s{tree}")
 
 
-def _drawn(sampler: Sampler, duration: float) -> Group:
+def _drawn(sampler: Sampler, duration: float, width: int) -> Group:
     from rich.console import Group
+    from rich.text import Text
+
+    host = sampler.host
+    each = f"  per core {sparkline(host.cpu[-1], width=256)}" if host.cpu else ""
+    lines = [Text.assemble(("cpu    ", "dim"), sparkline([mean(cores) for cores in host.cpu], width=_WIDTH), each),
+             Text.assemble(("iowait ", "dim"), sparkline(host.series["iowait"], width=_WIDTH)), Text(_host_line(host))]
+    gpus = [_wide(sampler)] if width >= _WIDE and sampler.gpus else [_narrow(gpu, sampler.elapsed) for gpu in sampler.gpus]
+    notes = [Text(note, style="yellow") for gpu in sampler.gpus for note in gpu.gpu.notes]
+    title = f"{sampler.elapsed:.0f} of {duration:.0f} s" + ("" if sampler.gpus else ", no GPU")
+    return Group(Text(title, style="bold"), *gpus, *lines, *notes)
+
+
+def _wide(sampler: Sampler) -> RichTable:
+    """A row a GPU."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    table = RichTable(title=f"{sampler.elapsed:.0f} of {duration:.0f} s", title_justify="left", expand=False)
+    table = RichTable(expand=False)
     for name in ("GPU", "utilisation", "", "memory MiB", "W", "SM/mem MHz", "C", "JPEG", "PCIe MB/s", "state", "throttled by"):
         table.add_column(name, no_wrap=name != "throttled by", justify="left" if name in ("utilisation", "throttled by") else "right")
     for gpu in sampler.gpus:
-        table.add_row(*_cells(gpu, sampler.elapsed))
-    host = sampler.host
-    cores = [mean(each) for each in host.cpu]
-    each = f"  per core {sparkline(host.cpu[-1], width=256)}" if host.cpu else ""
-    lines = [Text.assemble(("cpu    ", "dim"), sparkline(cores, width=_WIDTH), each),
-             Text.assemble(("iowait ", "dim"), sparkline(host.series["iowait"], width=_WIDTH)), Text(_host_line(host))]
-    notes = [Text(note, style="yellow") for gpu in sampler.gpus for note in gpu.gpu.notes]
-    return Group(*([table] if sampler.gpus else [Text(f"{sampler.elapsed:.0f} of {duration:.0f} s, no GPU")]), *lines, *notes)
+        last = _last(gpu.series)
+        table.add_row(Text(_name(gpu)), sparkline(gpu.series["util"], width=_WIDTH), number(last["util"], "%"),
+                      f"{number(last['mem_mb'])}/{number(gpu.gpu.mem_total_mb)}",
+                      f"{number(last['power_w'])}/{number(last['power_limit_w'])}",
+                      f"{number(last['sm_mhz'])}/{number(last['mem_mhz'])}", number(last["temp_c"]), number(last["jpeg"], "%"),
+                      f"{number(last['pcie_rx_mb_s'])}/{number(last['pcie_tx_mb_s'])}", _state(gpu, sampler.elapsed),
+                      ", ".join(gpu.throttle[-1] or []) if gpu.throttle else "")
+    return table
 
 
-def _cells(gpu: GpuSamples, seconds: float) -> list[str]:
-    last = {name: values[-1] if values else None for name, values in gpu.series.items()}
-    count = len(gpu.t)
-    state = summarise(gpu.t[:count], gpu.series["util"][:count], seconds=seconds).state
-    return [f"{gpu.gpu.index} {gpu.gpu.name}", sparkline(gpu.series["util"], width=_WIDTH), number(last["util"], "%"),
-            f"{number(last['mem_mb'])}/{number(gpu.gpu.mem_total_mb)}", f"{number(last['power_w'])}/{number(last['power_limit_w'])}",
-            f"{number(last['sm_mhz'])}/{number(last['mem_mhz'])}", number(last["temp_c"]), number(last["jpeg"], "%"),
-            f"{number(last['pcie_rx_mb_s'])}/{number(last['pcie_tx_mb_s'])}", "gone" if gpu.gpu.gone else state,
-            ", ".join(gpu.throttle[-1] or []) if gpu.throttle else ""]
+def _narrow(gpu: GpuSamples, seconds: float) -> Text:
+    """Two lines a GPU, for terminals that the table does not fit into."""
+    from rich.text import Text
+
+    now = f" {number(_last(gpu.series)['util'], '%'):>5}  "
+    return Text.assemble((f"{_name(gpu):16} ", "bold"), sparkline(gpu.series["util"], width=_WIDTH), now, (_state(gpu, seconds), "cyan"),
+                         "\n  " + _details(gpu))
+
+
+def _name(gpu: GpuSamples) -> str:
+    return f"{gpu.gpu.index} {gpu.gpu.name.removeprefix('NVIDIA ').removeprefix('GeForce ')}"
+
+
+def _state(gpu: GpuSamples, seconds: float) -> str:
+    count = len(gpu.t)          # the sampler goes on meanwhile
+    return "gone" if gpu.gpu.gone else summarise(gpu.t[:count], gpu.series["util"][:count], seconds=seconds).state
