@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -130,3 +132,23 @@ def test_plain_lines_name_gpu_and_host(driver: Path) -> None:
     assert "  throttled    power cap 100 %, software thermal 100 % of the samples" in lines
     assert any(line.startswith("  rule") and "starved: mean below 70 %" in line for line in lines)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(("columns", "shown"), [(200, "SM/mem MHz"), (80, "1980/10000 MHz")])
+def test_a_terminal_of_any_width_shows_every_gpu(driver: Path, columns: int, shown: str) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([sys.executable, "-m", "fastload", "monitor", "--duration", "0.5"], stdout=theirs, stderr=theirs,
+                          env={**environment(driver), "COLUMNS": str(columns), "TERM": "xterm"}) as child:
+        os.close(theirs)
+        text = b""
+        while True:
+            try:
+                text += os.read(ours, 1 << 16)
+            except OSError:             # the other end is closed
+                break
+    os.close(ours)
+    assert child.returncode == 0
+    table = text.decode().split("samples a second")[0]
+    for word in (shown, "0 Stub 9000", "1 Stub 9000", "steady", "power cap", "JPEG engine not visible"):
+        assert word in table
+    assert "…" not in table             # nothing was cut off

@@ -382,3 +382,12 @@ def test_gpu_events_are_read_late_and_only_whole_steps(monkeypatch: pytest.Monke
     made = FakeEvent.made
     stages.end("forward", stages.begin())
     assert FakeEvent.made == made               # events are used again
+
+
+def test_a_probe_brings_no_torch_into_a_program_without_it(tmp_path: Path) -> None:
+    program = ("import sys, fastload\nwith fastload.StepProbe(sys.argv[1]) as probe:\n    for _ in probe.watch([[1], [2]]):\n"
+               "        with probe.stage('forward'): pass\nprint('torch' in sys.modules)")
+    told = subprocess.run([sys.executable, "-c", program, str(tmp_path / "m.jsonl")], capture_output=True, text=True, check=True)
+    assert told.stdout == "False\n"
+    metrics = read(tmp_path / "m.jsonl")
+    assert (metrics.runs[0].torch, metrics.steps[0].samples) == ("", None)
