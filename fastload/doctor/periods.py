@@ -14,6 +14,7 @@ from fastload.doctor.runs import Bools, Ints
 
 LEVELS = (0.5, 0.2, 0.05, 0.0)      # long stalls first: a save of 4 s must not drown in hiccups of 0.2 s
 MOST_STALLS = 300                   # distances are taken among so many
+NEIGHBOURS = 12                     # and to so many that follow
 MOST_PERIODS = 4                    # logging, checkpoint, evaluation, epoch
 CHANCE = 0.01                       # a period that noise would show with this probability is none
 
@@ -64,7 +65,8 @@ def find_period(iters: Ints, known: Ints, first: int, last: int, *, slack: int =
     if len(iters) < PERIOD_TIMES:
         return None
     some = np.sort(iters)[:MOST_STALLS]
-    distances, counts = np.unique(np.concatenate([some[k:] - some[:-k] for k in range(1, min(13, len(some)))]), return_counts=True)
+    pairs = [some[k:] - some[:-k] for k in range(1, min(NEIGHBOURS + 1, len(some)))]
+    distances, counts = np.unique(np.concatenate(pairs), return_counts=True)
     candidates = distances[np.argsort(-counts, kind="stable")][:100]
     best: tuple[int, int, Bools] | None = None
     most = 0
@@ -73,8 +75,7 @@ def find_period(iters: Ints, known: Ints, first: int, last: int, *, slack: int =
         if near is None:
             continue
         phase, on = _phase(iters, period, near)
-        density = len(iters) / max(last - first + 1, 1)
-        count = _filled(iters[on] - phase, known - phase, period, (first - phase, last - phase), near=near, density=density)
+        count = _filled(iters[on] - phase, known - phase, period, (first - phase, last - phase), near=near, n_stalls=len(iters))
         if count and (period >= EXACT_PERIOD or 2 * on.sum() > len(iters)) and (count, period) > (most, best[0] if best else 0):
             best, most = (period, phase, on), count
     return best
@@ -95,7 +96,7 @@ def _phase(iters: Ints, period: int, near: int) -> tuple[int, Bools]:
     return int(values[phase]), on[phase]
 
 
-def _filled(iters: Ints, known: Ints, period: int, extent: tuple[int, int], *, near: int, density: float) -> int:
+def _filled(iters: Ints, known: Ints, period: int, extent: tuple[int, int], *, near: int, n_stalls: int) -> int:
     """How many places of the period these stalls fill; 0 where too many are empty, or chance could do the same."""
     mine = np.unique((iters + near) // period)
     rest = known % period
@@ -104,10 +105,11 @@ def _filled(iters: Ints, known: Ints, period: int, extent: tuple[int, int], *, n
     wanted = math.floor((extent[1] - near) / period) - math.ceil((extent[0] + near) / period) + 1
     if len(mine) < PERIOD_TIMES or len(places) < PERIOD_FILLED * wanted:
         return 0
-    hit = min((2 * near + 1) * density, 1.0)
+    # Any two stalls have a distance and a phase; chance has to put all the others on their places.
+    hit = min((2 * near + 1) * n_stalls / max(extent[1] - extent[0] + 1, 1), 1.0)
     n = max(wanted, len(places))
-    log_chance = math.log(period * 10) + math.lgamma(n + 1) - math.lgamma(len(mine) + 1) - math.lgamma(n - len(mine) + 1) \
-        + len(mine) * math.log(hit)
+    log_chance = math.log(n_stalls * min(n_stalls, NEIGHBOURS)) + (len(mine) - 2) * math.log(hit) \
+        + math.lgamma(n + 1) - math.lgamma(len(mine) + 1) - math.lgamma(n - len(mine) + 1)
     return len(mine) if log_chance < math.log(CHANCE) else 0
 
 

@@ -15,6 +15,7 @@ from fastload.doctor.limits import MOST_BYTES, MOST_SECONDS, MOST_STEPS
 from fastload.doctor.runs import Event, Floats, Ints, Rank, Run, SlowStep, Window
 from fastload.doctor.windows import window_of
 from fastload.errors import ConfigError
+from fastload.inspect.screen import clean
 from fastload.observe.rows import EventRow, Metrics, RunRow, StepRow, read_metrics
 
 MOST_NAMES = 16             # stages of the loader or of the step in one file; more is not a vocabulary
@@ -30,7 +31,7 @@ def read_files(paths: Sequence[str | os.PathLike[str]]) -> tuple[tuple[Run, ...]
         if found is not None:
             windows.append(found)
             continue
-        run = run_of(read_metrics(path), path.name)
+        run = run_of(read_metrics(path), clean(path.name))
         same = next((place for place, other in enumerate(runs) if _one_run(run, other)), None)
         if same is None:
             runs.append(run)
@@ -72,7 +73,7 @@ def _usable(row: StepRow) -> bool:
 def _event(row: EventRow) -> Event | None:
     if not (0 < row.seconds < MOST_SECONDS and abs(row.iter) < MOST_STEPS and abs(row.rank) < MOST_STEPS):
         return None
-    return Event(_finite(row.time), row.rank, row.iter, row.name[:40] or "event", row.seconds)
+    return Event(_finite(row.time), row.rank, row.iter, clean(row.name[:40]) or "event", row.seconds)
 
 
 def _rank(rank: int, rows: list[StepRow], heads: list[RunRow]) -> Rank:
@@ -108,7 +109,7 @@ def _sessions(last: Ints, time: Floats, heads: list[RunRow]) -> Ints:
 
 def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, Floats]:
     names = list(dict.fromkeys(name for row in rows for name in row))[:MOST_NAMES]
-    return {name: np.array([_seconds(row.get(name)) for row in rows]) for name in names}
+    return {clean(name[:40]): np.array([_seconds(row.get(name)) for row in rows]) for name in names}
 
 
 def _waiting_included(rank: Rank) -> Rank:
@@ -124,7 +125,7 @@ def _header(heads: Sequence[RunRow]) -> dict[str, str | int | float]:
         return {}
     head = heads[-1]
     values = {name: getattr(head, name) for name in ("host", "gpu", "device", "world", "batch_size", "python", "torch", "fastload", "time")}
-    return {name: value[:80] if isinstance(value, str) else value for name, value in values.items()
+    return {name: clean(value[:80]) if isinstance(value, str) else value for name, value in values.items()
             if value not in (None, "") and (isinstance(value, str) or 0 <= value < 1e12)}
 
 
@@ -158,7 +159,7 @@ def _window(path: Path) -> Window | None:
         raise ConfigError(f"reading {path}: {error.strerror or error}; expected metrics.jsonl or window.json") from error
     except (ValueError, RecursionError):
         return None
-    return window_of(found, path.name) if isinstance(found, dict) and found.get("format") == "fastload-window" else None
+    return window_of(found, clean(path.name)) if isinstance(found, dict) and found.get("format") == "fastload-window" else None
 
 
 def _finite(value: float | None) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 
 from fastload.doctor.runs import Floats, Gpu, Window
 from fastload.errors import ConfigError
+from fastload.inspect.screen import clean
 
 MOST_GPUS = 64
 MOST_SAMPLES = 1_000_000
@@ -28,7 +29,7 @@ def window_of(found: Mapping[str, object], name: str) -> Window:
         known = [value for each in row[:4096] if not math.isnan(value := _number(each))]
         cpu[place] = sum(known) / len(known) if known else math.nan
     seconds = _number(found.get("seconds"))
-    notes = tuple(str(note)[:200] for note in _list(found.get("notes"))[:20] if isinstance(note, str))
+    notes = tuple(clean(note[:200]) for note in _list(found.get("notes"))[:20] if isinstance(note, str))
     return Window(name, seconds if seconds > 0 else _length(t, gpus), _number(found.get("started")), tuple(gpus), t, cpu,
                   max((len(row) for row in cores), default=0), _column(samples, "iowait", len(t)),
                   _column(samples, "swap_in_mb_s", len(t)) + _column(samples, "swap_out_mb_s", len(t)),
@@ -39,12 +40,12 @@ def _gpu(found: Mapping[str, object], place: int) -> Gpu:
     samples = _mapping(found.get("samples"))
     t = _times(samples)
     index = found.get("index")
-    reasons = [tuple(str(word)[:40] for word in _list(row)[:16]) for row in _list(samples.get("throttle"))[:len(t)]]
+    reasons = [tuple(clean(str(word)[:40]) for word in _list(row)[:16]) for row in _list(samples.get("throttle"))[:len(t)]]
     state = _mapping(found.get("summary")).get("state")
     return Gpu(index if isinstance(index, int) and not isinstance(index, bool) and 0 <= index < 10_000 else place,
-               str(found.get("name") or "GPU")[:80], t, _column(samples, "util", len(t)), _column(samples, "power_w", len(t)),
+               clean(str(found.get("name") or "GPU")[:80]), t, _column(samples, "util", len(t)), _column(samples, "power_w", len(t)),
                _column(samples, "power_limit_w", len(t)), _column(samples, "sm_mhz", len(t)), _column(samples, "temp_c", len(t)),
-               tuple(reasons + [()] * (len(t) - len(reasons))), str(state)[:20] if isinstance(state, str) else "")
+               tuple(reasons + [()] * (len(t) - len(reasons))), clean(state[:20]) if isinstance(state, str) else "")
 
 
 def _times(samples: Mapping[str, object]) -> Floats:

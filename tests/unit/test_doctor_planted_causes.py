@@ -181,7 +181,7 @@ def test_batch_sizes_are_compared_in_samples(tmp_path: Path) -> None:
     large = write(tmp_path / "b8.jsonl", rows_of(made(step=1 / 3.65, batch=8)))
     found = examine(small, large)
     assert found.findings[0].kind == "batch-size"
-    assert "batch 8 is as fast (-3 %) as batch 4 in samples/s" in found.verdict
+    assert "batch 8 is as fast (-2 %) as batch 4 in samples/s" in found.verdict
     assert "it/s says -51 %" in found.verdict
     same = examine(small, write(tmp_path / "again.jsonl", rows_of(made(step=0.1, batch=4))))
     assert same.findings[0].kind == "comparison"
