@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fastload.doctor import words
+from fastload.doctor.account import Stall
 from fastload.doctor.case import Case, case_of, facts_of
 from fastload.doctor.compare import compare
 from fastload.doctor.diagnosis import Ceiling, Diagnosis, Finding, RunFacts, ranked, severity_of
 from fastload.doctor.gpus import host_bound, swapping, throttle_findings, throttling
-from fastload.doctor.pauses import by_events, by_period, jitter, pauses
+from fastload.doctor.pauses import Named, by_events, by_period, jitter, pauses
 from fastload.doctor.ranks import slow_rank
 from fastload.doctor.reading import read_files
 from fastload.doctor.runs import Run, Window, mean_of
@@ -43,9 +44,9 @@ def examine_runs(runs: Sequence[Run], windows: Sequence[Window] = ()) -> Diagnos
     found: list[Finding] = []
     facts: list[RunFacts] = []
     for case in cases:
-        done, findings = _examine(case)
-        facts.append(facts_of(done))
-        found += [replace(each, run=case.run.name) if len(cases) > 1 else each for each in findings]
+        studied = study(case)
+        facts.append(facts_of(studied.case))
+        found += [replace(each, run=case.run.name) if len(cases) > 1 else each for each in studied.findings]
     found = ranked(found + compare(facts))
     bad = [each for each in found if each.severity != "info"]
     notes = [note for run in runs for note in run.notes] + [note for window in windows for note in window.notes]
@@ -54,7 +55,18 @@ def examine_runs(runs: Sequence[Run], windows: Sequence[Window] = ()) -> Diagnos
     return Diagnosis(_verdict(found, facts, cases), not bad, tuple(found), tuple(facts), checked, not_checked, tuple(notes))
 
 
-def _examine(case: Case) -> tuple[Case, list[Finding]]:
+@dataclass(frozen=True, slots=True)
+class Study:
+    """One run, looked at by every rule; ``rest`` are slow steps without a name."""
+
+    case: Case
+    findings: tuple[Finding, ...]
+    named: tuple[Named, ...]
+    rest: tuple[Stall, ...]
+
+
+def study(case: Case) -> Study:
+    """All rules, one after the other; a second that one of them claims is not offered to the next."""
     account = case.account
     named, stalls, outside = by_events(case, case.stalls)
     case = replace(case, total_s=case.total_s + outside)
@@ -69,7 +81,8 @@ def _examine(case: Case) -> tuple[Case, list[Finding]]:
                 *throttle_findings(case)]
     findings += host_bound(case, sum(each.lost_s for each in findings))
     lost = sum(each.lost_s for each in findings)
-    return case, [replace(each, of_lost=each.lost_s / lost if lost > 0 else 0.0) for each in findings]
+    shares = tuple(replace(each, of_lost=each.lost_s / lost if lost > 0 else 0.0) for each in findings)
+    return Study(case, shares, (*named, *more), tuple(rest))
 
 
 def _verdict(found: Sequence[Finding], facts: Sequence[RunFacts], cases: Sequence[Case]) -> str:

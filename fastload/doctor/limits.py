@@ -50,3 +50,4 @@ SAME_BATCH = 0.02           # mean batch sizes closer than this are the same (a 
 MOST_BYTES = 1 << 30        # of a file; a metrics file of 10 million rows has 3 GB and wants cutting first
 MOST_SECONDS = 1e7          # a step of 115 days is a damaged number
 MOST_STEPS = 1 << 52        # iteration numbers beyond are not exact in float64
+MOST_ROW_STEPS = 10**6      # in one row; more is a jump in the numbers, not steps

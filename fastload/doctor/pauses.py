@@ -37,6 +37,7 @@ class Named:
     seconds: float                  # of one
     lost_s: float
     by_event: bool
+    iters: tuple[int, ...] = ()
 
 
 def by_events(case: Case, stalls: Sequence[Stall]) -> tuple[list[Named], list[Stall], float]:
@@ -73,7 +74,8 @@ def _event_group(name: str, events: list[Event]) -> Named:
     kind = ("checkpoint" if any(word in low for word in ("check", "save", "ckpt")) else
             "evaluation" if any(word in low for word in ("eval", "val", "test")) else "logging" if "log" in low else "stall")
     seconds = [event.seconds for event in events]
-    return Named(kind, name, period, events[0].iter % period if period else 0, len(events), float(np.median(seconds)), sum(seconds), True)
+    return Named(kind, name, period, events[0].iter % period if period else 0, len(events), float(np.median(seconds)), sum(seconds), True,
+                 tuple(event.iter for event in events))
 
 
 def by_period(case: Case, stalls: Sequence[Stall]) -> tuple[list[Named], list[Stall]]:
@@ -102,7 +104,8 @@ def _named(group: Group, groups: Sequence[Group], typical_s: float) -> Named:
 
 
 def _as_named(group: Group, kind: str, name: str) -> Named:
-    return Named(kind, name, group.period, group.phase, len(group.stalls), group.seconds, group.lost_s, False)
+    return Named(kind, name, group.period, group.phase, len(group.stalls), group.seconds, group.lost_s, False,
+                 tuple(stall.iter for stall in group.stalls))
 
 
 def pauses(case: Case, named: Sequence[Named]) -> list[Finding]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fastload.doctor.limits import MOST_BYTES, MOST_SECONDS, MOST_STEPS
+from fastload.doctor.limits import MOST_BYTES, MOST_ROW_STEPS, MOST_SECONDS, MOST_STEPS
 from fastload.doctor.runs import Event, Floats, Ints, Rank, Run, SlowStep, Window
 from fastload.doctor.windows import window_of
 from fastload.errors import ConfigError
@@ -66,7 +66,7 @@ def run_of(metrics: Metrics, name: str) -> Run:
 
 
 def _usable(row: StepRow) -> bool:
-    return (row.iter_time is not None and 0 < row.iter_time < MOST_SECONDS and abs(row.iter) < MOST_STEPS and row.steps < MOST_STEPS
+    return (row.iter_time is not None and 0 < row.iter_time < MOST_SECONDS and abs(row.iter) < MOST_STEPS
             and 0 <= row.rank < MOST_STEPS and (row.data_time is None or 0 <= row.data_time < MOST_SECONDS))
 
 
@@ -81,7 +81,7 @@ def _rank(rank: int, rows: list[StepRow], heads: list[RunRow]) -> Rank:
     time = np.array([_finite(row.time) for row in rows])
     step = np.array([_finite(row.iter_time) for row in rows])
     data = np.array([_finite(row.data_time) for row in rows])
-    steps = np.array([row.steps for row in rows], np.int64)
+    steps = np.array([row.steps if row.steps <= MOST_ROW_STEPS else 1 for row in rows], np.int64)
     rate = np.array([_amount(row.samples_per_s) for row in rows])
     samples = np.array([_amount(row.samples) for row in rows])
     return Rank(rank, _sessions(last, time, heads), time, last, steps, data,
