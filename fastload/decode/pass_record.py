@@ -18,8 +18,8 @@ import torch
 
 from fastload.decode.gpu_parts import read_facts
 
-_PACKAGES = ("torch", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13", "nvidia-nvjpeg-cu12",
-             "nvidia-nvjpeg", "triton", "fastload")
+_PACKAGES = ("torch", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13",
+             "nvidia-nvjpeg-cu12", "nvidia-nvjpeg", "triton", "fastload")
 _MAX_BYTES = 1 << 20
 
 
