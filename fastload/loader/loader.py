@@ -20,6 +20,7 @@ from fastload.loader.epochs import Deal, Epochs, OrderOptions
 from fastload.loader.faults import FaultPolicy
 from fastload.loader.iterator import Collating, LoaderIterator
 from fastload.loader.maker import BatchMaker
+from fastload.loader.measuring import USUAL_BATCH, Bench, learn_step, measured_choice
 from fastload.loader.ring import Ring
 from fastload.loader.samplers import RankBatches, RankSampler
 from fastload.loader.spec import load_spec
@@ -68,7 +69,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         warn_once_if_missing()
         budget, fixed = thread_budget(num_workers, self._ranks.local_world), num_workers is not None
         self.transfer = make_transfer(device, pin_memory=pin_memory)
-        self._backend = Backend(backend, threads=ThreadKeeper.at_first(budget, fixed=fixed), budget=budget, device=self.transfer.device)
+        bench = Bench(packed, spec, self.transfer, batch_size=batch_size if batch_size and batch_sampler is None else USUAL_BATCH,
+                      ahead=self.ahead, budget=budget)
+        choice = measured_choice(backend, bench)            # None but for "auto" on a GPU
+        self._bench = None if choice is None else bench
+        self._backend = Backend(backend, threads=ThreadKeeper.at_first(budget, fixed=fixed), budget=budget, device=self.transfer.device,
+                                choice=choice)
         self.thread_keeper = ThreadKeeper(self._backend, fixed=fixed)
         self.stats_collector, self._ring = StatsCollector(), Ring(self.ahead + 2)
         self.maker = BatchMaker(packed, spec, self._backend, seed=self.seed, ring=self._ring, stats=self.stats_collector,
@@ -151,6 +157,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def __iter__(self) -> LoaderIterator | AcceleratedIterator:           # type: ignore[override]
         if self._closed:
             raise RuntimeError("this loader was closed: make a new one")
+        if self._bench is not None:
+            learn_step(self._bench, self.stats())
         iterator = LoaderIterator(self)
         self._iterators.add(iterator)
         return AcceleratedIterator(self, iterator) if self._accelerated else iterator
