@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -9,36 +10,64 @@ import torch
 
 from fastload.loader.nested import mapped
 
+LEASES = 4          # of DALI outputs that a lagging GPU has not read yet
+
+
+def numbered(device: torch.device) -> torch.device:
+    """"cuda" of the thread that asks, with its number: the feeder thread's own "cuda" would always be GPU 0."""
+    return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
+
 
 class CudaTransfer:
     """Copies on a stream of its own; the trainer's stream waits for the copy, nobody else does."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
         self._stream = torch.cuda.Stream(device)            # type: ignore[no-untyped-call]
 
     def stream(self) -> AbstractContextManager[object]:
-        """One for all copies and colours: the event that ``send`` records comes after both."""
+        """One for all pixels, copies and colours: the event that ``send`` records comes after them. Also sets the current device."""
         return torch.cuda.stream(self._stream)
 
     def stage(self, pixels: torch.Tensor) -> torch.Tensor:
         """Copied from pageable memory, which blocks this thread but nobody else, so the buffer is free again on return."""
-        return pixels.to(self._device)
+        return pixels.to(self.device)
 
     def send(self, batch: Any) -> Any:
         """Pinned first (a copy from pageable memory would block), then copied; the event marks the end of the copy."""
-        pinned = mapped(batch, lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory())
-        with self.stream():
-            copied = mapped(pinned, lambda tensor: tensor.to(self._device, non_blocking=True))
+        with self.stream():                     # around the pinning, too: it would make a context on GPU 0 from this thread
+            pinned = mapped(batch, lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory())
+            copied = mapped(pinned, lambda tensor: tensor.to(self.device, non_blocking=True))
             event = torch.cuda.Event()                      # type: ignore[no-untyped-call]
             event.record(self._stream)
-        return copied, event, pinned           # pinned lives until receive: the copy reads it
+        return copied, event, pinned            # pinned lives until receive; after that torch keeps it until the copy has read it
 
     def receive(self, sent: Any) -> Any:
         """Makes the current stream wait for the copy, and keeps the memory until that stream is done with it."""
         copied, event, _ = sent
-        stream = torch.cuda.current_stream(self._device)
+        stream = torch.cuda.current_stream(self.device)
         stream.wait_event(event)
         mapped(copied, lambda tensor: tensor.record_stream(stream))
-        event.synchronize()                     # the pinned memory may go back to torch now; the copy was done long ago
         return copied
+
+
+class DaliHands:
+    """DALI's outputs to torch: its buffers are freed on DALI's stream, not on ours, so they are kept until ours has read them."""
+
+    def __init__(self) -> None:
+        self._held: deque[tuple[Any, object]] = deque()
+
+    def take(self, pipeline: Any) -> Any:
+        """The current stream waits for DALI, the host does not; whatever this thread queues next comes after the decoding."""
+        return pipeline.share_outputs(torch.cuda.current_stream())
+
+    def lease(self, *things: object) -> None:
+        """Called after the copy was queued: the event comes behind it, and ``things`` go when the event has passed."""
+        event = torch.cuda.Event()                          # type: ignore[no-untyped-call]
+        event.record()                                      # on the current stream, which the copy is on
+        self._held.append((event, things))
+        while len(self._held) > LEASES:                     # a consumer that lags: wait, or DALI's memory would grow without end
+            self._held[0][0].synchronize()
+            self._held.popleft()
+        while self._held and self._held[0][0].query():
+            self._held.popleft()

@@ -62,10 +62,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         spec = load_spec(packed, fields=fields, transform=transform, colour=colour, ragged=ragged, exact=exact, return_matrix=return_matrix)
         warn_once_if_missing()
         budget, fixed = thread_budget(num_workers, self._ranks.local_world), num_workers is not None
-        self._backend = Backend(backend, threads=ThreadKeeper.at_first(budget, fixed=fixed), budget=budget)
+        self.transfer = make_transfer(device, pin_memory=pin_memory)
+        self._backend = Backend(backend, threads=ThreadKeeper.at_first(budget, fixed=fixed), budget=budget, device=self.transfer.device)
         self.thread_keeper = ThreadKeeper(self._backend, fixed=fixed)
         self.stats_collector, self._ring = StatsCollector(), Ring(self.ahead + 2)
-        self.transfer = make_transfer(device, pin_memory=pin_memory)
         self.maker = BatchMaker(packed, spec, self._backend, seed=self.seed, ring=self._ring, stats=self.stats_collector,
                                 faults=FaultPolicy(on_error, max_bad), transfer=self.transfer)
         self.images_per_sample = sum(each.items for each in spec.images)

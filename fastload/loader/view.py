@@ -36,7 +36,7 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
 
     def __init__(self, maker: BatchMaker, order: KnowsEpoch) -> None:
         self.packed = maker.dataset
-        self._maker, self._order, self._pid = maker, order, os.getpid()
+        self._maker, self._order, self._pid = maker.on_cpu(), order, os.getpid()
 
     def __len__(self) -> int:
         return len(self.packed)
