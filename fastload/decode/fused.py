@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -51,7 +50,7 @@ def place(jobs: Jobs, pictures: Sequence[Tensor], output: Tensor, pixels: PixelF
     across, down = (make_taps(jobs[f"in_{axis}"].astype(np.int64), jobs[f"out_{axis}"].astype(np.int64), filters, planar.device)
                     for axis in ("w", "h"))
     if not (planar.is_cuda and has_triton() if triton is None else triton):
-        place_by_torch(jobs, pictures, across, down, levels, planar, swap=pixels.colour == "bgr")
+        place_by_torch(jobs, pictures, (across, down), levels=levels, output=planar, swap=pixels.colour == "bgr")
         return
     from fastload.decode import fused_kernel
 
@@ -71,13 +70,13 @@ def level_table(pixels: PixelFormat, channels: int, dtype: torch.dtype) -> Tenso
     numbers = torch.cat([numbers, torch.tensor(pixels.fill_levels(channels))[:, None]], 1)
     if dtype == torch.uint8:
         return numbers.to(torch.uint8)
-    mean, std = (torch.tensor(values, dtype=torch.float32)[:, None] for values in (pixels.mean_levels(channels), pixels.std_levels(channels)))
+    mean, std = (torch.tensor(each, dtype=torch.float32)[:, None] for each in (pixels.mean_levels(channels), pixels.std_levels(channels)))
     return ((numbers.float() - mean) / std).to(dtype)
 
 
-def place_by_torch(jobs: Jobs, pictures: Sequence[Tensor], across: Taps, down: Taps, levels: Tensor, output: Tensor, *, swap: bool) -> None:
-    """The same as the kernel, picture by picture: some 40 launches each on a GPU."""
-    channels = output.shape[1]
+def place_by_torch(jobs: Jobs, pictures: Sequence[Tensor], taps: tuple[Taps, Taps], *, levels: Tensor, output: Tensor, swap: bool) -> None:
+    """The same as the kernel, picture by picture: some 40 launches each on a GPU. ``taps`` across and down."""
+    (across, down), channels = taps, output.shape[1]
     fill = levels[:, 256, None, None]
     for n, picture in enumerate(pictures):
         out_w, out_h, left, top, flip, slot = (int(jobs[n][name]) for name in ("out_w", "out_h", "left", "top", "flip", "slot"))
@@ -103,8 +102,3 @@ def _summed(picture: Tensor, taps: Taps, n: int, size: int, *, axis: int) -> Ten
     for j in range(int(taps.counts[n])):
         total = total + picture.index_select(axis, (first + j).clamp(max=last)).to(torch.int32) * taps.weights[n, j, :size].view(shape)
     return (total >> PRECISION).clamp_(0, 255)
-
-
-def interpreted() -> bool:
-    """Triton kernels run on the CPU in this process (for tests)."""
-    return os.environ.get("TRITON_INTERPRET") == "1"

@@ -35,7 +35,8 @@ def count_taps(in_sizes: NDArray[np.int64], out_sizes: NDArray[np.int64], filter
     """How many inputs an output may need."""
     scale = np.maximum(in_sizes / out_sizes, 1.0)
     wide = np.ceil(2 * scale).astype(np.int64) + 1
-    return np.minimum(np.select([filters == Filter.ANTIALIAS, filters == Filter.BILINEAR], [wide, np.int64(2)], np.int64(1)), in_sizes)
+    counts: NDArray[np.int64] = np.where(filters == Filter.ANTIALIAS, wide, np.where(filters == Filter.BILINEAR, 2, 1))
+    return np.minimum(counts, in_sizes)
 
 
 def make_taps(in_sizes: NDArray[np.int64], out_sizes: NDArray[np.int64], filters: NDArray[np.int64], device: torch.device) -> Taps:
