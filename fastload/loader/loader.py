@@ -154,14 +154,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def __len__(self) -> int:
         return len(self.order)
 
-    def __iter__(self) -> LoaderIterator | AcceleratedIterator:           # type: ignore[override]
+    def __iter__(self) -> LoaderIterator:           # type: ignore[override]
         if self._closed:
             raise RuntimeError("this loader was closed: make a new one")
         if self._bench is not None:
             learn_step(self._bench, self.stats())
         iterator = LoaderIterator(self)
         self._iterators.add(iterator)
-        return AcceleratedIterator(self, iterator) if self._accelerated else iterator
+        return AcceleratedIterator(self, iterator) if self._accelerated else iterator       # type: ignore[return-value]
 
     @property
     def _is_accelerate_prepared(self) -> bool:
