@@ -20,8 +20,8 @@ from examples.common import Run, arguments, dealt, moved, running
 
 
 class Captchas(torch.utils.data.Dataset[dict[str, Any]]):
-    def __init__(self, folder: str) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str, size: tuple[int, int]) -> None:
+        self.folder, self.size = Path(folder), size
         self.rows = list(csv.DictReader((self.folder / "labels.csv").open()))
 
     def __len__(self) -> int:
@@ -34,15 +34,17 @@ class Captchas(torch.utils.data.Dataset[dict[str, Any]]):
         share = float(torch.empty(()).uniform_(0.8, 1.0)) ** 0.5
         width, height = round(SIZE[1] * share), round(SIZE[0] * share)
         left, top = int(torch.randint(SIZE[1] - width + 1, ())), int(torch.randint(SIZE[0] - height + 1, ()))
-        image = image.crop((left, top, left + width, top + height)).resize(SIZE[::-1], Image.Resampling.BILINEAR)
+        image = image.crop((left, top, left + width, top + height)).resize(self.size[::-1], Image.Resampling.BILINEAR)
         pixels = torch.from_numpy(np.asarray(image, np.float32) / 255).permute(2, 0, 1) * (0.8 + 0.4 * torch.rand(()))
-        points = (points - torch.tensor([left, top])) * torch.tensor([SIZE[1] / width, SIZE[0] / height])
+        points = (points - torch.tensor([left, top])) * torch.tensor([self.size[1] / width, self.size[0] / height])
         return {"image": (pixels.clamp(0, 1) - 0.5) / 0.25, "points": points}
 
 
 def train(run: Run) -> list[float]:
-    options, scale = run.options, torch.tensor(SIZE[::-1], device=run.device)
-    captchas = Captchas(options.data)
+    options = run.options
+    size = (80, 160) if options.smoke else SIZE
+    scale = torch.tensor(size[::-1], device=run.device)
+    captchas = Captchas(options.data, size)
     sampler = dealt(captchas)
     loader = torch.utils.data.DataLoader(captchas, batch_size=options.batch_size, shuffle=sampler is None, sampler=sampler, drop_last=True,
                                          num_workers=2, persistent_workers=True)

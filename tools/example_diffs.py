@@ -33,8 +33,8 @@ def section(name: str, title: str) -> str:
     lines = difflib.unified_diff(training(before), training(after), f"{name}_torch.py", f"{name}.py", n=1, lineterm="")
     commands = "\n".join(line.removeprefix("    ") for line in after.split('"""')[1].partition("\n\n")[2].rstrip().splitlines())
     gone, length = dataset_class(before)
-    return (f"## {title}\n\n```\n{commands}\n```\n\nThe class `{gone}`, which read, cut and resized the pictures in {length} lines, is gone; the training changes "
-            f"by\n\n```diff\n" + "\n".join(lines) + "\n```\n")
+    why = f"The class `{gone}`, which read, cut and resized the pictures in {length} lines, is gone; the training changes by"
+    return f"## {title}\n\n```\n{commands}\n```\n\n{why}\n\n```diff\n" + "\n".join(lines) + "\n```\n"
 
 
 def training(text: str) -> list[str]:
