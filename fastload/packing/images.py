@@ -55,6 +55,8 @@ def store_image(value: Pixels, options: PackOptions) -> StoredImage:
 
 
 def _from_jpeg(data: bytes, options: PackOptions) -> StoredImage:
+    if options.encode == "keep" and not options.scales and (kept := _kept(data, options)) is not None:
+        return kept
     header = read_header(data)
     check_bomb(header, len(data))
     if not header.complete:
@@ -69,6 +71,16 @@ def _from_jpeg(data: bytes, options: PackOptions) -> StoredImage:
         sampling = header.subsampling if header.subsampling in SAMPLINGS[1:] else "444"
         return _from_pixels(pixels, options, subsampling=sampling)
     return _rewritten(data, header, options)
+
+
+def _kept(data: bytes, options: PackOptions) -> StoredImage | None:
+    """An ordinary, undamaged JPEG in one native call; None for any other: what is wrong, or what to do, is found out then."""
+    module = core()
+    found = module.keep_jpeg(data, options.restart) if module is not None else None
+    if found is None:
+        return None
+    out, index, width, height, channels, interval, orientation = found
+    return StoredImage(JPEG, out, width, height, channels, orientation, interval, index)
 
 
 def _from_unusual_jpeg(data: bytes, header: JpegHeader, options: PackOptions) -> StoredImage:
