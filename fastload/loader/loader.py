@@ -72,7 +72,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self.collating = Collating(self.maker, collate_fn, batched=batch_size is not None or batch_sampler is not None)
         self.order = self._epochs(batch_size or 1, shuffle, ending=_ending(ending, drop_last, self._ranks.world), window=window) \
             if sampler is None and batch_sampler is None else self._user_order(sampler, batch_sampler, batch_size, drop_last)
-        self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
+        self._iterators: list[weakref.ref[LoaderIterator]] = []         # not a WeakSet: see fastload.loader.feeder
         self._closed = False
         self._as_torch(collate_fn, generator, pin_memory)
 
@@ -132,7 +132,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if self._closed:
             raise RuntimeError("this loader was closed: make a new one")
         iterator = LoaderIterator(self)
-        self._iterators.add(iterator)
+        self._iterators = [each for each in self._iterators if each() is not None] + [weakref.ref(iterator)]
         return iterator
 
     def set_epoch(self, epoch: int) -> None:
@@ -171,8 +171,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def close(self) -> None:
         """Ends all iterations and the decode threads; also done when the loader is dropped or Python exits."""
         self._closed = True
-        for iterator in list(self._iterators):
-            iterator.close()
+        for each in self._iterators:
+            if (iterator := each()) is not None:
+                iterator.close()
         self._backend.close()
 
     def __reduce__(self) -> tuple[object, ...]:

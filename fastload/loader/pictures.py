@@ -10,11 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from fastload.decode.backend import DecodeBatch, PixelFormat
+from fastload.decode.helpers import Helpers
 from fastload.errors import BadImage
 from fastload.finish import Finish
 from fastload.loader.backends import Backend
 from fastload.loader.parts import BatchParts, shown_sizes
-from fastload.loader.requests import Unpackers, Wrong, image_requests
+from fastload.loader.requests import Wrong, image_requests
 from fastload.loader.ring import Ring
 from fastload.loader.spec import ChosenField, LoadSpec
 from fastload.loader.transfer import Transfer
@@ -41,7 +42,7 @@ class Pictures:
 
     def __init__(self, spec: LoadSpec, backend: Backend, ring: Ring, transfer: Transfer) -> None:
         self._spec, self._backend, self._ring, self._transfer = spec, backend, ring, transfer
-        self._unpackers = Unpackers(backend.budget)
+        self._unpackers = Helpers(backend.budget, "fastload-unpack")
         self._finishes = {name: Finish(plan) for name, plan in spec.plans.items()}
 
     def submit(self, chosen: ChosenField, parts: BatchParts, rows: PlanRows) -> Ticket:

@@ -7,7 +7,6 @@ forbids that because of its lock file; opened read-only with ``lock=False`` an e
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
@@ -21,6 +20,7 @@ import lmdb
 import numpy as np
 
 _CLOSING_S = 1.0            # how long a close in another thread may take
+_TIDY = 64                  # files opened before those closed are forgotten
 Key = tuple[int, int]       # device and inode: a shard replaced by rename is another file
 
 
@@ -70,7 +70,9 @@ def open_environment(descriptor: int, key: Key, size: int) -> Environment:
         environment = known() if known else None
         if environment is None:
             environment = _after_closing(descriptor, size)
-            _open[key] = weakref.ref(environment, lambda gone: _forget(key, gone))
+            for gone in [] if len(_open) % _TIDY else [each for each, ref in _open.items() if ref() is None]:
+                del _open[gone]
+            _open[key] = weakref.ref(environment)       # without a callback: a Ctrl-C that comes inside one is lost
         return environment
 
 
@@ -102,12 +104,6 @@ def raise_file_limit() -> bool:
         return False
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return True
-
-
-def _forget(key: Key, gone: weakref.ref[Environment]) -> None:
-    if _open.get(key) is gone:
-        with contextlib.suppress(KeyError):
-            del _open[key]
 
 
 def _keep_in_child() -> None:
