@@ -7,6 +7,7 @@ Python code in weakref callbacks, where a Ctrl-C is lost; and its threads do not
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import queue
 import threading
@@ -100,10 +101,11 @@ _at_work: dict[int, _Crew] = {}
 def _stop_all() -> None:
     """A thread that is inside torch when the interpreter goes would end the process with an abort."""
     until = time.monotonic() + _END_S
-    for crew in list(_at_work.values()):
-        crew.stop()
     while _at_work and time.monotonic() < until:
-        time.sleep(0.002)
+        with contextlib.suppress(KeyboardInterrupt):        # a second Ctrl-C: nothing here lasts longer
+            for crew in list(_at_work.values()):
+                crew.stop()
+            time.sleep(0.002)
 
 
 os.register_at_fork(after_in_child=_at_work.clear)

@@ -11,6 +11,7 @@ Thread objects, whose end runs Python code in ``threading``, are held by nobody 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import queue
 import threading
@@ -234,11 +235,13 @@ _running: dict[int, _Shelf] = {}            # by thread
 
 @atexit.register
 def _stop_all() -> None:
-    shelves, until = list(_running.values()), time.monotonic() + _JOIN_S
-    for shelf in shelves:
-        shelf.stop()
-    for shelf in shelves:
-        shelf.wait(until)
+    until = time.monotonic() + _JOIN_S
+    while _running and time.monotonic() < until:
+        with contextlib.suppress(KeyboardInterrupt):        # a second Ctrl-C: nothing here lasts longer, and nobody wants a traceback
+            for shelf in list(_running.values()):
+                shelf.stop()
+            for shelf in list(_running.values()):
+                shelf.wait(until)
 
 
 os.register_at_fork(after_in_child=_running.clear)
