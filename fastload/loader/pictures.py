@@ -94,7 +94,7 @@ class Pictures:
         with self._transfer.stream():
             staged = self._transfer.stage(pixels.view(-1, *pixels.shape[-3:]))
             out = None if staged.is_cuda else self._finish_output(self._spec.plans[chosen.name], staged)
-            done = finish(staged, rows.parameters, out=out)
+            done = finish(staged, rows.parameters, out=out, helpers=self._unpackers)
         return done.view(*pixels.shape[:-3], *done.shape[1:])
 
     def _finish_output(self, plan: FieldPlan, pixels: torch.Tensor) -> torch.Tensor:
