@@ -83,7 +83,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self.collating = Collating(self.maker, collate_fn, batched=batch_size is not None or batch_sampler is not None)
         self.order = self._epochs(batch_size or 1, shuffle, window) \
             if sampler is None and batch_sampler is None else self._user_order(sampler, batch_sampler, batch_size, drop_last)
-        self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
+        self._iterators: list[weakref.ref[LoaderIterator]] = []         # not a WeakSet: see fastload.loader.feeder
         self._closed = self._accelerated = self.end_of_dataloader = False
         self.remainder, self.use_stateful_dataloader = -1, True         # as accelerated.py says
         self._as_torch(collate_fn, generator, pin_memory)
@@ -160,7 +160,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if self._bench is not None:
             learn_step(self._bench, self.stats())
         iterator = LoaderIterator(self)
-        self._iterators.add(iterator)
+        self._iterators = [each for each in self._iterators if each() is not None] + [weakref.ref(iterator)]
         return AcceleratedIterator(self, iterator) if self._accelerated else iterator       # type: ignore[return-value]
 
     @property
@@ -211,8 +211,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def close(self) -> None:
         """Ends all iterations and the decode threads; also done when the loader is dropped or Python exits."""
         self._closed = True
-        for iterator in list(self._iterators):
-            iterator.close()
+        for each in self._iterators:
+            if (iterator := each()) is not None:
+                iterator.close()
         self._backend.close()
 
     def __reduce__(self) -> tuple[object, ...]:
