@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -71,3 +72,45 @@ class DaliHands:
             self._held.popleft()
         while self._held and self._held[0][0].query():
             self._held.popleft()
+
+
+class CudaLane:
+    """The stream that nvImageCodec decodes on and the fused kernel runs on (`fastload.decode.nvjpeg_images.Lane`).
+
+    The JPEG engine writes its output at once, whatever is queued on the stream it was given (seen on H100: torchcodec #1634). So the host
+    waits (``settle``) before every decode, and again before the buffers are used anew or the output is anybody else's.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)            # type: ignore[no-untyped-call]
+        self.decode_arguments = {"cuda_stream": int(self._stream.cuda_stream)}
+
+    def mark(self) -> object:
+        """In the feeder's thread, after the output was allocated: what still uses that memory is queued before this event."""
+        event = torch.cuda.Event()                          # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    @contextmanager
+    def stream(self, after: Any) -> Iterator[None]:
+        """Waits for ``after`` first, then takes work: the kernel writes an output that others may have used until then."""
+        if after is not None:
+            self._stream.wait_event(after)
+        with torch.cuda.stream(self._stream):               # also sets the current device, in a thread that has none yet
+            yield
+
+    def settle(self) -> None:
+        """Events would not do: they order streams, and the engine is in none."""
+        self._stream.synchronize()
+
+    def memory(self, image: Any, n_bytes: int) -> torch.Tensor:
+        """Not by dlpack: the image still has the shape of the picture before."""
+        return torch.as_tensor(_DeviceBytes(int(image.__cuda_array_interface__["data"][0]), n_bytes), device=self._device)
+
+
+class _DeviceBytes:
+    """Bytes of a buffer that is not torch's, in the words that torch understands; version 2, so that no stream is waited for."""
+
+    def __init__(self, address: int, n_bytes: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (n_bytes,), "typestr": "|u1", "data": (address, False), "version": 2}
