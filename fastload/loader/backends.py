@@ -25,13 +25,14 @@ class BackendChoice:
     asked: str
     reason: str         # empty when the user got what was asked
     hardware: bool = False      # the GPU's JPEG engine decodes
+    measured: str = ""          # "auto" on a GPU: what was measured, in one line
 
     def __bool__(self) -> bool:
         return bool(self.reason)
 
     def __str__(self) -> str:
         name = self.name + " with the JPEG engine" * self.hardware
-        return name + (f" instead of {self.asked}: {self.reason}" if self.reason else "")
+        return name + (f" instead of {self.asked}: {self.reason}" if self.reason else f": {self.measured}" if self.measured else "")
 
 
 class Backend:
@@ -40,10 +41,9 @@ class Backend:
     ``device`` is where batches end up. A copy in another process is on the CPU, whatever this one is.
     """
 
-    def __init__(self, asked: str, *, threads: int, budget: int, device: torch.device = _CPU) -> None:
-        if asked not in BACKENDS:
-            raise ConfigError(f"backend={asked!r:.40}: expected one of {', '.join(BACKENDS)}")
-        self.choice, self._wanted = _chosen(asked), device
+    def __init__(self, asked: str, *, threads: int, budget: int, device: torch.device = _CPU, choice: BackendChoice | None = None) -> None:
+        check_name(asked)
+        self.choice, self._wanted = _chosen(asked) if choice is None else choice, device
         self.budget, self._pid = budget, os.getpid()
         self._decoder = self._new(threads)
 
@@ -94,6 +94,12 @@ class Backend:
 
 
 _parents: list[object] = []         # in a forked child: the parent's decoders, kept: their ends would wait for threads that are not here
+
+
+def check_name(asked: str) -> None:
+    """Raises ConfigError for a backend that there is not."""
+    if asked not in BACKENDS:
+        raise ConfigError(f"backend={asked!r:.40}: expected one of {', '.join(BACKENDS)}")
 
 
 def _again(asked: str, threads: int, budget: int) -> Backend:
