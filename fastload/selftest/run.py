@@ -58,7 +58,7 @@ def selftest(options: Options, *, on_result: Callable[[Result], object]) -> list
         pairs = [(entry, backend) for entry in chosen_stages(options) for backend in (("nvjpeg",) if entry.name == "roi" else backends)]
         # On a GPU one at a time: they would be in each other's way. On the CPU most of it is importing torch.
         with ThreadPoolExecutor(2 if options.device == "cpu" else 1) as pool:
-            for result in pool.map(lambda pair: _stage(*pair, options, Path(folder, f"{pair[0].name}-{pair[1]}"), generated), pairs):
+            for result in pool.map(lambda pair: _stage(pair[0], pair[1], options, Path(folder), generated), pairs):
                 results.append(result)
                 on_result(result)
     record.save(options.device, {backend: {each.stage: each.verdict == "pass" for each in results if each.backend == backend}
@@ -110,6 +110,7 @@ def _generated(folder: Path) -> Path:
 
 
 def _stage(entry: Entry, backend: str, options: Options, folder: Path, generated: Path) -> Result:
+    folder = folder / f"{entry.name}-{backend}"
     folder.mkdir()
     words = [sys.executable, "-m", "fastload.selftest.child", entry.name, backend, options.device, str(folder),
              str(options.dataset or generated), str(generated)]
