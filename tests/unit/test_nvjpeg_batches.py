@@ -182,7 +182,7 @@ class RecordingLane(HostLane):
         return "ready"
 
     @contextmanager
-    def stream(self, after: object) -> Iterator[None]:      # type: ignore[override]
+    def stream(self, after: object) -> Iterator[None]:
         self.calls.append("stream" if after is None else f"stream after {after}")
         yield
 
@@ -230,7 +230,7 @@ def test_wrong_arguments_are_refused() -> None:
 
     for wrong in ({"hardware": True}, {"threads": 0}, {"device": "tpu"}, {"device": "mps"}):
         with pytest.raises(ConfigError):
-            NvjpegBackend(**wrong)      # type: ignore[arg-type]
+            NvjpegBackend(**wrong)
     for output in (np.zeros((1, 30, 40, 4), np.uint8), np.zeros((0, 30, 40, 3), np.uint8)):
         with pytest.raises(ConfigError):
             run(nvjpeg(), JPEGS[:1], (40, 30), output=output)
