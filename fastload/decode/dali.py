@@ -79,7 +79,7 @@ class DaliBackend:
             raise ConfigError(f"threads {threads!r}: expected 1 to 1024, or None for one per available processor")
         require(self.name, self.device, hardware=hardware)
         self._threads, self._hardware = threads or available_cpus(), hardware
-        self._cutter, self._rest = StreamCutter(threads=1), Rest(threads=self._threads)
+        self._cutter, self._rest = StreamCutter(threads=min(self._threads, 4)), Rest(threads=self._threads)
         self._hands: Hands = self._new_hands()
         self._all: list[Runs] = []
         self._runs: dict[Kind, Runs] = {}
