@@ -234,7 +234,7 @@ def test_a_forked_child_ends_and_the_parent_goes_on() -> None:
             "    print('fine')\n"
             "else:\n"
             "    del tickets\n"
-            "    os._exit(0)\n")
+            "    sys.exit(0)\n")
     ended = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False, timeout=120)
     assert (ended.returncode, ended.stdout) == (0, "fine\n"), ended.stderr
 
