@@ -19,6 +19,11 @@ def numbered(device: torch.device) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
 
 
+def name_of(device: torch.device) -> str:
+    """As the driver has it; a slice of a GPU has "MIG" in it."""
+    return torch.cuda.get_device_name(device)
+
+
 class CudaTransfer:
     """Copies on a stream of its own; the trainer's stream waits for the copy, nobody else does."""
 
