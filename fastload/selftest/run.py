@@ -131,7 +131,7 @@ def _stage(entry: Entry, backend: str, options: Options, folder: Path, generated
 
 
 def run_child(words: Sequence[str], deadline_s: float, *, log: Path) -> int | None:
-    """Exit code, or None: killed at the deadline, with all that it had started. ``log`` gets what it wrote, and its stack where it crashed."""
+    """Exit code, or None: killed at the deadline, with all that it had started. ``log`` gets its words, and its stack at a crash."""
     with log.open("wb") as file:
         child = subprocess.Popen(list(words), stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,     # noqa: S603
                                  env={**os.environ, "PYTHONFAULTHANDLER": "1"})

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fastload.decode.backend import DecodeBatch, Filter, PixelFormat, new_requests
-from fastload.decode.fused import JOB, level_table, place
+from fastload.decode.fused import JOB, kernel_trouble, level_table, place
 from fastload.decode.fused_taps import PRECISION, make_taps
 from tests.decoding import native, reference
 from tests.fused_cases import Case, random_case
@@ -104,6 +104,11 @@ def test_the_kernel_gives_the_torch_paths_bits_in_tritons_interpreter() -> None:
     needs_triton()
     seeds = range(24) if os.environ.get("FASTLOAD_LONG") == "1" else range(4)
     assert json.loads(child("-m", "tests.fused_cases", *map(str, seeds), TRITON_INTERPRET="1")) == []
+
+
+def test_a_kernel_that_cannot_run_is_told() -> None:
+    """On CPU tensors, without the interpreter, it cannot."""
+    assert "Triton" in kernel_trouble(torch.device("cpu"))
 
 
 def test_the_kernels_compile_for_gpus(tmp_path: Path) -> None:
