@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -17,6 +17,11 @@ LEASES = 4          # of DALI outputs that a lagging GPU has not read yet
 def numbered(device: torch.device) -> torch.device:
     """"cuda" of the thread that asks, with its number: the feeder thread's own "cuda" would always be GPU 0."""
     return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
+
+
+def name_of(device: torch.device) -> str:
+    """As the driver has it; a slice of a GPU has "MIG" in it."""
+    return torch.cuda.get_device_name(device)
 
 
 class CudaTransfer:
@@ -177,3 +182,55 @@ class _DeviceBytes:
 
     def __init__(self, address: int, n_bytes: int) -> None:
         self.__cuda_array_interface__ = {"shape": (n_bytes,), "typestr": "|u1", "data": (address, False), "version": 2}
+
+
+# What `fastload selftest` needs of a GPU.
+
+def sums_that_changed(decode: Callable[[], object], device: torch.device, trials: int) -> int:
+    """How often a sum over a tensor is wrong because a decode wrote into its memory before its turn."""
+    wrong = 0
+    with torch.cuda.device(device):
+        for trial in range(trials):
+            victim = torch.full((64 << 20,), trial % 251, dtype=torch.uint8, device=device)
+            torch.cuda.synchronize(device)                  # the value is there; what follows only reads it
+            torch.cuda._sleep(100_000_000)                  # type: ignore[no-untyped-call] # some 50 ms: the sum below waits behind it
+            total = victim.sum(dtype=torch.int64)
+            del victim                                      # torch may give its memory away now: for work queued behind the sum
+            decode()                                        # whoever ignores the queue writes into it before the sum has run
+            wrong += int(total.item()) != (64 << 20) * (trial % 251)
+    return wrong
+
+
+def checksums(loader: Any, device: torch.device, *, behind: int) -> list[int]:
+    """A sum over each batch, taken by a stream that is ``behind`` batches late; 0: it waits for each."""
+    totals = []
+    for number, batch in enumerate(loader):
+        (name,) = (each for each in batch if each != "id")
+        if behind and number % behind == 0:
+            torch.cuda._sleep(200_000_000)                  # type: ignore[no-untyped-call] # on the consumer's stream: batches go on arriving meanwhile
+        pixels = batch[name]
+        weights = torch.arange(1, pixels.numel() + 1, device=device) % 65_521
+        totals.append((pixels.flatten().long() * weights).sum())        # queued, not read: the batch is dropped before it has run
+        if not behind:
+            torch.cuda.synchronize(device)
+    loader.close()
+    return [int(total.item()) for total in totals]
+
+
+def utilisation(device: torch.device) -> dict[str, int]:
+    """Per cent of time in which kernels ran, and the JPEG engine; what NVML does not tell is left out."""
+    import pynvml
+
+    found: dict[str, int] = {}
+    asked: dict[str, Callable[[Any], Any]] = {"gpu_percent": lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+                                              "jpeg_engine_percent": lambda handle: pynvml.nvmlDeviceGetJpgUtilization(handle)[0]}
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID("GPU-" + str(torch.cuda.get_device_properties(device).uuid))   # NVML counts otherwise
+        for name, ask in asked.items():
+            with suppress(pynvml.NVMLError):
+                found[name] = int(ask(handle))
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return found
+    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fastload.decode.dali_runs import Run, Runs
 
 _SMALLEST = 16          # slots of the smallest pipeline; a larger batch gets a larger one, by doubling
+_MOST_THREADS = 16      # of DALI on a GPU: each takes 16 MB of its memory
 
 
 class Hands(Protocol):
@@ -79,7 +80,7 @@ class DaliBackend:
             raise ConfigError(f"threads {threads!r}: expected 1 to 1024, or None for one per available processor")
         require(self.name, self.device, hardware=hardware)
         self._threads, self._hardware = threads or available_cpus(), hardware
-        self._cutter, self._rest = StreamCutter(threads=1), Rest(threads=self._threads)
+        self._cutter, self._rest = StreamCutter(threads=min(self._threads, 4)), Rest(threads=self._threads)
         self._hands: Hands = self._new_hands()
         self._all: list[Runs] = []
         self._runs: dict[Kind, Runs] = {}
@@ -152,8 +153,9 @@ class DaliBackend:
         fills = (requests["out_h"] == size[0]) & (requests["out_w"] == size[1])
         gray = batch.pixels.colour == "gray"
         levels = batch.pixels.fill_levels(1 if gray else 3)
-        return Kind(gray, int(requests["filter"][0]), None if fills.all() else levels[::-1] if batch.pixels.colour == "bgr" else levels,
-                    self._hardware)
+        padded = Kind(gray, int(requests["filter"][0]), levels[::-1] if batch.pixels.colour == "bgr" else levels, self._hardware)
+        # A letterboxed batch may happen to need no border: the same pixels by the graph that is there, not by a new one.
+        return padded if padded in self._runs or not fills.all() else replace(padded, fill=None)
 
     def _runs_for(self, kind: Kind, n: int) -> Runs:
         runs = self._runs.get(kind)
@@ -162,8 +164,9 @@ class DaliBackend:
             from fastload.decode.dali_runs import Runs
 
             number = self.device.index if self.device.type == "cuda" else None
+            threads = self._threads if number is None else min(self._threads, _MOST_THREADS)
             max_batch = max(_SMALLEST, 1 << (n - 1).bit_length())
-            pipeline = make_pipeline(kind, max_batch=max_batch, threads=self._threads, device_id=number, gpu=number is not None)
+            pipeline = make_pipeline(kind, max_batch=max_batch, threads=threads, device_id=number, gpu=number is not None)
             runs = self._runs[kind] = Runs(pipeline, max_batch=max_batch, take=self._hands.take)
             self._all.append(runs)
         return runs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import importlib
 import os
 import threading
@@ -85,6 +86,12 @@ class Runs:
             while self._pending:
                 self._land()
 
+    def abandon(self) -> None:
+        """Leaves the pipeline as it is for ever; what was under way in it never lands."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._pipeline._pipe))          # the C++ object is not destroyed, at exit neither
+        self._pipeline._pipe = None
+        self._pending.clear()
+
 
 _all: weakref.WeakSet[Runs] = weakref.WeakSet()
 
@@ -95,4 +102,11 @@ def _drain_all() -> None:
         runs.drain()
 
 
-os.register_at_fork(after_in_child=_all.clear)
+def _leave_to_the_parent() -> None:
+    """In a forked child, where none of DALI's threads is: the end of a pipeline would wait for them, or crash. So it never ends here."""
+    for runs in list(_all):
+        runs.abandon()
+    _all.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)

@@ -116,7 +116,9 @@ def _nvml() -> Iterator[None]:
 
 def _device(device: torch.device) -> tuple[str, bool]:
     """Its name, and whether it is a MIG slice: torch names those so."""
-    name = torch.cuda.get_device_name(device)
+    from fastload.cuda import name_of
+
+    name = name_of(device)
     return name, " MIG " in f" {name} "
 
 

@@ -63,7 +63,9 @@ class Rest:
         output = torch.as_tensor(batch.output)
         here = output.device.type == "cpu" and len(rows) == len(batch.requests)
         pixels = output if here else torch.empty((len(rows), *output.shape[1:]), dtype=output.dtype)
-        ticket = self._decoder().submit(DecodeBatch(batch.sources, batch.requests[rows], pixels, batch.pixels))
+        requests = batch.requests[rows]             # a copy
+        requests["exact"] = 1                       # as GPU decoders do it: pixels may not depend on who decoded them
+        ticket = self._decoder().submit(DecodeBatch(batch.sources, requests, pixels, batch.pixels))
         return RestTicket(batch, rows, pixels, ticket)
 
     def collect(self, ticket: RestTicket | None, outcomes: Outcomes) -> None:

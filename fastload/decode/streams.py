@@ -144,8 +144,15 @@ def _cut(module: ModuleType, index: memoryview, interval: int, whole: Found) -> 
     data, left, top = module.cut(jpeg, index, interval, x, y, w, h)
     if len(data) == len(jpeg):
         return whole
-    smaller = read_header(data)
-    return memoryview(data), (x - left, y - top, w, h), (smaller.width, smaller.height)
+    return memoryview(data), (x - left, y - top, w, h), _frame_size(data)
+
+
+def _frame_size(jpeg: bytes) -> tuple[int, int]:
+    """(width, height) of a baseline JPEG whose markers are known to be in order: those of the whole were read before the cut."""
+    position = 2
+    while jpeg[position + 1] != 0xC0:
+        position += 2 + int.from_bytes(jpeg[position + 2:position + 4], "big")
+    return int.from_bytes(jpeg[position + 7:position + 9], "big"), int.from_bytes(jpeg[position + 5:position + 7], "big")
 
 
 def _usual(header: JpegHeader) -> bool:

@@ -21,7 +21,6 @@ import torch
 from numpy.typing import NDArray
 
 from fastload.decode.gpu_parts import missing, read_facts
-from fastload.decode.pass_record import hardware_passed, load, store, versions
 from fastload.errors import FastloadError
 from fastload.loader.backends import ON_GPU, Backend, BackendChoice
 from fastload.loader.choosing import Candidate, Measured, choose, from_json, to_json
@@ -29,18 +28,20 @@ from fastload.loader.faults import FaultPolicy
 from fastload.loader.maker import BatchMaker
 from fastload.loader.nested import mapped
 from fastload.loader.parts import read_parts
+from fastload.loader.remembered import load, store
 from fastload.loader.ring import Ring
 from fastload.loader.spec import LoadSpec
 from fastload.loader.stats import LoaderStats, StatsCollector
 from fastload.loader.transfer import Transfer
 from fastload.native import core
+from fastload.selftest.record import hardware_passed
+from fastload.selftest.record import key as versions
 from fastload.store.dataset import Dataset
 
 _WARM_UP, _FEWEST, _MOST, _ENOUGH_S = 2, 4, 24, 0.7         # batches not counted; counted at least and at most; seconds that suffice
 _DISTINCT = 8                                               # batches of the dataset that are used for it
 _ALONE_S = 0.3                                              # how long the probe runs by itself
 _LEARN_FROM = 50                                            # batches that must have been delivered before the step's length is believed
-_KIND = "backend"
 USUAL_BATCH = 32            # where the loader does not know how large batches will be
 
 
@@ -57,8 +58,8 @@ class Bench:
 
     def key(self) -> dict[str, str]:
         """For whom a measurement speaks: data, plan, batch, threads, GPU, versions."""
-        return {**versions(self.transfer.device), "content": self.dataset.manifest.content, "plan": json.dumps(self.spec.describe()),
-                "batch": str(self.batch_size), "threads": str(self.budget)}
+        return {**versions(self.transfer.device), "device": self.transfer.device.type, "content": self.dataset.manifest.content,
+                "plan": json.dumps(self.spec.describe()), "batch": str(self.batch_size), "threads": str(self.budget)}
 
     def batches(self) -> Iterator[NDArray[np.int64]]:
         """The first samples, in a few batches, over and over."""
@@ -71,12 +72,12 @@ def measured_choice(asked: str, bench: Bench) -> BackendChoice | None:
     if asked != "auto" or bench.transfer.device.type == "cpu" or not bench.spec.images:
         return None
     key = bench.key()
-    known = load(_KIND, key) or {}
+    known = load(key) or {}
     measured, skipped = from_json(known.get("measured")), known.get("skipped")
     if measured is None or not isinstance(skipped, dict):
         some, skipped = candidates(bench.transfer.device)
         measured = measure_all(some, bench, probe=True)
-        store(_KIND, key, {"measured": to_json(measured), "skipped": skipped})
+        store(key, {"measured": to_json(measured), "skipped": skipped})
     step = known.get("step_s")
     decision = choose(measured, cpus=bench.budget, step_s=step if isinstance(step, float) else None, skipped=skipped)
     if os.environ.get("FASTLOAD_QUIET") != "1":
@@ -90,10 +91,10 @@ def learn_step(bench: Bench, stats: LoaderStats) -> None:
     if stats.batches < _LEARN_FROM or not stats.images_per_s or not images:
         return
     key = bench.key()
-    known = load(_KIND, key)
+    known = load(key)
     if known is not None:
         step = max(0.0, stats.samples * images / stats.images_per_s / stats.batches - stats.stages["wait"].mean)
-        store(_KIND, key, {**{name: value for name, value in known.items() if name != "for"}, "step_s": float(step)})
+        store(key, {**{name: value for name, value in known.items() if name != "for"}, "step_s": float(step)})
 
 
 def candidates(device: torch.device) -> tuple[list[Candidate], dict[str, str]]:

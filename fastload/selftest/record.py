@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypedDict
 
 import torch
 
@@ -19,9 +20,16 @@ from fastload.store import files
 Key = dict[str, str]
 
 HARDWARE_STAGES = ("decode", "engine", "streams", "lagging")       # what the JPEG engine must have passed, besides not crashing
-_PACKAGES = ("nvidia-dali-cuda120", "nvidia-dali-cuda130", "nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13", "nvidia-nvjpeg-cu12",
+PACKAGES = ("nvidia-dali-cuda120", "nvidia-dali-cuda130", "nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13", "nvidia-nvjpeg-cu12",
              "nvidia-nvjpeg", "triton")
 _VERSION, _MOST_ENTRIES = 1, 64
+
+
+class Entry(TypedDict):
+    """What has passed on one kind of machine: backend → stages."""
+
+    key: Key
+    passed: dict[str, list[str]]
 
 
 def path() -> Path:
@@ -36,7 +44,7 @@ def key(device: str | torch.device) -> Key:
 
     wanted = checked_device(device)
     facts = read_facts(wanted)
-    versions = {name: version for name in _PACKAGES if (version := installed(name))}
+    versions = {name: version for name in PACKAGES if (version := installed(name))}
     gpu = facts.gpu if wanted.type == "cuda" else "cpu"
     return {"gpu": gpu, "driver": facts.driver, "mig": str(facts.mig), "torch": torch.__version__, "fastload": __version__, **versions}
 
@@ -54,7 +62,7 @@ def hardware_passed(backend: str, device: str | torch.device) -> bool:
 def save(device: str | torch.device, results: Mapping[str, Mapping[str, bool]]) -> Path:
     """Notes how stages went, ``{backend: {stage: passed}}``; a stage that was not run keeps what was known of it."""
     here, entries = key(device), _entries()
-    known = next((entry["passed"] for entry in entries if entry["key"] == here), {})
+    known: dict[str, list[str]] = next((entry["passed"] for entry in entries if entry["key"] == here), {})
     merged = {backend: sorted(_after(known.get(backend, []), results.get(backend, {}))) for backend in {*known, *results}}
     others = [entry for entry in entries if entry["key"] != here]
     target = path()
@@ -72,12 +80,12 @@ def _passes(backend: str, here: Key) -> list[str]:
     return next((entry["passed"].get(backend, []) for entry in _entries() if entry["key"] == here), [])
 
 
-def _entries() -> list[dict[str, dict[str, list[str]]]]:
+def _entries() -> list[Entry]:
     """What the file holds; nothing where it is missing, damaged or of another version: then nothing has passed."""
     try:
         found = json.loads(path().read_bytes())
         entries = found["entries"] if found["version"] == _VERSION else []
-        good = [entry for entry in entries if isinstance(entry["key"], dict) and all(
+        good: list[Entry] = [entry for entry in entries if isinstance(entry["key"], dict) and all(
             isinstance(stages, list) for stages in entry["passed"].values())]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []

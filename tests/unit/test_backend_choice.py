@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from fastload import transforms as T
-from fastload.decode import pass_record
 from fastload.errors import ConfigError
 from fastload.loader import measuring
 from fastload.loader.backends import BACKENDS, Backend, BackendChoice
@@ -22,6 +21,7 @@ from fastload.loader.spec import load_spec
 from fastload.loader.stats import LoaderStats, StageStats
 from fastload.loader.transfer import Stay
 from fastload.native import core
+from fastload.selftest import record
 from fastload.store.dataset import open_dataset
 from tests.gpu_backends import needs_dali
 from tests.loading import needs_core, pack_photos
@@ -235,10 +235,12 @@ def test_the_engine_is_tried_only_with_a_pass_record_of_these_versions(monkeypat
     monkeypatch.setattr(measuring, "missing", lambda name, device, facts, hardware=False: "" if name == "dali" else "is not installed")
     assert candidates(device) == ([Candidate("native" if core() else "reference"), DALI],
                                   {"dali with the JPEG engine": "'fastload selftest --device cuda' has not passed it here", "nvjpeg": "is not installed"})
-    assert pass_record.store_selftest(device, passed={"dali": True, "nvjpeg": False}, report={"stages": 10}) is not None
+    record.save(device, {"dali": dict.fromkeys(record.HARDWARE_STAGES[1:], True)})
+    assert candidates(device)[0][1:] == [DALI], "one stage has not been run"
+    record.save(device, {"dali": dict.fromkeys(record.HARDWARE_STAGES, True)})
     assert candidates(device)[0][1:] == [DALI, ENGINE]
-    real = pass_record.versions
-    monkeypatch.setattr(pass_record, "versions", lambda device: {**real(device), "driver": "999.1"})
+    real = record.key
+    monkeypatch.setattr(record, "key", lambda device: {**real(device), "driver": "999.1"})
     assert candidates(device)[0][1:] == [DALI]
 
 

@@ -97,6 +97,7 @@ def test_bombs_never_reach_dali() -> None:
 
 @pytest.mark.parametrize("sizes", [[0], [1], [6, 0, 3, 1], [40, 2, 100]], ids=str)
 def test_batches_of_any_size(sizes: list[int]) -> None:
+    needs_dali()
     backend = DaliBackend(threads=1)
     tickets = [backend.submit(batch_of([JPEGS[i % 6] for i in range(size)])) for size in sizes]
     for size, ticket in zip(sizes, tickets, strict=True):
@@ -206,6 +207,36 @@ def test_an_output_that_cannot_hold_the_batch_raises(output: Any) -> None:
     with pytest.raises(ConfigError, match="output"):
         run(dali(), JPEGS[:1], (40, 30), output=output)
     run(dali(), JPEGS[:1], (40, 30)).raise_first()
+
+
+def test_a_letterboxed_batch_without_borders_needs_no_new_pipeline() -> None:
+    needs_dali()
+    backend = DaliBackend(threads=1)
+    with_border = backend.submit(batch_of(JPEGS[:2], out_w=[40, 30]))
+    without = backend.submit(batch_of(JPEGS[:2]))
+    assert with_border.runs is without.runs
+    assert backend.collect(with_border).ok
+    assert np.array_equal(backend.collect(without).output[1], expected(1))
+    backend.close()
+
+
+def test_a_forked_child_ends_and_the_parent_goes_on() -> None:
+    """DALI's threads are not in the child, and nothing there waits for them."""
+    needs_dali()
+    code = ("import os, sys\n"
+            "from tests.unit.test_dali_batches import *\n"
+            "backend = DaliBackend(threads=1)\n"
+            "tickets = [backend.submit(batch_of(JPEGS)) for _ in range(4)]\n"
+            "child = os.fork()\n"
+            "if child:\n"
+            "    assert os.waitpid(child, 0)[1] == 0\n"
+            "    assert all(backend.collect(ticket).ok for ticket in tickets)\n"
+            "    print('fine')\n"
+            "else:\n"
+            "    del tickets\n"
+            "    sys.exit(0)\n")
+    ended = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False, timeout=120)
+    assert (ended.returncode, ended.stdout) == (0, "fine\n"), ended.stderr
 
 
 def test_images_of_one_colour_are_found() -> None:
