@@ -334,7 +334,10 @@ def test_a_gate_that_does_not_open_is_exit_code_1(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_with_what_there_is(tmp_path: Path) -> None:
     out = tmp_path / "w.json"
-    with subprocess.Popen(monitor("--duration", "600", "--interval", "0.3", "--out", str(out)), stdout=subprocess.PIPE, text=True) as child:
+    # A shell's background jobs ignore Ctrl-C, and their children with them: not this one.
+    program = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from fastload.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = [sys.executable, "-c", program, "monitor", "--duration", "600", "--interval", "0.3", "--out", str(out)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         child.stdout.readline()
         child.send_signal(signal.SIGINT)
