@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(window.as_json())
     else:
-        show(f"{window.seconds:.0f} s, {window.hz:.0f} samples a second" + (f", in {options.out}" if options.out else ""), sections(window))
+        show(f"{window.seconds:g} s, {window.hz:g} samples a second" + (f", in {options.out}" if options.out else ""), sections(window))
     return 0
 
 

@@ -67,7 +67,8 @@ class Tail:
         rows = list(self._parser.feed(data))
         if not self._first:
             self.fresh |= {row.rank for row in rows if isinstance(row, StepRow)}
-        self.rows = newest([*self.rows, *rows])
+        if rows:
+            self.rows = newest([*self.rows, *rows])
         old = time.time() - _OLD_S
         if self._first and (data or self._offset):
             self._first = False
@@ -77,19 +78,19 @@ class Tail:
 
 def wait_for_gate(rule: GateRule, *, tell: Callable[[str], object], alive: Callable[[], bool] = lambda: True) -> dict[str, Json]:
     """Returns what it saw once the gate is open; GateClosed when it gave up, and why. ``tell`` hears of progress now and then."""
-    began, told, tail = time.monotonic(), "", Tail(rule.file)
+    began, why, told, tail = time.monotonic(), "", "", Tail(rule.file)
     while True:
         going = alive()
-        tail.read()
-        why = _closed(rule, tail)
+        if tail.read() or not tail.rows:
+            why = _closed(rule, tail)
         waited = time.monotonic() - began
-        seen = _seen(rule, tail.rows, waited)
         if not why:
-            return {**seen, "opened": True, "why": ""}
+            return {**_seen(rule, tail.rows, waited), "opened": True, "why": ""}
         if waited >= rule.timeout_s or not going:
             after = f"{waited:.0f} s" if going else f"{waited:.0f} s, when the process ended"
             why = f"gave up after {after}: {why} (expected {rule})"
-            raise GateClosed(f"waiting for a steady run in {rule.file}: {why}", {**seen, "opened": False, "why": why})
+            seen = {**_seen(rule, tail.rows, waited), "opened": False, "why": why}
+            raise GateClosed(f"waiting for a steady run in {rule.file}: {why}", seen)
         if why != told:
             told = why
             tell(why)

@@ -70,7 +70,7 @@ def _measure(options: MonitorOptions, screen: Screen, gpus: Sequence[Gpu], *, pi
                 screen.show(sampler, options.duration)
         except KeyboardInterrupt:
             seconds = min(sampler.elapsed, options.duration)
-            notes.append(f"ended by Ctrl-C after {seconds:.1f} of {options.duration:.0f} s")
+            notes.append(f"ended by Ctrl-C after {seconds:.1f} of {options.duration:g} s")
     windows = tuple(each.window(seconds) for each in sampler.gpus)
     training, note = training_in(metrics, sampler.started, seconds) if metrics is not None else (None, "")
     images = training["images"] if training is not None else None

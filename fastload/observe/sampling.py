@@ -26,12 +26,15 @@ class GpuSamples:
         self.series: dict[str, Series] = {name: [] for name in GPU_SERIES if name not in ("t", "throttle")}
         self.throttle: list[list[str] | None] = []
         self.slow: dict[str, float | None] = dict.fromkeys(SLOW)
-        self.joules_at_start = gpu.number("energy_j")
+        self._joules: list[float] = []          # the counter at the first sample and at the last
 
     def read(self, at: float) -> None:
         """One sample. PCIe figures are the last that the slow thread has got."""
         numbers = {name: self.gpu.number(name) for name in FAST if name != "throttle"} | self.slow
         words = self.gpu.words("throttle")
+        joules = self.gpu.number("energy_j")
+        if joules is not None:
+            self._joules[1:] = [joules]
         for name, values in self.series.items():
             value = numbers[name]
             values.append(None if value is None else round(value, 2))
@@ -44,8 +47,7 @@ class GpuSamples:
 
     def window(self, seconds: float) -> GpuWindow:
         """All of it, with its summary."""
-        end, start = self.gpu.number("energy_j"), self.joules_at_start
-        joules = end - start if end is not None and start is not None else energy(self.t, self.series["power_w"])
+        joules = self._joules[1] - self._joules[0] if len(self._joules) > 1 else energy(self.t, self.series["power_w"])
         return GpuWindow(self.gpu.index, self.gpu.name, self.gpu.uuid, self.t, self.series, self.throttle,
                          summarise(self.t, self.series["util"], seconds=seconds, energy_j=joules), self.gpu.mem_total_mb)
 

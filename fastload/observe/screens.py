@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 40             # values of a sparkline
 _WIDE = 150             # columns that the table needs
+_WAITING_S = 5.0        # between two lines while the gate is shut
 
 
 class Screen(Protocol):
@@ -51,10 +53,13 @@ class Lines:
 
     def __init__(self) -> None:
         self._shown = 0.0
+        self._waited = -_WAITING_S
 
     def waiting(self, text: str) -> None:
-        """One line for each new reason."""
-        self._print(f"waiting: {text}")
+        """A line now and then: a run that warms up has a new reason with each row."""
+        if time.monotonic() - self._waited >= _WAITING_S:
+            self._waited = time.monotonic()
+            self._print(f"waiting: {text}")
 
     def show(self, sampler: Sampler, duration: float) -> None:          # noqa: ARG002 - Screen's
         """One line."""
@@ -146,7 +151,7 @@ def _drawn(sampler: Sampler, duration: float, width: int) -> Group:
              Text.assemble(("iowait ", "dim"), sparkline(host.series["iowait"], width=_WIDTH)), Text(_host_line(host))]
     gpus = [_wide(sampler)] if width >= _WIDE and sampler.gpus else [_narrow(gpu, sampler.elapsed) for gpu in sampler.gpus]
     notes = [Text(note, style="yellow") for gpu in sampler.gpus for note in gpu.gpu.notes]
-    title = f"{sampler.elapsed:.0f} of {duration:.0f} s" + ("" if sampler.gpus else ", no GPU")
+    title = f"{sampler.elapsed:.0f} of {duration:g} s" + ("" if sampler.gpus else ", no GPU")
     return Group(Text(title, style="bold"), *gpus, *lines, *notes)
 
 

@@ -55,7 +55,7 @@ def test_two_gpus_with_all_their_figures(driver: Path, tmp_path: Path) -> None:
     assert set(second["samples"]["util"]) == {0, 100}
     assert window["summary"]["gpu0_avg"] == 96
     assert window["summary"]["all_avg"] == pytest.approx((96 + window["summary"]["gpu1_avg"]) / 2, abs=0.01)
-    assert 150 < first["summary"]["energy_j"] / window["seconds"] < 450          # the counter's 200 W, not power's: a busy machine ends late
+    assert first["summary"]["energy_j"] == pytest.approx(2000 * (samples["t"][-1] - samples["t"][0]), rel=0.2)      # the counter's, not power's
     assert window["machine"]["driver"] == "580.00"
     assert "gpu 1: JPEG engine not visible (Not Supported)" in notes(window)
     assert "gpu 0" not in notes(window)
@@ -100,7 +100,7 @@ def test_a_gpu_that_is_lost_in_mid_run_keeps_what_was_read(driver: Path) -> None
 def test_a_reading_that_fails_once_is_a_gap_and_nothing_more(driver: Path) -> None:
     window = monitor(driver, "timeout", "--gpus", "0")
     (gpu,) = window["gpus"]
-    assert {None, 96} == set(gpu["samples"]["util"])
+    assert gpu["samples"]["util"][:5] == [96, None, 96, None, 96]
     assert gpu["summary"]["avg"] == 96
     assert "gpu 0" not in notes(window)
 
@@ -148,7 +148,7 @@ def test_a_terminal_of_any_width_shows_every_gpu(driver: Path, columns: int, sho
                 break
     os.close(ours)
     assert child.returncode == 0
-    table = text.decode().split("samples a second")[0]
+    table = " ".join(text.decode().split("samples a second")[0].split())        # long lines are wrapped
     for word in (shown, "0 Stub 9000", "1 Stub 9000", "steady", "power cap", "JPEG engine not visible"):
         assert word in table
     assert "…" not in table             # nothing was cut off
