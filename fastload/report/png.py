@@ -11,13 +11,14 @@ from fastload.report.palette import rgb
 from fastload.report.shapes import Area, Line, Plot, Rect, Shape, Text
 
 SCALE = 2                   # pixels a unit: sharp on paper and on fine screens
+MARGIN = 20
 SMOOTH = 2                  # Pillow draws polygons without smoothing
 _ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}
 Paint = tuple[int, int, int, int]
 
 
-def write_png(plot: Plot, path: Path) -> None:
-    """The plot as an image, in the light colours."""
+def write_png(plot: Plot, path: Path, *, title: str) -> None:
+    """The plot as an image under its title, in the light colours."""
     factor = SCALE * SMOOTH
     image = Image.new("RGBA", (round(plot.width * factor), round(plot.height * factor)), (*rgb("card"), 255))
     for shape in plot.shapes:
@@ -34,12 +35,18 @@ def write_png(plot: Plot, path: Path) -> None:
     for shape in plot.shapes:
         if isinstance(shape, Text):
             font = ImageFont.load_default(size=shape.size * SCALE)
-            draw.text((shape.x * SCALE, shape.y * SCALE), shape.text, fill=rgb(shape.fill), font=font, anchor=_ANCHORS[shape.anchor],
-                      stroke_width=1 if shape.bold else 0)
+            draw.text((shape.x * SCALE, shape.y * SCALE), shape.text, fill=rgb(shape.fill), font=font, anchor=_ANCHORS[shape.anchor])
     try:
-        small.save(path)
+        _titled(small, title).save(path)
     except OSError as error:
         raise ConfigError(f"writing {path}: {error.strerror or error}; give --png a folder that can be written") from error
+
+
+def _titled(image: Image.Image, title: str) -> Image.Image:
+    sheet = Image.new("RGB", (image.width + 2 * MARGIN, image.height + 2 * MARGIN + 44), rgb("card"))
+    ImageDraw.Draw(sheet).text((MARGIN, MARGIN), title, fill=rgb("text"), font=ImageFont.load_default(size=15 * SCALE), anchor="lt")
+    sheet.paste(image, (MARGIN, MARGIN + 44))
+    return sheet
 
 
 def _opacity(shape: Shape) -> float:

@@ -90,8 +90,10 @@ def own_columns(rank: Rank, edges: Floats) -> Floats:
     own = np.nan_to_num(rank.data) + sum((np.nan_to_num(column) for name, column in rank.stages.items() if name != "backward"),
                                          np.zeros(len(rank.step)))
     n = len(edges) - 1
-    place = np.clip(np.searchsorted(edges, positions(rank) - rank.steps / 2, side="right") - 1, 0, n - 1)
-    return _mean(own, rank.steps, place, n)
+    middle = positions(rank) - rank.steps / 2
+    shown = middle >= edges[0]
+    place = np.clip(np.searchsorted(edges, middle[shown], side="right") - 1, 0, n - 1)
+    return _mean(own[shown], rank.steps[shown], place, n)
 
 
 def idle_spans(gpu: Gpu) -> list[tuple[float, float]]:
