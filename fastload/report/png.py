@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
@@ -24,10 +26,8 @@ def write_png(plot: Plot, path: Path, *, title: str) -> None:
     for shape in plot.shapes:
         if isinstance(shape, Text):
             continue
-        if _opacity(shape) < 1:             # Pillow paints over; only a layer of its own can be seen through
-            layer = Image.new("RGBA", image.size, (0, 0, 0, 0))
-            _draw(ImageDraw.Draw(layer), shape, factor)
-            image.alpha_composite(layer)
+        if isinstance(shape, Rect | Area) and shape.opacity < 1:
+            _see_through(image, shape, factor)
         else:
             _draw(ImageDraw.Draw(image), shape, factor)
     small = image.convert("RGB").resize((round(plot.width * SCALE), round(plot.height * SCALE)), Image.Resampling.BOX)
@@ -49,8 +49,19 @@ def _titled(image: Image.Image, title: str) -> Image.Image:
     return sheet
 
 
-def _opacity(shape: Shape) -> float:
-    return shape.opacity if isinstance(shape, Rect | Area) else 1.0
+def _see_through(image: Image.Image, shape: Rect | Area, factor: int) -> None:
+    """Pillow paints over; only a layer of its own can be seen through. As small as the shape: hundreds of them are drawn."""
+    points = shape.points if isinstance(shape, Area) else ((shape.x, shape.y), (shape.x + shape.width, shape.y + shape.height))
+    left, top = (max(math.floor(min(each) * factor), 0) for each in zip(*points, strict=True))
+    right, bottom = (math.ceil(max(each) * factor) + 1 for each in zip(*points, strict=True))
+    size = (min(right, image.width) - left, min(bottom, image.height) - top)
+    if size[0] <= 0 or size[1] <= 0:
+        return
+    layer = Image.new("RGBA", size, (0, 0, 0, 0))
+    moved = replace(shape, points=tuple((x - left / factor, y - top / factor) for x, y in shape.points)) if isinstance(shape, Area) else \
+        replace(shape, x=shape.x - left / factor, y=shape.y - top / factor)
+    _draw(ImageDraw.Draw(layer), moved, factor)
+    image.alpha_composite(layer, (left, top))
 
 
 def _draw(draw: ImageDraw.ImageDraw, shape: Shape, factor: int) -> None:

@@ -58,6 +58,7 @@ HEALTHY: dict[str, Callable[[Path], list[Path]]] = {
     "resumed": resumed,
     "a few hiccups": log_file(random_hiccups()),
     "seldom saved": log_file(every(made(20_000), 5000, 4.1)),
+    "short, with much warm-up": log_file(made(100)),
     "one long warm-up": log_file(made(600, warm=120)),
     "one row": lambda folder: [write(folder / "m.jsonl", [{"iter": 1, "time": 0.2, "data_time": 0.0}])],
 }
@@ -95,7 +96,8 @@ def test_every_start_has_its_own_warm_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("step", "left_out"), [
     ([1.0] * 100, 10),                                     # the first ten always
     ([9.0] * 20 + [1.0] * 180, 20),
-    ([9.0] * 60 + [1.0] * 40, 20),                         # never more than a quarter
+    ([9.0] * 60 + [1.0] * 40, 50),                         # a short run: up to half of it
+    ([9.0] * 600 + [1.0] * 400, 250),                      # a longer one: up to a quarter
     ([1.0] * 30, 0),                                       # too short to give ten away
     ([9.0] + [1.0] * 5, 1),
     ([1.0], 0),

@@ -14,64 +14,69 @@ from fastload.cli import main
 from fastload.doctor import examine
 from fastload.errors import ConfigError, FastloadError
 from fastload.report import write_report
-from tests.made_runs import made, rows_of, window, write, write_window
+from tests.made_runs import every, foreign_rows, made, rows_of, window, write, write_window
 
-SLOW = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 odd = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.sampled_from([1e308, -1, 0, 2**70, 1e-300, "\ud800"]))
 numbers = st.one_of(st.floats(0, 10), st.integers(0, 10**6), odd)
 stages = st.one_of(odd, st.dictionaries(st.sampled_from(["to_device", "forward", "backward", "<b>", "\x1b[31m"]), numbers, max_size=4))
 spans = st.one_of(odd, st.dictionaries(st.sampled_from(["read", "decode", "wait"]), st.one_of(odd, st.fixed_dictionaries({"mean": numbers, "max": numbers})),
                                        max_size=3))
 slow = st.one_of(odd, st.lists(st.one_of(odd, st.lists(numbers, max_size=4)), max_size=4))
-step_rows = st.fixed_dictionaries({"iter": numbers, "iter_time": numbers}, optional={
-    "kind": st.sampled_from(["step", "run", "event", "x"]), "steps": numbers, "data_time": numbers, "time": numbers, "rank": numbers, "world": numbers,
-    "data_time_max": numbers, "iter_time_max": numbers, "stage_times": stages, "data_probe": spans, "samples": numbers, "samples_per_s": numbers,
-    "swap_bytes": numbers, "slow": slow, "name": st.one_of(odd, st.sampled_from(["checkpoint", "<script>alert(1)</script>", "eval\x1b[2J"])),
-    "seconds": numbers, "batch_size": numbers, "host": odd, "gpu": odd})
-lines = st.one_of(step_rows.map(lambda row: json.dumps(row).encode()), st.binary(max_size=30), st.just(b"{"), st.just(b"[" * 5000))
+row_values = {"stage_times": stages, "data_probe": spans, "slow": slow, "kind": st.sampled_from(["step", "run", "event", "x"]),
+              "name": st.one_of(odd, st.sampled_from(["checkpoint", "<script>alert(1)</script>", "eval\x1b[2J"]))}
+ROW_KEYS = ["iter", "iter_time", "time", "steps", "data_time", "rank", "world", "data_time_max", "iter_time_max", "samples", "samples_per_s",
+            "swap_bytes", "seconds", "batch_size", "host", "gpu", "step", *row_values]
+edits = st.lists(st.sampled_from(ROW_KEYS).flatmap(lambda key: st.tuples(st.integers(0, 200), st.just(key), row_values.get(key, numbers))), max_size=40)
+junk = st.lists(st.tuples(st.integers(0, 200), st.one_of(st.binary(max_size=30), st.just(b"{"), st.just(b"[" * 5000))), max_size=4)
+BASES = [rows_of(made(600)), rows_of(every(every(made(900), 100, 2.0), 7, 0.5, data=True)), foreign_rows(made(60, data=0.1)),
+         rows_of(made(300, data=0.1, rank=0, world=2)) + rows_of(made(300, rank=1, world=2)), []]
+
 columns = st.one_of(odd, st.lists(numbers, max_size=12))
-samples = st.one_of(odd, st.dictionaries(st.sampled_from(["t", "util", "power_w", "power_limit_w", "sm_mhz", "temp_c", "throttle", "cpu", "iowait",
-                                                          "swap_in_mb_s", "swap_out_mb_s"]), st.one_of(columns, st.lists(columns, max_size=5)), max_size=8))
-windows = st.fixed_dictionaries({"format": st.just("fastload-window")}, optional={
-    "seconds": numbers, "started": numbers, "notes": columns, "host": st.one_of(odd, st.fixed_dictionaries({"samples": samples})),
-    "gpus": st.one_of(odd, st.lists(st.one_of(odd, st.fixed_dictionaries({"samples": samples}, optional={"index": odd, "name": odd, "summary": odd})),
-                                    max_size=3))})
+SAMPLE_KEYS = ["t", "util", "power_w", "power_limit_w", "sm_mhz", "temp_c", "throttle", "cpu", "iowait", "swap_in_mb_s", "swap_out_mb_s"]
+samples = st.dictionaries(st.sampled_from(SAMPLE_KEYS), st.one_of(columns, st.lists(columns, max_size=5)), max_size=5)
+top_edits = st.dictionaries(st.sampled_from(["seconds", "started", "notes", "host", "gpus"]), st.one_of(columns, numbers), max_size=1)
 
 
 def look_at(folder: Path, *paths: Path) -> None:
     try:
         found = examine(*paths)
-    except FastloadError as error:
-        assert len(str(error).splitlines()) == 1
+    except FastloadError:
         return
     assert found.verdict
     assert all(0 <= each.share <= 1 for each in found.findings)
     str(found).encode()                             # no lone surrogate
     assert "\x1b" not in str(found)
     json.dumps(found.as_json(), allow_nan=False)
-    _, written = write_report(paths, folder / "report.html", png=folder / "png")
+    write_report(paths, folder / "report.html")
     page = (folder / "report.html").read_text()
     assert "<script" not in page
     assert "nan" not in re.sub(r"[a-z]nan|nan[a-z]", "", re.sub(r"<[a-z]+ [^>]*aria-label=\"[^\"]*\"", "", page))
-    assert all(path.stat().st_size for path in written)
 
 
 @SLOW
-@given(rows=st.lists(lines, max_size=40))
-def test_any_metrics_file(tmp_path: Path, rows: list[bytes]) -> None:
+@given(base=st.sampled_from(BASES), edits=edits, junk=junk)
+def test_any_metrics_file(tmp_path: Path, base: list[dict[str, object]], edits: list[tuple[int, str, object]], junk: list[tuple[int, bytes]]) -> None:
+    rows = [dict(row) for row in base] or [{} for _ in range(len(edits))]
+    for place, key, value in edits:
+        rows[place % len(rows)][key] = value
+    lines = [json.dumps(row).encode() for row in rows]
+    for place, text in junk:
+        lines.insert(place, text)
     path = tmp_path / "m.jsonl"
-    path.write_bytes(b"\n".join(rows))
+    path.write_bytes(b"\n".join(lines))
     look_at(tmp_path, path)
 
 
 @SLOW
-@given(found=windows)
-def test_any_window(tmp_path: Path, found: dict[str, object]) -> None:
-    path = tmp_path / "w.json"
-    path.write_text(json.dumps(found))
-    look_at(tmp_path, path)
-    good = write(tmp_path / "m.jsonl", rows_of(made(200)))
-    look_at(tmp_path, good, path)
+@given(gpu=samples, host=samples, top=top_edits, alone=st.booleans())
+def test_any_window(tmp_path: Path, gpu: dict[str, object], host: dict[str, object], top: dict[str, object], alone: bool) -> None:
+    found = json.loads(json.dumps(window(seconds=1.0, util=50.0, hot=0.3)))
+    found["gpus"][0]["samples"] |= gpu
+    found["host"]["samples"] |= host
+    path = write_window(tmp_path / "w.json", found | top)
+    paths = [path] if alone else [write(tmp_path / "m.jsonl", rows_of(made(200))), path]
+    look_at(tmp_path, *paths)
 
 
 @SLOW
@@ -95,7 +100,7 @@ def test_files_without_a_step_are_refused_and_the_next_one_works(text: str, tmp_
 
 def test_a_file_that_is_not_there_and_a_folder(tmp_path: Path) -> None:
     for path in (tmp_path / "none.jsonl", tmp_path):
-        with pytest.raises(ConfigError, match="expected metrics.jsonl or window.json"):
+        with pytest.raises(ConfigError, match=r"expected metrics\.jsonl or window\.json"):
             examine(path)
 
 
