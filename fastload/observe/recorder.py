@@ -59,6 +59,11 @@ class Recorder:
         """The step that is going on; between steps the last one."""
         return self.done + (self._since is not None)
 
+    @property
+    def marked(self) -> float:
+        """When that was."""
+        return self._mark
+
     def mark(self) -> None:
         """Here a step may end: the next batch is being asked for."""
         self._mark = clock()

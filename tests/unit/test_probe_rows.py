@@ -53,6 +53,7 @@ def test_a_last_line_without_its_newline_counts(tmp_path: Path) -> None:
     ({"step": 50, "step_time": 0.2, "data_time": 0.01}, (50, 0.2, 0.01, None)),
     ({"global_step": 50, "iter_time": 0.2, "time": 1.8e9, "data_time": 0.01}, (50, 0.2, 0.01, 1.8e9)),
     ({"iter": 50, "step": 3, "data_time": 0.01}, (50, None, 0.01, None)),
+    ({"iter": 50, "time": 1.8e9, "data_time": 0.01}, (50, None, 0.01, 1.8e9)),          # a date is no duration
 ])
 def test_rows_of_other_tools_are_understood(tmp_path: Path, row: dict[str, object], expected: tuple[object, ...]) -> None:
     (found,) = read_metrics(written(tmp_path / "m.jsonl", row)).steps
