@@ -67,7 +67,8 @@ def _told(gpu: Gpu, slowed: Bools, part: float) -> str:
     drop, hot, power = clock_loss(gpu, slowed), mean_of(gpu.temp_c[slowed]), mean_of(gpu.power_w[slowed])
     clock = f"clock {mean_of(gpu.sm_mhz[slowed]):.0f} MHz then, {np.nanmax(gpu.sm_mhz):.0f} at best" if drop else "no clock seen lost"
     told = f"GPU {gpu.index}: {words.percent(part)} of the samples; {clock}" + (f"; {hot:.0f} C" if hot > 0 else "")
-    return told + (f"; {power:.0f} of {mean_of(gpu.limit_w):.0f} W" if power > 0 else "")
+    limit = mean_of(gpu.limit_w)
+    return told + (f"; {power:.0f} W" + (f" of {limit:.0f}" if limit > 0 else "") if power > 0 else "")
 
 
 def throttle_findings(case: Case) -> list[Finding]:

@@ -93,6 +93,14 @@ def test_every_start_has_its_own_warm_up(tmp_path: Path) -> None:
     assert facts.steps == 2440
 
 
+def test_a_row_whose_steps_are_all_slow_counts_once(tmp_path: Path) -> None:
+    rows = rows_of(made(1000, step=0.1), every_steps=5)
+    rows[120] |= {"iter_time": 1.1, "iter_time_max": 1.1, "slow": [[int(str(rows[120]["iter"])) - k, 1.1, 0.0] for k in range(4, -1, -1)]}
+    found = examine(write(tmp_path / "m.jsonl", rows))
+    assert found.findings[0].kind == "jitter"
+    assert found.findings[0].lost_s == pytest.approx(5.0, rel=0.02)
+
+
 @pytest.mark.parametrize(("step", "left_out"), [
     ([1.0] * 100, 10),                                     # the first ten always
     ([9.0] * 20 + [1.0] * 180, 20),

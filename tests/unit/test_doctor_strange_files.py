@@ -16,7 +16,7 @@ from fastload.errors import ConfigError, FastloadError
 from fastload.report import write_report
 from tests.made_runs import every, foreign_rows, made, rows_of, window, write, write_window
 
-SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+SLOW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 odd = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.sampled_from([1e308, -1, 0, 2**70, 1e-300, "\ud800"]))
 numbers = st.one_of(st.floats(0, 10), st.integers(0, 10**6), odd)
 stages = st.one_of(odd, st.dictionaries(st.sampled_from(["to_device", "forward", "backward", "<b>", "\x1b[31m"]), numbers, max_size=4))
