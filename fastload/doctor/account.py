@@ -64,11 +64,11 @@ def account(rank: Rank) -> Account:
     busy = np.nansum(np.stack([column[rows] for column in rank.stages.values()]), axis=0) if rank.stages else np.zeros(len(step))
     # A device works through its queue while the host waits for the next batch: only the rest of data_time is lost.
     wait = np.clip(np.minimum(data, step - busy), 0, None) if stages else np.minimum(data, step)
-    rest, rest_steps = _without_slow(rank, rows)
+    rest, rest_steps = without_slow(rank, rows)
     typical = weighted_median(rest, rest_steps)
     stalls = tuple(_merged(sorted(_stalls(rank, rows, typical, float(np.median(data))), key=lambda stall: stall.iter)))
     gaps = sum(stall.excess_s for stall in stalls if not stall.steps)
-    low, high = np.percentile(rest, [5, 95])
+    low, high = np.percentile(rest[rest_steps > 0], [5, 95])
     return Account(rank.rank, rows, int(steps.sum()), float((step * steps).sum()) + gaps, int(rank.steps[~rows].sum()),
                    float(rank.seconds[~rows].sum()), typical, float(np.median(data)), float((wait * steps).sum()),
                    bool(np.isfinite(rank.data[rows]).any()), bool((wait * steps).sum() < 0.9 * (data * steps).sum()), stages, stalls,
@@ -76,27 +76,27 @@ def account(rank: Rank) -> Account:
                    int(rank.last[rows].max()))
 
 
-def _without_slow(rank: Rank, rows: Bools) -> tuple[Floats, Ints]:
-    """Mean step of each row without the steps that the probe named slow, and how many are left."""
+def without_slow(rank: Rank, rows: Bools) -> tuple[Floats, Ints]:
+    """Mean step of each row without the steps that the probe named slow, and how many are left: 0 where all of them are."""
     step, steps = rank.step[rows].copy(), rank.steps[rows].copy()
     for place, row in enumerate(np.flatnonzero(rows)):
         slow = rank.slow[row]
-        if slow and len(slow) < steps[place]:
-            left = steps[place] - len(slow)
-            step[place] = max(steps[place] * step[place] - sum(each.step_s for each in slow), 0.0) / left
+        if slow and steps[place] > 1:
+            left = max(int(steps[place]) - len(slow), 0)
+            step[place] = max(steps[place] * step[place] - sum(each.step_s for each in slow), 0.0) / max(left, 1)
             steps[place] = left
-    return step, steps
+    return (step, steps) if steps.any() else (rank.step[rows], rank.steps[rows])
 
 
 def _stalls(rank: Rank, rows: Bools, typical: float, typical_data: float) -> Iterator[Stall]:
-    rest, rest_steps = _without_slow(rank, rows)
+    rest, rest_steps = without_slow(rank, rows)
     where = np.flatnonzero(rows)
     steps, last = rank.steps[where], rank.last[where]
     data = np.nan_to_num(rank.data[where])
     listed = np.array([bool(rank.slow[row]) for row in where])
     swapping = np.nan_to_num(rank.swap[where]) > SWAP_BYTES_S * rank.seconds[where]
     single = (steps == 1) & (rank.step[where] > SLOW_FACTOR * typical)
-    stretch = (steps > 1) & (rest > STRETCH_FACTOR * typical)
+    stretch = (steps > 1) & (rest_steps > 0) & (rest > STRETCH_FACTOR * typical)
     hidden = (steps > 1) & ~listed & ~stretch & (rank.step_max[where] > SLOW_FACTOR * typical)
     for place in np.flatnonzero(single | stretch | hidden | listed):
         number, swap = int(last[place]), bool(swapping[place])

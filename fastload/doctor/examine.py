@@ -142,8 +142,9 @@ def _window_only(windows: Sequence[Window]) -> Diagnosis:
     """No steps: what the GPU did is known, why it waited is not."""
     found = []
     for window in windows:
-        for title, evidence, fix, share in throttling(window):
-            found.append(Finding("throttled", title, (evidence,), fix, share=share, severity=severity_of(share, look=-1.0)))
+        for each in throttling(window):
+            found.append(Finding("throttled", each.title, each.evidence, each.fix, share=each.share,
+                                 severity=severity_of(each.share, look=-1.0)))
         for gpu in window.gpus:
             util = mean_of(gpu.util)
             if util < 85.0:

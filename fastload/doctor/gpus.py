@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,33 +36,46 @@ def clock_loss(gpu: Gpu, slowed: Bools) -> float:
     return max(1 - mean / float(top), 0.0) if top > 0 and mean >= 0 else 0.0
 
 
-def throttling(window: Window) -> list[tuple[str, str, str, float]]:
-    """(title, evidence, fix, lost share) per GPU that is held back by heat or power."""
+@dataclass(frozen=True, slots=True)
+class Throttling:
+    """GPUs held back for one reason; ``share`` is what the worst of them loses, for in one run the others wait for it."""
+
+    title: str
+    evidence: tuple[str, ...]
+    fix: str
+    share: float
+
+
+def throttling(window: Window) -> list[Throttling]:
+    """By heat and by power, at most one each."""
     found = []
-    for gpu in window.gpus:
-        for reason, parts in (("heat", HOT + SLOWED), ("power", POWER)):
-            slowed = throttled(gpu, parts)
-            part = float(slowed.mean()) if len(slowed) else 0.0
-            drop = clock_loss(gpu, slowed)
-            # Heat is a fault by itself. A power cap is how a full GPU looks, unless it costs clock.
-            if part < THROTTLE_PART or (reason == "power" and drop < CLOCK_DROP):
-                continue
-            clock = "no clock was lost, or none was recorded"
-            if drop:
-                clock = f"clock {mean_of(gpu.sm_mhz[slowed]):.0f} MHz then, {np.nanmax(gpu.sm_mhz):.0f} at best"
-            hot = mean_of(gpu.temp_c[slowed])
-            evidence = f"GPU {gpu.index}: {words.percent(part)} of the samples; {clock}" + (f"; {hot:.0f} C" if hot > 0 else "")
-            evidence += f"; {mean_of(gpu.power_w[slowed]):.0f} of {mean_of(gpu.limit_w):.0f} W" if mean_of(gpu.power_w[slowed]) > 0 else ""
-            title = f"GPU {gpu.index} is held back by {reason} {words.percent(part)} of the time"
-            found.append((title, evidence, FIXES[reason], part * drop))
+    for reason, parts in (("heat", HOT + SLOWED), ("power", POWER)):
+        slowed = [(gpu, mask, float(mask.mean())) for gpu in window.gpus if len(mask := throttled(gpu, parts))]
+        # Heat is a fault by itself. A power cap is how a full GPU looks, unless it costs clock.
+        these = [(gpu, mask, part) for gpu, mask, part in slowed
+                 if part >= THROTTLE_PART and (reason == "heat" or clock_loss(gpu, mask) >= CLOCK_DROP)]
+        if these:
+            names = ", ".join(str(gpu.index) for gpu, _, _ in these)
+            title = (f"GPU {names} is" if len(these) == 1 else f"GPUs {names} are") + \
+                f" held back by {reason} {words.percent(max(part for _, _, part in these))} of the time"
+            found.append(Throttling(title, tuple(_told(gpu, mask, part) for gpu, mask, part in these[:8]), FIXES[reason],
+                                    max(part * clock_loss(gpu, mask) for gpu, mask, part in these)))
     return found
+
+
+def _told(gpu: Gpu, slowed: Bools, part: float) -> str:
+    drop, hot, power = clock_loss(gpu, slowed), mean_of(gpu.temp_c[slowed]), mean_of(gpu.power_w[slowed])
+    clock = f"clock {mean_of(gpu.sm_mhz[slowed]):.0f} MHz then, {np.nanmax(gpu.sm_mhz):.0f} at best" if drop else "no clock seen lost"
+    told = f"GPU {gpu.index}: {words.percent(part)} of the samples; {clock}" + (f"; {hot:.0f} C" if hot > 0 else "")
+    limit = mean_of(gpu.limit_w)
+    return told + (f"; {power:.0f} W" + (f" of {limit:.0f}" if limit > 0 else "") if power > 0 else "")
 
 
 def throttle_findings(case: Case) -> list[Finding]:
     """As findings of a run: the part of the time in which it computes is stretched by the missing clock."""
     computing = max(case.total_s - case.account.wait_s, 0.0)
-    return [case.finding("throttled", title, [evidence], fix, lost_s=share * computing, least="look")
-            for title, evidence, fix, share in (throttling(case.window) if case.window else [])]
+    return [case.finding("throttled", each.title, each.evidence, each.fix, lost_s=each.share * computing, least="look")
+            for each in (throttling(case.window) if case.window else [])]
 
 
 def host_bound(case: Case, lost_s: float) -> list[Finding]:

@@ -14,6 +14,7 @@ JITTER_SHARE = 0.03         # slow steps without a period: garbage collection an
 CHUNK_STEPS = 10            # steps that are judged together: one slow batch must not look like warm-up
 WARM_FACTOR = 1.25          # warm-up ends where a chunk is no slower than this times the run's second half
 WARM_PART = 4               # at most 1/4 of the run is warm-up; slower for longer is a finding, not warm-up
+WARM_STEPS = 120            # what the monitor's gate leaves out; a short run may lose so many, up to its half
 
 # --- slow steps and their periods
 SLOW_FACTOR = 2.0           # as in the probe's "slow": a step of twice the median is felt; noise of 15 % reaches 1.5

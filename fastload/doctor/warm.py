@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from fastload.doctor.limits import CHUNK_STEPS, WARM_FACTOR, WARM_PART
+from fastload.doctor.limits import CHUNK_STEPS, WARM_FACTOR, WARM_PART, WARM_STEPS
 from fastload.doctor.runs import Bools, Floats, Ints, Rank
 
 RULE = (f"left out: everything before the first {CHUNK_STEPS} steps that are at most {WARM_FACTOR} x as slow as the median of the run's "
         f"second half; the first {CHUNK_STEPS} steps always, where there are {2 * WARM_PART} times as many; "
-        f"at most 1/{WARM_PART} of the run")
+        f"at most 1/{WARM_PART} of the run, in a short one the first {WARM_STEPS} steps up to half of it")
 
 
 def steady_rows(rank: Rank) -> Bools:
@@ -31,6 +31,6 @@ def warm_rows(step: Floats, steps: Ints) -> int:
         return int(len(step) >= 4 and step[0] > WARM_FACTOR * float(np.median(step[1:])))
     fine = means <= WARM_FACTOR * float(np.median(means[n // 2:]))
     least = 1 if n >= 2 * WARM_PART else 0
-    most = max(n // WARM_PART, 1)
+    most = max(n // WARM_PART, min(n // 2, WARM_STEPS // CHUNK_STEPS), 1)
     end = least + int(np.argmax(fine[least:])) if fine[least:].any() else most
     return int(first[min(end, most)])

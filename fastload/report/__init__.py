@@ -37,9 +37,9 @@ def write_report(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike
             raise ConfigError(f"making the folder {folder}: {error.strerror or error}; give --png another one") from error
         for place in range(max(len(studies), len(windows))):
             drawings = plots_of(studies[place] if place < len(studies) else None, windows[place] if place < len(windows) else None)
-            for _, _, draw in drawings:
+            for title, _, draw in drawings:
                 plot = draw(WIDE)
                 if plot is not None:
                     written.append(folder / f"{plot.name}{f'-{place + 1}' if len(studies) > 1 else ''}.png")
-                    write_png(plot, written[-1])
+                    write_png(plot, written[-1], title=title)
     return diagnosis, written

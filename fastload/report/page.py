@@ -120,10 +120,10 @@ def _sentence(text: str) -> str:
 def _machine(runs: Sequence[Run], windows: Sequence[Window]) -> str:
     rows: list[tuple[str, str]] = []
     for run in runs:
+        rows.append(("file", run.name + (" (rows of another tool)" if run.foreign else "")))
         for name, value in run.header.items():
             shown = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(value)) if name == "time" and isinstance(value, float) else str(value)
             rows.append(({"time": "started", "batch_size": "batch size", "world": "ranks"}.get(name, name), shown))
-        rows.append(("file", run.name + (" (rows of another tool)" if run.foreign else "")))
     for window in windows:
         gpus = ", ".join(f"{gpu.index}: {gpu.name}" for gpu in window.gpus) or "no GPU"
         length = f"{window.seconds:.0f} s" if math.isfinite(window.seconds) else "?"

@@ -8,8 +8,7 @@ import numpy as np
 
 from fastload.doctor.account import Account
 from fastload.doctor.runs import Floats, Gpu, Ints, Rank
-
-IDLE_PERCENT = 5.0              # a sample below this is idle: NVML shows 1-3 for a desktop on the same card
+from fastload.observe.series import ACTIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +52,13 @@ def columns(rank: Rank, account: Account, most: int) -> Columns:
 def _ordinary(rank: Rank) -> tuple[Floats, Floats, Ints]:
     step, data, steps = rank.step.copy(), np.nan_to_num(rank.data), rank.steps.copy()
     for row, slow in enumerate(rank.slow):
-        left = int(steps[row]) - len(slow)
-        if slow and left > 0:
-            step[row] = max(steps[row] * step[row] - sum(each.step_s for each in slow), 0.0) / left
-            data[row] = max(steps[row] * data[row] - sum(each.data_s for each in slow), 0.0) / left
+        left = max(int(steps[row]) - len(slow), 0)
+        if slow and steps[row] > 1:
+            step[row] = max(steps[row] * step[row] - sum(each.step_s for each in slow), 0.0) / max(left, 1)
+            data[row] = max(steps[row] * data[row] - sum(each.data_s for each in slow), 0.0) / max(left, 1)
             steps[row] = left
+    if not steps.any():
+        return rank.step, np.nan_to_num(rank.data), rank.steps
     return step, data, steps
 
 
@@ -81,8 +82,9 @@ def _filled(values: Floats) -> Floats:
 def step_times(rank: Rank, account: Account) -> tuple[Floats, Floats]:
     """Times of steps and how many took so long: rows as their mean, and the slow steps by themselves; without warm-up."""
     step, _, steps = _ordinary(rank)
-    slow = [each.step_s for row in np.flatnonzero(account.rows) for each in rank.slow[row]]
-    return np.concatenate([step[account.rows], slow]), np.concatenate([steps[account.rows], np.ones(len(slow))])
+    slow = [each.step_s for row in np.flatnonzero(account.rows) for each in rank.slow[row] if rank.steps[row] > 1]
+    rows = account.rows & (steps > 0)
+    return np.concatenate([step[rows], slow]), np.concatenate([steps[rows], np.ones(len(slow))])
 
 
 def own_columns(rank: Rank, edges: Floats) -> Floats:
@@ -90,13 +92,15 @@ def own_columns(rank: Rank, edges: Floats) -> Floats:
     own = np.nan_to_num(rank.data) + sum((np.nan_to_num(column) for name, column in rank.stages.items() if name != "backward"),
                                          np.zeros(len(rank.step)))
     n = len(edges) - 1
-    place = np.clip(np.searchsorted(edges, positions(rank) - rank.steps / 2, side="right") - 1, 0, n - 1)
-    return _mean(own, rank.steps, place, n)
+    middle = positions(rank) - rank.steps / 2
+    shown = middle >= edges[0]
+    place = np.clip(np.searchsorted(edges, middle[shown], side="right") - 1, 0, n - 1)
+    return _mean(own[shown], rank.steps[shown], place, n)
 
 
 def idle_spans(gpu: Gpu) -> list[tuple[float, float]]:
     """From when to when a GPU idled, in seconds of the window."""
-    idle = np.concatenate([[False], gpu.util < IDLE_PERCENT, [False]])
+    idle = np.concatenate([[False], gpu.util < ACTIVE, [False]])
     change = np.flatnonzero(np.diff(idle.astype(np.int8)))
     step = float(np.median(np.diff(gpu.t))) if len(gpu.t) > 1 else 0.0
     return [(float(gpu.t[first]), float(gpu.t[last - 1]) + step) for first, last in zip(change[::2], change[1::2], strict=True)]

@@ -109,6 +109,11 @@ def log_ticks(low: float, high: float) -> list[float]:
     return [factor * 10.0 ** power for power in span for factor in (1, 2, 5) if low <= factor * 10.0 ** power <= high]
 
 
+def time_label(value: float) -> str:
+    """A tick's own: ``0``, ``50 ms``, ``2 s``."""
+    return "0" if value < 1e-9 else f"{value:g} s" if value >= 0.9999 else f"{1e3 * value:.4g} ms"
+
+
 def text_width(text: str, size: float = 12.0) -> float:
     """About; for labels that must not meet. 0.56 em is the mean of a sans-serif's letters and digits."""
     return 0.56 * size * len(text)

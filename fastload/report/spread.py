@@ -6,9 +6,9 @@ import numpy as np
 
 from fastload.doctor import words
 from fastload.doctor.examine import Study
-from fastload.doctor.runs import Gpu, Window, mean_of
+from fastload.doctor.runs import Floats, Gpu, Window, mean_of
 from fastload.report.series import idle_spans, step_times
-from fastload.report.shapes import Area, Line, Plot, Rect, Scale, Text, log_ticks, spread_out, text_width, ticks
+from fastload.report.shapes import Area, Line, Plot, Rect, Scale, Text, log_ticks, spread_out, text_width, ticks, time_label
 from fastload.report.timeline import NARROW
 
 LANE = 92.0                 # height of a GPU's panel
@@ -17,7 +17,7 @@ MOST_LANES = 16
 
 def histogram(study: Study, width: float) -> Plot:
     """How often a step took how long; both axes logarithmic, so that ten saves are seen beside ten thousand steps."""
-    case, narrow = study.case, width < NARROW
+    case = study.case
     times, counts = step_times(case.rank, case.account)
     pauses = [named.seconds for named in study.named if named.seconds > 0]
     low, high = float(times.min()) * 0.9, max(float(times.max()), *(each * 1.05 for each in pauses), float(times.min()) * 1.5) * 1.15
@@ -33,7 +33,7 @@ def histogram(study: Study, width: float) -> Plot:
                  Text(x.start - 6, y(value) + 4, words.count(value), "muted", 11, "end"))
     plot.add(Text(x.start - 6, y.start + 16, "time", "muted", 11, "end"), Text(4, 12, "steps", "muted", 11))
     for value in _few(log_ticks(low, high), x):
-        plot.add(Text(x(value), y.start + 16, words.seconds(value), "muted", 11, "middle"))
+        plot.add(Text(x(value), y.start + 16, time_label(value), "muted", 11, "middle"))
     for k, count in enumerate(bars):
         if count:
             left, right = x(float(edges[k])), x(float(edges[k + 1]))
@@ -41,7 +41,7 @@ def histogram(study: Study, width: float) -> Plot:
             plot.add(Rect(left + 0.5, y(float(count)), max(right - left - 1, 1), y.start - y(float(count)),
                           "stall" if edges[k] >= slow else "backward", 1.0, told))
     _median_label(plot, typical, x, y)
-    _pause_labels(plot, study, x, y, narrow=narrow)
+    _pause_labels(plot, study, x, y, edges[:-1][bars > 0])
     return plot
 
 
@@ -61,13 +61,15 @@ def _median_label(plot: Plot, typical: float, x: Scale, y: Scale) -> None:
     plot.add(Text(x(typical), y.end - 12, label, "text", 12, "end" if at_end else "start", bold=True))
 
 
-def _pause_labels(plot: Plot, study: Study, x: Scale, y: Scale, *, narrow: bool) -> None:
+def _pause_labels(plot: Plot, study: Study, x: Scale, y: Scale, filled: Floats) -> None:
+    """At the bar that is nearest: a save and an evaluation in one step make one bar, behind both."""
     named = sorted(study.named, key=lambda each: each.seconds)[-4:]
     heights = spread_out([y(float(max(each.times, 1))) - 12 for each in named], 15, y.end + 14, y.start - 20)
     for each, high in zip(named, heights, strict=True):
-        at = x(each.seconds + study.case.account.typical_s)
+        took = each.seconds + study.case.account.typical_s
+        at = x(float(filled[np.argmin(np.abs(np.log(filled / took)))])) + 3
         name = each.name.removeprefix("probably ").removeprefix("a ")
-        label = f"{name} {words.seconds(each.seconds)} x {each.times}" if not narrow else f"{name[:14]} x {each.times}"
+        label = f"{name} {words.seconds(each.seconds)} x {each.times}" if plot.width >= NARROW else f"{name[:14]} x {each.times}"
         at_end = at + text_width(label, 11) > x.end
         plot.add(Line(((at, high + 3), (at, y.start)), "stall", 1.0), Text(at + (-3 if at_end else 3), high, label, "stall", 11,
                                                                              "end" if at_end else "start"))

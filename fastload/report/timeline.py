@@ -13,7 +13,7 @@ from fastload.doctor.pauses import Named
 from fastload.doctor.runs import Floats
 from fastload.report.palette import stage_colour
 from fastload.report.series import Columns, columns, own_columns, position_of
-from fastload.report.shapes import Area, Line, Plot, Point, Rect, Scale, Text, log_ticks, spread_out, text_width, ticks
+from fastload.report.shapes import Area, Line, Plot, Point, Rect, Scale, Text, log_ticks, spread_out, text_width, ticks, time_label
 
 NARROW = 500.0              # below this a plot has its labels above, not beside it
 BESIDE = 160.0              # room for labels beside a plot
@@ -77,7 +77,8 @@ def _staircase(edges: Floats, values: Floats, x: Scale, y: Scale) -> list[Point]
 
 def _grid(plot: Plot, x: Scale, y: Scale, *, narrow: bool) -> None:
     for value in ticks(y.low, y.high, 4):
-        plot.add(Line(((x.start, y(value)), (x.end, y(value))), "grid"), Text(x.start - 6, y(value) + 4, _short(value), "muted", 11, "end"))
+        plot.add(Line(((x.start, y(value)), (x.end, y(value))), "grid"),
+                 Text(x.start - 6, y(value) + 4, time_label(value), "muted", 11, "end"))
     _step_axis(plot, x, y.start, narrow=narrow)
 
 
@@ -85,10 +86,6 @@ def _step_axis(plot: Plot, x: Scale, base: float, *, narrow: bool) -> None:
     for value in ticks(x.low, x.high, 3 if narrow else 6):
         plot.add(Text(x(value), base + 16, words.count(value), "muted", 11, "middle" if x(value) < x.end - 20 else "end"))
     plot.add(Text(x.start - 6, base + 16, "step", "muted", 11, "end"))
-
-
-def _short(value: float) -> str:
-    return "0" if value < 1e-9 else words.seconds(value)
 
 
 def _warm(plot: Plot, shown: Columns, x: Scale, y: Scale) -> None:
@@ -145,7 +142,8 @@ def data_wait(study: Study, width: float) -> Plot | None:
     right = width - (8 if narrow else BESIDE)
     x, y = Scale(shown.edges[0], shown.edges[-1], 46, right), Scale(low, high, plot.height - 26, 22 if narrow else 10, log=True)
     for value in log_ticks(low, high):
-        plot.add(Line(((x.start, y(value)), (x.end, y(value))), "grid"), Text(x.start - 6, y(value) + 4, _short(value), "muted", 11, "end"))
+        plot.add(Line(((x.start, y(value)), (x.end, y(value))), "grid"),
+                 Text(x.start - 6, y(value) + 4, time_label(value), "muted", 11, "end"))
     _step_axis(plot, x, y.start, narrow=narrow)
     for k, value in enumerate(longest):
         left, end = x(float(shown.edges[k])), x(float(shown.edges[k + 1]))
@@ -177,7 +175,8 @@ def rank_lanes(case: Case, width: float) -> Plot | None:
     if len(case.run.ranks) < 2:
         return None
     narrow, shown = width < NARROW, case.run.ranks[:64]
-    edges = columns(case.rank, case.account, int(width / 6)).edges
+    drawn = columns(case.rank, case.account, int(width / 6))
+    edges = np.linspace(drawn.warm_until, drawn.edges[-1], len(drawn.edges))
     lanes = [own_columns(rank, edges) for rank in shown]
     typical = float(np.median(np.stack(lanes)))
     lane = 22.0

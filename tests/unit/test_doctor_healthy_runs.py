@@ -58,6 +58,7 @@ HEALTHY: dict[str, Callable[[Path], list[Path]]] = {
     "resumed": resumed,
     "a few hiccups": log_file(random_hiccups()),
     "seldom saved": log_file(every(made(20_000), 5000, 4.1)),
+    "short, with much warm-up": log_file(made(100)),
     "one long warm-up": log_file(made(600, warm=120)),
     "one row": lambda folder: [write(folder / "m.jsonl", [{"iter": 1, "time": 0.2, "data_time": 0.0}])],
 }
@@ -92,10 +93,19 @@ def test_every_start_has_its_own_warm_up(tmp_path: Path) -> None:
     assert facts.steps == 2440
 
 
+def test_a_row_whose_steps_are_all_slow_counts_once(tmp_path: Path) -> None:
+    rows = rows_of(made(1000, step=0.1), every_steps=5)
+    rows[120] |= {"iter_time": 1.1, "iter_time_max": 1.1, "slow": [[int(str(rows[120]["iter"])) - k, 1.1, 0.0] for k in range(4, -1, -1)]}
+    found = examine(write(tmp_path / "m.jsonl", rows))
+    assert found.findings[0].kind == "jitter"
+    assert found.findings[0].lost_s == pytest.approx(5.0, rel=0.02)
+
+
 @pytest.mark.parametrize(("step", "left_out"), [
     ([1.0] * 100, 10),                                     # the first ten always
     ([9.0] * 20 + [1.0] * 180, 20),
-    ([9.0] * 60 + [1.0] * 40, 20),                         # never more than a quarter
+    ([9.0] * 60 + [1.0] * 40, 50),                         # a short run: up to half of it
+    ([9.0] * 600 + [1.0] * 400, 250),                      # a longer one: up to a quarter
     ([1.0] * 30, 0),                                       # too short to give ten away
     ([9.0] + [1.0] * 5, 1),
     ([1.0], 0),
