@@ -82,7 +82,8 @@ class _Run:
         return Diagnosis(
             loader_kind=source.kind, batch_size=size, cores=facts.cores, workers=workers, loader=alone.timing, step=step,
             together=together.timing if together else None,
-            wait_share=_wait_share(alone, step, together, background=workers not in (0, None)), on_gpu=gpu_in_use(), start_s=alone.start_s, stages=stages, stages_from=stages_from, suggestions=suggestions(facts),
+            wait_share=_wait_share(alone, step, together, background=workers not in (0, None)), on_gpu=gpu_in_use(),
+            start_s=alone.start_s, stages=stages, stages_from=stages_from, suggestions=suggestions(facts),
             notes=tuple(self.notes))
 
     def _note(self, alone: LoaderTiming, together: LoaderTiming | None, opened: Opened | None) -> None:

@@ -54,7 +54,7 @@ def import_script(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise ConfigError(f"--script: importing {path} raised {short(error)}. What trains belongs under if __name__ == '__main__'") from error
+        raise ConfigError(f"--script: importing {path} raised {short(error)}. Training belongs under if __name__ == '__main__'") from error
     return module
 
 

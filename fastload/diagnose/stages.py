@@ -8,6 +8,7 @@ from typing import Any
 from fastload.diagnose.opened import Opened
 from fastload.diagnose.result import Stage
 
+
 def of_torch(opened: Opened, workers: int) -> tuple[tuple[Stage, ...], str]:
     """Read, decode, transform, the rest of the items' time, collate, and the way between processes."""
     work = opened.shown
