@@ -11,7 +11,7 @@ import torch
 _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parent)
 # A scalar that an optimizer or a gradient scaler reads is its own business: `step` of Adam lives on the CPU, found_inf is by design.
-_THEIR_OWN = tuple(str(Path(_TORCH, part)) for part in ("optim", "amp", "_dynamo", "_inductor", "utils/data"))
+_THEIR_OWN = tuple(str(Path(_TORCH, part)) for part in ("optim", "amp", "utils/data"))
 
 
 def user_line() -> str | None:
