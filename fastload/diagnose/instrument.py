@@ -77,8 +77,9 @@ class Instruments:
         original = getattr(owner, name, None)
         if original is None:
             return
-        # A conversion inside a transform is part of that transform.
-        timed = self.clock.timed(original, stage, unless_in="transform" if name == "convert" else "", see=self._seer(attribute))
+        # A resize or a conversion inside a transform is part of that transform, under its name.
+        within = "transform" if stage == "transform" or name == "convert" else ""
+        timed = self.clock.timed(original, stage, unless_in=within, see=self._seer(attribute))
         self._exchange(owner, name, timed)
         if not classes:             # `from cv2 import imread` in the dataset's own module
             for user in self._user_modules():

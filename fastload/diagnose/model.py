@@ -77,7 +77,7 @@ def _all(facts: Facts) -> Iterator[Suggestion]:
         yield from _workers(facts)
     if facts.ours_s is not None:
         loader_s = facts.ours_s / facts.cores
-        yield _suggest(facts, loader_s, "fastload: pack once, then fastload.DataLoader (fastload.migrate(loader) prints both)",
+        yield _suggest(facts, loader_s, "fastload.DataLoader on the packed dataset (fastload.migrate(loader) prints how)",
                        f"its {facts.ours_backend} decoder was measured on your own images: {1e3 * facts.ours_s:.1f} ms a batch on one "
                        f"thread, {cores(facts.cores)}")
     if facts.collate_ipc_s and facts.float_images and facts.wall_s and facts.workers:

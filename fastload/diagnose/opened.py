@@ -7,6 +7,8 @@ there): the difference is what they take from each other.
 from __future__ import annotations
 
 import copy
+import itertools
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from typing import Any
 import torch
 
 from fastload.diagnose.instrument import Instruments
+from fastload.diagnose.meter import Meter
 from fastload.diagnose.source import Source, short
 from fastload.errors import ConfigError
 from fastload.loader.nested import mapped
@@ -30,6 +33,7 @@ class Work:
     items: int
     wall_s: float               # of all items, without collate
     cpu_s: float
+    queued_s: float             # of the wall time: ready to run, but no core was free
     stages: Mapping[str, float]
     collate_s: float
 
@@ -45,7 +49,6 @@ class Opened:
     paths: list[str] = field(default_factory=list)
     encoded: list[bytes] = field(default_factory=list)
     whole_calls: set[str] = field(default_factory=set)
-    notes: list[str] = field(default_factory=list)
 
     @property
     def shown(self) -> Work:
@@ -61,7 +64,13 @@ def open_up(source: Source, seconds: float, sample_batch: object) -> Opened | No
         return None
     workers = int(loader.num_workers)
     here_s = seconds * (0.4 if workers else 1.0)
-    opened = _here(loader, here_s)
+    threads = torch.get_num_threads()
+    if workers:
+        torch.set_num_threads(1)            # as torch does in its workers
+    try:
+        opened = _here(loader, here_s)
+    finally:
+        torch.set_num_threads(threads)
     if workers:
         opened.there = _there(source, seconds * 0.4)
         opened.ipc_s = _ipc(loader, sample_batch)
@@ -108,7 +117,7 @@ class Fetch:
 
     def work(self, indices: Sequence[Any], deadline: float) -> Work:
         """Fetches items until the deadline (one at least) and collates them."""
-        clock, got, began, began_cpu = self._instruments.clock, [], time.perf_counter(), time.thread_time()
+        clock, got, meter = self._instruments.clock, [], Meter()
         clock.start()
         try:
             if hasattr(self._dataset, "__getitems__") and not self._streams and self._batched:
@@ -124,9 +133,9 @@ class Fetch:
             raise ConfigError(f"diagnose: the dataset raised {short(error)}") from error
         finally:
             clock.stop()
-        wall, cpu = time.perf_counter() - began, time.thread_time() - began_cpu
+        wall, cpu, queued = meter.read()
         self._instruments.refresh()
-        return Work(len(got), wall, cpu, clock.taken(), self._collated(got))
+        return Work(len(got), wall, cpu, queued, clock.taken(), self._collated(got))
 
     def _collated(self, got: list[Any]) -> float:
         began = time.perf_counter()
@@ -141,6 +150,7 @@ def _mean(works: Sequence[Work], size: int) -> Work:
     scale = size / max(n, 1)
     names = {name for each in works for name in each.stages}
     return Work(size, scale * sum(each.wall_s for each in works), scale * sum(each.cpu_s for each in works),
+                scale * sum(each.queued_s for each in works),
                 {name: scale * sum(each.stages.get(name, 0.0) for each in works) for name in sorted(names)},
                 scale * sum(each.collate_s for each in works))
 
@@ -149,20 +159,19 @@ class WatchedDataset:
     """The dataset inside a worker process, counted there. It is that dataset to whoever asks for, or sets, an attribute."""
 
     def __init__(self, inner: Any) -> None:
-        self.__dict__.update(_inner=inner, _instruments=None, _wall=0.0, _cpu=0.0, _items=0)
+        self.__dict__.update(_inner=inner, _instruments=None, _spent=[0.0, 0.0, 0.0], _items=0)
 
     def _counted(self, function: Callable[..., Any], *args: Any) -> Any:
         mine = self.__dict__
         if mine["_instruments"] is None:            # never left: the process ends with its work
             mine["_instruments"] = Instruments(mine["_inner"]).__enter__()
-        clock, began, began_cpu = mine["_instruments"].clock, time.perf_counter(), time.thread_time()
+        clock, meter = mine["_instruments"].clock, Meter()
         clock.start()
         try:
             return function(*args)
         finally:
             clock.stop()
-            mine["_wall"] += time.perf_counter() - began
-            mine["_cpu"] += time.thread_time() - began_cpu
+            mine["_spent"] = [before + more for before, more in zip(mine["_spent"], meter.read(), strict=True)]
 
     def __getitem__(self, index: Any) -> Any:
         self.__dict__["_items"] += 1
@@ -191,8 +200,9 @@ class WatchedDataset:
         """What was counted since the last batch."""
         mine = self.__dict__
         instruments = mine["_instruments"]
-        work = Work(mine["_items"], mine["_wall"], mine["_cpu"], instruments.clock.taken() if instruments else {}, collate_s)
-        mine.update(_wall=0.0, _cpu=0.0, _items=0)
+        wall, cpu, queued = mine["_spent"]
+        work = Work(mine["_items"], wall, cpu, queued, instruments.clock.taken() if instruments else {}, collate_s)
+        mine.update(_spent=[0.0, 0.0, 0.0], _items=0)
         if instruments:
             instruments.refresh()
         return work
@@ -252,10 +262,11 @@ class Echo(torch.utils.data.Dataset[Any]):
 def _ipc(loader: Any, batch: Any) -> float:
     """Seconds that a ready batch needs from a worker to this process, without the copy that was made of it before."""
     here = mapped(batch, lambda tensor: tensor.cpu())
-    began = time.perf_counter()
-    for _ in range(3):
+    clones = []
+    for _ in range(4):
+        began = time.perf_counter()
         mapped(here, torch.Tensor.clone)
-    clone_s = (time.perf_counter() - began) / 3
+        clones.append(time.perf_counter() - began)
     plain = torch.utils.data.DataLoader(Echo(here), batch_size=None, num_workers=1, multiprocessing_context=loader.multiprocessing_context)
     source = Source.of(plain)
     came = []
@@ -264,4 +275,4 @@ def _ipc(loader: Any, batch: Any) -> float:
             came.append(time.perf_counter())
     finally:
         source.close()
-    return max(0.0, (came[-1] - came[2]) / (len(came) - 3) - clone_s)
+    return max(0.0, statistics.median(later - earlier for earlier, later in itertools.pairwise(came[2:])) - min(clones))

@@ -10,7 +10,8 @@ def page(found: Diagnosis) -> str:
     """Verdict first, then the numbers behind it, then what to change."""
     parts = [_verdict(found), _rates(found)]
     if found.stages:
-        parts += ["", f"Where the loader's time goes ({found.stages_from}):", *(_row(each) for each in found.stages if each.seconds > 0)]
+        parts += ["", f"Where the loader's time goes ({found.stages_from}):"]
+        parts += [_row(each) for each in found.stages if each.seconds > 0 or each.name == "ipc"]
     if found.suggestions:
         parts += ["", "What to change, the best first:"]
         for number, each in enumerate(found.suggestions, 1):
@@ -43,14 +44,15 @@ def _advice(found: Diagnosis) -> str:
     if not found.suggestions:
         return ""
     best, ceiling = found.suggestions[0], found.ceiling_per_s
-    change = best.change.split(" (now")[0].split(":")[0]
+    change = best.change.split(" (")[0]
     limit = f", ceiling {rate(ceiling)}." if ceiling else "."
-    return f"\nChange {change}: expected {rate(best.expected_per_s)} (+{percent(best.gain)}){limit}"
+    return f"\nBest change: {change}: expected {rate(best.expected_per_s)} (+{percent(best.gain)}){limit}"
 
 
 def _rates(found: Diagnosis) -> str:
-    where = f"{cores(found.cores)}" + (f", {found.workers} {'threads' if found.loader_kind == 'fastload' else 'workers'}"
-                                        if found.workers is not None else "")
+    where = cores(found.cores)
+    if found.workers is not None:
+        where += f", {found.workers} {'thread' if found.loader_kind == 'fastload' else 'worker'}{'s' * (found.workers != 1)}"
     if found.step is None:
         return f"{found.loader.batches} batches measured on {where}. With a step (diagnose(loader, step)) you learn whether that is enough."
     told = []

@@ -8,7 +8,7 @@ from typing import Any
 from fastload.decode.cpus import available_cpus
 from fastload.diagnose.batches import Keeper, float_images, image_size, n_samples
 from fastload.diagnose.device import gpu_in_use
-from fastload.diagnose.model import Facts, suggestions
+from fastload.diagnose.model import Facts, cores, suggestions
 from fastload.diagnose.opened import Opened, open_up
 from fastload.diagnose.ours import OurDecode, jpegs_of, our_decode
 from fastload.diagnose.result import Diagnosis, Stage, Timing
@@ -37,6 +37,9 @@ def diagnose(loader: Iterable[Any], step: Step | None = None, *, seconds: float 
             return _Run(source, step, float(seconds)).diagnosis()
         finally:
             source.close()
+
+
+_CROWDED = 0.15             # share of a worker's time in the queue for a core that is worth a word
 
 
 class _Run:
@@ -98,7 +101,11 @@ class _Run:
         if source.kind == "torch" and opened is None:
             self.notes.append("the dataset is a stream that cannot be opened without taking from it: no stages")
         if opened is not None:
-            self.notes += opened.notes
+            queued = opened.shown.queued_s / opened.shown.wall_s if opened.shown.wall_s else 0.0
+            if queued > _CROWDED:
+                own = (source.workers or 0) > available_cpus()
+                why = f"{source.workers} workers are more than the {cores(available_cpus())} of this job" if own else "other work is using them"
+                self.notes.append(f"{'each worker' if opened.there else 'loading'} waits {100 * queued:.0f} % of its time for a core: {why}")
             if opened.whole_calls:
                 self.notes.append(f"{', '.join(sorted(opened.whole_calls))} reads and decodes in one call: counted as decode")
             if gpu_in_use() and not source.loader.pin_memory:
@@ -108,7 +115,7 @@ class _Run:
 def _costs(opened: Opened) -> dict[str, float]:
     """What one batch costs one worker when it is alone: the model itself brings in how many there are."""
     here = opened.here
-    wall = here.wall_s + here.collate_s + opened.ipc_s
+    wall = here.wall_s - here.queued_s + here.collate_s + opened.ipc_s
     return {"wall_s": wall, "cpu_s": min(wall, here.cpu_s + here.collate_s + opened.ipc_s), "collate_ipc_s": here.collate_s + opened.ipc_s}
 
 

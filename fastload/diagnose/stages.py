@@ -22,7 +22,7 @@ def of_torch(opened: Opened, workers: int) -> tuple[tuple[Stage, ...], str]:
     seconds["other"] = max(0.0, work.wall_s - sum(seconds.values()))
     seconds |= {"collate": work.collate_s, "ipc": opened.ipc_s} if workers else {"collate": work.collate_s}
     largest = tuple(sorted(detail.items(), key=lambda each: -each[1])[:4])
-    where = f"one batch of {work.items} in one of {workers} workers" if opened.there else f"one batch of {work.items}, in one process"
+    where = f"one batch of {work.items}" + (f" in one of {workers} worker{'s' * (workers != 1)}" if opened.there else ", in one process")
     return _shares(seconds, {"transform": largest}), where
 
 

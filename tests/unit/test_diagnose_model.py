@@ -13,8 +13,8 @@ TIMES = st.floats(1e-4, 10.0)
 @given(loader_s=TIMES, step_s=TIMES, slower=st.floats(1.0, 3.0), workers=st.one_of(st.none(), st.integers(0, 16)), cores=st.integers(1, 64),
        wall_s=TIMES, cpu_share=st.floats(0.0, 1.0), ours_s=st.one_of(st.none(), TIMES), collate_share=st.floats(0.0, 1.0),
        start_s=st.floats(0.0, 10.0), measured=st.booleans())
-def test_nothing_is_promised_beyond_the_ceiling(loader_s: float, step_s: float, slower: float, workers: int | None, cores: int, wall_s: float,
-                                                cpu_share: float, ours_s: float | None, collate_share: float, start_s: float,
+def test_nothing_is_promised_beyond_the_ceiling(*, loader_s: float, step_s: float, slower: float, workers: int | None, cores: int,
+                                                wall_s: float, cpu_share: float, ours_s: float | None, collate_share: float, start_s: float,
                                                 measured: bool) -> None:
     together = slower * (loader_s + step_s if workers == 0 else max(loader_s, step_s)) if measured else None
     facts = Facts(loader_s=loader_s, step_s=step_s, together_s=together, workers=workers, cores=cores, wall_s=wall_s, cpu_s=cpu_share * wall_s,

@@ -93,7 +93,7 @@ def test_mistakes_are_told_in_one_line(script: Path, words: str, message: str) -
 @pytest.mark.parametrize("text", ["import nothing_of_this_name", "def broken(:\n", "raise SystemExit(3)"])
 def test_a_script_that_cannot_be_imported(script: Path, text: str) -> None:
     script.write_text(text)
-    with pytest.raises(fastload.ConfigError, match="importing .* raised"):
+    with pytest.raises(fastload.ConfigError, match=r"importing .* raised"):
         call_script(f"{script}:make_loader")
     assert script.stem not in sys.modules
 

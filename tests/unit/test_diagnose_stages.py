@@ -117,7 +117,7 @@ def test_files_decoded_by_pillow_are_taken_apart(photos: Path, workers: int) -> 
 def test_fastloads_own_decoder_is_measured_on_the_users_images(photos: Path) -> None:
     needs_core()
     found = fastload.diagnose(torch.utils.data.DataLoader(Photos(photos), batch_size=4), seconds=1)
-    offered = [each for each in found.suggestions if each.change.startswith("fastload")]
+    offered = [each for each in found.suggestions if each.change.startswith("fastload.DataLoader")]
     assert offered
     assert "native decoder was measured on your own images" in offered[0].why
 

@@ -52,7 +52,7 @@ class Trainer:
         self.optimizer.zero_grad()
         with torch.autocast("cpu", self.dtype, enabled=self.amp):
             loss = nn.functional.cross_entropy(self.called(images), labels)
-        loss.backward()
+        loss.backward()              # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.after(loss.detach())
 
@@ -95,7 +95,7 @@ def test_autocast_that_is_never_entered() -> None:
 
     def step(batch: Any) -> None:
         trainer.optimizer.zero_grad()
-        nn.functional.cross_entropy(trainer.called(batch[0]), batch[1]).backward()
+        nn.functional.cross_entropy(trainer.called(batch[0]), batch[1]).backward()              # type: ignore[no-untyped-call]
         trainer.optimizer.step()
 
     report = fastload.check_trainer(trainer.model, trainer.optimizer, step, (trainer.images, LABELS))
@@ -125,7 +125,7 @@ def test_float16_with_a_scaler_whose_scale_is_put_back() -> None:
         trainer.optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
             loss = nn.functional.cross_entropy(trainer.called(batch[0]), batch[1])
-        scaler.scale(loss).backward()
+        scaler.scale(loss).backward()              # type: ignore[no-untyped-call]
         scaler.step(trainer.optimizer)
         scaler.update()
 
@@ -148,7 +148,7 @@ def read_print(loss: torch.Tensor) -> None:
 
 
 def read_format(loss: torch.Tensor) -> None:
-    f"{loss:.3f}"
+    _ = f"{loss:.3f}"
 
 
 def read_if(loss: torch.Tensor) -> None:
@@ -245,8 +245,8 @@ def test_copies_to_another_device_that_block() -> None:
 
 def test_everything_is_as_it_was_afterwards() -> None:
     trainer = Trainer()
-    trainer.model[0].weight.grad = torch.ones_like(trainer.model[0].weight)         # type: ignore[index,union-attr]
-    trainer.model[4].eval()                                                         # type: ignore[index]
+    trainer.model[0].weight.grad = torch.ones_like(trainer.model[0].weight)
+    trainer.model[4].eval()
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
     expected = random.random(), np.random.rand(), torch.rand(1).item()
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
@@ -258,9 +258,9 @@ def test_everything_is_as_it_was_afterwards() -> None:
         assert value is weights[name][0]
         assert torch.equal(value, weights[name][1]), name
     grads = [each.grad for each in trainer.model.parameters()]
-    assert torch.equal(grads[0], torch.ones_like(grads[0]))                         # type: ignore[arg-type]
+    assert torch.equal(grads[0], torch.ones_like(grads[0]))
     assert grads[1:] == [None] * (len(grads) - 1)
-    assert [each.training for each in trainer.model] == [number != 4 for number in range(8)]        # type: ignore[attr-defined]
+    assert [each.training for each in trainer.model] == [number != 4 for number in range(8)]
 
 
 def test_an_optimizer_with_a_history_keeps_it() -> None:
@@ -276,7 +276,7 @@ def test_an_optimizer_with_a_history_keeps_it() -> None:
 
 def test_a_step_that_fails_is_told_and_undone() -> None:
     trainer = Trainer()
-    before = trainer.model[0].weight.clone()                # type: ignore[index,operator,union-attr]
+    before = trainer.model[0].weight.clone()
 
     def step(batch: Any) -> None:
         trainer.step(batch)
@@ -284,7 +284,7 @@ def test_a_step_that_fails_is_told_and_undone() -> None:
 
     with pytest.raises(fastload.ConfigError, match="the step raised RuntimeError: memory"):
         fastload.check_trainer(trainer.model, trainer.optimizer, step, (trainer.images, LABELS))
-    assert torch.equal(trainer.model[0].weight, before)     # type: ignore[index,union-attr,arg-type]
+    assert torch.equal(trainer.model[0].weight, before)
     assert not findings(trainer.check())
 
 

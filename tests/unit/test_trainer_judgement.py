@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from typing import Any
 
@@ -13,11 +14,11 @@ from fastload.trainer.judge import judge
 
 def facts(**changes: Any) -> Facts:
     """A trainer on a GPU with which nothing is wrong."""
-    clean: dict[str, Any] = dict(
+    clean = Facts(
         device="cuda", batch_size=64, step_s=0.1, matmuls=Counter(bfloat16=90), autocast=Counter({(True, "bfloat16", "a.py:1"): 1}),
         fp32_precision="high", convolutions=20, compiled_regions=2, optimizer="AdamW", optimizer_tensors=60, fused=True, foreach=False,
         kernels=900, kernel_s=0.09)
-    return Facts(**{**clean, **changes})
+    return dataclasses.replace(clean, **changes)
 
 
 def test_a_clean_trainer_on_a_gpu() -> None:

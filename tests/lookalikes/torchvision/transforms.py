@@ -39,7 +39,7 @@ class _Holder:
 
 
 def _pair(size: Any) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else tuple(size)       # type: ignore[return-value]
+    return (size, size) if isinstance(size, int) else tuple(size)
 
 
 class Resize(_Holder):
