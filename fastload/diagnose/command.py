@@ -20,7 +20,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_script(options: argparse.Namespace) -> int:
-    """Prints the diagnosis, or the migration; 1 where the trainer waits for its loader 5 % of the time or more."""
+    """Prints the diagnosis, or the migration; 1 where the trainer waits for its loader (verdict "loader")."""
     from fastload.diagnose.script import call_script
 
     as_json = bool(getattr(options, "json", False))

@@ -30,7 +30,7 @@ def _verdict(found: Diagnosis) -> str:
     line = f"Your step needs {milliseconds(found.step)}, your loader {milliseconds(found.loader)}"
     who = "GPU" if found.on_gpu else "step"
     if found.wait_share is None or found.wait_share < 0.05:
-        line += f": the {who} does not wait for data." if found.verdict == "step" else f": the {who} hardly waits."
+        line += f": the {who} does not wait for data."
     else:
         line += f": the {who} waits {percent(found.wait_share)} of the time."
     largest = max(found.stages, key=lambda each: each.seconds, default=None)

@@ -104,8 +104,9 @@ class _Run:
             queued = opened.shown.queued_s / opened.shown.wall_s if opened.shown.wall_s else 0.0
             if queued > _CROWDED:
                 own = (source.workers or 0) > available_cpus()
-                why = f"{source.workers} workers are more than the {cores(available_cpus())} of this job" if own else "other work is using them"
-                self.notes.append(f"{'each worker' if opened.there else 'loading'} waits {100 * queued:.0f} % of its time for a core: {why}")
+                why = f"{source.workers} workers are more than this job's {cores(available_cpus())}" if own else "other work is using them"
+                who = "each worker" if opened.there else "loading"
+                self.notes.append(f"{who} waits {100 * queued:.0f} % of its time for a core: {why}")
             if opened.whole_calls:
                 self.notes.append(f"{', '.join(sorted(opened.whole_calls))} reads and decodes in one call: counted as decode")
             if gpu_in_use() and not source.loader.pin_memory:
