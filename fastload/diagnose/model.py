@@ -96,7 +96,8 @@ def _workers(facts: Facts) -> Iterator[Suggestion]:
     if facts.wall_s is None or facts.cpu_s is None:
         return
     most = max(_MOST_WORKERS * facts.cores, 16)
-    useful = math.ceil(facts.wall_s / max(facts.cpu_s / facts.cores, facts.wall_s / most))     # more would wait for the cores
+    # More would wait for the cores; a quarter of a worker is within the measurement's error.
+    useful = math.ceil(facts.wall_s / max(facts.cpu_s / facts.cores, facts.wall_s / most) - 0.25)
     wanted = min(useful, most)
     for count in range(max(1, (facts.workers or 0) + 1), wanted + 1):
         loader_s = facts.with_workers(count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import asdict, dataclass
 
 
@@ -51,7 +52,12 @@ class TrainerReport:
         lines = [f"One step on {self.device}: {1e3 * self.step_s:.1f} ms, {rate:.1f} it/s{samples}.",
                  f"{len(self.findings)} finding{'s' * (len(self.findings) != 1)}:" if self.findings else "Nothing found that costs time."]
         for number, each in enumerate(self.findings, 1):
-            lines.append(f"  {number}. {each.check}: {each.evidence}" + (f" ({each.where})" if each.where else ""))
-            lines.append(f"     {each.fix}")
+            lines.append(_wrapped(f"  {number}. {each.check}: {each.evidence}"))
+            lines += [f"     at {each.where}"] if each.where else []
+            lines.append(_wrapped(f"     fix: {each.fix}"))
         lines += [f"  ok {each.check}: {each.evidence}" for each in self.passed]
         return "\n".join(lines)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 120, subsequent_indent="     ", break_on_hyphens=False)
