@@ -1,0 +1,34 @@
+"""The decode backends that run here. The one place that makes them: a backend that the loader gets new appears by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastload.errors import ConfigError, FastloadError
+from fastload.loader.backends import BACKENDS, Backend
+
+NAMES = tuple(name for name in BACKENDS if name != "auto")
+
+
+def make(name: str, *, threads: int) -> Backend:
+    """A backend with exactly ``threads`` threads; raises FastloadError where it cannot run here."""
+    backend = Backend(name, threads=threads, budget=threads)
+    if backend.choice.name != name:
+        backend.close()
+        raise ConfigError(f"backend {name}: {backend.choice}")
+    return backend
+
+
+def usable(names: Sequence[str] = NAMES) -> tuple[list[str], dict[str, str]]:
+    """Those that run here, and why the others do not."""
+    here, reasons = [], {}
+    for name in names:
+        if name not in NAMES:
+            raise ConfigError(f"backend {name!r:.40}: expected some of {', '.join(NAMES)}")
+        try:
+            make(name, threads=1).close()
+        except (FastloadError, ImportError, OSError, RuntimeError) as error:
+            reasons[name] = " ".join(str(error).split())
+        else:
+            here.append(name)
+    return here, reasons
