@@ -20,6 +20,7 @@ from fastload.native import NativeStatus, native_status
 
 if TYPE_CHECKING:
     from fastload.loader.loader import DataLoader
+    from fastload.observe.probe import StepProbe
     from fastload.packing.api import pack
     from fastload.store.dataset import Dataset
     from fastload.store.dataset import open_dataset as open
@@ -36,6 +37,7 @@ __all__ = [
     "Field",
     "MissingPart",
     "NativeStatus",
+    "StepProbe",
     "StoreError",
     "WorkerDied",
     "__version__",
@@ -49,6 +51,7 @@ _LATER = {
     "DataLoader": ("fastload.loader.loader", "DataLoader"),
     "Dataset": ("fastload.store.dataset", "Dataset"),
     "Field": ("fastload.store.fields", "Field"),
+    "StepProbe": ("fastload.observe.probe", "StepProbe"),
     "open": ("fastload.store.dataset", "open_dataset"),
     "pack": ("fastload.packing.api", "pack"),
 }

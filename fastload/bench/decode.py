@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from fastload.bench.charts import Curve
 from fastload.bench.machine import busy_with_others, machine, versions
 from fastload.bench.measure import Pass, Rounds, Spread, number, spread
 from fastload.bench.table import Table
-from fastload.bench.works import Work, Works
+from fastload.bench.works import Ticket, Work, Works
 from fastload.decode.backend import STAGES
 from fastload.decode.cpus import available_cpus
 from fastload.loader.backends import Backend
@@ -116,22 +117,16 @@ def measure(dataset: Dataset, works: Sequence[Work], *, field: str | None, sampl
     """Every backend that runs here x threads x works, interleaved; raises FastloadError."""
     names, missing = decoders.usable(backends)
     images = Works.of(dataset, field=field, samples=samples)
-    made: dict[tuple[str, int], Backend] = {}
+    made = {(name, count): decoders.make(name, threads=count) for name in names for count in threads}
     stages: dict[Key, NDArray[np.float64]] = {}
     runs: dict[Key, Callable[[], int]] = {}
     n_out: dict[str, int] = {}
     for work in works:
-        tickets = images.tickets(work)
-        n_out[work.name] = sum(ticket.output.nbytes for ticket in tickets)
-        for name in names:
-            for count in threads:
-                backend = made.get((name, count)) or made.setdefault((name, count), decoders.make(name, threads=count))
-
-                def run(key: Key = (name, count, work.name), backend: Backend = backend, work: Work = work, tickets: list = tickets) -> int:  # type: ignore[type-arg]
-                    stages[key] = images.run(backend, work, tickets)
-                    return images.n_images
-
-                runs[name, count, work.name] = run
+        tickets = {device: images.tickets(work, device) for device in dict.fromkeys(backend.device for backend in made.values())}
+        n_out[work.name] = sum(ticket.output.nbytes for ticket in next(iter(tickets.values())))
+        for (name, count), backend in made.items():
+            key = (name, count, work.name)
+            runs[key] = partial(_pass, images, backend, work, tickets[backend.device], partial(stages.__setitem__, key))
     try:
         found = rounds.run(runs, tick=tick)
     finally:
@@ -139,6 +134,11 @@ def measure(dataset: Dataset, works: Sequence[Work], *, field: str | None, sampl
             backend.close()
     rows = [_row(key, found[key], images, n_out[key[2]], stages[key]) for key in sorted(found, key=lambda key: [w.name for w in works].index(key[2]))]
     return DecodeReport(str(dataset.path), images.n_images, rows, missing, gpu=gpu.figures(n_out[works[-1].name]))
+
+
+def _pass(images: Works, backend: Backend, work: Work, tickets: Sequence[Ticket], note: Callable[[NDArray[np.float64]], None]) -> int:
+    note(images.run(backend, work, tickets))
+    return images.n_images
 
 
 def _row(key: Key, passes: Sequence[Pass], images: Works, n_out: int, stages: NDArray[np.float64]) -> Row:

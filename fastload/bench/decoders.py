@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from fastload.errors import ConfigError, FastloadError
-from fastload.loader.backends import BACKENDS, Backend
+from fastload.loader.backends import BACKENDS, ON_GPU, Backend
 
 NAMES = tuple(name for name in BACKENDS if name != "auto")
 
 
 def make(name: str, *, threads: int) -> Backend:
     """A backend with exactly ``threads`` threads; raises FastloadError where it cannot run here."""
-    backend = Backend(name, threads=threads, budget=threads)
+    device = torch.device("cuda" if name in ON_GPU and torch.cuda.is_available() else "cpu")
+    backend = Backend(name, threads=threads, budget=threads, device=device)
     if backend.choice.name != name:
         backend.close()
         raise ConfigError(f"backend {name}: {backend.choice}")

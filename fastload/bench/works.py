@@ -44,7 +44,7 @@ class Work:
 
 
 @dataclass(slots=True)
-class _Ticket:
+class Ticket:
     """Images that are decoded into one tensor."""
 
     parts: BatchParts
@@ -85,7 +85,7 @@ class Works:
             ids, rows = ids[:max(1, int(rows["sample"][keep - 1]))], rows[:keep]
         return Works(dataset, images[name], ids, Look(dataset).channels(images[name]), len(rows), int(rows["length"].sum()))
 
-    def tickets(self, work: Work) -> list[_Ticket]:
+    def tickets(self, work: Work, device: torch.device | str = "cpu") -> list[Ticket]:
         """All images, in groups that share an output size; crops are drawn once, so that every pass does the same work."""
         plan = work.plan()
         images = read_parts(self.dataset, self.ids, check_crc=False).of(self.number)
@@ -98,21 +98,21 @@ class Works:
                 parts = read_parts(self.dataset, group[start:start + PER_BATCH], check_crc=False)
                 chosen = parts.of(self.number)
                 rows = plan.rows(parts.ids[chosen["sample"]], shown_sizes(chosen), seed=0, epoch=0)
-                output = torch.empty((len(chosen), rows.canvas_h, rows.canvas_w, self.channels), dtype=torch.uint8)
-                ticket = _Ticket(parts, chosen, rows, output)
+                output = torch.empty((len(chosen), rows.canvas_h, rows.canvas_w, self.channels), dtype=torch.uint8, device=device)
+                ticket = Ticket(parts, chosen, rows, output)
                 if np.isin(chosen["codec"], (JPEG, RAW)).all():
                     ticket.ready = self._batch(ticket, work)
                 found.append(ticket)
         return found
 
-    def _batch(self, ticket: _Ticket, work: Work) -> DecodeBatch:
+    def _batch(self, ticket: Ticket, work: Work) -> DecodeBatch:
         asked = image_requests(ticket.parts, self.number, ticket.images, ticket.rows, exact=work.exact, mask_bits=0, unpackers=self.unpackers)
         for why in asked.faults.values():
             raise why
         colour = PixelFormat("nhwc", "gray" if self.channels == 1 else "rgb")
         return DecodeBatch(asked.sources, asked.requests, ticket.output, colour)
 
-    def run(self, backend: Backend, work: Work, tickets: Sequence[_Ticket]) -> NDArray[np.float64]:
+    def run(self, backend: Backend, work: Work, tickets: Sequence[Ticket]) -> NDArray[np.float64]:
         """One pass; seconds of thread time in each stage (read, cut, decode, resize, finish). Raises BadImage."""
         decoder = backend.decoder
         begun = [decoder.submit(ticket.ready or self._batch(ticket, work)) for ticket in tickets]

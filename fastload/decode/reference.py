@@ -44,6 +44,7 @@ class ReferenceBackend:
     """Every sample decoded whole, then turned upright, cropped, resized and flipped, each step in its plainest form."""
 
     name = "reference"
+    device = torch.device("cpu")
 
     def __init__(self, *, threads: int | None = None) -> None:
         self._threads = ThreadPoolExecutor(threads or available_cpus(), "fastload-reference")

@@ -43,6 +43,9 @@ class Order(Protocol[PassT]):
     def batches(self, current: PassT, /) -> Iterator[Ids]:
         """Its batches."""
 
+    def n_batches(self, current: PassT, /) -> float:
+        """How many there are, those before a resume included; infinite where nobody knows."""
+
     def delivered(self, current: PassT, done: int, /) -> None:
         """So many batches went to the trainer."""
 
@@ -89,6 +92,11 @@ class LoaderIterator:
         loader.thread_keeper.delivered(waited=ready == 0)
         loader.stats_collector.delivered(n_samples, n_samples * loader.images_per_sample, time.perf_counter() - started, ready)
         return received
+
+    @property
+    def at_end(self) -> bool:
+        """The batch that came last is the last one, as far as can be known."""
+        return bool(self._done >= self._order.n_batches(self._pass))
 
     def close(self) -> None:
         """Ends the pass; also done when the iterator is dropped."""
