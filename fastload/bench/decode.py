@@ -112,7 +112,7 @@ def _scaling(gain: float, ideal: float) -> str:
     return f" (of {ideal:g}): the cores share memory bandwidth, caches or execution units, more threads add little"
 
 
-def measure(dataset: Dataset, works: Sequence[Work], *, field: str | None, samples: int, threads: Sequence[int], backends: Sequence[str],
+def measure(dataset: Dataset, works: Sequence[Work], *, field: str | None, samples: int, threads: Sequence[int], backends: Sequence[str] | None,
             rounds: Rounds[Key], tick: Callable[[int, int], None] | None = None) -> DecodeReport:
     """Every backend that runs here x threads x works, interleaved; raises FastloadError."""
     names, missing = decoders.usable(backends)

@@ -22,10 +22,13 @@ def make(name: str, *, threads: int) -> Backend:
     return backend
 
 
-def usable(names: Sequence[str] = NAMES) -> tuple[list[str], dict[str, str]]:
+def usable(names: Sequence[str] | None = None) -> tuple[list[str], dict[str, str]]:
     """Those that run here, and why the others do not."""
-    here, reasons = [], {}
-    for name in names:
+    here, reasons = list[str](), dict[str, str]()
+    for name in NAMES if names is None else names:
+        if names is None and name in ON_GPU and not torch.cuda.is_available():
+            reasons[name] = f"it decodes on a GPU and torch sees none; '--backend {name}' runs it on the processor"
+            continue
         if name not in NAMES:
             raise ConfigError(f"backend {name!r:.40}: expected some of {', '.join(NAMES)}")
         try:

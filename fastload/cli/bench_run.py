@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def run_decode(options: argparse.Namespace) -> int:
     """Measures decoding."""
-    from fastload.bench import decoders, plot
+    from fastload.bench import plot
     from fastload.bench.decode import Key, measure
     from fastload.bench.measure import Rounds, thread_counts
     from fastload.bench.works import works_for
@@ -31,7 +31,7 @@ def run_decode(options: argparse.Namespace) -> int:
     rounds: Rounds[Key] = Rounds(options.rounds or (3 if options.quick else 5), options.seconds or (0.1 if options.quick else 0.5))
     with ProgressLine("bench decode", None, quiet=options.json) as line:
         report = measure(open_dataset(options.dataset), works, field=options.field, samples=options.samples or (64 if options.quick else 256),
-                         threads=sorted(set(options.threads or thread_counts(available_cpus()))), backends=options.backend or decoders.NAMES,
+                         threads=sorted(set(options.threads or thread_counts(available_cpus()))), backends=options.backend,
                          rounds=rounds, tick=_ticking(line))
     if options.plot:
         plots = {name: report.curves(name) for name in dict.fromkeys(row.work for row in report.rows)}
