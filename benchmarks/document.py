@@ -26,15 +26,16 @@ Section = tuple[list[str], dict[str, str]]          # paragraphs, plots by file 
 
 HEAD = """# Benchmarks
 
-This page is made by `python -m benchmarks.document` from the recorded runs in `benchmarks/results/`; no figure in it was typed by hand. Each run names its
-machine, versions, number of rounds and spread: quartiles stand in brackets. **No GPU has run any of it.** Other machines give other figures:
-run `fastload bench decode DATASET` on yours."""
+This page is made by `python -m benchmarks.document` from the recorded runs in `benchmarks/results/`; no figure in it was typed by
+hand. Each run names its machine, versions, number of rounds and spread: quartiles stand in brackets. **No GPU has run any of it.** Other
+machines give other figures: run `fastload bench decode DATASET` on yours."""
 
 
 def peers(found: Found) -> Section:
     """The comparison with other loaders."""
-    told, plots = [f"{found['workers']} workers or threads each, {found['rounds']} interleaved rounds of at least {found['seconds']:g} s, each loader in a "
-                   "process of its own; `uint8` batches; memory is private and shared memory of all its processes."], {}
+    told = [f"{found['workers']} workers or threads each, {found['rounds']} interleaved rounds of at least {found['seconds']:g} s, each "
+            "loader in a process of its own; `uint8` batches; memory is private and shared memory of all its processes."]
+    plots = {}
     titles = _titles()
     for work in found["works"]:
         lines = sorted(work["lines"], key=lambda line: -line["images_per_s"]["median"])
@@ -44,7 +45,8 @@ def peers(found: Found) -> Section:
                  number(line["cpu_ms"]["median"]), number(line["peak_mb"])) for line in lines]
         name = f"peers-{work['work']}.svg"
         if lines:
-            plots[name] = charts.bars(f"{work['title']}: images/s", {titles.get(line["peer"], line["peer"]): _triple(line["images_per_s"]) for line in lines},
+            values = {titles.get(line["peer"], line["peer"]): _triple(line["images_per_s"]) for line in lines}
+            plots[name] = charts.bars(f"{work['title']}: images/s", values,
                                       unit="", marked="fastload")
             told += [f"### {work['title']}", f"![{work['title']}]({PLOTS}/{name})"]
             told.append(markdown(("loader", "images/s", "fastload is", "CPU ms an image", "memory MB"), rows))
@@ -56,7 +58,8 @@ def peers(found: Found) -> Section:
 
 def _packing(packing: Found, titles: Mapping[str, str]) -> list[str]:
     n = packing["n"]
-    rows = [(titles.get(row["peer"], row["peer"]), number(n / row["seconds"]["median"]), number(row["bytes"] / 1e6), "yes" if row["checksum"] else "no",
+    rows = [(titles.get(row["peer"], row["peer"]), number(n / row["seconds"]["median"]), number(row["bytes"] / 1e6),
+             "yes" if row["checksum"] else "no",
              row["killed"], row["again"]) for row in sorted(packing["rows"], key=lambda row: row["seconds"]["median"])]
     return ["### Packing", f"{n} images; then a pack is killed (SIGKILL) half way, read, and started again.",
             markdown(("loader", "images/s", "MB", "checksum", "after the kill", "started again"), rows, named=1)]
@@ -67,7 +70,8 @@ def train(found: Found) -> Section:
     rows = []
     for name, runs in found["runs"].items():
         values = [run["accuracy"] for run in runs]
-        rows.append((name, f"{statistics.mean(values):.1%} [{min(values):.1%}-{max(values):.1%}]", number(statistics.median(run["epoch_s"] for run in runs)),
+        rows.append((name, f"{statistics.mean(values):.1%} [{min(values):.1%}-{max(values):.1%}]",
+                     number(statistics.median(run["epoch_s"] for run in runs)),
                      f"{statistics.mean(run['waiting'] for run in runs):.0%}"))
     seeds = len(next(iter(found["runs"].values())))
     return [f"{found['images']} generated images, {found['epochs']} epochs, {seeds} seeds; accuracy on images that were not trained on.",
@@ -76,33 +80,40 @@ def train(found: Found) -> Section:
 
 def bench_decode(found: Found) -> Section:
     """`fastload bench decode`."""
-    rows = [(row["work"], row["backend"], str(row["threads"]), _spread(row["images_per_s"]), number(row["cpu_ms"]["median"]), number(row["gb_in_per_s"]),
+    rows = [(row["work"], row["backend"], str(row["threads"]), _spread(row["images_per_s"]), number(row["cpu_ms"]["median"]),
+             number(row["gb_in_per_s"]),
              number(row["gb_out_per_s"])) for row in found["rows"]]
     plots = {}
     works = list(dict.fromkeys(row["work"] for row in found["rows"]))
     for work in [name for name in works if name.startswith("RRC")][:1]:
-        curves = [charts.Curve(name, [(row["threads"], *_triple(row["images_per_s"])) for row in found["rows"] if (row["work"], row["backend"]) == (work, name)])
+        curves = [charts.Curve(name, [(row["threads"], *_triple(row["images_per_s"])) for row in found["rows"]
+                                      if (row["work"], row["backend"]) == (work, name)])
                   for name in dict.fromkeys(row["backend"] for row in found["rows"])]
         plots["bench-decode.svg"] = charts.lines(f"{work}: images/s", curves, x_name="threads", y_name="images/s")
     shown = [f"![scaling]({PLOTS}/{name})" for name in plots]
-    return [f"{found['n_images']} images.", *shown, markdown(("work", "backend", "threads", "images/s", "CPU ms", "GB/s in", "GB/s out"), rows, named=2),
+    return [f"{found['n_images']} images.", *shown, markdown(("work", "backend", "threads", "images/s", "CPU ms", "GB/s in", "GB/s out"),
+                                                             rows, named=2),
             found["limit"]], plots
 
 
 def bench_io(found: Found) -> Section:
     """`fastload bench io`."""
-    rows = [(row["order"], "cold" if row["cold"] else "warm", str(row["readers"]), _spread(row["bytes_per_s"], 1e-6)) for row in found["rows"]]
+    rows = [(row["order"], "cold" if row["cold"] else "warm", str(row["readers"]), _spread(row["bytes_per_s"],
+                                                                                           1e-6)) for row in found["rows"]]
     raw = [f"Raw disk, in sequence past the page cache: {_spread(found['raw'], 1e-6)} MB/s."] if found.get("raw") else []
-    return [f"{found['n_bytes'] / 1e6:,.0f} MB in {found['n_images']} records.", markdown(("order", "cache", "readers", "MB/s"), rows, named=2), *raw,
+    return [f"{found['n_bytes'] / 1e6:,.0f} MB in {found['n_images']} records.", markdown(("order", "cache", "readers", "MB/s"), rows,
+                                                                                          named=2), *raw,
             *found["notes"], found["verdict"]], {}
 
 
 def bench_load(found: Found) -> Section:
     """`fastload bench load`."""
-    rows = [(row["loader"], _spread(row["images_per_s"]), number(row["wait_ms"]), f"{row['waiting']:.0%}", number(row["p50_ms"]), number(row["p99_ms"]),
+    rows = [(row["loader"], _spread(row["images_per_s"]), number(row["wait_ms"]), f"{row['waiting']:.0%}", number(row["p50_ms"]),
+             number(row["p99_ms"]),
              number(row["cpu_ms"]), number(row["peak_mb"])) for row in found["rows"]]
     headings = ("loader", "images/s", "wait ms a batch", "waiting", "p50 ms", "p99 ms", "CPU ms an image", "memory MB")
-    return [f"Batches of {found['batch_size']}, random crops, a consumer that computes for {found['compute_ms']:g} ms.", markdown(headings, rows),
+    return [f"Batches of {found['batch_size']}, random crops, a consumer that computes for {found['compute_ms']:g} ms.", markdown(headings,
+                                                                                                                                  rows),
             found["verdict"]], {}
 
 
@@ -164,7 +175,8 @@ def _about(found: Found) -> str:
     words = [f"{name} {value}" for name, value in machine.items() if name in ("processor", "cpus", "memory", "load", "system", "gpu")]
     versions = {**{name: value for name, value in machine.items() if name not in ("processor", "cpus", "memory", "load", "system", "gpu")},
                 **found.get("versions", {})}
-    words += [f"{name} {value}".replace("core native core: present", "native core") for name, value in versions.items() if value != "not installed"]
+    words += [f"{name} {value}".replace("core native core: present", "native core") for name,
+              value in versions.items() if value != "not installed"]
     return "*On:* " + ", ".join(words) + (f", commit {found['commit']}" if found.get("commit") else "") + "."
 
 

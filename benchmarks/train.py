@@ -73,7 +73,8 @@ class ImageFolder(torch.utils.data.Dataset[Any]):
 
 def torch_loader(root: Path, *, batch_size: int, seed: int) -> Batches:
     loader = torch.utils.data.DataLoader(ImageFolder(root / "train", train=True), batch_size, shuffle=True, drop_last=True,
-                                         num_workers=available_cpus(), persistent_workers=True, generator=torch.Generator().manual_seed(seed))
+                                         num_workers=available_cpus(), persistent_workers=True,
+                                         generator=torch.Generator().manual_seed(seed))
     return lambda _: loader
 
 
@@ -112,7 +113,8 @@ def train(batches: Batches, validation: Sequence[tuple[torch.Tensor, torch.Tenso
             asked = time.perf_counter()
         times.append(time.perf_counter() - begin)
         total += times[-1]
-    return Trained(accuracy(model, validation, device), statistics.median(times[1:] or times), waited / total, float(sum(losses)) / len(losses))
+    return Trained(accuracy(model, validation, device), statistics.median(times[1:] or times), waited / total,
+                   float(sum(losses)) / len(losses))
 
 
 def accuracy(model: nn.Module, validation: Sequence[tuple[torch.Tensor, torch.Tensor]], device: str) -> float:
@@ -178,7 +180,8 @@ def compare(folder: Path, options: argparse.Namespace) -> dict[str, list[Trained
     makers: dict[str, Callable[[int], Batches]] = {
         "torch DataLoader": lambda seed: torch_loader(folder / "pictures", batch_size=size, seed=seed),
         "fastload": lambda seed: fastload_loader(folder / "packed", batch_size=size, seed=seed),
-        "fastload, full shuffle, exact": lambda seed: fastload_loader(folder / "packed", batch_size=size, seed=seed, shuffle="full", exact=True),
+        "fastload, full shuffle, exact": lambda seed: fastload_loader(folder / "packed", batch_size=size, seed=seed, shuffle="full",
+                                                                      exact=True),
     }
     runs: dict[str, list[Trained]] = {name: [] for name in makers}
     for seed in range(options.seeds):
@@ -189,10 +192,12 @@ def compare(folder: Path, options: argparse.Namespace) -> dict[str, list[Trained
 
 
 def show(runs: dict[str, list[Trained]], options: argparse.Namespace) -> None:
-    table = Table(f"training on {options.images} images, {options.epochs} epochs, {options.seeds} seeds", ("loader", "accuracy", "epoch s", "waiting", "loss"))
+    table = Table(f"training on {options.images} images, {options.epochs} epochs, {options.seeds} seeds", ("loader", "accuracy", "epoch s",
+                                                                                                           "waiting", "loss"))
     for name, own in runs.items():
         values = [run.accuracy for run in own]
-        table.rows.append((name, f"{statistics.mean(values):.1%} [{min(values):.1%}-{max(values):.1%}]", str(spread([run.epoch_s for run in own])),
+        table.rows.append((name, f"{statistics.mean(values):.1%} [{min(values):.1%}-{max(values):.1%}]",
+                           str(spread([run.epoch_s for run in own])),
                            f"{statistics.mean(run.waiting for run in own):.0%}", number(statistics.mean(run.loss for run in own))))
     table.notes = [verdict(runs)]
     table.show()

@@ -40,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         compared = []
         for work in options.works:
             _say(f"loading: {WORKS[work].title}")
-            found = compare(work, [peer for peer in options.peers if peer not in failed], folder, Path(name) / "packed", workers=options.workers,
+            found = compare(work, [peer for peer in options.peers if peer not in failed], folder, Path(name) / "packed",
+                            workers=options.workers,
                             rounds=options.rounds, seconds=options.seconds)
             found.absent.update({peer: f"could not pack: {why}" for peer, why in failed.items()})
             found.table().show()
@@ -61,7 +62,7 @@ def _pack(options: argparse.Namespace, folder: Path, scratch: Path, told: dict[s
     work = options.works[0]
     _say(f"packing: {WORKS[work].title}")
     rows, wrong = packing.measure(options.peers, folder, scratch, work=work, workers=options.workers, rounds=options.rounds)
-    n = len(list((folder / work).glob("*.jpg")))
+    n = len(list((folder / WORKS[work].data).glob("*.jpg")))
     if rows:
         packing.table(rows, n).show()
     for peer, why in wrong.items():
@@ -80,8 +81,9 @@ def reached(compared: Sequence[Compared]) -> list[str]:
             continue
         best = max(others, key=lambda line: line.per_s.middle)
         lightest = min(line.peak_mb for line in others)
-        said = (f"{WORKS[found.work].title}: {ours.per_s.middle / best.per_s.middle:.2f} x the best peer ({PEERS[best.peer].title}), CPU time "
-                f"{ours.cpu_ms.middle / best.cpu_ms.middle:.2f} of its, memory {ours.peak_mb / max(lightest, 0.1):.2f} x the least of all")
+        said = (f"{WORKS[found.work].title}: {ours.per_s.middle / best.per_s.middle:.2f} x the best peer ({PEERS[best.peer].title}), CPU "
+                f"time {ours.cpu_ms.middle / best.cpu_ms.middle:.2f} of its, memory "
+                f"{ours.peak_mb / max(lightest, 0.1):.2f} x the least of all")
         if core is not None:
             said += f", {ours.per_s.middle / core.per_s.middle:.0%} of the bare core"
         raw = by_name.get("fastload-raw")
@@ -97,7 +99,8 @@ def _versions(peers: Sequence[str]) -> dict[str, str]:
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=_some_of(tuple(PEERS)), default=list(PEERS), help=f"some of {','.join(PEERS)} (default: all)")
     parser.add_argument("--works", type=_some_of(tuple(WORKS)), default=list(WORKS), help=f"some of {','.join(WORKS)} (default: all)")
     parser.add_argument("--rounds", type=int, default=3)
@@ -113,7 +116,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _some_of(known: tuple[str, ...]):       # type: ignore[no-untyped-def]  # noqa: ANN202 - for argparse
+def _some_of(known: tuple[str, ...]):       # type: ignore[no-untyped-def]
     def chosen(text: str) -> list[str]:
         names = text.split(",")
         unknown = [name for name in names if name not in known]

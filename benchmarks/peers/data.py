@@ -1,4 +1,4 @@
-"""The images of the comparison: one folder a work, the same files for all. Photographs of the corpus, and generated streets."""
+"""The images of the comparison: the same files for all. Photographs of the corpus, and generated streets."""
 
 from __future__ import annotations
 
@@ -9,36 +9,37 @@ from pathlib import Path
 from PIL import Image
 
 from benchmarks.machine import photo_paths
+from benchmarks.peers.job import WORKS
 from fastload.decode.cpus import available_cpus
 from fastload.makedata import gray, imagenet, nuscenes, openlane
 
 DONE = "done"
 # Distinct images; copies fill up, under names of their own, so that nobody profits from small caches.
-COUNTS = {"rrc": 600, "whole": 600, "gray": 3000, "large": 48, "cameras": 16}
-QUICK = {"rrc": 48, "whole": 48, "gray": 96, "large": 4, "cameras": 2}
+COUNTS = {"photos": 400, "gray": 2000, "large": 32, "cameras": 12}
+QUICK = {"photos": 16, "gray": 32, "large": 2, "cameras": 1}
 
 
 def prepare(folder: Path, works: list[str], *, quick: bool = False) -> None:
-    """Makes what is not there yet; a work's folder with the file ``done`` is complete."""
-    for work in works:
-        target = folder / work
+    """Makes what is not there yet; a folder with the file ``done`` is complete."""
+    for kind in dict.fromkeys(WORKS[work].data for work in works):
+        target = folder / kind
         if (target / DONE).exists():
             continue
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
-        count = (QUICK if quick else COUNTS)[work]
+        count = (QUICK if quick else COUNTS)[kind]
         with tempfile.TemporaryDirectory() as name:
-            _copy(_images(work, count, Path(name)), target, count, cameras=6 if work == "cameras" else 1)
+            _copy(_images(kind, count, Path(name)), target, count, cameras=6 if kind == "cameras" else 1)
         (target / DONE).touch()
 
 
-def _images(work: str, count: int, scratch: Path) -> list[Path]:
+def _images(kind: str, count: int, scratch: Path) -> list[Path]:
     jobs = available_cpus()
-    if work in ("rrc", "whole"):
+    if kind == "photos":
         return _photos(scratch, count)
-    if work == "gray":
+    if kind == "gray":
         return _gray(scratch, count)
-    if work == "large":
+    if kind == "large":
         openlane.make(scratch / "made", n=min(count, 12), jobs=jobs)
     else:
         nuscenes.make(scratch / "made", n=min(count, 4), jobs=jobs)

@@ -18,6 +18,7 @@ class Work:
     title: str
     size: tuple[int, int]
     batch_size: int                     # samples
+    data: str                           # which images
     crop: bool = False                  # random resized crop instead of the whole image
     gray: bool = False
     cameras: int = 1                    # images a sample
@@ -29,11 +30,11 @@ class Work:
 
 
 WORKS = {work.name: work for work in (
-    Work("rrc", "RRC 224", (224, 224), 64, crop=True),
-    Work("whole", "whole -> 256x256", (256, 256), 64),
-    Work("gray", "128x128 gray", (128, 128), 256, gray=True),
-    Work("large", "1920x1280 -> 960x640", (640, 960), 16),
-    Work("cameras", "6 cameras 1600x900 -> 704x256", (256, 704), 4, cameras=6),
+    Work("rrc", "RRC 224", (224, 224), 64, "photos", crop=True),
+    Work("whole", "whole -> 256x256", (256, 256), 64, "photos"),
+    Work("gray", "128x128 gray", (128, 128), 256, "gray", gray=True),
+    Work("large", "1920x1280 -> 960x640", (640, 960), 16, "large"),
+    Work("cameras", "6 cameras 1600x900 -> 704x256", (256, 704), 4, "cameras", cameras=6),
 )}
 
 
@@ -48,8 +49,8 @@ class Job:
 
     @staticmethod
     def of(work: str, data: Path, packed: Path, workers: int) -> Job:
-        """``data`` holds one folder a work, with files NUMBER-CAMERA.jpg."""
-        files = sorted((data / work).glob("*.jpg"))
+        """``data`` holds one folder a kind of images, with files NUMBER-CAMERA.jpg."""
+        files = sorted((data / WORKS[work].data).glob("*.jpg"))
         count = WORKS[work].cameras
         samples = [files[i:i + count] for i in range(0, len(files), count)]
         return Job(WORKS[work], samples, packed, workers)

@@ -30,7 +30,8 @@ class Line:
     mean: float                 # of all pixels
 
     def as_json(self) -> dict[str, object]:
-        return {"peer": self.peer, "images_per_s": self.per_s.as_json(), "cpu_ms": self.cpu_ms.as_json(), "peak_mb": self.peak_mb, "mean": self.mean}
+        return {"peer": self.peer, "images_per_s": self.per_s.as_json(), "cpu_ms": self.cpu_ms.as_json(), "peak_mb": self.peak_mb,
+                "mean": self.mean}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +82,16 @@ def compare(work: str, peers: Sequence[str], data: Path, packed: Path, *, worker
             if why:
                 absent[peer] = why
                 continue
-            command = [sys.executable, "-m", "benchmarks.peers.serve", "load", peer, work, str(data), str(packed / peer / work), str(workers),
-                       str(seconds)]
-            child = stack.enter_context(Child(entry.title, command))
+            command = [sys.executable, "-m", "benchmarks.peers.serve", "load", peer, work, str(data), str(packed / peer / WORKS[work].data),
+                       str(workers), str(seconds)]
+            children[peer] = stack.enter_context(Child(entry.title, command))         # they start side by side
+        for peer, child in list(children.items()):
             try:
                 child.wait()
                 means[peer] = child.round("warm").told["mean"]          # numba compiles, workers start, files come into memory
-                children[peer] = child
             except FastloadError as error:
                 absent[peer] = str(error).partition(": ")[2]
+                del children[peer]
         for turn in range(rounds):
             for peer in list(children) if turn % 2 == 0 else list(children)[::-1]:
                 try:
@@ -98,9 +100,10 @@ def compare(work: str, peers: Sequence[str], data: Path, packed: Path, *, worker
                     absent[peer] = str(error).partition(": ")[2]
                     del children[peer]
         lines = [_line(peer, found[peer], means[peer]) for peer in children]
-    return Compared(work, len(list((data / work).glob("*.jpg"))), lines, absent)
+    return Compared(work, len(list((data / WORKS[work].data).glob("*.jpg"))), lines, absent)
 
 
 def _line(peer: str, rounds: Sequence[Round], mean: float) -> Line:
-    return Line(peer, spread([one.told["n"] / one.told["seconds"] for one in rounds]), spread([1e3 * one.cpu_s / one.told["n"] for one in rounds]),
+    return Line(peer, spread([one.told["n"] / one.told["seconds"] for one in rounds]),
+                spread([1e3 * one.cpu_s / one.told["n"] for one in rounds]),
                 max(one.peak_mb for one in rounds), mean)

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
+from benchmarks.peers.job import WORKS, Job
 from benchmarks.peers.peers import PEERS, adapter, missing
 from fastload.bench.measure import Spread, number, spread
 from fastload.bench.table import Table
@@ -42,23 +44,22 @@ def can_pack(peer: str) -> bool:
 
 
 def prepare(peers: Sequence[str], works: Sequence[str], data: Path, packed: Path, workers: int) -> dict[str, str]:
-    """Packs what is loaded later; '' or why not, by peer."""
-    wrong = {}
-    for peer in peers:
-        if missing(peer) or not hasattr(adapter(peer), "pack"):
-            continue
-        for work in works:
-            dest = packed / peer / work
-            if (PEERS[peer].works and work not in PEERS[peer].works) or dest.exists():
-                continue
-            dest.parent.mkdir(parents=True, exist_ok=True)
-            code, words, _ = _run("pack", peer, work, data, dest, workers)
-            if code:
-                wrong[peer] = words
-    return wrong
+    """Packs what is loaded later, two at a time (nobody is timed here); why not, by peer."""
+    wanted = {(peer, WORKS[work].data): work for peer in peers if not missing(peer) and hasattr(adapter(peer), "pack")
+              for work in works if not PEERS[peer].works or work in PEERS[peer].works}
+
+    def one(peer: str, kind: str) -> tuple[str, str]:
+        dest = packed / peer / kind
+        dest.parent.mkdir(parents=True, exist_ok=True)
+        code, words, _ = _run("pack", peer, wanted[peer, kind], data, dest, workers)
+        return peer, words if code else ""
+
+    with ThreadPoolExecutor(2) as pool:
+        return {peer: words for peer, words in pool.map(lambda key: one(*key), wanted) if words}
 
 
-def measure(peers: Sequence[str], data: Path, scratch: Path, *, work: str, workers: int, rounds: int) -> tuple[list[Packed], dict[str, str]]:
+def measure(peers: Sequence[str], data: Path, scratch: Path, *, work: str, workers: int, rounds: int) -> tuple[list[Packed], dict[str,
+                                                                                                                                  str]]:
     """Packs in turn, then kills one pack of each."""
     rows = {peer: Packed(peer) for peer in peers if not missing(peer) and can_pack(peer)}
     wrong: dict[str, str] = {}
@@ -79,13 +80,15 @@ def measure(peers: Sequence[str], data: Path, scratch: Path, *, work: str, worke
 
 def table(rows: Sequence[Packed], n: int) -> Table:
     ours = next((row for row in rows if row.peer == "fastload"), None)
-    told = Table(f"packing {n} images; killed with SIGKILL half way, then read, then packed again", ("loader", "images/s", "fastload is", "MB",
+    told = Table(f"packing {n} images; killed with SIGKILL half way, then read, then packed again", ("loader", "images/s", "fastload is",
+                                                                                                     "MB",
                  "checksum", "after kill -9", "packed again"))
     for row in sorted(rows, key=lambda row: spread(row.seconds).middle):
         each = spread(row.seconds)
         per_s = Spread(n / each.high, n / each.middle, n / each.low, each.n)
         ratio = f"{each.middle / spread(ours.seconds).middle:.2f} x" if ours and row is not ours else ""
-        told.rows.append((PEERS[row.peer].title, str(per_s), ratio, number(row.n_bytes / 1e6), "yes" if adapter(row.peer).CHECKSUM else "no",
+        told.rows.append((PEERS[row.peer].title, str(per_s), ratio, number(row.n_bytes / 1e6),
+                          "yes" if adapter(row.peer).CHECKSUM else "no",
                           row.left, row.again))
     return told
 
@@ -102,7 +105,7 @@ def _kill(row: Packed, dest: Path, data: Path, work: str, workers: int) -> None:
             break
         time.sleep(0.005)
     _kill_all(process)
-    n = len(list((data / work).glob("*.jpg")))
+    n = len(Job.of(work, data, dest, 1).samples)
     left = _bytes(dest)
     code, words, _ = _run("count", row.peer, work, data, dest, workers)
     if code:
@@ -132,12 +135,12 @@ def _kill_all(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def _start(task: str, peer: str, work: str, data: Path, dest: Path, workers: int) -> subprocess.Popen[str]:
+def _start(task: str, peer: str, work: str, data: Path, dest: Path, workers: int) -> subprocess.Popen[str]:      # noqa: PLR0917
     command = [sys.executable, "-m", "benchmarks.peers.serve", task, peer, work, str(data), str(dest), str(workers)]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def _run(task: str, peer: str, work: str, data: Path, dest: Path, workers: int) -> tuple[int, str, float]:
+def _run(task: str, peer: str, work: str, data: Path, dest: Path, workers: int) -> tuple[int, str, float]:         # noqa: PLR0917
     """Exit code, last words, and the seconds that the task itself took."""
     process = _start(task, peer, work, data, dest, workers)
     try:

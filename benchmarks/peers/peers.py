@@ -34,7 +34,7 @@ PEERS = {
     "spdl": Entry("SPDL", "spdl", "spdl.io"),
     "webdataset": Entry("WebDataset", "webdataset", "webdataset"),
     "litdata": Entry("LitData", "litdata", "litdata"),
-    "streaming": Entry("MosaicML Streaming", "streaming", "mosaicml_streaming"),
+    "streaming": Entry("MosaicML Streaming", "streaming", "streaming"),
     "datasets": Entry("HF datasets", "hf_datasets", "datasets"),
 }
 REASONS = "peers.json"          # in the venv: what setup could not install, and why
@@ -52,8 +52,6 @@ def missing(name: str) -> str:
     if name in reasons:
         return f"cannot be installed here: {reasons[name]}"
     module = PEERS[name].module
-    # Distribution names and modules differ for one of them; spelled out so that nothing heavy is imported to look.
-    module = "streaming" if module == "mosaicml_streaming" else module
     try:
         found = importlib.util.find_spec(module)
     except ModuleNotFoundError:

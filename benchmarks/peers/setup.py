@@ -20,7 +20,7 @@ from fastload.bench.machine import package_version
 # streaming names old versions of numpy and of every cloud's client; what it imports here is these.
 INSTALLS = {
     "dali": [["nvidia-dali-cuda120"]],
-    "spdl": [["spdl"]],
+    "spdl": [["spdl"], ["--no-deps", "av"]],           # av: its wheel holds the FFmpeg that spdl's does not
     "webdataset": [["webdataset"]],
     "litdata": [["litdata"]],
     "streaming": [["--no-deps", "mosaicml-streaming", "brotli", "python-snappy", "cramjam", "xxhash", "zstd", "catalogue"]],
@@ -45,6 +45,7 @@ def main() -> int:
             why = pip(python, "install", "-c", str(constraints), *words)
             if why:
                 reasons[peer] = why
+    link_ffmpeg(python, folder / "ffmpeg")
     why = run(["sh", str(Path(__file__).with_name("build_ffcv.sh")), str(python), str(folder / "ffcv")])
     if why:
         reasons["ffcv"] = why
@@ -58,9 +59,23 @@ def main() -> int:
 
 def share(python: Path) -> None:
     """The packages of this Python, its editable installs too, seen by the venv's."""
-    target = subprocess.run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], check=True, capture_output=True, text=True)
+    target = subprocess.run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], check=True, capture_output=True,
+                            text=True)
     own = sysconfig.get_path("purelib")
     Path(target.stdout.strip(), "shared.pth").write_text(f"import site; site.addsitedir({own!r})\n")
+
+
+def link_ffmpeg(python: Path, links: Path) -> None:
+    """PyAV's FFmpeg libraries under the names that others look for: libavutil-5809ad29.so.60.26.102 is libavutil.so.60."""
+    found = subprocess.run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('platlib'))"], check=True, capture_output=True, text=True)
+    links.mkdir(exist_ok=True)
+    for path in Path(found.stdout.strip(), "av.libs").glob("lib*.so.*"):
+        stem, _, version = path.name.partition(".so.")
+        name = f"{stem.rpartition('-')[0]}.so.{version.partition('.')[0]}"
+        for link in (links / name, links / path.name):
+            if stem.startswith(("libav", "libsw")) or link.name == path.name:
+                link.unlink(missing_ok=True)
+                link.symlink_to(path)
 
 
 def pip(python: Path, *words: str) -> str:

@@ -9,7 +9,8 @@ from html import escape
 
 COLOURS = ("#0b6e99", "#d9730d", "#4d7c0f", "#9a3fb5", "#b91c1c", "#0f766e", "#a16207", "#475569", "#be185d", "#1d4ed8")
 _STYLE = ("<style>text{font:12px system-ui,sans-serif;fill:#444}.t{font-weight:600;font-size:14px;fill:#111}.g{stroke:#ddd}"
-          ".i{stroke:#999;stroke-dasharray:5 4;fill:none}@media(prefers-color-scheme:dark){text{fill:#bbb}.t{fill:#eee}.g{stroke:#444}}</style>")
+          ".i{stroke:#999;stroke-dasharray:5 4;fill:none}"
+          "@media(prefers-color-scheme:dark){text{fill:#bbb}.t{fill:#eee}.g{stroke:#444}}</style>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,8 @@ def bars(title: str, values: Mapping[str, tuple[float, float, float]], *, unit: 
         y = 34 + row * place
         scale = (width - left - right) / most
         parts.append(f'<text x="{left - 8}" y="{y + 12}" text-anchor="end">{escape(name)}</text>'
-                     f'<rect x="{left}" y="{y}" width="{middle * scale:.1f}" height="{row - 7}" fill="{COLOURS[0 if name == marked else 7]}"/>'
+                     f'<rect x="{left}" y="{y}" width="{middle * scale:.1f}" height="{row - 7}" '
+                     f'fill="{COLOURS[0 if name == marked else 7]}"/>'
                      f'<line x1="{left + low * scale:.1f}" x2="{left + high * scale:.1f}" y1="{y + 7.5}" y2="{y + 7.5}" stroke="#111"/>'
                      f'<text x="{left + high * scale + 6:.1f}" y="{y + 12}">{middle:,.0f} {escape(unit)}</text>')
     return _svg(width, 44 + row * len(ordered), parts)
@@ -77,7 +79,8 @@ def page(title: str, paragraphs: Sequence[str], charts: Sequence[str], tables: S
     """One self-contained HTML file."""
     body = "".join(f"<p>{escape(text)}</p>" for text in paragraphs) + "".join(f"<figure>{chart}</figure>" for chart in charts)
     body += "".join(f"<pre>{escape(text)}</pre>" for text in tables)
-    return (f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><meta name="color-scheme" content="light dark">'
+    return (f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
+            '<meta name="color-scheme" content="light dark">'
             f"<style>body{{font:15px system-ui,sans-serif;margin:2em auto;max-width:60em;padding:0 1em}}figure{{margin:1em 0}}"
             f"pre{{overflow-x:auto}}svg{{max-width:100%}}</style><h1>{escape(title)}</h1>{body}</html>\n")
 
@@ -95,4 +98,5 @@ def _key(x: float, y: float, colour: str, name: str) -> str:
 
 
 def _svg(width: int, height: int, parts: Sequence[str]) -> str:
-    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" role="img">{_STYLE}{"".join(parts)}</svg>'
+    inside = _STYLE + "".join(parts)
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" role="img">{inside}</svg>'

@@ -42,7 +42,7 @@ class Child:
 
     def __init__(self, name: str, command: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
         self.name = name
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()             # noqa: SIM115 - closed with the child
         self._process = subprocess.Popen(list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE,      # noqa: S603
                                          stderr=self._errors, text=True, env=None if env is None else {**os.environ, **env})
         self._tree = psutil.Process(self._process.pid)

@@ -72,7 +72,8 @@ class DecodeReport:
 
     def as_json(self) -> dict[str, object]:
         """For ``--json``."""
-        return {"dataset": self.dataset, "n_images": self.n_images, "machine": self.machine, "versions": self.versions, "missing": self.missing,
+        return {"dataset": self.dataset, "n_images": self.n_images, "machine": self.machine, "versions": self.versions,
+                "missing": self.missing,
                 "rows": [row.as_json() for row in self.rows], "gpu": self.gpu, "limit": self.limit()}
 
     def limit(self) -> str:
@@ -100,7 +101,8 @@ class DecodeReport:
         return [*found, Curve("ideal", [(x, y0 * x / x0, y0 * x / x0, y0 * x / x0) for x, *_ in best.points], ideal=True)]
 
 
-_STAGE_WORDS = {"decode": "decoding JPEG (Huffman and DCT)", "resize": "resizing", "read": "reading and checking records", "cut": "cutting JPEGs",
+_STAGE_WORDS = {"decode": "decoding JPEG (Huffman and DCT)", "resize": "resizing", "read": "reading and checking records",
+                "cut": "cutting JPEGs",
                 "finish": "writing the output"}
 
 
@@ -112,7 +114,8 @@ def _scaling(gain: float, ideal: float) -> str:
     return f" (of {ideal:g}): the cores share memory bandwidth, caches or execution units, more threads add little"
 
 
-def measure(dataset: Dataset, works: Sequence[Work], *, field: str | None, samples: int, threads: Sequence[int], backends: Sequence[str] | None,
+def measure(dataset: Dataset, works: Sequence[Work], *, field: str | None, samples: int, threads: Sequence[int],
+            backends: Sequence[str] | None,
             rounds: Rounds[Key], tick: Callable[[int, int], None] | None = None) -> DecodeReport:
     """Every backend that runs here x threads x works, interleaved; raises FastloadError."""
     names, missing = decoders.usable(backends)
@@ -132,7 +135,7 @@ def measure(dataset: Dataset, works: Sequence[Work], *, field: str | None, sampl
     finally:
         for backend in made.values():
             backend.close()
-    rows = [_row(key, found[key], images, n_out[key[2]], stages[key]) for key in sorted(found, key=lambda key: [w.name for w in works].index(key[2]))]
+    rows = [_row(key, passes, images, n_out[key[2]], stages[key]) for key, passes in found.items()]
     return DecodeReport(str(dataset.path), images.n_images, rows, missing, gpu=gpu.figures(n_out[works[-1].name]))
 
 
@@ -146,4 +149,5 @@ def _row(key: Key, passes: Sequence[Pass], images: Works, n_out: int, stages: ND
     cpu = spread([1e3 * each.cpu_s / each.n for each in passes])
     shares = stages / stages.sum() if stages.sum() else stages
     return Row(key[2], key[0], key[1], per_s, cpu, per_s.middle * images.bytes_in / images.n_images / 1e9,
-               per_s.middle * n_out / images.n_images / 1e9, dict(zip(STAGES, shares.round(4).tolist(), strict=True)) if stages.sum() else {})
+               per_s.middle * n_out / images.n_images / 1e9, dict(zip(STAGES, shares.round(4).tolist(),
+                                                                      strict=True)) if stages.sum() else {})

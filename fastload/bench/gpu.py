@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -37,10 +38,8 @@ class Meter:
         """Since this meter was made; a figure the driver does not have is left out."""
         found = {"joules_per_image": (self._millijoules() - self._before) / 1e3 / max(n_images, 1)}
         found["sm_share"] = self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu / 100
-        try:
+        with contextlib.suppress(AttributeError, self._nvml.NVMLError):
             found["jpeg_engine_share"] = self._nvml.nvmlDeviceGetJpgUtilization(self._handle)[0] / 100
-        except (AttributeError, self._nvml.NVMLError):
-            pass
         return found
 
     def _millijoules(self) -> float:

@@ -51,7 +51,7 @@ class IoReport:
 
     def table(self) -> Table:
         """With the verdict below."""
-        table = Table(f"io, {self.n_bytes / 1e6:,.0f} MB of {self.dataset}; median [quartiles] of {self.rows[0].per_s.n} interleaved rounds",
+        table = Table(f"io, {self.n_bytes / 1e6:,.0f} MB of {self.dataset}; median [quartiles] of {self.rows[0].per_s.n} rounds",
                       ("order", "cache", "readers", "MB/s", "images/s", "of the raw disk"), named=2)
         for row in self.rows:
             mb = Spread(row.per_s.low / 1e6, row.per_s.middle / 1e6, row.per_s.high / 1e6, row.per_s.n)
@@ -64,7 +64,8 @@ class IoReport:
 
     def as_json(self) -> dict[str, object]:
         """For ``--json``."""
-        return {"dataset": self.dataset, "n_bytes": self.n_bytes, "n_images": self.n_images, "machine": self.machine, "versions": self.versions,
+        return {"dataset": self.dataset, "n_bytes": self.n_bytes, "n_images": self.n_images, "machine": self.machine,
+                "versions": self.versions,
                 "raw": self.raw.as_json() if self.raw else None, "rows": [row.as_json() for row in self.rows], "notes": self.notes,
                 "verdict": self.verdict()}
 
@@ -78,9 +79,9 @@ class IoReport:
         blocks, chance = self.best("block-shuffled", cold=cold), self.best("random", cold=cold)
         if blocks is None or chance is None:
             return "Nothing to compare."
-        said = (f"{'Cold' if cold else 'Warm (nothing could be measured cold)'}, block-shuffled reading gives {number(self._images(blocks))} images/s "
-                f"({number(blocks.per_s.middle / 1e6)} MB/s, {blocks.readers} readers), {blocks.per_s.middle / chance.per_s.middle:.2f} x "
-                f"what random reading does at its best")
+        said = (f"{'Cold' if cold else 'Warm (cold was not measured)'}, block-shuffled reading gives "
+                f"{number(self._images(blocks))} images/s ({number(blocks.per_s.middle / 1e6)} MB/s, {blocks.readers} readers), "
+                f"{blocks.per_s.middle / chance.per_s.middle:.2f} x what random reading does at its best")
         if self.raw and cold:
             said += f" and {blocks.per_s.middle / self.raw.middle:.0%} of the raw disk"
         return said + "."
@@ -162,7 +163,8 @@ def measure(blocks: Sequence[Sequence[Run]], files: Sequence[Path], *, dataset: 
             if chilled:
                 still = max(still, evict(files))
             speed = read_runs(runs, readers=n, most_s=most_s)
-            found.setdefault((order, chilled, n), []).append(read_runs(runs, readers=n, most_s=most_s) if not chilled and turn == 0 else speed)
+            found.setdefault((order, chilled, n), []).append(read_runs(runs, readers=n,
+                                                                       most_s=most_s) if not chilled and turn == 0 else speed)
             if tick:
                 tick(turn * len(kinds) + place + 1, rounds * len(kinds))
     if cold and still > COLD_ENOUGH:

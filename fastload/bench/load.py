@@ -63,7 +63,8 @@ class LoadRow:
 
     def as_json(self) -> dict[str, object]:
         """By name."""
-        return {"loader": self.name, "kind": self.kind, "images_per_s": self.per_s.as_json(), "wait_ms": self.wait_ms, "waiting": self.waiting,
+        return {"loader": self.name, "kind": self.kind, "images_per_s": self.per_s.as_json(), "wait_ms": self.wait_ms,
+                "waiting": self.waiting,
                 "p50_ms": self.p50_ms, "p99_ms": self.p99_ms, "cpu_ms": self.cpu_ms, "peak_mb": self.peak_mb}
 
 
@@ -80,8 +81,8 @@ class LoadReport:
     def table(self) -> Table:
         """With the verdict below."""
         c = self.consumer
-        table = Table(f"load, {c.dataset}: batches of {c.batch_size}, random crops to {c.size[1]}x{c.size[0]}, a consumer that computes for "
-                      f"{c.compute_ms:g} ms{' on the processor' if c.busy else ''}", HEADINGS, rows=[row.cells() for row in self.rows])
+        table = Table(f"load, {c.dataset}: batches of {c.batch_size}, random crops to {c.size[1]}x{c.size[0]}, a consumer that computes "
+                      f"for {c.compute_ms:g} ms{' on the processor' if c.busy else ''}", HEADINGS, rows=[row.cells() for row in self.rows])
         table.notes = [f"{name}: {why}" for name, why in self.failed.items()] + [self.verdict()]
         return table
 
@@ -109,7 +110,8 @@ class LoadReport:
         return said + "."
 
 
-def measure(consumer: Consumer, contestants: Sequence[Contestant], *, rounds: int, tick: Callable[[int, int], None] | None = None) -> LoadReport:
+def measure(consumer: Consumer, contestants: Sequence[Contestant], *, rounds: int, tick: Callable[[int, int],
+                                                                                                  None] | None = None) -> LoadReport:
     """Rounds in turn, each contestant in a process of its own; one that cannot run is reported, not raised."""
     failed: dict[str, str] = {}
     found: dict[str, list[Round]] = {each.name: [] for each in contestants}

@@ -52,7 +52,7 @@ def _png(path: Path, plots: Mapping[str, Sequence[Curve]], *, x_name: str, y_nam
     figure.savefig(path, dpi=110)
 
 
-def _pyplot():                # type: ignore[no-untyped-def]  # noqa: ANN202 - matplotlib may not be there
+def _pyplot():                # type: ignore[no-untyped-def]
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

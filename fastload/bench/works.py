@@ -106,7 +106,8 @@ class Works:
         return found
 
     def _batch(self, ticket: Ticket, work: Work) -> DecodeBatch:
-        asked = image_requests(ticket.parts, self.number, ticket.images, ticket.rows, exact=work.exact, mask_bits=0, unpackers=self.unpackers)
+        asked = image_requests(ticket.parts, self.number, ticket.images, ticket.rows, exact=work.exact, mask_bits=0,
+                               unpackers=self.unpackers)
         for why in asked.faults.values():
             raise why
         colour = PixelFormat("nhwc", "gray" if self.channels == 1 else "rgb")

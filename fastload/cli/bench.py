@@ -36,15 +36,17 @@ def _common(parser: argparse.ArgumentParser, *, rounds: int, seconds: float, sec
 def _add_decode(kinds: Commands) -> None:
     decode = kinds.add_parser(
         "decode", help="images/s of every backend that runs here", formatter_class=_RAW,
-        description="Decodes images of the dataset with each backend that runs here, with 1, 2, 4 ... threads: as stored, as random crops,\n"
-                    "and resized. Warm-up does not count; rounds are interleaved; median and quartiles are shown.",
+        description="Decodes images of the dataset with each backend that runs here, with 1, 2, 4 ... threads: as stored, as random\n"
+                    "crops, and resized. Warm-up does not count; rounds are interleaved; median and quartiles are shown.",
         epilog="Example: fastload bench decode packed/train --size 256 --size 640x960 --plot scaling.png")
     _common(decode, rounds=5, seconds=0.5, seconds_help="least length of one measurement")
     decode.add_argument("--size", type=size_of, action="append", metavar="HxW", help="resize whole images to this; may be given again "
                         "(default: 256)")
     decode.add_argument("--crop", type=size_of, default=(224, 224), metavar="HxW", help="of the random crops (default: 224)")
-    decode.add_argument("--exact", choices=("off", "on", "both"), default="both", help="decode at full scale before resizing (default: both)")
-    decode.add_argument("--threads", type=positive, action="append", metavar="N", help="may be given again (default: 1, 2, 4 ... all cores)")
+    decode.add_argument("--exact", choices=("off", "on", "both"), default="both",
+                        help="decode at full scale before resizing (default: both)")
+    decode.add_argument("--threads", type=positive, action="append", metavar="N",
+                        help="may be given again (default: 1, 2, 4 ... all cores)")
     decode.add_argument("--backend", action="append", metavar="NAME", help="may be given again (default: all that run here)")
     decode.add_argument("--field", metavar="NAME", help="which image field (default: the first)")
     decode.add_argument("--samples", type=positive, default=None, metavar="N", help="how many samples (default: 256)")
@@ -55,12 +57,14 @@ def _add_decode(kinds: Commands) -> None:
 def _add_load(kinds: Commands) -> None:
     load = kinds.add_parser(
         "load", help="the whole loader with a consumer, against the one you have", formatter_class=_RAW,
-        description="Loads random crops for a consumer that computes for a while with each batch. --against torch runs a plain torch DataLoader\n"
-                    "beside it, decoding with Pillow, with the worker counts people try, over FOLDER or over the dataset's images as files.",
+        description="Loads random crops for a consumer that computes for a while with each batch. --against torch runs a plain torch\n"
+                    "DataLoader beside it, decoding with Pillow, with the worker counts people try, over FOLDER or over the dataset's\n"
+                    "images as files.",
         epilog="Example: fastload bench load packed/train --against torch imagenet/train --compute 50 --batch-size 128")
     _common(load, rounds=3, seconds=4.0, seconds_help="length of one measurement")
     load.add_argument("--against", nargs="+", metavar=("torch", "FOLDER"), help="also a torch DataLoader over image files")
-    load.add_argument("--compute", type=milliseconds, default=0.0, metavar="MS", help="how long the consumer computes with a batch (default: 0)")
+    load.add_argument("--compute", type=milliseconds, default=0.0, metavar="MS",
+                      help="how long the consumer computes with a batch (default: 0)")
     load.add_argument("--busy", action="store_true", help="it computes on the processor, not on a GPU")
     load.add_argument("--batch-size", type=positive, default=64, metavar="N", help="(default: %(default)s)")
     load.add_argument("--size", type=size_of, default=(224, 224), metavar="HxW", help="of the random crops (default: 224)")
@@ -76,8 +80,9 @@ def _add_load(kinds: Commands) -> None:
 def _add_io(kinds: Commands) -> None:
     io = kinds.add_parser(
         "io", help="how fast the disk gives the records", formatter_class=_RAW,
-        description="Reads the shards in sequence, block-shuffled (as the loader does) and record by record at random, with 1 to 16 readers, from\n"
-                    "memory and cold from the disk (dropped from memory before each measurement; checked), beside the raw speed of the disk.",
+        description="Reads the shards in sequence, block-shuffled (as the loader does) and record by record at random, with 1 to 16\n"
+                    "readers, from memory and cold from the disk (dropped from memory before each measurement; checked), beside\n"
+                    "the raw speed of the disk.",
         epilog="Example: fastload bench io packed/train --bytes 4GiB --plot disk.html")
     _common(io, rounds=3, seconds=3.0, seconds_help="most for one measurement")
     io.add_argument("--bytes", type=byte_size, default=None, metavar="SIZE", help="read at most so much each time (default: 512MiB)")

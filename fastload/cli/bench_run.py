@@ -30,7 +30,8 @@ def run_decode(options: argparse.Namespace) -> int:
     works = works_for(options.size or [(256, 256)], crop=options.crop, exact="off" if options.quick else options.exact)
     rounds: Rounds[Key] = Rounds(options.rounds or (3 if options.quick else 5), options.seconds or (0.1 if options.quick else 0.5))
     with ProgressLine("bench decode", None, quiet=options.json) as line:
-        report = measure(open_dataset(options.dataset), works, field=options.field, samples=options.samples or (64 if options.quick else 256),
+        report = measure(open_dataset(options.dataset), works, field=options.field,
+                         samples=options.samples or (64 if options.quick else 256),
                          threads=sorted(set(options.threads or thread_counts(available_cpus()))), backends=options.backend,
                          rounds=rounds, tick=_ticking(line))
     if options.plot:
@@ -51,7 +52,8 @@ def run_load(options: argparse.Namespace) -> int:
     consumer = Consumer(str(options.dataset), field, options.batch_size, options.size, options.compute, options.busy,
                         seconds=options.seconds or (1.0 if options.quick else 4.0))
     if len(dataset) < options.batch_size:
-        raise ConfigError(f"{options.dataset} has {len(dataset)} samples, less than a batch of {options.batch_size}: take a smaller --batch-size")
+        raise ConfigError(f"{options.dataset} has {len(dataset)} samples, less than a batch of {options.batch_size}: take a smaller "
+                          "--batch-size")
     with tempfile.TemporaryDirectory(prefix="fastload-bench-") as folder:
         contestants = _contestants(options, dataset, Path(folder))
         del dataset
@@ -107,7 +109,8 @@ def run_io(options: argparse.Namespace) -> int:
                             rounds=options.rounds or (1 if options.quick else 3), most_s=options.seconds or (1.0 if options.quick else 3.0),
                             cold=not options.warm_only, tick=_ticking(line))
     if options.plot:
-        plots = {name: report.curves(cold=cold) for name, cold in (("cold", True), ("warm", False)) if any(row.cold is cold for row in report.rows)}
+        plots = {name: report.curves(cold=cold) for name, cold in (("cold", True), ("warm",
+                                                                                    False)) if any(row.cold is cold for row in report.rows)}
         plot.write(options.plot, "fastload bench io", plots, x_name="readers", y_name="MB/s", notes=[report.verdict()],
                    tables=[report.table().plain()])
     _tell(options, report.as_json(), report.table())

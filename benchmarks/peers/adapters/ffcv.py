@@ -34,7 +34,8 @@ def pack(job: Job) -> None:
 
     job.packed.mkdir(parents=True, exist_ok=True)
     fields = {f"image{place}": RGBImageField(write_mode="jpg", jpeg_quality=90) for place in range(job.work.cameras)}
-    DatasetWriter(str(job.packed / "data.beton"), fields, num_workers=max(1, job.workers)).from_indexed_dataset(_Pictures(job), chunksize=16)
+    DatasetWriter(str(job.packed / "data.beton"), fields, num_workers=max(1, job.workers)).from_indexed_dataset(_Pictures(job),
+                                                                                                                chunksize=16)
 
 
 def batches(job: Job) -> Batches:

@@ -33,7 +33,8 @@ def pack(job: Job) -> None:
     import litdata
 
     inputs = [[str(path) for path in files] for files in job.samples]
-    litdata.optimize(fn=_read, inputs=inputs, output_dir=str(job.packed), num_workers=max(1, job.workers), chunk_bytes="64MB", verbose=False)
+    litdata.optimize(fn=_read, inputs=inputs, output_dir=str(job.packed), num_workers=max(1, job.workers), chunk_bytes="64MB",
+                     verbose=False)
 
 
 def batches(job: Job) -> Batches:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,12 @@ from fastload.bench.torchfolder import random_crop
 PACKAGES: tuple[str, ...] = ("spdl", "spdl-io")
 NOTE = "files, thread pipeline, crop and scale in FFmpeg"
 CHECKSUM = False
+
+
+def environment() -> dict[str, str]:
+    """Its wheel has no FFmpeg; setup links the libraries of PyAV's wheel, which must be found when the program starts."""
+    links = Path(sys.prefix) / "ffmpeg"
+    return {"LD_LIBRARY_PATH": str(links)} if links.is_dir() else {}
 
 
 def batches(job: Job) -> Batches:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import sys
 import types
 from typing import Any
@@ -24,6 +25,7 @@ def _module() -> Any:
     except (ImportError, RuntimeError):
         for name in ("torchvision", "torchvision.datasets", "torchvision.transforms", "torchvision.transforms.functional"):
             sys.modules[name] = types.ModuleType(name)
+            sys.modules[name].__spec__ = importlib.machinery.ModuleSpec(name, None)
         sys.modules["torchvision.datasets"].VisionDataset = object              # type: ignore[attr-defined]
         sys.modules["torchvision.transforms.functional"].to_tensor = None       # type: ignore[attr-defined]
     import streaming
@@ -51,7 +53,8 @@ def batches(job: Job) -> Batches:
             return stacked([by_pillow(sample[str(place)], work) for place in range(work.cameras)])
 
     dataset = Samples(local=str(job.packed), shuffle=True, batch_size=job.work.batch_size)
-    loader = torch.utils.data.DataLoader(dataset, batch_size=job.work.batch_size, num_workers=job.workers, persistent_workers=job.workers > 0,
+    loader = torch.utils.data.DataLoader(dataset, batch_size=job.work.batch_size, num_workers=job.workers,
+                                         persistent_workers=job.workers > 0,
                                          worker_init_fn=one_thread)
     return lambda: iter(loader)
 
