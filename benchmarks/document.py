@@ -146,7 +146,7 @@ SECTIONS: tuple[tuple[str, str, str, Callable[[Found], Section]], ...] = (
 
 def render(results: Path = RESULTS) -> dict[str, str]:
     """All files of the page, by their path under docs/."""
-    told, files = [HEAD], {}
+    told, files = [HEAD], dict[str, str]()
     known = {name for name, *_ in SECTIONS}
     others = sorted(path.stem for path in results.glob("*.json") if path.stem not in known)
     for name, title, command, shown in (*SECTIONS, *((name, name.replace("_", " "), "", plain) for name in others)):

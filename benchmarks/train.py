@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import statistics
 import sys
 import tempfile
@@ -98,7 +99,7 @@ def train(batches: Batches, validation: Sequence[tuple[torch.Tensor, torch.Tenso
     model = net(n_classes).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, weight_decay=1e-4)
     plan = torch.optim.lr_scheduler.OneCycleLR(optimizer, 8e-3, total_steps=epochs * steps)
-    times, waited, total, losses = [], 0.0, 0.0, [0.0]
+    times, waited, total, losses = [], 0.0, 0.0, list[torch.Tensor]()
     for epoch in range(epochs):
         begin = asked = time.perf_counter()
         losses = []
@@ -114,7 +115,7 @@ def train(batches: Batches, validation: Sequence[tuple[torch.Tensor, torch.Tenso
         times.append(time.perf_counter() - begin)
         total += times[-1]
     return Trained(accuracy(model, validation, device), statistics.median(times[1:] or times), waited / total,
-                   float(sum(losses)) / len(losses))
+                   float(torch.stack(losses).mean()))
 
 
 def accuracy(model: nn.Module, validation: Sequence[tuple[torch.Tensor, torch.Tensor]], device: str) -> float:
@@ -143,7 +144,7 @@ def noise_of(one: Sequence[float], other: Sequence[float]) -> float:
     """Two standard errors of the difference of the means; one image of a thousand at least."""
     if min(len(one), len(other)) < 2:
         return 1.0
-    return max(0.001, 2 * (statistics.variance(one) / len(one) + statistics.variance(other) / len(other)) ** 0.5)
+    return max(0.001, 2 * math.sqrt(statistics.variance(one) / len(one) + statistics.variance(other) / len(other)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from benchmarks.peers.job import Work
+from benchmarks.peers.job import Work, module
 from fastload.bench.torchfolder import random_crop
 
 
@@ -27,8 +27,7 @@ def by_pillow(source: bytes | Path | Image.Image, work: Work) -> np.ndarray[Any,
 
 def by_opencv(source: bytes | memoryview | Path, work: Work) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """(H, W, C) uint8, RGB. The flags: no turning by EXIF, as in the recipe of most repositories."""
-    import cv2
-
+    cv2 = module("cv2")
     data = source.read_bytes() if isinstance(source, Path) else source
     flags = cv2.IMREAD_GRAYSCALE if work.gray else cv2.IMREAD_COLOR_RGB if hasattr(cv2, "IMREAD_COLOR_RGB") else cv2.IMREAD_COLOR
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)

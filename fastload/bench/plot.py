@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fastload.bench import charts
 from fastload.bench.charts import Curve
@@ -52,15 +53,15 @@ def _png(path: Path, plots: Mapping[str, Sequence[Curve]], *, x_name: str, y_nam
     figure.savefig(path, dpi=110)
 
 
-def _pyplot():                # type: ignore[no-untyped-def]
+def _pyplot() -> Callable[..., Any]:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingPart("plotting to PNG needs matplotlib: pip install 'fastload[report]', or name an .html file instead") from None
 
-    def new(**options: object) -> Figure:
-        figure = Figure(**options)          # type: ignore[arg-type]
+    def new(**options: Any) -> Figure:
+        figure = Figure(**options)
         FigureCanvasAgg(figure)
         return figure
 

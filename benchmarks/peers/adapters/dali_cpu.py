@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.job import Batches, Job
+from benchmarks.peers.job import Batches, Job, module
 
 PACKAGES: tuple[str, ...] = ("nvidia-dali-cuda120",)
 NOTE = "files, fused decode and crop, prefetch 2"
@@ -16,13 +16,14 @@ CHECKSUM = False
 
 def batches(job: Job) -> Batches:
     import torch
-    from nvidia.dali import fn, pipeline_def, types
+
+    fn, types, pipeline_def = module("nvidia.dali.fn"), module("nvidia.dali.types"), module("nvidia.dali").pipeline_def
 
     work = job.work
     files = [str(path) for path in job.images]
     batch = work.batch_size * work.cameras
 
-    @pipeline_def(batch_size=batch, num_threads=max(1, job.workers), device_id=None, prefetch_queue_depth=2)
+    @pipeline_def(batch_size=batch, num_threads=max(1, job.workers), device_id=None, prefetch_queue_depth=2)       # type: ignore[untyped-decorator]
     def pipeline() -> Any:
         encoded, _ = fn.readers.file(files=files, random_shuffle=work.cameras == 1, name="files", pad_last_batch=False)
         kind = types.GRAY if work.gray else types.RGB

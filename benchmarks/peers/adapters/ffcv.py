@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from benchmarks.peers.job import Batches, Job
+from benchmarks.peers.job import Batches, Job, module
 
 PACKAGES: tuple[str, ...] = ("ffcv", "numba")
 NOTE = "re-encodes to JPEG 90 (it cannot keep bytes); RGB only"
@@ -29,26 +29,22 @@ class _Pictures:
 
 
 def pack(job: Job) -> None:
-    from ffcv.fields import RGBImageField
-    from ffcv.writer import DatasetWriter
-
+    fields_module, writer = module("ffcv.fields"), module("ffcv.writer")
     job.packed.mkdir(parents=True, exist_ok=True)
-    fields = {f"image{place}": RGBImageField(write_mode="jpg", jpeg_quality=90) for place in range(job.work.cameras)}
-    DatasetWriter(str(job.packed / "data.beton"), fields, num_workers=max(1, job.workers)).from_indexed_dataset(_Pictures(job),
+    fields = {f"image{place}": fields_module.RGBImageField(write_mode="jpg", jpeg_quality=90) for place in range(job.work.cameras)}
+    writer.DatasetWriter(str(job.packed / "data.beton"), fields, num_workers=max(1, job.workers)).from_indexed_dataset(_Pictures(job),
                                                                                                                 chunksize=16)
 
 
 def batches(job: Job) -> Batches:
     import torch
-    from ffcv.fields.rgb_image import RandomResizedCropRGBImageDecoder, SimpleRGBImageDecoder
-    from ffcv.loader import Loader, OrderOption
-    from ffcv.transforms import ToTensor
 
+    images, loading, to_tensor = module("ffcv.fields.rgb_image"), module("ffcv.loader"), module("ffcv.transforms").ToTensor
     work = job.work
-    decoder = RandomResizedCropRGBImageDecoder if work.crop else SimpleRGBImageDecoder if work.gray else _whole()
-    pipelines = {f"image{place}": [decoder(*([] if work.gray else [work.size])), ToTensor()] for place in range(work.cameras)}
-    loader = Loader(str(job.packed / "data.beton"), batch_size=work.batch_size, num_workers=max(1, job.workers), order=OrderOption.RANDOM,
-                    os_cache=True, drop_last=False, pipelines=pipelines)
+    decoder = images.RandomResizedCropRGBImageDecoder if work.crop else images.SimpleRGBImageDecoder if work.gray else _whole()
+    pipelines = {f"image{place}": [decoder(*([] if work.gray else [work.size])), to_tensor()] for place in range(work.cameras)}
+    loader = loading.Loader(str(job.packed / "data.beton"), batch_size=work.batch_size, num_workers=max(1, job.workers),
+                            order=loading.OrderOption.RANDOM, os_cache=True, drop_last=False, pipelines=pipelines)
 
     def epoch() -> Any:
         for found in loader:
@@ -59,12 +55,12 @@ def batches(job: Job) -> Batches:
 
 def _whole() -> Any:
     """Its ResizedCrop decoder with the whole image as the crop, which its docs leave to a subclass."""
-    from ffcv.fields.rgb_image import ResizedCropRGBImageDecoder
-
     def whole(height: int, width: int, _scale: Any, _ratio: Any) -> tuple[int, int, int, int]:
         return 0, 0, height, width
 
-    class Whole(ResizedCropRGBImageDecoder):            # type: ignore[misc, valid-type]
+    base: Any = module("ffcv.fields.rgb_image").ResizedCropRGBImageDecoder
+
+    class Whole(base):              # type: ignore[misc]
         def __init__(self, output_size: tuple[int, int]) -> None:
             super().__init__(output_size)
             self.scale, self.ratio = 1.0, 1.0
@@ -77,6 +73,4 @@ def _whole() -> Any:
 
 
 def count(job: Job) -> int:
-    from ffcv.reader import Reader
-
-    return int(Reader(str(job.packed / "data.beton")).num_samples)
+    return int(module("ffcv.reader").Reader(str(job.packed / "data.beton")).num_samples)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.adapters.torch_pil import loader_of
 from benchmarks.peers.images import by_pillow, stacked
-from benchmarks.peers.job import WORKS, Batches, Job
+from benchmarks.peers.job import WORKS, Batches, Job, module
 
 PACKAGES: tuple[str, ...] = ("datasets", "pyarrow")
 NOTE = "Image feature (bytes embedded), with_transform"
@@ -19,8 +18,7 @@ def _names(job: Job) -> list[str]:
 
 
 def pack(job: Job) -> None:
-    import datasets
-
+    datasets = module("datasets")
     def rows() -> Any:
         for files in job.samples:
             yield {name: {"bytes": path.read_bytes(), "path": None} for name, path in zip(_names(job), files, strict=True)}
@@ -43,23 +41,13 @@ class Transform:
 
 
 def batches(job: Job) -> Batches:
-    import datasets
-    import torch
-
+    datasets = module("datasets")
     dataset = datasets.load_from_disk(str(job.packed)).with_transform(Transform(job.work.name))
     loader = loader_of(dataset, job)
-    del torch
     return lambda: (batch["pixels"] for batch in loader())
 
 
 def count(job: Job) -> int:
-    import datasets
-
+    datasets = module("datasets")
     found = datasets.load_from_disk(str(job.packed)).cast_column(_names(job)[0], datasets.Image(decode=False))
     return sum(1 for row in found if row[_names(job)[0]]["bytes"])
-
-
-def _remove_cache(path: Path) -> None:
-    import shutil
-
-    shutil.rmtree(str(path) + "-cache", ignore_errors=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.peers.adapters.torch_pil import one_thread
 from benchmarks.peers.images import by_pillow, stacked
-from benchmarks.peers.job import WORKS, Batches, Job
+from benchmarks.peers.job import WORKS, Batches, Job, module
 
 PACKAGES: tuple[str, ...] = ("litdata",)
 NOTE = "optimize() of JPEG bytes, StreamingDataLoader"
@@ -30,16 +30,14 @@ class Sample:
 
 
 def pack(job: Job) -> None:
-    import litdata
-
+    litdata = module("litdata")
     inputs = [[str(path) for path in files] for files in job.samples]
     litdata.optimize(fn=_read, inputs=inputs, output_dir=str(job.packed), num_workers=max(1, job.workers), chunk_bytes="64MB",
                      verbose=False)
 
 
 def batches(job: Job) -> Batches:
-    import litdata
-
+    litdata = module("litdata")
     dataset = litdata.StreamingDataset(str(job.packed), shuffle=True, transform=Sample(job.work.name))
     loader = litdata.StreamingDataLoader(dataset, batch_size=job.work.batch_size, num_workers=job.workers,
                                          persistent_workers=job.workers > 0, worker_init_fn=one_thread)
@@ -47,7 +45,6 @@ def batches(job: Job) -> Batches:
 
 
 def count(job: Job) -> int:
-    import litdata
-
+    litdata = module("litdata")
     dataset = litdata.StreamingDataset(str(job.packed))
     return sum(1 for index in range(len(dataset)) if len(dataset[index]) == job.work.cameras)

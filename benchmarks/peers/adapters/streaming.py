@@ -11,7 +11,7 @@ from PIL import Image
 
 from benchmarks.peers.adapters.torch_pil import one_thread
 from benchmarks.peers.images import by_pillow, stacked
-from benchmarks.peers.job import WORKS, Batches, Job
+from benchmarks.peers.job import WORKS, Batches, Job, module
 
 PACKAGES: tuple[str, ...] = ("mosaicml-streaming",)
 NOTE = 'MDS, encoding "jpeg" (bytes kept), xxh64 hashes'
@@ -21,16 +21,14 @@ CHECKSUM = True
 def _module() -> Any:
     """It imports torchvision for classes that are not used here; where that does not fit the torch there is, a name serves."""
     try:
-        import torchvision  # noqa: F401
+        module("torchvision")
     except (ImportError, RuntimeError):
         for name in ("torchvision", "torchvision.datasets", "torchvision.transforms", "torchvision.transforms.functional"):
             sys.modules[name] = types.ModuleType(name)
             sys.modules[name].__spec__ = importlib.machinery.ModuleSpec(name, None)
         sys.modules["torchvision.datasets"].VisionDataset = object              # type: ignore[attr-defined]
         sys.modules["torchvision.transforms.functional"].to_tensor = None       # type: ignore[attr-defined]
-    import streaming
-
-    return streaming
+    return module("streaming")
 
 
 def pack(job: Job) -> None:
@@ -43,9 +41,9 @@ def pack(job: Job) -> None:
 def batches(job: Job) -> Batches:
     import torch
 
-    base = _module().StreamingDataset
+    base: Any = _module().StreamingDataset
 
-    class Samples(base):                # type: ignore[misc, valid-type]
+    class Samples(base):                # type: ignore[misc]
         """As its docs have it: a subclass with its own __getitem__."""
 
         def __getitem__(self, index: int) -> Any:
@@ -53,7 +51,7 @@ def batches(job: Job) -> Batches:
             return stacked([by_pillow(sample[str(place)], work) for place in range(work.cameras)])
 
     dataset = Samples(local=str(job.packed), shuffle=True, batch_size=job.work.batch_size)
-    loader = torch.utils.data.DataLoader(dataset, batch_size=job.work.batch_size, num_workers=job.workers,
+    loader: Any = torch.utils.data.DataLoader(dataset, batch_size=job.work.batch_size, num_workers=job.workers,
                                          persistent_workers=job.workers > 0,
                                          worker_init_fn=one_thread)
     return lambda: iter(loader)

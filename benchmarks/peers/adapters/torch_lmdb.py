@@ -20,7 +20,8 @@ class Values(torch.utils.data.Dataset[Any]):
     """Samples out of an LMDB."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.env = job, None
+        self.job = job
+        self.env: Any = None
 
     def __len__(self) -> int:
         return len(self.job.samples)

@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.peers.adapters.torch_pil import one_thread
 from benchmarks.peers.images import by_pillow, stacked
-from benchmarks.peers.job import Batches, Job
+from benchmarks.peers.job import Batches, Job, module
 
 PACKAGES: tuple[str, ...] = ("webdataset",)
 NOTE = 'tar shards, decode("pil"), batched in workers'
@@ -22,8 +22,7 @@ def _names(job: Job) -> list[str]:
 
 
 def pack(job: Job) -> None:
-    import webdataset as wds
-
+    wds = module("webdataset")
     job.packed.mkdir(parents=True, exist_ok=True)
     with wds.ShardWriter(str(job.packed / "shard-%05d.tar"), maxcount=-(-len(job.samples) // SHARDS), verbose=0) as sink:
         for number, files in enumerate(job.samples):
@@ -31,8 +30,7 @@ def pack(job: Job) -> None:
 
 
 def batches(job: Job) -> Batches:
-    import webdataset as wds
-
+    wds = module("webdataset")
     def sample(pictures: Any) -> Any:
         return stacked([by_pillow(picture, job.work) for picture in pictures])
 
@@ -44,8 +42,7 @@ def batches(job: Job) -> Batches:
 
 
 def count(job: Job) -> int:
-    import webdataset as wds
-
+    wds = module("webdataset")
     urls = [str(path) for path in sorted(job.packed.glob("*.tar"))]
     found = wds.WebDataset(urls, shardshuffle=False, empty_check=False)
     return sum(1 for each in found if all(np.frombuffer(each[name], np.uint8).size for name in _names(job)))
