@@ -28,7 +28,17 @@ HEAD = """# Benchmarks
 
 This page is made by `python -m benchmarks.document` from the recorded runs in `benchmarks/results/`; no figure in it was typed by
 hand. Each run names its machine, versions, number of rounds and spread: quartiles stand in brackets. **No GPU has run any of it.** Other
-machines give other figures: run `fastload bench decode DATASET` on yours."""
+machines give other figures; on yours:
+
+```sh
+fastload bench decode DATASET --size 256 --plot scaling.html       # every backend, 1, 2, 4 ... threads, and what limits
+fastload bench load DATASET --against torch FOLDER --compute 50    # the whole loader beside the one you have
+fastload bench io DATASET                                          # the disk: sequential, block-shuffled, random; cold and warm
+make peers                                                         # other loaders, each as its docs recommend
+```
+
+*CPU ms* is processor time of all threads and processes, an image. *Waiting* is the share of the consumer's time spent waiting for data. *p50*
+and *p99* are times between batches."""
 
 
 def peers(found: Found) -> Section:

@@ -17,6 +17,7 @@ from fastload.bench.table import Table
 from fastload.bench.works import Ticket, Work, Works
 from fastload.decode.backend import STAGES
 from fastload.decode.cpus import available_cpus
+from fastload.errors import MissingPart
 from fastload.loader.backends import Backend
 from fastload.store.dataset import Dataset
 
@@ -119,6 +120,8 @@ def measure(dataset: Dataset, works: Sequence[Work], *, field: str | None, sampl
             rounds: Rounds[Key], tick: Callable[[int, int], None] | None = None) -> DecodeReport:
     """Every backend that runs here x threads x works, interleaved; raises FastloadError."""
     names, missing = decoders.usable(backends)
+    if not names:
+        raise MissingPart("decoding: no backend runs here: " + "; ".join(f"{name}: {why}" for name, why in missing.items()))
     images = Works.of(dataset, field=field, samples=samples)
     made = {(name, count): decoders.make(name, threads=count) for name in names for count in threads}
     stages: dict[Key, NDArray[np.float64]] = {}
@@ -132,11 +135,13 @@ def measure(dataset: Dataset, works: Sequence[Work], *, field: str | None, sampl
             runs[key] = partial(_pass, images, backend, work, tickets[backend.device], partial(stages.__setitem__, key))
     try:
         found = rounds.run(runs, tick=tick)
+        last = works[-1].name
+        on_gpu = gpu.figures(n_out[last], {name: runs[name, max(threads), last] for name in names})
     finally:
         for backend in made.values():
             backend.close()
     rows = [_row(key, passes, images, n_out[key[2]], stages[key]) for key, passes in found.items()]
-    return DecodeReport(str(dataset.path), images.n_images, rows, missing, gpu=gpu.figures(n_out[works[-1].name]))
+    return DecodeReport(str(dataset.path), images.n_images, rows, missing, gpu=on_gpu)
 
 
 def _pass(images: Works, backend: Backend, work: Work, tickets: Sequence[Ticket], note: Callable[[NDArray[np.float64]], None]) -> int:

@@ -16,7 +16,7 @@ from fastload.bench.measure import spread
 from fastload.bench.readers import Run, evict, read_runs
 from fastload.bench.works import Work, Works, works_for
 from fastload.cli import main
-from fastload.errors import BadImage, ConfigError
+from fastload.errors import BadImage, ConfigError, MissingPart
 from fastload.store.dataset import open_dataset
 from fastload.store.fields import Field
 from tests.loading import needs_core, pack_photos, png
@@ -81,6 +81,18 @@ def test_decode_says_which_backends_did_not_run() -> None:
         decoders.usable(["nonsense"])
     everything, why = decoders.usable()
     assert {*everything, *why} == set(decoders.NAMES)
+
+
+def test_decode_without_any_backend_says_why(packed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str, *, threads: int) -> None:
+        raise MissingPart(f"{name} was not built")
+
+    monkeypatch.setattr(decoders, "make", none)
+    code, _, err = bench(capsys, "decode", packed, *FAST, "--backend", "reference")
+    assert code == 1
+    assert "no backend runs here: reference: reference was not built" in err
+    monkeypatch.undo()
+    assert bench(capsys, "decode", packed, *FAST, "--backend", "reference", "--threads", 1, "--samples", 2, "--exact", "off")[0] == 0
 
 
 @pytest.mark.parametrize(("words", "message"), [

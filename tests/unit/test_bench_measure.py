@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -109,6 +110,19 @@ def test_the_machine_is_described(tmp_path: Path) -> None:
     assert versions("no-such-package")["no-such-package"] == "not installed"
     assert package_version("numpy")[0].isdigit()
     assert commit(tmp_path) == "" or len(commit(tmp_path)) >= 12
+
+
+def test_the_gpu_meter_divides_energy_by_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its arithmetic, on a library that counts 5 J between two looks: no GPU has run it."""
+    from fastload.bench import gpu
+
+    readings = iter((1000.0, 6000.0))
+    nvml = types.ModuleType("pynvml")
+    vars(nvml).update(NVMLError=ValueError, nvmlInit=lambda: None, nvmlDeviceGetHandleByIndex=lambda index: index,
+                      nvmlDeviceGetTotalEnergyConsumption=lambda handle: next(readings),
+                      nvmlDeviceGetUtilizationRates=lambda handle: types.SimpleNamespace(gpu=40))
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert gpu.Meter().read(10) == {"joules_per_image": 0.5, "sm_share": 0.4}, "a driver without the JPEG figure leaves it out"
 
 
 ECHO = """
