@@ -37,8 +37,8 @@ fastload bench io DATASET                                          # the disk: s
 make peers                                                         # other loaders, each as its docs recommend
 ```
 
-*CPU ms* is processor time of all threads and processes, an image. *Waiting* is the share of the consumer's time spent waiting for data. *p50*
-and *p99* are times between batches."""
+*CPU ms* is processor time of all threads and processes, an image. *Waiting* is the share of the consumer's time spent waiting for data.
+*p50* and *p99* are times between batches."""
 
 
 def peers(found: Found) -> Section:

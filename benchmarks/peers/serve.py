@@ -24,7 +24,7 @@ def main() -> None:
     _with_environment(getattr(module, "environment", dict)())
     job = Job.of(work, Path(data), Path(packed), int(workers))
     if task == "pack":
-        importlib.import_module(PEERS[peer].module)        # packing is timed, not importing
+        getattr(module, "ready", lambda: importlib.import_module(PEERS[peer].module))()        # packing is timed, not importing
         started = time.perf_counter()
         module.pack(job)
         print(f"\npacked {time.perf_counter() - started}")

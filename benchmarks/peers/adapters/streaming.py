@@ -18,7 +18,7 @@ NOTE = 'MDS, encoding "jpeg" (bytes kept), xxh64 hashes'
 CHECKSUM = True
 
 
-def _module() -> Any:
+def ready() -> Any:
     """It imports torchvision for classes that are not used here; where that does not fit the torch there is, a name serves."""
     try:
         module("torchvision")
@@ -33,7 +33,7 @@ def _module() -> Any:
 
 def pack(job: Job) -> None:
     columns = {str(place): "jpeg" for place in range(job.work.cameras)}
-    with _module().MDSWriter(out=str(job.packed), columns=columns, hashes=["xxh64"], size_limit="64mb", progress_bar=False) as writer:
+    with ready().MDSWriter(out=str(job.packed), columns=columns, hashes=["xxh64"], size_limit="64mb", progress_bar=False) as writer:
         for files in job.samples:
             writer.write({str(place): Image.open(path) for place, path in enumerate(files)})
 
@@ -41,7 +41,7 @@ def pack(job: Job) -> None:
 def batches(job: Job) -> Batches:
     import torch
 
-    base: Any = _module().StreamingDataset
+    base: Any = ready().StreamingDataset
 
     class Samples(base):                # type: ignore[misc]
         """As its docs have it: a subclass with its own __getitem__."""
@@ -58,5 +58,5 @@ def batches(job: Job) -> Batches:
 
 
 def count(job: Job) -> int:
-    dataset = _module().StreamingDataset(local=str(job.packed), batch_size=1)
+    dataset = ready().StreamingDataset(local=str(job.packed), batch_size=1)
     return sum(1 for index in range(len(dataset)) if len(dataset[index]) == job.work.cameras)
