@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.h native/*.cpp)
 CHECKED := fastload tools benchmarks examples tests
 
-.PHONY: help demo test test-pure lint types unit bench wheel sanitize clean
+.PHONY: help demo test test-pure lint types unit docs bench peers wheel sanitize clean
 help:            ## list these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
 
@@ -27,7 +27,7 @@ $(VENV)/.checks: $(VENV)/.installed
 demo: $(VENV)/.installed   ## see all of it on generated data, in ./demo
 	$(BIN)/fastload demo --dest demo
 
-test: lint types unit      ## what CI runs: lint, types, tests
+test: lint types docs unit ## what CI runs: lint, types, documents, tests
 
 lint: $(VENV)/.checks   ## ruff
 	$(BIN)/ruff check $(CHECKED)
@@ -38,6 +38,9 @@ types: $(VENV)/.checks  ## mypy --strict; and the native core's types against th
 
 unit: $(VENV)/.checks   ## pytest
 	$(BIN)/python -m pytest -q
+
+docs: $(VENV)/.checks      ## the documents as a site in build/site; links checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q
 
 test-pure:                 ## an install without a compiler, and the tests that apply to it
 	sh tools/test_pure.sh $(VENV)

@@ -18,7 +18,7 @@ def of(extra: str) -> list[str]:
         if wanted.name == "fastload":
             found += [each for other in sorted(wanted.extras) for each in of(other)]
         else:
-            found.append(f"{wanted.name}{wanted.specifier}")
+            found.append(f"{wanted.name}[{','.join(sorted(wanted.extras))}]{wanted.specifier}" if wanted.extras else f"{wanted.name}{wanted.specifier}")
     return found
 
 
