@@ -18,7 +18,8 @@ def of(extra: str) -> list[str]:
         if wanted.name == "fastload":
             found += [each for other in sorted(wanted.extras) for each in of(other)]
         else:
-            found.append(f"{wanted.name}[{','.join(sorted(wanted.extras))}]{wanted.specifier}" if wanted.extras else f"{wanted.name}{wanted.specifier}")
+            extras = f"[{','.join(sorted(wanted.extras))}]" if wanted.extras else ""
+            found.append(f"{wanted.name}{extras}{wanted.specifier}")
     return found
 
 
