@@ -66,6 +66,18 @@ class Pool:
         mean: Sequence[float],
         std: Sequence[float],
     ) -> Ticket: ...
+    @staticmethod
+    def bare_loop(
+        sources: Sequence[Buffer],
+        requests: Buffer,
+        output: object,
+        *,
+        planar: bool,
+        colour: int,
+        fill: Sequence[int],
+        mean: Sequence[float],
+        std: Sequence[float],
+    ) -> float: ...
     def close(self) -> None: ...
 
 # The part tables of records (bind_record.cpp): see fastload/loader/parts.py.
