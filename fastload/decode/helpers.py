@@ -35,6 +35,8 @@ class Helpers:
             self._crew = _Crew(self, self._n, self._name)
         job: Future[Made] = Future()
         self._crew.jobs.put((job, function, arguments))
+        if self._crew.stopped:
+            job.cancel()            # perhaps nobody sees it any more; whoever asks for the result must not wait for ever
         return job
 
     def map(self, function: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:

@@ -236,7 +236,7 @@ def _counts_too_early() -> None:
 
 
 def _thread_that_stays() -> None:
-    threading.Thread(target=time.sleep, args=(6,)).start()
+    threading.Thread(target=time.sleep, args=(10,)).start()
 
 
 def _orphan() -> None:

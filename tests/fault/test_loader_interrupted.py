@@ -20,8 +20,12 @@ from tests.forking import Child, Outcome, Zygote
 from tests.loading import pack_photos
 
 KINDS = ["native", "reference", "sampler", "colours", "single"] if core() is not None else ["reference"]
-AT_MOST_S = 2.0
 SPAN_S = 0.5            # of a victim's life
+
+
+def at_most_s() -> float:
+    """2 seconds; more where others keep the processors busy, up to 8."""
+    return 2.0 * min(4.0, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +84,7 @@ def faults_of(zygote: Zygote, packed: Path, kind: str, rng: random.Random, *, si
     faults = left_behind(child.pid, packed, before)
     for path in Path("/dev/shm").glob(f"*{child.pid}*"):
         path.unlink()
-    if took > AT_MOST_S:
+    if took > at_most_s():
         faults.append(f"ended {took:.1f} s after the signal")
     codes = {signal.SIGINT: (130, 0, -2, 1), signal.SIGKILL: (-9, 0)}[signal.Signals(signals[0])]      # 0: it was over before
     if outcome.code not in codes:
@@ -115,7 +119,7 @@ def test_work_in_flight_does_not_hold_up_the_end(zygote: Zygote, packed: Path, k
     child = zygote.start(to_its_end, True, "leave", str(packed), kind, how, "")
     outcome, took = ended(child, since)
     assert outcome.code == code, outcome.output
-    assert took < AT_MOST_S + 1.0               # a second for the work itself
+    assert took < at_most_s() + 1.0               # a second for the work itself
     assert left_behind(child.pid, packed, before) == []
     assert outcome.output.count("Traceback") == (how == "error"), outcome.output
     assert "ZeroDivisionError" in outcome.output or how != "error"

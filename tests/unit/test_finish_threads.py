@@ -78,3 +78,11 @@ def test_helpers_that_nobody_needs_end_and_leave_queued_jobs_undone(how: str) ->
     assert done == []
     with pytest.raises(CancelledError):
         jobs[-1].result(timeout=10)
+
+
+def test_a_job_for_closed_helpers_is_cancelled_at_once() -> None:
+    helpers = Helpers(1, "test")
+    assert helpers.submit(len, "abc").result() == 3
+    helpers.close()
+    with pytest.raises(CancelledError):
+        helpers.submit(len, "abc").result(timeout=10)
