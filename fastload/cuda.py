@@ -79,6 +79,69 @@ class DaliHands:
             self._held.popleft()
 
 
+class StageEvents:
+    """Stage times by the GPU's own clock (fastload.observe.clocks.StageClock). Events are read once they have passed: nobody waits."""
+
+    def __init__(self) -> None:
+        self._line: deque[tuple[str, torch.cuda.Event, torch.cuda.Event] | None] = deque()         # None = end of a step
+        self._free: list[torch.cuda.Event] = []
+
+    def begin(self) -> object:
+        """Marks the current stream; the kernels of the stage come behind it."""
+        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)        # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def end(self, name: str, begun: object, /) -> None:
+        """The second mark, on the stream that is current now."""
+        if isinstance(begun, torch.cuda.Event):
+            self._line.append((name, begun, self.begin()))                   # type: ignore[arg-type]
+
+    def step_ended(self) -> None:
+        """What stands in the line since the last step belongs to this one."""
+        self._line.append(None)
+
+    def step_dropped(self) -> None:
+        """Takes the stages of a step that does not end out of the line again."""
+        while self._line and self._line[-1] is not None:
+            self._line.pop()
+
+    def collect(self) -> tuple[int, dict[str, float]]:
+        """Whole steps whose last event has passed. query() asks, it does not wait; elapsed_time is in milliseconds."""
+        steps, totals, ready = 0, dict[str, float](), self._passed()
+        while ready > 0:
+            item = self._line.popleft()
+            ready -= 1
+            if item is None:
+                steps += 1
+                continue
+            name, begun, ended = item
+            totals[name] = totals.get(name, 0.0) + begun.elapsed_time(ended) / 1e3
+            self._free += (begun, ended)
+        return steps, totals
+
+    def _passed(self) -> int:
+        """How many of the line's first items make up whole steps that the GPU is through with."""
+        whole = 0
+        for place, item in enumerate(self._line):
+            if item is None:
+                whole = place + 1
+            elif not item[2].query():               # type: ignore[no-untyped-call]
+                break
+        return whole
+
+
+def device_and_name() -> tuple[str, str]:
+    """("cuda:0", "NVIDIA ...") of the current device."""
+    index = torch.cuda.current_device()
+    return f"cuda:{index}", torch.cuda.get_device_name(index)
+
+
+def allocated_mb() -> float:
+    """MiB that tensors take on the current device; the allocator's own count, the GPU is not asked."""
+    return round(torch.cuda.memory_allocated() / 2**20, 1)
+
+
 class CudaLane:
     """The stream that nvImageCodec decodes on and the fused kernel runs on (`fastload.decode.nvjpeg_images.Lane`).
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import subprocess
 from collections.abc import Sequence
 
 import numpy as np
@@ -36,11 +37,34 @@ def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
+@functools.cache
+def kernel_trouble(device: torch.device) -> str:
+    """Why the kernel cannot be used on this device, or nothing: it was built (Triton needs a C compiler) and gave the torch path's bits."""
+    if not has_triton():
+        return "Triton is not installed"
+    from triton.errors import TritonError
+
+    jobs = np.zeros(2, JOB)
+    jobs["in_w"], jobs["in_h"], jobs["out_w"], jobs["out_h"] = (31, 22), (17, 40), (20, 40), (24, 9)
+    jobs["slot"], jobs["flip"], jobs["left"], jobs["top"] = (0, 1), (0, 1), (3, 0), (0, 5)
+    pictures = [(torch.arange(w * h * 3, device=device) * 37 % 251).to(torch.uint8).view(h, w, 3) for w, h in ((31, 17), (22, 40))]
+    found = []
+    try:
+        for triton in (False, True):
+            output = torch.zeros((2, 24, 40, 3), dtype=torch.uint8, device=device)
+            place(jobs, pictures, output, PixelFormat(fill=9), triton=triton)
+            found.append(output.cpu())
+    except (ImportError, OSError, RuntimeError, ValueError, subprocess.SubprocessError, TritonError) as error:
+        why = (str(error).strip() or "no reason given").splitlines()[0]
+        return f"Triton cannot run here ({type(error).__name__}: {why})"
+    return "" if torch.equal(*found) else "the kernel gives other pixels than torch"
+
+
 def place(jobs: Jobs, pictures: Sequence[Tensor], output: Tensor, pixels: PixelFormat, *, triton: bool | None = None) -> None:
     """Fills slots ``jobs["slot"]`` of ``output``, queued on the current stream; other slots stay as they are.
 
     ``pictures[i]``: (in_h, in_w, 1 or 3) uint8, gray or RGB, job i's part of a decoded picture. Only its address is used by the
-    kernel: it must stay until the work is done. ``triton``: None = on CUDA devices, where it is installed.
+    kernel: it must stay until the work is done. ``triton``: None = on CUDA devices, where ``kernel_trouble`` finds none.
     """
     if not len(jobs):
         return
@@ -49,7 +73,7 @@ def place(jobs: Jobs, pictures: Sequence[Tensor], output: Tensor, pixels: PixelF
     filters = jobs["filter"].astype(np.int64)
     across, down = (make_taps(jobs[f"in_{axis}"].astype(np.int64), jobs[f"out_{axis}"].astype(np.int64), filters, planar.device)
                     for axis in ("w", "h"))
-    if not (planar.is_cuda and has_triton() if triton is None else triton):
+    if not (planar.is_cuda and not kernel_trouble(planar.device) if triton is None else triton):
         place_by_torch(jobs, pictures, (across, down), levels=levels, output=planar, swap=pixels.colour == "bgr")
         return
     from fastload.decode import fused_kernel

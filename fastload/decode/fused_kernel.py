@@ -22,7 +22,8 @@ from fastload.decode.fused_taps import HALF, PRECISION, Taps
 
 # 8 x 32 pixels on 4 warps, a warp along a row: its loads share cache lines. ptxas for sm_80: 47 registers, none spilled (16 x 32: 72).
 # Not tuned: no GPU has run it yet.
-TILE_Y, TILE_X, WARPS = 8, 32, 4
+TILE_Y, TILE_X = 8, 32
+LAUNCH = {"num_warps": 4, "enable_fp_fusion": False}      # no float is computed; unsaid, Triton 3.9 warns
 N_COLUMNS = 13              # of a job, see fused.JOB
 
 _SHIFT = tl.constexpr(PRECISION)
@@ -111,7 +112,7 @@ def launch(jobs: torch.Tensor, across: Taps, down: Taps, levels: torch.Tensor, o
     grid = (triton.cdiv(width, TILE_X), triton.cdiv(height, TILE_Y), len(jobs))
     fused[grid](jobs, across.first, across.weights, down.first, down.weights, levels, output, height, width,
                 across.first.shape[1], down.first.shape[1], across.weights.shape[1], down.weights.shape[1], *output.stride(),
-                IN=channels, OUT=out_channels, SWAP=swap, TILE_Y=TILE_Y, TILE_X=TILE_X, num_warps=WARPS)
+                IN=channels, OUT=out_channels, SWAP=swap, TILE_Y=TILE_Y, TILE_X=TILE_X, **LAUNCH)
 
 
 @triton.jit
@@ -132,4 +133,4 @@ def probe(spots, unwritten, WRITE: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl
 
 def launch_probe(spots: torch.Tensor, unwritten: torch.Tensor, *, write: bool, groups: int, group: int) -> None:
     """Queues it on the current stream. ``spots``: (n, 2) int64, address and size; ``unwritten``: (n,) int32, for ``write=False``."""
-    probe[(len(spots),)](spots, unwritten, WRITE=write, GROUPS=groups, GROUP=group, num_warps=WARPS)
+    probe[(len(spots),)](spots, unwritten, WRITE=write, GROUPS=groups, GROUP=group, **LAUNCH)

@@ -18,12 +18,12 @@ import torch
 
 from fastload.decode.backend import DecodeBatch, DecodeResult, Status
 from fastload.decode.cpus import available_cpus
-from fastload.decode.fused import JOB, Jobs, place
+from fastload.decode.fused import JOB, Jobs, kernel_trouble, place
 from fastload.decode.gpu_parts import checked_device, require
 from fastload.decode.nvjpeg_images import HostLane, Images, Lane
 from fastload.decode.rest import Outcomes, Rest, RestTicket
 from fastload.decode.streams import StreamCutter, Streams
-from fastload.errors import ConfigError
+from fastload.errors import ConfigError, MissingPart
 
 if TYPE_CHECKING:
     from fastload.decode.streams import Rows
@@ -67,7 +67,12 @@ class NvjpegBackend:
         require(self.name, self.device, hardware=hardware)
         threads = threads or available_cpus()
         self._lane: Lane = self._new_lane()
-        self._images = Images(self.device, self._lane, threads=threads, hardware=hardware)
+        try:
+            self._images = Images(self.device, self._lane, threads=threads, hardware=hardware)
+        except RuntimeError as error:           # in spite of all that `require` has looked at
+            raise MissingPart(f"decoding with backend='nvjpeg' on {self.device}: nvImageCodec does not start ({error}): "
+                              "run 'fastload selftest' to see what is here, or use backend='native'") from None
+        self._warn_without_kernel()
         self._cutter, self._rest = StreamCutter(threads=threads), Rest(threads=threads)
         self._thread = ThreadPoolExecutor(1, "fastload-nvjpeg")      # decode() blocks, and its buffers serve one batch at a time
 
@@ -77,6 +82,13 @@ class NvjpegBackend:
         from fastload.cuda import CudaLane
 
         return CudaLane(self.device)
+
+    def _warn_without_kernel(self) -> None:
+        """What the user gets instead is right, but slow: some 40 launches a picture."""
+        trouble = kernel_trouble(self.device) if self.device.type == "cuda" else ""
+        if trouble:
+            warnings.warn(f"backend 'nvjpeg' on {self.device}: {trouble}; torch resizes picture by picture, slowly", RuntimeWarning,
+                          stacklevel=3)
 
     def submit(self, batch: DecodeBatch) -> NvjpegTicket:
         """Cuts the streams here, decodes and resizes in a thread of its own."""

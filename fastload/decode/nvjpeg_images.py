@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastload.decode.fused import has_triton
+from fastload.decode.fused import kernel_trouble
 
 PROBES, GROUP = 256, 16
 POOL_BYTES = 1 << 30            # buffers beyond this are given back after the batch that needed them
@@ -152,13 +152,15 @@ def new_decoder(device: torch.device, *, threads: int, hardware: bool) -> Any:
 
 def address(image: Any) -> int:
     """Where its pixels are, on the host or the device."""
-    name = "__array_interface__" if hasattr(image, "__array_interface__") else "__cuda_array_interface__"
+    import nvidia.nvimgcodec as nv
+
+    name = "__array_interface__" if image.buffer_kind == nv.ImageBufferKind.STRIDED_HOST else "__cuda_array_interface__"
     return int(getattr(image, name)["data"][0])
 
 
 def write_pattern(spots: list[torch.Tensor], *, triton: bool | None = None) -> None:
     """Into each buffer. ``triton``: as in `fused.place`."""
-    if spots and (spots[0].is_cuda and has_triton() if triton is None else triton):
+    if spots and (spots[0].is_cuda and not kernel_trouble(spots[0].device) if triton is None else triton):
         _probed(spots, write=True)
         return
     for spot in spots:
@@ -170,7 +172,7 @@ def has_pattern(spots: list[torch.Tensor], *, triton: bool | None = None) -> lis
     """Whether a sixteenth of a buffer still holds it; waits for the answer."""
     if not spots:
         return []
-    if spots[0].is_cuda and has_triton() if triton is None else triton:
+    if spots[0].is_cuda and not kernel_trouble(spots[0].device) if triton is None else triton:
         return [bool(each) for each in _probed(spots, write=False).tolist()]
     found = []
     for spot in spots:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastload.errors import WorkerDied
-from fastload.loader.feeder import Feeder
+from fastload.loader.feeder import Failed, Feeder
 from fastload.loader.maker import BatchMaker, Begun
 from fastload.loader.readahead import ReadAhead
 from fastload.loader.transfer import Transfer
@@ -79,18 +79,18 @@ class LoaderIterator:
             item = self._feeder.next(loader.timeout_s)
         except TimeoutError:
             raise self._late() from None
-        except BaseException:
-            self._count()           # it stands in the place of a batch: who goes on gets the next one
-            raise
         if item is None:
             self._order.ended(self._pass)
             self._feeder.stop()
             raise StopIteration
+        if isinstance(item, Failed):
+            self._took()            # it stands in the place of a batch: who goes on gets the next one
+            raise item.error
         batch, n_samples = item
         received = loader.transfer.receive(batch)
-        self._count()
         loader.thread_keeper.delivered(waited=ready == 0)
         loader.stats_collector.delivered(n_samples, n_samples * loader.images_per_sample, time.perf_counter() - started, ready)
+        self._took()                # last: a Ctrl-C before this neither counts the batch nor loses it
         return received
 
     @property
@@ -102,7 +102,8 @@ class LoaderIterator:
         """Ends the pass; also done when the iterator is dropped."""
         self._feeder.stop()
 
-    def _count(self) -> None:
+    def _took(self) -> None:
+        self._feeder.took()
         self._done += 1
         self._order.delivered(self._pass, self._done)
 

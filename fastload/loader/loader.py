@@ -83,7 +83,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self.collating = Collating(self.maker, collate_fn, batched=batch_size is not None or batch_sampler is not None)
         self.order = self._epochs(batch_size or 1, shuffle, window) \
             if sampler is None and batch_sampler is None else self._user_order(sampler, batch_sampler, batch_size, drop_last)
-        self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
+        self._iterators: list[weakref.ref[LoaderIterator]] = []         # not a WeakSet: see fastload.loader.feeder
         self._closed = self._accelerated = self.end_of_dataloader = False
         self.remainder, self.use_stateful_dataloader = -1, True         # as accelerated.py says
         self._as_torch(collate_fn, generator, pin_memory)
@@ -118,8 +118,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
         It says that it has no worker processes (``num_workers`` 0, no timeout): whoever builds a plain one gets none either.
         """
-        given, order, coming = self._given, self.order, Coming(self.ahead - 1)
-        view = LoaderDataset(self.maker, order, coming)
+        given, order, self.coming = self._given, self.order, Coming(self.ahead - 1)
+        view = LoaderDataset(self.maker, order, self.coming)
         batched = given["batch_size"] is not None or given["batch_sampler"] is not None
         sampler = given["sampler"]
         if sampler is None:
@@ -129,7 +129,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         # torch forbids changing these once it is made, but a loader is asked for what its user has given.
         batches = given["batch_sampler"]
         if batches is None and batched:
-            batches = RankBatches(sampler, order.batch_size, given["drop_last"], coming) if isinstance(order, Epochs) else order.as_batches
+            batches = order.as_batches if isinstance(order, UserOrder) else \
+                RankBatches(sampler, order.batch_size, given["drop_last"], self.coming)
         # Lightning, when it predicts, makes a loader anew out of the attributes that are named as the arguments.
         self.__dict__.update({name: value for name, value in given.items() if name not in _TORCH_NAMES})
         self.__dict__.update(batch_size=None if given["batch_sampler"] is not None else given["batch_size"], drop_last=given["drop_last"],
@@ -153,14 +154,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def __len__(self) -> int:
         return len(self.order)
 
-    def __iter__(self) -> LoaderIterator | AcceleratedIterator:           # type: ignore[override]
+    def __iter__(self) -> LoaderIterator:           # type: ignore[override]
         if self._closed:
             raise RuntimeError("this loader was closed: make a new one")
         if self._bench is not None:
             learn_step(self._bench, self.stats())
         iterator = LoaderIterator(self)
-        self._iterators.add(iterator)
-        return AcceleratedIterator(self, iterator) if self._accelerated else iterator
+        self._iterators = [each for each in self._iterators if each() is not None] + [weakref.ref(iterator)]
+        return AcceleratedIterator(self, iterator) if self._accelerated else iterator       # type: ignore[return-value]
 
     @property
     def _is_accelerate_prepared(self) -> bool:
@@ -210,8 +211,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def close(self) -> None:
         """Ends all iterations and the decode threads; also done when the loader is dropped or Python exits."""
         self._closed = True
-        for iterator in list(self._iterators):
-            iterator.close()
+        for each in self._iterators:
+            if (iterator := each()) is not None:
+                iterator.close()
         self._backend.close()
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -10,11 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from fastload.decode.backend import DecodeBatch, DecodeResult, PixelFormat
+from fastload.decode.helpers import Helpers
 from fastload.errors import BadImage
 from fastload.finish import Finish
 from fastload.loader.backends import Backend
 from fastload.loader.parts import BatchParts, shown_sizes
-from fastload.loader.requests import Unpackers, Wrong, image_requests
+from fastload.loader.requests import Wrong, image_requests
 from fastload.loader.ring import Ring
 from fastload.loader.spec import ChosenField, LoadSpec
 from fastload.loader.transfer import Transfer
@@ -41,7 +42,7 @@ class Pictures:
 
     def __init__(self, spec: LoadSpec, backend: Backend, ring: Ring, transfer: Transfer) -> None:
         self._spec, self._backend, self._ring, self._transfer = spec, backend, ring, transfer
-        self._unpackers = Unpackers(backend.budget)
+        self._unpackers = Helpers(backend.budget, "fastload-unpack")
         self._finishes = {name: Finish(plan) for name, plan in spec.plans.items()}
 
     def submit(self, chosen: ChosenField, parts: BatchParts, rows: PlanRows) -> Ticket:
@@ -101,7 +102,7 @@ class Pictures:
             return pixels.movedim(-1, -3) if finish.output.layout == "channels_last" else pixels
         staged = self._transfer.stage(pixels.view(-1, *pixels.shape[-3:]))
         out = None if staged.is_cuda else self._finish_output(self._spec.plans[chosen.name], staged)
-        done = finish(staged, rows.parameters, out=out)
+        done = finish(staged, rows.parameters, out=out, helpers=self._unpackers)
         return done.view(*pixels.shape[:-3], *done.shape[1:])
 
     def _finish_output(self, plan: FieldPlan, pixels: torch.Tensor) -> torch.Tensor:

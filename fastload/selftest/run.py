@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from fastload.errors import ConfigError, MissingPart
 from fastload.selftest import record
 from fastload.selftest.catalogue import CATALOGUE, RESULT, Entry
 
-_LAST_LINES = 3
+_LOG_LINES, _STACK_S = 60, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +52,15 @@ class Options:
 
 def selftest(options: Options, *, on_result: Callable[[Result], object]) -> list[Result]:
     """All results; the passes are noted in the record. Raises MissingPart where no backend can run, ConfigError where used wrongly."""
-    backends, results = usable_backends(options), [_environment(options)]
+    stages, backends = chosen_stages(options), usable_backends(options)
+    results = [_environment(options)]
     on_result(results[0])
     with tempfile.TemporaryDirectory(prefix="fastload-selftest-") as folder:
         generated = _generated(Path(folder))
-        pairs = [(entry, backend) for entry in chosen_stages(options) for backend in (("nvjpeg",) if entry.name == "roi" else backends)]
+        pairs = [(entry, backend) for entry in stages for backend in (("nvjpeg",) if entry.name == "roi" else backends)]
         # On a GPU one at a time: they would be in each other's way. On the CPU most of it is importing torch.
         with ThreadPoolExecutor(2 if options.device == "cpu" else 1) as pool:
-            for result in pool.map(lambda pair: _stage(*pair, options, Path(folder, f"{pair[0].name}-{pair[1]}"), generated), pairs):
+            for result in pool.map(lambda pair: _stage(pair[0], pair[1], options, Path(folder), generated), pairs):
                 results.append(result)
                 on_result(result)
     record.save(options.device, {backend: {each.stage: each.verdict == "pass" for each in results if each.backend == backend}
@@ -110,41 +112,47 @@ def _generated(folder: Path) -> Path:
 
 
 def _stage(entry: Entry, backend: str, options: Options, folder: Path, generated: Path) -> Result:
+    folder = folder / f"{entry.name}-{backend}"
     folder.mkdir()
     words = [sys.executable, "-m", "fastload.selftest.child", entry.name, backend, options.device, str(folder),
              str(options.dataset or generated), str(generated)]
     started, deadline = time.monotonic(), entry.timeout_s * options.timeout
-    code, said = run_child(words, deadline, log=folder / "stderr")
-    seconds = time.monotonic() - started
-    if code is None:
-        return Result(entry.name, backend, "hung", f"no end after {deadline:g} s (--timeout stretches it); last words: {said or 'none'}",
-                      seconds)
-    if code < 0:
-        return Result(entry.name, backend, "crashed", f"{_signal(-code)}; last words: {said or 'none'}", seconds)
+    code = run_child(words, deadline, log=folder / "log")
+    seconds, (lines, said) = time.monotonic() - started, _words(folder / "log")
+    if code is None or code < 0:
+        verdict, how = ("hung", f"no end after {deadline:g} s (--timeout stretches it)") if code is None else ("crashed", _signal(-code))
+        return Result(entry.name, backend, verdict, f"{how}; last words: {said or 'none'}", seconds, {"log": lines})
     try:
         found = json.loads((folder / RESULT).read_text())
     except (OSError, ValueError):
-        return Result(entry.name, backend, "fail", said or f"exit code {code} without a result", seconds)
+        return Result(entry.name, backend, "fail", said or f"exit code {code} without a result", seconds, {"log": lines})
     verdict = "fail" if not found["ok"] else "report" if entry.name == "speed" else "pass"
     return Result(entry.name, backend, verdict, found["summary"], seconds, found["facts"])
 
 
-def run_child(words: Sequence[str], deadline_s: float, *, log: Path) -> tuple[int | None, str]:
-    """Exit code (None: killed at the deadline, with all that it had started) and the last lines it wrote to stderr."""
+def run_child(words: Sequence[str], deadline_s: float, *, log: Path) -> int | None:
+    """Exit code, or None: killed at the deadline, with all that it had started. ``log`` gets its words, and its stack at a crash."""
     with log.open("wb") as file:
         child = subprocess.Popen(list(words), stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,     # noqa: S603
-                                 env={**os.environ, "PYTHONFAULTHANDLER": "0"})
-        code: int | None = None
+                                 env={**os.environ, "PYTHONFAULTHANDLER": "1"})
         try:
-            code = child.wait(deadline_s)
+            return child.wait(deadline_s)
         except subprocess.TimeoutExpired:
-            pass
+            child.send_signal(signal.SIGABRT)           # faulthandler writes where every thread is
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(_STACK_S)
+            return None
         finally:                        # also on Ctrl-C: nothing stays behind
-            if child.poll() is None:
+            with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
+            child.wait()
+
+
+def _words(log: Path) -> tuple[list[str], str]:
+    """The last lines of a log, and the last of them that a program wrote on purpose."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return code, " | ".join(lines[-_LAST_LINES:] if code is None or code < 0 else lines[-1:])
+    fatal = next((place for place, line in enumerate(lines) if line.startswith("Fatal Python error")), len(lines))
+    return lines[-_LOG_LINES:], lines[fatal - 1] if fatal else ""
 
 
 def _signal(number: int) -> str:

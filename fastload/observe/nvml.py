@@ -1,0 +1,199 @@
+"""GPUs as the NVIDIA driver's library (NVML) shows them. Nothing here raises: what cannot be read is None, and a note says why.
+
+A driver may be missing, old (without some functions), hidden by a container, cut up (MIG), or go away while we look. Each quantity has a
+few ways to ask for it, newest first; a way that the driver or the GPU does not have is not tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+REASONS = {0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost", 0x20: "software thermal", 0x40: "hardware thermal",
+           0x80: "power brake", 0x200: "board limit", 0x400: "reliability"}       # idle, application and display clocks are no throttling
+Value = float | list[str] | None
+Way = Callable[[Any, Any], Value]           # (pynvml, handle) -> value; Any: pynvml has no types
+
+
+def _reasons(bits: int) -> list[str]:
+    return [name for bit, name in REASONS.items() if bits & bit]
+
+
+# The quantity's name in window.json: the ways to ask for it.
+WAYS: dict[str, tuple[Way, ...]] = {
+    "util": (lambda nv, h: float(nv.nvmlDeviceGetUtilizationRates(h).gpu),),
+    "mem_mb": (lambda nv, h: nv.nvmlDeviceGetMemoryInfo(h, version=nv.nvmlMemory_v2).used / 2**20,
+               lambda nv, h: nv.nvmlDeviceGetMemoryInfo(h).used / 2**20),
+    "power_w": (lambda nv, h: nv.nvmlDeviceGetPowerUsage(h) / 1e3,),
+    "power_limit_w": (lambda nv, h: nv.nvmlDeviceGetEnforcedPowerLimit(h) / 1e3,),
+    "sm_mhz": (lambda nv, h: float(nv.nvmlDeviceGetClockInfo(h, nv.NVML_CLOCK_SM)),),
+    "mem_mhz": (lambda nv, h: float(nv.nvmlDeviceGetClockInfo(h, nv.NVML_CLOCK_MEM)),),
+    "temp_c": (lambda nv, h: float(nv.nvmlDeviceGetTemperatureV(h, nv.NVML_TEMPERATURE_GPU)),
+               lambda nv, h: float(nv.nvmlDeviceGetTemperature(h, nv.NVML_TEMPERATURE_GPU))),
+    "throttle": (lambda nv, h: _reasons(nv.nvmlDeviceGetCurrentClocksEventReasons(h)),
+                 lambda nv, h: _reasons(nv.nvmlDeviceGetCurrentClocksThrottleReasons(h))),
+    "jpeg": (lambda nv, h: float(nv.nvmlDeviceGetJpgUtilization(h)[0]),),
+    "energy_j": (lambda nv, h: nv.nvmlDeviceGetTotalEnergyConsumption(h) / 1e3,),
+    "pcie_rx_mb_s": (lambda nv, h: nv.nvmlDeviceGetPcieThroughput(h, nv.NVML_PCIE_UTIL_RX_BYTES) * 1024 / 1e6,),       # KiB/s
+    "pcie_tx_mb_s": (lambda nv, h: nv.nvmlDeviceGetPcieThroughput(h, nv.NVML_PCIE_UTIL_TX_BYTES) * 1024 / 1e6,),
+}
+WORDS = {"util": "utilisation", "mem_mb": "memory", "power_w": "power", "power_limit_w": "power limit", "sm_mhz": "SM clock",
+         "mem_mhz": "memory clock", "temp_c": "temperature", "throttle": "throttle reasons", "jpeg": "JPEG engine",
+         "energy_j": "energy counter", "pcie_rx_mb_s": "PCIe in", "pcie_tx_mb_s": "PCIe out"}
+SLOW = ("pcie_rx_mb_s", "pcie_tx_mb_s")     # the driver counts for 20 ms before it answers
+FAST = tuple(name for name in WAYS if name not in (*SLOW, "energy_j"))
+_NEVER = {"NVMLError_NotSupported", "NVMLError_FunctionNotFound", "NVMLError_NoPermission", "NVMLError_InvalidArgument",
+          "NVMLError_ArgumentVersionMismatch", "NVMLError_Deprecated"}
+_GONE = {"NVMLError_GpuIsLost", "NVMLError_Uninitialized", "NVMLError_DriverNotLoaded", "NVMLError_LibRmVersionMismatch",
+         "NVMLError_ResetRequired", "NVMLError_GpuNotFound"}
+
+
+@dataclass
+class Gpu:
+    """One GPU. ``read`` may be called from several threads; ``gone`` says why it cannot be read any more."""
+
+    index: int
+    name: str
+    uuid: str
+    mem_total_mb: float | None
+    mig: bool
+    notes: list[str]
+    gone: str = ""
+    _nvml: Any = None
+    _handle: Any = None
+    _ways: dict[str, list[Way]] = field(default_factory=lambda: {name: list(ways) for name, ways in WAYS.items()})
+
+    def read(self, name: str) -> Value:
+        """The quantity now, or None."""
+        ways = self._ways[name]
+        while ways and not self.gone:
+            try:
+                return ways[0](self._nvml, self._handle)
+            except self._nvml.NVMLError as error:
+                kind = type(error).__name__
+                if kind in _GONE:
+                    self.gone = str(error)
+                    self.notes.append(f"gpu {self.index}: cannot be read any more: {error}")
+                elif kind not in _NEVER:
+                    return None                 # this time
+                else:
+                    ways.pop(0)
+                    if not ways:
+                        self.notes.append(self._missing(name, str(error)))
+        return None
+
+    def number(self, name: str) -> float | None:
+        """The same for quantities that are one number."""
+        value = self.read(name)
+        return value if isinstance(value, float) else None
+
+    def words(self, name: str) -> list[str] | None:
+        """The same for those that are words."""
+        value = self.read(name)
+        return value if isinstance(value, list) else None
+
+    def _missing(self, name: str, why: str) -> str:
+        if name == "jpeg":
+            return f"gpu {self.index}: JPEG engine not visible ({why}); decoding on CUDA cores shows as utilisation"
+        if self.mig and name == "util":
+            return f"gpu {self.index}: MIG is on, NVML has no utilisation for it ({why})"
+        return f"gpu {self.index}: no {WORDS[name]} ({why})"
+
+
+def open_gpus(wanted: Sequence[str] | None = None) -> tuple[list[Gpu], list[str]]:
+    """(GPUs, notes). ``wanted`` are indices or UUIDs (their beginning is enough); None = all."""
+    notes: list[str] = []
+    try:
+        import pynvml
+    except ImportError:
+        return [], ["no GPU figures: nvidia-ml-py is not installed: pip install nvidia-ml-py"]
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+    except pynvml.NVMLError as error:
+        return [], [_no_driver(type(error).__name__, str(error))]
+    gpus = []
+    for index in range(count):
+        try:
+            gpus.append(_open(pynvml, index))
+        except pynvml.NVMLError as error:
+            notes.append(f"gpu {index}: cannot be opened: {error}")
+    if not count:
+        notes.append("the NVIDIA driver is here, but shows no GPU (in a container: was it started with --gpus?)")
+    if wanted is not None:
+        for each in wanted:
+            if not any(_is(gpu, each) for gpu in gpus):
+                notes.append(f"--gpus {each}: no such GPU; there are {', '.join(str(gpu.index) for gpu in gpus) or 'none'}")
+        gpus = [gpu for gpu in gpus if any(_is(gpu, each) for each in wanted)]
+    return gpus, notes
+
+
+def close_gpus() -> None:
+    """Lets go of the driver."""
+    with contextlib.suppress(ImportError):
+        import pynvml
+
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def _open(nv: Any, index: int) -> Gpu:
+    handle = nv.nvmlDeviceGetHandleByIndex(index)
+    mig = _asked(nv, lambda: nv.nvmlDeviceGetMigMode(handle)[0]) == 1
+    name = _asked(nv, lambda: _text(nv.nvmlDeviceGetName(handle))) or "NVIDIA GPU"
+    total = _asked(nv, lambda: nv.nvmlDeviceGetMemoryInfo(handle).total / 2**20)
+    gpu = Gpu(index, name, _asked(nv, lambda: _text(nv.nvmlDeviceGetUUID(handle))) or "", total, mig, [], _nvml=nv, _handle=handle)
+    if mig:
+        parts = _mig_parts(nv, handle)
+        gpu.notes.append(f"gpu {index}: MIG is on" + (f", {len(parts)} instances: {', '.join(parts)}" if parts else "") +
+                         "; figures are the whole GPU's where it gives any")
+    return gpu
+
+
+def _mig_parts(nv: Any, handle: Any) -> list[str]:
+    """The instances this process may see, with the memory each uses."""
+    found = []
+    for number in range(_asked(nv, lambda: nv.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0):
+        part = _asked(nv, lambda number=number: nv.nvmlDeviceGetMigDeviceHandleByIndex(handle, number))      # type: ignore[misc]
+        if part is not None:
+            memory = _asked(nv, lambda part=part: nv.nvmlDeviceGetMemoryInfo(part))                         # type: ignore[misc]
+            name = _asked(nv, lambda part=part: _text(nv.nvmlDeviceGetName(part))) or f"instance {number}"          # type: ignore[misc]
+            found.append(name + (f" {memory.used / 2**20:.0f} of {memory.total / 2**20:.0f} MiB" if memory is not None else ""))
+    return found
+
+
+def _asked(nv: Any, ask: Callable[[], Any]) -> Any:
+    try:
+        return ask()
+    except nv.NVMLError:
+        return None
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)       # bytes before nvidia-ml-py 11.5
+
+
+def _is(gpu: Gpu, wanted: str) -> bool:
+    return wanted == str(gpu.index) or (len(wanted) > 3 and gpu.uuid.removeprefix("GPU-").startswith(wanted.removeprefix("GPU-")))
+
+
+def _no_driver(kind: str, why: str) -> str:
+    if kind == "NVMLError_LibraryNotFound":
+        return "no NVIDIA driver here: libnvidia-ml.so.1 not found (in a container: start it with --gpus and the 'utility' capability)"
+    if kind == "NVMLError_DriverNotLoaded":
+        return f"no NVIDIA driver here: {why} (the library is installed, the kernel module is not loaded)"
+    return f"no GPU figures: NVML says {why!r}"
+
+
+def driver_version() -> str | None:
+    """Of the driver that ``open_gpus`` found; None where there is none."""
+    try:
+        import pynvml
+
+        return _text(pynvml.nvmlSystemGetDriverVersion())
+    except ImportError:
+        return None
+    except pynvml.NVMLError:
+        return None
