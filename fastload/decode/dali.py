@@ -85,7 +85,7 @@ class DaliBackend:
         self._all: list[Runs] = []
         self._runs: dict[Kind, Runs] = {}
         self._end = weakref.finalize(self, _drain, self._all)       # DALI reads from maps that others would close
-        self._end.atexit = False                                    # then `dali_runs` does it, before DALI ends its pipelines
+        self._end.atexit = False                                    # then DALI ends its pipelines by itself
 
     def _new_hands(self) -> Hands:
         if self.device.type == "cpu":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import importlib
 import os
@@ -94,12 +93,6 @@ class Runs:
 
 
 _all: weakref.WeakSet[Runs] = weakref.WeakSet()
-
-
-@atexit.register                    # after the import of DALI, so this comes before its own end
-def _drain_all() -> None:
-    for runs in list(_all):
-        runs.drain()
 
 
 def _leave_to_the_parent() -> None:

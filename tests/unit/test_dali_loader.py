@@ -183,6 +183,17 @@ def test_torch_workers_can_use_the_dataset(packed: Path) -> None:
     assert len(list(loader)) == 5
 
 
+def test_python_ends_in_the_middle_of_an_epoch(packed: Path) -> None:
+    code = ("import sys; from pathlib import Path; from tests.unit.test_dali_loader import make\n"
+            "iterator = iter(make(Path(sys.argv[1]), batch_size=2, prefetch_factor=6))\n"
+            "next(iterator)\n"
+            "print('fine')\n")
+    for _ in range(2):
+        ended = subprocess.run([sys.executable, "-W", "error", "-c", code, str(packed)], cwd=Path(__file__).parents[2], capture_output=True,
+                               text=True, check=False, timeout=120)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "fine\n", "")
+
+
 def rss_anon_mb() -> float:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon"))

@@ -97,6 +97,14 @@ def test_normalised_as_the_native_core_does_it(dtype: torch.dtype, layout: Any) 
     assert torch.equal(ours[same], theirs[same])
 
 
+@pytest.mark.parametrize("colour", ["rgb", "bgr"])
+def test_borders_have_their_colour_in_the_order_of_the_output(colour: Any) -> None:
+    asked: dict[str, Any] = {"canvas": (50, 40), "pad_left": 5, "pad_top": 5, "pixels": PixelFormat(colour=colour, fill=(10, 20, 30))}
+    ours, theirs = (pixels_of(backend, JPEGS[0][0], (40, 30), exact=1, **asked) for backend in (dali(), reference()))
+    assert ours[0, 0].tolist() == theirs[0, 0].tolist() == [10, 20, 30]
+    check(ours[5:35, 5:45], theirs[5:35, 5:45])
+
+
 @pytest.mark.parametrize("bits", [np.uint8, np.uint16])
 def test_masks_are_equal(bits: Any) -> None:
     mask = np.random.default_rng(0).integers(0, np.iinfo(bits).max, (50, 70, 1)).astype(bits)
