@@ -85,7 +85,8 @@ class NvjpegBackend:
 
     def _warn_without_kernel(self) -> None:
         """What the user gets instead is right, but slow: some 40 launches a picture."""
-        trouble = kernel_trouble(self.device) if self.device.type == "cuda" else ""
+        with self._lane.stream(None):           # Triton launches on the current device, which may be another one
+            trouble = kernel_trouble(self.device) if self.device.type == "cuda" else ""
         if trouble:
             warnings.warn(f"backend 'nvjpeg' on {self.device}: {trouble}; torch resizes picture by picture, slowly", RuntimeWarning,
                           stacklevel=3)

@@ -18,6 +18,7 @@ from pathlib import Path
 from fastload.errors import ConfigError, MissingPart
 from fastload.selftest import record
 from fastload.selftest.catalogue import CATALOGUE, RESULT, Entry
+from fastload.store.dataset import open_dataset
 
 _LOG_LINES, _STACK_S = 60, 5.0
 
@@ -53,6 +54,8 @@ class Options:
 def selftest(options: Options, *, on_result: Callable[[Result], object]) -> list[Result]:
     """All results; the passes are noted in the record. Raises MissingPart where no backend can run, ConfigError where used wrongly."""
     stages, backends = chosen_stages(options), usable_backends(options)
+    if options.dataset is not None:
+        open_dataset(options.dataset)           # raises, in one line, what every stage would stumble over
     results = [_environment(options)]
     on_result(results[0])
     with tempfile.TemporaryDirectory(prefix="fastload-selftest-") as folder:

@@ -137,8 +137,10 @@ class Skipping:
         self.decoder, self.skipped = decoder, skipped
 
     def decode(self, streams: list[Any], *, images: list[Any] | None, **options: Any) -> list[Any]:
-        if images is None:
-            return list(self.decoder.decode(streams, images=None, **options))
+        if images is None:                  # new memory, with anything in it
+            found = list(self.decoder.decode(streams, images=None, **options))
+            HostLane().memory(found[self.skipped], found[self.skipped].capacity).fill_(123)
+            return found
         before = np.array(np.ctypeslib.as_array(HostLane().memory(images[self.skipped], images[self.skipped].capacity).numpy()))
         found = list(self.decoder.decode(streams, images=images, **options))
         HostLane().memory(images[self.skipped], len(before)).copy_(torch.from_numpy(before))

@@ -125,6 +125,15 @@ def test_resume(packed: Path) -> None:
     assert all(same_batch(one, two) for one, two in zip([*first, *other], whole, strict=True))
 
 
+def test_torch_workers_can_use_the_dataset(packed: Path) -> None:
+    """torch forks its workers after our threads have begun; there the CPU decodes."""
+    loader = make(packed)
+    next(iter(loader))
+    plain: Any = torch.utils.data.DataLoader(loader.dataset, batch_size=5, num_workers=1, collate_fn=loader.collate_fn)
+    assert [i for batch in plain for i in batch["id"].tolist()] == list(range(N))
+    assert len(list(loader)) == 5
+
+
 def test_two_loaders_at_once_and_an_early_end(packed: Path) -> None:
     whole = list(make(packed))
     one, other = make(packed), make(packed, prefetch_factor=4)

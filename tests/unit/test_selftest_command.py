@@ -71,6 +71,14 @@ def test_used_wrongly(words: list[str]) -> None:
     assert main(["selftest", *words]) == 2
 
 
+def test_a_dataset_that_is_not_there_is_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    needs_nvimgcodec()
+    assert main(["selftest", "--device", "cpu", "--backend", "nvjpeg", "--dataset", str(tmp_path / "none")]) == 1
+    said = capsys.readouterr()
+    assert "none" in said.err
+    assert not said.out
+
+
 def test_what_is_missing_comes_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     from fastload.decode import gpu_parts
 
