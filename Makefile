@@ -14,7 +14,14 @@ help:            ## list these targets
 $(VENV)/.installed: $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	sh tools/libjpeg_headers.sh
-	$(PIP) install -c constraints.txt -e '.[dev]'
+	$(PIP) install -c constraints.txt -e .
+	touch $@
+
+# What only the checks need: linters, and the libraries that fastload is tested with (DALI and nvImageCodec on their CPU side, frameworks).
+$(VENV)/.checks: $(VENV)/.installed
+	$(PIP) install packaging
+	$(BIN)/python tools/extras.py dev test > $@.txt
+	$(PIP) install -c constraints.txt -r $@.txt
 	touch $@
 
 demo: $(VENV)/.installed   ## see all of it on generated data, in ./demo
@@ -22,14 +29,14 @@ demo: $(VENV)/.installed   ## see all of it on generated data, in ./demo
 
 test: lint types unit      ## what CI runs: lint, types, tests
 
-lint: $(VENV)/.installed   ## ruff
+lint: $(VENV)/.checks   ## ruff
 	$(BIN)/ruff check $(CHECKED)
 
-types: $(VENV)/.installed  ## mypy --strict; and the native core's types against the core itself
+types: $(VENV)/.checks  ## mypy --strict; and the native core's types against the core itself
 	$(BIN)/mypy
 	$(BIN)/python tools/check_core_types.py
 
-unit: $(VENV)/.installed   ## pytest
+unit: $(VENV)/.checks   ## pytest
 	$(BIN)/python -m pytest -q
 
 test-pure:                 ## an install without a compiler, and the tests that apply to it
@@ -39,10 +46,10 @@ bench: $(VENV)/.installed  ## decode speed on this machine
 	$(PIP) install -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks.decode
 
-wheel: $(VENV)/.installed  ## a self-contained wheel in dist/, tested in an empty venv
+wheel: $(VENV)/.checks  ## a self-contained wheel in dist/, tested in an empty venv
 	sh tools/make_wheel.sh $(VENV)
 
-sanitize: $(VENV)/.installed  ## the core under AddressSanitizer, UBSan and ThreadSanitizer
+sanitize: $(VENV)/.checks  ## the core under AddressSanitizer, UBSan and ThreadSanitizer
 	$(BIN)/python -m tools.sanitize
 
 clean:                     ## remove all that the targets above made

@@ -219,20 +219,26 @@ public:
         closed_ = true;
         if (!pool_) return;
         if (pid_ != getpid()) {
-            (void)pool_.release();
+            leave_to_parent();
             return;
         }
+        const std::shared_ptr<Pool> held = pool_;
         nb::gil_scoped_release unlocked;
-        pool_->close();
+        held->close();
     }
 
+    // Holds the pools themselves: while it waits for one, another thread may drop the last reference to the Python object of the next.
     static void close_all() {
-        std::vector<PythonPool*> pools;
+        std::vector<std::shared_ptr<Pool>> pools;
         {
             std::lock_guard<std::mutex> lock(all_mutex());
-            pools.assign(all().begin(), all().end());
+            for (PythonPool* each : all()) {
+                each->closed_ = true;
+                if (each->pool_ && each->pid_ == getpid()) pools.push_back(each->pool_);
+            }
         }
-        for (PythonPool* pool : pools) pool->close();
+        nb::gil_scoped_release unlocked;
+        for (const auto& pool : pools) pool->close();
     }
 
 private:
@@ -262,15 +268,18 @@ private:
     }
 
     Pool& pool() {
-        if (pool_ && pid_ != getpid()) (void)pool_.release();  // its threads and locks stayed in the parent: leave it alone
+        if (pool_ && pid_ != getpid()) leave_to_parent();
         if (!pool_) {
-            pool_ = std::make_unique<Pool>(threads_);
+            pool_ = std::make_shared<Pool>(threads_);
             pid_ = getpid();
         }
         return *pool_;
     }
 
-    std::unique_ptr<Pool> pool_;
+    // Its threads and locks stayed in the parent: never destroyed here.
+    void leave_to_parent() { (void)new std::shared_ptr<Pool>(std::move(pool_)); }
+
+    std::shared_ptr<Pool> pool_;
     pid_t pid_ = 0;
     int threads_;
     bool closed_ = false;

@@ -1,0 +1,127 @@
+"""What a recorded run is: rows of each rank as arrays, events, what is known of the machine; and a recorded window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+STAGES = ("to_device", "forward", "loss", "backward", "optimizer")
+SAMPLE_STAGES = ("read", "cut", "decode", "resize", "finish")          # "wait" is the trainer's, not the sample's
+
+
+@dataclass(frozen=True, slots=True)
+class SlowStep:
+    """One step that the probe kept by itself because it was slow."""
+
+    iter: int
+    step_s: float
+    data_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something the trainer told the probe: a checkpoint, an evaluation."""
+
+    time: float
+    rank: int
+    iter: int
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """The rows of one rank, in file order; each is the mean of ``steps`` steps, the last of them number ``last``. NaN: not known."""
+
+    rank: int
+    session: Ints               # grows by one where the run was started again
+    time: Floats                # unix, end of the last step
+    last: Ints
+    steps: Ints
+    data: Floats                # seconds a step waits for its batch
+    data_max: Floats
+    step: Floats                # seconds of the whole step, waiting included
+    step_max: Floats
+    stages: Mapping[str, Floats]
+    probe: Mapping[str, Floats]             # mean seconds a sample, by stage of the loader
+    probe_max: Mapping[str, Floats]
+    samples: Floats                         # in these steps
+    swap: Floats                            # bytes since the last row
+    memory_mb: Floats
+    slow: tuple[tuple[SlowStep, ...], ...]
+
+    @property
+    def seconds(self) -> Floats:
+        """Time of each row."""
+        return self.steps * self.step
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One training run: all its ranks."""
+
+    name: str
+    ranks: tuple[Rank, ...]
+    events: tuple[Event, ...] = ()
+    header: Mapping[str, str | int | float] = field(default_factory=dict)
+    foreign: bool = False                   # rows of somebody else's logger
+    notes: tuple[str, ...] = ()             # what was odd in the files
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """Samples of one GPU; all arrays as long as ``t``, NaN where not known."""
+
+    index: int
+    name: str
+    t: Floats
+    util: Floats
+    power_w: Floats
+    limit_w: Floats
+    sm_mhz: Floats
+    temp_c: Floats
+    throttle: tuple[tuple[str, ...], ...]
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What ``fastload monitor`` recorded."""
+
+    name: str
+    seconds: float
+    started: float
+    gpus: tuple[Gpu, ...]
+    host_t: Floats
+    cpu: Floats                 # mean over cores, per cent
+    cores: int
+    iowait: Floats
+    swap_mb_s: Floats
+    disk_read_mb_s: Floats
+    notes: tuple[str, ...] = ()
+
+
+def mean_of(values: Floats, weights: NDArray[np.generic] | None = None) -> float:
+    """Mean of what is known; NaN where nothing is. Weights are steps or seconds, never negative."""
+    known = np.isfinite(values)
+    if weights is not None:
+        known &= np.asarray(weights, np.float64) > 0
+    if not known.any():
+        return float("nan")
+    return float(np.average(values[known], weights=None if weights is None else np.asarray(weights, np.float64)[known]))
+
+
+def weighted_median(values: Floats, weights: Ints) -> float:
+    """The value at which half the weight is reached; NaN for nothing."""
+    if not len(values):
+        return float("nan")
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])

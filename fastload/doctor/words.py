@@ -1,0 +1,47 @@
+"""Numbers as people write them."""
+
+from __future__ import annotations
+
+import math
+
+
+def seconds(value: float) -> str:
+    """0.0581 → ``58 ms``; 4.12 → ``4.1 s``; 723 → ``12 min 3 s``."""
+    if math.isnan(value):
+        return "?"
+    if value < 0.00995:
+        return f"{1e3 * value:.2g} ms" if value >= 1e-4 else f"{1e6 * value:.0f} us"
+    if value < 0.9995:
+        return f"{1e3 * value:.0f} ms"
+    if value < 119.5:
+        return f"{value:.2f} s" if value < 1.995 else f"{value:.1f} s" if value < 99.5 else f"{value:.0f} s"
+    if value < 7200:
+        return f"{round(value) // 60} min {round(value) % 60} s"
+    return f"{round(value / 60) // 60} h {round(value / 60) % 60} min"
+
+
+def percent(share: float) -> str:
+    """0.301 → ``30 %``; 0.0042 → ``0.4 %``."""
+    value = 100 * share
+    if 0 < value < 0.05:
+        return "< 0.1 %"
+    return f"{value:.0f} %" if abs(value) >= 9.95 or value == 0 else f"{value:.1f} %"
+
+
+def rate(value: float) -> str:
+    """6.78 → ``6.8``; 0.0321 → ``0.032``; 1210.4 → ``1,210``."""
+    if value >= 99.5:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 9.95 else f"{value:.2f}" if value >= 0.995 else f"{value:.2g}"
+
+
+def count(number: float, noun: str = "") -> str:
+    """5000, "step" → ``5,000 steps``."""
+    text = f"{number:,.0f}"
+    return text if not noun else f"{text} {noun}" + ("" if text == "1" else "s")
+
+
+def ordinal(number: int) -> str:
+    """8 → ``8th``."""
+    ending = "th" if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number:,}{ending}"
