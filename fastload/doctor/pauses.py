@@ -131,7 +131,7 @@ def jitter(case: Case, stalls: Sequence[Stall]) -> list[Finding]:
             continue
         largest, peak = max(these, key=lambda stall: stall.excess_s), max(stall.peak_s or stall.excess_s for stall in these)
         evidence = [f"{words.count(len(these), 'stall')} in {words.count(case.account.n_steps, 'step')}, without a period; the longest "
-                    f"{words.seconds(largest.excess_s)} in {words.count(max(largest.steps, 1), 'step')} from {words.count(largest.iter)} on",
+                    f"{words.seconds(largest.excess_s)} in {words.count(max(largest.steps, 1), 'step')}, from {words.count(largest.iter)}",
                     f"ordinary steps take {words.seconds(case.account.typical_s)}"]
         if by_data:
             title = f"the data comes in gusts: {words.count(len(these), 'wait')} of up to {words.seconds(peak)}"
