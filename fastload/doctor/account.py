@@ -22,6 +22,7 @@ class Stall:
     data_s: float
     slack: int = 0              # the step is known to so many steps
     swap: bool = False          # the host swapped meanwhile
+    peak_s: float = 0.0         # excess of the slowest single step
 
     @property
     def by_data(self) -> bool:
@@ -121,7 +122,7 @@ def _stalls(rank: Rank, rows: Bools, typical: float, typical_data: float) -> Ite
 
 def _stall(number: int, steps: int, excess: float, data: float, *, slack: int = 0, swap: bool = False) -> Stall:
     excess = max(float(excess), 0.0)
-    return Stall(number, steps, excess, min(max(float(data), 0.0), excess), slack, swap)
+    return Stall(number, steps, excess, min(max(float(data), 0.0), excess), slack, swap, excess / max(steps, 1))
 
 
 def _gaps(rank: Rank, where: Ints, typical: float) -> Iterator[Stall]:
@@ -143,7 +144,8 @@ def _merged(stalls: list[Stall]) -> Iterator[Stall]:
                 and bool(stall.steps) == bool(current.steps):
             current = replace(current, steps=max(stall.iter + stall.steps - current.iter, current.steps),
                               excess_s=current.excess_s + stall.excess_s, data_s=current.data_s + stall.data_s,
-                              slack=max(current.slack, stall.slack), swap=current.swap or stall.swap)
+                              slack=max(current.slack, stall.slack), swap=current.swap or stall.swap,
+                              peak_s=max(current.peak_s, stall.peak_s))
             continue
         if current is not None:
             yield current

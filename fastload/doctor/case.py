@@ -61,7 +61,7 @@ def _shared_stalls(chosen: Account, others: Sequence[Account]) -> tuple[Stall, .
     if not late:
         return chosen.stalls
     return tuple(Stall(each.iter, each.steps, each.excess_s, max(each.data_s, min(late.get(each.iter, 0.0), each.excess_s)), each.slack,
-                       each.swap) for each in chosen.stalls)
+                       each.swap, each.peak_s) for each in chosen.stalls)
 
 
 def facts_of(case: Case) -> RunFacts:

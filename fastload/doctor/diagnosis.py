@@ -121,7 +121,7 @@ def _lines(number: int, finding: Finding) -> list[str]:
         lines.append(f"   lost      {words.seconds(finding.lost_s)}: {words.percent(finding.share)} of the time, "
                      f"{words.percent(finding.of_lost)} of what is lost")
     lines += [f"   {'evidence' if not place else '':9} {text}" for place, text in enumerate(finding.evidence)]
-    lines += [f"   {'fix' if finding.severity != 'info' else 'if it matters':9} {finding.fix}"] if finding.fix else []
+    lines += [f"   {'fix' if finding.severity != 'info' else 'if needed':9} {finding.fix}"] if finding.fix else []
     return lines + ([f"   ceiling   {finding.ceiling}"] if finding.ceiling else [])
 
 

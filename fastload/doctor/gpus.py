@@ -121,7 +121,7 @@ def swapping(case: Case, stalls: Sequence[Stall], wait_s: float) -> tuple[list[F
     lost = sum(stall.excess_s for stall in stalled) + (max(wait_s - sum(stall.data_s for stall in stalled), 0.0) if always else 0.0)
     evidence = [f"{words.percent(float(busy.mean()))} of the rows swap, {rate / 1e6:.0f} MB/s while they do"] if busy.any() else []
     evidence += [f"{window_rate / 1e6:.0f} MB/s in {case.window.name}"] if case.window and window_rate > SWAP_BYTES_S else []
-    return [case.finding("swap", "the machine swaps: it needs more memory than it has", evidence,
+    return [case.finding("swap", "the job needs more memory than the machine has", evidence,
                          "fewer workers or a smaller prefetch_factor (each worker holds its own batches), a smaller cache; then "
                          "swapoff -a to keep it so. fastload.DataLoader has no worker processes and names its buffers in loader.stats()",
                          lost_s=lost, least="look" if busy.sum() > 1 or window_rate > SWAP_BYTES_S else "")], explained

@@ -129,16 +129,16 @@ def jitter(case: Case, stalls: Sequence[Stall]) -> list[Finding]:
         lost = sum(stall.excess_s for stall in these)
         if not these or lost < JITTER_SHARE * case.total_s:
             continue
-        largest = max(these, key=lambda stall: stall.excess_s)
+        largest, peak = max(these, key=lambda stall: stall.excess_s), max(stall.peak_s or stall.excess_s for stall in these)
         evidence = [f"{words.count(len(these), 'stall')} in {words.count(case.account.n_steps, 'step')}, without a period; the longest "
-                    f"{words.seconds(largest.excess_s)} at step {words.count(largest.iter)}",
+                    f"{words.seconds(largest.excess_s)} in {words.count(max(largest.steps, 1), 'step')}, from {words.count(largest.iter)}",
                     f"ordinary steps take {words.seconds(case.account.typical_s)}"]
         if by_data:
-            title = f"the data comes in gusts: {words.count(len(these), 'wait')} of up to {words.seconds(largest.data_s)}"
+            title = f"the data comes in gusts: {words.count(len(these), 'wait')} of up to {words.seconds(peak)}"
             fix = ("a shared disk or the page cache gives way now and then: pack the dataset (sequential blocks), keep it on a local disk, "
                    "read ahead more; watch iowait with fastload monitor")
         else:
-            title = f"single steps take up to {words.seconds(largest.excess_s + case.account.typical_s)}, without a period"
+            title = f"single steps take up to {words.seconds(peak + case.account.typical_s)}, without a period"
             fix = ("look for what shares the machine (fastload monitor --pid), Python's garbage collector, memory allocation "
                    "(changing image sizes), another job on the GPU")
         findings.append(case.finding("jitter", title, evidence, fix, lost_s=lost))

@@ -7,9 +7,8 @@ import numpy as np
 from fastload.doctor.limits import CHUNK_STEPS, WARM_FACTOR, WARM_PART, WARM_STEPS
 from fastload.doctor.runs import Bools, Floats, Ints, Rank
 
-RULE = (f"left out: everything before the first {CHUNK_STEPS} steps that are at most {WARM_FACTOR} x as slow as the median of the run's "
-        f"second half; the first {CHUNK_STEPS} steps always, where there are {2 * WARM_PART} times as many; "
-        f"at most 1/{WARM_PART} of the run, in a short one the first {WARM_STEPS} steps up to half of it")
+RULE = (f"left out: all before the first {CHUNK_STEPS} steps that take at most {WARM_FACTOR} x the median of the run's second half "
+        f"(at most 1/{WARM_PART} of the run; of a short one {WARM_STEPS} steps, up to half of it)")
 
 
 def steady_rows(rank: Rank) -> Bools:
@@ -22,7 +21,7 @@ def steady_rows(rank: Rank) -> Bools:
 
 
 def warm_rows(step: Floats, steps: Ints) -> int:
-    """How many rows at the start are warm-up, by ``RULE``."""
+    """How many rows at the start are warm-up, by ``RULE``; the first 10 steps always are, where there are 80 and more."""
     chunk = (np.cumsum(steps) - steps) // CHUNK_STEPS
     _, first = np.unique(chunk, return_index=True)
     means = np.add.reduceat(step * steps, first) / np.add.reduceat(steps, first)
