@@ -112,7 +112,7 @@ def test_seconds_are_checked(word: str) -> None:
 def test_what_is_sent_to_new_worker_processes_can_be_sent(script: Path) -> None:
     import pickle
 
-    from fastload.diagnose.opened import WatchedCollate, WatchedDataset
+    from fastload.diagnose.inworkers import WatchedCollate, WatchedDataset
 
     watched = WatchedDataset([10, 20, 30])
     dataset, collate = pickle.loads(pickle.dumps((watched, WatchedCollate(list, watched))))

@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 import fastload
+from fastload.diagnose.clock import StageClock
 from fastload.diagnose.instrument import Instruments
 from fastload.diagnose.result import Diagnosis
 from tests.loading import needs_core
@@ -140,6 +141,23 @@ def test_reading_inside_a_decode_is_reading(photos: Path) -> None:
     assert set(counted) == {"read", "decode"}
     assert counted["decode"] > counted["read"] > 0
     assert instruments.paths.count(str(path)) == 2
+
+
+def test_a_stage_is_counted_without_the_stages_inside_it() -> None:
+    clock = StageClock()
+    clock.start()
+    began = time.perf_counter()
+    clock.enter("decode")
+    time.sleep(0.02)
+    clock.counted("read", time.sleep, 0.2)
+    clock.leave()
+    whole = time.perf_counter() - began
+    clock.stop()
+    counted = clock.taken()
+    assert counted["read"] >= 0.2
+    assert counted["decode"] + counted["read"] == pytest.approx(whole, rel=0.01)
+    assert clock.counted("read", int, "3") == 3             # stopped: the call is made, not counted
+    assert clock.taken() == {}
 
 
 def test_a_fastload_loader_tells_its_own_stages(tmp_path: Path) -> None:
