@@ -90,11 +90,11 @@ class Source:
 
 
 def short(error: BaseException) -> str:
-    """Class and last line of an error: torch puts a worker's whole traceback into the message."""
+    """Class and first line of an error; the last one where torch has put a worker's whole traceback into the message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    last = lines[-1] if lines else ""
+    line = lines[-1 if any(each.startswith("Traceback ") or "Original Traceback" in each for each in lines) else 0] if lines else ""
     name = type(error).__name__
-    return last if last.startswith(f"{name}:") else f"{name}: {last}" if last else name
+    return line if line.startswith(f"{name}:") else f"{name}: {line}" if line else name
 
 
 class RandomState:
