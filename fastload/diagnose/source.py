@@ -47,6 +47,12 @@ class Source:
         return int(self.loader.num_workers) if self.kind == "torch" else None
 
     @property
+    def fixed_threads(self) -> int | None:
+        """Decode threads of a fastload loader whose user has given a number."""
+        given = self.loader._given["num_workers"] if self.kind == "fastload" else None
+        return None if given is None else max(1, int(given))
+
+    @property
     def group(self) -> int:
         """Batches come in groups of as many as there are worker processes."""
         return max(1, (self.workers or 0) if self.kind == "torch" else 0)

@@ -17,6 +17,7 @@ import fastload
 from fastload.diagnose.clock import StageClock
 from fastload.diagnose.instrument import Instruments
 from fastload.diagnose.result import Diagnosis
+from fastload.diagnose.source import Source
 from tests.loading import needs_core
 from tests.packed_datasets import photo
 from tests.slow_loaders import Slow, SlowPipe, slow_collate, slow_decode
@@ -170,6 +171,8 @@ def test_a_fastload_loader_tells_its_own_stages(tmp_path: Path) -> None:
     assert found.stage("decode").seconds > 0            # type: ignore[union-attr]
     assert found.stage("nonsense") is None
     with_transform.close()
+    assert Source(with_transform).fixed_threads is None
+    assert Source(fastload.DataLoader(tmp_path / "packed", batch_size=4, num_workers=1)).fixed_threads == 1
 
 
 def test_a_stream_is_opened_in_this_process_only() -> None:
