@@ -26,6 +26,7 @@ class Facts:
     step_s: float | None = None
     together_s: float | None = None
     workers: int | None = None          # None: not a torch loader
+    threads: int | None = None          # of a fastload loader, where the user has fixed them
     wall_s: float | None = None         # of one worker, with collate and the way between processes
     cpu_s: float | None = None
     collate_ipc_s: float = 0.0
@@ -75,6 +76,9 @@ def suggestions(facts: Facts) -> tuple[Suggestion, ...]:
 def _all(facts: Facts) -> Iterator[Suggestion]:
     if facts.workers is not None:
         yield from _workers(facts)
+    if facts.threads is not None and facts.threads < facts.cores:
+        yield _suggest(facts, facts.loader_s * facts.threads / facts.cores, f"num_workers=None (now {facts.threads})",
+                       f"{facts.threads} decode threads on {cores(facts.cores)}: left out, the loader takes what this job has")
     if facts.ours_s is not None:
         loader_s = facts.ours_s / facts.cores
         yield _suggest(facts, loader_s, "fastload.DataLoader on the packed dataset (fastload.migrate(loader) prints how)",

@@ -79,6 +79,7 @@ class _Run:
         facts = Facts(
             loader_s=alone.timing.seconds, cores=available_cpus(), step_s=step.seconds if step else None,
             together_s=together.timing.seconds if together else None, workers=workers if source.kind == "torch" else None,
+            threads=source.fixed_threads,
             start_s=alone.start_s, epoch_batches=source.length, persistent=bool(getattr(source.loader, "persistent_workers", True)),
             float_images=float_images(batch), **(_costs(opened) if opened else {}),
             ours_s=ours.seconds * size if ours and size else None, ours_backend=ours.backend if ours else "")

@@ -47,6 +47,12 @@ class Source:
         return int(self.loader.num_workers) if self.kind == "torch" else None
 
     @property
+    def fixed_threads(self) -> int | None:
+        """Decode threads of a fastload loader whose user has given a number."""
+        given = self.loader._given["num_workers"] if self.kind == "fastload" else None
+        return None if given is None else max(1, int(given))
+
+    @property
     def group(self) -> int:
         """Batches come in groups of as many as there are worker processes."""
         return max(1, (self.workers or 0) if self.kind == "torch" else 0)
@@ -90,11 +96,11 @@ class Source:
 
 
 def short(error: BaseException) -> str:
-    """Class and last line of an error: torch puts a worker's whole traceback into the message."""
+    """Class and first line of an error; the last one where torch has put a worker's whole traceback into the message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    last = lines[-1] if lines else ""
+    line = lines[-1 if any(each.startswith("Traceback ") or "Original Traceback" in each for each in lines) else 0] if lines else ""
     name = type(error).__name__
-    return last if last.startswith(f"{name}:") else f"{name}: {last}" if last else name
+    return line if line.startswith(f"{name}:") else f"{name}: {line}" if line else name
 
 
 class RandomState:

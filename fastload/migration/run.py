@@ -102,8 +102,13 @@ def _carried(loader: torch.utils.data.DataLoader[Any], notes: list[str]) -> dict
     return carried
 
 
+def _inner(dataset: Any) -> Any:
+    """What a Subset is one of."""
+    return dataset.dataset if hasattr(dataset, "dataset") and hasattr(dataset, "indices") else dataset
+
+
 def _transform_of(dataset: Any) -> object:
-    inner = dataset.dataset if hasattr(dataset, "dataset") and hasattr(dataset, "indices") else dataset
+    inner = _inner(dataset)
     found = getattr(inner, "transform", None)
     return found if found is not None else getattr(inner, "transforms", None)
 
@@ -114,7 +119,7 @@ def _transform_notes(dataset: Any, translated: Sequence[Translated]) -> list[str
     from fastload.plan import compile
 
     notes = []
-    if getattr(dataset, "target_transform", None) is not None:
+    if getattr(_inner(dataset), "target_transform", None) is not None:
         notes.append("target_transform is not carried over: do it to the labels before packing, or to the batch")
     names = {"T": transforms}
     try:

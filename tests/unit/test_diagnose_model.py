@@ -62,3 +62,10 @@ def test_floats_on_the_way_between_processes() -> None:
     (found,) = suggestions(facts)
     assert found.change.startswith("hand out uint8")
     assert abs(found.expected_per_s - 16.0) < 1e-6          # 0.4 - 3/4 of 0.2 = 0.25
+
+
+def test_a_fastload_loader_with_fewer_threads_than_cores() -> None:
+    (found,) = suggestions(Facts(loader_s=0.1, step_s=0.04, threads=2, cores=8))
+    assert found.change == "num_workers=None (now 2)"
+    assert abs(found.expected_per_s - 25.0) < 1e-6
+    assert suggestions(Facts(loader_s=0.1, step_s=0.04, threads=8, cores=8)) == ()

@@ -80,7 +80,7 @@ def test_a_loader_alone_and_a_loader_that_is_there_already(script: Path) -> None
 @pytest.mark.parametrize(("words", "message"), [
     ("{}", "expected PATH:make_loader"), ("{}:a,b,c", "expected PATH:make_loader"), ("{}:make-loader", "expected PATH:make_loader"),
     ("{}x:make_loader", "no such file"), ("{}:missing", "no function missing; it has fails, make_loader"),
-    ("{}:fails", r"fails\(\) raised ValueError: here"), ("{}:number", "returned int: expected a loader"),
+    ("{}:fails", r"fails\(\) raised ValueError: no data"), ("{}:number", "returned int: expected a loader"),
     ("{}:needs", r"needs\(\) raised TypeError: .*called without arguments"), ("{}:make_loader,number", "returned int: expected a function"),
 ])
 def test_mistakes_are_told_in_one_line(script: Path, words: str, message: str) -> None:
@@ -112,7 +112,7 @@ def test_seconds_are_checked(word: str) -> None:
 def test_what_is_sent_to_new_worker_processes_can_be_sent(script: Path) -> None:
     import pickle
 
-    from fastload.diagnose.opened import WatchedCollate, WatchedDataset
+    from fastload.diagnose.inworkers import WatchedCollate, WatchedDataset
 
     watched = WatchedDataset([10, 20, 30])
     dataset, collate = pickle.loads(pickle.dumps((watched, WatchedCollate(list, watched))))

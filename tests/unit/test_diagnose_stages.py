@@ -14,8 +14,10 @@ import torch
 from PIL import Image
 
 import fastload
+from fastload.diagnose.clock import StageClock
 from fastload.diagnose.instrument import Instruments
 from fastload.diagnose.result import Diagnosis
+from fastload.diagnose.source import Source
 from tests.loading import needs_core
 from tests.packed_datasets import photo
 from tests.slow_loaders import Slow, SlowPipe, slow_collate, slow_decode
@@ -142,6 +144,23 @@ def test_reading_inside_a_decode_is_reading(photos: Path) -> None:
     assert instruments.paths.count(str(path)) == 2
 
 
+def test_a_stage_is_counted_without_the_stages_inside_it() -> None:
+    clock = StageClock()
+    clock.start()
+    began = time.perf_counter()
+    clock.enter("decode")
+    time.sleep(0.02)
+    clock.counted("read", time.sleep, 0.2)
+    clock.leave()
+    whole = time.perf_counter() - began
+    clock.stop()
+    counted = clock.taken()
+    assert counted["read"] >= 0.2
+    assert counted["decode"] + counted["read"] == pytest.approx(whole, rel=0.01)
+    assert clock.counted("read", int, "3") == 3             # stopped: the call is made, not counted
+    assert clock.taken() == {}
+
+
 def test_a_fastload_loader_tells_its_own_stages(tmp_path: Path) -> None:
     from tests.loading import pack_photos
 
@@ -152,6 +171,8 @@ def test_a_fastload_loader_tells_its_own_stages(tmp_path: Path) -> None:
     assert found.stage("decode").seconds > 0            # type: ignore[union-attr]
     assert found.stage("nonsense") is None
     with_transform.close()
+    assert Source(with_transform).fixed_threads is None
+    assert Source(fastload.DataLoader(tmp_path / "packed", batch_size=4, num_workers=1)).fixed_threads == 1
 
 
 def test_a_stream_is_opened_in_this_process_only() -> None:
