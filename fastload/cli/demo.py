@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
             (["verify", str(packed), "--deep"], "every byte, every record, every image"),
             (["inspect", str(packed)], "what is in it"),
             (["inspect", str(packed), "--sheet", str(sheet)], "a page of samples with their labels"),
-            (["bench", "decode", str(packed), "--quick", "--plot", str(dest / "decode.html")],
+            (["bench", "decode", str(packed), "--quick", *fastest, "--plot", str(dest / "decode.html")],
              "what this machine decodes, and what limits it")):
         _say(f"fastload {' '.join(words)}", why)
         code = main(words)
