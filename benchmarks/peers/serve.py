@@ -50,20 +50,21 @@ def _loading(module: Any, job: Job, seconds: float) -> tuple[dict[str, Any], Cal
 
 
 def _round(epoch: Callable[[], Any], job: Job, seconds: float) -> dict[str, Any]:
-    """Whole epochs until the time is full. The first batch's mean tells whether all do the same."""
+    """Whole epochs until the time is full. The mean of all pixels, taken in the warm-up, tells whether all do the same."""
     begin, n, epochs, mean = time.perf_counter(), 0, 0, 0.0
     while True:
         total = 0
         for batch in epoch():
-            total += len(batch) * (batch.shape[1] if batch.ndim == 5 else 1)
+            count = len(batch) * (batch.shape[1] if batch.ndim == 5 else 1)
+            total += count
             if not epochs:
                 _check(batch, job)
-                mean += float(batch.float().mean()) * len(batch) if seconds == 0 else 0.0
+                mean += float(batch.float().mean()) * count if seconds == 0 else 0.0
         if total != len(job.images):
             raise SystemExit(f"an epoch of {total} images, expected {len(job.images)}")
         n, epochs = n + total, epochs + 1
         if time.perf_counter() - begin >= seconds:
-            return {"n": n, "seconds": time.perf_counter() - begin, "mean": mean / len(job.samples)}
+            return {"n": n, "seconds": time.perf_counter() - begin, "mean": mean / len(job.images)}
 
 
 def _check(batch: Any, job: Job) -> None:

@@ -6,6 +6,7 @@ The child's side is ``serve(make)``: ``make`` builds the loader and returns what
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -64,18 +65,18 @@ class Child:
 
     def close(self) -> None:
         """Ends it and its workers."""
-        if self._process.poll() is None:
-            family = self._tree.children(recursive=True)
-            assert self._process.stdin is not None      # noqa: S101 - for mypy: it was opened above
-            self._process.stdin.close()
-            try:
-                self._process.wait(5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            for each in family:
-                if each.is_running() and each.status() != psutil.STATUS_ZOMBIE:
-                    each.kill()
+        family = _family(self._tree)[1:] if self._process.poll() is None else []
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()             # its loop ends with its input
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for each in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()                             # psutil looks whether the id is still the same process
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._errors.close()

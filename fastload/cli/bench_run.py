@@ -129,11 +129,12 @@ class _ticking:     # noqa: N801 - a function with a memory
 
 
 def _tell(options: argparse.Namespace, found: dict[str, object], table: Table) -> None:
-    if options.json:
-        print_json(found)
-        return
-    from fastload.bench.machine import in_one_line, machine
+    from fastload.bench.machine import commit, in_one_line, machine
 
+    if options.json:
+        here = Path(__file__).resolve().parents[2]
+        print_json({**found, "commit": commit(here) if (here / "benchmarks").is_dir() else ""})     # of fastload's own checkout
+        return
     print(in_one_line(machine()))
     table.show()
     if getattr(options, "plot", None):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fastload.cli.options import Commands
 from fastload.errors import ConfigError
+from fastload.native import native_status
 
 MARK = ".fastload-demo"         # in DEST: made by us, so it may be made again
 
@@ -34,6 +35,7 @@ def run(options: argparse.Namespace) -> int:
     pictures, packed, sheet = dest / "pictures", dest / "packed", dest / "sheet.png"
     _say(f"python -m fastload.makedata imagenet {pictures} --n {options.images}",
          "photo-like pictures in class folders, as large as real photographs of their size")
+    fastest = ["--backend", "native"] if native_status() else []
     made = imagenet.make(pictures, n=options.images, jobs=available_cpus())
     print(made)
     for words, why in (
@@ -41,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
             (["verify", str(packed), "--deep"], "every byte, every record, every image"),
             (["inspect", str(packed)], "what is in it"),
             (["inspect", str(packed), "--sheet", str(sheet)], "a page of samples with their labels"),
-            (["bench", "decode", str(packed), "--quick", "--plot", str(dest / "decode.html")],
+            (["bench", "decode", str(packed), "--quick", *fastest, "--plot", str(dest / "decode.html")],
              "what this machine decodes, and what limits it")):
         _say(f"fastload {' '.join(words)}", why)
         code = main(words)

@@ -165,7 +165,7 @@ def test_load_compares_with_torch_over_exported_files(packed: Path, capsys: pyte
     (["--field", "label"], "image field 'label'"),
 ])
 def test_load_used_wrongly_exits_with_2(packed: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
-    code, _, err = bench(capsys, "load", packed, *words)
+    code, _, err = bench(capsys, "load", packed, "--batch-size", 4, *words)
     assert code == 2
     assert message in err
 

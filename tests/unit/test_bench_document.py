@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import document
+from benchmarks import document, record
+from tests.packed_datasets import photo
 
 
 def test_the_page_is_up_to_date() -> None:
@@ -65,6 +66,18 @@ def test_what_was_not_recorded_is_listed_with_its_command(tmp_path: Path) -> Non
     page = document.render(tmp_path)["benchmarks.md"]
     assert "make peers" in page
     assert "|" not in page.partition("## Not recorded yet")[0].replace("python -m", "")
+
+
+def test_recording_measures_and_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(2):
+        (tmp_path / f"{number}.jpg").write_bytes(photo(64, 48, seed=number))
+    monkeypatch.setattr(record, "photo_paths", lambda: sorted(tmp_path.glob("*.jpg")))
+    monkeypatch.chdir(tmp_path)
+    assert record.main(["--only", "io", "--copies", "2", "--quick", "--results", str(tmp_path), "--docs", str(tmp_path)]) == 0
+    found = json.loads((tmp_path / "bench_io.json").read_text())
+    assert found["dataset"] == "2 photographs x 2"
+    assert found["n_images"] == 4
+    assert found["verdict"] in (tmp_path / "benchmarks.md").read_text()
 
 
 def test_check_tells_an_old_page_and_writing_makes_it_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
