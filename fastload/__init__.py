@@ -19,7 +19,7 @@ from fastload.errors import (
 from fastload.native import NativeStatus, native_status
 
 if TYPE_CHECKING:
-    from fastload.diagnose.run import diagnose
+    from fastload.diagnosis.run import diagnose
     from fastload.loader.loader import DataLoader
     from fastload.migration.run import migrate
     from fastload.observe.probe import StepProbe
@@ -59,7 +59,7 @@ _LATER = {
     "Field": ("fastload.store.fields", "Field"),
     "StepProbe": ("fastload.observe.probe", "StepProbe"),
     "check_trainer": ("fastload.trainer.run", "check_trainer"),
-    "diagnose": ("fastload.diagnose.run", "diagnose"),
+    "diagnose": ("fastload.diagnosis.run", "diagnose"),
     "migrate": ("fastload.migration.run", "migrate"),
     "open": ("fastload.store.dataset", "open_dataset"),
     "pack": ("fastload.packing.api", "pack"),

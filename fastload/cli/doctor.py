@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from fastload.cli.options import Commands, print_json
-from fastload.diagnose import command
+from fastload.diagnosis import command
 
 _STYLES = {"BAD": "bold red", "LOOK": "bold yellow", "INFO": "dim"}
 

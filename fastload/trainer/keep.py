@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fastload.diagnose.source import RandomState
+from fastload.diagnosis.source import RandomState
 
 
 class Kept:

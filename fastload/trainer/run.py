@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from fastload.diagnose.batches import n_samples
-from fastload.diagnose.device import synchronise
-from fastload.diagnose.source import short
+from fastload.diagnosis.batches import n_samples
+from fastload.diagnosis.device import synchronise
+from fastload.diagnosis.source import short
 from fastload.errors import ConfigError
 from fastload.trainer.facts import Facts
 from fastload.trainer.judge import judge

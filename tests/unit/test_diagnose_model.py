@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastload.diagnose.model import Facts, suggestions
+from fastload.diagnosis.model import Facts, suggestions
 
 TIMES = st.floats(1e-4, 10.0)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fastload.diagnose.result import Diagnosis, Stage, Suggestion, Timing
+from fastload.diagnosis.result import Diagnosis, Stage, Suggestion, Timing
 
 
 def diagnosis(**changes: Any) -> Diagnosis:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import fastload
-from fastload.diagnose.command import add_options, run_script
-from fastload.diagnose.script import call_script, import_script
+from fastload.diagnosis.command import add_options, run_script
+from fastload.diagnosis.script import call_script, import_script
 
 SCRIPT = """
 import time
@@ -112,7 +112,7 @@ def test_seconds_are_checked(word: str) -> None:
 def test_what_is_sent_to_new_worker_processes_can_be_sent(script: Path) -> None:
     import pickle
 
-    from fastload.diagnose.inworkers import WatchedCollate, WatchedDataset
+    from fastload.diagnosis.inworkers import WatchedCollate, WatchedDataset
 
     watched = WatchedDataset([10, 20, 30])
     dataset, collate = pickle.loads(pickle.dumps((watched, WatchedCollate(list, watched))))

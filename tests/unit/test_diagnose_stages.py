@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 
 import fastload
-from fastload.diagnose.clock import StageClock
-from fastload.diagnose.instrument import Instruments
-from fastload.diagnose.result import Diagnosis
-from fastload.diagnose.source import Source
+from fastload.diagnosis.clock import StageClock
+from fastload.diagnosis.instrument import Instruments
+from fastload.diagnosis.result import Diagnosis
+from fastload.diagnosis.source import Source
 from tests.loading import needs_core
 from tests.packed_datasets import photo
 from tests.slow_loaders import Slow, SlowPipe, slow_collate, slow_decode

@@ -128,10 +128,3 @@ def test_it_is_json_all_the_way_down() -> None:
     told = json.loads(json.dumps(found.to_json()))
     assert told["loader"]["seconds"] == found.loader.seconds
     assert told["verdict"] == found.verdict
-
-
-def test_the_package_itself_can_be_called() -> None:
-    import sys
-
-    package = sys.modules["fastload.diagnose"]
-    assert package([1, 2, 3], seconds=0.05).loader_kind == "other"          # type: ignore[operator]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fastload.diagnose.model import cores
-from fastload.diagnose.result import Diagnosis, Stage, Timing
+from fastload.diagnosis.model import cores
+from fastload.diagnosis.result import Diagnosis, Stage, Timing
 
 
 def page(found: Diagnosis) -> str:

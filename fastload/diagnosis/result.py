@@ -1,4 +1,4 @@
-"""What a diagnosis found: numbers first, then what to change. Printed as a page (fastload.diagnose.page), or as JSON."""
+"""What a diagnosis found: numbers first, then what to change. Printed as a page (fastload.diagnosis.page), or as JSON."""
 
 from __future__ import annotations
 
@@ -96,6 +96,6 @@ class Diagnosis:
         return told
 
     def __str__(self) -> str:
-        from fastload.diagnose.page import page
+        from fastload.diagnosis.page import page
 
         return page(self)

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastload.diagnose.batches import Keeper
-from fastload.diagnose.device import synchronise
-from fastload.diagnose.result import Timing
-from fastload.diagnose.source import Source, short
+from fastload.diagnosis.batches import Keeper
+from fastload.diagnosis.device import synchronise
+from fastload.diagnosis.result import Timing
+from fastload.diagnosis.source import Source, short
 from fastload.errors import ConfigError
 
 Step = Callable[[Any], object]

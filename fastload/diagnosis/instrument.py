@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from types import ModuleType, TracebackType
 from typing import Any
 
-from fastload.diagnose.clock import StageClock
+from fastload.diagnosis.clock import StageClock
 
 # module, attribute (dots: inside a class), stage. Only modules that are imported already are touched.
 WATCHED = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fastload.diagnose.opened import Opened
-from fastload.diagnose.result import Stage
+from fastload.diagnosis.opened import Opened
+from fastload.diagnosis.result import Stage
 
 
 def of_torch(opened: Opened, workers: int) -> tuple[tuple[Stage, ...], str]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from fastload.diagnose.instrument import Instruments
-from fastload.diagnose.meter import Meter, Work, mean_of
-from fastload.diagnose.source import Source
+from fastload.diagnosis.instrument import Instruments
+from fastload.diagnosis.meter import Meter, Work, mean_of
+from fastload.diagnosis.source import Source
 from fastload.loader.nested import mapped
 
 _ECHOES = 12                    # batches sent to measure the way between processes

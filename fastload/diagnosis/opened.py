@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from fastload.diagnose.instrument import Instruments
-from fastload.diagnose.inworkers import in_workers, ipc_seconds
-from fastload.diagnose.meter import Meter, Work, mean_of
-from fastload.diagnose.source import Source, short
+from fastload.diagnosis.instrument import Instruments
+from fastload.diagnosis.inworkers import in_workers, ipc_seconds
+from fastload.diagnosis.meter import Meter, Work, mean_of
+from fastload.diagnosis.source import Source, short
 from fastload.errors import ConfigError
 
 _ITEMS = 4096                   # at most, in this process

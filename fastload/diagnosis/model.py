@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fastload.diagnose.result import Suggestion
+from fastload.diagnosis.result import Suggestion
 
 WORTH = 0.05                # a gain below this is not suggested: two measurements differ by as much
 _MOST_WORKERS = 4           # times the cores (16 at least): each costs memory, whatever the model says

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fastload.diagnose.source import short
+from fastload.diagnosis.source import short
 from fastload.errors import ConfigError
 
 FORM = "expected PATH:make_loader or PATH:make_loader,make_step, e.g. train.py:make_loader"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastload.diagnose.device import gpu_in_use
+from fastload.diagnosis.device import gpu_in_use
 from fastload.errors import ConfigError
 from fastload.loader.loader import DataLoader
 

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from fastload.decode.cpus import available_cpus
-from fastload.diagnose.batches import Keeper, float_images, image_size, n_samples
-from fastload.diagnose.device import gpu_in_use
-from fastload.diagnose.model import Facts, cores, suggestions
-from fastload.diagnose.opened import Opened, open_up
-from fastload.diagnose.ours import OurDecode, jpegs_of, our_decode
-from fastload.diagnose.result import Diagnosis, Stage, Timing
-from fastload.diagnose.source import RandomState, Source
-from fastload.diagnose.stages import of_fastload, of_torch
-from fastload.diagnose.timing import LoaderTiming, Step, time_loader, time_step
+from fastload.diagnosis.batches import Keeper, float_images, image_size, n_samples
+from fastload.diagnosis.device import gpu_in_use
+from fastload.diagnosis.model import Facts, cores, suggestions
+from fastload.diagnosis.opened import Opened, open_up
+from fastload.diagnosis.ours import OurDecode, jpegs_of, our_decode
+from fastload.diagnosis.result import Diagnosis, Stage, Timing
+from fastload.diagnosis.source import RandomState, Source
+from fastload.diagnosis.stages import of_fastload, of_torch
+from fastload.diagnosis.timing import LoaderTiming, Step, time_loader, time_step
 from fastload.errors import ConfigError
 
 

@@ -21,7 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run_script(options: argparse.Namespace) -> int:
     """Prints the diagnosis, or the migration; 1 where the trainer waits for its loader (verdict "loader")."""
-    from fastload.diagnose.script import call_script
+    from fastload.diagnosis.script import call_script
 
     as_json = bool(getattr(options, "json", False))
     if not options.script:
@@ -33,7 +33,7 @@ def run_script(options: argparse.Namespace) -> int:
         migration = migrate(loader)
         _show(str(migration), migration.to_json(), as_json=as_json)
         return 0
-    from fastload.diagnose.run import diagnose
+    from fastload.diagnosis.run import diagnose
 
     if not as_json:
         sys.stderr.write(f"measuring for about {options.seconds:.0f} s ...\n")

@@ -1,0 +1,1 @@
+"""Live diagnosis of any loader: ``fastload.diagnose(loader, step)``. See docs/diagnose.md."""
