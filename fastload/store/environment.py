@@ -37,22 +37,14 @@ class Environment:
 
     def get(self, key: bytes) -> memoryview | None:
         """The value, in place; valid as long as this environment is."""
-        value: memoryview | None = self._transaction().get(key)
-        return value
-
-    def get_many(self, keys: list[bytes]) -> list[memoryview]:
-        """The same for many keys in one call, a third of the time; those that are not there are left out."""
-        with self._transaction().cursor() as cursor:
-            return [value for _, value in cursor.getmulti(keys)]
-
-    def _transaction(self) -> Any:
-        """One for each thread, kept: a transaction must not be used by two at once, and a lock around ``get`` would make threads wait
-        for each other's page faults."""
         try:
-            return self._local.transaction
+            transaction = self._local.transaction
         except AttributeError:
-            self._local.transaction = self._env.begin(buffers=True)
-            return self._local.transaction
+            # One for each thread, kept: a transaction must not be used by two at once, and a lock around `get` would
+            # make threads wait for each other's page faults.
+            transaction = self._local.transaction = self._env.begin(buffers=True)
+        value: memoryview | None = transaction.get(key)
+        return value
 
     def lease(self, value: memoryview) -> memoryview:
         """The same bytes, but keeping the file mapped as long as they are used. Costs 1.5 us."""
