@@ -137,6 +137,26 @@ def device_and_name() -> tuple[str, str]:
     return f"cuda:{index}", torch.cuda.get_device_name(index)
 
 
+def all_names() -> str:
+    """How many GPUs, and the first one's name: "4 x NVIDIA ..."."""
+    return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"
+
+
+def wait() -> None:
+    """Until all that was queued on the current device is done."""
+    torch.cuda.synchronize()
+
+
+def random_states() -> list[torch.Tensor]:
+    """Of every GPU's generator."""
+    return torch.cuda.get_rng_state_all()
+
+
+def restore_random(states: list[torch.Tensor]) -> None:
+    """Puts them back."""
+    torch.cuda.set_rng_state_all(states)
+
+
 def allocated_mb() -> float:
     """MiB that tensors take on the current device; the allocator's own count, the GPU is not asked."""
     return round(torch.cuda.memory_allocated() / 2**20, 1)

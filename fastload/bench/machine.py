@@ -80,4 +80,6 @@ def _gpu() -> str:
 
     if not torch.cuda.is_available():
         return ""
-    return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"
+    from fastload.cuda import all_names
+
+    return all_names()

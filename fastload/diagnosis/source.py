@@ -115,7 +115,11 @@ class RandomState:
     def __enter__(self) -> RandomState:
         self._python, self._numpy = random.getstate(), np.random.get_state()
         self._torch = torch.get_rng_state()
-        self._cuda = torch.cuda.get_rng_state_all() if gpu_in_use() else []
+        self._cuda: list[torch.Tensor] = []
+        if gpu_in_use():
+            from fastload.cuda import random_states
+
+            self._cuda = random_states()
         self._states = [each.get_state() for each in self._generators]
         return self
 
@@ -124,6 +128,8 @@ class RandomState:
         np.random.set_state(self._numpy)
         torch.set_rng_state(self._torch)
         if self._cuda:
-            torch.cuda.set_rng_state_all(self._cuda)
+            from fastload.cuda import restore_random
+
+            restore_random(self._cuda)
         for generator, state in zip(self._generators, self._states, strict=True):
             generator.set_state(state)
