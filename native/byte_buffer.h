@@ -19,12 +19,7 @@ public:
 
     // Makes room for `more` bytes behind the end; pointers into the buffer are then stale.
     void reserve(size_t more) {
-        if (capacity_ - size_ >= more) return;
-        size_t wanted = size_ + more > 2 * capacity_ ? size_ + more : 2 * capacity_;
-        std::unique_ptr<uint8_t[]> larger(new uint8_t[wanted]);
-        if (size_) std::memcpy(larger.get(), bytes_.get(), size_);
-        bytes_ = std::move(larger);
-        capacity_ = wanted;
+        if (capacity_ - size_ < more) grow(more);
     }
     // The bytes up to `end` (within the room reserved) have been written.
     void end_at(const uint8_t* end) { size_ = size_t(end - bytes_.get()); }
@@ -50,6 +45,14 @@ public:
     }
 
 private:
+    __attribute__((noinline)) void grow(size_t more) {  // seldom called, from hundreds of places
+        size_t wanted = size_ + more > 2 * capacity_ ? size_ + more : 2 * capacity_;
+        std::unique_ptr<uint8_t[]> larger(new uint8_t[wanted]);
+        if (size_) std::memcpy(larger.get(), bytes_.get(), size_);
+        bytes_ = std::move(larger);
+        capacity_ = wanted;
+    }
+
     std::unique_ptr<uint8_t[]> bytes_;
     size_t size_ = 0, capacity_ = 0;
 };

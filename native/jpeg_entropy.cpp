@@ -71,44 +71,12 @@ int32_t extended(uint32_t extra, unsigned size) {
 constexpr size_t kWorstBlock = 64 * (16 + 15) / 8;  // bytes: 64 codes of 16 bits with 15 extra
 constexpr size_t kChunk = 8192;
 
-uint64_t big_endian(const uint8_t* bytes) {
-    uint64_t value;
-    std::memcpy(&value, bytes, 8);
-    return __builtin_bswap64(value);
-}
-
 std::atomic<bool>& hook_state() {
     static std::atomic<bool> on{true};
     return on;
 }
 
 }  // namespace
-
-// The state of reading, in registers while an MCU is decoded.
-struct EntropyReader::Bits {
-    uint64_t buffer;
-    unsigned count;
-    const uint8_t* at;
-
-    // At least 56 bits afterwards. No branch: what is loaded twice is the same bits.
-    void refill() {
-        buffer |= big_endian(at) >> count;
-        at += (63 - count) >> 3;
-        count |= 56;
-    }
-    void go_back(unsigned n) {
-        const unsigned back = count + n, bytes = (back + 7) / 8;
-        at -= bytes;
-        buffer = count = 0;
-        refill();
-        drop(8 * bytes - back);
-    }
-    unsigned peek(int n) const { return unsigned(buffer >> (64 - n)); }
-    void drop(unsigned n) {
-        buffer <<= n;
-        count -= n;
-    }
-};
 
 void EntropyReader::Table::make(const JHUFF_TBL& table, bool is_dc) {
     if (valid && !std::memcmp(lengths, table.bits, sizeof lengths) && !std::memcmp(symbols, table.huffval, sizeof symbols)) return;
@@ -283,18 +251,18 @@ boolean EntropyReader::decode_mcu(j_decompress_ptr decoder, JBLOCKROW* blocks) {
 }
 
 // Where the values of a code do not fit an entry.
-bool EntropyReader::decode_dc_slowly(Bits& bits, const Table& table, int32_t& value) {
+bool EntropyReader::decode_dc_slowly(BitReader& bits, const Table& table, int32_t& value) {
     bits.refill();
     unsigned length;
     const unsigned size = table.find(bits.peek(16), length) & 15;
     bits.drop(length);
-    value = size ? extended(bits.peek(int(size)), size) : 0;
+    value = size ? extended(bits.peek(size), size) : 0;
     bits.drop(size);
     return length != 0;
 }
 
 // One AC code, whatever it is.
-bool EntropyReader::decode_slowly(Bits& bits, const Table& table, unsigned& k, JCOEF* block) {
+bool EntropyReader::decode_slowly(BitReader& bits, const Table& table, unsigned& k, JCOEF* block) {
     bits.refill();  // 56 bits, of which 16 + 15 are taken at most
     unsigned length;
     const unsigned symbol = table.find(bits.peek(16), length), size = symbol & 15, run = symbol >> 4;
@@ -302,7 +270,7 @@ bool EntropyReader::decode_slowly(Bits& bits, const Table& table, unsigned& k, J
     bits.drop(length);
     if (size) {
         k += run;
-        if (block) block[kNatural.place[k]] = JCOEF(extended(bits.peek(int(size)), size));
+        if (block) block[kNatural.place[k]] = JCOEF(extended(bits.peek(size), size));
         bits.drop(size);
         ++k;
     } else {
@@ -313,7 +281,7 @@ bool EntropyReader::decode_slowly(Bits& bits, const Table& table, unsigned& k, J
 
 // The AC values of one block. `bits` stays in registers: only copies of it are handed to functions that are not inlined.
 template <bool kStore>
-inline __attribute__((always_inline)) bool EntropyReader::decode_ac(Bits& bits, const Table& table, JCOEF* block) {
+inline __attribute__((always_inline)) bool EntropyReader::decode_ac(BitReader& bits, const Table& table, JCOEF* block) {
     unsigned k = 1, before = 1;
     uint32_t found = 0;
     do {
@@ -322,7 +290,7 @@ inline __attribute__((always_inline)) bool EntropyReader::decode_ac(Bits& bits, 
             before = k;
             found = table.fast[bits.peek(Table::kBits)];
             if (__builtin_expect(found & kSlow, 0)) {
-                Bits copy = bits;
+                BitReader copy = bits;
                 unsigned place = k;
                 if (!decode_slowly(copy, table, place, kStore ? block : nullptr)) return false;
                 bits = copy;
@@ -341,7 +309,7 @@ inline __attribute__((always_inline)) bool EntropyReader::decode_ac(Bits& bits, 
     } while (k < 64);
     if (__builtin_expect(k == 64 || (k > kEndOfBlock && k < 64 + kEndOfBlock), 1)) return true;
     // The first of two values was the block's last; what was taken for the second is the next block's.
-    Bits copy = bits;
+    BitReader copy = bits;
     copy.go_back(bits_of(found));
     if (!decode_slowly(copy, table, before, nullptr) || before != 64) return false;
     bits = copy;
@@ -350,14 +318,14 @@ inline __attribute__((always_inline)) bool EntropyReader::decode_ac(Bits& bits, 
 
 template <bool kStore>
 bool EntropyReader::decode_blocks(JBLOCKROW* blocks) {
-    Bits bits{buffer_, count_, at_};
+    BitReader bits{buffer_, count_, at_};
     for (int i = 0; i < n_blocks_; ++i) {
         const Block& block = blocks_[i];
         bits.refill();
         const uint32_t found = block.dc->fast[bits.peek(Table::kBits)];
         int32_t value = first_of(found);
         if (__builtin_expect(found & kSlow, 0)) {
-            Bits copy = bits;
+            BitReader copy = bits;
             if (!decode_dc_slowly(copy, *block.dc, value)) return false;
             bits = copy;
         } else {
@@ -373,7 +341,7 @@ bool EntropyReader::decode_blocks(JBLOCKROW* blocks) {
     }
     buffer_ = bits.buffer;
     count_ = bits.count;
-    at_ = bits.at;
+    at_ = bits.next;
     return (at_ - end_) * 8 <= ptrdiff_t(count_);  // else more was read than there is
 }
 

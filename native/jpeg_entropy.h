@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "bit_reader.h"
 #include "jpeg_error.h"
 
 namespace fastload {
@@ -46,16 +47,15 @@ private:
         uint8_t component;
         bool store_dc, store_ac;
     };
-    struct Bits;
 
     static boolean decode_mcu(j_decompress_ptr decoder, JBLOCKROW* blocks);
     bool decode(JBLOCKROW* blocks);
     template <bool kStore>
-    static bool decode_ac(Bits& bits, const Table& table, JCOEF* block);
+    static bool decode_ac(BitReader& bits, const Table& table, JCOEF* block);
     template <bool kStore>
     bool decode_blocks(JBLOCKROW* blocks);
-    static bool decode_dc_slowly(Bits& bits, const Table& table, int32_t& value);
-    static bool decode_slowly(Bits& bits, const Table& table, unsigned& k, JCOEF* block);
+    static bool decode_dc_slowly(BitReader& bits, const Table& table, int32_t& value);
+    static bool decode_slowly(BitReader& bits, const Table& table, unsigned& k, JCOEF* block);
     void begin_segment();
     bool end_segment();
     void more_bytes();
@@ -76,7 +76,7 @@ private:
     const uint8_t *at_ = nullptr, *end_ = nullptr;     // in plain_
     bool at_marker_ = false;                           // next_ is at a marker: the segment has no more bytes
     uint64_t buffer_ = 0;                              // the next bits, from the top
-    unsigned count_ = 0;                               // how many of them are there
+    uint64_t count_ = 0;                               // how many of them are there
 };
 
 // True where the replaced entry is really the one that libjpeg calls, and the pixels are equal. Tried once.
