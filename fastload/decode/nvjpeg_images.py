@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
@@ -70,6 +71,7 @@ class Images:
         self._lane, self._hardware = lane, hardware
         self._decoder = new_decoder(device, threads=threads, hardware=hardware)
         self._pool: list[Any] = []              # images, the largest buffer first
+        _all.add(self)
 
     def decode(self, data: Sequence[memoryview], sizes: NDArray[np.int32], *, gray: bool) -> list[torch.Tensor | None]:
         """(height, width, channels) uint8, RGB or gray, valid until the next call; None where it was not decoded.
@@ -134,6 +136,26 @@ class Images:
         """Gives memory back where very large pictures have come by; nothing may be queued."""
         if sum(int(image.capacity) for image in self._pool) > POOL_BYTES:
             self._pool.clear()
+
+
+    def abandon(self) -> None:
+        """Leaves decoder and buffers as they are for ever."""
+        for each in (self._decoder, self._pool):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))          # never destroyed, at exit neither
+        self._decoder, self._pool = None, []
+
+
+_all: weakref.WeakSet[Images] = weakref.WeakSet()
+
+
+def _leave_to_the_parent() -> None:
+    """In a forked child, without the decoder's threads and without CUDA: its end would wait for them, or crash. So it never ends here."""
+    for images in list(_all):
+        images.abandon()
+    _all.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 def new_decoder(device: torch.device, *, threads: int, hardware: bool) -> Any:

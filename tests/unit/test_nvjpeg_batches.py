@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -248,6 +249,23 @@ def test_closing_cancels_what_is_not_begun() -> None:
     backend.close()
     found = [backend.collect(ticket).status.tolist() for ticket in tickets]
     assert all(set(each) in ({Status.OK}, {Status.CANCELLED}) for each in found)
+
+
+def test_a_forked_child_leaves_the_decoder_alone() -> None:
+    """Its threads stayed in the parent: to destroy it in the child could hang there."""
+    backend = new_backend()
+    run(backend, JPEGS, (60, 45)).raise_first()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)             # Python 3.12: "multi-threaded, use of fork() may lead to deadlocks"
+        child = os.fork()
+    if not child:
+        code = 0 if backend._images._decoder is None and not backend._images._pool else 1
+        del backend
+        gc.collect()
+        os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert np.array_equal(run(backend, JPEGS, (60, 45), exact=1).output, expected(JPEGS))
+    backend.close()
 
 
 def anonymous_kib() -> int:
