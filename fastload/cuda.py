@@ -131,6 +131,11 @@ class StageEvents:
         return whole
 
 
+def in_use() -> bool:
+    """The program has begun to use a GPU. Asking does not start CUDA."""
+    return bool(torch.cuda.is_initialized())            # type: ignore[no-untyped-call]
+
+
 def device_and_name() -> tuple[str, str]:
     """("cuda:0", "NVIDIA ...") of the current device."""
     index = torch.cuda.current_device()

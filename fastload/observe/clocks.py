@@ -99,5 +99,8 @@ def torch_here() -> ModuleType | None:
 
 def cuda_in_use() -> bool:
     """The program has begun to use a GPU; asking must not be what starts CUDA."""
-    torch = torch_here()
-    return torch is not None and bool(torch.cuda.is_initialized())
+    if torch_here() is None:
+        return False
+    from fastload.cuda import in_use
+
+    return in_use()
