@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.h native/*.cpp)
 CHECKED := fastload tools benchmarks examples tests
 
-.PHONY: help demo test test-pure lint types unit bench wheel sanitize clean
+.PHONY: help demo test test-pure lint types unit docs bench peers wheel sanitize clean
 help:            ## list these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
 
@@ -14,23 +14,33 @@ help:            ## list these targets
 $(VENV)/.installed: $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	sh tools/libjpeg_headers.sh
-	$(PIP) install -c constraints.txt -e '.[dev]'
+	$(PIP) install -c constraints.txt -e .
+	touch $@
+
+# What only the checks need: linters, and the libraries that fastload is tested with (DALI and nvImageCodec on their CPU side, frameworks).
+$(VENV)/.checks: $(VENV)/.installed
+	$(PIP) install packaging
+	$(BIN)/python tools/extras.py dev test > $@.txt
+	$(PIP) install -c constraints.txt -r $@.txt
 	touch $@
 
 demo: $(VENV)/.installed   ## see all of it on generated data, in ./demo
 	$(BIN)/fastload demo --dest demo
 
-test: lint types unit      ## what CI runs: lint, types, tests
+test: lint types docs unit ## what CI runs: lint, types, documents, tests
 
-lint: $(VENV)/.installed   ## ruff
+lint: $(VENV)/.checks   ## ruff
 	$(BIN)/ruff check $(CHECKED)
 
-types: $(VENV)/.installed  ## mypy --strict; and the native core's types against the core itself
+types: $(VENV)/.checks  ## mypy --strict; and the native core's types against the core itself
 	$(BIN)/mypy
 	$(BIN)/python tools/check_core_types.py
 
-unit: $(VENV)/.installed   ## pytest
+unit: $(VENV)/.checks   ## pytest
 	$(BIN)/python -m pytest -q
+
+docs: $(VENV)/.checks      ## the documents as a site in build/site; links checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q
 
 test-pure:                 ## an install without a compiler, and the tests that apply to it
 	sh tools/test_pure.sh $(VENV)
@@ -39,10 +49,10 @@ bench: $(VENV)/.installed  ## decode speed on this machine
 	$(PIP) install -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks.decode
 
-wheel: $(VENV)/.installed  ## a self-contained wheel in dist/, tested in an empty venv
+wheel: $(VENV)/.checks  ## a self-contained wheel in dist/, tested in an empty venv
 	sh tools/make_wheel.sh $(VENV)
 
-sanitize: $(VENV)/.installed  ## the core under AddressSanitizer, UBSan and ThreadSanitizer
+sanitize: $(VENV)/.checks  ## the core under AddressSanitizer, UBSan and ThreadSanitizer
 	$(BIN)/python -m tools.sanitize
 
 clean:                     ## remove all that the targets above made

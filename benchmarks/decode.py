@@ -1,6 +1,7 @@
 """How fast the native core decodes, against simplejpeg (whole decode) + cv2.resize (INTER_LINEAR) in as many threads.
 
     python benchmarks/decode.py [--json out.json]           times, interleaved: each round runs every contestant once
+    python benchmarks/decode.py --stages | --handover       where a sample's time goes; what the pool costs beside a bare loop
     python benchmarks/decode.py --instructions [--record]   callgrind's instruction counts, against the recorded ones
 
 Both write into one uint8 NHWC array. The recipe does not antialias; fastload does.
@@ -28,12 +29,14 @@ from benchmarks.machine import describe, quartiles, spread
 from benchmarks.works import Work, all_works
 from fastload.decode.backend import STAGES, DecodeBatch
 from fastload.decode.native import NativeBackend
+from fastload.native import core
 
 Row = dict[str, float | str]
 Sample = tuple[float, float]         # seconds by the clock, seconds of processor time
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "results" / "decode_instructions.json"
 MAX_GROWTH = 0.03
+IN_FLIGHT = 4                        # batches: what a loader has under way
 PACKAGES = ("simplejpeg", "opencv-python-headless", "pillow")
 
 
@@ -45,6 +48,7 @@ def main() -> int:
     options.add_argument("--only", default="", help="works whose name contains this")
     options.add_argument("--json", type=Path)
     options.add_argument("--stages", action="store_true", help="where the time goes, instead")
+    options.add_argument("--handover", action="store_true", help="what the pool costs beside a bare loop, instead")
     options.add_argument("--instructions", action="store_true")
     options.add_argument("--record", action="store_true", help="with --instructions: make these counts the recorded ones")
     args = options.parse_args()
@@ -55,6 +59,9 @@ def main() -> int:
     works = [work for work in all_works(args.photos) if args.only in work.name]
     if args.stages:
         stages(works, rounds=args.rounds)
+        return 0
+    if args.handover:
+        handover(works, rounds=args.rounds)
         return 0
     rows = times(works, threads=args.threads, rounds=args.rounds)
     if args.json:
@@ -80,7 +87,7 @@ def times(works: list[Work], *, threads: list[int], rounds: int) -> list[Row]:
                         measured[count][which].append(sample)
         for count in threads:
             row = summary(work, count, *measured[count])
-            speeds[work.name, count] = [len(work.requests) / wall for wall, _ in measured[count][1]]
+            speeds[work.name, count] = [IN_FLIGHT * len(work.requests) / wall for wall, _ in measured[count][1]]
             rows.append(row)
     for work in works if len(threads) > 1 else ():
         gain = [many / one for one, many in zip(speeds[work.name, threads[0]], speeds[work.name, threads[-1]], strict=True)]
@@ -92,9 +99,9 @@ def summary(work: Work, count: int, theirs: list[Sample], ours: list[Sample]) ->
     """One row, printed: ratios are taken round by round, so that both saw the same mood of the machine."""
     wall = [a[0] / b[0] for a, b in zip(theirs, ours, strict=True)]
     cpu = [a[1] / b[1] for a, b in zip(theirs, ours, strict=True)]
-    speed = [quartiles([len(work.requests) / one[0] for one in side])[1] for side in (theirs, ours)]
+    speed = [quartiles([IN_FLIGHT * len(work.requests) / one[0] for one in side])[1] for side in (theirs, ours)]
     low, middle, high = quartiles(wall)
-    print(f"{work.name:24} {count:7}  {len(work.requests):3} x {len(wall):3}   {speed[0]:12.0f}  {speed[1]:14.0f}   "
+    print(f"{work.name:24} {count:7}  {IN_FLIGHT * len(work.requests):4} x {len(wall):2}   {speed[0]:12.0f}  {speed[1]:14.0f}   "
           f"{spread(wall):16}  {spread(cpu):16} {work.target:.1f}", flush=True)
     return {"work": work.name, "threads": count, "n": len(work.requests), "rounds": len(wall), "recipe_per_s": speed[0],
             "fastload_per_s": speed[1], "ratio": middle, "ratio_low": low, "ratio_high": high,
@@ -109,13 +116,14 @@ def timed(run: Callable[[], None]) -> Sample:
 
 
 def recipe(work: Work, threads: int) -> Callable[[], None]:
-    """simplejpeg + cv2 on a pool of Python threads, each with its share of the batch: no queue in the way."""
+    """simplejpeg + cv2 on a pool of Python threads, each with its share of the batches: no queue in the way."""
     output = np.zeros((len(work.requests), *work.shape), np.uint8)
     pool = ThreadPoolExecutor(threads)
 
     def share(first: int) -> None:
-        for i in range(first, len(output), threads):
-            work.baseline(i, output[i])
+        for _ in range(IN_FLIGHT):
+            for i in range(first, len(output), threads):
+                work.baseline(i, output[i])
 
     def run() -> None:
         for _ in pool.map(share, range(threads)):
@@ -124,11 +132,48 @@ def recipe(work: Work, threads: int) -> Callable[[], None]:
     return run
 
 
+def batches(work: Work) -> list[DecodeBatch]:
+    """The batch, with its own output each time, as often as a loader has batches in flight."""
+    return [DecodeBatch(work.sources, work.requests, np.zeros((len(work.requests), *work.shape), np.uint8)) for _ in range(IN_FLIGHT)]
+
+
 def fastload(work: Work, threads: int) -> Callable[[], None]:
-    """The native backend."""
-    backend = NativeBackend(threads=threads)
-    batch = DecodeBatch(work.sources, work.requests, np.zeros((len(work.requests), *work.shape), np.uint8))
-    return lambda: backend.collect(backend.submit(batch)).raise_first()
+    """The native backend with several batches under way, as the loader uses it: no thread idles at a batch's end."""
+    backend, under_way = NativeBackend(threads=threads), batches(work)
+
+    def run() -> None:
+        for ticket in [backend.submit(batch) for batch in under_way]:
+            backend.collect(ticket).raise_first()
+
+    return run
+
+
+def handover(works: list[Work], *, rounds: int) -> None:
+    """What submitting, queueing, waking up and collecting cost on one thread, against a bare C++ loop over the same calls."""
+    print(f"\n{'work':24} handing over, in % of the bare loop's time (wall): median [quartiles]; of its processor time")
+    for work in works:
+        run, under_way = fastload(work, 1), batches(work)
+        wall: list[float] = []
+        cpu: list[float] = []
+        for turn in range(rounds + 1):
+            before = time.process_time()
+            bare = sum(bare_loop(batch) for batch in under_way)
+            bare_cpu = time.process_time() - before
+            pool, pool_cpu = timed(run)
+            if turn:
+                wall.append(100 * (pool / bare - 1))
+                cpu.append(100 * (pool_cpu / bare_cpu - 1))
+        print(f"{work.name:24} {spread(wall)}; {spread(cpu)}", flush=True)
+
+
+def bare_loop(batch: DecodeBatch) -> float:
+    """Seconds inside the loop, by its own clock."""
+    module = core()
+    if module is None:
+        raise SystemExit("the native core is not built: nothing to measure")
+    seconds: float = module.Pool.bare_loop(batch.sources, batch.requests, batch.output,
+                                           planar=False, colour=0, fill=(0, 0, 0), mean=(), std=())
+    return seconds
 
 
 def stages(works: list[Work], *, rounds: int) -> None:

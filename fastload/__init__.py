@@ -19,12 +19,15 @@ from fastload.errors import (
 from fastload.native import NativeStatus, native_status
 
 if TYPE_CHECKING:
+    from fastload.diagnose.run import diagnose
     from fastload.loader.loader import DataLoader
+    from fastload.migration.run import migrate
     from fastload.observe.probe import StepProbe
     from fastload.packing.api import pack
     from fastload.store.dataset import Dataset
     from fastload.store.dataset import open_dataset as open
     from fastload.store.fields import Field
+    from fastload.trainer.run import check_trainer
 
 __all__ = [
     "BadImage",
@@ -41,6 +44,9 @@ __all__ = [
     "StoreError",
     "WorkerDied",
     "__version__",
+    "check_trainer",
+    "diagnose",
+    "migrate",
     "native_status",
     "open",
     "pack",
@@ -52,6 +58,9 @@ _LATER = {
     "Dataset": ("fastload.store.dataset", "Dataset"),
     "Field": ("fastload.store.fields", "Field"),
     "StepProbe": ("fastload.observe.probe", "StepProbe"),
+    "check_trainer": ("fastload.trainer.run", "check_trainer"),
+    "diagnose": ("fastload.diagnose.run", "diagnose"),
+    "migrate": ("fastload.migration.run", "migrate"),
     "open": ("fastload.store.dataset", "open_dataset"),
     "pack": ("fastload.packing.api", "pack"),
 }

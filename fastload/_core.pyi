@@ -66,9 +66,30 @@ class Pool:
         mean: Sequence[float],
         std: Sequence[float],
     ) -> Ticket: ...
+    @staticmethod
+    def bare_loop(
+        sources: Sequence[Buffer],
+        requests: Buffer,
+        output: object,
+        *,
+        planar: bool,
+        colour: int,
+        fill: Sequence[int],
+        mean: Sequence[float],
+        std: Sequence[float],
+    ) -> float: ...
     def close(self) -> None: ...
 
 # The part tables of records (bind_record.cpp): see fastload/loader/parts.py.
 part_row_size: int
 
 def part_rows(records: Sequence[Buffer], ids: NDArray[np.int64], check_crc: bool = True) -> tuple[bytes, dict[int, str]]: ...
+
+# What pack does for every image (bind_pack.cpp); None where the path in Python must be taken.
+def read_inside(root: bytes, path: bytes, limit: int) -> bytes | None: ...
+def keep_jpeg(data: Buffer, restart: int) -> tuple[bytes, bytes, int, int, int, int, int] | None:
+    """JPEG, segment index, width, height, components, restart interval, orientation still to be applied."""
+
+def encode_record(sample_id: int, parts: Sequence[tuple[Any, ...]]) -> bytes | None: ...
+def start_writing(descriptor: int) -> bool: ...
+def keep_freed_memory(n_bytes: int) -> bool: ...

@@ -3,46 +3,80 @@
 from __future__ import annotations
 
 from collections import deque
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import torch
 
 from fastload.loader.nested import mapped
 
+LEASES = 4          # of DALI outputs that a lagging GPU has not read yet
+
+
+def numbered(device: torch.device) -> torch.device:
+    """"cuda" of the thread that asks, with its number: the feeder thread's own "cuda" would always be GPU 0."""
+    return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
+
+
+def name_of(device: torch.device) -> str:
+    """As the driver has it; a slice of a GPU has "MIG" in it."""
+    return torch.cuda.get_device_name(device)
+
 
 class CudaTransfer:
     """Copies on a stream of its own; the trainer's stream waits for the copy, nobody else does."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
         self._stream = torch.cuda.Stream(device)            # type: ignore[no-untyped-call]
 
     def stream(self) -> AbstractContextManager[object]:
-        """One for all copies and colours: the event that ``send`` records comes after both."""
+        """One for all pixels, copies and colours: the event that ``send`` records comes after them. Also sets the current device."""
         return torch.cuda.stream(self._stream)
 
     def stage(self, pixels: torch.Tensor) -> torch.Tensor:
         """Copied from pageable memory, which blocks this thread but nobody else, so the buffer is free again on return."""
-        return pixels.to(self._device)
+        return pixels.to(self.device)
 
     def send(self, batch: Any) -> Any:
         """Pinned first (a copy from pageable memory would block), then copied; the event marks the end of the copy."""
-        pinned = mapped(batch, lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory())
-        with self.stream():
-            copied = mapped(pinned, lambda tensor: tensor.to(self._device, non_blocking=True))
+        with self.stream():                     # around the pinning, too: it would make a context on GPU 0 from this thread
+            pinned = mapped(batch, lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory())
+            copied = mapped(pinned, lambda tensor: tensor.to(self.device, non_blocking=True))
             event = torch.cuda.Event()                      # type: ignore[no-untyped-call]
             event.record(self._stream)
-        return copied, event, pinned           # pinned lives until receive: the copy reads it
+        return copied, event, pinned            # pinned lives until receive; after that torch keeps it until the copy has read it
 
     def receive(self, sent: Any) -> Any:
         """Makes the current stream wait for the copy, and keeps the memory until that stream is done with it."""
         copied, event, _ = sent
-        stream = torch.cuda.current_stream(self._device)
+        stream = torch.cuda.current_stream(self.device)
         stream.wait_event(event)
         mapped(copied, lambda tensor: tensor.record_stream(stream))
-        event.synchronize()                     # the pinned memory may go back to torch now; the copy was done long ago
         return copied
+
+
+class DaliHands:
+    """DALI's outputs to torch: its buffers are freed on DALI's stream, not on ours, so they are kept until ours has read them."""
+
+    def __init__(self) -> None:
+        self._held: deque[tuple[Any, object]] = deque()
+
+    def take(self, pipeline: Any) -> Any:
+        """The current stream waits for DALI, the host does not; whatever this thread queues next comes after the decoding."""
+        return pipeline.share_outputs(torch.cuda.current_stream())
+
+    def lease(self, *things: object) -> None:
+        """Called after the copy was queued: the event comes behind it, and ``things`` go when the event has passed."""
+        event = torch.cuda.Event()                          # type: ignore[no-untyped-call]
+        event.record()                                      # on the current stream, which the copy is on
+        self._held.append((event, things))
+        while len(self._held) > LEASES:                     # a consumer that lags: wait, or DALI's memory would grow without end
+            self._held[0][0].synchronize()
+            self._held.popleft()
+        while self._held and self._held[0][0].query():
+            self._held.popleft()
 
 
 class StageEvents:
@@ -106,3 +140,97 @@ def device_and_name() -> tuple[str, str]:
 def allocated_mb() -> float:
     """MiB that tensors take on the current device; the allocator's own count, the GPU is not asked."""
     return round(torch.cuda.memory_allocated() / 2**20, 1)
+
+
+class CudaLane:
+    """The stream that nvImageCodec decodes on and the fused kernel runs on (`fastload.decode.nvjpeg_images.Lane`).
+
+    The JPEG engine writes its output at once, whatever is queued on the stream it was given (seen on H100: torchcodec #1634). So the host
+    waits (``settle``) before every decode, and again before the buffers are used anew or the output is anybody else's.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)            # type: ignore[no-untyped-call]
+        self.decode_arguments = {"cuda_stream": int(self._stream.cuda_stream)}
+
+    def mark(self) -> object:
+        """In the feeder's thread, after the output was allocated: what still uses that memory is queued before this event."""
+        event = torch.cuda.Event()                          # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    @contextmanager
+    def stream(self, after: Any) -> Iterator[None]:
+        """Waits for ``after`` first, then takes work: the kernel writes an output that others may have used until then."""
+        if after is not None:
+            self._stream.wait_event(after)
+        with torch.cuda.stream(self._stream):               # also sets the current device, in a thread that has none yet
+            yield
+
+    def settle(self) -> None:
+        """Events would not do: they order streams, and the engine is in none."""
+        self._stream.synchronize()
+
+    def memory(self, image: Any, n_bytes: int) -> torch.Tensor:
+        """Not by dlpack: the image still has the shape of the picture before."""
+        return torch.as_tensor(_DeviceBytes(int(image.__cuda_array_interface__["data"][0]), n_bytes), device=self._device)
+
+
+class _DeviceBytes:
+    """Bytes of a buffer that is not torch's, in the words that torch understands; version 2, so that no stream is waited for."""
+
+    def __init__(self, address: int, n_bytes: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (n_bytes,), "typestr": "|u1", "data": (address, False), "version": 2}
+
+
+# What `fastload selftest` needs of a GPU.
+
+def sums_that_changed(decode: Callable[[], object], device: torch.device, trials: int) -> int:
+    """How often a sum over a tensor is wrong because a decode wrote into its memory before its turn."""
+    wrong = 0
+    with torch.cuda.device(device):
+        for trial in range(trials):
+            victim = torch.full((64 << 20,), trial % 251, dtype=torch.uint8, device=device)
+            torch.cuda.synchronize(device)                  # the value is there; what follows only reads it
+            torch.cuda._sleep(100_000_000)                  # type: ignore[no-untyped-call] # some 50 ms: the sum below waits behind it
+            total = victim.sum(dtype=torch.int64)
+            del victim                                      # torch may give its memory away now: for work queued behind the sum
+            decode()                                        # whoever ignores the queue writes into it before the sum has run
+            wrong += int(total.item()) != (64 << 20) * (trial % 251)
+    return wrong
+
+
+def checksums(loader: Any, device: torch.device, *, behind: int) -> list[int]:
+    """A sum over each batch, taken by a stream that is ``behind`` batches late; 0: it waits for each."""
+    totals = []
+    for number, batch in enumerate(loader):
+        (name,) = (each for each in batch if each != "id")
+        if behind and number % behind == 0:
+            torch.cuda._sleep(200_000_000)                  # type: ignore[no-untyped-call] # on the consumer's stream: batches go on arriving meanwhile
+        pixels = batch[name]
+        weights = torch.arange(1, pixels.numel() + 1, device=device) % 65_521
+        totals.append((pixels.flatten().long() * weights).sum())        # queued, not read: the batch is dropped before it has run
+        if not behind:
+            torch.cuda.synchronize(device)
+    loader.close()
+    return [int(total.item()) for total in totals]
+
+
+def utilisation(device: torch.device) -> dict[str, int]:
+    """Per cent of time in which kernels ran, and the JPEG engine; what NVML does not tell is left out."""
+    import pynvml
+
+    found: dict[str, int] = {}
+    asked: dict[str, Callable[[Any], Any]] = {"gpu_percent": lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+                                              "jpeg_engine_percent": lambda handle: pynvml.nvmlDeviceGetJpgUtilization(handle)[0]}
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID("GPU-" + str(torch.cuda.get_device_properties(device).uuid))   # NVML counts otherwise
+        for name, ask in asked.items():
+            with suppress(pynvml.NVMLError):
+                found[name] = int(ask(handle))
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return found
+    return found

@@ -206,6 +206,20 @@ public:
         return ticket.release();
     }
 
+    // Seconds that a bare loop over the same samples takes, in this thread: what handing over to a pool is compared with.
+    static double bare_loop(nb::handle sources, nb::handle requests, Tensor memory, bool planar, int colour, std::vector<int> fill, std::vector<float> mean,
+                            std::vector<float> std) {
+        const OutputOptions options{planar, colour, std::move(fill), std::move(mean), std::move(std)};
+        Output output = describe(memory, options);
+        set_levels(output, options);
+        Ticket ticket(sources, copied(requests, output.slots), output, std::move(memory));
+        static thread_local SampleLoader loader;
+        nb::gil_scoped_release unlocked;
+        const auto begin = std::chrono::steady_clock::now();
+        ticket.batch->run_here(loader);
+        return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    }
+
     int threads() const { return threads_; }
 
     void set_threads(int threads) {
@@ -219,20 +233,26 @@ public:
         closed_ = true;
         if (!pool_) return;
         if (pid_ != getpid()) {
-            (void)pool_.release();
+            leave_to_parent();
             return;
         }
+        const std::shared_ptr<Pool> held = pool_;
         nb::gil_scoped_release unlocked;
-        pool_->close();
+        held->close();
     }
 
+    // Holds the pools themselves: while it waits for one, another thread may drop the last reference to the Python object of the next.
     static void close_all() {
-        std::vector<PythonPool*> pools;
+        std::vector<std::shared_ptr<Pool>> pools;
         {
             std::lock_guard<std::mutex> lock(all_mutex());
-            pools.assign(all().begin(), all().end());
+            for (PythonPool* each : all()) {
+                each->closed_ = true;
+                if (each->pool_ && each->pid_ == getpid()) pools.push_back(each->pool_);
+            }
         }
-        for (PythonPool* pool : pools) pool->close();
+        nb::gil_scoped_release unlocked;
+        for (const auto& pool : pools) pool->close();
     }
 
 private:
@@ -262,15 +282,18 @@ private:
     }
 
     Pool& pool() {
-        if (pool_ && pid_ != getpid()) (void)pool_.release();  // its threads and locks stayed in the parent: leave it alone
+        if (pool_ && pid_ != getpid()) leave_to_parent();
         if (!pool_) {
-            pool_ = std::make_unique<Pool>(threads_);
+            pool_ = std::make_shared<Pool>(threads_);
             pid_ = getpid();
         }
         return *pool_;
     }
 
-    std::unique_ptr<Pool> pool_;
+    // Its threads and locks stayed in the parent: never destroyed here.
+    void leave_to_parent() { (void)new std::shared_ptr<Pool>(std::move(pool_)); }
+
+    std::shared_ptr<Pool> pool_;
     pid_t pid_ = 0;
     int threads_;
     bool closed_ = false;
@@ -343,6 +366,8 @@ void bind_decode(nb::module_& module) {
         .def(nb::init<int>(), nb::arg("threads"))
         .def("submit", &PythonPool::submit, nb::arg("sources"), nb::arg("requests"), nb::arg("output").noconvert(), nb::kw_only(), nb::arg("planar"),
              nb::arg("colour"), nb::arg("fill"), nb::arg("mean"), nb::arg("std"))
+        .def_static("bare_loop", &PythonPool::bare_loop, nb::arg("sources"), nb::arg("requests"), nb::arg("output").noconvert(), nb::kw_only(),
+                    nb::arg("planar"), nb::arg("colour"), nb::arg("fill"), nb::arg("mean"), nb::arg("std"))
         .def_prop_rw("threads", &PythonPool::threads, &PythonPool::set_threads)
         .def("close", &PythonPool::close);
     nb::module_::import_("atexit").attr("register")(nb::cpp_function(&PythonPool::close_all));

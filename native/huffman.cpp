@@ -74,20 +74,20 @@ void shorten(uint32_t lengths[kLongest + 1]) {
 bool make_optimal_code(const uint32_t counts[256], HuffmanCode& code) {
     Tree tree(counts);
     const uint8_t* sizes = tree.build();
-    uint32_t lengths[kLongest + 1] = {};
+    uint32_t lengths[kLongest + 1] = {}, next[kLongest + 2] = {};
     for (size_t symbol = 0; symbol <= kReserved; ++symbol) {
         if (sizes[symbol] > kLongest) return false;
         if (sizes[symbol]) ++lengths[sizes[symbol]];
     }
+    code = {};
+    for (size_t size = 1; size <= kLongest; ++size) next[size + 1] = next[size] + lengths[size] - (size == sizes[kReserved]);
+    for (size_t symbol = 0; symbol < kReserved; ++symbol)  // by size; of equals, the smaller symbol first
+        if (sizes[symbol]) code.symbols[next[sizes[symbol]]++] = uint8_t(symbol), ++code.n_symbols;
     shorten(lengths);
     size_t longest = 16;
     while (longest > 1 && !lengths[longest]) --longest;
     if (lengths[longest]) --lengths[longest];  // the reserved one
-    code = {};
     for (size_t i = 1; i <= 16; ++i) code.lengths[i] = uint8_t(lengths[i]);
-    for (size_t size = 1; size <= kLongest; ++size)
-        for (size_t symbol = 0; symbol < kReserved; ++symbol)
-            if (sizes[symbol] == size) code.symbols[code.n_symbols++] = uint8_t(symbol);
     return true;
 }
 

@@ -41,6 +41,12 @@ bool is_fatal(j_common_ptr common) {
     }
 }
 
+bool is_common(const JpegHeader& header) {
+    if (!header.complete || header.n_components == 1) return header.complete;
+    const auto is = [&](size_t i, int h, int v) { return header.components[i].h == h && header.components[i].v == v; };
+    return header.n_components == 3 && is(1, 1, 1) && is(2, 1, 1) && (is(0, 1, 1) || is(0, 2, 1) || is(0, 2, 2) || is(0, 1, 2) || is(0, 4, 1));
+}
+
 uint32_t divide_up(uint32_t value, uint32_t by) { return (value + by - 1) / by; }
 
 // Turns the image upside down: block rows in reverse, and in each block the odd rows of the cosine negated.
@@ -99,6 +105,8 @@ public:
         describe(header, options);
         bool flip = options.orient && can_flip(header);
         result_.orientation = flip ? 1 : header.orientation;
+        result_.n_components = header.n_components;
+        result_.common = is_common(header);
         bool fast = options.fast && options.optimize && !flip;
         if (!(fast && rewrite_symbols()) && !rewrite_coefficients(flip, options.optimize)) throw BadJpeg(errors_.text);
         finish();

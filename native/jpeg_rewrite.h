@@ -24,6 +24,8 @@ struct RewrittenJpeg {
     uint32_t width = 0, height = 0;  // of the new JPEG
     uint32_t interval = 0;           // MCUs, 0 = no restart markers
     uint8_t orientation = 1;         // EXIF, still to be applied at load
+    uint32_t n_components = 0;
+    bool common = false;             // whole, and gray or sampled 4:4:4, 4:2:2, 4:2:0, 4:4:0 or 4:1:1
     std::string warning;             // libjpeg's words on something harmless; mostly empty
 };
 

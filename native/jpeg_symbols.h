@@ -9,15 +9,9 @@
 
 #include "byte_buffer.h"
 #include "huffman.h"
+#include "symbol_tables.h"
 
 namespace fastload {
-
-// A symbol of the list, as one number: bits 0-7 the symbol, 8-9 the new table it is for (0, 1 DC; 2, 3 AC), 21-31 its extra
-// bits. Bits 10-20 are the reader's own: its look-up tables hold these very numbers.
-using Symbol = uint32_t;
-constexpr uint32_t kKeyMask = 1023;  // symbol and table
-constexpr uint32_t kExtraShift = 21;
-constexpr size_t kTables = 4;
 
 // What the symbols mean. Components in the order of the scan.
 struct ScanShape {
@@ -28,7 +22,7 @@ struct ScanShape {
         const HuffmanCode* dc = nullptr;                     // of the old file
         const HuffmanCode* ac = nullptr;
     };
-    Component components[3];
+    Component components[kMaxComponents];
     uint32_t n_components = 0;
     uint32_t mcus_per_row = 0, mcu_rows = 0;
     uint32_t old_interval = 0, new_interval = 0;             // MCUs between restart markers, 0 = none
@@ -53,12 +47,19 @@ public:
 
 private:
     friend class SymbolReader;
+    struct Tables {                       // 320 kB, kept between images
+        SymbolTable dc[kMaxComponents], ac[kMaxComponents];
+        std::vector<SymbolTable*> used;   // those of this image
+        uint32_t counts[kAllTokens];
+        Output outputs[kAllTokens];
+    };
     void reserve(size_t more);
     void grow_plain(size_t size);
 
-    std::unique_ptr<Symbol[]> symbols_;
+    std::unique_ptr<Tables> tables_;
+    std::unique_ptr<Token[]> tokens_;
     size_t size_ = 0, capacity_ = 0;
-    std::vector<size_t> ends_;            // of the segments, in symbols_
+    std::vector<size_t> ends_;            // of the segments, in tokens_
     uint32_t counts_[256 * kTables] = {};
     std::vector<uint8_t> plain_;          // bytes of a segment without stuffed zeros
 };

@@ -29,6 +29,10 @@ public:
     bool wait_for(std::chrono::milliseconds timeout);
     // Takes the samples that no thread has begun out of the queue, and waits for those under way: at most one per thread.
     void cancel();
+    // Loads every sample in this thread, one after the other: what a pool's work is compared with.
+    void run_here(SampleLoader& loader) {
+        for (size_t i; (i = take()) < size();) load(i, loader);
+    }
 
     // To be read when done.
     const std::vector<Status>& statuses() const { return statuses_; }

@@ -1,97 +1,16 @@
-// From entropy-coded data to symbols. It is instructions that cost here (about 140,000 symbols in a photo of 100 kB): one
-// look-up gives a symbol, its extra bits and how to go on, as the very number that is stored.
+// From entropy-coded data to tokens. It is the wait for the next look-up that costs here (about 140,000 symbols in a photo of
+// 100 kB): each one finds as many symbols as it can, and nothing but the number of bits used lies between it and the next.
 #include <algorithm>
 #include <cstring>
 
-#include "bit_reader.h"
 #include "jpeg_symbols.h"
 
 namespace fastload {
 namespace {
 
-// The reader's own part of a Symbol: how many bits it took, and how far it moves on in the block.
-constexpr uint32_t kBitsShift = 10, kBitsMask = 15, kSkipShift = 14, kSkipMask = 127;
-constexpr uint32_t kLook = 11;         // bits looked up at once: 98 % of the symbols of photographs, extra bits included
-constexpr uint32_t kUnknown = 0xFF;    // a symbol no block has: look the slow way
-constexpr uint32_t kEnd = 63;          // skip of what ends a block
 // What the reader may read beyond the data before it asks: an MCU of 10 blocks of 64 symbols of 16 + 11 bits.
 constexpr size_t kPadding = 10 * 64 * 27 / 8 + 64;
-
-Symbol make_symbol(uint32_t symbol, uint32_t table, uint32_t bits, uint32_t skip, uint32_t extra) {
-    return symbol | table << 8 | bits << kBitsShift | skip << kSkipShift | extra << kExtraShift;
-}
-
-// How a symbol is to be read; `valid` is false for what a regular 8-bit file does not have.
-struct Meaning {
-    uint32_t extra_bits, skip;
-    bool valid;
-
-    Meaning(uint32_t symbol, bool dc) {
-        extra_bits = dc ? symbol : symbol & 15;
-        skip = dc ? 0 : symbol == 0 ? kEnd : symbol == 0xF0 ? 16 : (symbol >> 4) + 1;
-        valid = dc ? symbol <= 11 : extra_bits <= 10 && (extra_bits || symbol == 0 || symbol == 0xF0);
-    }
-};
-
-class DecodeTable {
-public:
-    // False for what is no table, by libjpeg's rules: too many codes, a code of ones only, a DC symbol above 15.
-    // `table` is the number in the new file (0, 1 DC; 2, 3 AC).
-    bool build(const HuffmanCode& code, uint32_t table) {
-        code_ = &code;
-        table_ = table;
-        std::fill(std::begin(found_), std::end(found_), make_symbol(kUnknown, table, 0, kSkipMask, 0));
-        std::fill(std::begin(short_), std::end(short_), uint16_t(0));
-        uint32_t next = 0;
-        size_t i = 0;
-        for (uint32_t length = 1; length <= 16; ++length, next <<= 1) {
-            first_[length] = int32_t(i) - int32_t(next);
-            for (size_t n = code.lengths[length]; n; --n, ++i, ++next) {
-                if (i >= 256 || next + 1 >= (1u << length) || (table < 2 && code.symbols[i] > 15)) return false;
-                if (length <= kLook) list(code.symbols[i], next, length);
-            }
-            limit_[length] = next;
-        }
-        return true;
-    }
-
-    Symbol look(uint32_t bits) const { return found_[bits]; }  // AC only
-
-    // For DC, and for kUnknown: a long code, or many extra bits. False where there is no such code or it has no business here.
-    bool search(BitReader& bits, Symbol& symbol) const {
-        bits.refill();
-        uint32_t ahead = bits.peek(16), length = short_[ahead >> (16 - kLook)] >> 8, value = short_[ahead >> (16 - kLook)] & 255;
-        if (!length) {
-            length = kLook + 1;
-            while (length <= 16 && ahead >> (16 - length) >= limit_[length]) ++length;
-            if (length > 16) return false;
-            value = code_->symbols[int32_t(ahead >> (16 - length)) + first_[length]];
-        }
-        Meaning meaning(value, table_ < 2);
-        if (!meaning.valid) return false;
-        symbol = make_symbol(value, table_, 0, meaning.skip, bits.peek_behind(length, meaning.extra_bits));
-        bits.drop(length + meaning.extra_bits);
-        return true;
-    }
-
-private:
-    void list(uint32_t symbol, uint32_t code, uint32_t length) {
-        std::fill_n(short_ + (code << (kLook - length)), size_t(1) << (kLook - length), uint16_t(symbol | length << 8));
-        Meaning meaning(symbol, table_ < 2);
-        if (table_ < 2 || !meaning.valid || length + meaning.extra_bits > kLook) return;
-        uint32_t rest = kLook - length - meaning.extra_bits;
-        Symbol* to = found_ + (code << (kLook - length));
-        for (uint32_t extra = 0; extra < 1u << meaning.extra_bits; ++extra, to += size_t(1) << rest)
-            std::fill_n(to, size_t(1) << rest, make_symbol(symbol, table_, length + meaning.extra_bits, meaning.skip, extra));
-    }
-
-    Symbol found_[1 << kLook];
-    uint16_t short_[1 << kLook];  // symbol and, above it, length of its code
-    const HuffmanCode* code_ = nullptr;
-    uint32_t table_ = 0;
-    int32_t first_[17];
-    uint32_t limit_[17];
-};
+constexpr size_t kMostTokens = 2 * 64;  // of a block: a symbol that no look-up finds takes two
 
 // Copies a segment without its stuffed zeros. Returns where its marker is, null without one.
 const uint8_t* unstuff(const uint8_t* from, const uint8_t* end, uint8_t*& to) {
@@ -107,17 +26,11 @@ const uint8_t* unstuff(const uint8_t* from, const uint8_t* end, uint8_t*& to) {
     return nullptr;
 }
 
-// Extra bits with a 0 on top stand for the negative numbers.
-int32_t difference_of(Symbol dc) {
-    int32_t size = int32_t(dc & 15), extra = int32_t(dc >> kExtraShift);
-    return extra - ((1 << size) - 1) * (extra < 1 << size >> 1);
-}
-
 }  // namespace
 
 class SymbolReader {
 public:
-    SymbolReader(SymbolList& list, const ScanShape& shape) : list_(list), shape_(shape) {}
+    SymbolReader(SymbolList& list, const ScanShape& shape) : list_(list), tables_(*list.tables_), shape_(shape), counts_(tables_.counts) {}
 
     bool run(const uint8_t* data, size_t size) {
         if (!plan()) return false;
@@ -131,56 +44,65 @@ public:
             uint8_t *plain = list_.plain_.data(), *to = plain;
             const uint8_t* marker = unstuff(data, end, to);
             if (!marker || marker[1] != (first + step >= n_mcus ? 0xD9 : 0xD0 + number % 8)) return false;
-            bits_ = BitReader(plain, size_t(to - plain));
+            bits_ = BitReader();
+            bits_.next = plain;
+            end_ = to;
             if (!read_segment(first, std::min(first + step, n_mcus))) return false;
             data = marker + 2;
         }
         list_.ends_.push_back(list_.size_);
-        for (size_t key = 0; key < 256 * kTables; ++key) list_.counts_[key] = counts_[0][key] + counts_[1][key];
-        for (size_t table = 0; table < kTables; ++table) list_.counts_[256 * table + kUnknown] = 0;
+        std::copy_n(counts_ + kCodeTokens, 256 * kTables, list_.counts_);
+        for (const SymbolTable* table : tables_.used) table->count(counts_, list_.counts_);
         return true;
     }
 
 private:
     struct Block {
         uint32_t component;
-        const DecodeTable *dc, *ac;
+        const SymbolTable *dc, *ac;
     };
 
     bool plan() {
+        tables_.used.clear();
+        std::fill(std::begin(tables_.counts), std::end(tables_.counts), 0u);
         for (uint32_t i = 0; i < shape_.n_components; ++i) {
             const ScanShape::Component *all = shape_.components, &here = all[i];
             uint32_t dc = 0, ac = 0;  // the first component with the same tables, old and new
             while (all[dc].dc != here.dc || all[dc].table != here.table) ++dc;
             while (all[ac].ac != here.ac || all[ac].table != here.table) ++ac;
-            if (dc == i && !dc_[i].build(*here.dc, here.table)) return false;
-            if (ac == i && !ac_[i].build(*here.ac, here.table + 2u)) return false;
+            if (dc == i && !use(tables_.dc[i], *here.dc, here.table, kDcTokens + (i << kDcBits))) return false;
+            if (ac == i && !use(tables_.ac[i], *here.ac, here.table + 2u, kAcTokens + (i << kAcBits))) return false;
             for (uint32_t y = 0; y < here.v; ++y)
                 for (uint32_t x = 0; x < here.h; ++x) {
                     if ((shape_.mcus_per_row - 1) * here.h + x >= here.width_in_blocks) right_ |= 1u << n_blocks_;
                     if ((shape_.mcu_rows - 1) * here.v + y >= here.height_in_blocks) bottom_ |= 1u << n_blocks_;
-                    blocks_[n_blocks_++] = {i, &dc_[dc], &ac_[ac]};
+                    blocks_[n_blocks_++] = {i, &tables_.dc[dc], &tables_.ac[ac]};
                 }
         }
         return true;
     }
 
+    bool use(SymbolTable& table, const HuffmanCode& code, uint32_t new_table, uint32_t first_token) {
+        tables_.used.push_back(&table);
+        return table.build(code, new_table, first_token);
+    }
+
     bool read_segment(uint64_t first, uint64_t last) {
-        for (uint32_t i = 0; i < 3; ++i) {
+        for (uint32_t i = 0; i < kMaxComponents; ++i) {
             ahead_[i] -= dc_now_[i];
             dc_now_[i] = 0;
         }
         for (uint64_t mcu = first; mcu < last;) {
             uint32_t row = uint32_t(mcu / shape_.mcus_per_row), column = uint32_t(mcu % shape_.mcus_per_row);
             uint64_t n = std::min<uint64_t>(last - mcu, shape_.mcus_per_row - column);
-            list_.reserve(size_t(n) * n_blocks_ * 64);
+            list_.reserve(size_t(n) * n_blocks_ * kMostTokens);
             uint32_t below = row + 1 == shape_.mcu_rows ? bottom_ : 0;
             for (uint32_t stop = column + uint32_t(n); column < stop; ++column, ++mcu) {
                 if (mcu == next_start_) start_segment();
                 if (!read_mcu(column + 1 == shape_.mcus_per_row ? below | right_ : below)) return false;
             }
         }
-        int64_t left = bits_.left();
+        int64_t left = bits_.left(end_);
         return left >= 0 && left < 8;
     }
 
@@ -188,110 +110,155 @@ private:
     void start_segment() {
         if (next_start_) list_.ends_.push_back(list_.size_);
         next_start_ = shape_.new_interval ? next_start_ + shape_.new_interval : UINT64_MAX;
-        for (uint32_t i = 0; i < 3; ++i) ahead_[i] = dc_now_[i];
+        for (uint32_t i = 0; i < kMaxComponents; ++i) ahead_[i] = dc_now_[i];
     }
 
     bool read_mcu(uint32_t fillers) {
-        Symbol* to = list_.symbols_.get() + list_.size_;
+        BitReader bits = bits_;  // in registers, as long as nothing but look-ups is needed
+        Token* to = list_.tokens_.get() + list_.size_;
         for (uint32_t i = 0; i < n_blocks_; ++i) {
-            Symbol* start = to;
-            if (!read_dc(blocks_[i], fillers >> i & 1, to) || !read_ac(*blocks_[i].ac, to)) return false;
-            if (fillers >> i & 1) empty_block(start, to);
+            const Block& block = blocks_[i];
+            const bool filler = fillers >> i & 1;
+            int32_t& now = dc_now_[block.component];
+            bits.refill();
+            const uint32_t next = bits.peek(kDcBits), entry = block.dc->look_dc(next);
+            if ((entry & 63) && !filler && !ahead_[block.component]) {
+                bits.drop(entry & 63);
+                now += int32_t(entry) >> 16;
+                put(Token(block.dc->first_token() + next), to);
+            } else {
+                bits_ = bits;
+                if (!read_dc(block, filler, to)) return false;
+                bits = bits_;
+            }
+            if (now < -32768 || now > 32767) return false;
+            Token* ac = to;
+            if (!read_ac(*block.ac, bits, to)) return false;
+            if (filler) empty_block(*block.ac, ac, to);
         }
-        list_.size_ = size_t(to - list_.symbols_.get());
-        return !bits_.overrun();
+        bits_ = bits;
+        list_.size_ = size_t(to - list_.tokens_.get());
+        return bits_.left(end_) >= 0;
     }
 
-    bool read_dc(const Block& block, bool filler, Symbol*& to) {
-        Symbol symbol;
-        if (!block.dc->search(bits_, symbol)) return false;
-        int32_t &now = dc_now_[block.component], &ahead = ahead_[block.component], difference = difference_of(symbol);
-        now += difference;
-        if (now < -32768 || now > 32767) return false;
-        if (filler) {
-            ahead += difference;
-            symbol = symbol & 0x300;
-        } else if (ahead) {  // the new file's prediction is another
-            difference += ahead;
-            ahead = 0;
-            uint32_t size = difference ? 32 - uint32_t(__builtin_clz(uint32_t(difference < 0 ? -difference : difference))) : 0;
-            if (size > 11) return false;
-            uint32_t extra = uint32_t(difference < 0 ? difference - 1 : difference) & ((1u << size) - 1);
-            symbol = (symbol & 0x300) | size | extra << kExtraShift;
-        }
-        ++counts_[0][symbol & kKeyMask];
-        *to++ = symbol;
+    // A difference that no look-up finds, or which is another in the new file.
+    bool read_dc(const Block& block, bool filler, Token*& to) {
+        Found found;
+        if (!block.dc->search(bits_, found)) return false;
+        int32_t difference = dc_difference(found.extra_bits, found.extra), &ahead = ahead_[block.component];
+        dc_now_[block.component] += difference;
+        difference += ahead;
+        ahead = filler ? difference : 0;
+        if (filler) difference = 0;
+        const uint32_t size = difference ? 32 - uint32_t(__builtin_clz(uint32_t(difference < 0 ? -difference : difference))) : 0;
+        if (size > 11) return false;
+        put_apart(*block.dc, size, size, uint32_t(difference < 0 ? difference - 1 : difference) & ((1u << size) - 1), to);
         return true;
     }
 
-    // The rest of the block. Four symbols a turn: each takes kLook bits at most, so one refill serves all. Two sets of counts,
-    // in turn, because a count just written is slow to read, and symbols like to repeat.
-    bool read_ac(const DecodeTable& codes, Symbol*& out) {
-        BitReader bits = bits_;
-        Symbol *to = out, symbol;
-        uint32_t k = 1;
-        auto step = [&](uint32_t* counts) {
-            symbol = codes.look(bits.peek(kLook));
-            *to++ = symbol;
-            ++counts[symbol & kKeyMask];
-            bits.drop(symbol >> kBitsShift & kBitsMask);
-            k += symbol >> kSkipShift & kSkipMask;
+    void put(Token token, Token*& to) {
+        *to++ = token;
+        ++counts_[token];
+    }
+
+    void put_apart(const SymbolTable& table, uint32_t symbol, uint32_t extra_bits, uint32_t extra, Token*& to) {
+        put(table.code_token(symbol), to);
+        if (extra_bits) *to++ = Token(kExtraTokens + (1u << extra_bits) + extra);
+    }
+
+    // The rest of the block. Four look-ups a turn: one refill serves all.
+    bool read_ac(const SymbolTable& table, BitReader& reader, Token*& out) {
+        BitReader bits = reader;
+        Token* to = out;
+        const uint32_t first_token = table.first_token();
+        uint32_t* const counts = counts_ + first_token;
+        uint32_t k = 1, entry;
+        auto step = [&] {
+            const uint32_t next = bits.peek(kAcBits);
+            entry = table.look(next);
+            bits.drop(entry & 63);
+            *to++ = Token(first_token + next);
+            ++counts[next];
+            k += entry >> 6;
             return k < 64;
         };
         for (;;) {
             do bits.refill();
-            while (step(counts_[0]) && step(counts_[1]) && step(counts_[0]) && step(counts_[1]));
-            if ((symbol & 255) == kUnknown) {
-                k -= kSkipMask;
-                if (!codes.search(bits, symbol)) return false;
-                to[-1] = symbol;
-                ++counts_[0][symbol & kKeyMask];
-                k += symbol >> kSkipShift & kSkipMask;
-                if (k < 64) continue;
+            while (step() && step() && step() && step());
+            if (k - SymbolTable::kEnd < 64) {  // most blocks end here
+                // Runs of 16 zeros in front of the end of block are legal, but no encoder needs them, and libjpeg writes none.
+                if (bool(entry >> 6 == SymbolTable::kEnd) & table.is_zeros(to[-2])) drop_zeros(table, out, to);
+                out = to;
+                reader = bits;
+                return true;
             }
-            break;
-        }
-        bits_ = bits;
-        if ((symbol & 255) == 0) {
-            // Runs of 16 zeros in front of the end of block are legal, but no encoder needs them, and libjpeg writes none.
-            for (; to - out > 1 && (to[-2] & 255) == 0xF0; --to) {
-                --counts_[0][to[-2] & kKeyMask];
-                to[-2] = to[-1];
+            bits_ = bits;
+            --counts_[*--to];
+            k -= entry >> 6;
+            // A symbol that the look-up does not hold; or the block is full, and what follows is another's: one by one then.
+            const bool whole = entry >> 6 != SymbolTable::kUnknown;
+            if (whole) bits_.go_back(entry & 63);
+            do
+                if (!search_ac(table, k, to)) return false;
+            while (whole && k < 64);
+            bits = bits_;
+            if (k >= 64) {
+                reader = bits;
+                return end_block(table, k, out, to);
             }
-        } else if ((symbol & 15) == 0 || k != 64) {
-            return false;  // a run beyond the block
         }
+    }
+
+    bool search_ac(const SymbolTable& table, uint32_t& k, Token*& to) {
+        Found found;
+        if (!table.search(bits_, found)) return false;
+        put_apart(table, found.symbol, found.extra_bits, found.extra, to);
+        k += found.advance;
+        return true;
+    }
+
+    bool end_block(const SymbolTable& table, uint32_t k, Token*& out, Token* to) {
+        if (k >= SymbolTable::kEnd) drop_zeros(table, out, to);
+        else if (k != 64 || table.is_zeros(to[-1])) return false;  // a run beyond the block
         out = to;
         return true;
     }
 
+    // Those in front of the end of block, which is the last token.
+    void drop_zeros(const SymbolTable& table, const Token* begin, Token*& to) {
+        for (; to - begin > 1 && table.is_zeros(to[-2]); --to) {
+            --counts_[to[-2]];
+            to[-2] = to[-1];
+        }
+    }
+
     // Puts an end of block in the place of a filler's AC.
-    void empty_block(const Symbol* start, Symbol*& to) {
-        Symbol end = (start[0] & 0x300) + 0x200;
-        for (const Symbol* symbol = start + 1; symbol < to; ++symbol) --counts_[0][*symbol & kKeyMask];
-        to -= to - start - 1;  // behind the DC
-        *to++ = end;
-        ++counts_[0][end];
+    void empty_block(const SymbolTable& table, Token* ac, Token*& to) {
+        for (const Token* token = ac; token < to; ++token)
+            if (*token < kExtraTokens || *token >= kDcTokens) --counts_[*token];
+        to = ac;
+        put(table.code_token(0), to);
     }
 
     SymbolList& list_;
+    SymbolList::Tables& tables_;
     const ScanShape& shape_;
+    uint32_t* const counts_;                   // by token
     BitReader bits_;
-    DecodeTable dc_[3], ac_[3];
+    const uint8_t* end_ = nullptr;             // of the bits
     Block blocks_[10];
     uint32_t n_blocks_ = 0;
     uint32_t right_ = 0, bottom_ = 0;          // which blocks of an MCU at that edge lie beyond it
-    int32_t dc_now_[3] = {}, ahead_[3] = {};   // last DC read; by how much the old file's prediction is ahead of the new one's
+    int32_t dc_now_[kMaxComponents] = {}, ahead_[kMaxComponents] = {};  // last DC read; how far the old prediction is ahead of the new
     uint64_t next_start_ = 0;                  // MCU
-    uint32_t counts_[2][256 * kTables] = {};
 };
 
 void SymbolList::reserve(size_t more) {
     if (capacity_ - size_ >= more) return;
     size_t wanted = std::max(size_ + more, capacity_ * 2);
-    std::unique_ptr<Symbol[]> larger(new Symbol[wanted]);
-    if (size_) std::memcpy(larger.get(), symbols_.get(), size_ * sizeof(Symbol));
-    symbols_ = std::move(larger);
+    std::unique_ptr<Token[]> larger(new Token[wanted]);
+    if (size_) std::memcpy(larger.get(), tokens_.get(), size_ * sizeof(Token));
+    tokens_ = std::move(larger);
     capacity_ = wanted;
 }
 
@@ -300,15 +267,16 @@ void SymbolList::grow_plain(size_t size) {
 }
 
 void SymbolList::shrink(size_t keep) {
-    if (capacity_ * sizeof(Symbol) > keep) {
-        symbols_.reset();
+    if (capacity_ * sizeof(Token) > keep) {
+        tokens_.reset();
         capacity_ = size_ = 0;
     }
     if (plain_.capacity() > keep) std::vector<uint8_t>().swap(plain_);
 }
 
 bool SymbolList::read(const uint8_t* data, size_t size, const ScanShape& shape) {
-    return std::make_unique<SymbolReader>(*this, shape)->run(data, size);  // 80 kB of tables: too much for a thin thread's stack
+    if (!tables_) tables_ = std::make_unique<Tables>();
+    return SymbolReader(*this, shape).run(data, size);
 }
 
 }  // namespace fastload

@@ -2,8 +2,8 @@
 
     python tools/sanitize.py [thread] [address]
 
-Builds native/tests/driver.cpp in build/sanitize-*, writes jobs of generated images (and of the corpus' odd ones, where it is
-there), and fails where a sanitizer speaks up or the same job gives other pixels.
+Builds native/tests/ in build/sanitize-*, writes jobs of generated images (and of the corpus' odd ones, where it is there), and
+fails where a sanitizer speaks up, the same job gives other pixels, or the two ways of rewriting a JPEG give other files.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tests.jpeg_samples import SAMPLINGS, encode, encode_by_pillow, picture
 
 ROOT = Path(__file__).resolve().parents[1]
 SANITIZERS = {"thread": "thread", "address": "address,undefined"}
+FUZZ_ROUNDS = 20_000
 # (channels, planar, dtype, colour) as in native/layout.h
 OUTPUTS = [(3, 0, 0, 0), (3, 1, 0, 1), (3, 0, 1, 0), (3, 1, 2, 0), (1, 0, 3, 2), (1, 0, 0, 2)]
 
@@ -83,12 +84,21 @@ def built(name: str) -> Path:
     return build / "driver"
 
 
-def run(driver: Path, *arguments: str) -> str:
+def run(driver: Path, *arguments: str, shown: str = "") -> str:
     done = subprocess.run([str(driver), *arguments], capture_output=True, text=True, check=False)
-    print(f"  {' '.join(arguments[1:])}: {done.stdout.strip()}", flush=True)
+    print(f"  {shown or ' '.join(arguments[1:])}: {done.stdout.strip()}", flush=True)
     if done.returncode or done.stderr:
         raise SystemExit(done.stderr or f"exit code {done.returncode}")
     return done.stdout
+
+
+def fuzz(program: Path, found: list[tuple[bytes, bytes, int]], folder: Path) -> None:
+    """Rewrites and cuts damaged images, both ways; every file also as it is."""
+    paths = []
+    for i, (data, _, _) in enumerate(found):
+        paths.append(folder / f"{i}.jpg")
+        paths[-1].write_bytes(data)
+    run(program, str(FUZZ_ROUNDS), *map(str, paths), shown=f"fuzz_transform over {len(paths)} files")
 
 
 def main() -> None:
@@ -104,6 +114,7 @@ def main() -> None:
                     ours, theirs = (run(driver, str(job), how, "1").split("failed")[1] for how in ("loop", "plain"))
                     if ours != theirs:
                         raise SystemExit("our Huffman decoder and libjpeg's give other pixels")
+                fuzz(driver.with_name("fuzz_transform"), found, Path(folder))
             write_job(some, job)
             run(driver, str(job), "pool", "4", "4")
             run(driver, str(job), "stress", "20", "6")

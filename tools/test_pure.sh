@@ -3,7 +3,7 @@
 # usage: test_pure.sh VENV   (the venv of `make`, whose packages are lent: torch is not installed twice)
 set -eu
 lender=$1
-make "$lender/.installed"
+make "$lender/.checks"
 rm -rf .venv-pure
 trap 'rm -rf .venv-pure' EXIT
 "$lender/bin/python" -m venv .venv-pure

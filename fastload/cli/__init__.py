@@ -16,7 +16,7 @@ from fastload._version import __version__
 from fastload.errors import ConfigError, FastloadError
 from fastload.native import native_status
 
-COMMANDS = ("pack", "verify", "inspect", "monitor", "doctor", "report", "demo")
+COMMANDS = ("pack", "verify", "inspect", "bench", "selftest", "monitor", "doctor", "report", "demo")
 
 
 def parser() -> argparse.ArgumentParser:

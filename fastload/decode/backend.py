@@ -149,9 +149,20 @@ TicketT = TypeVar("TicketT")
 
 
 class DecodeBackend(Protocol[TicketT]):
-    """Anything that decodes batches; ``submit`` may be called again before the first batch is collected."""
+    """Anything that decodes batches; ``submit`` may be called again before the first batch is collected.
+
+    ``device`` is where the outputs are that it writes. **The stream rule**, where that is a CUDA device: ``submit`` and ``collect`` run
+    in one thread (the loader's feeder), inside ``transfer.stream()``, and the output was allocated there. When ``collect`` returns,
+    the pixels are complete, or will be by work queued on that stream; so the backend may not write an output on a stream of its own
+    unless that stream has first waited for the feeder's, and the feeder's for it afterwards. Whoever has the pixels next waits for
+    an event recorded on the feeder's stream. Sources stay valid until ``collect`` returns, no longer.
+    """
 
     name: str
+
+    @property
+    def device(self) -> torch.device:
+        """Where outputs are."""
 
     def submit(self, batch: DecodeBatch) -> TicketT:
         """Begins a batch; raises ConfigError where it cannot be right for any sample."""

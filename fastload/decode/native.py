@@ -14,6 +14,8 @@ from fastload.errors import ConfigError, MissingPart
 from fastload.native import core, native_status
 
 if TYPE_CHECKING:
+    import torch
+
     from fastload import _core
 
 
@@ -45,6 +47,13 @@ class NativeBackend:
         if threads is not None and not 1 <= threads <= 1024:
             raise ConfigError(f"threads {threads!r}: expected 1 to 1024, or None for one per available processor")
         self._pool: _core.Pool = module.Pool(threads or available_cpus())
+
+    @property
+    def device(self) -> torch.device:
+        """The CPU."""
+        import torch
+
+        return torch.device("cpu")
 
     @property
     def threads(self) -> int:

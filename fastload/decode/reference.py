@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import cast
 
@@ -26,6 +26,7 @@ from fastload.decode.backend import (
 )
 from fastload.decode.cpus import available_cpus
 from fastload.decode.header import check_limits, read_header
+from fastload.decode.helpers import Helpers
 from fastload.errors import BadImage, ConfigError
 from fastload.store.checksum import crc32c
 
@@ -44,9 +45,10 @@ class ReferenceBackend:
     """Every sample decoded whole, then turned upright, cropped, resized and flipped, each step in its plainest form."""
 
     name = "reference"
+    device = torch.device("cpu")
 
     def __init__(self, *, threads: int | None = None) -> None:
-        self._threads = ThreadPoolExecutor(threads or available_cpus(), "fastload-reference")
+        self._threads = Helpers(threads or available_cpus(), "fastload-reference")
 
     def submit(self, batch: DecodeBatch) -> ReferenceTicket:
         """Queues a batch."""
@@ -65,7 +67,7 @@ class ReferenceBackend:
 
     def close(self) -> None:
         """Ends the threads."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._threads.close()
 
 
 def _load(batch: DecodeBatch, row: int, slot: torch.Tensor) -> Outcome:

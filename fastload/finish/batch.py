@@ -11,8 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastload.decode.helpers import Helpers
 from fastload.errors import ConfigError
 from fastload.finish import colour
+from fastload.finish.threads import compute_alone
 from fastload.plan.base import Step
 from fastload.plan.field_plan import FieldPlan
 
@@ -42,8 +44,8 @@ class Finish:
         return not self.steps
 
     @torch.no_grad()
-    def __call__(self, images: Tensor, parameters: Params, *, out: Tensor | None = None) -> Tensor:
-        """The finished batch; ``out`` takes it where given (see ``empty``)."""
+    def __call__(self, images: Tensor, parameters: Params, *, out: Tensor | None = None, helpers: Helpers | None = None) -> Tensor:
+        """The finished batch; ``out`` takes it where given (see ``empty``), ``helpers`` do the work on the CPU."""
         self._check(images, parameters)
         out = self.empty(images.shape, images.device) if out is None else out
         planar = out.permute(0, 3, 1, 2) if self.output.layout == "NHWC" else out
@@ -52,10 +54,20 @@ class Finish:
             return out
         on_device = torch.from_numpy(parameters).to(images.device, non_blocking=True)
         chunk = max(1, (_CHUNK_CPU if images.device.type == "cpu" else _CHUNK_DEVICE) // max(1, images[:1].numel()))
-        for start in range(0, len(images), chunk):
+
+        def finish(start: int) -> None:
             part = slice(start, start + chunk)
             x = images[part].permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
             planar[part] = self._finished(x, parameters[part], on_device[part])
+
+        def finish_alone(start: int) -> None:
+            compute_alone()
+            with torch.no_grad():           # this, too, is a thread's own
+                finish(start)
+
+        starts = range(0, len(images), chunk)
+        for _ in map(finish, starts) if helpers is None or images.device.type != "cpu" else helpers.map(finish_alone, starts):
+            pass
         return out
 
     def empty(self, shape: tuple[int, ...], device: torch.device | str) -> Tensor:

@@ -17,6 +17,7 @@ from fastload.order.line import BlockLine, FullLine, Line, TableLine
 from fastload.order.permute import Indices
 from fastload.order.shares import Interval, Shares
 
+Deal = tuple[int, int, str]             # rank, world size, ending
 Run = tuple[int, int, str, int]         # world size, batch size, ending, batches done by every rank
 _MAX_RUNS = 100                         # of one epoch: 35 bytes each, and a state shall stay below 4 kB
 
@@ -67,14 +68,15 @@ class Epochs:
     draws_here = False                  # pure: any thread may ask
 
     def __init__(self, options: OrderOptions, *, batch_size: int, rank: int, world: int, ending: str,
-                 source_order: Callable[[], Indices]) -> None:
+                 source_order: Callable[[], Indices], deal: Callable[[], Deal | None] = lambda: None) -> None:
         if not 0 <= rank < world:
             raise ConfigError(f"rank {rank} of {world}: expected 0 to {world - 1}")
         self.options, self.batch_size, self.rank, self.world, self.ending = options, batch_size, rank, world, ending
-        self._source_order = source_order
+        self._source_order, self._deal = source_order, deal
         self.next_epoch = 0
         self.latest_epoch = 0           # of the newest iteration, for who asks the dataset itself
         self._resumed: Segment | None = None
+        self._loaded: Mapping[str, object] = {}
         self._newest: tuple[Segment, int] | None = None         # and how many of its batches were delivered
         self._whole(0)                  # raises ConfigError for a size or an ending that makes no sense
 
@@ -95,7 +97,17 @@ class Epochs:
 
     def peek(self) -> Segment:
         """What ``begin`` would return."""
+        self._follow()
         return self._resumed or self._whole(self.next_epoch)
+
+    def _follow(self) -> None:
+        """Many trainers make the loader first and the process group then: the deal that counts is the one at the first use."""
+        deal = self._deal()
+        if deal is None or deal == (self.rank, self.world, self.ending):
+            return
+        self.rank, self.world, self.ending = deal
+        if self._resumed is not None:
+            self.load(self._loaded)
 
     def delivered(self, segment: Segment, done: int) -> None:
         """The trainer has so many batches of a segment; ``state`` speaks of the segment that was told last."""
@@ -111,6 +123,10 @@ class Epochs:
         for number in range(segment.start, segment.n_batches):
             yield np.concatenate([line.ids(*places) for places in segment.shares.batch(self.rank, number)])
 
+    def n_batches(self, segment: Segment) -> float:
+        """Of a segment, those before a resume included."""
+        return segment.n_batches
+
     @property
     def horizon(self) -> int:
         """Samples to read ahead of the order: those that are mixed at a time."""
@@ -118,10 +134,12 @@ class Epochs:
 
     def __len__(self) -> int:
         """Batches of a whole epoch; an iteration that was resumed has fewer."""
+        self._follow()
         return self._whole(0).n_batches
 
     def n_samples(self) -> int:
         """Samples of this rank in a whole epoch."""
+        self._follow()
         shares = self._whole(0).shares
         return sum(stop - start for number in range(max(0, shares.n_batches - 2), shares.n_batches)
                    for start, stop in shares.batch(self.rank, number)) + max(0, shares.n_batches - 2) * self.batch_size
@@ -136,6 +154,7 @@ class Epochs:
 
     def load(self, state: Mapping[str, object]) -> None:
         """Goes on from a state in the next iteration; raises ConfigError where it is not a state of this order."""
+        self._follow()
         check_same("order", state.get("order"), self.options.as_json())
         epoch, runs = whole_number("loading a state: epoch", state.get("epoch")), _runs(state.get("runs"))
         left: tuple[Interval, ...] = ((0, self.options.n_samples),)
@@ -147,7 +166,7 @@ class Epochs:
         else:
             shares = Shares(saved.after(done), self.world, self.batch_size, self.ending)
             segment = Segment(epoch, shares, 0, runs if done else runs[:-1])
-        self._newest = None
+        self._newest, self._loaded = None, state
         begun, over = bool(segment.start or segment.past), segment.start >= segment.n_batches
         self._resumed = segment if begun and not over else None
         self.next_epoch = epoch + 1 if begun and over else epoch

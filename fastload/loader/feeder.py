@@ -2,11 +2,16 @@
 
 One thread an iteration. It ends with the iteration, when the iterator is dropped, and when Python exits; it holds no reference to
 the iterator, so an abandoned `for` loop leaves nothing behind.
+
+No Python code runs when a feeder is dropped: what a Ctrl-C raises inside a weakref callback or a ``__del__`` is printed and
+forgotten (measured: 1 of 200 with ``weakref.finalize`` and ``WeakSet``). So the callback is a queue's ``put``, which is C, and
+Thread objects, whose end runs Python code in ``threading``, are held by nobody but their own thread.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import queue
 import threading
@@ -14,7 +19,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -27,8 +32,8 @@ Ids = NDArray[np.int64]
 Begun = TypeVar("Begun")
 Batch_co = TypeVar("Batch_co", covariant=True)
 
-_LOOK_S = 1.0           # how often a waiting consumer looks whether the thread is still there
-_JOIN_S = 1.5           # what a thread gets to end: it waits for the samples being decoded, no longer
+_JOIN_S = 1.5           # what threads get to end, all together: they wait for the samples being decoded, no longer
+_SLICE_S = 3600.0       # longer waits overflow the system's
 
 
 class Maker(Protocol[Begun, Batch_co]):
@@ -42,7 +47,7 @@ class Maker(Protocol[Begun, Batch_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Failed:
+class Failed:
     """Stands in the place of a batch; the batches behind it come nevertheless."""
 
     error: BaseException
@@ -52,73 +57,89 @@ class _Mark(Enum):
     END = "behind the last batch"
     ROOM = "there is room for one batch more"
     STOP = "nobody wants any more"
+    GONE = "the thread has ended before its work"
 
 
-@dataclass(slots=True, eq=False)
 class _Shelf:
     """What thread and consumer share. SimpleQueue is all C: neither Ctrl-C nor a finaliser finds it with its lock held."""
 
-    ready: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)        # batches, _Failed, END
-    calls: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)        # ROOM, or the ids of a batch to begin; END, STOP
-    under_way: deque[Ids] = field(default_factory=deque)            # ids of the batches begun and not finished, oldest first
-    stopped: bool = False
+    def __init__(self, owner: object) -> None:
+        self.ready: queue.SimpleQueue[Any] = queue.SimpleQueue()        # batches, Failed, END, GONE
+        self.calls: queue.SimpleQueue[Any] = queue.SimpleQueue()        # ROOM, or the ids of a batch to begin; END, STOP
+        self.under_way: deque[Ids] = deque()        # ids of the batches begun and not finished, oldest first
+        self.stopped = False
+        self.owner = weakref.ref(owner, self.calls.put)         # wakes the thread when the owner is dropped
+        self.over = threading.Lock()                # held until the thread has ended
+        self.over.acquire()
+        self.thread = 0
+
+    @property
+    def unwanted(self) -> bool:
+        return self.stopped or self.owner() is None
 
     def stop(self) -> None:
         self.stopped = True
         self.calls.put(_Mark.STOP)
 
+    def wait(self, until: float) -> None:
+        """Waits for the thread's end."""
+        if self.thread != threading.get_ident() and self.over.acquire(timeout=max(0.0, until - time.monotonic())):
+            self.over.release()
+
 
 class Feeder(Generic[Begun, Batch_co]):
-    """Keeps up to ``ahead`` batches begun or ready. ``next`` is for one consumer thread.
+    """Keeps up to ``ahead`` batches begun or ready. ``next`` and ``took`` are for one consumer thread.
 
     ``draw_here``: ids are drawn in the consumer's thread, ``ahead`` batches before they are delivered, as torch does: a user's sampler
     may use random numbers that the trainer uses, too, and both must get the same ones in every run.
     """
 
     def __init__(self, maker: Maker[Begun, Batch_co], batches: Iterator[Ids], *, ahead: int, draw_here: bool = False) -> None:
-        self._shelf, self._pid, self._ended = _Shelf(), os.getpid(), False
+        self._shelf, self._pid = _Shelf(self), os.getpid()
+        self._held: Any = None          # taken off the shelf, not yet in the consumer's hands
         self._drawn = batches if draw_here else None
         for _ in range(ahead):
             self._make_room()
         source = _Called() if draw_here else batches
-        self._thread = threading.Thread(target=_feed, name="fastload-feeder", daemon=True, args=(maker, source, self._shelf))
-        self._thread.start()
-        weakref.finalize(self, _stop_in, self._pid, self._shelf)
-        _running.add(self)
+        threading.Thread(target=_run, name="fastload-feeder", daemon=True, args=(maker, source, self._shelf)).start()
 
-    def next(self, timeout_s: float | None) -> Batch_co | None:
-        """The next batch, None behind the last; raises what failed in its place, TimeoutError after ``timeout_s``."""
-        item: Any = _Mark.END if self._ended or self._shelf.stopped else self._taken(timeout_s)
-        if item is _Mark.END:
-            self._ended = True
-            return None
+    def next(self, timeout_s: float | None) -> Batch_co | Failed | None:
+        """The next batch or what failed in its place, the same until ``took``; None behind the last. TimeoutError after ``timeout_s``."""
+        if self._held is None:
+            self._held = _Mark.END if self._shelf.stopped else self._off_the_shelf(timeout_s)
+        if self._held is _Mark.GONE:
+            raise WorkerDied("waiting for a batch: the loader's feeder thread is gone; call iter(loader) again")
+        return None if self._held is _Mark.END else cast("Batch_co | Failed", self._held)
+
+    def took(self) -> None:
+        """The consumer has what ``next`` returned."""
         self._make_room()
-        if isinstance(item, _Failed):
-            raise item.error
-        return cast("Batch_co", item)
+        self._held = None
 
-    def _taken(self, timeout_s: float | None) -> Any:
+    def _off_the_shelf(self, timeout_s: float | None) -> Any:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            left = _LOOK_S if deadline is None else max(0.0, min(_LOOK_S, deadline - time.monotonic()))
+            left = _SLICE_S if deadline is None else max(0.0, min(_SLICE_S, deadline - time.monotonic()))
             try:
                 return self._shelf.ready.get(timeout=left)
             except queue.Empty:
                 if deadline is not None and time.monotonic() >= deadline:
                     raise TimeoutError(f"no batch within {timeout_s} s") from None
-                if not self._thread.is_alive() and self._shelf.ready.empty():
-                    raise WorkerDied("waiting for a batch: the loader's feeder thread is gone; call iter(loader) again") from None
 
     def _make_room(self) -> None:
         """Tells the thread that it may begin one batch more; and which, where the ids are drawn here."""
         if self._drawn is None:
             self._shelf.calls.put(_Mark.ROOM)
             return
-        call: Ids | _Failed | _Mark
+        call: Ids | Failed | _Mark
         try:
             call = next(self._drawn, _Mark.END)
         except Exception as error:          # noqa: BLE001 - the user's sampler: raised in the place of the batch it did not give
-            call = _Failed(error)
+            call = Failed(error)
+        except BaseException:               # Ctrl-C: a generator that it went through gives nothing any more, and that is not the end
+            self._drawn = iter(())
+            self._shelf.calls.put(Failed(WorkerDied("the sampler was interrupted while it gave a batch: call iter(loader) again")))
+            raise
         if not isinstance(call, np.ndarray):
             self._drawn = iter(())
         self._shelf.calls.put(call)
@@ -138,28 +159,36 @@ class Feeder(Generic[Begun, Batch_co]):
 
     def stop(self) -> None:
         """Ends the thread; what it had begun is dropped."""
-        _running.discard(self)
-        if self._pid != os.getpid():
-            return                      # the thread stayed in the parent
-        self._shelf.stop()
-        if self._thread is not threading.current_thread():
-            self._thread.join(_JOIN_S)
+        if self._pid == os.getpid():            # else the thread stayed in the parent
+            self._shelf.stop()
+            self._shelf.wait(time.monotonic() + _JOIN_S)
 
 
 class _Called:
     """The ids come with the calls."""
 
 
+def _run(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, shelf: _Shelf) -> None:
+    shelf.thread = threading.get_ident()
+    _running[shelf.thread] = shelf
+    try:
+        _feed(maker, batches, shelf)
+    finally:
+        shelf.ready.put(_Mark.GONE)         # behind END, where it came to that
+        del _running[shelf.thread]
+        shelf.over.release()
+
+
 def _feed(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, shelf: _Shelf) -> None:
-    begun: deque[Begun | _Failed] = deque()
+    begun: deque[Begun | Failed] = deque()
     more = True
-    while not shelf.stopped:
+    while not shelf.unwanted:
         while more:
             try:
                 call = shelf.calls.get(block=not begun)             # with something to finish: only what is there already
             except queue.Empty:
                 break
-            if call is _Mark.STOP:
+            if call is _Mark.STOP or call is shelf.owner:
                 return
             more = _begin(maker, batches, call, begun, shelf)
         if begun:
@@ -169,17 +198,17 @@ def _feed(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, shelf
             return
 
 
-def _begin(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, call: object, begun: deque[Begun | _Failed],
+def _begin(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, call: object, begun: deque[Begun | Failed],
            shelf: _Shelf) -> bool:
     """Begins one batch more; False where there is none."""
     ids: Any
     try:
         ids = call if isinstance(batches, _Called) else next(batches, _Mark.END)
     except BaseException as error:          # noqa: BLE001 - handed to the consumer, who raises it
-        ids = _Failed(error)
+        ids = Failed(error)
     if ids is _Mark.END:
         return False
-    if isinstance(ids, _Failed):            # an order that failed has no next batch
+    if isinstance(ids, Failed):            # an order that failed has no next batch
         shelf.under_way.append(np.empty(0, np.int64))
         begun.append(ids)
         return False
@@ -187,32 +216,32 @@ def _begin(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, call
     try:
         begun.append(maker.begin(ids))
     except BaseException as error:          # noqa: BLE001 - the same
-        begun.append(_Failed(error))
+        begun.append(Failed(error))
     return True
 
 
-def _finish(maker: Maker[Begun, Batch_co], oldest: Begun | _Failed, shelf: _Shelf) -> None:
+def _finish(maker: Maker[Begun, Batch_co], oldest: Begun | Failed, shelf: _Shelf) -> None:
     """Waits for a batch and lays it, or what went wrong, on the shelf. It lives in the consumer's hands alone from then on."""
     try:
-        item = oldest if isinstance(oldest, _Failed) else maker.finish(oldest)
+        item = oldest if isinstance(oldest, Failed) else maker.finish(oldest)
     except BaseException as error:          # noqa: BLE001 - the same
-        item = _Failed(error)
+        item = Failed(error)
     shelf.under_way.popleft()
     shelf.ready.put(item)
 
 
-_running: weakref.WeakSet[Feeder[Any, Any]] = weakref.WeakSet()
-
-
-def _stop_in(pid: int, shelf: _Shelf) -> None:
-    if pid == os.getpid():
-        shelf.stop()
+_running: dict[int, _Shelf] = {}            # by thread
 
 
 @atexit.register
 def _stop_all() -> None:
-    for feeder in list(_running):
-        feeder.stop()
+    until = time.monotonic() + _JOIN_S
+    while _running and time.monotonic() < until:
+        with contextlib.suppress(KeyboardInterrupt):        # a second Ctrl-C: nothing here lasts longer, and nobody wants a traceback
+            for shelf in list(_running.values()):
+                shelf.stop()
+            for shelf in list(_running.values()):
+                shelf.wait(until)
 
 
 os.register_at_fork(after_in_child=_running.clear)

@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 
 
 class ForkSafeLock:
-    """``with lock():``; in a forked child it begins anew, since the thread that may have held it is not there.
+    """``with lock():``; a forked child gets another one, since the thread that may have held it is not there.
 
     A call that hands out the lock itself, not ``__enter__`` here: Ctrl-C could come between taking the lock and saying so.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        _all.add(self)
+        self._by_process = {_forks[0]: threading.Lock()}
 
     def __call__(self) -> threading.Lock:
         """The lock of this process."""
-        return self._lock
-
-    def renew(self) -> None:
-        """Called in a forked child."""
-        self._lock = threading.Lock()
+        lock = self._by_process.get(_forks[0])
+        return lock if lock is not None else self._by_process.setdefault(_forks[0], threading.Lock())
 
 
-_all: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
+_forks = [0]            # between the first process and this one
 
 
-def _renew_all() -> None:
-    for lock in list(_all):
-        lock.renew()
+def _count() -> None:
+    _forks[0] += 1
 
 
-os.register_at_fork(after_in_child=_renew_all)
+os.register_at_fork(after_in_child=_count)

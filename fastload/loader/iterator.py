@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastload.errors import WorkerDied
-from fastload.loader.feeder import Feeder
+from fastload.loader.feeder import Failed, Feeder
 from fastload.loader.maker import BatchMaker, Begun
 from fastload.loader.readahead import ReadAhead
 from fastload.loader.transfer import Transfer
@@ -42,6 +42,9 @@ class Order(Protocol[PassT]):
 
     def batches(self, current: PassT, /) -> Iterator[Ids]:
         """Its batches."""
+
+    def n_batches(self, current: PassT, /) -> float:
+        """How many there are, those before a resume included; infinite where nobody knows."""
 
     def delivered(self, current: PassT, done: int, /) -> None:
         """So many batches went to the trainer."""
@@ -76,25 +79,31 @@ class LoaderIterator:
             item = self._feeder.next(loader.timeout_s)
         except TimeoutError:
             raise self._late() from None
-        except BaseException:
-            self._count()           # it stands in the place of a batch: who goes on gets the next one
-            raise
         if item is None:
             self._order.ended(self._pass)
             self._feeder.stop()
             raise StopIteration
+        if isinstance(item, Failed):
+            self._took()            # it stands in the place of a batch: who goes on gets the next one
+            raise item.error
         batch, n_samples = item
         received = loader.transfer.receive(batch)
-        self._count()
         loader.thread_keeper.delivered(waited=ready == 0)
         loader.stats_collector.delivered(n_samples, n_samples * loader.images_per_sample, time.perf_counter() - started, ready)
+        self._took()                # last: a Ctrl-C before this neither counts the batch nor loses it
         return received
+
+    @property
+    def at_end(self) -> bool:
+        """The batch that came last is the last one, as far as can be known."""
+        return bool(self._done >= self._order.n_batches(self._pass))
 
     def close(self) -> None:
         """Ends the pass; also done when the iterator is dropped."""
         self._feeder.stop()
 
-    def _count(self) -> None:
+    def _took(self) -> None:
+        self._feeder.took()
         self._done += 1
         self._order.delivered(self._pass, self._done)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -11,12 +12,15 @@ import numpy as np
 import torch
 
 from fastload.errors import ConfigError
+from fastload.loader.accelerated import AcceleratedIterator, check_device
 from fastload.loader.arguments import Ranks, batches_ahead, checked_order, checked_timeout, seed_from, thread_budget, warn_without_meaning
 from fastload.loader.backends import Backend, BackendChoice
-from fastload.loader.epochs import Epochs, OrderOptions
+from fastload.loader.coming import Coming
+from fastload.loader.epochs import Deal, Epochs, OrderOptions
 from fastload.loader.faults import FaultPolicy
 from fastload.loader.iterator import Collating, LoaderIterator
 from fastload.loader.maker import BatchMaker
+from fastload.loader.measuring import USUAL_BATCH, Bench, learn_step, measured_choice
 from fastload.loader.ring import Ring
 from fastload.loader.samplers import RankBatches, RankSampler
 from fastload.loader.spec import load_spec
@@ -52,6 +56,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                  world_size: int | None = None, ending: str | None = None, window: int = WINDOW, colour: str | None = None,
                  ragged: str | Mapping[str, str] = "list", exact: bool = False, return_matrix: bool = False, on_error: str = "raise",
                  max_bad: int | None = None, **torch_arguments: object) -> None:
+        if isinstance(dataset, LoaderDataset):          # somebody makes a loader anew out of the parts of one
+            num_workers, collate_fn = num_workers or None, None if isinstance(collate_fn, Collate) else collate_fn
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__", "torch_arguments")}
         warn_without_meaning({"worker_init_fn": worker_init_fn, "multiprocessing_context": multiprocessing_context, **torch_arguments})
         checked_order(batch_size, shuffle, sampler, batch_sampler, drop_last)
@@ -62,18 +68,24 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         spec = load_spec(packed, fields=fields, transform=transform, colour=colour, ragged=ragged, exact=exact, return_matrix=return_matrix)
         warn_once_if_missing()
         budget, fixed = thread_budget(num_workers, self._ranks.local_world), num_workers is not None
-        self._backend = Backend(backend, threads=ThreadKeeper.at_first(budget, fixed=fixed), budget=budget)
+        self.transfer = make_transfer(device, pin_memory=pin_memory)
+        bench = Bench(packed, spec, self.transfer, batch_size=batch_size if batch_size and batch_sampler is None else USUAL_BATCH,
+                      ahead=self.ahead, budget=budget)
+        choice = measured_choice(backend, bench)            # None but for "auto" on a GPU
+        self._bench = None if choice is None else bench
+        self._backend = Backend(backend, threads=ThreadKeeper.at_first(budget, fixed=fixed), budget=budget, device=self.transfer.device,
+                                choice=choice)
         self.thread_keeper = ThreadKeeper(self._backend, fixed=fixed)
         self.stats_collector, self._ring = StatsCollector(), Ring(self.ahead + 2)
-        self.transfer = make_transfer(device, pin_memory=pin_memory)
         self.maker = BatchMaker(packed, spec, self._backend, seed=self.seed, ring=self._ring, stats=self.stats_collector,
                                 faults=FaultPolicy(on_error, max_bad), transfer=self.transfer)
         self.images_per_sample = sum(each.items for each in spec.images)
         self.collating = Collating(self.maker, collate_fn, batched=batch_size is not None or batch_sampler is not None)
-        self.order = self._epochs(batch_size or 1, shuffle, ending=_ending(ending, drop_last, self._ranks.world), window=window) \
+        self.order = self._epochs(batch_size or 1, shuffle, window) \
             if sampler is None and batch_sampler is None else self._user_order(sampler, batch_sampler, batch_size, drop_last)
-        self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
-        self._closed = False
+        self._iterators: list[weakref.ref[LoaderIterator]] = []         # not a WeakSet: see fastload.loader.feeder
+        self._closed = self._accelerated = self.end_of_dataloader = False
+        self.remainder, self.use_stateful_dataloader = -1, True         # as accelerated.py says
         self._as_torch(collate_fn, generator, pin_memory)
 
     def _user_order(self, sampler: Any, batch_sampler: Any, batch_size: int | None, drop_last: bool) -> UserOrder:
@@ -82,13 +94,23 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return UserOrder(sampler if sampler is not None else batch_sampler, batches, n_samples=len(self.packed), seed=self.seed,
                          content=self.packed.manifest.content[:16])
 
-    def _epochs(self, batch_size: int, shuffle: bool | str | None, *, ending: str, window: int) -> Epochs:
+    def _deal(self) -> Deal:
+        """The part of this process as it is now: the process group may be younger than the loader."""
+        given, ranks = self._given, Ranks.here(self._given["rank"], self._given["world_size"])
+        if ranks != self._ranks:
+            self._ranks, self._backend.budget = ranks, thread_budget(given["num_workers"], ranks.local_world)
+            self._backend.threads = min(self._backend.threads, self._backend.budget)
+        return ranks.rank, ranks.world, _ending(given["ending"], given["drop_last"], ranks.world)
+
+    def _epochs(self, batch_size: int, shuffle: bool | str | None, window: int) -> Epochs:
         packed, n = self.packed, len(self.packed)
         if type(window) is not int or window < 1:
             raise ConfigError(f"window={window!r:.40}: expected a number of blocks, 1 or more")
         options = OrderOptions(n_samples=n, shuffle=shuffle or False, seed=self.seed, content=packed.manifest.content[:16], window=window,
                                block=max(1, round(n / max(1, len(packed.column("_blocks"))))))
-        return Epochs(options, batch_size=batch_size, rank=self._ranks.rank, world=self._ranks.world, ending=ending,
+        (rank, world, ending), loader = self._deal(), weakref.ref(self)         # weak: a loader goes when its last user does
+        return Epochs(options, batch_size=batch_size, rank=rank, world=world, ending=ending,
+                      deal=lambda: alive._deal() if (alive := loader()) is not None else None,
                       source_order=lambda: np.argsort(packed.column("_source_index"), kind="stable"))
 
     def _as_torch(self, collate_fn: Callable[[Any], Any] | None, generator: torch.Generator | None, pin_memory: bool) -> None:
@@ -96,7 +118,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
         It says that it has no worker processes (``num_workers`` 0, no timeout): whoever builds a plain one gets none either.
         """
-        given, order, view = self._given, self.order, LoaderDataset(self.maker, self.order)
+        given, order, self.coming = self._given, self.order, Coming(self.ahead - 1)
+        view = LoaderDataset(self.maker, order, self.coming)
         batched = given["batch_size"] is not None or given["batch_sampler"] is not None
         sampler = given["sampler"]
         if sampler is None:
@@ -106,7 +129,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         # torch forbids changing these once it is made, but a loader is asked for what its user has given.
         batches = given["batch_sampler"]
         if batches is None and batched:
-            batches = RankBatches(order, sampler, given["drop_last"]) if isinstance(order, Epochs) else order.as_batches
+            batches = order.as_batches if isinstance(order, UserOrder) else \
+                RankBatches(sampler, order.batch_size, given["drop_last"], self.coming)
+        # Lightning, when it predicts, makes a loader anew out of the attributes that are named as the arguments.
+        self.__dict__.update({name: value for name, value in given.items() if name not in _TORCH_NAMES})
         self.__dict__.update(batch_size=None if given["batch_sampler"] is not None else given["batch_size"], drop_last=given["drop_last"],
                              pin_memory=pin_memory, batch_sampler=batches)
 
@@ -131,9 +157,23 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def __iter__(self) -> LoaderIterator:           # type: ignore[override]
         if self._closed:
             raise RuntimeError("this loader was closed: make a new one")
+        if self._bench is not None:
+            learn_step(self._bench, self.stats())
         iterator = LoaderIterator(self)
-        self._iterators.add(iterator)
-        return iterator
+        self._iterators = [each for each in self._iterators if each() is not None] + [weakref.ref(iterator)]
+        return AcceleratedIterator(self, iterator) if self._accelerated else iterator       # type: ignore[return-value]
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """Accelerate asks before it would rebuild a loader; a user's own sampler does not know of ranks, so it may deal that out."""
+        if isinstance(self.order, Epochs) or self._ranks.world == 1:
+            check_device(torch.device(self._given["device"] or "cpu"))
+            self._accelerated = True
+        return self._accelerated
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, _: bool) -> None:
+        """Accelerate marks what it has prepared."""
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch; without it epochs count by themselves."""
@@ -171,12 +211,17 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def close(self) -> None:
         """Ends all iterations and the decode threads; also done when the loader is dropped or Python exits."""
         self._closed = True
-        for iterator in list(self._iterators):
-            iterator.close()
+        for each in self._iterators:
+            if (iterator := each()) is not None:
+                iterator.close()
         self._backend.close()
 
     def __reduce__(self) -> tuple[object, ...]:
         return _again, (self._given, self.order.next_epoch)
+
+
+# What torch's own DataLoader has as an attribute; ``seed`` is one of ours, always a number.
+_TORCH_NAMES = frozenset(inspect.signature(torch.utils.data.DataLoader.__init__).parameters) | {"seed"}
 
 
 def _again(given: dict[str, Any], epoch: int) -> DataLoader:

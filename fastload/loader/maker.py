@@ -24,7 +24,7 @@ from fastload.loader.pictures import Pictures, Ticket
 from fastload.loader.ring import Ring
 from fastload.loader.spec import LoadSpec
 from fastload.loader.stats import StatsCollector
-from fastload.loader.transfer import Transfer
+from fastload.loader.transfer import Stay, Transfer
 from fastload.plan.rows import PlanRows
 from fastload.store.dataset import Dataset
 from fastload.store.record import RecordError
@@ -58,19 +58,27 @@ class BatchMaker:
                  faults: FaultPolicy, transfer: Transfer) -> None:
         self.dataset, self.spec, self.backend, self.seed = dataset, spec, backend, seed
         self.stats, self.faults = stats, faults
-        self._pictures = Pictures(spec, backend, ring, transfer)
+        self._pictures, self._transfer = Pictures(spec, backend, ring, transfer), transfer
         self._movers = {each.name: each for each in spec.movers}
         self._pictured = {each.name: each for each in (*spec.movers, *spec.fields) if each.pictured}
-        # The native threads check each record's checksum; where others use its bytes, it is checked before.
-        self._check_crc = spec.reads_records or not spec.images or backend.choice.name != "native"
+        # The backends check each record's checksum in their own threads; where Python uses its bytes, it is checked before.
+        self._check_crc = spec.reads_records or not spec.images or backend.choice.name == "reference"
+
+    def on_cpu(self) -> BatchMaker:
+        """This one, or its like with CPU tensors: what ``loader.dataset`` hands out, in any thread and on no stream."""
+        if self._transfer.device.type == "cpu":
+            return self
+        return BatchMaker(self.dataset, self.spec, self.backend.on_cpu(), seed=self.seed, ring=Ring(2), stats=StatsCollector(),
+                          faults=self.faults, transfer=Stay(pin=False))
 
     def begin(self, ids: Ids, epoch: int) -> Begun:
         """Starts work on a batch; returns when the decode threads have it."""
         started = time.perf_counter()
         begun = self.prepare(ids, epoch)
-        for chosen in self.spec.fields:
-            if chosen.pictured:
-                begun.tickets.append(self._pictures.submit(chosen, begun.parts, begun.rows[chosen.image or chosen.name]))
+        with self._transfer.stream():           # memory for pixels belongs to the stream that it is allocated on
+            for chosen in self.spec.fields:
+                if chosen.pictured:
+                    begun.tickets.append(self._pictures.submit(chosen, begun.parts, begun.rows[chosen.image or chosen.name]))
         self.stats.took("plan", time.perf_counter() - started)
         return begun
 
@@ -121,6 +129,10 @@ class BatchMaker:
 
     def finish(self, begun: Begun, shape: Callable[[Values], Any] | None = None, *, others: int = _OTHERS) -> Any:
         """Waits for the pixels and puts the batch together; ``shape`` then makes of it what the user gets."""
+        with self._transfer.stream():           # all of it: a user's collate_fn may touch pixels that are only queued yet
+            return self._finish(begun, shape, others)
+
+    def _finish(self, begun: Begun, shape: Callable[[Values], Any] | None, others: int) -> Any:
         self._collect(begun)
         started = time.perf_counter()
         labels = self._labels(begun)
@@ -140,7 +152,7 @@ class BatchMaker:
     def _collect(self, begun: Begun) -> None:
         """Waits for the pixels; notes which samples have none."""
         for ticket in begun.tickets:
-            result = self.backend.decoder.collect(ticket.ticket)
+            result = self._pictures.collect(ticket)
             begun.times_ns.append(result.times_ns)
             corrupt = {slot: why for slot, why in result.reasons.items() if result.status[slot] == Status.CORRUPT}
             wrong: dict[int, object] = {**result.reasons, **ticket.faults, **corrupt}

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastload.decode.backend import DecodeBatch, PixelFormat
+from fastload.decode.backend import DecodeBatch, DecodeResult, PixelFormat
+from fastload.decode.helpers import Helpers
 from fastload.errors import BadImage
 from fastload.finish import Finish
 from fastload.loader.backends import Backend
 from fastload.loader.parts import BatchParts, shown_sizes
-from fastload.loader.requests import Unpackers, Wrong, image_requests
+from fastload.loader.requests import Wrong, image_requests
 from fastload.loader.ring import Ring
 from fastload.loader.spec import ChosenField, LoadSpec
 from fastload.loader.transfer import Transfer
@@ -37,11 +38,11 @@ class Ticket:
 
 
 class Pictures:
-    """Asks for the images and masks of batches, and finishes them."""
+    """Asks for the images and masks of batches, and finishes them. All calls come from inside ``transfer.stream()``."""
 
     def __init__(self, spec: LoadSpec, backend: Backend, ring: Ring, transfer: Transfer) -> None:
         self._spec, self._backend, self._ring, self._transfer = spec, backend, ring, transfer
-        self._unpackers = Unpackers(backend.budget)
+        self._unpackers = Helpers(backend.budget, "fastload-unpack")
         self._finishes = {name: Finish(plan) for name, plan in spec.plans.items()}
 
     def submit(self, chosen: ChosenField, parts: BatchParts, rows: PlanRows) -> Ticket:
@@ -63,7 +64,7 @@ class Pictures:
         """Each byte of a mask's number is a channel to the decode threads: they pick pixels and never mix them."""
         n_bytes = chosen.bits // 8
         fill = tuple(self._spec.plans[chosen.image].mask_fill.to_bytes(n_bytes, "little"))
-        return self._ring.tensor((len(rows), rows.canvas_h, rows.canvas_w, n_bytes), torch.uint8), PixelFormat("nhwc", "stored", fill)
+        return self._memory((len(rows), rows.canvas_h, rows.canvas_w, n_bytes), torch.uint8), PixelFormat("nhwc", "stored", fill)
 
     def _image_output(self, chosen: ChosenField, rows: PlanRows) -> tuple[torch.Tensor, PixelFormat]:
         """Colour steps work on uint8 NHWC afterwards; without them the decode threads finish the job."""
@@ -71,12 +72,21 @@ class Pictures:
         form = plan.output
         planar = form.layout == "NCHW" and not plan.steps
         size = (rows.canvas_h, rows.canvas_w)
-        output = self._ring.tensor((len(rows), channels, *size) if planar else (len(rows), *size, channels),
-                                   torch.uint8 if plan.steps else _DTYPES[form.dtype])
+        output = self._memory((len(rows), channels, *size) if planar else (len(rows), *size, channels),
+                              torch.uint8 if plan.steps else _DTYPES[form.dtype])
         colour = "gray" if channels == 1 else self._spec.colour
         plain = output.dtype == torch.uint8
         return output, PixelFormat("nchw" if planar else "nhwc", colour, _each(plan.fill, channels),         # type: ignore[arg-type]
                                    None if plain else _each(form.mean, channels), None if plain else _each(form.std, channels), 255.0)
+
+    def _memory(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """For pixels, where the decoder writes them. On a GPU torch's own allocator: memory of the feeder's stream, which writes it."""
+        device = self._backend.device
+        return self._ring.tensor(shape, dtype) if device.type == "cpu" else torch.empty(shape, dtype=dtype, device=device)
+
+    def collect(self, ticket: Ticket) -> DecodeResult:
+        """Waits for the decoder."""
+        return self._backend.decoder.collect(ticket.ticket)
 
     def finished(self, ticket: Ticket, rows: PlanRows, take: NDArray[np.intp]) -> torch.Tensor:
         """The pixels as the user gets them, good ones copied over bad ones; ``rows`` are those of the samples taken."""
@@ -90,10 +100,9 @@ class Pictures:
         finish = self._finishes[chosen.name]
         if finish.idle:                 # the decode threads have done it all
             return pixels.movedim(-1, -3) if finish.output.layout == "channels_last" else pixels
-        with self._transfer.stream():
-            staged = self._transfer.stage(pixels.view(-1, *pixels.shape[-3:]))
-            out = None if staged.is_cuda else self._finish_output(self._spec.plans[chosen.name], staged)
-            done = finish(staged, rows.parameters, out=out)
+        staged = self._transfer.stage(pixels.view(-1, *pixels.shape[-3:]))
+        out = None if staged.is_cuda else self._finish_output(self._spec.plans[chosen.name], staged)
+        done = finish(staged, rows.parameters, out=out, helpers=self._unpackers)
         return done.view(*pixels.shape[:-3], *done.shape[1:])
 
     def _finish_output(self, plan: FieldPlan, pixels: torch.Tensor) -> torch.Tensor:

@@ -25,6 +25,7 @@ from fastload.store.dataset import Dataset
 
 Ids = NDArray[np.int64]
 Advise = Callable[[int, int], None]         # address, length in bytes
+Wanted = queue.SimpleQueue["Ids | weakref.ref[ReadAhead]"]
 
 # The kernel cuts a longer request to what a device reads ahead by itself, 128 KiB by default, and forgets the rest.
 PIECE = 128 << 10
@@ -53,15 +54,15 @@ class ReadAhead:
     """
 
     def __init__(self, dataset: Dataset, *, whole_blocks: bool, advise: Advise = willneed) -> None:
-        self._wanted: queue.Queue[Ids | None] = queue.Queue(_QUEUE)
+        self._wanted: Wanted = queue.SimpleQueue()
         asker = Asker(dataset, whole_blocks=whole_blocks, advise=advise)
-        self._thread = threading.Thread(target=_ask, name="fastload-readahead", daemon=True, args=(asker, self._wanted))
-        self._thread.start()
-        weakref.finalize(self, _end, os.getpid(), self._wanted)
+        # The reference goes into the queue when this is dropped and ends the thread. All C: see fastload.loader.feeder.
+        dropped = weakref.ref(self, self._wanted.put)
+        threading.Thread(target=_ask, name="fastload-readahead", daemon=True, args=(asker, self._wanted, dropped)).start()
 
     def want(self, ids: Ids) -> None:
         """These samples come soon; returns at once."""
-        if not self._wanted.full():
+        if self._wanted.qsize() < _QUEUE:
             self._wanted.put(ids)
 
     def before(self, batches: Iterator[Ids], horizon: int) -> Iterator[Ids]:
@@ -130,23 +131,12 @@ def _address(array: NDArray[np.uint8]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _ask(asker: Asker, wanted: queue.Queue[Ids | None]) -> None:
-    while (ids := wanted.get()) is not None:
+def _ask(asker: Asker, wanted: Wanted, dropped: weakref.ref[ReadAhead]) -> None:
+    while dropped() is not None:
+        ids = wanted.get()
+        if isinstance(ids, weakref.ref):
+            return
         try:
             asker.ask(ids)
         except (FastloadError, OSError, lmdb.Error):
             continue            # whoever reads the record will say what is wrong
-
-
-def _end(pid: int, wanted: queue.Queue[Ids | None]) -> None:
-    if pid != os.getpid():
-        return
-    while True:
-        try:
-            wanted.put_nowait(None)
-            return
-        except queue.Full:
-            try:
-                wanted.get_nowait()
-            except queue.Empty:
-                continue

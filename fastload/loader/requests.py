@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastload.decode.backend import REQUEST, Codec
+from fastload.decode.helpers import Helpers
 from fastload.errors import BadImage
 from fastload.loader.parts import BatchParts, restart_index_of
 from fastload.plan.rows import PlanRows
@@ -23,8 +20,6 @@ _NATIVE[[JPEG, RAW]] = True         # codecs that decode threads read in place; 
 
 Source = memoryview | NDArray[np.uint8]
 Wrong = BadImage | RecordError
-Item = TypeVar("Item")
-Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +31,12 @@ class FieldRequests:
     faults: dict[int, Wrong]
 
 
-class Unpackers:
-    """Threads for what decode threads do not read (PNG, deflated masks): zlib and Pillow work without the GIL."""
-
-    def __init__(self, threads: int) -> None:
-        self._threads, self._pid = threads, 0
-        self._pool: ThreadPoolExecutor | None = None
-
-    def map(self, function: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
-        """Results in order."""
-        if self._pool is None or self._pid != os.getpid():          # a forked child has none of its parent's threads
-            self._pool, self._pid = ThreadPoolExecutor(self._threads, "fastload-unpack"), os.getpid()
-        return self._pool.map(function, items)
-
-
 def image_requests(parts: BatchParts, field: int, images: NDArray[np.void], plan: PlanRows, *, exact: bool, mask_bits: int,
-                   unpackers: Unpackers) -> FieldRequests:
+                   unpackers: Helpers) -> FieldRequests:
     """A request for each row of ``images`` (part rows of this field), as the plan has it; slot = place in ``images``.
 
-    ``mask_bits``: bits of a mask's pixel, 0 for images.
+    ``mask_bits``: bits of a mask's pixel, 0 for images. ``unpackers`` do what decode threads do not read (PNG, deflated masks): zlib and
+    Pillow work without the GIL.
     """
     requests = np.zeros(len(images), REQUEST)
     plan.fill(requests, mask=mask_bits > 0)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import torch
+
+from fastload.loader.coming import Coming
 from fastload.loader.epochs import Epochs
 
 
@@ -20,41 +24,52 @@ class SampleIndex(int):
         return index
 
 
-class RankSampler:
-    """This rank's ids of the epoch, one by one, as DistributedSampler gives them."""
+class RankSampler(torch.utils.data.DistributedSampler[Any]):
+    """This rank's ids of the epoch, one by one. A DistributedSampler to who asks: Lightning does, and then puts in none of its own."""
 
-    def __init__(self, epochs: Epochs) -> None:
-        self._epochs = epochs
+    def __init__(self, epochs: Epochs) -> None:         # torch's own would ask for the process group, which may come later
+        self.epochs = epochs
 
     def __iter__(self) -> Iterator[int]:
-        for batch in _batches(self._epochs):
+        for batch in _batches(self.epochs):
             yield from batch
 
     def __len__(self) -> int:
-        return self._epochs.n_samples()
+        return self.epochs.n_samples()
 
     @property
-    def epoch(self) -> int:
+    def epoch(self) -> int:             # type: ignore[override]
         """The epoch that comes next."""
-        return self._epochs.next_epoch
+        return self.epochs.next_epoch
+
+    @property
+    def rank(self) -> int:              # type: ignore[override]
+        """Of this process."""
+        return self.epochs.rank
+
+    @property
+    def num_replicas(self) -> int:      # type: ignore[override]
+        """Processes that share an epoch."""
+        return self.epochs.world
 
     def set_epoch(self, epoch: int) -> None:
         """As DistributedSampler has it: another order each epoch."""
-        self._epochs.set_epoch(epoch)
+        self.epochs.set_epoch(epoch)
 
 
-class RankBatches:
-    """Lists of ids."""
+class RankBatches(torch.utils.data.BatchSampler):
+    """Lists of ids. Its arguments are those of torch's: Lightning makes it anew for predictions, maybe without ``drop_last``."""
 
-    def __init__(self, epochs: Epochs, sampler: RankSampler, drop_last: bool) -> None:
-        self._epochs = epochs
-        self.sampler, self.drop_last, self.batch_size = sampler, drop_last, epochs.batch_size
+    def __init__(self, sampler: RankSampler, batch_size: int, drop_last: bool, coming: Coming | None = None) -> None:
+        super().__init__(sampler, batch_size, drop_last)
+        self._epochs, self._coming = sampler.epochs, coming or Coming(0)
+        self._as_dealt = batch_size == sampler.epochs.batch_size and drop_last == (sampler.epochs.ending == "drop")
 
     def __iter__(self) -> Iterator[list[int]]:
-        return _batches(self._epochs)
+        return self._coming.noted(_batches(self._epochs) if self._as_dealt else super().__iter__())
 
     def __len__(self) -> int:
-        return len(self._epochs)
+        return len(self._epochs) if self._as_dealt else super().__len__()
 
     def set_epoch(self, epoch: int) -> None:
         """As DistributedSampler has it."""

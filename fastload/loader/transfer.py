@@ -15,6 +15,10 @@ from fastload.loader.nested import mapped
 class Transfer(Protocol):
     """``stage`` and ``send`` run in the feeder thread, inside ``stream()``; ``receive`` runs in the trainer's."""
 
+    @property
+    def device(self) -> torch.device:
+        """Where batches end up; a CUDA device has its number."""
+
     def stream(self) -> AbstractContextManager[object]:
         """Where the feeder's work on the device is queued."""
 
@@ -30,6 +34,8 @@ class Transfer(Protocol):
 
 class Stay:
     """CPU tensors, as torch gives them; pinned where asked."""
+
+    device = torch.device("cpu")
 
     def __init__(self, *, pin: bool) -> None:
         self._pin = pin
@@ -65,6 +71,6 @@ def make_transfer(device: str | torch.device | None, *, pin_memory: bool) -> Tra
         raise ConfigError(f"device={device!r}: expected None, 'cpu' or 'cuda'")
     if not torch.cuda.is_available():
         raise ConfigError(f"device={device!r}: torch sees no CUDA device here (torch {torch.__version__}); use device=None")
-    from fastload.cuda import CudaTransfer
+    from fastload.cuda import CudaTransfer, numbered
 
-    return CudaTransfer(wanted)
+    return CudaTransfer(numbered(wanted))

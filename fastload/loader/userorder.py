@@ -86,7 +86,7 @@ class UserOrder:
         current, done = self._newest or (self._resumed or Pass(self.next_epoch), 0)
         if self._newest is None:
             done = current.start
-        elif done >= self._n_batches():
+        elif done >= self.n_batches(current):
             current, done = Pass(self.next_epoch), 0
         return {"version": STATE_VERSION, "order": self._as_json(), "epoch": current.epoch, "batches": done}
 
@@ -101,10 +101,11 @@ class UserOrder:
     def _as_json(self) -> dict[str, object]:
         return {"dataset": self._content, "n_samples": self._n_samples, "sampler": type(self._sampler).__name__, "seed": self._seed}
 
-    def _n_batches(self) -> float:
+    def n_batches(self, _: Pass) -> float:
+        """Of a pass, those before a resume included; infinite where the sampler has no length, as torch allows."""
         try:
             return len(self)
-        except TypeError:               # a sampler without len, as torch allows: its end is not known before it comes
+        except TypeError:
             return float("inf")
 
     def _epoch_of_sampler(self) -> int | None:

@@ -6,6 +6,7 @@ Accelerate and Lightning may rebuild a plain torch DataLoader out of ``dataset``
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -13,15 +14,18 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from fastload.errors import FastloadError
 from fastload.loader.backends import Backend
+from fastload.loader.coming import Coming
 from fastload.loader.faults import FaultPolicy
-from fastload.loader.maker import BatchMaker
+from fastload.loader.maker import BatchMaker, Begun
 from fastload.loader.ring import Ring
 from fastload.loader.spec import LoadSpec
 from fastload.loader.stats import StatsCollector
 from fastload.loader.transfer import Stay
 from fastload.store.dataset import Dataset
 
+Key = tuple[int, tuple[int, ...]]       # epoch and ids of a batch
 Sample = Any        # a dict, or (image, label): what torch's collate functions take
 
 
@@ -34,9 +38,10 @@ class KnowsEpoch(Protocol):
 class LoaderDataset(torch.utils.data.Dataset[Sample]):
     """A map-style torch dataset over a packed one. What is not asked for here is the packed dataset's: ``column``, ``classes`` ..."""
 
-    def __init__(self, maker: BatchMaker, order: KnowsEpoch) -> None:
+    def __init__(self, maker: BatchMaker, order: KnowsEpoch, coming: Coming) -> None:
         self.packed = maker.dataset
-        self._maker, self._order, self._pid = maker, order, os.getpid()
+        self._maker, self._order, self._coming, self._pid = maker.on_cpu(), order, coming, os.getpid()
+        self._begun: dict[Key, Begun] = {}
 
     def __len__(self) -> int:
         return len(self.packed)
@@ -52,13 +57,25 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
         if not len(indices):
             return []
         self._share_processors()
-        ids = np.asarray([int(index) for index in indices], np.int64) % count
-        epoch = getattr(indices[0], "epoch", self._order.latest_epoch)      # our own samplers' indices know it
-        return samples_of(self._maker.finish(self._maker.begin(ids, epoch)), len(ids), self._maker.spec)
+        kept, self._begun = self._begun, {}
+        wanted, *coming = (self._key(batch) for batch in (indices, *self._coming.after(indices)))
+        begun = kept[wanted] if wanted in kept else self._begin(wanted)
+        for key in coming:
+            with contextlib.suppress(FastloadError):            # raised when that batch is asked for
+                self._begun[key] = kept[key] if key in kept else self._begin(key)
+        return samples_of(self._maker.finish(begun), len(indices), self._maker.spec)
+
+    def _key(self, indices: Sequence[int]) -> Key:
+        return getattr(indices[0], "epoch", self._order.latest_epoch), tuple(int(index) for index in indices)  # our samplers' know theirs
+
+    def _begin(self, key: Key) -> Begun:
+        epoch, ids = key
+        return self._maker.begin(np.asarray(ids, np.int64) % len(self), epoch)
 
     def _share_processors(self) -> None:
         """In a worker process of torch: as many threads as this worker's part of the budget."""
         if self._pid != os.getpid():
+            self._coming, self._begun = Coming(0), {}           # what comes next is known in the parent; torch's workers are ahead anyway
             self._pid, worker, backend = os.getpid(), torch.utils.data.get_worker_info(), self._maker.backend
             backend.threads = max(1, backend.budget // (worker.num_workers if worker else 1))
 
@@ -82,7 +99,7 @@ def _again(packed: Dataset, spec: LoadSpec, backend: Backend, draws: tuple[int, 
     seed, epoch = draws
     maker = BatchMaker(packed, spec, backend, seed=seed, ring=Ring(2), stats=StatsCollector(), faults=FaultPolicy(*faults),
                        transfer=Stay(pin=False))
-    view = LoaderDataset(maker, _Epoch(epoch))
+    view = LoaderDataset(maker, _Epoch(epoch), Coming(0))
     view._pid = 0           # another process than the loader's: it shares the processors with it
     return view
 

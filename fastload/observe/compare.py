@@ -7,12 +7,13 @@ import statistics
 from dataclasses import dataclass
 
 from fastload.observe.window import Window
+from fastload.store.strict_json import Json
 
 BLOCK_S = 5.0           # samples a tenth of a second apart are not independent; means of 5 s nearly are
 LEAST_POINTS = 2.0      # of utilisation: less is nothing to anybody
 LEAST_SHARE = 0.02      # of images/s
-RULE = (f"better: the mean rose by more than twice the standard error of the difference (from means of {BLOCK_S:.0f} s, or rows of the "
-        f"metrics file) and by at least {LEAST_POINTS:.0f} points of utilisation or {100 * LEAST_SHARE:.0f} % of images/s; images/s decide "
+RULE = (f"better: the mean rose by more than twice the standard error of the difference (from means of {BLOCK_S:.0f} s) "
+        f"and by at least {LEAST_POINTS:.0f} points of utilisation or {100 * LEAST_SHARE:.0f} % of images/s; images/s decide "
         "where both have them")
 
 
@@ -67,7 +68,7 @@ def compare(before: Window, after: Window) -> Comparison:
     least = LEAST_SHARE * old.mean if unit == "images/s" else LEAST_POINTS
     if old.error is None or new.error is None:
         return Comparison(quantity, unit, old, new, None, "unknown",
-                          f"too short to tell the spread: {old.parts} and {new.parts} parts, 3 are needed (15 s, or 3 rows)", notes)
+                          f"too short to tell the spread: {old.parts} and {new.parts} parts, 3 of {BLOCK_S:.0f} s are needed", notes)
     limit = max(2 * math.hypot(old.error, new.error), least)
     change = new.mean - old.mean
     verdict = "no difference" if abs(change) <= limit else "better" if change > 0 else "worse"
@@ -94,8 +95,28 @@ def _utilisation(window: Window) -> Figure | None:
 
 
 def _images(window: Window) -> Figure | None:
-    rows = (window.training or {}).get("rows_images_per_s")
-    return _figure([float(each) for each in rows if isinstance(each, int | float)]) if isinstance(rows, list) else None
+    """Images over time, not the mean of the rows' rates, in which fast rows would weigh more; the error from BLOCK_S of rows."""
+    rows = (window.training or {}).get("rows")
+    blocks: dict[int, list[tuple[float, float]]] = {}
+    for row in rows if isinstance(rows, list) else []:
+        end, images, seconds = _three(row)
+        if seconds > 0:
+            blocks.setdefault(int(end // BLOCK_S), []).append((images, seconds))
+    rates = [_rate(block) for block in blocks.values()]
+    spread = _figure(rates)
+    return spread and Figure(_rate([row for block in blocks.values() for row in block]), spread.error, spread.parts)
+
+
+def _three(row: Json) -> tuple[float, float, float]:
+    """A row of a file that anybody may have written: (0, 0, 0) for what is none."""
+    if not isinstance(row, list) or len(row) != 3:
+        return 0.0, 0.0, 0.0
+    end, images, seconds = (float(each) if isinstance(each, int | float) else 0.0 for each in row)
+    return end, images, seconds
+
+
+def _rate(rows: list[tuple[float, float]]) -> float:
+    return sum(images for images, _ in rows) / sum(seconds for _, seconds in rows)
 
 
 def _differences(before: Window, after: Window) -> tuple[str, ...]:

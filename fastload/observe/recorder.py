@@ -140,9 +140,7 @@ class Recorder:
         if probed := self.loader.since_last():
             row["data_probe"] = probed
         row |= {"samples": total, "samples_per_s": round(total / seconds, 3) if total is not None and seconds > 0 else None,
-                "gpu_mem_mb": _gpu_mem_mb(), "swap_bytes": self._swapped()}
-        if slow := self._slow(steps):
-            row["slow"] = slow
+                "gpu_mem_mb": _gpu_mem_mb(), "swap_bytes": self._swapped(), "slow": self._slow(steps)}
         return row
 
     def _slow(self, steps: list[tuple[float, float, int | None]]) -> list[list[float]]:

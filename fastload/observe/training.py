@@ -21,7 +21,9 @@ def training_in(path: Path, started: float, seconds: float) -> tuple[dict[str, J
 
 
 def figures(metrics: Metrics, start: float, end: float) -> dict[str, Json]:
-    """Steps a second of one rank, images a second of all, and the mean wait; empty where no row with a date lies in the time.
+    """Steps a second of one rank, images a second of all, the mean wait, and ``rows``: [end, images of all ranks, seconds] of each row.
+
+    Empty where no row with a date lies in the time.
 
     Rates are over the time from the first to the last row of each rank: the row that is due next is not written yet.
     """
@@ -39,11 +41,11 @@ def figures(metrics: Metrics, start: float, end: float) -> dict[str, Json]:
     waits = [(row.data_time, row.steps * share) for row, share in parts if row.data_time is not None]
     wait = sum(each * weight for each, weight in waits) / sum(weight for _, weight in waits) if waits else None
     # One rank's rows: ranks wait for each other, so the others' are the same figures again.
-    whole = [row.samples_per_s * len(ranks) for row, share in parts
-             if share > 0.999 and row.rank == ranks[0] and row.samples_per_s is not None]
+    whole: list[Json] = [[round((row.time or 0.0) - start, 3), row.samples * len(ranks), round(row.steps * (row.iter_time or 0.0), 6)]
+                         for row, share in parts if share > 0.999 and row.rank == ranks[0] and row.samples is not None]
     return {"ranks": len(ranks), "it_per_s": round(steps_per_s, 4), "images_per_s": round(images_per_s, 3) if counted else None,
             "images": round(images_per_s * (end - start), 1) if counted else None, "data_time": None if wait is None else round(wait, 6),
-            "rows_images_per_s": [round(each, 3) for each in whole]}
+            "rows": whole}
 
 
 def pids_in(path: Path) -> list[int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import io
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,6 +57,8 @@ def store_image(value: Pixels, options: PackOptions) -> StoredImage:
 
 
 def _from_jpeg(data: bytes, options: PackOptions) -> StoredImage:
+    if options.encode == "keep" and not options.scales and (kept := _kept(data, options)) is not None:
+        return kept
     header = read_header(data)
     check_bomb(header, len(data))
     if not header.complete:
@@ -71,13 +75,43 @@ def _from_jpeg(data: bytes, options: PackOptions) -> StoredImage:
     return _rewritten(data, header, options)
 
 
+def _kept(data: bytes, options: PackOptions) -> StoredImage | None:
+    """An ordinary, undamaged JPEG in one native call; None for any other: what is wrong, or what to do, is found out then."""
+    module = core()
+    found = module.keep_jpeg(data, options.restart) if module is not None else None
+    if found is None:
+        return None
+    out, index, width, height, channels, interval, orientation = found
+    return StoredImage(JPEG, out, width, height, channels, orientation, interval, index)
+
+
 def _from_unusual_jpeg(data: bytes, header: JpegHeader, options: PackOptions) -> StoredImage:
     """CMYK, arithmetic coding: what libjpeg reads and GPUs do not. Pillow knows the colours but guesses over damage."""
     if header.precision != 8:
-        raise BadImage(f"a JPEG of {header.precision} bits per sample ({header.precision} bit): 8 are read; convert it first")
+        pixels = _from_twelve_bits(data, header)
+        return _from_pixels(pixels, options, converted=f"12-bit JPEG → {'L' if pixels.shape[2] == 1 else 'RGB'}")
     _decode(data, header)
     pixels, _ = pixels_of(open_image(data))
     return _from_pixels(pixels, options, converted=_unusual(header, pixels.shape[2]))
+
+
+def _from_twelve_bits(data: bytes, header: JpegHeader) -> Array:
+    """Upright pixels, the upper 8 of 12 bits. libjpeg-turbo 3 reads such files, but neither Pillow nor simplejpeg asks it to."""
+    kind = f"a JPEG of {header.precision} bits per sample ({header.precision} bit)"
+    if header.precision != 12 or header.sof not in (0xC0, 0xC1, 0xC2) or header.components not in (1, 3):
+        raise BadImage(f"{kind}, {header.coding}: such files are not read; convert it first")
+    try:
+        codecs = importlib.import_module("imagecodecs")
+        wide: NDArray[np.generic] = np.asarray(codecs.jpeg8_decode(data))
+    except ImportError:
+        raise BadImage(f"{kind}: reading it takes one package more (pip install imagecodecs); or convert it first") from None
+    except (RuntimeError, ValueError) as error:         # its own errors are RuntimeErrors
+        raise BadImage(f"damaged JPEG: {error}") from None
+    shape = (header.height, header.width, header.components)
+    if wide.dtype != np.uint16 or wide.size != math.prod(shape):
+        raise BadImage(f"{kind}: decoded to {wide.dtype} {wide.shape}, expected uint16 {shape}")
+    pixels = (wide.reshape(shape).astype(np.uint16) >> 4).astype(np.uint8)
+    return np.ascontiguousarray(upright(pixels, header.orientation))
 
 
 def _has_known_sampling(header: JpegHeader, data: bytes) -> bool:

@@ -21,6 +21,7 @@ import numpy as np
 
 from fastload.decode.cpus import available_cpus
 from fastload.errors import BadImage, ConfigError, StoreError
+from fastload.native import core
 from fastload.order.permute import Permutation
 from fastload.packing.encode_choice import SAMPLES, choose_encode, images_of
 from fastload.packing.jobs import Job, Spool, drained, load_listed, some_samples, spool
@@ -29,7 +30,7 @@ from fastload.packing.options import PackOptions
 from fastload.packing.pillow import quiet_pillow
 from fastload.packing.publish import check_publishable, is_packed_like, publish
 from fastload.packing.result import PackProgress, PackResult
-from fastload.packing.shards import OpenShard
+from fastload.packing.shards import OpenShard, as_record
 from fastload.packing.sources.base import AnySource, Sample, is_stream
 from fastload.packing.state import FOLDER, Done, Event, PackState, damaged
 from fastload.packing.threads import ordered_map
@@ -38,12 +39,14 @@ from fastload.store.columns import FOLDER as COLUMNS
 from fastload.store.dataset import read_manifest
 from fastload.store.manifest import NAME as MANIFEST
 from fastload.store.manifest import SHARD_NAME
-from fastload.store.record import encode_record
 from fastload.store.shard import verify_file
 
 __all__ = ["PackProgress", "PackResult", "Packer"]
 
 _CHUNK = 4096        # positions of the packing order computed at a time
+_KEPT_MEMORY = 64 << 20     # bytes that malloc does not hand back to the system: it would ask for them again at once
+_TOGETHER = 8        # samples that a thread takes at a time, if
+_TOGETHER_BYTES = 2 << 20   # what comes in and goes out for them is no more
 
 
 class Packer:
@@ -64,6 +67,8 @@ class Packer:
         """Packs, or goes on where an earlier run was stopped; returns when the dataset is published."""
         started = time.monotonic()
         is_new = not self.dest.exists()
+        if (module := core()) is not None:
+            module.keep_freed_memory(_KEPT_MEMORY)
         self._check_dest()
         with quiet_pillow(), PackState(self.dest) as state:
             if (self.dest / MANIFEST).exists():
@@ -230,13 +235,14 @@ class Packer:
         """Writes the shards that are missing, one after the other; yields each when it is safe on disk."""
         position = done[-1].next_position if done else 0
         shard = self._open_shard(len(done), sum(each.shard.records for each in done))
-        results = ordered_map(lambda row: (row, job(row)), self._order(position, self.progress.total or 0), jobs=self.jobs)
+        rows = self._order(position, self.progress.total or 0)
+        results = ordered_map(lambda row: (row, job(row)), rows, jobs=self.jobs, together=self._together)
         try:
             for row, encoded in results:
                 if isinstance(encoded, BadImage):
                     shard.events.append(self._skip(encoded))
                 else:
-                    record = encode_record(shard.next_id, encoded.parts)
+                    record = as_record(shard.next_id, encoded.parts)
                     if shard.is_full_for(len(record)):
                         yield shard.publish(state, position)
                         shard = self._open_shard(shard.number + 1, shard.next_id)
@@ -255,6 +261,11 @@ class Packer:
         finally:
             results.close()
             shard.abort()
+
+    def _together(self) -> int:
+        """How many samples a thread takes at a time: fewer of large ones, whose number decides the memory."""
+        mean = (self.progress.bytes_in + self.progress.bytes_out) // max(1, self.progress.done)
+        return max(1, min(_TOGETHER, _TOGETHER_BYTES // mean)) if mean else 1
 
     def _open_shard(self, number: int, first: int) -> OpenShard:
         return OpenShard(self.dest, number, first, self.source.fields, self.options)

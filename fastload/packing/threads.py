@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -11,20 +12,36 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], *, jobs: int) -> Generator[Result, None, None]:
+def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], *, jobs: int,
+                together: Callable[[], int] = lambda: 1) -> Generator[Result, None, None]:
     """``map(function, items)`` on ``jobs`` threads; at most 2 * jobs + 2 items are under way or waiting to be taken.
 
     What ``function`` raises is raised here, in its turn; the items behind it are dropped. Closing the iterator early
-    waits for the calls that have begun, and starts no other.
+    waits for the calls that have begun, and starts no other. ``together`` says how many items a thread takes at a time
+    (the bound is then on these): handing one over costs 50 us, a twentieth of rewriting a photo.
     """
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="fastload-pack")
-    pending: deque[Future[Result]] = deque()
+    pending: deque[tuple[Future[None], list[Result]]] = deque()
+    left = iter(items)
+
+    def taken() -> Generator[Result, None, None]:
+        future, results = pending.popleft()
+        future.exception()                      # waits
+        yield from results
+        future.result()                         # raises
+
     try:
-        for item in items:
-            pending.append(pool.submit(function, item))
+        while chunk := list(itertools.islice(left, together())):
+            results: list[Result] = []
+            pending.append((pool.submit(_each, function, chunk, results), results))
             if len(pending) > 2 * jobs + 1:
-                yield pending.popleft().result()
+                yield from taken()
         while pending:
-            yield pending.popleft().result()
+            yield from taken()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _each(function: Callable[[Item], Result], items: Sequence[Item], results: list[Result]) -> None:
+    for item in items:
+        results.append(function(item))

@@ -65,6 +65,7 @@ class Dataset:
         _check_sizes(self.path, self.manifest)
         warn_if_remote(self.path)
         self._firsts = [shard.first for shard in self.manifest.shards]
+        self.firsts = np.array(self._firsts, np.int64)          # the first sample of each shard
         self._readers: list[ShardReader | None] = [None] * len(self._firsts)
         self._columns: dict[str, npt.NDArray[Any]] = {}
 

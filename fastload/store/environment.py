@@ -7,7 +7,6 @@ forbids that because of its lock file; opened read-only with ``lock=False`` an e
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
@@ -21,6 +20,7 @@ import lmdb
 import numpy as np
 
 _CLOSING_S = 1.0            # how long a close in another thread may take
+_TIDY = 64                  # files opened before those closed are forgotten
 Key = tuple[int, int]       # device and inode: a shard replaced by rename is another file
 
 
@@ -37,14 +37,22 @@ class Environment:
 
     def get(self, key: bytes) -> memoryview | None:
         """The value, in place; valid as long as this environment is."""
-        try:
-            transaction = self._local.transaction
-        except AttributeError:
-            # One for each thread, kept: a transaction must not be used by two at once, and a lock around `get` would
-            # make threads wait for each other's page faults.
-            transaction = self._local.transaction = self._env.begin(buffers=True)
-        value: memoryview | None = transaction.get(key)
+        value: memoryview | None = self._transaction().get(key)
         return value
+
+    def get_many(self, keys: list[bytes]) -> list[memoryview]:
+        """The same for many keys in one call, a third of the time; those that are not there are left out."""
+        with self._transaction().cursor() as cursor:
+            return [value for _, value in cursor.getmulti(keys)]
+
+    def _transaction(self) -> Any:
+        """One for each thread, kept: a transaction must not be used by two at once, and a lock around ``get`` would make threads wait
+        for each other's page faults."""
+        try:
+            return self._local.transaction
+        except AttributeError:
+            self._local.transaction = self._env.begin(buffers=True)
+            return self._local.transaction
 
     def lease(self, value: memoryview) -> memoryview:
         """The same bytes, but keeping the file mapped as long as they are used. Costs 1.5 us."""
@@ -70,7 +78,9 @@ def open_environment(descriptor: int, key: Key, size: int) -> Environment:
         environment = known() if known else None
         if environment is None:
             environment = _after_closing(descriptor, size)
-            _open[key] = weakref.ref(environment, lambda gone: _forget(key, gone))
+            for gone in [] if len(_open) % _TIDY else [each for each, ref in _open.items() if ref() is None]:
+                del _open[gone]
+            _open[key] = weakref.ref(environment)       # without a callback: a Ctrl-C that comes inside one is lost
         return environment
 
 
@@ -102,12 +112,6 @@ def raise_file_limit() -> bool:
         return False
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return True
-
-
-def _forget(key: Key, gone: weakref.ref[Environment]) -> None:
-    if _open.get(key) is gone:
-        with contextlib.suppress(KeyError):
-            del _open[key]
 
 
 def _keep_in_child() -> None:

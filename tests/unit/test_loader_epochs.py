@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastload.errors import ConfigError
+from fastload.loader.coming import Coming
 from fastload.loader.epochs import Epochs, OrderOptions
 from fastload.loader.samplers import RankBatches, RankSampler
 
@@ -146,7 +147,7 @@ def test_sampler_and_batches_agree_and_share_the_epoch() -> None:
     shape = {"n": 50, "block": 5, "window": 2, "shuffle": True, "world": 2, "size": 8, "seed": 1, "epoch": 3}
     epochs = ranks_of(shape, "pad")[1]
     sampler = RankSampler(epochs)
-    batches = RankBatches(epochs, sampler, False)
+    batches = RankBatches(sampler, epochs.batch_size, False, Coming(2))
     one_by_one = list(sampler)
     assert len(sampler) == len(one_by_one) == 25
     assert sampler.epoch == 4

@@ -131,7 +131,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"ending": "cut"}, "ending 'cut'"),
     ({"ending": "pad", "drop_last": True}, "drop_last=True and ending='pad'"),
     ({"window": 0}, "window=0"),
-    ({"backend": "gpu"}, "backend='gpu': expected one of auto, native, reference"),
+    ({"backend": "gpu"}, "backend='gpu': expected one of auto, native, dali, nvjpeg, reference"),
     ({"device": "tpu9"}, "device='tpu9'"),
     ({"device": "meta"}, "device='meta'"),
     ({"colour": "hsv"}, "colour='hsv'"),

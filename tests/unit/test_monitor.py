@@ -28,6 +28,7 @@ from fastload.observe.rows import collect, read_metrics
 from fastload.observe.series import energy, sparkline, state_of, summarise, summary_of_all
 from fastload.observe.training import figures, pids_in, training_in
 from fastload.observe.window import read_window, write_window
+from fastload.store.strict_json import Json
 from tests.loading import wait_until
 from tests.windows import window
 
@@ -229,10 +230,20 @@ def test_two_windows_of_one_run_seldom_differ() -> None:
 
 
 def test_images_per_second_decide_where_both_have_them() -> None:
-    slow, fast = ({"rows_images_per_s": [rate, rate + 1, rate - 1, rate]} for rate in (100.0, 130.0))
+    slow, fast = ({"rows": [[5 * n + 3, rate + n % 2, 1.0] for n in range(4)]} for rate in (100, 130))
     found = compare(window([99.0] * 600, training=slow), window([60.0] * 600, training=fast))         # type: ignore[arg-type]
     assert (found.quantity, found.verdict) == ("images/s", "better")
     assert compare(window([99.0] * 600, training=slow), window([60.0] * 600)).verdict == "worse"      # type: ignore[arg-type]
+
+
+def test_images_per_second_are_images_over_time() -> None:
+    uneven: list[Json] = [[5 * n + at, 80, seconds] for n in range(4) for at, seconds in ((1, 0.5), (3, 2.0))]          # rows of 160 and of 40 images/s
+    found = compare(window([], training={"rows": uneven}), window([], training={"rows": uneven}))
+    assert found.before is not None
+    assert (found.before.mean, found.before.parts, found.before.error, found.verdict) == (64.0, 4, 0.0, "no difference")
+    short = compare(window([], training={"rows": uneven[:4]}), window([], training={"rows": uneven}))
+    assert (short.verdict, short.why) == ("unknown", "too short to tell the spread: 2 and 4 parts, 3 of 5 s are needed")
+    assert compare(window([], training={"rows": [[1], "x", [1, 2, 0]]}), window([])).verdict == "unknown"
 
 
 def test_what_was_not_the_same_is_said() -> None:
@@ -260,7 +271,7 @@ def test_training_figures_are_of_the_windows_seconds(tmp_path: Path) -> None:
     told = figures(read_metrics(path), 1.8e9 + 2.5, 1.8e9 + 5)
     assert (told["ranks"], told["it_per_s"], told["images_per_s"], told["images"]) == (2, 10.0, 160.0, 400.0)
     assert told["data_time"] == pytest.approx((0.5 * 0.03 + 0.04 + 0.05) / 2.5)
-    assert told["rows_images_per_s"] == [1600.0, 1600.0]
+    assert told["rows"] == [[1.5, 160, 1.0], [2.5, 160, 1.0]]
     late = figures(read_metrics(path), 1.8e9 + 8, 1.8e9 + 12)           # the rows of the last two seconds are not written yet
     assert (late["images_per_s"], late["images"]) == (160.0, 640.0)
     assert figures(collect([]), 0, 1) == {}

@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 import subprocess
+import sys
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -159,7 +160,6 @@ def flipped(data: bytes, at: int) -> bytes:
 
 
 @pytest.mark.parametrize(("data", "why"), [
-    (twelve_bit_jpeg(), "12 bit"),
     (b"RIFF\x10\0\0\0WEBPVP8 xxxx", "not an image that can be read"),
     (b"hello", "not an image that can be read"),
     (file_of(RGB)[:-700], "cut off"),
@@ -177,6 +177,29 @@ def test_what_cannot_be_used_is_refused_and_the_next_image_is_right(tmp_path: Pa
     result = pack(Listed([image_sample(data, "bad.jpg"), image_sample(good)], (IMAGE,)), tmp_path / "two", on_error="skip")
     np.testing.assert_array_equal(open_dataset(tmp_path / "two")[0]["image"], RGB)
     assert (result.skipped, result.n_samples) == (1, 1)
+
+
+def test_twelve_bits_without_their_decoder_are_refused_and_the_next_image_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "imagecodecs", None)
+    source = Listed([image_sample(twelve_bit_jpeg(), "bad.jpg"), image_sample(file_of(RGB, "PNG"))], (IMAGE,))
+    result = pack(source, tmp_path / "packed", on_error="skip")
+    np.testing.assert_array_equal(open_dataset(tmp_path / "packed")[0]["image"], RGB)
+    assert (result.skipped, result.n_samples) == (1, 1)
+    assert "12 bit" in log_of(tmp_path / "packed")[0]["why"]
+    assert "pip install imagecodecs" in log_of(tmp_path / "packed")[0]["why"]
+
+
+@pytest.mark.parametrize("gray", [False, True])
+def test_twelve_bit_jpeg_is_converted(tmp_path: Path, gray: bool) -> None:
+    codecs = pytest.importorskip("imagecodecs", reason="not run: no imagecodecs")
+    ramp = np.linspace(0, 4095, 96)[None, :] * np.linspace(0.2, 1, 64)[:, None]
+    wide = np.round(ramp if gray else np.stack([ramp, ramp[::-1], ramp[:, ::-1]], -1)).astype(np.uint16)
+    data = codecs.jpeg8_encode(wide, level=98, bitspersample=12)
+    result = pack(Listed([image_sample(data)], (IMAGE,)), tmp_path / "packed")
+    found = open_dataset(tmp_path / "packed")[0]["image"]
+    assert found.shape == (64, 96, 1 if gray else 3)
+    assert np.abs(found.astype(int) - (wide >> 4).reshape(found.shape)).max() <= 3
+    assert result.converted == {f"12-bit JPEG → {'L' if gray else 'RGB'}": 1}
 
 
 def test_the_whole_png_suite(tmp_path: Path) -> None:

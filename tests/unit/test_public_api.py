@@ -9,7 +9,8 @@ import fastload
 
 PUBLIC = [
     "BadImage", "ConfigError", "CorruptManifest", "CorruptShard", "DataLoader", "Dataset", "FastloadError", "Field", "MissingPart",
-    "NativeStatus", "StepProbe", "StoreError", "WorkerDied", "__version__", "native_status", "open", "pack",
+    "NativeStatus", "StepProbe", "StoreError", "WorkerDied", "__version__", "check_trainer", "diagnose", "migrate", "native_status", "open",
+    "pack",
 ]
 
 

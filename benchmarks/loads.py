@@ -1,0 +1,142 @@
+"""What benchmarks/load.py measures: datasets packed from the corpus, and who loads them."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import simplejpeg
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+import fastload
+from benchmarks.machine import corpus_photos
+from fastload import transforms as T
+from fastload.decode.backend import DecodeBatch
+from fastload.decode.helpers import Helpers
+from fastload.decode.native import NativeBackend
+from fastload.loader.requests import image_requests
+
+Epoch = Callable[[], int]           # loads once through the data; how many images that were
+RRC = [T.RandomResizedCrop(224), T.HorizontalFlip()]
+
+
+def pack_photos(folder: Path, copies: int) -> Path:
+    """The corpus's photographs, several times."""
+    for copy in range(copies):
+        (folder / "photos" / f"{copy:02}").mkdir(parents=True)
+        for path in corpus_photos():
+            (folder / "photos" / f"{copy:02}" / path.name).write_bytes(path.read_bytes())
+    fastload.pack(folder / "photos", folder / "photos.packed")
+    return folder / "photos.packed"
+
+
+def write_gray(folder: Path, count: int) -> Path:
+    """128x128 gray JPEGs in two class folders, cut out of the photographs."""
+    photos = [np.asarray(Image.open(path).convert("L").resize((256, 256))) for path in corpus_photos()[:64]]
+    random = np.random.default_rng(0)
+    for number in range(count):
+        x, y = random.integers(0, 129, 2)
+        pixels = np.ascontiguousarray(photos[number % len(photos)][y:y + 128, x:x + 128])[:, :, None]
+        path = folder / "gray" / "ab"[number % 2] / f"{number:06}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(simplejpeg.encode_jpeg(pixels, quality=90, colorspace="GRAY"))
+    return folder / "gray"
+
+
+def loader_epochs(packed: Path, transform: list[Any] | None, batch: int, threads: int) -> Epoch:
+    """fastload.DataLoader, an epoch a call; the same epoch every time."""
+    loader = fastload.DataLoader(packed, batch, shuffle=True, drop_last=True, transform=transform, num_workers=threads)
+
+    def run() -> int:
+        loader.set_epoch(0)
+        return sum(len(images) for images, _ in loader)
+
+    return run
+
+
+def core_epochs(packed: Path, transform: list[Any] | None, batch: int, threads: int) -> Epoch:
+    """The bare native core on the same plans: all requests made before, batches kept under way as the loader does."""
+    loader = fastload.DataLoader(packed, batch, shuffle=True, drop_last=True, transform=transform, num_workers=threads)
+    maker, helpers = loader.maker, Helpers(1, "bench")
+    chosen = maker.spec.images[0]
+    made: list[tuple[Any, NDArray[np.void]]] = []
+    order: Any = loader.order
+    for ids in order.batches(order.begin()):
+        begun = maker.prepare(ids, 0)
+        images = begun.parts.of(chosen.number)
+        asked = image_requests(begun.parts, chosen.number, images, begun.rows[chosen.name], exact=False, mask_bits=0, unpackers=helpers)
+        made.append((asked.sources, asked.requests))
+    pictures = maker._pictures
+    outputs = [pictures._image_output(chosen, begun.rows[chosen.name]) for _ in range(loader.ahead + 1)]
+    backend = NativeBackend(threads=threads)
+
+    def run() -> int:
+        tickets: deque[Any] = deque()
+        for number, (sources, requests) in enumerate(made):
+            if len(tickets) == loader.ahead:
+                backend.collect(tickets.popleft()).raise_first()
+            tickets.append(backend.submit(DecodeBatch(sources, requests, *outputs[number % len(outputs)])))
+        while tickets:
+            backend.collect(tickets.popleft()).raise_first()
+        return batch * len(made)
+
+    return run
+
+
+class Files(torch.utils.data.Dataset[Any]):
+    """The usual map-style dataset: cv2 reads and decodes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._paths = sorted(str(path) for path in folder.rglob("*.jpg"))
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, index: int) -> Any:
+        pixels: Any = cv2.imread(self._paths[index], cv2.IMREAD_GRAYSCALE)
+        return torch.from_numpy(pixels)[None], index % 2
+
+
+def torch_epochs(folder: Path, batch: int, workers: int) -> Epoch:
+    """torch's own DataLoader with as many worker processes; its workers stay between epochs."""
+    cv2.setNumThreads(1)
+    loader = torch.utils.data.DataLoader(Files(folder), batch, shuffle=True, drop_last=True, num_workers=workers, persistent_workers=True)
+    return lambda: sum(len(images) for images, _ in loader)
+
+
+def pack_blobs(folder: Path, megabytes: int, order: str) -> Path:
+    """Records of 110 kB that cost nothing to decode, so that the disk is what is measured."""
+    def samples() -> Iterator[dict[str, Any]]:
+        for number in range(megabytes * 1_000_000 // 110_000):
+            yield {"data": np.random.default_rng(number).integers(0, 256, 110_000, dtype=np.uint8)}
+
+    fastload.pack(samples(), folder / f"blobs-{order}", fields={"data": "array"}, order=order, shard_size=128 << 20)
+    return folder / f"blobs-{order}"
+
+
+def evict(folder: Path) -> float:
+    """Throws a dataset's pages out of the cache; the share that is still there (mincore)."""
+    import ctypes
+    import mmap
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    here = pages = 0
+    for path in sorted(folder.glob("*.lmdb")):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
+                count = -(-len(mapped) // mmap.PAGESIZE)
+                address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+                found = (ctypes.c_ubyte * count)()
+                if libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(len(mapped)), found):
+                    raise OSError(ctypes.get_errno(), "mincore")
+                here, pages = here + sum(each & 1 for each in found), pages + count
+    return here / max(pages, 1)

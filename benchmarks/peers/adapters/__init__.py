@@ -1,0 +1,1 @@
+"""One module a peer; see ../job.py for what each has."""

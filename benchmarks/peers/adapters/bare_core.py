@@ -1,0 +1,31 @@
+"""Not a loader: the native core alone over the same packed images, one pass after another; the ceiling of fastload's own line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.peers.adapters.fastload_ import pack
+from benchmarks.peers.job import Batches, Job
+
+__all__ = ["CHECKSUM", "NOTE", "PACKAGES", "batches", "pack"]
+PACKAGES: tuple[str, ...] = ("fastload",)
+NOTE = "no loader: decode calls on requests made beforehand"
+CHECKSUM = True
+
+
+def batches(job: Job) -> Batches:
+    from fastload.bench import decoders
+    from fastload.bench.works import Work, Works
+    from fastload.store.dataset import open_dataset
+
+    images = Works.of(open_dataset(job.packed), field=None, samples=len(job.samples))
+    work = Work("", job.work.size, crop=job.work.crop)
+    tickets, backend = images.tickets(work), decoders.make("native", threads=max(1, job.workers))
+
+    def epoch() -> Iterator[Any]:
+        images.run(backend, work, tickets)
+        for ticket in tickets:
+            yield ticket.output
+
+    return epoch

@@ -1,0 +1,50 @@
+"""One image by Pillow or OpenCV: what users write themselves around loaders that hand out bytes."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from benchmarks.peers.job import Work, module
+from fastload.bench.torchfolder import random_crop
+
+
+def by_pillow(source: bytes | Path | Image.Image, work: Work) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """(H, W, C) uint8."""
+    image = source if isinstance(source, Image.Image) else Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+    picture = image.convert("L" if work.gray else "RGB")
+    box = random_crop(picture.width, picture.height) if work.crop else None
+    height, width = work.size
+    if box is not None or picture.size != (width, height):
+        picture = picture.resize((width, height), Image.Resampling.BILINEAR, box=box)
+    pixels = np.array(picture)
+    return pixels[:, :, None] if work.gray else pixels
+
+
+def by_opencv(source: bytes | memoryview | Path, work: Work) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """(H, W, C) uint8, RGB. The flags: no turning by EXIF, as in the recipe of most repositories."""
+    cv2 = module("cv2")
+    data = source.read_bytes() if isinstance(source, Path) else source
+    flags = cv2.IMREAD_GRAYSCALE if work.gray else cv2.IMREAD_COLOR_RGB if hasattr(cv2, "IMREAD_COLOR_RGB") else cv2.IMREAD_COLOR
+    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    if not work.gray and not hasattr(cv2, "IMREAD_COLOR_RGB"):
+        pixels = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
+    height, width = work.size
+    if work.crop:
+        left, top, right, bottom = random_crop(pixels.shape[1], pixels.shape[0])
+        pixels = pixels[top:bottom, left:right]
+    if pixels.shape[:2] != (height, width):
+        pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_LINEAR)
+    found: np.ndarray[Any, np.dtype[np.uint8]] = pixels[:, :, None] if work.gray else pixels
+    return found
+
+
+def stacked(images: list[np.ndarray[Any, np.dtype[np.uint8]]]) -> Any:
+    """A sample: one image, or its cameras one behind the other, as a tensor."""
+    import torch
+
+    return torch.from_numpy(images[0] if len(images) == 1 else np.stack(images))

@@ -1,0 +1,208 @@
+"""Trains a small conv net on a generated dataset with the torch DataLoader and with fastload: same accuracy, time, waiting.
+
+    python -m benchmarks.train [--seeds 3] [--epochs 6] [--json out.json]        (under 5 minutes on 2 cores)
+
+Contestants: torch (image files, Pillow, a true permutation), fastload as it is (block shuffle, scaled decoding), and fastload with
+shuffle="full" and exact=True, so that what block shuffle and DCT scaling do to accuracy can be seen. Uses CUDA where there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+import fastload
+from fastload import transforms as T
+from fastload.bench.machine import commit, in_one_line, machine, versions
+from fastload.bench.measure import number, spread
+from fastload.bench.table import Table
+from fastload.bench.torchfolder import random_crop
+from fastload.decode.cpus import available_cpus
+from fastload.makedata import imagenet
+
+SIDE = 64
+MEAN, STD = 0.45, 0.25
+SCALE = (0.35, 1.0)
+Batches = Callable[[int], Iterable[tuple[torch.Tensor, torch.Tensor]]]          # of an epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """One run."""
+
+    accuracy: float             # on the validation images
+    epoch_s: float              # median, the first epoch left out
+    waiting: float              # share of the time spent waiting for data
+    loss: float                 # mean of the last epoch
+
+
+class ImageFolder(torch.utils.data.Dataset[Any]):
+    """Class folders, as torchvision has them: Pillow, random resized crop, flip, normalise."""
+
+    def __init__(self, root: Path, *, train: bool) -> None:
+        classes = sorted(path.name for path in root.iterdir())
+        self.files = [(path, classes.index(path.parent.name)) for path in sorted(root.rglob("*.jpg"))]
+        self.train = train
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        path, label = self.files[index]
+        with Image.open(path) as image:
+            picture = image.convert("RGB")
+            box = random_crop(picture.width, picture.height, scale=SCALE) if self.train else None
+            small = picture.resize((SIDE, SIDE), Image.Resampling.BILINEAR, box=box)
+        pixels = torch.from_numpy(np.array(small)).permute(2, 0, 1).float().div_(255).sub_(MEAN).div_(STD)
+        return (pixels.flip(2) if self.train and torch.rand(()) < 0.5 else pixels), label
+
+
+def torch_loader(root: Path, *, batch_size: int, seed: int) -> Batches:
+    loader = torch.utils.data.DataLoader(ImageFolder(root / "train", train=True), batch_size, shuffle=True, drop_last=True,
+                                         num_workers=available_cpus(), persistent_workers=True,
+                                         generator=torch.Generator().manual_seed(seed))
+    return lambda _: loader
+
+
+def fastload_loader(packed: Path, *, batch_size: int, seed: int, shuffle: bool | str = True, exact: bool = False) -> Batches:
+    steps = [T.RandomResizedCrop(SIDE, scale=SCALE), T.HorizontalFlip(), T.Normalize(MEAN, STD)]
+    loader = fastload.DataLoader(packed, batch_size=batch_size, shuffle=shuffle, drop_last=True, seed=seed, transform=steps, exact=exact,
+                                 fields=("image", "label"))
+    return lambda _: loader
+
+
+def net(n_classes: int) -> nn.Module:
+    widths = (3, 24, 48, 96, 96)
+    blocks = [nn.Sequential(nn.Conv2d(a, b, 3, 2, 1, bias=False), nn.BatchNorm2d(b), nn.ReLU()) for a, b in itertools.pairwise(widths)]
+    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], n_classes))
+
+
+def train(batches: Batches, validation: Sequence[tuple[torch.Tensor, torch.Tensor]], *, epochs: int, n_classes: int, seed: int,
+          steps: int) -> Trained:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(seed)
+    model = net(n_classes).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, weight_decay=1e-4)
+    plan = torch.optim.lr_scheduler.OneCycleLR(optimizer, 8e-3, total_steps=epochs * steps)
+    times, waited, total, losses = [], 0.0, 0.0, list[torch.Tensor]()
+    for epoch in range(epochs):
+        begin = asked = time.perf_counter()
+        losses = []
+        for images, labels in batches(epoch):
+            waited += time.perf_counter() - asked
+            loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
+            optimizer.zero_grad()
+            loss.backward()             # type: ignore[no-untyped-call]
+            optimizer.step()
+            plan.step()
+            losses.append(loss.detach())
+            asked = time.perf_counter()
+        times.append(time.perf_counter() - begin)
+        total += times[-1]
+    return Trained(accuracy(model, validation, device), statistics.median(times[1:] or times), waited / total,
+                   float(torch.stack(losses).mean()))
+
+
+def accuracy(model: nn.Module, validation: Sequence[tuple[torch.Tensor, torch.Tensor]], device: str) -> float:
+    model.eval()
+    with torch.no_grad():
+        right = sum(int((model(images.to(device)).argmax(1).cpu() == labels).sum()) for images, labels in validation)
+    return right / sum(len(labels) for _, labels in validation)
+
+
+def verdict(runs: dict[str, list[Trained]]) -> str:
+    """Is the difference of the means within what seeds alone do?"""
+    base = [run.accuracy for run in runs["torch DataLoader"]]
+    told = []
+    for name, own in runs.items():
+        if name == "torch DataLoader":
+            continue
+        values = [run.accuracy for run in own]
+        difference = statistics.mean(values) - statistics.mean(base)
+        noise = noise_of(base, values)
+        told.append(f"{name}: accuracy {difference:+.1%} against torch, "
+                    + (f"within the noise of the seeds ({noise:.1%})" if abs(difference) <= noise else f"outside the noise ({noise:.1%})"))
+    return "; ".join(told) + "."
+
+
+def noise_of(one: Sequence[float], other: Sequence[float]) -> float:
+    """Two standard errors of the difference of the means; one image of a thousand at least."""
+    if min(len(one), len(other)) < 2:
+        return 1.0
+    return max(0.001, 2 * math.sqrt(statistics.variance(one) / len(one) + statistics.variance(other) / len(other)))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=800)
+    parser.add_argument("--classes", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(argv)
+    here = machine()
+    print(in_one_line(here))
+    with tempfile.TemporaryDirectory() as name:
+        runs = compare(Path(name), options)
+    show(runs, options)
+    if options.json:
+        told = {"machine": here, "versions": versions("pillow"), "commit": commit(Path(__file__).parent), "images": options.images,
+                "epochs": options.epochs, "batch_size": options.batch_size, "side": SIDE, "verdict": verdict(runs),
+                "runs": {name: [{"accuracy": run.accuracy, "epoch_s": run.epoch_s, "waiting": run.waiting, "loss": run.loss} for run in own]
+                         for name, own in runs.items()}}
+        options.json.write_text(json.dumps(told, indent=1) + "\n")
+    return 0
+
+
+def compare(folder: Path, options: argparse.Namespace) -> dict[str, list[Trained]]:
+    """Seed by seed, contestant by contestant: interleaved."""
+    imagenet.make(folder / "pictures", n=options.images, n_classes=options.classes, jobs=available_cpus())
+    fastload.pack(folder / "pictures" / "train", folder / "packed")
+    held = ImageFolder(folder / "pictures" / "val", train=False)
+    images, labels = zip(*(held[i] for i in range(len(held))), strict=True)
+    validation = [(torch.stack(images), torch.tensor(labels))]
+    size, steps = options.batch_size, options.images // options.batch_size
+    makers: dict[str, Callable[[int], Batches]] = {
+        "torch DataLoader": lambda seed: torch_loader(folder / "pictures", batch_size=size, seed=seed),
+        "fastload": lambda seed: fastload_loader(folder / "packed", batch_size=size, seed=seed),
+        "fastload, full shuffle, exact": lambda seed: fastload_loader(folder / "packed", batch_size=size, seed=seed, shuffle="full",
+                                                                      exact=True),
+    }
+    runs: dict[str, list[Trained]] = {name: [] for name in makers}
+    for seed in range(options.seeds):
+        for name, maker in makers.items():
+            sys.stderr.write(f"seed {seed}: {name} ...\n")
+            runs[name].append(train(maker(seed), validation, epochs=options.epochs, n_classes=options.classes, seed=seed, steps=steps))
+    return runs
+
+
+def show(runs: dict[str, list[Trained]], options: argparse.Namespace) -> None:
+    table = Table(f"training on {options.images} images, {options.epochs} epochs, {options.seeds} seeds", ("loader", "accuracy", "epoch s",
+                                                                                                           "waiting", "loss"))
+    for name, own in runs.items():
+        values = [run.accuracy for run in own]
+        table.rows.append((name, f"{statistics.mean(values):.1%} [{min(values):.1%}-{max(values):.1%}]",
+                           str(spread([run.epoch_s for run in own])),
+                           f"{statistics.mean(run.waiting for run in own):.0%}", number(statistics.mean(run.loss for run in own))))
+    table.notes = [verdict(runs)]
+    table.show()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""How a figure is taken: interleaved rounds, medians, quartiles, wall and processor time. Pure but for the clocks."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median and quartiles of ``n`` rounds."""
+
+    low: float
+    middle: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{number(self.middle)} [{number(self.low)}-{number(self.high)}]"
+
+    def as_json(self) -> dict[str, float]:
+        """The same by name."""
+        return {"median": self.middle, "low": self.low, "high": self.high, "n": self.n}
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Of at least one value."""
+    if len(values) < 2:
+        return Spread(values[0], values[0], values[0], len(values))
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return Spread(low, middle, high, len(values))
+
+
+def number(value: float) -> str:
+    """Three digits that matter: 12,345 / 123 / 12.3 / 1.23."""
+    size = abs(value)
+    return f"{value:,.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.2f}" if size >= 0.0995 else f"{value:.3g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One stretch of measured work."""
+
+    wall_s: float
+    cpu_s: float
+    n: int              # images
+
+
+@dataclass(frozen=True)             # no slots: Python 3.11 cannot make Rounds[str](...) of a frozen class with them
+class Rounds(Generic[Key]):
+    """Runs contestants in turn, so that each sees every mood of the machine; the first round fills caches and does not count."""
+
+    rounds: int
+    seconds: float          # at least so long a pass
+
+    def run(self, contestants: Mapping[Key, Callable[[], int]], *, tick: Callable[[int, int], None] | None = None) -> dict[Key, list[Pass]]:
+        """``contestants``: each does its work once and says how many images that were."""
+        found: dict[Key, list[Pass]] = {key: [] for key in contestants}
+        total, done = (self.rounds + 1) * len(contestants), 0
+        for turn in range(self.rounds + 1):
+            for key in _turned(list(contestants), turn):
+                taken = timed(contestants[key], at_least_s=self.seconds if turn else 0.0)
+                if turn:
+                    found[key].append(taken)
+                done += 1
+                if tick:
+                    tick(done, total)
+        return found
+
+
+def _turned(keys: list[Key], turn: int) -> Iterator[Key]:
+    """Every second round backwards: nobody always comes behind the same neighbour."""
+    return iter(keys if turn % 2 == 0 else keys[::-1])
+
+
+def timed(run: Callable[[], int], *, at_least_s: float = 0.0) -> Pass:
+    """Repeats the work until the time is full."""
+    wall, cpu, n = time.perf_counter(), time.process_time(), 0
+    while True:
+        n += run()
+        if time.perf_counter() - wall >= at_least_s:
+            return Pass(time.perf_counter() - wall, time.process_time() - cpu, n)
+
+
+def thread_counts(cpus: int) -> list[int]:
+    """1, 2, 4 ... and all of them."""
+    counts = [1 << power for power in range(cpus.bit_length()) if 1 << power < cpus]
+    return [*counts, cpus]

@@ -1,0 +1,203 @@
+"""T12 and T13: fork, spawn and forkserver, loaders made before and after, used bare and inside torch's own workers; workers and threads
+that die or hang. The same batches everywhere, or one clear error; nothing hangs."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing as mp
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fastload import transforms as T
+from fastload.errors import WorkerDied
+from fastload.loader.loader import DataLoader
+from tests.loading import backends, digest, pack_photos, wait_until
+
+pytestmark = [pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+              pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]        # 4 workers on 2 processors
+METHODS = ["fork", "spawn", "forkserver"]
+N = 22
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", N)
+
+
+def make(packed: Path | str, backend: str = "auto", **options: Any) -> DataLoader:
+    return DataLoader(packed, 4, shuffle=True, transform=[T.RandomResizedCrop(16), T.HorizontalFlip()], seed=3, num_workers=2,
+                      **{"backend": backend, **options})
+
+
+@pytest.fixture(scope="module")
+def expected(packed: Path) -> dict[str, list[str]]:
+    return {backend: [digest(batch) for batch in make(packed, backend)] for backend in ("auto", "native", "reference")
+            if backend != "native" or make(packed).backend.name == "native"}
+
+
+def report(loader: Any, backend: str, answers: Any) -> None:
+    """In a child: sends what the loader, or one made here, delivers."""
+    torch.set_num_threads(1)
+    loader = make(loader, backend) if isinstance(loader, str) else loader
+    answers.put([digest(batch) for batch in loader])
+    answers.close()
+    answers.join_thread()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("made", ["before", "after"])
+@pytest.mark.parametrize("backend", backends())
+def test_bare_processes_get_the_same_batches(packed: Path, expected: dict[str, list[str]], method: str, made: str, backend: str) -> None:
+    context: Any = mp.get_context(method)
+    loader = make(packed, backend)
+    running = iter(loader)                          # its threads are at work when the child begins
+    got = [digest(next(running))]
+    loader.set_epoch(0)
+    answers: Any = context.Queue()
+    child = context.Process(target=report, args=(loader if made == "before" else str(packed), backend, answers))
+    child.start()
+    got += [digest(batch) for batch in running]     # the parent goes on meanwhile
+    assert answers.get(timeout=60) == expected[backend]
+    child.join(20)
+    assert child.exitcode == 0
+    assert got == expected[backend]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("used", [True, False], ids=["used before", "fresh"])
+def test_torch_s_workers_get_the_same_batches(packed: Path, expected: dict[str, list[str]], method: str, workers: int, used: bool) -> None:
+    loader = make(packed)
+    if used:
+        next(iter(loader))
+        loader.set_epoch(0)
+    plain = torch.utils.data.DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn, num_workers=workers,
+                                        multiprocessing_context=method)
+    assert [digest(batch) for batch in plain] == expected["auto"]
+
+
+def test_an_iterator_does_not_follow_into_a_child_and_says_so(packed: Path) -> None:
+    iterator = iter(make(packed))
+    next(iterator)
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            next(iterator)
+        except WorkerDied as error:
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(writing)
+    assert b"call iter(loader) in this one" in os.read(reading, 1000)
+    os.close(reading)
+    assert len(list(iterator)) == 5
+
+
+def test_a_child_that_inherits_and_drops_everything_leaves_the_parent_alone(packed: Path, expected: dict[str, list[str]]) -> None:
+    loader = make(packed)
+    iterator = iter(loader)
+    got = [digest(next(iterator))]
+    child = mp.get_context("fork").Process(target=loader.close)
+    child.start()
+    child.join(20)
+    assert child.exitcode == 0
+    assert got + [digest(batch) for batch in iterator] == expected["auto"]
+
+
+class Dying(torch.utils.data.Dataset[Any]):
+    """The loader's view, but a worker that reaches one sample does something bad."""
+
+    def __init__(self, view: Any, how: str) -> None:
+        self._view, self._how = view, how
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        if 7 in indices:
+            if self._how == "exit":
+                os._exit(0)
+            if self._how == "hang":
+                time.sleep(60)
+            os.kill(os.getpid(), getattr(signal, self._how))
+        return self._view.__getitems__(indices)
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSEGV", "SIGBUS", "exit", "hang"])
+def test_a_torch_worker_that_dies_is_an_error_and_leaves_no_process(packed: Path, how: str) -> None:
+    loader = make(packed)
+    plain = torch.utils.data.DataLoader(Dying(loader.dataset, how), batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn,
+                                        num_workers=2, multiprocessing_context="fork", timeout=15 if how != "hang" else 3)
+    iterator = iter(plain)
+    pids = [worker.pid for worker in iterator._workers]         # type: ignore[attr-defined]
+    with pytest.raises(RuntimeError, match=r"DataLoader worker|DataLoader timed out"):
+        for _ in iterator:
+            pass
+    del iterator, plain
+    assert wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    assert len(list(make(packed))) == 6
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("backend", backends())
+def test_a_feeder_thread_that_dies_is_an_error_at_once(packed: Path, backend: str) -> None:
+    """Something no handler sees: an exception thrown into the thread from outside, where it waits for room."""
+    iterator = iter(make(packed, backend, prefetch_factor=1))
+    next(iterator)
+    (feeder,) = [thread for thread in threading.enumerate() if thread.name == "fastload-feeder"]
+    assert wait_until(lambda: iterator._feeder.n_ready == 1)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(feeder.ident or 0), ctypes.py_object(SystemExit))
+    next(iterator)                          # wakes it
+    began = time.monotonic()
+    with pytest.raises(WorkerDied, match="feeder thread is gone"):
+        list(iterator)
+    assert time.monotonic() - began < 5
+    with pytest.raises(WorkerDied):         # for ever: it is not the end of the epoch
+        next(iterator)
+    assert len(list(make(packed, backend))) == 6
+
+
+def test_a_decode_thread_that_hangs_is_named_by_its_sample(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastload.decode import reference
+    go_on, load = threading.Event(), reference._load
+
+    def hanging(batch: Any, row: int, slot: Any) -> Any:
+        if int.from_bytes(bytes(batch.sources[row][16:24]), "little") == 7:
+            go_on.wait(60)
+        return load(batch, row, slot)
+
+    monkeypatch.setattr(reference, "_load", hanging)
+    iterator = iter(make(packed, "reference", timeout=1))
+    with pytest.raises(RuntimeError, match=r"no batch within timeout=1 s; being loaded: sample 7 \(shard-00000.lmdb, samples/\d+\)$"):
+        list(iterator)
+    go_on.set()
+    list(iterator)
+
+
+def test_a_decode_thread_that_fails_is_an_error_and_the_next_batches_come(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastload.decode import reference
+    load = reference._load
+
+    def failing(batch: Any, row: int, slot: Any) -> Any:
+        if int.from_bytes(bytes(batch.sources[row][16:24]), "little") == 7:
+            raise MemoryError("planted")
+        return load(batch, row, slot)
+
+    monkeypatch.setattr(reference, "_load", failing)
+    iterator, good, bad = iter(make(packed, "reference")), 0, 0
+    for _ in range(6):
+        try:
+            next(iterator)
+            good += 1
+        except MemoryError:
+            bad += 1
+    assert (good, bad) == (5, 1)

@@ -1,0 +1,156 @@
+"""T11: shards replaced, cut or removed under a running loader: the old data, or an error that names the shard. Never wrong pixels."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastload import transforms as T
+from fastload.errors import CorruptShard, FastloadError
+from fastload.loader.loader import DataLoader
+from tests.fault.trials import LONG
+from tests.forking import Zygote
+from tests.loading import backends, digest, pack_photos
+
+OPTIONS: dict[str, Any] = {"shuffle": True, "transform": [T.RandomResizedCrop(16)], "fields": ("image", "label", "id"), "num_workers": 2}
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two datasets of the same shape with other photos, of several shards each."""
+    folder = tmp_path_factory.mktemp("shards")
+    made = [pack_photos(folder / name, 60, size=(400, 300), seed=seed) for name, seed in (("one", 5), ("other", 6))]
+    assert len(list(made[0].glob("*.lmdb"))) >= 3
+    return made[0], made[1]
+
+
+@pytest.fixture
+def packed(two: tuple[Path, Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(two[0], tmp_path / "packed"))
+
+
+def swap(path: Path, content: bytes) -> None:
+    """A whole new file in the place of the old one, as rsync and every careful writer do it."""
+    temporary = path.with_suffix(".new")
+    temporary.write_bytes(content)
+    temporary.rename(path)
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_shards_swapped_all_the_time(two: tuple[Path, Path], packed: Path, backend: str) -> None:
+    """Between the same file, one of another dataset and a damaged one. Loaders are made and used meanwhile."""
+    expected = {digest(batch) for batch in DataLoader(two[0], 4, backend=backend, **OPTIONS)}
+    over, swaps, seen = threading.Event(), Counter[str](), Counter[str]()
+
+    def swapper() -> None:
+        while not over.is_set():
+            for path in sorted(packed.glob("*.lmdb")):
+                good = (two[0] / path.name).read_bytes()
+                other = two[1] / path.name
+                for content in (good, other.read_bytes() if other.exists() else good, good[:-4096], good):
+                    swap(path, content)
+                    swaps["all"] += 1
+
+    thread = threading.Thread(target=swapper)
+    thread.start()
+    try:
+        while swaps["all"] < (3000 if LONG else 100) or not (seen["right"] and seen["named"]):
+            try:
+                for batch in DataLoader(packed, 4, backend=backend, **OPTIONS):
+                    seen["right" if digest(batch) in expected else "wrong"] += 1
+            except FastloadError as error:
+                seen["named" if "shard-0" in str(error) else f"unnamed: {error}"] += 1
+    finally:
+        over.set()
+        thread.join()
+    print(swaps, seen)
+    assert seen.keys() == {"right", "named"}
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_a_running_epoch_goes_on_with_the_files_it_has(two: tuple[Path, Path], packed: Path, backend: str) -> None:
+    expected = [digest(batch) for batch in DataLoader(two[0], 4, backend=backend, **OPTIONS)]
+    loader = DataLoader(packed, 4, backend=backend, **OPTIONS)
+    list(loader)                                    # all shards are open
+    loader.set_epoch(0)
+    got = []
+    for number, batch in enumerate(loader):
+        if number == 2:
+            shutil.rmtree(packed)
+        got.append(digest(batch))
+    assert got == expected
+
+
+@pytest.mark.parametrize("how", ["cut", "gone", "foreign"])
+def test_a_shard_that_changed_before_it_was_opened_is_named_and_the_others_come(two: tuple[Path, Path], packed: Path, how: str) -> None:
+    loader = DataLoader(packed, 4, **{**OPTIONS, "shuffle": False, "prefetch_factor": 1})
+    path = packed / loader.packed.manifest.shards[-1].name
+    loader.packed._readers[-1] = None           # small as it is, all its shards were looked into when the loader was made
+    if how == "cut":
+        os.truncate(path, path.stat().st_size - 4096)
+    elif how == "gone":
+        path.unlink()
+    else:
+        swap(path, (two[0] / loader.packed.manifest.shards[0].name).read_bytes().ljust(path.stat().st_size, b"\0")[:path.stat().st_size])
+    good = bad = 0
+    iterator = iter(loader)
+    while True:
+        try:
+            next(iterator)
+            good += 1
+        except StopIteration:
+            break
+        except CorruptShard as error:
+            bad += path.name in str(error)
+    assert bad
+    assert good
+    assert good + bad == len(loader)
+
+
+def read_cut(folder: str) -> None:
+    """Cuts a shard that is mapped, in place: forbidden, and this is what comes of it."""
+    loader = DataLoader(folder, 4, **OPTIONS)
+    list(loader)
+    for path in Path(folder).glob("*.lmdb"):
+        os.truncate(path, 4096)
+    list(loader)
+
+
+@pytest.fixture(scope="module")
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    with Zygote(tmp_path_factory.mktemp("logs"), ("tests.fault.test_loader_shards",)) as started:
+        yield started
+
+
+def test_a_shard_cut_in_place_ends_the_process_at_once(zygote: Zygote, packed: Path) -> None:
+    """No program can catch that (docs/loader.md forbids it); what matters: it does not hang, and no wrong pixels come."""
+    assert zygote.run(read_cut, str(packed), timeout_s=30).code in (-signal.SIGBUS, 1)
+
+
+def test_swaps_without_checks_are_seen(two: tuple[Path, Path], packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control: a reader that does not compare stamp and size delivers another dataset's pixels."""
+    from fastload.store import files, shard
+    expected = {digest(batch) for batch in DataLoader(two[0], 4, **OPTIONS)}
+    for path in packed.glob("*.lmdb"):
+        if (two[1] / path.name).exists():
+            swap(path, (two[1] / path.name).read_bytes())
+    monkeypatch.setattr(shard, "open_checked", lambda path, shard: files.open_regular(path)[0])
+    monkeypatch.setattr("fastload.store.dataset._check_sizes", lambda folder, found: None)
+    wrong = 0
+    iterator = iter(DataLoader(packed, 4, **OPTIONS))
+    while True:
+        try:
+            wrong += digest(next(iterator)) not in expected
+        except StopIteration:
+            break
+        except FastloadError:
+            continue
+    assert wrong

@@ -1,0 +1,93 @@
+"""Datasets whose stages take known times: sleeps, which a busy machine does not change much."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import simplejpeg
+import torch
+
+
+def slow_decode(data: bytes) -> int:
+    """Stands for simplejpeg.decode_jpeg where a test puts it there."""
+    time.sleep(0.040)
+    return len(data)
+
+
+def slow_collate(items: list[Any]) -> torch.Tensor:
+    time.sleep(0.040)
+    return torch.tensor(items)
+
+
+class Slow(torch.utils.data.Dataset[int]):
+    """decode 40 ms, transform 30 ms, other 20 ms; and reading, where a pipe is given."""
+
+    def __init__(self, count: int = 1000, pipe: Path | None = None) -> None:
+        self.count, self.pipe = count, pipe
+        self.transform = Sleeping(0.030)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> int:
+        if index >= self.count:
+            raise IndexError(index)
+        if self.pipe is not None:
+            with open(self.pipe, "rb") as file:
+                file.read()
+        simplejpeg.decode_jpeg(b"not looked at")
+        time.sleep(0.020)
+        return int(self.transform(index))
+
+
+class Sleeping:
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __call__(self, value: int) -> int:
+        time.sleep(self.seconds)
+        return value
+
+
+class SlowPipe:
+    """A named pipe each reader of which gets its byte after a while: slow storage."""
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        self.path, self._seconds, self._ended = path, seconds, False
+        os.mkfifo(path)
+        self._thread = threading.Thread(target=self._serve)
+
+    def _serve(self) -> None:
+        while not self._ended:
+            file = os.open(self.path, os.O_WRONLY)          # returns when a reader has opened it
+            time.sleep(self._seconds)
+            if not self._ended:
+                os.write(file, b"x")
+            os.close(file)
+            time.sleep(0.005)                               # the reader sees the end before the next one is let in
+
+    def __enter__(self) -> Path:
+        self._thread.start()
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self._ended = True
+        os.close(os.open(self.path, os.O_RDONLY))
+        self._thread.join()
+
+
+class Batches:
+    """Any iterable: so many batches, each after a sleep."""
+
+    def __init__(self, count: int, seconds: float) -> None:
+        self.count, self.seconds, self.given = count, seconds, 0
+
+    def __iter__(self) -> Any:
+        for _ in range(self.count):
+            time.sleep(self.seconds)
+            self.given += 1
+            yield torch.zeros(6, 2)

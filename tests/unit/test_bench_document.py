@@ -1,0 +1,93 @@
+"""docs/benchmarks.md is what the recorded results say, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import document, record
+from tests.packed_datasets import photo
+
+
+def test_the_page_is_up_to_date() -> None:
+    for name, text in document.render().items():
+        path = document.DOCS / name
+        assert path.exists(), f"{name}: run python -m benchmarks.document"
+        assert path.read_text() == text, f"{name} is not what benchmarks/results say: run python -m benchmarks.document"
+
+
+def _spread(value: float) -> dict[str, float]:
+    return {"median": value, "low": value - 1, "high": value + 1, "n": 3}
+
+
+def recorded() -> dict[str, Any]:
+    """One small record of every kind."""
+    about = {"machine": {"processor": "Abacus", "cpus": "2"}, "versions": {"torch": "9.9"}, "commit": "abc123"}
+    lines = [{"peer": "fastload", "images_per_s": _spread(200.0), "cpu_ms": _spread(5.0), "peak_mb": 64.0, "mean": 100.0},
+             {"peer": "ffcv", "images_per_s": _spread(100.0), "cpu_ms": _spread(9.0), "peak_mb": 99.0, "mean": 100.0}]
+    packing = {"work": "rrc", "n": 10, "failed": {}, "rows": [{"peer": "fastload", "checksum": True, "seconds": _spread(2.0), "bytes": 5_000_000,
+                                                                "killed": "refused", "again": "whole (10)"}]}
+    run = {"accuracy": 0.5, "epoch_s": 2.0, "waiting": 0.25, "loss": 1.0}
+    return {
+        "peers": {**about, "workers": 2, "rounds": 3, "seconds": 1.5, "packing": packing, "reach": ["RRC 224: 2.00 x"],
+                  "works": [{"work": "rrc", "title": "RRC 224", "n": 10, "lines": lines, "absent": {"dali": "no wheel"}, "doubts": []}]},
+        "train": {**about, "images": 10, "epochs": 2, "verdict": "No difference.", "runs": {"torch DataLoader": [run], "fastload": [run]}},
+        "bench_decode": {**about, "n_images": 4, "limit": "The processor.",
+                         "rows": [{"work": "RRC 224", "backend": "native", "threads": 1, "images_per_s": _spread(10.0), "cpu_ms": _spread(2.0),
+                                   "gb_in_per_s": 0.1, "gb_out_per_s": 0.2}]},
+        "bench_io": {**about, "n_bytes": 1000000, "n_images": 4, "raw": _spread(5e8), "notes": ["a note"], "verdict": "Blocks win.",
+                     "rows": [{"order": "random", "cold": True, "readers": 1, "bytes_per_s": _spread(1e8)}]},
+        "bench_load": {**about, "batch_size": 4, "compute_ms": 5.0, "verdict": "Fed.",
+                       "rows": [{"loader": "fastload", "images_per_s": _spread(7.0), "wait_ms": 1.0, "waiting": 0.1, "p50_ms": 2.0, "p99_ms": 3.0,
+                                 "cpu_ms": 4.0, "peak_mb": 50.0}]},
+        "something_else": {**about, "rows": [{"name": "x", "figure": 4711.0}]},
+        "figures_only": {**about, "seconds": {"one": [1.5, 2.5]}, "n": 12345},
+    }
+
+
+def test_every_kind_of_record_is_shown_with_its_machine(tmp_path: Path) -> None:
+    for name, found in recorded().items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(found))
+    files = document.render(tmp_path)
+    page = files["benchmarks.md"]
+    assert page.count("processor Abacus") == page.count("torch 9.9") == page.count("commit abc123") == 7
+    for words in ("| FFCV | 100 [99.0-101] | 2.00 x | 9.00 | 99.0 |", "DALI (CPU): no wheel", "| fastload | 5.00 | 5.00 | yes | refused | whole (10) |",
+                  "50.0% [50.0%-50.0%]", "No difference.", "The processor.", "| random | cold | 1 | 100 [100-100] |", "Blocks win.", "Fed.", "4,711",
+                  "| seconds: one | 1.50, 2.50 |", "| n | 12,345 |", "- RRC 224: 2.00 x"):
+        assert words in page, words
+    assert set(files) == {"benchmarks.md", "plots/peers-rrc.svg", "plots/bench-decode.svg"}
+    assert all(f"({name})" in page for name in files if name.endswith(".svg"))
+
+
+def test_what_was_not_recorded_is_listed_with_its_command(tmp_path: Path) -> None:
+    page = document.render(tmp_path)["benchmarks.md"]
+    assert "make peers" in page
+    assert "|" not in page.partition("## Not recorded yet")[0].replace("python -m", "")
+
+
+def test_recording_measures_and_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(2):
+        (tmp_path / f"{number}.jpg").write_bytes(photo(64, 48, seed=number))
+    monkeypatch.setattr(record, "photo_paths", lambda: sorted(tmp_path.glob("*.jpg")))
+    monkeypatch.chdir(tmp_path)
+    assert record.main(["--only", "io", "--copies", "2", "--quick", "--results", str(tmp_path), "--docs", str(tmp_path)]) == 0
+    found = json.loads((tmp_path / "bench_io.json").read_text())
+    assert found["dataset"] == "2 photographs x 2"
+    assert found["n_images"] == 4
+    assert found["verdict"] in (tmp_path / "benchmarks.md").read_text()
+
+
+def test_check_tells_an_old_page_and_writing_makes_it_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results, docs = tmp_path / "results", tmp_path / "docs"
+    results.mkdir()
+    (results / "train.json").write_text(json.dumps(recorded()["train"]))
+    where = ["--results", str(results), "--docs", str(docs)]
+    assert document.main(["--check", *where]) == 1
+    assert document.main(where) == 0
+    assert document.main(["--check", *where]) == 0
+    (results / "train.json").write_text(json.dumps({**recorded()["train"], "verdict": "Another."}))
+    assert document.main(["--check", *where]) == 1
+    assert "run python -m benchmarks.document" in capsys.readouterr().err

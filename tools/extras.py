@@ -1,0 +1,27 @@
+"""Prints the requirements of the installed fastload's extras, one a line: python tools/extras.py dev test
+
+pip install -e '.[dev]' would build the native core once more; its requirements alone do not.
+"""
+
+import sys
+from importlib.metadata import requires
+
+from packaging.requirements import Requirement
+
+
+def of(extra: str) -> list[str]:
+    found = []
+    for line in requires("fastload") or ():
+        wanted = Requirement(line)
+        if wanted.marker is None or not wanted.marker.evaluate({"extra": extra}) or wanted.marker.evaluate({"extra": ""}):
+            continue
+        if wanted.name == "fastload":
+            found += [each for other in sorted(wanted.extras) for each in of(other)]
+        else:
+            extras = f"[{','.join(sorted(wanted.extras))}]" if wanted.extras else ""
+            found.append(f"{wanted.name}{extras}{wanted.specifier}")
+    return found
+
+
+if __name__ == "__main__":
+    print("\n".join(requirement for extra in sys.argv[1:] for requirement in of(extra)))
