@@ -101,12 +101,12 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten; with 2 and 5 between them where there would be fewer than two."""
+    """Powers of ten; with steps between them where there would be fewer than two."""
     span = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
     tens = [10.0 ** power for power in span if low <= 10.0 ** power <= high]
     if len(tens) >= 2:
         return tens
-    return [factor * 10.0 ** power for power in span for factor in (1, 2, 5) if low <= factor * 10.0 ** power <= high]
+    return [factor * 10.0 ** power for power in span for factor in (1, 1.5, 2, 3, 5, 7) if low <= factor * 10.0 ** power <= high]
 
 
 def time_label(value: float) -> str:

@@ -136,9 +136,11 @@ def data_wait(study: Study, width: float) -> Plot | None:
         return None
     shown = columns(case.rank, case.account, int(width / 3))
     wait, longest = np.maximum(shown.parts["data wait"], 1e-4), np.maximum(shown.wait_max, 1e-4)
-    low, high = float(10 ** np.floor(np.log10(wait.min()))), float(max(10 ** np.ceil(np.log10(longest.max())), 0.1))
+    steady = shown.edges[1:] > shown.warm_until             # the first wait of all is seconds, and would press the rest flat
+    top = float(longest[steady].max() if steady.any() else longest.max())
+    low, high = float(10 ** np.floor(np.log10(wait.min()))), float(max(10 ** np.ceil(np.log10(top)), 0.1))
     plot = Plot("data-wait", width, 190.0, f"Data wait along the run: mean {words.seconds(float(wait.mean()))}, "
-                                           f"longest {words.seconds(float(longest.max()))}")
+                                           f"longest {words.seconds(top)}")
     right = width - (8 if narrow else BESIDE)
     x, y = Scale(shown.edges[0], shown.edges[-1], 46, right), Scale(low, high, plot.height - 26, 22 if narrow else 10, log=True)
     for value in log_ticks(low, high):
