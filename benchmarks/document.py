@@ -147,7 +147,7 @@ SECTIONS: tuple[tuple[str, str, str, Callable[[Found], Section]], ...] = (
     ("bench_load", "The whole loader, with a consumer", "fastload bench load DATASET --against torch --json", bench_load),
     ("bench_decode", "Decoding, by threads", "fastload bench decode DATASET --json", bench_decode),
     ("bench_io", "Reading orders", "fastload bench io DATASET --json", bench_io),
-    ("load", "The loader's own limits", "python -m benchmarks.load --json benchmarks/results/load.json", plain),
+    ("load", "The loader's own limits", "python -m benchmarks.load --record", plain),
     ("decode", "The native core against simplejpeg and OpenCV", "python -m benchmarks.decode --json benchmarks/results/decode.json", plain),
     ("decode_instructions", "Instructions of the native core", "python -m benchmarks.decode --instructions --record", plain),
     ("pack", "Packing against Pillow and jpegtran", "python -m benchmarks.pack --json benchmarks/results/pack.json", plain),

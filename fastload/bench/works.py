@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from fastload import transforms as T
 from fastload.decode.backend import DecodeBatch, PixelFormat
+from fastload.decode.helpers import Helpers
 from fastload.errors import ConfigError
 from fastload.loader.backends import Backend
 from fastload.loader.look import Look
 from fastload.loader.parts import BatchParts, read_parts, shown_sizes
-from fastload.loader.requests import Unpackers, image_requests
+from fastload.loader.requests import image_requests
 from fastload.plan.compose import compile as compile_plan
 from fastload.plan.field_plan import FieldPlan
 from fastload.plan.rows import PlanRows
@@ -64,7 +65,7 @@ class Works:
     channels: int
     n_images: int
     bytes_in: int
-    unpackers: Unpackers = field(default_factory=lambda: Unpackers(1))
+    unpackers: Helpers = field(default_factory=lambda: Helpers(1, "fastload-bench"))
 
     @staticmethod
     def of(dataset: Dataset, *, field: str | None, samples: int) -> Works:
