@@ -197,9 +197,9 @@ class CudaLane:
         """Events would not do: they order streams, and the engine is in none."""
         self._stream.synchronize()
 
-    def memory(self, image: Any, n_bytes: int) -> torch.Tensor:
+    def memory(self, address: int, n_bytes: int) -> torch.Tensor:
         """Not by dlpack: the image still has the shape of the picture before."""
-        return torch.as_tensor(_DeviceBytes(int(image.__cuda_array_interface__["data"][0]), n_bytes), device=self._device)
+        return torch.as_tensor(_DeviceBytes(address, n_bytes), device=self._device)
 
 
 class _DeviceBytes:

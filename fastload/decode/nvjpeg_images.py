@@ -38,8 +38,8 @@ class Lane(Protocol):
     def settle(self) -> None:
         """Waits until nothing is queued."""
 
-    def memory(self, image: Any, n_bytes: int) -> torch.Tensor:
-        """The first bytes of an image's buffer, as they are there now; not a copy."""
+    def memory(self, address: int, n_bytes: int) -> torch.Tensor:
+        """The bytes that are there now; not a copy."""
 
 
 class HostLane:
@@ -58,10 +58,35 @@ class HostLane:
     def settle(self) -> None:
         """Everything is done already."""
 
-    def memory(self, image: Any, n_bytes: int) -> torch.Tensor:
-        """Through the address: the image's own shape may be that of another picture still."""
-        array = (ctypes.c_uint8 * n_bytes).from_address(image.__array_interface__["data"][0])
-        return torch.from_numpy(np.ctypeslib.as_array(array))
+    def memory(self, address: int, n_bytes: int) -> torch.Tensor:
+        """Without ctypes, which keeps a little for each view."""
+        return torch.from_numpy(np.asarray(_HostBytes(address, n_bytes)))
+
+
+class _HostBytes:
+    """Bytes of a buffer that is not numpy's, in words that numpy understands."""
+
+    def __init__(self, address: int, n_bytes: int) -> None:
+        self.__array_interface__ = {"shape": (n_bytes,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+class Buffer:
+    """An image of the library's and where its pixels are.
+
+    The address is read anew only when the buffer has grown: each look at ``__array_interface__`` loses 32 bytes (nvImageCodec 0.9.0.20).
+    """
+
+    def __init__(self, image: Any) -> None:
+        self.image, self.capacity, self.address = image, 0, 0
+        self.grown()
+
+    def grown(self) -> bool:
+        """Whether it is another buffer than when this was last asked."""
+        capacity = int(self.image.capacity)
+        if capacity == self.capacity:
+            return False
+        self.capacity, self.address = capacity, address(self.image)
+        return True
 
 
 class Images:
@@ -70,7 +95,7 @@ class Images:
     def __init__(self, device: torch.device, lane: Lane, *, threads: int, hardware: bool) -> None:
         self._lane, self._hardware = lane, hardware
         self._decoder = new_decoder(device, threads=threads, hardware=hardware)
-        self._pool: list[Any] = []              # images, the largest buffer first
+        self._pool: list[Buffer] = []           # the largest first
         _all.add(self)
 
     def decode(self, data: Sequence[memoryview], sizes: NDArray[np.int32], *, gray: bool) -> list[torch.Tensor | None]:
@@ -83,41 +108,41 @@ class Images:
         n_bytes = [int(sizes[i][0]) * int(sizes[i][1]) * (1 if gray else 3) for i in order]
         found = self._decode([data[i] for i in order], n_bytes, gray=gray)
         pictures: list[torch.Tensor | None] = [None] * len(order)
-        for place, image in zip(order, found, strict=True):
+        for place, size, buffer in zip(order, n_bytes, found, strict=True):
             width, height = sizes[place].tolist()
-            if image is not None and tuple(image.shape[:2]) == (height, width) and image.strides[0] == width * image.shape[2]:
-                pictures[place] = self._lane.memory(image, image.size).view(height, width, -1)
+            if buffer is not None and buffer.image.shape == (height, width, 1 if gray else 3) and buffer.image.strides[0] * height == size:
+                pictures[place] = self._lane.memory(buffer.address, size).view(height, width, -1)
         return pictures
 
-    def _decode(self, data: list[memoryview], n_bytes: list[int], *, gray: bool) -> list[Any]:
+    def _decode(self, data: list[memoryview], n_bytes: list[int], *, gray: bool) -> list[Buffer | None]:
         reused = self._pool[:len(data)]
         found, changed = self._into(reused, data[:len(reused)], n_bytes, gray=gray)
         if len(reused) < len(data):
-            fresh = self._run(data[len(reused):], None, gray=gray)
+            fresh = [None if image is None else Buffer(image) for image in self._run(data[len(reused):], None, gray=gray)]
             changed += [len(reused) + i for i in range(len(fresh))]
             found += fresh
         if self._hardware and changed:          # memory of which nobody knows what was in it before: now it is known, so once more
-            again = [i for i in changed if found[i] is not None]
-            second, _ = self._into([found[i] for i in again], [data[i] for i in again], [n_bytes[i] for i in again], gray=gray)
-            for i, image in zip(again, second, strict=True):
-                found[i] = image
-        self._pool = reused + self._pool[len(data):] + [image for image in found[len(reused):] if image is not None]
-        self._pool.sort(key=lambda image: -int(image.capacity))
+            again = {i: buffer for i in changed if (buffer := found[i]) is not None}
+            second, _ = self._into([*again.values()], [data[i] for i in again], [n_bytes[i] for i in again], gray=gray)
+            for i, buffer in zip(again, second, strict=True):
+                found[i] = buffer
+        self._pool = reused + self._pool[len(data):] + [buffer for buffer in found[len(reused):] if buffer is not None]
+        self._pool.sort(key=lambda buffer: -buffer.capacity)
         return found
 
-    def _into(self, images: list[Any], data: list[memoryview], n_bytes: list[int], *, gray: bool) -> tuple[list[Any], list[int]]:
-        """Decodes into buffers that are there. Those images that got another buffer are named: they could not be checked."""
-        if not images:
+    def _into(self, buffers: list[Buffer], data: list[memoryview], n_bytes: list[int], *,
+              gray: bool) -> tuple[list[Buffer | None], list[int]]:
+        """Decodes into buffers that are there. Those that had to grow are named: they could not be checked."""
+        if not buffers:
             return [], []
-        before = [address(image) for image in images]
-        held = [i for i, image in enumerate(images) if image.capacity >= n_bytes[i]]
-        spots = [self._lane.memory(images[i], n_bytes[i]) for i in held]
+        held = [i for i, buffer in enumerate(buffers) if buffer.capacity >= n_bytes[i]]
+        spots = [self._lane.memory(buffers[i].address, n_bytes[i]) for i in held]
         with self._lane.stream(None):
             write_pattern(spots)
         self._lane.settle()                     # the pattern is there before the engine writes, whatever it thinks of streams
-        found = self._run(data, images, gray=gray)
-        checked = set(held)
-        changed = [i for i, image in enumerate(images) if i not in checked or address(image) != before[i]]
+        images = self._run(data, [buffer.image for buffer in buffers], gray=gray)
+        found = [None if image is None else buffer for image, buffer in zip(images, buffers, strict=True)]
+        changed = [i for i, buffer in enumerate(buffers) if buffer.grown()]
         with self._lane.stream(None):
             unwritten = has_pattern(spots)      # behind the decoding: decode() lets this stream wait for its own
         for i, bad in zip(held, unwritten, strict=True):
@@ -134,7 +159,7 @@ class Images:
 
     def trim(self) -> None:
         """Gives memory back where very large pictures have come by; nothing may be queued."""
-        if sum(int(image.capacity) for image in self._pool) > POOL_BYTES:
+        if sum(buffer.capacity for buffer in self._pool) > POOL_BYTES:
             self._pool.clear()
 
 

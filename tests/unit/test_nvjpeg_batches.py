@@ -18,7 +18,7 @@ import torch
 from fastload.decode import nvjpeg as module
 from fastload.decode import nvjpeg_images
 from fastload.decode.backend import STAGES, DecodeBatch, PixelFormat, Status, new_requests
-from fastload.decode.nvjpeg_images import GROUP, PROBES, HostLane, has_pattern, write_pattern
+from fastload.decode.nvjpeg_images import GROUP, PROBES, HostLane, address, has_pattern, write_pattern
 from fastload.errors import ConfigError
 from fastload.store.checksum import crc32c
 from tests.decoding import native, pixels_of, run
@@ -140,11 +140,12 @@ class Skipping:
     def decode(self, streams: list[Any], *, images: list[Any] | None, **options: Any) -> list[Any]:
         if images is None:                  # new memory, with anything in it
             found = list(self.decoder.decode(streams, images=None, **options))
-            HostLane().memory(found[self.skipped], found[self.skipped].capacity).fill_(123)
+            HostLane().memory(address(found[self.skipped]), found[self.skipped].capacity).fill_(123)
             return found
-        before = np.array(np.ctypeslib.as_array(HostLane().memory(images[self.skipped], images[self.skipped].capacity).numpy()))
+        skipped = images[self.skipped]
+        before = HostLane().memory(address(skipped), skipped.capacity).clone()
         found = list(self.decoder.decode(streams, images=images, **options))
-        HostLane().memory(images[self.skipped], len(before)).copy_(torch.from_numpy(before))
+        HostLane().memory(address(skipped), len(before)).copy_(before)
         return found
 
 
