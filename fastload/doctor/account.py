@@ -69,7 +69,7 @@ def account(rank: Rank) -> Account:
     typical = weighted_median(rest, rest_steps)
     stalls = tuple(_merged(sorted(_stalls(rank, rows, typical, float(np.median(data))), key=lambda stall: stall.iter)))
     gaps = sum(stall.excess_s for stall in stalls if not stall.steps)
-    low, high = np.percentile(rest[rest_steps > 0], [5, 95])
+    low, high = np.percentile(rest[(rest_steps > 0) & (rest <= SLOW_FACTOR * typical)], [5, 95])
     return Account(rank.rank, rows, int(steps.sum()), float((step * steps).sum()) + gaps, int(rank.steps[~rows].sum()),
                    float(rank.seconds[~rows].sum()), typical, float(np.median(data)), float((wait * steps).sum()),
                    bool(np.isfinite(rank.data[rows]).any()), bool((wait * steps).sum() < 0.9 * (data * steps).sum()), stages, stalls,

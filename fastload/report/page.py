@@ -70,7 +70,7 @@ def _top(diagnosis: Diagnosis) -> str:
 
 
 def _figures(run: RunFacts) -> str:
-    told = [("steps a second", words.rate(run.it_s), f"{words.count(run.steps, 'step')} in {words.seconds(run.seconds)}"),
+    told = [("steps a second", words.rate(run.it_s), f"{words.count(run.steps, 'step')} in {_together(words.seconds(run.seconds))}"),
             ("samples a second", "?" if run.samples_s is None else words.rate(run.samples_s),
              "batch size not recorded" if run.batch_size is None else f"batch {run.batch_size:.4g}"
              + (f" on {run.ranks} ranks" if run.ranks > 1 else "")),
@@ -80,6 +80,11 @@ def _figures(run: RunFacts) -> str:
             ("warm-up", words.count(run.warm_steps, "step"), f"{words.seconds(run.warm_s)}, left out")]
     return "<dl class='figures'>" + "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd><p>{escape(more)}</p></div>"
                                             for name, value, more in told) + "</dl>"
+
+
+def _together(text: str) -> str:
+    """Kept on one line."""
+    return text.replace(" ", "\u00a0")
 
 
 def _figure(title: str, text: str, draw: Draw) -> str:
@@ -114,7 +119,7 @@ def _row(finding: Finding) -> str:
 
 
 def _sentence(text: str) -> str:
-    return escape(text[:1].upper() + text[1:])
+    return escape(text if text.startswith("fastload") else text[:1].upper() + text[1:])
 
 
 def _machine(runs: Sequence[Run], windows: Sequence[Window]) -> str:
