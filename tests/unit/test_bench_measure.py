@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import types
 import xml.etree.ElementTree as ET
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fastload.bench import charts, plot
+from fastload.bench import charts, measure, plot
 from fastload.bench.charts import Curve, nice_ticks
 from fastload.bench.children import Child
 from fastload.bench.machine import commit, machine, package_version, versions
@@ -49,9 +50,11 @@ def test_rounds_are_interleaved_and_the_first_does_not_count() -> None:
     assert ticks[-1] == (6, 6)
 
 
-def test_a_pass_repeats_until_its_time_is_full() -> None:
-    assert timed(lambda: 1, at_least_s=0.01).n > 1
-    assert timed(lambda: 1).n == 1
+def test_a_pass_repeats_until_its_time_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count()
+    monkeypatch.setattr(measure, "time", types.SimpleNamespace(perf_counter=lambda: float(next(ticks)), process_time=lambda: 0.0))
+    assert timed(lambda: 5, at_least_s=3.0).n == 15
+    assert timed(lambda: 5).n == 5
 
 
 def test_a_piped_table_is_plain_and_aligned(capsys: pytest.CaptureFixture[str]) -> None:

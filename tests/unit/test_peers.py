@@ -23,12 +23,13 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as data.prepare makes it, with pictures of its own."""
     folder = tmp_path_factory.mktemp("data")
     for work, count in (("rrc", 6), ("gray", 6), ("cameras", 2)):
-        (folder / work).mkdir()
+        target = folder / WORKS[work].data
+        target.mkdir()
         for number in range(count):
             for camera in range(WORKS[work].cameras):
                 size = (128, 128) if work == "gray" else (96, 72)
-                (folder / work / f"{number:06}-{camera}.jpg").write_bytes(photo(*size, seed=10 * number + camera, gray=work == "gray"))
-        (folder / work / data.DONE).touch()
+                (target / f"{number:06}-{camera}.jpg").write_bytes(photo(*size, seed=10 * number + camera, gray=work == "gray"))
+        (target / data.DONE).touch()
     return folder
 
 
@@ -116,9 +117,9 @@ def test_images_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         (source / f"{number}.jpg").write_bytes(photo(90, 60, seed=number))
     monkeypatch.setattr(data, "photo_paths", lambda: sorted(source.glob("*.jpg")))
     data.prepare(tmp_path / "data", ["rrc", "gray"], quick=True)
-    assert len(list((tmp_path / "data" / "rrc").glob("*.jpg"))) == data.QUICK["rrc"]
+    assert len(list((tmp_path / "data" / "photos").glob("*.jpg"))) == data.QUICK["photos"]
     with Image.open(tmp_path / "data" / "gray" / "000000-0.jpg") as image:
         assert (image.mode, image.size) == ("L", (128, 128))
-    first = (tmp_path / "data" / "rrc" / "000001-0.jpg").stat().st_mtime_ns
+    first = (tmp_path / "data" / "photos" / "000001-0.jpg").stat().st_mtime_ns
     data.prepare(tmp_path / "data", ["rrc"], quick=True)
-    assert (tmp_path / "data" / "rrc" / "000001-0.jpg").stat().st_mtime_ns == first
+    assert (tmp_path / "data" / "photos" / "000001-0.jpg").stat().st_mtime_ns == first
