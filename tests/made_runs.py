@@ -96,7 +96,7 @@ def write(path: Path, *rows: Sequence[Mapping[str, object]]) -> Path:
 
 
 def window(*, util: float = 95.0, power: float = 320.0, limit: float = 350.0, cpu: float = 40.0, cores: int = 16, iowait: float = 1.0,
-           swap: float = 0.0, hot: float = 0.0, seconds: float = 60.0, gpus: int = 1, seed: int = 0, waves: float = 0.0) -> dict[str, object]:
+           swap: float = 0.0, hot: float = 0.0, seconds: float = 60.0, gpus: int = 1, seed: int = 0, waves: float = 0.0, ours: float = 0.9) -> dict[str, object]:
     """A window of the monitor. ``hot``: part of the time the clock is down to 1200 of 1700 MHz for heat."""
     rng = np.random.default_rng(seed)
     n = int(seconds * 10)
@@ -120,7 +120,7 @@ def window(*, util: float = 95.0, power: float = 320.0, limit: float = 350.0, cp
             "host": {"samples": {"t": t, "cpu": [[min(value, 100.0)] * cores for value in noisy(cpu)], "iowait": noisy(iowait),
                                  "ram_used_mb": [20000.0] * n, "swap_in_mb_s": [swap / 2] * n, "swap_out_mb_s": [swap / 2] * n,
                                  "disk_read_mb_s": noisy(200.0), "disk_write_mb_s": [0.0] * n, "net_mb_s": [0.0] * n,
-                                 "tree_cpu": noisy(cpu), "tree_rss_mb": [9000.0] * n}, "summary": {}},
+                                 "tree_cpu": noisy(cpu * cores * ours), "tree_rss_mb": [9000.0] * n}, "summary": {}},
             "summary": {}, "notes": [], "gate": None}
 
 

@@ -59,7 +59,8 @@ def by_events(case: Case, stalls: Sequence[Stall]) -> tuple[list[Named], list[St
             taken = min(rest, stall.excess_s)
             rest -= taken
             key_of = next(key for key, value in left.items() if value is stall)
-            left[key_of] = replace(stall, excess_s=stall.excess_s - taken, data_s=min(stall.data_s, stall.excess_s - taken))
+            left[key_of] = replace(stall, excess_s=stall.excess_s - taken, data_s=min(stall.data_s, stall.excess_s - taken),
+                                   peak_s=min(stall.peak_s, stall.excess_s - taken))
     named = [_event_group(name, [event for event in once.values() if event.name == name])
              for name in dict.fromkeys(event.name for event in once.values())]
     # What an event leaves of its stall is measurement error as long as it is shorter than a step.

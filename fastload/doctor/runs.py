@@ -105,6 +105,7 @@ class Window:
     iowait: Floats
     swap_mb_s: Floats
     disk_read_mb_s: Floats
+    tree_cpu: Floats            # per cent of one core, of the processes watched (fastload monitor --pid)
     notes: tuple[str, ...] = ()
 
 

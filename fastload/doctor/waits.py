@@ -11,6 +11,7 @@ from fastload.doctor.account import Stall
 from fastload.doctor.case import Case
 from fastload.doctor.diagnosis import Finding
 from fastload.doctor.limits import (
+    CAUSE_PART,
     CPU_PERCENT,
     DATA_SHARE,
     IOWAIT_PERCENT,
@@ -66,6 +67,13 @@ def _cause(case: Case) -> tuple[str, str, list[str], str]:
                 f"read in sequence instead of one file here and one there: {PACK}; or move the data to a local NVMe")
     if cpu >= CPU_PERCENT and window is not None:
         evidence.append(f"all {window.cores} cores are busy: {cpu:.0f} % on average")
+        ours = mean_of(window.tree_cpu) / (cpu * max(window.cores, 1))
+        if ours < CAUSE_PART:
+            evidence.append(f"this job has {words.percent(ours)} of that")
+            return ("cpu-saturated", "; other jobs hold the cores", evidence, "give this job cores of its own (another machine, taskset, "
+                    "--cpus-per-task), or stop what else computes there; only then is the loader itself worth a look")
+        if math.isnan(ours):
+            evidence.append("whose work that is was not recorded: fastload monitor --pid PID tells this job's part")
         return ("cpu-saturated", "; no core is free", evidence,
                 "more workers cannot help. Do less for each sample: " + (
                     "backend='dali' or 'nvjpeg' decodes on the GPU; fastload pack --max-side N stores smaller images" if total > 0 else

@@ -33,7 +33,7 @@ def window_of(found: Mapping[str, object], name: str) -> Window:
     return Window(name, seconds if seconds > 0 else _length(t, gpus), _number(found.get("started")), tuple(gpus), t, cpu,
                   max((len(row) for row in cores), default=0), _column(samples, "iowait", len(t)),
                   _column(samples, "swap_in_mb_s", len(t)) + _column(samples, "swap_out_mb_s", len(t)),
-                  _column(samples, "disk_read_mb_s", len(t)), notes)
+                  _column(samples, "disk_read_mb_s", len(t)), _column(samples, "tree_cpu", len(t)), notes)
 
 
 def _gpu(found: Mapping[str, object], place: int) -> Gpu:

@@ -191,3 +191,23 @@ def test_a_busy_gpu_that_draws_little_is_told(tmp_path: Path) -> None:
     assert "52 %" in found.verdict
 
 
+
+
+def test_cores_that_other_jobs_hold_are_not_the_loaders_fault(tmp_path: Path) -> None:
+    mine = examine(*one(made(data=0.1), cpu=99.0, util=60.0)(tmp_path)).findings[0]
+    theirs = examine(*one(made(data=0.1), cpu=99.0, util=60.0, ours=0.1)(tmp_path)).findings[0]
+    assert (mine.kind, theirs.kind) == ("cpu-saturated", "cpu-saturated")
+    assert "more workers cannot help" in mine.fix
+    assert "cores of its own" in theirs.fix
+    assert "this job has 10 % of that" in theirs.evidence
+
+
+def test_what_an_event_explains_is_no_jitter(tmp_path: Path) -> None:
+    run = made(2000, step=0.1, noise=0.0)
+    at = np.sort(np.random.default_rng(8).choice(np.arange(100, 2000), 14, replace=False))
+    run.extra[at] += 2.9                           # the event tells 2.0 s of it
+    run = replace(run, events=[(int(k) + 1, "checkpoint", 2.0) for k in at])
+    found = {each.kind: each for each in examine(write(tmp_path / "m.jsonl", rows_of(run))).findings}
+    assert found["checkpoint"].lost_s == pytest.approx(28.0)
+    assert found["jitter"].lost_s == pytest.approx(14 * 0.9, rel=0.02)
+    assert "up to 1.00 s" in found["jitter"].title
