@@ -21,6 +21,7 @@ from benchmarks.peers.job import WORKS
 from benchmarks.peers.loading import Compared, compare
 from benchmarks.peers.peers import PEERS, adapter, missing
 from fastload.bench.machine import commit, in_one_line, machine, package_version, versions
+from fastload.bench.measure import part
 from fastload.decode.cpus import available_cpus
 
 
@@ -82,7 +83,7 @@ def reached(compared: Sequence[Compared]) -> list[str]:
         best = max(others, key=lambda line: line.per_s.middle)
         lightest = min(line.peak_mb for line in others)
         said = (f"{WORKS[found.work].title}: {ours.per_s.middle / best.per_s.middle:.2f} x the best peer ({PEERS[best.peer].title}), CPU "
-                f"time {ours.cpu_ms.middle / best.cpu_ms.middle:.2f} of its, memory "
+                f"time {part(ours.cpu_ms.middle, best.cpu_ms.middle)} of its, memory "
                 f"{ours.peak_mb / max(lightest, 0.1):.2f} x the least of all")
         if core is not None:
             said += f", {ours.per_s.middle / core.per_s.middle:.0%} of the bare core"

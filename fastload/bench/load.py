@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from fastload.bench.children import Child, Round
 from fastload.bench.machine import machine, versions
-from fastload.bench.measure import Spread, number, spread
+from fastload.bench.measure import Spread, number, part, spread
 from fastload.bench.table import Table
 from fastload.errors import FastloadError
 
@@ -106,7 +106,7 @@ class LoadReport:
             other = max(theirs, key=lambda row: row.per_s.middle)
             said += (f"; the best torch DataLoader ({other.name}) gives {number(other.per_s.middle)} and waits {number(other.wait_ms)} ms "
                      f"({other.waiting:.0%}): fastload is {best.per_s.middle / other.per_s.middle:.2f} x as fast, with "
-                     f"{best.cpu_ms / other.cpu_ms:.2f} of its processor time and {best.peak_mb / max(other.peak_mb, 1):.2f} of its memory")
+                     f"{part(best.cpu_ms, other.cpu_ms)} of its CPU time and {best.peak_mb / max(other.peak_mb, 1):.2f} of its memory")
         return said + "."
 
 

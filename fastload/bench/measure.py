@@ -42,6 +42,11 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.2f}" if size >= 0.0995 else f"{value:.3g}"
 
 
+def part(one: float, other: float) -> str:
+    """``one`` as a part of ``other``; processor time is counted in ticks of 10 ms, so that it may be none in a short run."""
+    return f"{one / other:.2f}" if other else "(too short to tell)"
+
+
 @dataclass(frozen=True, slots=True)
 class Pass:
     """One stretch of measured work."""
