@@ -49,6 +49,10 @@ bench: $(VENV)/.installed  ## decode speed on this machine
 	$(PIP) install -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks.decode
 
+peers: $(VENV)/.installed  ## other loaders beside fastload, in their own venv; takes a quarter of an hour
+	$(BIN)/python -m benchmarks.peers.setup .venv-peers
+	.venv-peers/bin/python -m benchmarks.peers --json benchmarks/results/peers.json
+
 wheel: $(VENV)/.checks  ## a self-contained wheel in dist/, tested in an empty venv
 	sh tools/make_wheel.sh $(VENV)
 
@@ -56,5 +60,5 @@ sanitize: $(VENV)/.checks  ## the core under AddressSanitizer, UBSan and ThreadS
 	$(BIN)/python -m tools.sanitize
 
 clean:                     ## remove all that the targets above made
-	rm -rf $(VENV) .venv-pure build dist demo .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-pure .venv-peers build dist demo .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
