@@ -80,8 +80,7 @@ private:
     uint32_t new_table_ = 0, first_token_ = 0, zeros_ = 0, n_zeros_ = 0;
     int32_t offset_[17];                 // index of a code's symbol - the code, by length
     uint32_t limit_[17];                 // codes of this length are below it
-    uint8_t lengths_[256];               // of the codes, by symbol
-    uint16_t single_[1 << kAcBits];      // the next symbol, and above it the bits it takes with its extra bits: 0 if they are too many
+    uint16_t single_[1 << kAcBits];      // the next symbol, and above it the bits it takes with its extra bits (symbol_tables.cpp); 0 = a longer code
     union {
         uint16_t fast_[1 << kAcBits];
         uint32_t differences_[1 << kDcBits];
