@@ -86,7 +86,6 @@ part_row_size: int
 def part_rows(records: Sequence[Buffer], ids: NDArray[np.int64], check_crc: bool = True) -> tuple[bytes, dict[int, str]]: ...
 
 # What pack does for every image (bind_pack.cpp); None where the path in Python must be taken.
-def read_inside(root: bytes, path: bytes, limit: int) -> bytes | None: ...
 def keep_jpeg(data: Buffer, restart: int) -> tuple[bytes, bytes, int, int, int, int, int] | None:
     """JPEG, segment index, width, height, components, restart interval, orientation still to be applied."""
 

@@ -1,6 +1,7 @@
 // What pack does for every image, each in one call: Python holds its lock for microseconds in between, so threads do not wait
 // for each other. All of these answer None where anything is out of the ordinary; the slower Python path then does the work,
 // or says what is wrong.
+#include <fcntl.h>
 #include <malloc.h>
 
 #include <algorithm>
@@ -10,7 +11,6 @@
 
 #include "bind.h"
 #include "crc32c.h"
-#include "file_reader.h"
 #include "jpeg_rewrite.h"
 
 namespace nb = nanobind;
@@ -19,15 +19,6 @@ namespace fastload {
 namespace {
 
 nb::object as_bytes(const void* data, size_t size) { return nb::bytes(static_cast<const char*>(data), size); }
-
-nb::object read_inside(nb::bytes root, nb::bytes path, size_t limit) {
-    const ByteBuffer* content = nullptr;
-    if (std::strlen(root.c_str()) == root.size() && std::strlen(path.c_str()) == path.size()) {
-        nb::gil_scoped_release unlocked;
-        content = read_file_inside(root.c_str(), path.c_str(), limit);
-    }
-    return content ? as_bytes(content->data(), content->size()) : nb::none();
-}
 
 // (JPEG, index, width, height, components, interval, orientation)
 nb::object keep_jpeg(nb::handle data, int restart) {
@@ -114,6 +105,17 @@ nb::object encode_record(uint64_t sample_id, nb::sequence given) {
     return record;
 }
 
+// Asks the system to begin writing what it holds back of a file; false where it cannot be asked. A sync at the end then has
+// little left to do.
+bool start_writing(int descriptor) {
+#ifdef SYNC_FILE_RANGE_WRITE
+    nb::gil_scoped_release unlocked;
+    return sync_file_range(descriptor, 0, 0, SYNC_FILE_RANGE_WRITE) == 0;
+#else
+    return descriptor < 0;
+#endif
+}
+
 // A pack frees and takes the same tens of megabytes again and again: without this, glibc hands them back to the system each
 // time, and every page is cleared and mapped anew. Returns whether the allocator could be told.
 bool keep_freed_memory(int n_bytes) {
@@ -127,10 +129,9 @@ bool keep_freed_memory(int n_bytes) {
 }  // namespace
 
 void bind_pack(nb::module_& module) {
-    module.def("read_inside", &read_inside, nb::arg("root"), nb::arg("path"), nb::arg("limit"));
     module.def("keep_jpeg", &keep_jpeg, nb::arg("data"), nb::arg("restart"));
     module.def("encode_record", &encode_record, nb::arg("sample_id"), nb::arg("parts"));
-    module.def("start_writing", [](int descriptor) { nb::gil_scoped_release unlocked; return start_writing(descriptor); }, nb::arg("descriptor"));
+    module.def("start_writing", &start_writing, nb::arg("descriptor"));
     module.def("keep_freed_memory", &keep_freed_memory, nb::arg("n_bytes"));
 }
 

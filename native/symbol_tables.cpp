@@ -17,7 +17,7 @@ struct Meaning {
     }
 };
 
-constexpr uint32_t kTooMany = 64;  // for a look-up
+constexpr uint32_t kTooMany = 64;  // bits for a look-up; the length of the code alone is added
 
 uint32_t low_bits(uint32_t value, uint32_t n) { return value & ((1u << n) - 1); }
 
@@ -48,8 +48,7 @@ void SymbolTable::list(uint32_t symbol, uint32_t code, uint32_t length) {
     Meaning meaning(symbol, is_dc());
     uint32_t used = length + meaning.extra_bits;
     const uint32_t first = code << (bits() - length), n = 1u << (bits() - length);
-    lengths_[symbol] = uint8_t(length);
-    std::fill_n(single_ + first, n, uint16_t(symbol | (meaning.valid && used <= bits() ? used : kTooMany) << 8));
+    std::fill_n(single_ + first, n, uint16_t(symbol | (meaning.valid && used <= bits() ? used : kTooMany + length) << 8));
     if (!is_dc() && symbol == 0xF0) {
         zeros_ = first_token_ + first;
         n_zeros_ = n;
@@ -82,17 +81,17 @@ void SymbolTable::list_differences() {
 
 bool SymbolTable::search(BitReader& reader, Found& found) const {
     reader.refill();
-    uint32_t ahead = reader.peek(16), listed = single_[ahead >> (16 - bits())], length;
+    uint32_t ahead = reader.peek(16), listed = single_[ahead >> (16 - bits())], length = bits() + 1;
     if (listed) {
         found.symbol = listed & 255;
-        length = lengths_[found.symbol];
     } else {
-        length = bits() + 1;
         while (length <= 16 && ahead >> (16 - length) >= limit_[length]) ++length;
         if (length > 16) return false;
         found.symbol = code_->symbols[int32_t(ahead >> (16 - length)) + offset_[length]];
     }
     const Meaning meaning(found.symbol, is_dc());
+    // Not by symbol: a table may list one twice.
+    if (listed) length = listed >> 8 < kTooMany ? (listed >> 8) - meaning.extra_bits : (listed >> 8) - kTooMany;
     found.extra_bits = meaning.extra_bits;
     found.extra = reader.peek_behind(length, meaning.extra_bits);
     found.advance = meaning.advance;
@@ -123,7 +122,7 @@ void SymbolTable::translate(Output* outputs) const {
         uint64_t value = 0, length = 0;
         for (uint32_t used = 0; used < last;) {
             const uint32_t single = single_[i << used & mask], symbol = single & 255;
-            const uint32_t end = used + (single >> 8), extra = end - used - lengths_[symbol];
+            const uint32_t end = used + (single >> 8), extra = is_dc() ? symbol : symbol & 15;
             const Output code = codes[symbol];
             value = (value << (code & 63) | code >> 6) << extra | low_bits(i >> (n_bits - end), extra);
             length += (code & 63) + extra;

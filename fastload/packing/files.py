@@ -7,7 +7,6 @@ that can be shown, written as JSON, and turned back.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import io
@@ -19,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastload.errors import BadImage
-from fastload.native import core
 
 MAX_FILE_BYTES = 64 << 20      # an image file; a record may not be larger either
 MAX_TABLE_BYTES = 4 << 30      # an annotation file that must be parsed whole (COCO train2017: 0.45 GB)
@@ -80,12 +78,6 @@ def read_bounded(root: str | os.PathLike[str], relative: str, *, limit: int = MA
 
     Raises BadImage, naming the file, for everything else; never reads outside the root, never blocks on a FIFO.
     """
-    module = core()
-    if module is not None:              # 40 us and one wait for Python's lock instead of 200 and twelve
-        with contextlib.suppress(UnicodeEncodeError):
-            data: bytes | None = module.read_inside(os.fsencode(_real_root(os.fspath(root))), os.fsencode(relative), limit)
-            if data is not None:
-                return data
     name = printable_or_repr(relative)
     with open_inside(root, relative) as file:
         return _read_whole(file.fileno(), name, limit)

@@ -23,7 +23,7 @@ _WRITE_EARLY = 2 * COMMIT_BYTES          # written to the file since the disk wa
 
 
 def as_record(sample_id: int, parts: Sequence[Part]) -> bytes:
-    """``encode_record``, in one native call where that can be: 20 us instead of 60."""
+    """``encode_record``, in one native call where that can be: 13 us instead of 25 for a photo."""
     module = core()
     record: bytes | None = module.encode_record(sample_id, parts) if module is not None else None
     return encode_record(sample_id, parts) if record is None else record

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastload.errors import BadImage, ConfigError
-from fastload.packing.files import read_bounded
+from fastload.errors import ConfigError
 from fastload.packing.shards import as_record
 from fastload.store.record import Part, encode_record
 from tests.jpeg_samples import encode, picture
@@ -40,42 +37,6 @@ def test_what_does_not_fit_a_record_is_left_to_python_which_names_it(bad: list[P
         as_record(0, bad)
     good = [Part(0, b"x"), Part(1, memoryview(b"yy"))]
     assert as_record(7, good) == encode_record(7, good)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "root"
-    (folder / "inner").mkdir(parents=True)
-    (folder / "inner" / "a.jpg").write_bytes(b"content")
-    (folder / "empty.jpg").touch()
-    (tmp_path / "outside.jpg").write_bytes(b"secret")
-    (folder / "in.jpg").symlink_to("inner/a.jpg")
-    (folder / "out.jpg").symlink_to(tmp_path / "outside.jpg")
-    (folder / "elsewhere").symlink_to(tmp_path)
-    (folder / "loop.jpg").symlink_to("loop.jpg")
-    os.mkfifo(folder / "fifo.jpg")
-    return folder
-
-
-@pytest.mark.parametrize("name", ["inner/a.jpg", "in.jpg", "inner/../in.jpg"])
-def test_files_inside_the_root_are_read(root: Path, name: str) -> None:
-    assert read_bounded(root, name) == b"content"
-    assert module.read_inside(os.fsencode(root), name.encode(), 7) == b"content"
-
-
-@pytest.mark.parametrize("name", ["out.jpg", "elsewhere/outside.jpg", "../outside.jpg", "loop.jpg", "fifo.jpg", "empty.jpg", "inner", "",
-                                  "none.jpg", "inner/a.jpg/x", "in\0.jpg"])
-def test_all_else_is_left_to_python_which_refuses_it(root: Path, name: str) -> None:
-    assert module.read_inside(os.fsencode(root), name.encode(), 1000) is None
-    with pytest.raises(BadImage):
-        read_bounded(root, name)
-    assert read_bounded(root, "in.jpg") == b"content"
-
-
-def test_a_file_of_too_many_bytes_is_refused(root: Path) -> None:
-    assert module.read_inside(os.fsencode(root), b"in.jpg", 6) is None
-    with pytest.raises(BadImage, match="has 7 bytes, at most 6"):
-        read_bounded(root, "in.jpg", limit=6)
 
 
 @pytest.mark.parametrize("sampling", ["gray", "444", "422", "420", "440", "411"])

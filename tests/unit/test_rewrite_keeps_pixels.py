@@ -133,3 +133,15 @@ def test_no_table_is_larger_than_needed() -> None:
     tables = [body for marker, body in markers(written) if marker == 0xC4]
     assert len(tables) == 4
     assert all(len(body) <= 17 + 2 for body in tables)
+
+
+@pytest.mark.parametrize("sampling", ["444", "420"])
+def test_a_table_that_lists_a_symbol_twice(sampling: str) -> None:
+    """Legal, if useless: each of the two codes must be read by its own length."""
+    jpeg = encode(picture(130, 70), sampling)
+    end_of_tables = b"\xf7\xf8\xf9\xfa"              # the standard's AC tables end with these symbols, which no photograph has
+    assert jpeg.count(end_of_tables) == 2
+    twice = jpeg.replace(end_of_tables, b"\xf7\xf8\xf9\x01")
+    np.testing.assert_array_equal(decode(twice), decode(jpeg))
+    check(twice)
+    check(twice, restart=3)
