@@ -36,8 +36,8 @@ types: $(VENV)/.checks  ## mypy --strict; and the native core's types against th
 	$(BIN)/mypy
 	$(BIN)/python tools/check_core_types.py
 
-unit: $(VENV)/.checks   ## pytest
-	$(BIN)/python -m pytest -q
+unit: $(VENV)/.checks   ## pytest, on all cores
+	$(BIN)/python -m pytest -q -n logical --dist loadfile
 
 docs: $(VENV)/.checks      ## the documents as a site in build/site; links checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q

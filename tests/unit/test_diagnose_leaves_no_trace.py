@@ -54,7 +54,7 @@ def seeded() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True},
-                                     {"generator": torch.Generator().manual_seed(5)}], ids=str)
+                                     {"generator": torch.Generator().manual_seed(5)}], ids=lambda options: " and ".join(options) or "none")
 def test_the_next_epoch_is_the_one_it_would_have_been(options: dict[str, Any]) -> None:
     dataset = Random()
     loader, another = (torch.utils.data.DataLoader(dataset, batch_size=4, shuffle=True, **options) for _ in range(2))
