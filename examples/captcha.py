@@ -23,7 +23,7 @@ SIZE = (160, 320)
 
 
 def rows(folder: str) -> Iterator[dict[str, Any]]:
-    for row in csv.DictReader((Path(folder) / "labels.csv").open()):
+    for row in csv.DictReader((Path(folder) / "labels.csv").read_text().splitlines()):
         yield {"image": Path(folder) / row["path"], "points": [(float(row["x1"]), float(row["y1"])), (float(row["x2"]), float(row["y2"]))]}
 
 

@@ -22,7 +22,7 @@ from examples.common import Run, arguments, dealt, moved, running
 class Captchas(torch.utils.data.Dataset[dict[str, Any]]):
     def __init__(self, folder: str, size: tuple[int, int]) -> None:
         self.folder, self.size = Path(folder), size
-        self.rows = list(csv.DictReader((self.folder / "labels.csv").open()))
+        self.rows = list(csv.DictReader((self.folder / "labels.csv").read_text().splitlines()))
 
     def __len__(self) -> int:
         return len(self.rows)
