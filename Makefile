@@ -37,7 +37,7 @@ types: $(VENV)/.checks  ## mypy --strict; and the native core's types against th
 	$(BIN)/python tools/check_core_types.py
 
 unit: $(VENV)/.checks   ## pytest, on all cores
-	$(BIN)/python -m pytest -q -n logical --dist loadfile
+	$(BIN)/python -m pytest -q -n logical --dist worksteal
 
 docs: $(VENV)/.checks      ## the documents as a site in build/site; links checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q

@@ -101,7 +101,7 @@ class Feeder(Generic[Begun, Batch_co]):
         for _ in range(ahead):
             self._make_room()
         source = _Called() if draw_here else batches
-        threading.Thread(target=_run, name="fastload-feeder", daemon=True, args=(maker, source, self._shelf)).start()
+        threading.Thread(target=_run, name="fastload-feeder", daemon=True, args=([(maker, source)], self._shelf)).start()
 
     def next(self, timeout_s: float | None) -> Batch_co | Failed | None:
         """The next batch or what failed in its place, the same until ``took``; None behind the last. TimeoutError after ``timeout_s``."""
@@ -168,11 +168,13 @@ class _Called:
     """The ids come with the calls."""
 
 
-def _run(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, shelf: _Shelf) -> None:
+def _run(work: list[tuple[Maker[Begun, Batch_co], Iterator[Ids] | _Called]], shelf: _Shelf) -> None:
+    """``work`` is taken out of its list: the maker may be the last to hold the decode threads, and they must end before this thread
+    says that it is over. Python ends a thread that comes back from C++ during its exit in a way that aborts the process."""
     shelf.thread = threading.get_ident()
     _running[shelf.thread] = shelf
     try:
-        _feed(maker, batches, shelf)
+        _feed(*work.pop(), shelf)
     finally:
         shelf.ready.put(_Mark.GONE)         # behind END, where it came to that
         del _running[shelf.thread]

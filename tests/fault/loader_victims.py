@@ -208,7 +208,7 @@ def _python_finaliser() -> None:
 
     def init(self: Any, *arguments: Any, **options: Any) -> None:
         made(self, *arguments, **options)
-        weakref.finalize(self, _busy, 0.002)
+        weakref.finalize(self, _busy, 0.05)
 
     Feeder.__init__ = init             # type: ignore[method-assign]
 

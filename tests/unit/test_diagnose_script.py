@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import pickle
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 import fastload
 from fastload.diagnosis.command import add_options, run_script
+from fastload.diagnosis.inworkers import WatchedCollate, WatchedDataset
 from fastload.diagnosis.script import call_script, import_script
 
 SCRIPT = """
@@ -110,10 +112,6 @@ def test_seconds_are_checked(word: str) -> None:
 
 
 def test_what_is_sent_to_new_worker_processes_can_be_sent(script: Path) -> None:
-    import pickle
-
-    from fastload.diagnosis.inworkers import WatchedCollate, WatchedDataset
-
     watched = WatchedDataset([10, 20, 30])
     dataset, collate = pickle.loads(pickle.dumps((watched, WatchedCollate(list, watched))))
     batch, work = collate([dataset[1], dataset[2]])
