@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 
+from fastload.diagnosis.device import gpu_in_use
 from fastload.diagnosis.instrument import Instruments
 from fastload.diagnosis.inworkers import in_workers, ipc_seconds
 from fastload.diagnosis.meter import Meter, Work, mean_of
 from fastload.diagnosis.source import Source, short
 from fastload.errors import ConfigError
+from fastload.loader.nested import mapped
 
 _ITEMS = 4096                   # at most, in this process
 
@@ -30,6 +32,8 @@ class Opened:
     here: Work
     there: Work | None = None
     ipc_s: float = 0.0
+    pin_s: float = 0.0              # where a GPU is in use
+    copy_s: float = 0.0
     paths: list[str] = field(default_factory=list)
     encoded: list[bytes] = field(default_factory=list)
     whole_calls: set[str] = field(default_factory=set)
@@ -58,6 +62,11 @@ def open_up(source: Source, seconds: float, sample_batch: object) -> Opened | No
     if workers:
         opened.there = in_workers(source, seconds * 0.4)
         opened.ipc_s = ipc_seconds(loader, sample_batch)
+    if gpu_in_use():
+        from fastload.cuda import pin_and_copy_s
+
+        pin_s, opened.copy_s = pin_and_copy_s(mapped(sample_batch, torch.Tensor.cpu))
+        opened.pin_s = pin_s if loader.pin_memory else 0.0
     return opened
 
 

@@ -10,7 +10,7 @@ from fastload.diagnosis.result import Stage
 
 
 def of_torch(opened: Opened, workers: int) -> tuple[tuple[Stage, ...], str]:
-    """Read, decode, transform, the rest of the items' time, collate, and the way between processes."""
+    """Read, decode, transform, the rest of the items' time, collate, the way between processes and, where one is in use, to the GPU."""
     work = opened.shown
     seconds = {"read": 0.0, "decode": 0.0, "transform": 0.0}
     detail: dict[str, float] = {}
@@ -21,6 +21,7 @@ def of_torch(opened: Opened, workers: int) -> tuple[tuple[Stage, ...], str]:
             detail[part] = value
     seconds["other"] = max(0.0, work.wall_s - sum(seconds.values()))
     seconds |= {"collate": work.collate_s, "ipc": opened.ipc_s} if workers else {"collate": work.collate_s}
+    seconds |= {name: value for name, value in (("pin", opened.pin_s), ("copy", opened.copy_s)) if value}
     largest = tuple(sorted(detail.items(), key=lambda each: -each[1])[:4])
     where = f"one batch of {work.items}" + (f" in one of {workers} worker{'s' * (workers != 1)}" if opened.there else ", in one process")
     return _shares(seconds, {"transform": largest}), where

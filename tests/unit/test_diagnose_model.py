@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,3 +70,15 @@ def test_a_fastload_loader_with_fewer_threads_than_cores() -> None:
     assert found.change == "num_workers=None (now 2)"
     assert abs(found.expected_per_s - 25.0) < 1e-6
     assert suggestions(Facts(loader_s=0.1, step_s=0.04, threads=8, cores=8)) == ()
+
+
+def test_the_way_to_the_gpu_is_a_stage_where_one_is_in_use() -> None:
+    from fastload.diagnosis.meter import Work
+    from fastload.diagnosis.opened import Opened
+    from fastload.diagnosis.stages import of_torch
+
+    work = Work(items=4, wall_s=0.04, cpu_s=0.04, queued_s=0.0, collate_s=0.01, stages={"decode": 0.03})
+    stages, _ = of_torch(Opened(4, work, pin_s=0.02, copy_s=0.03), 0)
+    assert {stage.name: stage.seconds for stage in stages if stage.seconds} == {
+        "decode": 0.03, "other": pytest.approx(0.01), "collate": 0.01, "pin": 0.02, "copy": 0.03}
+    assert [stage.name for stage in of_torch(Opened(4, work), 0)[0]][-1] == "collate"
