@@ -6,7 +6,7 @@ import hashlib
 import io
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,10 +104,10 @@ def digest(batch: Any) -> str:
     return found.hexdigest()[:16]
 
 
-def our_threads() -> list[str]:
-    """The names of the loader's Python threads that are alive; the reference backend's live as long as the loader."""
+def our_threads(before: Collection[threading.Thread] = ()) -> list[str]:
+    """The names of an iteration's threads that are alive and were not there before; helpers live as long as their loader."""
     return sorted(thread.name for thread in threading.enumerate()
-                  if thread.name.startswith("fastload-") and not thread.name.startswith("fastload-reference"))
+                  if thread.name in ("fastload-feeder", "fastload-readahead") and thread not in before)
 
 
 def wait_until(true: Callable[[], bool], *, at_most_s: float = 20.0) -> bool:

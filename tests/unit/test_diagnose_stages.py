@@ -140,7 +140,8 @@ def test_reading_inside_a_decode_is_reading(photos: Path) -> None:
     path.with_name("names").unlink()
     assert lines == ["a\n", "b\n"]
     assert set(counted) == {"read", "decode"}
-    assert counted["decode"] > counted["read"] > 0
+    assert counted["decode"] > 0
+    assert counted["read"] > 0
     assert instruments.paths.count(str(path)) == 2
 
 

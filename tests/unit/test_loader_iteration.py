@@ -118,18 +118,18 @@ def test_an_iterator_that_has_ended_stays_ended(packed: Path) -> None:
 
 
 def test_threads_end_with_the_iteration_with_a_break_and_with_the_loader(packed: Path) -> None:
-    assert wait_until(lambda: our_threads() == [])
+    before = threading.enumerate()              # of other tests in this process
     loader = make(packed)
     for _ in range(3):
         list(loader)
         for _ in loader:
             break
-    assert wait_until(lambda: our_threads() == [])
+    assert wait_until(lambda: our_threads(before) == [])
     iterator = iter(loader)
     next(iterator)
-    assert our_threads() == ["fastload-feeder", "fastload-readahead"]
+    assert our_threads(before) == ["fastload-feeder", "fastload-readahead"]
     del iterator
-    assert wait_until(lambda: our_threads() == [])
+    assert wait_until(lambda: our_threads(before) == [])
 
 
 def test_nothing_keeps_a_dropped_loader_alive(packed: Path) -> None:
