@@ -6,6 +6,7 @@ Reading the facts and judging them are apart, so that every sentence can be test
 from __future__ import annotations
 
 import contextlib
+import ctypes.util
 import importlib.metadata
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ WHEELS: dict[str, tuple[str, dict[int, tuple[str, str]]]] = {
     "dali": ("nvidia.dali", {12: ("nvidia-dali-cuda120", "fastload[dali]"), 13: ("nvidia-dali-cuda130", "fastload[dali-cuda130]")}),
     "nvjpeg": ("nvidia.nvimgcodec", {12: ("nvidia-nvimgcodec-cu12", "fastload[nvjpeg]"), 13: ("nvidia-nvimgcodec-cu13", "nvidia-nvjpeg")}),
 }
+_NVJPEG = {12: "nvidia-nvjpeg-cu12", 13: "nvidia-nvjpeg"}      # the library that nvImageCodec opens, and does without if it is not there
 _FIRST_DRIVERS = {12: "525", 13: "580"}         # the first driver branch that runs programs of this CUDA major
 
 
@@ -33,6 +35,7 @@ class GpuFacts:
     gpu: str = ""                           # its name
     torch_cuda: str = ""                    # the CUDA that torch was built for; "" = none
     wheels: tuple[str, ...] = ()            # of WHEELS, those installed
+    nvjpeg: bool = True                     # libnvjpeg is here, as a wheel or with a CUDA toolkit
 
 
 def checked_device(device: str | torch.device) -> torch.device:
@@ -71,7 +74,7 @@ def missing(backend: str, device: torch.device, facts: GpuFacts, *, hardware: bo
         return (f"there is no NVIDIA driver here ({facts.no_driver or 'NVML does not answer'}): install driver {_FIRST_DRIVERS[wanted]} "
                 "or newer (in a container: start it with --gpus all), or use backend='native'")
     if not facts.torch_cuda:
-        return "this torch was built without CUDA: pip install torch --index-url https://download.pytorch.org/whl/cu126 --force-reinstall"
+        return "this torch was built without CUDA: pip install torch --force-reinstall"
     if facts.driver_cuda[0] < min(wheels):
         first = min(wheels)
         return (f"driver {facts.driver} is too old, it runs CUDA {_version(facts.driver_cuda)} and {wheels[first][0]} needs {first}.0: "
@@ -79,6 +82,8 @@ def missing(backend: str, device: torch.device, facts: GpuFacts, *, hardware: bo
     if min(installed) > facts.driver_cuda[0]:
         return (f"{wheels[min(installed)][0]} is for CUDA {min(installed)}, driver {facts.driver} runs CUDA {_version(facts.driver_cuda)}: "
                 f"pip uninstall {wheels[min(installed)][0]} && {command}")
+    if backend == "nvjpeg" and not facts.nvjpeg:
+        return f"nvJPEG's own library is not here, so nvImageCodec would decode on the CPU: pip install {_NVJPEG[max(installed)]}"
     if hardware and facts.mig:
         return (f"{facts.gpu or 'the device'} is a MIG slice, whose JPEG engine may belong to another slice: use hardware=False "
                 "(backend='auto' does), or a whole GPU")
@@ -90,6 +95,7 @@ def read_facts(device: torch.device) -> GpuFacts:
     names = [wheel for _, wheels in WHEELS.values() for wheel, _ in wheels.values()]
     wheels = tuple(name for name in names if _installed(name))
     built_for = torch.version.cuda or ""
+    nvjpeg = any(map(_installed, _NVJPEG.values())) or ctypes.util.find_library("nvjpeg") is not None
     if device.type == "cpu":
         return GpuFacts(torch_cuda=built_for, wheels=wheels)
     import pynvml
@@ -100,7 +106,7 @@ def read_facts(device: torch.device) -> GpuFacts:
             gpu, mig = _device(device) if torch.cuda.is_available() else ("", False)
     except pynvml.NVMLError as error:
         return GpuFacts(no_driver=str(error), torch_cuda=built_for, wheels=wheels)
-    return GpuFacts(driver, (cuda // 1000, cuda % 1000 // 10), mig=mig, gpu=gpu, torch_cuda=built_for, wheels=wheels)
+    return GpuFacts(driver, (cuda // 1000, cuda % 1000 // 10), mig=mig, gpu=gpu, torch_cuda=built_for, wheels=wheels, nvjpeg=nvjpeg)
 
 
 @contextlib.contextmanager

@@ -123,8 +123,7 @@ def torch_check(has_gpu: bool) -> Check:
 
     built = torch.version.cuda
     if has_gpu and not built:
-        return Check("torch", BAD, f"{torch.__version__}, built without CUDA", "install a CUDA build: pip install torch --index-url "
-                     "https://download.pytorch.org/whl/cu126")
+        return Check("torch", BAD, f"{torch.__version__}, built without CUDA", "install a CUDA build: pip install torch --force-reinstall")
     if has_gpu and not torch.cuda.is_available():
         return Check("torch", BAD, f"{torch.__version__} (CUDA {built}) cannot use the GPU", "the driver is too old for it, or "
                      "CUDA_VISIBLE_DEVICES hides the GPU")

@@ -30,6 +30,10 @@ CASES = [
     ("dali", dataclasses.replace(FINE, wheels=THIRTEEN),
      "nvidia-dali-cuda130 is for CUDA 13, driver 550.54.15 runs CUDA 12.4: pip uninstall nvidia-dali-cuda130 && pip install 'fastload[dali]'"),
     ("nvjpeg", dataclasses.replace(FINE, wheels=THIRTEEN), "nvidia-nvimgcodec-cu13 is for CUDA 13"),
+    ("nvjpeg", dataclasses.replace(FINE, nvjpeg=False),
+     "nvJPEG's own library is not here, so nvImageCodec would decode on the CPU: pip install nvidia-nvjpeg-cu12"),
+    ("nvjpeg", dataclasses.replace(NEW, wheels=THIRTEEN, nvjpeg=False),
+     "nvJPEG's own library is not here, so nvImageCodec would decode on the CPU: pip install nvidia-nvjpeg"),
 ]
 
 
