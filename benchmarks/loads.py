@@ -21,7 +21,7 @@ from fastload import transforms as T
 from fastload.decode.backend import DecodeBatch
 from fastload.decode.helpers import Helpers
 from fastload.decode.native import NativeBackend
-from fastload.loader.requests import image_requests
+from fastload.loader.requests import field_requests
 
 Epoch = Callable[[], int]           # loads once through the data; how many images that were
 RRC = [T.RandomResizedCrop(224), T.HorizontalFlip()]
@@ -70,10 +70,10 @@ def core_epochs(packed: Path, transform: list[Any] | None, batch: int, threads: 
     order: Any = loader.order
     for ids in order.batches(order.begin()):
         begun = maker.prepare(ids, 0)
-        images = begun.parts.of(chosen.number)
-        asked = image_requests(begun.parts, chosen.number, images, begun.rows[chosen.name], exact=False, mask_bits=0, unpackers=helpers)
+        requests = maker.pictures.requests(chosen, begun.parts, begun.rows[chosen.name])
+        asked = field_requests(begun.parts, chosen.number, requests, mask_bits=0, unpackers=helpers)
         made.append((asked.sources, asked.requests))
-    pictures = maker._pictures
+    pictures = maker.pictures
     outputs = [pictures._image_output(chosen, begun.rows[chosen.name]) for _ in range(loader.ahead + 1)]
     backend = NativeBackend(threads=threads)
 

@@ -83,7 +83,15 @@ class Pool:
 # The part tables of records (bind_record.cpp): see fastload/loader/parts.py.
 part_row_size: int
 
-def part_rows(records: Sequence[Buffer], ids: NDArray[np.int64], check_crc: bool = True) -> tuple[bytes, dict[int, str]]: ...
+class ShardMap:
+    def __init__(self, descriptor: int, size: int) -> None: ...
+    @property
+    def entries(self) -> int: ...
+    def find(self, id: int) -> memoryview: ...
+
+def read_records(
+    maps: list[ShardMap | None], shards: NDArray[np.int64], ids: NDArray[np.int64], check_crc: bool = True
+) -> tuple[list[memoryview], bytes, bytes, int, dict[int, str]]: ...
 
 # What pack does for every image (bind_pack.cpp); None where the path in Python must be taken.
 def keep_jpeg(data: Buffer, restart: int) -> tuple[bytes, bytes, int, int, int, int, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -51,9 +52,7 @@ class NativeBackend:
     @property
     def device(self) -> torch.device:
         """The CPU."""
-        import torch
-
-        return torch.device("cpu")
+        return _cpu()
 
     @property
     def threads(self) -> int:
@@ -99,6 +98,13 @@ class NativeBackend:
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuilt, (self.threads,))
+
+
+@functools.cache
+def _cpu() -> torch.device:
+    import torch
+
+    return torch.device("cpu")
 
 
 def _rebuilt(threads: int) -> NativeBackend:

@@ -14,6 +14,7 @@ from fastload.errors import WorkerDied
 from fastload.loader.feeder import Failed, Feeder
 from fastload.loader.maker import BatchMaker, Begun
 from fastload.loader.readahead import ReadAhead
+from fastload.loader.together import Together
 from fastload.loader.transfer import Transfer
 from fastload.loader.view import samples_of
 
@@ -64,8 +65,10 @@ class LoaderIterator:
         self._done = self._pass.start
         reader = ReadAhead(loader.packed, whole_blocks=loader.reads_blocks)
         self._maker = EpochMaker(loader.maker, self._pass.epoch, loader.transfer, loader.collating)
-        self._feeder: Feeder[Begun, tuple[Any, int]] = Feeder(self._maker, reader.before(order.batches(self._pass), order.horizon),
-                                                              ahead=loader.ahead, draw_here=order.draws_here)
+        batches = reader.before(order.batches(self._pass), order.horizon)
+        if not order.draws_here:
+            batches = self._maker.together.passing(batches)
+        self._feeder: Feeder[Begun, tuple[Any, int]] = Feeder(self._maker, batches, ahead=loader.ahead, draw_here=order.draws_here)
 
     def __iter__(self) -> LoaderIterator:
         return self
@@ -125,11 +128,12 @@ class EpochMaker:
 
     def __init__(self, maker: BatchMaker, epoch: int, transfer: Transfer, collating: Collating) -> None:
         self._maker, self._epoch, self._transfer, self._collating = maker, epoch, transfer, collating
+        self.together = Together(maker, epoch)
         self.waiting_for: Begun | None = None
 
     def begin(self, ids: Ids) -> Begun:
         """Starts work on a batch."""
-        return self._maker.begin(ids, self._epoch)
+        return self._maker.begin(ids, self._epoch, self.together.take(ids))
 
     def finish(self, begun: Begun) -> tuple[Any, int]:
         """The batch as the user gets it, on its device, and how many samples it has."""

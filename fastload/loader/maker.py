@@ -22,7 +22,7 @@ from fastload.loader.labels import Values, moved, rows_at, tensors, unpacked
 from fastload.loader.parts import BatchParts, damaged, read_parts, shown_sizes
 from fastload.loader.pictures import Pictures, Ticket
 from fastload.loader.ring import Ring
-from fastload.loader.spec import LoadSpec
+from fastload.loader.spec import ChosenField, LoadSpec
 from fastload.loader.stats import StatsCollector
 from fastload.loader.transfer import Stay, Transfer
 from fastload.plan.rows import PlanRows
@@ -42,6 +42,8 @@ class Begun:
     parts: BatchParts                       # of these samples, bad ones replaced
     rows: dict[str, PlanRows]               # of each image field
     faults: Faults
+    plan_s: float = 0.0                     # what preparing it together with others took
+    requests: dict[str, NDArray[np.void]] = field(default_factory=dict)         # of each image and mask field, where they are made
     tickets: list[Ticket] = field(default_factory=list)
     times_ns: list[NDArray[np.uint32]] = field(default_factory=list)
 
@@ -58,11 +60,11 @@ class BatchMaker:
                  faults: FaultPolicy, transfer: Transfer) -> None:
         self.dataset, self.spec, self.backend, self.seed = dataset, spec, backend, seed
         self.stats, self.faults = stats, faults
-        self._pictures, self._transfer = Pictures(spec, backend, ring, transfer), transfer
-        self._movers = {each.name: each for each in spec.movers}
+        self.pictures, self._transfer = Pictures(spec, backend, ring, transfer), transfer
+        self.movers = {each.name: each for each in spec.movers}
         self._pictured = {each.name: each for each in (*spec.movers, *spec.fields) if each.pictured}
         # The backends check each record's checksum in their own threads; where Python uses its bytes, it is checked before.
-        self._check_crc = spec.reads_records or not spec.images or backend.choice.name == "reference"
+        self.check_crc = spec.reads_records or not spec.images or backend.choice.name == "reference"
 
     def on_cpu(self) -> BatchMaker:
         """This one, or its like with CPU tensors: what ``loader.dataset`` hands out, in any thread and on no stream."""
@@ -71,25 +73,32 @@ class BatchMaker:
         return BatchMaker(self.dataset, self.spec, self.backend.on_cpu(), seed=self.seed, ring=Ring(2), stats=StatsCollector(),
                           faults=self.faults, transfer=Stay(pin=False))
 
-    def begin(self, ids: Ids, epoch: int) -> Begun:
-        """Starts work on a batch; returns when the decode threads have it."""
+    def begin(self, ids: Ids, epoch: int, prepared: Begun | None = None) -> Begun:
+        """Starts work on a batch, which may have been prepared; returns when the decode threads have it."""
         started = time.perf_counter()
-        begun = self.prepare(ids, epoch)
+        begun = prepared or self.prepare(ids, epoch)
         with self._transfer.stream():           # memory for pixels belongs to the stream that it is allocated on
             for chosen in self.spec.fields:
                 if chosen.pictured:
-                    begun.tickets.append(self._pictures.submit(chosen, begun.parts, begun.rows[chosen.image or chosen.name]))
-        self.stats.took("plan", time.perf_counter() - started)
+                    begun.tickets.append(self._submit(chosen, begun))
+        self.stats.took("plan", begun.plan_s + time.perf_counter() - started)
         return begun
+
+    def _submit(self, chosen: ChosenField, begun: Begun) -> Ticket:
+        rows = begun.rows[chosen.image or chosen.name]
+        requests = begun.requests.get(chosen.name)
+        if requests is None:
+            requests = self.pictures.requests(chosen, begun.parts, rows)
+        return self.pictures.submit(chosen, begun.parts, rows, requests)
 
     def prepare(self, ids: Ids, epoch: int, *, check_crc: bool | None = None) -> Begun:
         """Reads and plans a batch, nothing more."""
-        check_crc = self._check_crc if check_crc is None else check_crc
+        check_crc = self.check_crc if check_crc is None else check_crc
         parts = read_parts(self.dataset, ids, check_crc=check_crc)
-        faults: Faults = {**self._incomplete(parts), **parts.faults}
+        faults: Faults = {**self.incomplete(parts), **parts.faults}
         try:
             if not faults:
-                return Begun(ids, epoch, parts, self._rows(parts, epoch), faults)
+                return Begun(ids, epoch, parts, self.rows(parts, epoch), faults)
         except ConfigError:
             if check_crc:
                 raise
@@ -98,7 +107,7 @@ class BatchMaker:
         if self.faults.on_error == "raise" or len(faults) == len(ids):
             return self._elsewhere(Begun(ids, epoch, parts, {}, faults))
         instead = read_parts(self.dataset, ids[substitutes(faults, len(ids))], check_crc=True)
-        return Begun(ids, epoch, instead, self._rows(instead, epoch), faults)
+        return Begun(ids, epoch, instead, self.rows(instead, epoch), faults)
 
     def _elsewhere(self, begun: Begun, others: int = _OTHERS) -> Begun:
         """Another batch in the place of one that has no good sample; raises where bad samples are not to be replaced."""
@@ -107,24 +116,28 @@ class BatchMaker:
         for number in range(1, others + 1):
             ids = (begun.ids + number * (n // (_OTHERS + 1) + 1)) % n
             other = read_parts(self.dataset, ids, check_crc=True)
-            if not self._incomplete(other) and not other.faults:
-                return Begun(ids, begun.epoch, other, self._rows(other, begun.epoch), {})
+            if not self.incomplete(other) and not other.faults:
+                return Begun(ids, begun.epoch, other, self.rows(other, begun.epoch), {})
         raise begun.faults[min(begun.faults)]
 
-    def _incomplete(self, parts: BatchParts) -> Faults:
+    def incomplete(self, parts: BatchParts) -> Faults:
         """Samples that lack an image, or have another number of images than the others."""
         faults: Faults = {}
         for name, each in self._pictured.items():
+            if parts.alike and len(parts.of(each.number)) == each.items * len(parts.ids):
+                continue
             counts = np.bincount(parts.of(each.number)["sample"], minlength=len(parts.ids))
             for place in np.flatnonzero(counts != each.items).tolist():
                 faults[place] = self._bad(parts, place, name, f"{counts[place]} {each.field.kind}s, expected {each.items}")
         return faults
 
-    def _rows(self, parts: BatchParts, epoch: int) -> dict[str, PlanRows]:
+    def rows(self, parts: BatchParts, epoch: int) -> dict[str, PlanRows]:
+        """What the plan says about each image field."""
         rows: dict[str, PlanRows] = {}
         for name, plan in self.spec.plans.items():
-            images = parts.of(self._movers[name].number)
-            rows[name] = plan.rows(parts.ids[images["sample"]], shown_sizes(images), seed=self.seed, epoch=epoch)
+            images = parts.of(self.movers[name].number)
+            ids = parts.ids[images["sample"]] if not parts.alike else np.repeat(parts.ids, self.movers[name].items)
+            rows[name] = plan.rows(ids, shown_sizes(images), seed=self.seed, epoch=epoch)
         return rows
 
     def finish(self, begun: Begun, shape: Callable[[Values], Any] | None = None, *, others: int = _OTHERS) -> Any:
@@ -139,7 +152,7 @@ class BatchMaker:
         if len(begun.faults) == len(begun.ids):
             other = self._elsewhere(begun, others)
             return self.finish(self.begin(other.ids, other.epoch), shape, others=others - 1)
-        take = np.arange(len(begun.ids))
+        take = None
         if begun.faults:
             self.faults.check(begun.faults, begun.ids)
             take = substitutes(begun.faults, len(begun.ids))
@@ -152,7 +165,7 @@ class BatchMaker:
     def _collect(self, begun: Begun) -> None:
         """Waits for the pixels; notes which samples have none."""
         for ticket in begun.tickets:
-            result = self._pictures.collect(ticket)
+            result = self.pictures.collect(ticket)
             begun.times_ns.append(result.times_ns)
             corrupt = {slot: why for slot, why in result.reasons.items() if result.status[slot] == Status.CORRUPT}
             wrong: dict[int, object] = {**result.reasons, **ticket.faults, **corrupt}
@@ -184,25 +197,28 @@ class BatchMaker:
                 begun.faults.setdefault(place, fault)
         return values
 
-    def _put_together(self, begun: Begun, labels: dict[str, list[Any]], take: NDArray[np.intp]) -> Values:
-        ids, batch = begun.parts.ids[take], Values()
-        tickets = {ticket.chosen.name: ticket for ticket in begun.tickets}
-        rows = {name: rows_at(each, _slots(take, self._movers[name].items)) for name, each in begun.rows.items()}
+    def _put_together(self, begun: Begun, labels: dict[str, list[Any]], take: NDArray[np.intp] | None) -> Values:
+        """The batch; ``take``: which sample stands at each place, None where each has its own."""
+        ids, rows, places = begun.parts.ids, begun.rows, [*range(len(begun.parts.ids))]
+        if take is not None:
+            ids, places = ids[take], take.tolist()
+            rows = {name: rows_at(each, _slots(take, self.movers[name].items)) for name, each in rows.items()}
+        batch, tickets = Values(), {ticket.chosen.name: ticket for ticket in begun.tickets}
         for chosen in self.spec.fields:
             if chosen.pictured:
-                batch[chosen.name] = self._pictures.finished(tickets[chosen.name], rows[chosen.image or chosen.name], take)
+                batch[chosen.name] = self.pictures.finished(tickets[chosen.name], rows[chosen.image or chosen.name], take)
             elif chosen.in_column:
                 batch[chosen.name] = torch.from_numpy(self.dataset.column(chosen.name)[ids])
             else:
-                own = [labels[chosen.name][place] for place in take.tolist()]
-                batch |= tensors(chosen, moved(chosen, own, rows.get(chosen.image), self._movers.get(chosen.image)), ids)
+                own = [labels[chosen.name][place] for place in places]
+                batch |= tensors(chosen, moved(chosen, own, rows.get(chosen.image), self.movers.get(chosen.image)), ids)
         if "id" in self.spec.implicit:
-            batch["id"] = torch.from_numpy(ids)
+            batch["id"] = torch.from_numpy(ids.copy())              # they are the feeder's own
         if "source" in self.spec.implicit:
-            batch["source"] = [begun.parts.source(place) for place in take.tolist()]
+            batch["source"] = [begun.parts.source(place) for place in places]
         for name, each in rows.items() if self.spec.return_matrix else ():
-            matrices, mover = each.matrices.astype(np.float32), self._movers[name]
-            batch[f"{name}.matrix"] = torch.from_numpy(matrices.reshape(len(take), -1, 3, 3) if mover.field.list else matrices)
+            matrices, mover = each.matrices.astype(np.float32), self.movers[name]
+            batch[f"{name}.matrix"] = torch.from_numpy(matrices.reshape(len(ids), -1, 3, 3) if mover.field.list else matrices)
         return batch
 
     def _bad(self, parts: BatchParts, place: int, name: str, why: str) -> BadImage:

@@ -15,7 +15,7 @@ from fastload.errors import BadImage
 from fastload.finish import Finish
 from fastload.loader.backends import Backend
 from fastload.loader.parts import BatchParts, shown_sizes
-from fastload.loader.requests import Wrong, image_requests
+from fastload.loader.requests import Wrong, field_requests, requests_of
 from fastload.loader.ring import Ring
 from fastload.loader.spec import ChosenField, LoadSpec
 from fastload.loader.transfer import Transfer
@@ -43,16 +43,19 @@ class Pictures:
     def __init__(self, spec: LoadSpec, backend: Backend, ring: Ring, transfer: Transfer) -> None:
         self._spec, self._backend, self._ring, self._transfer = spec, backend, ring, transfer
         self._unpackers = Helpers(backend.budget, "fastload-unpack")
+        self._formats: dict[str, tuple[PixelFormat, torch.dtype]] = {}
         self._finishes = {name: Finish(plan) for name, plan in spec.plans.items()}
 
-    def submit(self, chosen: ChosenField, parts: BatchParts, rows: PlanRows) -> Ticket:
+    def requests(self, chosen: ChosenField, parts: BatchParts, rows: PlanRows) -> NDArray[np.void]:
+        """What to ask the decode threads for a field's images."""
+        return requests_of(parts, chosen.number, rows, exact=self._spec.exact, mask_bits=_mask_bits(chosen))
+
+    def submit(self, chosen: ChosenField, parts: BatchParts, rows: PlanRows, requests: NDArray[np.void]) -> Ticket:
         """Hands a field's images to the decode threads; returns at once."""
-        mask = chosen.field.kind == "mask"
         images = parts.of(chosen.number)
-        asked = image_requests(parts, chosen.number, images, rows, exact=self._spec.exact, mask_bits=chosen.bits if mask else 0,
-                               unpackers=self._unpackers)
+        asked = field_requests(parts, chosen.number, requests, mask_bits=_mask_bits(chosen), unpackers=self._unpackers)
         faults: dict[int, Wrong] = {**asked.faults, **{slot: BadImage(why) for slot, why in rows.bad.items()}}
-        if mask:
+        if chosen.field.kind == "mask":
             faults |= _misfits(images, rows)
             output, pixels = self._mask_output(chosen, rows)
         else:
@@ -67,17 +70,22 @@ class Pictures:
         return self._memory((len(rows), rows.canvas_h, rows.canvas_w, n_bytes), torch.uint8), PixelFormat("nhwc", "stored", fill)
 
     def _image_output(self, chosen: ChosenField, rows: PlanRows) -> tuple[torch.Tensor, PixelFormat]:
+        if chosen.name not in self._formats:
+            self._formats[chosen.name] = self._format(chosen)
+        (form, dtype), n, height, width = self._formats[chosen.name], len(rows), rows.canvas_h, rows.canvas_w
+        shape = (n, chosen.channels, height, width) if form.layout == "nchw" else (n, height, width, chosen.channels)
+        return self._memory(shape, dtype), form
+
+    def _format(self, chosen: ChosenField) -> tuple[PixelFormat, torch.dtype]:
         """Colour steps work on uint8 NHWC afterwards; without them the decode threads finish the job."""
         plan, channels = self._spec.plans[chosen.name], chosen.channels
         form = plan.output
-        planar = form.layout == "NCHW" and not plan.steps
-        size = (rows.canvas_h, rows.canvas_w)
-        output = self._memory((len(rows), channels, *size) if planar else (len(rows), *size, channels),
-                              torch.uint8 if plan.steps else _DTYPES[form.dtype])
-        colour = "gray" if channels == 1 else self._spec.colour
-        plain = output.dtype == torch.uint8
-        return output, PixelFormat("nchw" if planar else "nhwc", colour, _each(plan.fill, channels),         # type: ignore[arg-type]
-                                   None if plain else _each(form.mean, channels), None if plain else _each(form.std, channels), 255.0)
+        dtype = torch.uint8 if plan.steps else _DTYPES[form.dtype]
+        plain = dtype == torch.uint8
+        return PixelFormat("nchw" if form.layout == "NCHW" and not plan.steps else "nhwc",
+                           "gray" if channels == 1 else self._spec.colour,      # type: ignore[arg-type]
+                           _each(plan.fill, channels), None if plain else _each(form.mean, channels),
+                           None if plain else _each(form.std, channels), 255.0), dtype
 
     def _memory(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """For pixels, where the decoder writes them. On a GPU torch's own allocator: memory of the feeder's stream, which writes it."""
@@ -88,13 +96,14 @@ class Pictures:
         """Waits for the decoder."""
         return self._backend.decoder.collect(ticket.ticket)
 
-    def finished(self, ticket: Ticket, rows: PlanRows, take: NDArray[np.intp]) -> torch.Tensor:
-        """The pixels as the user gets them, good ones copied over bad ones; ``rows`` are those of the samples taken."""
+    def finished(self, ticket: Ticket, rows: PlanRows, take: NDArray[np.intp] | None) -> torch.Tensor:
+        """The pixels as the user gets them, good ones copied over bad ones (``take``); ``rows`` are those of the samples taken."""
         pixels, chosen = ticket.output, ticket.chosen
         if chosen.field.list:
-            pixels = pixels.view(len(take), chosen.items, *pixels.shape[1:])
-        for place in np.flatnonzero(take != np.arange(len(take))).tolist():
-            pixels[place] = pixels[int(take[place])]
+            pixels = pixels.view(-1, chosen.items, *pixels.shape[1:])
+        if take is not None:
+            for place in np.flatnonzero(take != np.arange(len(take))).tolist():
+                pixels[place] = pixels[int(take[place])]
         if chosen.field.kind == "mask":
             return pixels.view(_UNSIGNED[chosen.bits])[..., 0]
         finish = self._finishes[chosen.name]
@@ -112,6 +121,10 @@ class Pictures:
             return self._ring.tensor((n, channels, height, width), dtype)
         memory = self._ring.tensor((n, height, width, channels), dtype)
         return memory if plan.output.layout == "NHWC" else memory.permute(0, 3, 1, 2)
+
+
+def _mask_bits(chosen: ChosenField) -> int:
+    return chosen.bits if chosen.field.kind == "mask" else 0
 
 
 def _misfits(masks: NDArray[np.void], rows: PlanRows) -> dict[int, Wrong]:

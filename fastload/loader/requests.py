@@ -31,13 +31,12 @@ class FieldRequests:
     faults: dict[int, Wrong]
 
 
-def image_requests(parts: BatchParts, field: int, images: NDArray[np.void], plan: PlanRows, *, exact: bool, mask_bits: int,
-                   unpackers: Helpers) -> FieldRequests:
-    """A request for each row of ``images`` (part rows of this field), as the plan has it; slot = place in ``images``.
+def requests_of(parts: BatchParts, field: int, plan: PlanRows, *, exact: bool, mask_bits: int) -> NDArray[np.void]:
+    """A request for each image or mask of this field, as the plan has it; of one batch, or of several that were read together.
 
-    ``mask_bits``: bits of a mask's pixel, 0 for images. ``unpackers`` do what decode threads do not read (PNG, deflated masks): zlib and
-    Pillow work without the GIL.
+    ``mask_bits``: bits of a mask's pixel, 0 for images.
     """
+    images = parts.of(field)
     requests = np.zeros(len(images), REQUEST)
     plan.fill(requests, mask=mask_bits > 0)
     requests["offset"], requests["size"] = images["offset"], images["length"]
@@ -50,11 +49,20 @@ def image_requests(parts: BatchParts, field: int, images: NDArray[np.void], plan
     requests["orientation"] = np.maximum(images["orientation"], 1)
     requests["exact"] = exact
     requests["check"] = 1                       # the checksum is the decode thread's business
+    return requests
+
+
+def field_requests(parts: BatchParts, field: int, requests: NDArray[np.void], *, mask_bits: int, unpackers: Helpers) -> FieldRequests:
+    """What ``requests_of`` gave for one batch, with its sources; slot = place in ``parts.of(field)``.
+
+    ``unpackers`` do what decode threads do not read (PNG, deflated masks): zlib and Pillow work without the GIL.
+    """
+    images = parts.of(field)
     sources: list[Source] = list(parts.records)
     faults: dict[int, Wrong] = {}
     native = _NATIVE[images["codec"]] & ((mask_bits == 0) | (images["bits"] == mask_bits))
-    slots = np.flatnonzero(~native).tolist()
-    if slots:
+    if not native.all():
+        slots = np.flatnonzero(~native).tolist()
         for slot, unpacked in zip(slots, unpackers.map(lambda slot: _unpacked(parts, images[slot], mask_bits), slots), strict=True):
             if isinstance(unpacked, np.ndarray):
                 _point_to(requests, slot, unpacked, len(sources))

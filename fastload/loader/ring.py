@@ -6,6 +6,7 @@ memory lives (a slice of it, too): torch holds the numpy array under a tensor's 
 
 from __future__ import annotations
 
+import math
 import sys
 
 import numpy as np
@@ -23,16 +24,18 @@ class Ring:
     def __init__(self, keep: int) -> None:
         self.keep = keep
         self._buffers: list[NDArray[np.uint8]] = []
+        self._starts: list[int] = []                        # of each: its first aligned byte
         self._lock = ForkSafeLock()
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised tensor that nobody else uses."""
-        n_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        n_bytes = math.prod(shape) * dtype.itemsize
         with self._lock():
-            buffer = self._free(n_bytes)
-            tensor = torch.from_numpy(buffer)       # holds the array from here on
-        start = -buffer.ctypes.data % _ALIGN
-        return tensor[start:start + n_bytes].view(dtype).view(shape)
+            buffer, start = self._free(n_bytes)
+            view = buffer[start:start + n_bytes]            # holds the array from here on
+        if dtype == torch.uint8:
+            return torch.from_numpy(view.reshape(shape))
+        return torch.from_numpy(view).view(dtype).view(shape)
 
     @property
     def n_bytes(self) -> int:
@@ -40,17 +43,19 @@ class Ring:
         with self._lock():
             return sum(buffer.nbytes for buffer in self._buffers)
 
-    def _free(self, n_bytes: int) -> NDArray[np.uint8]:
+    def _free(self, n_bytes: int) -> tuple[NDArray[np.uint8], int]:
         size = n_bytes + _ALIGN
         free = [place for place in range(len(self._buffers)) if sys.getrefcount(self._buffers[place]) == _ALONE]
         # Up to twice as large will do: the short last batch of an epoch takes the memory of a full one.
         fitting = [place for place in free if size <= self._buffers[place].nbytes <= 2 * size]
         if fitting:
-            return self._buffers[min(fitting, key=lambda place: self._buffers[place].nbytes)]
+            best = min(fitting, key=lambda place: self._buffers[place].nbytes)
+            return self._buffers[best], self._starts[best]
         for place in reversed(free[:max(0, len(free) - self.keep + 1)]):        # of sizes no longer asked for
-            del self._buffers[place]
+            del self._buffers[place], self._starts[place]
         self._buffers.append(np.empty(size, np.uint8))
-        return self._buffers[-1]
+        self._starts.append(-int(self._buffers[-1].__array_interface__["data"][0]) % _ALIGN)
+        return self._buffers[-1], self._starts[-1]
 
 
 def _count_when_alone() -> int:

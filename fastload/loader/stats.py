@@ -16,6 +16,7 @@ BATCH_STAGES = ("plan", "copy", "wait")     # once a batch; the others once an i
 _FINISH = STAGES.index("finish")
 _BINS = 256                  # of log2(ns), eight to an octave: percentiles are right to 9 %
 _PER_OCTAVE = 8
+_SAMPLES, _BATCHES = 2048, 32        # whose times are counted at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,19 @@ class _Histograms:
         self.total, self.largest = np.zeros(len(self.names)), np.zeros(len(self.names), np.int64)
         self.bins = np.zeros((len(self.names), _BINS), np.int64)
         self._first = _BINS * np.arange(len(self.names))
+        self._waiting: list[NDArray[np.int64]] = []
+        self._n_waiting = 0
 
-    def add(self, nanoseconds: NDArray[np.integer]) -> None:
-        """(n, stages). In one go for all stages: numpy's cost per call is what this costs."""
+    def add(self, nanoseconds: NDArray[np.int64]) -> None:
+        """(n, stages). Counted later, many at a time: numpy's cost per call is what this costs."""
+        self._waiting.append(nanoseconds)
+        self._n_waiting += len(nanoseconds)
+        if self._n_waiting >= _SAMPLES or len(self._waiting) >= _BATCHES:
+            self._count()
+
+    def _count(self) -> None:
+        nanoseconds = np.concatenate(self._waiting) if self._waiting else np.empty((0, len(self.names)), np.int64)
+        self._waiting, self._n_waiting = [], 0
         if not len(nanoseconds):
             return
         self.total += nanoseconds.sum(axis=0, dtype=np.float64)
@@ -75,6 +86,7 @@ class _Histograms:
         self.bins += np.bincount(places.ravel(), minlength=self.bins.size).reshape(self.bins.shape)
 
     def stats(self) -> dict[str, StageStats]:
+        self._count()
         return {name: self._stats(place) for place, name in enumerate(self.names)}
 
     def _stats(self, place: int) -> StageStats:

@@ -53,6 +53,11 @@ class PlanRows:
         return PlanRow(sample_id=int(self.ids[slot]), flip=bool(self.flip[slot]), canvas_w=self.canvas_w, canvas_h=self.canvas_h,
                        filter=self.filter, matrix=self.matrices[slot], colours=self._colours(slot), bad=self.bad.get(slot, ""), **numbers)
 
+    def part(self, first: int, last: int) -> PlanRows:
+        """The rows from ``first`` to ``last``, none of them bad."""
+        found: dict[str, Any] = {name: getattr(self, name)[first:last] for name in _ARRAYS}
+        return PlanRows(**found, canvas_w=self.canvas_w, canvas_h=self.canvas_h, filter=self.filter, steps=self.steps, bad={})
+
     @property
     def areas(self) -> Floats:
         """(n, 4) x0, y0, x1, y1: where the image lies on the canvas; the rest is padding."""
@@ -86,6 +91,9 @@ class PlanRows:
             found.append((str(step.kind), tuple(values[start:start + step.width])))
             start += step.width
         return tuple(found)
+
+
+_ARRAYS = tuple(each.name for each in fields(PlanRows))[:-5]         # all before canvas_w
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,9 @@ from fastload.store.manifest import Manifest
 from fastload.store.record import DATA, SOURCE_FIELD, Part, RecordError
 from fastload.store.shard import VERIFY, ShardReader, cannot_open, warn_if_remote, wrong_size
 from fastload.store.values import decode_value
+
+if TYPE_CHECKING:
+    from fastload import _core
 
 SPLIT = "split"         # the int field whose classes are the names of the splits, where the source had any
 
@@ -65,7 +68,9 @@ class Dataset:
         _check_sizes(self.path, self.manifest)
         warn_if_remote(self.path)
         self._firsts = [shard.first for shard in self.manifest.shards]
+        self._starts = np.array(self._firsts, np.int64)
         self._readers: list[ShardReader | None] = [None] * len(self._firsts)
+        self._maps: list[_core.ShardMap | None] = [None] * len(self._firsts)
         self._columns: dict[str, npt.NDArray[Any]] = {}
 
     def __getstate__(self) -> tuple[Path, str, str]:
@@ -181,11 +186,25 @@ class Dataset:
 
     def reader(self, sample_id: int) -> ShardReader:
         """The reader of the shard that holds a sample."""
-        place = bisect.bisect_right(self._firsts, sample_id) - 1
+        return self._reader(bisect.bisect_right(self._firsts, sample_id) - 1)
+
+    def _reader(self, place: int) -> ShardReader:
         reader = self._readers[place]
         if reader is None:
             reader = self._readers[place] = ShardReader(self.path, self.manifest.shards[place], verify=self.verify)
         return reader
+
+    def maps(self, ids: npt.NDArray[np.int64]) -> tuple[list[_core.ShardMap | None], npt.NDArray[np.int64], dict[int, CorruptShard]]:
+        """For the native core: all shards' maps (those of these samples open), the shard of each sample, and which are damaged."""
+        shards = np.searchsorted(self._starts, ids, side="right") - 1
+        faults: dict[int, CorruptShard] = {}
+        for place in set(shards.tolist()) if len(self._maps) > 1 else (0,):
+            if self._maps[place] is None:
+                try:
+                    self._maps[place] = self._reader(place).map()
+                except CorruptShard as error:
+                    faults[place] = error
+        return self._maps, shards, faults
 
     def _number(self, index: SupportsIndex) -> int:
         number = operator.index(index)

@@ -5,19 +5,31 @@ from __future__ import annotations
 import errno
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 import lmdb
 
 from fastload.errors import CorruptShard, StoreError
+from fastload.native import core
 from fastload.store import files
 from fastload.store.environment import Environment, open_environment, raise_file_limit
 from fastload.store.manifest import STAMP_BYTES, Shard, stamp_page
 from fastload.store.record import Part, RecordError, parse_record, salvage_source
 
+if TYPE_CHECKING:
+    from fastload import _core
+
 VERIFY = ("size", "full")
+Opened = TypeVar("Opened", bound="_Opened")
 _NETWORK = frozenset(("9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "smb3"))
+
+
+class _Opened(Protocol):
+    @property
+    def entries(self) -> int:
+        """How many records it holds."""
 
 
 class ShardReader:
@@ -31,6 +43,7 @@ class ShardReader:
         self.path = folder / shard.name
         self.verify = verify
         self._environment: Environment | None = None
+        self._map: _core.ShardMap | None = None
         self._last = shard.first + shard.records
 
     def __getstate__(self) -> tuple[Path, Shard, str]:
@@ -67,22 +80,38 @@ class ShardReader:
             source = salvage_source(value)
             self.damaged(sample_id, str(error) + (f"; its original file seems to be {source}" if source else ""))
 
+    def map(self) -> _core.ShardMap:
+        """The shard as the native core reads it, whole batches at a time; checked like any other reading."""
+        module = core()
+        if module is None:
+            raise RuntimeError("the native core is not here")
+        if self._map is None:
+            self._map = self._checked(lambda descriptor: module.ShardMap(descriptor, self.shard.size))
+        return self._map
+
     def _opened(self) -> Environment:
+        def open_file(descriptor: int) -> Environment:
+            status = os.fstat(descriptor)
+            return open_environment(descriptor, (status.st_dev, status.st_ino), status.st_size)
+
+        self._environment = self._checked(open_file)
+        return self._environment
+
+    def _checked(self, open_file: Callable[[int], Opened]) -> Opened:
+        """What ``open_file`` makes of the file, once its size, stamp, digest (where asked for) and number of records are right."""
         descriptor = open_checked(self.path, self.shard)
         try:
             if self.verify == "full":
                 _check_digest(descriptor, self.path, self.shard)
-            status = os.fstat(descriptor)
-            environment = open_environment(descriptor, (status.st_dev, status.st_ino), status.st_size)
-        except lmdb.Error as error:
+            opened = open_file(descriptor)
+        except (lmdb.Error, RuntimeError) as error:
             raise _cannot_map(error, self.path) from error
         finally:
             os.close(descriptor)
-        if environment.entries != self.shard.records:
-            raise CorruptShard(f"opening {self.path}: it holds {environment.entries} records, expected "
+        if opened.entries != self.shard.records:
+            raise CorruptShard(f"opening {self.path}: it holds {opened.entries} records, expected "
                                f"{self.shard.records}. {_advice(self.path)}", shard=self.shard.name)
-        self._environment = environment
-        return environment
+        return opened
 
     def damaged(self, sample_id: int, why: str) -> NoReturn:
         """Raises CorruptShard for a record, saying why, where and what to do."""
@@ -182,9 +211,11 @@ def cannot_open(error: OSError, path: Path) -> StoreError:
     return StoreError(f"opening {path}: {error.strerror}")
 
 
-def _cannot_map(error: lmdb.Error, path: Path) -> StoreError:
+def _cannot_map(error: Exception, path: Path) -> StoreError:
     if os.strerror(errno.EMFILE) in str(error):
         return _too_many_files(path)
+    if os.strerror(errno.ENOMEM) in str(error):
+        return StoreError(f"opening {path}: no address space to map its {path.stat().st_size} bytes: ulimit -v, or vm.max_map_count")
     if "already open" in str(error):
         return StoreError(f"opening {path}: this process has it open through lmdb itself, which allows that once; "
                           "close that environment first")

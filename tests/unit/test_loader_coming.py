@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from fastload import transforms as T
 from fastload.errors import FastloadError
 from fastload.loader.coming import Coming
 from fastload.loader.loader import DataLoader
+from fastload.loader.maker import Begun
 from tests.loading import pack_photos, same_batch
 from tests.packed_datasets import spoil_image
 
@@ -64,7 +67,12 @@ def test_a_rebuilt_loader_begins_batches_ahead(photos: Path) -> None:
     loader = DataLoader(photos, 4, shuffle=True, transform=[T.RandomResizedCrop(16)])
     begun: list[tuple[int, ...]] = []
     begin = loader.maker.begin
-    loader.maker.begin = lambda ids, epoch: (begun.append(tuple(ids.tolist())), begin(ids, epoch))[1]     # type: ignore[method-assign,func-returns-value]
+
+    def noted(ids: NDArray[np.int64], epoch: int, prepared: Begun | None = None) -> Begun:
+        begun.append(tuple(ids.tolist()))
+        return begin(ids, epoch, prepared)
+
+    loader.maker.begin = noted              # type: ignore[method-assign]
     plain = iter(rebuilt(loader))
     next(plain)
     assert len(begun) == 3                                      # its own, and those that come next

@@ -1,0 +1,71 @@
+"""Several batches read and planned in one go: numpy's cost is per call, and between two batches its code has left the cache."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastload.errors import ConfigError
+from fastload.loader.maker import BatchMaker, Begun
+from fastload.loader.parts import read_parts
+
+Ids = NDArray[np.int64]
+SAMPLES = 1024      # prepared at a time
+ALONE = 64          # batches that are prepared one by one after some that could not be prepared together
+
+
+class Together:
+    """Prepares the batches of one epoch on their way to the maker; ``take`` hands each out once, in order."""
+
+    def __init__(self, maker: BatchMaker, epoch: int) -> None:
+        self._maker, self._epoch = maker, epoch
+        self._prepared: deque[Begun] = deque()
+
+    def passing(self, batches: Iterator[Ids]) -> Iterator[Ids]:
+        """The same batches; few at a time at first, for the trainer waits for them."""
+        together, alone = 1, 0
+        while some := list(itertools.islice(batches, 1 if alone else together)):
+            alone = max(0, alone - 1)
+            if len(some) > 1:
+                self._prepared += prepare_together(self._maker, some, self._epoch)
+                alone = 0 if self._prepared else ALONE
+            together = max(1, min(2 * together, SAMPLES // max(1, len(some[0]))))
+            yield from some
+
+    def take(self, ids: Ids) -> Begun | None:
+        """The batch that ``passing`` yielded last; None where it is still to be prepared."""
+        return self._prepared.popleft() if self._prepared and self._prepared[0].ids is ids else None
+
+
+def prepare_together(maker: BatchMaker, batches: Sequence[Ids], epoch: int) -> list[Begun]:
+    """What ``maker.prepare`` would give for each, and the requests of its images. Nothing where one of them needs a closer look (damage,
+    missing images, sizes that differ): ``maker.prepare`` has that."""
+    started = time.perf_counter()
+    parts = read_parts(maker.dataset, np.concatenate(batches), check_crc=maker.check_crc)
+    if parts.faults or maker.incomplete(parts):
+        return []
+    try:
+        rows = maker.rows(parts, epoch)
+    except ConfigError:
+        return []
+    if any(each.bad for each in rows.values()):
+        return []
+    pictured = [each for each in maker.spec.fields if each.pictured]
+    requests = {each.name: maker.pictures.requests(each, parts, rows[each.image or each.name]) for each in pictured}
+    items = {each.number: each.items for each in pictured}
+    plan_s = (time.perf_counter() - started) / len(batches)
+    found, first = [], 0
+    for ids in batches:
+        last = first + len(ids)
+        own_rows = {name: each.part(first * maker.movers[name].items, last * maker.movers[name].items) for name, each in rows.items()}
+        own_requests = {each.name: requests[each.name][first * each.items:last * each.items].copy() for each in pictured}
+        for each in own_requests.values():
+            each["source"] -= first
+        found.append(Begun(ids, epoch, parts.part(first, last, items), own_rows, {}, plan_s, own_requests))
+        first = last
+    return found

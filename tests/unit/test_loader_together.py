@@ -1,0 +1,95 @@
+"""Batches prepared several at a time are what each would have been alone; what needs a closer look is prepared alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fastload import transforms as T
+from fastload.loader import together
+from fastload.loader.loader import DataLoader
+from fastload.loader.maker import BatchMaker
+from fastload.loader.together import Together, prepare_together
+from tests.loading import backends, pack_photos, same_batch
+from tests.packed_datasets import put_value, value_of
+
+RRC = [T.RandomResizedCrop(32), T.HorizontalFlip()]
+N = 40
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_photos(tmp_path_factory.mktemp("together") / "packed", N)
+
+
+def batches(size: int, count: int = N) -> Iterator[NDArray[np.int64]]:
+    order = np.random.default_rng(3).permutation(count)
+    return (order[first:first + size] for first in range(0, count, size))
+
+
+def made(path: Path, backend: str = "auto") -> BatchMaker:
+    return DataLoader(path, 4, transform=RRC, backend=backend).maker
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_each_batch_is_what_it_is_alone(photos: Path, backend: str) -> None:
+    maker = made(photos, backend)
+    some = list(batches(12))                        # 12, 12, 12, 4
+    prepared = prepare_together(maker, some, 7)
+    assert [each.ids.tolist() for each in prepared] == [ids.tolist() for ids in some]
+    for begun, ids in zip(prepared, some, strict=True):
+        alone = maker.prepare(ids, 7)
+        assert begun.parts.records == alone.parts.records
+        assert (begun.parts.rows == alone.parts.rows).all()
+        assert (begun.parts.of(0) == alone.parts.of(0)).all()
+        assert [begun.parts.source(place) for place in range(len(ids))] == [alone.parts.source(place) for place in range(len(ids))]
+        one, other = begun.rows["image"], alone.rows["image"]
+        for each in dataclasses.fields(one):
+            assert np.array_equal(getattr(one, each.name), getattr(other, each.name)), each.name
+        assert (begun.requests["image"] == maker.pictures.requests(maker.spec.images[0], alone.parts, other)).all()
+        same_batch(maker.finish(maker.begin(ids, 7, begun)), maker.finish(maker.begin(ids, 7)))
+
+
+def test_a_few_first_and_then_many(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups: list[int] = []
+
+    def counted(maker: BatchMaker, some: list[NDArray[np.int64]], epoch: int) -> list[object]:
+        groups.append(len(some))
+        return prepare_together(maker, some, epoch)         # type: ignore[return-value]
+
+    monkeypatch.setattr(together, "prepare_together", counted)
+    monkeypatch.setattr(together, "SAMPLES", 10)
+    passing = Together(made(photos), 0)
+    taken = [passing.take(ids) for ids in passing.passing(batches(2))]
+    assert groups == [2, 4, 5, 5, 3]                        # the first of 20 batches goes alone
+    assert [each is None for each in taken] == [True] + 19 * [False]
+    assert passing.take(np.arange(2)) is None
+
+
+def test_damage_is_looked_at_alone_and_costs_the_others_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = pack_photos(tmp_path / "packed", N)
+    expected = list(DataLoader(packed, 4, transform=RRC, seed=1, shuffle=False))
+    value = bytearray(value_of(packed, 21))
+    value[8] = 99                                           # its version
+    put_value(packed, 21, bytes(value))
+    assert prepare_together(made(packed), list(batches(10)), 0) == []
+    monkeypatch.setattr(together, "ALONE", 2)
+    loader = DataLoader(packed, 4, transform=RRC, seed=1, shuffle=False, on_error="substitute")
+    for number, (got, wanted) in enumerate(zip(loader, expected, strict=True)):
+        if number != 5:
+            same_batch(got, wanted)
+    assert loader.stats().bad == 1
+
+
+def test_sizes_that_differ_between_batches_are_no_fault(tmp_path: Path) -> None:
+    """Without a size in the plan each batch has that of its images."""
+    packed = pack_photos(tmp_path / "packed", N, vary=0)
+    sizes = {tuple(images.shape[-2:]) for images, _ in DataLoader(packed, 4)}
+    assert sizes == {(72, 96)}
+    varied = pack_photos(tmp_path / "varied", N, order="source")
+    assert {tuple(images.shape[-2:]) for images, _ in DataLoader(varied, 1)} == {(72 + 8 * a, 96 + 8 * b) for a in (0, 1) for b in (0, 1, 2)}
