@@ -99,19 +99,26 @@ def raw_gain(folder: Path, args: Any) -> list[Row]:
 
 
 def evenness(folder: Path, args: Any) -> list[Row]:
-    """Time between batches of a consumer that only takes them."""
+    """Time between batches of a consumer that only takes them; and of the bare core, whose batches are as unlike as the loader's."""
     packed = _once(folder / "photos.packed", lambda: pack_photos(folder, args.copies))
-    found = []
+    loader = fastload.DataLoader(packed, 64, shuffle=True, drop_last=True, transform=RRC, num_workers=args.threads)
+    core_times: list[float] = []
+    core = core_epochs(packed, RRC, 64, args.threads, core_times)
+    found: dict[str, list[float]] = {"": [], " of the bare core": []}
     for turn in range(args.rounds + 1):
-        loader = fastload.DataLoader(packed, 64, shuffle=True, drop_last=True, transform=RRC, num_workers=args.threads)
-        gaps: list[float] = []
+        gaps: dict[str, list[float]] = {name: [] for name in found}
         for _ in range(min(10, 1 + 100 // max(1, len(loader) - loader.ahead))):         # a 99th percentile needs a hundred
             times = [time.perf_counter() for _ in loader]
-            gaps += np.diff(times[loader.ahead:]).tolist()                              # the first ones come out of the stock
-        if turn:
-            found.append(float(np.percentile(gaps, 99) / np.percentile(gaps, 50)))
-    low, middle, high = quartiles(found)
-    return [Row("time between batches: p99 / p50", middle, low, high, "<= 1.3", f"{len(gaps)} gaps between batches of 64 a round")]
+            gaps[""] += np.diff(times[loader.ahead:]).tolist()                          # the first ones come out of the stock
+            core_times.clear()
+            core()
+            gaps[" of the bare core"] += np.diff(core_times[loader.ahead:]).tolist()
+        for name, each in gaps.items():
+            if turn:
+                found[name].append(float(np.percentile(each, 99) / np.percentile(each, 50)))
+    note = f"{len(gaps[''])} gaps between batches of 64 a round"
+    return [Row(f"time between batches{name}: p99 / p50", *_middle(ratios), "" if name else "<= 1.3", note)
+            for name, ratios in found.items()]
 
 
 def data_time(folder: Path, args: Any) -> list[Row]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,8 +62,10 @@ def loader_epochs(packed: Path, transform: list[Any] | None, batch: int, threads
     return run
 
 
-def core_epochs(packed: Path, transform: list[Any] | None, batch: int, threads: int) -> Epoch:
-    """The bare native core on the same plans: all requests made before, batches kept under way as the loader does."""
+def core_epochs(packed: Path, transform: list[Any] | None, batch: int, threads: int, times: list[float] | None = None) -> Epoch:
+    """The bare native core on the same plans: all requests made before, batches kept under way as the loader does.
+
+    ``times``: when each batch was there."""
     loader = fastload.DataLoader(packed, batch, shuffle=True, drop_last=True, transform=transform, num_workers=threads)
     maker, helpers = loader.maker, Helpers(1, "bench")
     chosen = maker.spec.images[0]
@@ -77,14 +80,19 @@ def core_epochs(packed: Path, transform: list[Any] | None, batch: int, threads: 
     outputs = [pictures._image_output(chosen, begun.rows[chosen.name]) for _ in range(loader.ahead + 1)]
     backend = NativeBackend(threads=threads)
 
+    def collect(ticket: Any) -> None:
+        backend.collect(ticket).raise_first()
+        if times is not None:
+            times.append(time.perf_counter())
+
     def run() -> int:
         tickets: deque[Any] = deque()
         for number, (sources, requests) in enumerate(made):
             if len(tickets) == loader.ahead:
-                backend.collect(tickets.popleft()).raise_first()
+                collect(tickets.popleft())
             tickets.append(backend.submit(DecodeBatch(sources, requests, *outputs[number % len(outputs)])))
         while tickets:
-            backend.collect(tickets.popleft()).raise_first()
+            collect(tickets.popleft())
         return batch * len(made)
 
     return run

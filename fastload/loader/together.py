@@ -15,7 +15,8 @@ from fastload.loader.maker import BatchMaker, Begun
 from fastload.loader.parts import read_parts
 
 Ids = NDArray[np.int64]
-SAMPLES = 1024      # prepared at a time
+SAMPLES = 512       # prepared at a time: more would hold the decode threads up, and be felt as a late batch
+FEW = 4             # batches, however large they are
 ALONE = 64          # batches that are prepared one by one after some that could not be prepared together
 
 
@@ -34,7 +35,7 @@ class Together:
             if len(some) > 1:
                 self._prepared += prepare_together(self._maker, some, self._epoch)
                 alone = 0 if self._prepared else ALONE
-            together = max(1, min(2 * together, SAMPLES // max(1, len(some[0]))))
+            together = min(2 * together, max(FEW, SAMPLES // max(1, len(some[0]))))
             yield from some
 
     def take(self, ids: Ids) -> Begun | None:

@@ -64,6 +64,7 @@ def test_a_few_first_and_then_many(photos: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(together, "prepare_together", counted)
     monkeypatch.setattr(together, "SAMPLES", 10)
+    monkeypatch.setattr(together, "FEW", 3)
     passing = Together(made(photos), 0)
     taken = [passing.take(ids) for ids in passing.passing(batches(2))]
     assert groups == [2, 4, 5, 5, 3]                        # the first of 20 batches goes alone
