@@ -116,6 +116,10 @@ class Feeder(Generic[Begun, Batch_co]):
         self._make_room()
         self._held = None
 
+    def deepen(self) -> None:
+        """One batch more is begun ahead from now on."""
+        self._make_room()
+
     def _off_the_shelf(self, timeout_s: float | None) -> Any:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:

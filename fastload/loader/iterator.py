@@ -60,6 +60,7 @@ class LoaderIterator:
     def __init__(self, loader: DataLoader) -> None:
         self._loader, self._pid = loader, os.getpid()
         loader.stats_collector.asked()
+        loader.depth_keeper.started()
         self._order = order = _order_of(loader)
         self._pass = order.begin()
         self._done = self._pass.start
@@ -92,6 +93,8 @@ class LoaderIterator:
         batch, n_samples = item
         received = loader.transfer.receive(batch)
         loader.thread_keeper.delivered(waited=ready == 0)
+        if not self._order.draws_here and loader.depth_keeper.delivered(ready):         # a user's sampler must not be asked earlier
+            self._feeder.deepen()
         loader.stats_collector.delivered(n_samples, n_samples * loader.images_per_sample, time.perf_counter() - started, ready)
         self._took()                # last: a Ctrl-C before this neither counts the batch nor loses it
         return received

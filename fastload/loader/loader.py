@@ -26,7 +26,7 @@ from fastload.loader.samplers import RankBatches, RankSampler
 from fastload.loader.spec import load_spec
 from fastload.loader.states import check_same, check_version
 from fastload.loader.stats import LoaderStats, StatsCollector
-from fastload.loader.threads import ThreadKeeper
+from fastload.loader.threads import DepthKeeper, ThreadKeeper
 from fastload.loader.transfer import make_transfer
 from fastload.loader.userorder import UserOrder
 from fastload.loader.view import Collate, LoaderDataset
@@ -64,19 +64,20 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         packed = _opened(dataset)
         self._given = {**given, **torch_arguments, "dataset": packed}           # what a copy in another process is made of
         self._ranks, self.seed = Ranks.here(rank, world_size), seed_from(seed, generator)
-        self.ahead, self.timeout_s = batches_ahead(prefetch_factor), checked_timeout(timeout)
+        ahead, self.timeout_s = batches_ahead(prefetch_factor), checked_timeout(timeout)
         spec = load_spec(packed, fields=fields, transform=transform, colour=colour, ragged=ragged, exact=exact, return_matrix=return_matrix)
         warn_once_if_missing()
         budget, fixed = thread_budget(num_workers, self._ranks.local_world), num_workers is not None
         self.transfer = make_transfer(device, pin_memory=pin_memory)
         bench = Bench(packed, spec, self.transfer, batch_size=batch_size if batch_size and batch_sampler is None else USUAL_BATCH,
-                      ahead=self.ahead, budget=budget)
+                      ahead=ahead, budget=budget)
         choice = measured_choice(backend, bench)            # None but for "auto" on a GPU
         self._bench = None if choice is None else bench
         self._backend = Backend(backend, threads=ThreadKeeper.at_first(budget, fixed=fixed), budget=budget, device=self.transfer.device,
                                 choice=choice)
         self.thread_keeper = ThreadKeeper(self._backend, fixed=fixed)
-        self.stats_collector, self._ring = StatsCollector(), Ring(self.ahead + 2)
+        self.stats_collector, self._ring = StatsCollector(), Ring(ahead + 2)
+        self.depth_keeper = DepthKeeper(ahead, self._ring, fixed=prefetch_factor is not None)
         self.maker = BatchMaker(packed, spec, self._backend, seed=self.seed, ring=self._ring, stats=self.stats_collector,
                                 faults=FaultPolicy(on_error, max_bad), transfer=self.transfer)
         self.images_per_sample = sum(each.items for each in spec.images)
@@ -87,6 +88,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._closed = self._accelerated = self.end_of_dataloader = False
         self.remainder, self.use_stateful_dataloader = -1, True         # as accelerated.py says
         self._as_torch(collate_fn, generator, pin_memory)
+
+    @property
+    def ahead(self) -> int:
+        """Batches begun or ready before they are asked for; grows where that hides hiccups and prefetch_factor was left open."""
+        return self.depth_keeper.ahead
 
     def _user_order(self, sampler: Any, batch_sampler: Any, batch_size: int | None, drop_last: bool) -> UserOrder:
         batches = batch_sampler if batch_sampler is not None else sampler if batch_size is None else \

@@ -1,11 +1,15 @@
-"""How many decode threads: more only while the consumer waits, never beyond the budget."""
+"""How many decode threads, and how many batches ahead: more only while the consumer waits, never beyond the budget."""
 
 from __future__ import annotations
 
 from fastload.loader.backends import Backend
+from fastload.loader.ring import Ring
 
 FIRST_THREADS = 4           # most training loops never wait for four
 PATIENCE = 3                # batches in a row that the consumer had to wait for
+LATELY = 32                 # batches
+MOST_AHEAD = 8              # batches, where the user has not said how many
+MOST_BYTES = 1 << 30        # of their buffers
 
 
 class ThreadKeeper:
@@ -30,3 +34,30 @@ class ThreadKeeper:
         self._waits = 0
         if self._backend.threads < self._backend.budget:
             self._backend.threads = min(2 * self._backend.threads, self._backend.budget)
+
+
+class DepthKeeper:
+    """How many batches are begun or ready. Told at each batch how many the consumer found.
+
+    A consumer who has to wait although all batches were ready a moment ago has met a hiccup: the disk's, another process's. One batch more
+    hides the next one. Who always waits has a loader that is too slow: more batches would only take memory. ``fixed``: the user has said.
+    """
+
+    def __init__(self, ahead: int, ring: Ring, *, fixed: bool) -> None:
+        self.ahead, self._ring, self._fixed = ahead, ring, fixed
+        self.started()
+
+    def started(self) -> None:
+        """A new pass: its first batches are always waited for."""
+        self._since_full = LATELY
+
+    def delivered(self, ready: int) -> bool:
+        """A batch went to the consumer; True: begin one more from now on."""
+        self._since_full = 0 if ready >= self.ahead - 1 else self._since_full + 1
+        if ready or self._fixed or self._since_full >= LATELY or self.ahead >= MOST_AHEAD \
+                or self._ring.n_bytes // self.ahead * (self.ahead + 1) > MOST_BYTES:
+            return False
+        self.started()
+        self.ahead += 1
+        self._ring.keep += 1
+        return True

@@ -14,8 +14,9 @@ from fastload import transforms as T
 from fastload.decode.backend import STAGES
 from fastload.loader.backends import Backend
 from fastload.loader.loader import DataLoader
+from fastload.loader.ring import Ring
 from fastload.loader.stats import StatsCollector
-from fastload.loader.threads import FIRST_THREADS, PATIENCE, ThreadKeeper
+from fastload.loader.threads import FIRST_THREADS, LATELY, MOST_AHEAD, MOST_BYTES, PATIENCE, DepthKeeper, ThreadKeeper
 from fastload.store.dataset import open_dataset
 from fastload.store.fields import Field
 from tests.loading import needs_core, pack_photos, png, spots, wait_until
@@ -130,6 +131,58 @@ def test_a_consumer_that_waits_now_and_then_gets_no_more_threads() -> None:
         fixed.delivered(waited=True)
     assert backend.threads == ThreadKeeper.at_first(4, fixed=True) == 4
     backend.close()
+
+
+def test_a_hiccup_gets_one_batch_more_and_a_slow_loader_gets_none() -> None:
+    ring = Ring(5)
+    keeper = DepthKeeper(3, ring, fixed=False)
+    assert not any(keeper.delivered(0) for _ in range(100))             # always waiting: the loader is too slow
+    assert not any(keeper.delivered(ready) for ready in (1, 2, 3, 1))
+    assert keeper.delivered(0)
+    assert (keeper.ahead, ring.keep) == (4, 6)
+    assert not any(keeper.delivered(ready) for ready in (0, 1, 2, 0))   # two ready of four are not all
+    for _ in range(20):
+        keeper.delivered(8)
+        keeper.delivered(0)
+    assert keeper.ahead == MOST_AHEAD
+    fixed = DepthKeeper(3, ring, fixed=True)
+    assert not any(fixed.delivered(ready) for ready in (3, 0, 3, 0))
+    keeper = DepthKeeper(3, ring, fixed=False)
+    assert not any(keeper.delivered(ready) for ready in (*range(3), *[1] * LATELY, 0))      # full, but long ago
+    keeper.delivered(3)
+    keeper.started()
+    assert not keeper.delivered(0)                                      # the first batch of a pass
+    held = [ring.tensor((MOST_BYTES // 8,), torch.uint8) for _ in range(7)]         # never written: no memory
+    keeper.delivered(3)
+    assert not keeper.delivered(0)
+    assert len(held) == 7
+
+
+def test_the_loader_looks_further_ahead_after_a_hiccup(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"batch_size": 2, "shuffle": True, "fields": ("id",)}
+    expected = [batch["id"].tolist() for batch in make(packed, **options, prefetch_factor=1)]
+    loader = make(packed, **options)
+    finish, gate, late = loader.maker.finish, threading.Event(), threading.Event()
+
+    def slow(begun: Any, *args: Any, **options: Any) -> Any:
+        if late.is_set():
+            gate.wait(10)
+        return finish(begun, *args, **options)
+
+    monkeypatch.setattr(loader.maker, "finish", slow)
+    found = []
+    iterator = iter(loader)
+    for number in range(len(loader)):
+        if number == 4:
+            wait_until(lambda: iterator._feeder.n_ready == loader.ahead)
+            late.set()
+        if late.is_set() and iterator._feeder.n_ready == 0 and not gate.is_set():
+            threading.Timer(0.05, gate.set).start()
+        found.append(next(iterator)["id"].tolist())
+    assert found == expected
+    assert 3 < loader.ahead <= MOST_AHEAD
+    iterator = iter(loader)
+    wait_until(lambda: iterator._feeder.n_ready == loader.ahead)
 
 
 def test_the_loader_adapts_its_threads(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
