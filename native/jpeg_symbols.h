@@ -47,10 +47,10 @@ public:
 
 private:
     friend class SymbolReader;
-    struct Tables {                       // 320 kB, kept between images
+    struct Tables {                       // 110 kB, kept between images
         SymbolTable dc[kMaxComponents], ac[kMaxComponents];
-        std::vector<SymbolTable*> used;   // those of this image
-        uint32_t counts[kAllTokens];
+        std::vector<SymbolTable*> used;   // AC, of this image
+        uint32_t counts[kCountedTokens];  // by token number, as the outputs
         Output outputs[kAllTokens];
     };
     void reserve(size_t more);

@@ -1,16 +1,16 @@
-// From entropy-coded data to tokens. It is the wait for the next look-up that costs here (about 140,000 symbols in a photo of
-// 100 kB): each one finds as many symbols as it can, and nothing but the number of bits used lies between it and the next.
+// From entropy-coded data to tokens: segments, MCUs, and what becomes of DC at their edges. A block's own symbols: symbol_blocks.h
 #include <algorithm>
 #include <cstring>
 
+#include "cpu.h"
 #include "jpeg_symbols.h"
+#include "symbol_blocks.h"
 
 namespace fastload {
 namespace {
 
 // What the reader may read beyond the data before it asks: an MCU of 10 blocks of 64 symbols of 16 + 11 bits.
 constexpr size_t kPadding = 10 * 64 * 27 / 8 + 64;
-constexpr size_t kMostTokens = 2 * 64;  // of a block: a symbol that no look-up finds takes two
 
 // Copies a segment without its stuffed zeros. Returns where its marker is, null without one.
 const uint8_t* unstuff(const uint8_t* from, const uint8_t* end, uint8_t*& to) {
@@ -30,7 +30,7 @@ const uint8_t* unstuff(const uint8_t* from, const uint8_t* end, uint8_t*& to) {
 
 class SymbolReader {
 public:
-    SymbolReader(SymbolList& list, const ScanShape& shape) : list_(list), tables_(*list.tables_), shape_(shape), counts_(tables_.counts) {}
+    SymbolReader(SymbolList& list, const ScanShape& shape) : list_(list), tables_(*list.tables_), shape_(shape), reader_(tables_.counts) {}
 
     bool run(const uint8_t* data, size_t size) {
         if (!plan()) return false;
@@ -51,8 +51,7 @@ public:
             data = marker + 2;
         }
         list_.ends_.push_back(list_.size_);
-        std::copy_n(counts_ + kCodeTokens, 256 * kTables, list_.counts_);
-        for (const SymbolTable* table : tables_.used) table->count(counts_, list_.counts_);
+        count_symbols();
         return true;
     }
 
@@ -70,8 +69,9 @@ private:
             uint32_t dc = 0, ac = 0;  // the first component with the same tables, old and new
             while (all[dc].dc != here.dc || all[dc].table != here.table) ++dc;
             while (all[ac].ac != here.ac || all[ac].table != here.table) ++ac;
-            if (dc == i && !use(tables_.dc[i], *here.dc, here.table, kDcTokens + (i << kDcBits))) return false;
-            if (ac == i && !use(tables_.ac[i], *here.ac, here.table + 2u, kAcTokens + (i << kAcBits))) return false;
+            if (dc == i && !tables_.dc[i].build(*here.dc, here.table, kDcTokens)) return false;
+            if (ac == i && !tables_.ac[i].build(*here.ac, here.table + 2u, kAcTokens + (i << kLookBits))) return false;
+            if (ac == i) tables_.used.push_back(&tables_.ac[i]);
             for (uint32_t y = 0; y < here.v; ++y)
                 for (uint32_t x = 0; x < here.h; ++x) {
                     if ((shape_.mcus_per_row - 1) * here.h + x >= here.width_in_blocks) right_ |= 1u << n_blocks_;
@@ -82,9 +82,12 @@ private:
         return true;
     }
 
-    bool use(SymbolTable& table, const HuffmanCode& code, uint32_t new_table, uint32_t first_token) {
-        tables_.used.push_back(&table);
-        return table.build(code, new_table, first_token);
+    void count_symbols() {
+        std::copy_n(tables_.counts + kCodeTokens, 256 * kTables, list_.counts_);
+        for (uint32_t table = 0; table < 2; ++table)
+            for (uint32_t size = 0; size <= kTailBits; ++size)
+                list_.counts_[256 * table + size] += tables_.counts[kDcTokens + (kTailBits + 1) * table + size];
+        for (const SymbolTable* table : tables_.used) table->count(tables_.counts, list_.counts_);
     }
 
     bool read_segment(uint64_t first, uint64_t last) {
@@ -114,136 +117,42 @@ private:
     }
 
     bool read_mcu(uint32_t fillers) {
-        BitReader bits = bits_;  // in registers, as long as nothing but look-ups is needed
+        BitReader bits = bits_;
         Token* to = list_.tokens_.get() + list_.size_;
         for (uint32_t i = 0; i < n_blocks_; ++i) {
             const Block& block = blocks_[i];
             const bool filler = fillers >> i & 1;
-            int32_t& now = dc_now_[block.component];
-            bits.refill();
-            const uint32_t next = bits.peek(kDcBits), entry = block.dc->look_dc(next);
-            if ((entry & 63) && !filler && !ahead_[block.component]) {
-                bits.drop(entry & 63);
-                now += int32_t(entry) >> 16;
-                put(Token(block.dc->first_token() + next), to);
-            } else {
-                bits_ = bits;
-                if (!read_dc(block, filler, to)) return false;
-                bits = bits_;
-            }
-            if (now < -32768 || now > 32767) return false;
+            if (!read_dc(block, filler, bits, to)) return false;
             Token* ac = to;
-            if (!read_ac(*block.ac, bits, to)) return false;
-            if (filler) empty_block(*block.ac, ac, to);
+            if (!reader_.read_ac(*block.ac, bits, to)) return false;
+            if (filler) reader_.empty_block(*block.ac, ac, to);
         }
         bits_ = bits;
         list_.size_ = size_t(to - list_.tokens_.get());
         return bits_.left(end_) >= 0;
     }
 
-    // A difference that no look-up finds, or which is another in the new file.
-    bool read_dc(const Block& block, bool filler, Token*& to) {
-        Found found;
-        if (!block.dc->search(bits_, found)) return false;
-        int32_t difference = dc_difference(found.extra_bits, found.extra), &ahead = ahead_[block.component];
-        dc_now_[block.component] += difference;
-        difference += ahead;
-        ahead = filler ? difference : 0;
-        if (filler) difference = 0;
-        const uint32_t size = difference ? 32 - uint32_t(__builtin_clz(uint32_t(difference < 0 ? -difference : difference))) : 0;
-        if (size > 11) return false;
-        put_apart(*block.dc, size, size, uint32_t(difference < 0 ? difference - 1 : difference) & ((1u << size) - 1), to);
-        return true;
-    }
-
-    void put(Token token, Token*& to) {
-        *to++ = token;
-        ++counts_[token];
-    }
-
-    void put_apart(const SymbolTable& table, uint32_t symbol, uint32_t extra_bits, uint32_t extra, Token*& to) {
-        put(table.code_token(symbol), to);
-        if (extra_bits) *to++ = Token(kExtraTokens + (1u << extra_bits) + extra);
-    }
-
-    // The rest of the block. Four look-ups a turn: one refill serves all.
-    bool read_ac(const SymbolTable& table, BitReader& reader, Token*& out) {
-        BitReader bits = reader;
-        Token* to = out;
-        const uint32_t first_token = table.first_token();
-        uint32_t* const counts = counts_ + first_token;
-        uint32_t k = 1, entry;
-        auto step = [&] {
-            const uint32_t next = bits.peek(kAcBits);
-            entry = table.look(next);
-            bits.drop(entry & 63);
-            *to++ = Token(first_token + next);
-            ++counts[next];
-            k += entry >> 6;
-            return k < 64;
-        };
-        for (;;) {
-            do bits.refill();
-            while (step() && step() && step() && step());
-            if (k - SymbolTable::kEnd < 64) {  // most blocks end here
-                // Runs of 16 zeros in front of the end of block are legal, but no encoder needs them, and libjpeg writes none.
-                if (bool(entry >> 6 == SymbolTable::kEnd) & table.is_zeros(to[-2])) drop_zeros(table, out, to);
-                out = to;
-                reader = bits;
-                return true;
-            }
-            bits_ = bits;
-            --counts_[*--to];
-            k -= entry >> 6;
-            // A symbol that the look-up does not hold; or the block is full, and what follows is another's: one by one then.
-            const bool whole = entry >> 6 != SymbolTable::kUnknown;
-            if (whole) bits_.go_back(entry & 63);
-            do
-                if (!search_ac(table, k, to)) return false;
-            while (whole && k < 64);
-            bits = bits_;
-            if (k >= 64) {
-                reader = bits;
-                return end_block(table, k, out, to);
-            }
+    bool read_dc(const Block& block, bool filler, BitReader& bits, Token*& to) {
+        uint32_t size, extra;
+        if (!reader_.read_dc(*block.dc, bits, size, extra)) return false;
+        int32_t difference = dc_difference(size, extra), &now = dc_now_[block.component], &ahead = ahead_[block.component];
+        now += difference;
+        if (filler || ahead) {  // another difference in the new file
+            difference += ahead;
+            ahead = filler ? difference : 0;
+            if (filler) difference = 0;
+            size = difference ? 32 - uint32_t(__builtin_clz(uint32_t(difference < 0 ? -difference : difference))) : 0;
+            extra = uint32_t(difference < 0 ? difference - 1 : difference) & ((1u << size) - 1);
+            if (size > 11) return false;
         }
-    }
-
-    bool search_ac(const SymbolTable& table, uint32_t& k, Token*& to) {
-        Found found;
-        if (!table.search(bits_, found)) return false;
-        put_apart(table, found.symbol, found.extra_bits, found.extra, to);
-        k += found.advance;
-        return true;
-    }
-
-    bool end_block(const SymbolTable& table, uint32_t k, Token*& out, Token* to) {
-        if (k >= SymbolTable::kEnd) drop_zeros(table, out, to);
-        else if (k != 64 || table.is_zeros(to[-1])) return false;  // a run beyond the block
-        out = to;
-        return true;
-    }
-
-    // Those in front of the end of block, which is the last token.
-    void drop_zeros(const SymbolTable& table, const Token* begin, Token*& to) {
-        for (; to - begin > 1 && table.is_zeros(to[-2]); --to) {
-            --counts_[to[-2]];
-            to[-2] = to[-1];
-        }
-    }
-
-    // Puts an end of block in the place of a filler's AC.
-    void empty_block(const SymbolTable& table, Token* ac, Token*& to) {
-        for (const Token* token = ac; token < to; ++token)
-            if (*token < kExtraTokens || *token >= kDcTokens) --counts_[*token];
-        to = ac;
-        put(table.code_token(0), to);
+        reader_.put_dc(*block.dc, size, extra, to);
+        return now >= -32768 && now <= 32767;
     }
 
     SymbolList& list_;
     SymbolList::Tables& tables_;
     const ScanShape& shape_;
-    uint32_t* const counts_;                   // by token
+    BlockReader reader_;
     BitReader bits_;
     const uint8_t* end_ = nullptr;             // of the bits
     Block blocks_[10];
@@ -253,30 +162,16 @@ private:
     uint64_t next_start_ = 0;                  // MCU
 };
 
-void SymbolList::reserve(size_t more) {
-    if (capacity_ - size_ >= more) return;
-    size_t wanted = std::max(size_ + more, capacity_ * 2);
-    std::unique_ptr<Token[]> larger(new Token[wanted]);
-    if (size_) std::memcpy(larger.get(), tokens_.get(), size_ * sizeof(Token));
-    tokens_ = std::move(larger);
-    capacity_ = wanted;
-}
+namespace {
 
-void SymbolList::grow_plain(size_t size) {
-    if (plain_.size() < size) plain_.resize(size);
-}
+FASTLOAD_BMI2 bool read_bmi2(SymbolReader reader, const uint8_t* data, size_t size) { return reader.run(data, size); }
 
-void SymbolList::shrink(size_t keep) {
-    if (capacity_ * sizeof(Token) > keep) {
-        tokens_.reset();
-        capacity_ = size_ = 0;
-    }
-    if (plain_.capacity() > keep) std::vector<uint8_t>().swap(plain_);
-}
+}  // namespace
 
 bool SymbolList::read(const uint8_t* data, size_t size, const ScanShape& shape) {
     if (!tables_) tables_ = std::make_unique<Tables>();
-    return SymbolReader(*this, shape).run(data, size);
+    SymbolReader reader(*this, shape);
+    return use_avx2() ? read_bmi2(reader, data, size) : reader.run(data, size);
 }
 
 }  // namespace fastload

@@ -1,8 +1,8 @@
 // Look-up tables of the lossless rewrite, from the old file's codes to the new file's.
 //
-// A token stands for what one look-up found: up to three symbols with their extra bits. Its number is the very bits that were
-// looked up, so a token says all, the reader stores two bytes for several symbols, and what the writer has to put out for
-// each token is one more look-up. How often each symbol occurs follows from how often each token does.
+// A token stands for what one look-up found: up to three symbols with their extra bits. It is made of the very bits that were
+// looked up and of some that follow, so a token says all, the reader stores four bytes for several symbols, and what the writer
+// has to put out for each token is one more look-up. How often each symbol occurs follows from how often each token does.
 #pragma once
 
 #include <cstddef>
@@ -13,26 +13,32 @@
 
 namespace fastload {
 
-using Token = uint16_t;
+// A number, and below it kTailBits bits. What these are worth follows from the number: as many of them as the last symbol's
+// extra bits go beyond what was looked up, from the top on.
+using Token = uint32_t;
 constexpr size_t kTables = 4;          // of the new file: 0, 1 DC; 2, 3 AC
 constexpr uint32_t kMaxComponents = 3;
 
-// Bits looked up at once. With 12 for AC a look-up finds 1.55 of a photograph's symbols, but it is no faster than with 11: the
-// larger tables leave less room in the first-level cache.
-constexpr uint32_t kAcBits = 11, kDcBits = 10;
+// Bits looked up at once, and how far beyond them a look-up's last symbol may reach. A photograph has 6.3 bits a symbol, but
+// only 4 of them are the code, and nothing but codes must be looked up. The rewrite of a photo with 11 and 7 takes the same
+// time, with 12 and 6 a fifth more: the tables leave the first-level cache (native/tests/bench_transform.cpp, Ice Lake Xeon).
+constexpr uint32_t kLookBits = 10, kTailBits = 7;
 
-// The ranges of tokens.
+// The ranges of tokens' numbers.
 constexpr uint32_t kCodeTokens = 0;                                               // + table * 256 + symbol: its code alone
-constexpr uint32_t kExtraTokens = 256 * kTables;                                  // + (1 << n) + value: n extra bits alone
-constexpr uint32_t kDcTokens = kExtraTokens + 4096;                               // + kDcBits of the old file, for each component
-constexpr uint32_t kAcTokens = kDcTokens + (kMaxComponents << kDcBits);
-constexpr uint32_t kAllTokens = kAcTokens + (kMaxComponents << kAcBits);
-static_assert(kAllTokens <= 1 << 16);
+constexpr uint32_t kDcTokens = 256 * kTables;                                     // + table * 8 + size: a code and `size` bits of the tail
+constexpr uint32_t kAcTokens = kDcTokens + 2 * (kTailBits + 1);                   // + kLookBits of the old file, for each component
+constexpr uint32_t kCountedTokens = kAcTokens + (kMaxComponents << kLookBits);      // the others have no symbols
+constexpr uint32_t kExtraTokens = kCountedTokens;                                 // + (1 << n) + value: n extra bits alone
+constexpr uint32_t kAllTokens = kExtraTokens + 4096;
+static_assert(kAllTokens << kTailBits >> kTailBits == kAllTokens);
 
-// What a token is written as: the bits above, their number (57 at most) in the lowest 6.
+// What a token is written as: bits, above 3 that tell how many of the tail follow, above 6 with the number of all of them.
 using Output = uint64_t;
+constexpr uint32_t kOutputBits = 64 - 9;  // without the tail
+inline Output as_output(uint64_t bits, uint32_t n_bits, uint32_t tail) { return bits << 9 | tail << 6 | (n_bits + tail); }
 
-// A symbol that a look-up did not find.
+// A symbol with its extra bits.
 struct Found {
     uint32_t symbol = 0, extra_bits = 0, extra = 0;
     uint32_t advance = 0;                // as look() has it
@@ -52,42 +58,63 @@ public:
     uint32_t look(uint32_t bits) const { return fast_[bits]; }
     static constexpr uint32_t kEnd = 128, kUnknown = 512;
 
-    // A DC look-up: in the lowest 6 bits how many bits were used (0: ask search), from bit 16 on the difference.
-    uint32_t look_dc(uint32_t bits) const { return differences_[bits]; }
+    // One DC symbol. The reader must have 56 bits. As search().
+    bool find_dc(BitReader& bits, Found& found) const {
+        const uint32_t listed = single_[bits.peek(kLookBits)], length = listed >> 8;
+        if (!listed) return search(bits, found);
+        found.symbol = found.extra_bits = listed & 255;
+        found.extra = bits.peek_behind(length, found.extra_bits);
+        bits.drop(length + found.extra_bits);
+        return true;
+    }
 
     // One symbol of any length. False where there is no such code, or it has no business in an 8-bit file.
-    bool search(BitReader& bits, Found& found) const;
+    bool search(BitReader& bits, Found& found) const {
+        BitReader copy = bits;  // whose address is known elsewhere, so that the caller's can stay in registers
+        Found answer;
+        const bool good = search_long(copy, answer);
+        bits = copy;
+        found = answer;
+        return good;
+    }
 
     // 16 zeros and nothing else. No branch: it is asked for every block.
-    bool is_zeros(Token token) const { return bool(token - zeros_ < n_zeros_) | bool(token == code_token(0xF0)); }
+    bool is_zeros(Token token) const {
+        const uint32_t number = token >> kTailBits;
+        return bool(number - zeros_ < n_zeros_) | bool(number == code_number(0xF0));
+    }
 
-    Token first_token() const { return Token(first_token_); }
-    Token code_token(uint32_t symbol) const { return Token(kCodeTokens + 256 * new_table_ + symbol); }
+    Token first_token() const { return first_token_ << kTailBits; }
+    Token code_token(uint32_t symbol) const { return code_number(symbol) << kTailBits; }
+    // Of a DC table: a size, kTailBits at most, with its bits.
+    Token dc_token(uint32_t size, uint32_t extra) const {
+        return (kDcTokens + (kTailBits + 1) * new_table_ + size) << kTailBits | extra << (kTailBits - size);
+    }
 
-    // Adds up how often each symbol occurs; `tokens` and `symbols` begin at token 0.
+    // Of an AC table. Adds up how often each symbol occurs; `tokens`, by number, and `symbols` begin at token 0.
     void count(const uint32_t* tokens, uint32_t* symbols) const;
-    // Lists what this table's tokens are written as, given that for the tokens of codes.
+    // Of an AC table. Lists what its tokens are written as, given that for the tokens of codes.
     void translate(Output* outputs) const;
 
 private:
+    bool search_long(BitReader& bits, Found& found) const;
     bool is_dc() const { return new_table_ < 2; }
-    uint32_t bits() const { return is_dc() ? kDcBits : kAcBits; }
+    uint32_t code_number(uint32_t symbol) const { return kCodeTokens + 256 * new_table_ + symbol; }
     void list(uint32_t symbol, uint32_t code, uint32_t length);
     void join();
-    void list_differences();
+    template <typename Each>
+    void each_symbol(uint32_t looked_up, Each each) const;
 
-    const HuffmanCode* code_ = nullptr;
+    bool built_ = false;                 // from code_, for the new table and tokens below
+    HuffmanCode code_;
     uint32_t new_table_ = 0, first_token_ = 0, zeros_ = 0, n_zeros_ = 0;
     int32_t offset_[17];                 // index of a code's symbol - the code, by length
     uint32_t limit_[17];                 // codes of this length are below it
-    uint16_t single_[1 << kAcBits];      // the next symbol, and above it the bits it takes with its extra bits (symbol_tables.cpp); 0 = a longer code
-    union {
-        uint16_t fast_[1 << kAcBits];
-        uint32_t differences_[1 << kDcBits];
-    };
+    uint16_t single_[1 << kLookBits];      // the next symbol, above it the length of its code; 0 = a longer code, or one that search() refuses
+    uint16_t fast_[1 << kLookBits];
 };
 
-// What remains to be listed: the tokens of codes (`codes` by new table) and of extra bits.
+// What remains to be listed: the tokens of codes (`codes` by new table), of DC sizes and of extra bits.
 void list_outputs(const HuffmanCode codes[kTables], Output* outputs);
 
 }  // namespace fastload

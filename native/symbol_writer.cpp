@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "bit_reader.h"
+#include "cpu.h"
 #include "jpeg_symbols.h"
 
 namespace fastload {
@@ -21,25 +22,35 @@ uint8_t* pack_bits(const Token* token, const Token* end, const Output* outputs, 
         buffer <<= count & 56;
         count &= 7;
     };
-    auto put_any = [&](Output output) {
-        const uint64_t value = output >> 6, length = output & 63;
+    // The bits of a token, those of its tail at the end.
+    auto bits_of = [](Token from, Output output) {
+        const uint64_t tail = output >> 6 & 7;
+        return (output >> 9) << tail | (from & ((1u << kTailBits) - 1)) >> (kTailBits - tail);
+    };
+    auto put_any = [&](Token from) {
+        const Output output = outputs[from >> kTailBits];
+        const uint64_t value = bits_of(from, output), length = output & 63;
         if (length <= kHalf) return put(value, length);
         put(value >> kHalf, length - kHalf);
         put(value & ((uint64_t(1) << kHalf) - 1), kHalf);
     };
     for (; end - token >= 2; token += 2) {
-        const Output first = outputs[token[0]], second = outputs[token[1]];
+        const Output first = outputs[token[0] >> kTailBits], second = outputs[token[1] >> kTailBits];
         const uint64_t length = (first & 63) + (second & 63);
         if (length <= kMost) {
-            put((first >> 6) << (second & 63) | second >> 6, length);
+            put(bits_of(token[0], first) << (second & 63) | bits_of(token[1], second), length);
         } else {
-            put_any(first);
-            put_any(second);
+            put_any(token[0]);
+            put_any(token[1]);
         }
     }
-    if (token < end) put_any(outputs[*token]);
+    if (token < end) put_any(*token);
     if (count) *to++ = uint8_t(buffer >> 56 | 0xFFu >> count);
     return to;
+}
+
+FASTLOAD_BMI2 uint8_t* pack_bits_bmi2(const Token* token, const Token* end, const Output* outputs, uint8_t* to) {
+    return pack_bits(token, end, outputs, to);
 }
 
 // Copies with a zero behind each 0xFF.
@@ -69,11 +80,12 @@ void SymbolList::write(const HuffmanCode codes[kTables], ByteBuffer& out, std::v
     }
     out.reserve(size_t(bits / 8 + ends_.size()) * 2 + ends_.size() * 2);  // if every byte had to be stuffed
     index.reserve(ends_.size() + 1);
+    const auto pack = use_avx2() ? pack_bits_bmi2 : pack_bits;
     size_t begin = 0;
     for (size_t segment = 0; segment < ends_.size(); ++segment) {
         const Token *first = tokens_.get() + begin, *last = tokens_.get() + ends_[segment];
         grow_plain(size_t(last - first) * 8 + 16);
-        uint8_t* end = pack_bits(first, last, outputs, plain_.data());
+        uint8_t* end = pack(first, last, outputs, plain_.data());
         if (segment) out.put16(0xFFD0 + uint32_t(segment - 1) % 8);
         index.push_back(uint32_t(out.size()));
         out.end_at(stuff(plain_.data(), size_t(end - plain_.data()), out.end()));

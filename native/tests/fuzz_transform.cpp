@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu.h"
 #include "jpeg_cut.h"
 #include "jpeg_layout.h"
 #include "jpeg_rewrite.h"
@@ -98,6 +99,7 @@ int main(int argc, char** argv) {
         Exact jpeg(bytes);
         fastload::RewriteOptions options;
         options.restart = below(3) ? int(below(20)) : -1;
+        fastload::set_avx2(below(2));
         std::string text[2], result[2];
         fastload::RewrittenJpeg first;
         for (int way = 0; way < 2; ++way) {
