@@ -12,6 +12,7 @@
 #include "bind.h"
 #include "crc32c.h"
 #include "jpeg_rewrite.h"
+#include "plain_file.h"
 
 namespace nb = nanobind;
 
@@ -19,6 +20,25 @@ namespace fastload {
 namespace {
 
 nb::object as_bytes(const void* data, size_t size) { return nb::bytes(static_cast<const char*>(data), size); }
+
+// The bytes of a regular file; the path, absolute, must have no link in it.
+nb::object read_plain(const nb::bytes& path, size_t limit) {
+    if (std::strlen(path.c_str()) != path.size() || path.c_str()[0] != '/') return nb::none();
+    PlainFile file;
+    bool good;
+    {
+        nb::gil_scoped_release unlocked;
+        good = file.open(path.c_str(), limit);
+    }
+    if (!good) return nb::none();
+    nb::object data = nb::steal(PyBytes_FromStringAndSize(nullptr, Py_ssize_t(file.size())));
+    if (!data.is_valid()) throw nb::python_error();
+    {
+        nb::gil_scoped_release unlocked;
+        good = file.read(PyBytes_AS_STRING(data.ptr()));
+    }
+    return good ? data : nb::none();
+}
 
 // (JPEG, index, width, height, components, interval, orientation)
 nb::object keep_jpeg(nb::handle data, int restart) {
@@ -129,6 +149,7 @@ bool keep_freed_memory(int n_bytes) {
 }  // namespace
 
 void bind_pack(nb::module_& module) {
+    module.def("read_plain", &read_plain, nb::arg("path"), nb::arg("limit"));
     module.def("keep_jpeg", &keep_jpeg, nb::arg("data"), nb::arg("restart"));
     module.def("encode_record", &encode_record, nb::arg("sample_id"), nb::arg("parts"));
     module.def("start_writing", &start_writing, nb::arg("descriptor"));

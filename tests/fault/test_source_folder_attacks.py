@@ -16,6 +16,8 @@ from types import FrameType
 import pytest
 
 from fastload.errors import BadImage, ConfigError
+from fastload.native import core
+from fastload.packing import files
 from fastload.packing.files import read_bounded, walk
 from fastload.packing.sources import open_source
 from fastload.packing.sources.base import Encoded
@@ -190,6 +192,7 @@ def test_a_folder_that_vanishes_while_listing(root: Path) -> None:
 
 @pytest.mark.parametrize("after", [1004, 500], ids=["grows", "shrinks"])
 def test_a_file_that_changes_while_it_is_read(root: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    monkeypatch.setattr(files, "_read_plain", lambda *_: None)      # what it does not take
     path = root / "good" / "live.jpg"
     path.write_bytes(b"x" * 1000)
     read = os.read
@@ -208,6 +211,7 @@ def test_a_file_that_changes_while_it_is_read(root: Path, monkeypatch: pytest.Mo
 
 def test_a_read_that_comes_short(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network file system may end early and still report the old size."""
+    monkeypatch.setattr(files, "_read_plain", lambda *_: None)      # what it does not take
     (root / "good" / "x.jpg").write_bytes(b"x" * 1000)
     read = os.read
     ends = iter([b"x" * 700, b""])
@@ -220,6 +224,7 @@ def test_a_read_that_comes_short(root: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_file_rewritten_in_place_while_it_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_read_plain", lambda *_: None)      # what it does not take
     path = root / "good" / "live.jpg"
     path.write_bytes(b"x" * 1000)
     os.utime(path, ns=(1, 1))
@@ -238,6 +243,7 @@ def test_a_file_rewritten_in_place_while_it_is_read(root: Path, monkeypatch: pyt
 @pytest.mark.parametrize("what", ["folder", "file"])
 def test_swapped_for_a_link_between_looking_and_opening(root: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     """The classic race, made certain: the swap happens when os.open is called."""
+    monkeypatch.setattr(files, "_read_plain", lambda *_: None)      # what it does not take
     said = {"folder": "a folder on its path was replaced", "file": "a link that leads to itself"}[what]
     put_image(root / "swap" / "s.jpg")
     really_open = os.open
@@ -365,3 +371,31 @@ def _check_unreadable(folder: Path, *, become: bool) -> None:
             os.seteuid(0)
     assert [sample.source for sample in good] == ["a/2.jpg"]
     assert bad == ["a/1.jpg: cannot be read: Permission denied", "b: cannot be listed: Permission denied"]
+
+
+def test_the_native_way_takes_plain_files_only(root: Path, tmp_path: Path) -> None:
+    module = core()
+    if module is None:
+        pytest.skip("not run: no native core")
+    real = Path(os.path.realpath(root))
+    plain = real / "good" / "a.jpg"
+    if module.read_plain(bytes(plain), 1 << 20) is None:
+        pytest.skip("not run: no openat2 here")
+    (real / "link").symlink_to("good")
+    (real / "good" / "link.jpg").symlink_to("a.jpg")
+    (real / "empty.jpg").touch()
+    os.mkfifo(real / "fifo.jpg")
+    assert module.read_plain(bytes(plain), 1 << 20) == plain.read_bytes()
+    assert module.read_plain(bytes(plain), plain.stat().st_size) == plain.read_bytes()
+    refused = [real / "link" / "a.jpg", real / "good" / "link.jpg", real / "empty.jpg", real / "fifo.jpg", real / "good", real / "none.jpg"]
+    assert [module.read_plain(bytes(path), 1 << 20) for path in refused] == [None] * len(refused)
+    assert module.read_plain(bytes(plain), plain.stat().st_size - 1) is None
+    assert module.read_plain(bytes(plain) + b"\0.png", 1 << 20) is None
+    assert module.read_plain(b"good/a.jpg", 1 << 20) is None
+    strange = Path("/sys/kernel/mm/transparent_hugepage/enabled")        # a size of 4096, and fewer bytes
+    assert module.read_plain(bytes(strange), 1 << 20) is None
+    assert read_bounded(root, "link/a.jpg") == read_bounded(root, "good/link.jpg") == plain.read_bytes()     # inside the root: the other way
+    for outside in ("../secret.jpg", "good/../../secret.jpg", "/etc/hostname", str(tmp_path / "secret.jpg")):
+        with pytest.raises(BadImage):
+            read_bounded(root, outside)
+    assert read_bounded(root, "good/../good/a.jpg") == plain.read_bytes()
