@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,13 @@ class PackProgress:
     converted: Counter[str] = field(default_factory=Counter)
     bytes_in: int = 0
     bytes_out: int = 0
+
+    def count(self, converted: Iterable[str], bytes_in: int, bytes_out: int) -> None:
+        """Adds what was packed; ``converted``: why, for each sample that could not be stored as it was."""
+        self.bytes_in += bytes_in
+        self.bytes_out += bytes_out
+        for why in converted:
+            self.converted[why] += 1
 
 
 @dataclass(frozen=True, slots=True)

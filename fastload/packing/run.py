@@ -2,7 +2,7 @@
 
 The bytes that come out depend on the source and on PackOptions.kept() alone, not on the number of threads or on how
 often the pack was interrupted: records are written by one thread, in packing order, and a shard or block ends where its
-bytes say so.
+bytes say so (shard_packer.py).
 
 Threads, not processes: encoding runs in native code without the GIL, nothing has to be pickled, any torch Dataset can be
 a source, and nothing can be left behind.
@@ -13,16 +13,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from fastload.decode.cpus import available_cpus
 from fastload.errors import BadImage, ConfigError, StoreError
 from fastload.native import core
-from fastload.order.permute import Permutation
 from fastload.packing.encode_choice import SAMPLES, choose_encode, images_of
 from fastload.packing.jobs import Job, Spool, drained, load_listed, some_samples, spool
 from fastload.packing.listing import Listing, write_listing
@@ -30,10 +27,9 @@ from fastload.packing.options import PackOptions
 from fastload.packing.pillow import quiet_pillow
 from fastload.packing.publish import check_publishable, is_packed_like, publish
 from fastload.packing.result import PackProgress, PackResult
-from fastload.packing.shards import OpenShard, as_record
+from fastload.packing.shard_packer import ShardPacker
 from fastload.packing.sources.base import AnySource, Sample, is_stream
-from fastload.packing.state import FOLDER, Done, Event, PackState, damaged
-from fastload.packing.threads import ordered_map
+from fastload.packing.state import FOLDER, Done, PackState, damaged
 from fastload.store import files
 from fastload.store.columns import FOLDER as COLUMNS
 from fastload.store.dataset import read_manifest
@@ -43,10 +39,7 @@ from fastload.store.shard import verify_file
 
 __all__ = ["PackProgress", "PackResult", "Packer"]
 
-_CHUNK = 4096        # positions of the packing order computed at a time
 _KEPT_MEMORY = 64 << 20     # bytes that malloc does not hand back to the system: it would ask for them again at once
-_TOGETHER = 8        # samples that a thread takes at a time, if
-_TOGETHER_BYTES = 2 << 20   # what comes in and goes out for them is no more
 
 
 class Packer:
@@ -61,7 +54,6 @@ class Packer:
         self.progress = PackProgress()
         self.notes: list[str] = []
         self._encode = options.encode               # what `auto` turned out to be
-        self._last_events: list[Event] = []         # of bad samples behind the last shard
 
     def run(self) -> PackResult:
         """Packs, or goes on where an earlier run was stopped; returns when the dataset is published."""
@@ -132,11 +124,12 @@ class Packer:
             job = self._list(state, opened)
             done += self._verified(state)
             resumed_at = done[-1].next_position if done else 0
-            with contextlib.closing(self._pack(state, job, done)) as packed:
-                for each in packed:
-                    done.append(replace(each, events=[]))       # they are on disk: a million of them need not stay in memory
+            shards = ShardPacker(self.source, self.dest, self.options, self.progress, name=self.name, jobs=self.jobs,
+                                 on_sample=lambda: self._say("packing"))
+            with contextlib.closing(shards.run(state, job, done)) as packed:
+                done.extend(packed)
         self._say("publishing")
-        self.notes += publish(self.source, self.dest, self.options, state, done=done, last_events=self._last_events, encoded=self._encode)
+        self.notes += publish(self.source, self.dest, self.options, state, done=done, last_events=shards.last_events, encoded=self._encode)
         return resumed_at
 
     def _say(self, stage: str) -> None:
@@ -205,7 +198,8 @@ class Packer:
             except StoreError:
                 break
             good.append(replace(done, events=[]))
-            self._count(done.events, done.bytes_in, done.bytes_out)
+            self.progress.skipped += sum(event.event == "skipped" for event in done.events)
+            self.progress.count((event.why for event in done.events if event.event != "skipped"), done.bytes_in, done.bytes_out)
             self.progress.done = done.next_position
             self._say("checking")
         names = {done.shard.name for done in good}
@@ -214,68 +208,3 @@ class Packer:
             if SHARD_NAME.fullmatch(path.name) and path.name not in names:
                 path.unlink()
         return good
-
-    def _count(self, events: list[Event], bytes_in: int, bytes_out: int) -> None:
-        self.progress.bytes_in += bytes_in
-        self.progress.bytes_out += bytes_out
-        for event in events:
-            if event.event == "skipped":
-                self.progress.skipped += 1
-            else:
-                self.progress.converted[event.why] += 1
-
-    def _order(self, start: int, n: int) -> Iterator[int]:
-        """Rows of the listing in packing order, from position ``start`` on."""
-        permutation = Permutation(n, seed=self.options.seed) if self.options.order == "shuffle" else None
-        for first in range(start, n, _CHUNK):
-            positions = np.arange(first, min(first + _CHUNK, n))
-            yield from (positions if permutation is None else permutation(positions)).tolist()
-
-    def _pack(self, state: PackState, job: Job, done: list[Done]) -> Generator[Done, None, None]:
-        """Writes the shards that are missing, one after the other; yields each when it is safe on disk."""
-        position = done[-1].next_position if done else 0
-        shard = self._open_shard(len(done), sum(each.shard.records for each in done))
-        rows = self._order(position, self.progress.total or 0)
-        results = ordered_map(lambda row: (row, job(row)), rows, jobs=self.jobs, together=self._together)
-        try:
-            for row, encoded in results:
-                if isinstance(encoded, BadImage):
-                    shard.events.append(self._skip(encoded))
-                else:
-                    record = as_record(shard.next_id, encoded.parts)
-                    if shard.is_full_for(len(record)):
-                        yield shard.publish(state, position)
-                        shard = self._open_shard(shard.number + 1, shard.next_id)
-                    shard.add(row, encoded, record)
-                    self._count([Event("converted", "", why) for why in encoded.converted], encoded.bytes_in, len(record))
-                position += 1
-                self.progress.done = position
-                self._say("packing")
-            if shard.records:
-                yield shard.publish(state, position)
-            elif shard.number == 0:
-                raise ConfigError(f"{self.name}: all {position} samples are bad, the last one: "
-                                  f"{shard.events[-1].source}: {shard.events[-1].why}")
-            else:
-                self._last_events = shard.events
-        finally:
-            results.close()
-            shard.abort()
-
-    def _together(self) -> int:
-        """How many samples a thread takes at a time: fewer of large ones, whose number decides the memory."""
-        mean = (self.progress.bytes_in + self.progress.bytes_out) // max(1, self.progress.done)
-        return max(1, min(_TOGETHER, _TOGETHER_BYTES // mean)) if mean else 1
-
-    def _open_shard(self, number: int, first: int) -> OpenShard:
-        return OpenShard(self.dest, number, first, self.source.fields, self.options)
-
-    def _skip(self, error: BadImage) -> Event:
-        """Counts a bad sample, or stops the pack where the options say so; what is done stays done."""
-        if self.options.on_error == "stop":
-            raise BadImage(f"{error.why}. Mend it and run the same command again, or add --on-error skip: both go on from here",
-                           source=error.source)
-        if self.options.max_bad is not None and self.progress.skipped >= self.options.max_bad:
-            raise BadImage(f"{error.why}. More than {self.options.max_bad} samples are bad (--max-bad)", source=error.source)
-        self.progress.skipped += 1
-        return Event("skipped", error.source, error.why)

@@ -70,6 +70,11 @@ class OpenShard:
         self.events += [Event("converted", encoded.source, why) for why in encoded.converted]
         self.records += 1
 
+    def end(self) -> None:
+        """No record comes any more: from here on another thread may publish it."""
+        if self._writer is not None:
+            self._writer.commit()
+
     def publish(self, state: PackState, next_position: int) -> Done:
         """Publishes the shard, then remembers that; in this order, so what is remembered is always there."""
         if self._writer is None:

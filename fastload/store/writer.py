@@ -75,13 +75,25 @@ class ShardWriter:
         self.payload_bytes += len(value)
         self._uncommitted += len(value)
         if self._uncommitted >= COMMIT_BYTES:
-            self._commit()
+            self.commit()
+
+    def commit(self) -> None:
+        """Writes what LMDB holds back. In the thread that added it: behind that, another one may publish."""
+        if self._transaction is None:
+            return
+        try:
+            self._transaction.commit()
+        except lmdb.Error as error:
+            raise self._failed(error) from error
+        finally:
+            self._transaction = None
+            self._uncommitted = 0
 
     def publish(self) -> Shard:
         """Makes the shard durable and gives it its name; returns its row for the manifest."""
         if not self.records:
             raise ConfigError(f"{self.name}: a shard needs at least one record")
-        self._commit()
+        self.commit()
         try:
             self._env.sync(True)
         except lmdb.Error as error:
@@ -127,21 +139,10 @@ class ShardWriter:
         # of inner pages with each commit, are covered by one page more. An eighth of the map is kept free for the rest.
         self._pages += -(-(n_bytes + 16) // self._page) + 1
         if self.size_bytes > self._map_size * 7 // 8:
-            self._commit()
+            self.commit()
             while self.size_bytes > self._map_size * 7 // 8:
                 self._map_size *= 2
             self._env.set_mapsize(self._map_size)
-
-    def _commit(self) -> None:
-        if self._transaction is None:
-            return
-        try:
-            self._transaction.commit()
-        except lmdb.Error as error:
-            raise self._failed(error) from error
-        finally:
-            self._transaction = None
-            self._uncommitted = 0
 
     def _failed(self, error: Exception) -> StoreError:
         """Translates an LMDB error; the temporary file is gone afterwards, and with it the space it took."""
