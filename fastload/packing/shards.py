@@ -41,7 +41,8 @@ class OpenShard:
         self._descriptor = -1
         self._blocks: list[tuple[int, int]] = []
         self._fields = dict(enumerate(fields))
-        self._rows: dict[str, list[float]] = {name: [] for name in expected_columns(tuple(fields)) if name != "_blocks"}
+        self._missing = {name: _missing(name, fields) for name in expected_columns(tuple(fields)) if name != "_blocks"}
+        self._rows: dict[str, list[float]] = {name: [] for name in self._missing}
 
     @property
     def next_id(self) -> int:
@@ -108,7 +109,7 @@ class OpenShard:
         self._descriptor = -1
 
     def _take_row(self, row: int, parts: Sequence[Part]) -> None:
-        values: dict[str, float] = {"_source_index": row}
+        values: dict[str, float] = {**self._missing, "_source_index": row}
         for part in parts:
             each = self._fields.get(part.field)
             if each is None or each.list or part.role != DATA:
@@ -120,9 +121,11 @@ class OpenShard:
             elif each.kind == "image":
                 values[f"{each.name}.width"], values[f"{each.name}.height"] = shown_size(part)
         for name, column in self._rows.items():
-            kind = self._kind_of(name)
-            column.append(values.get(name, float("nan") if kind == "float" else 0 if kind == "image" else MISSING_INT))
+            column.append(values[name])
 
-    def _kind_of(self, column: str) -> str:
-        name = column.partition(".")[0]
-        return next((each.kind for each in self._fields.values() if each.name == name), "int")
+
+def _missing(column: str, fields: Sequence[Field]) -> float:
+    """What stands in a column where a sample has no such value."""
+    name = column.partition(".")[0]
+    kind = next((each.kind for each in fields if each.name == name), "int")
+    return float("nan") if kind == "float" else 0 if kind == "image" else MISSING_INT
