@@ -244,8 +244,9 @@ def read_manifest(folder: Path) -> Manifest:
 
 def _no_manifest(folder: Path, error: OSError) -> StoreError:
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        if not folder.is_dir():
-            what = "a file, expected the folder that fastload pack wrote" if folder.exists() else "no such folder"
+        mode = _mode(folder)
+        if not stat.S_ISDIR(mode):
+            what = "a file, expected the folder that fastload pack wrote" if mode else "no such folder"
             failure = StoreError(f"opening dataset {folder}: {what}")
             failure.errno = error.errno
             return failure
@@ -255,6 +256,14 @@ def _no_manifest(folder: Path, error: OSError) -> StoreError:
             if started else "not a fastload dataset; make one with 'fastload pack SOURCE DEST'"))
     why = "a link; links are not followed" if error.errno == errno.ELOOP else error.strerror
     return CorruptManifest(f"opening dataset {folder}: {manifest.NAME}: {why}")
+
+
+def _mode(path: Path) -> int:
+    """Asked once: a packer may be making the folder at this moment. 0: it is not there."""
+    try:
+        return path.stat().st_mode
+    except OSError:
+        return 0
 
 
 def _check_sizes(folder: Path, found: Manifest) -> None:
