@@ -23,7 +23,7 @@ class NativeStatus:
     """What is known of the native core; ``if native_status():`` reads "if it is here"."""
 
     present: bool
-    simd: str = ""          # "avx2" or "portable"
+    simd: str = ""          # "avx512", "avx2" or "portable"
     libjpeg: str = ""       # version of libjpeg-turbo it was built against
     missing: str = ""       # what a build would need that is not here
     command: str = ""       # what adds it

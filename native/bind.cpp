@@ -1,6 +1,8 @@
 // The Python module fastload._core. Its types are written down in fastload/_core.pyi.
 #include "bind.h"
 
+#include <nanobind/stl/string_view.h>
+
 #include "cpu.h"
 #include "crc32c.h"
 
@@ -9,7 +11,14 @@ using namespace fastload;
 
 NB_MODULE(_core, module) {
     module.def("simd_level", &simd_level);
-    module.def("set_avx2", &set_avx2, nb::arg("wanted"));
+    module.def(
+        "set_simd",
+        [](std::string_view most) {
+            if (most != "avx512" && most != "avx2" && most != "portable") throw nb::value_error("simd: expected avx512, avx2 or portable");
+            set_simd(most == "avx512" ? Simd::kAvx512 : most == "avx2" ? Simd::kAvx2 : Simd::kPortable);
+            return simd_level();
+        },
+        nb::arg("most"));
     module.def(
         "crc32c",
         [](nb::handle data, uint32_t crc) {

@@ -1,34 +1,48 @@
 #include "cpu.h"
 
+#include <algorithm>
 #include <atomic>
 
 namespace fastload {
 namespace {
 
-bool processor_has_avx2() {
+Simd processor_level() {
 #ifdef FASTLOAD_X86
     __builtin_cpu_init();
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c") &&
-           __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c") &&
+                      __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
+    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                        __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+    return avx2 && avx512 ? Simd::kAvx512 : avx2 ? Simd::kAvx2 : Simd::kPortable;
 #else
-    return false;
+    return Simd::kPortable;
 #endif
 }
 
-std::atomic<bool>& switch_state() {
-    static std::atomic<bool> on{processor_has_avx2()};
-    return on;
+std::atomic<Simd>& switch_state() {
+    static std::atomic<Simd> level{processor_level()};
+    return level;
 }
+
+Simd level() { return switch_state().load(std::memory_order_relaxed); }
 
 }  // namespace
 
-bool use_avx2() { return switch_state().load(std::memory_order_relaxed); }
+bool use_avx2() { return level() >= Simd::kAvx2; }
 
-bool set_avx2(bool wanted) {
-    switch_state().store(wanted && processor_has_avx2(), std::memory_order_relaxed);
-    return use_avx2();
+bool use_avx512() { return level() >= Simd::kAvx512; }
+
+Simd set_simd(Simd most) {
+    switch_state().store(std::min(most, processor_level()), std::memory_order_relaxed);
+    return level();
 }
 
-const char* simd_level() { return use_avx2() ? "avx2" : "portable"; }
+const char* simd_level() {
+    switch (level()) {
+        case Simd::kAvx512: return "avx512";
+        case Simd::kAvx2: return "avx2";
+        default: return "portable";
+    }
+}
 
 }  // namespace fastload

@@ -15,14 +15,18 @@
 
 namespace fastload {
 
+enum class Simd { kPortable, kAvx2, kAvx512 };  // each has what those before it have
+
 // True where the *_avx2.cpp kernels may be called (AVX2, BMI2, F16C, SSE4.2, PCLMUL) and they were not switched off.
 bool use_avx2();
+// The same for the *_avx512.cpp kernels (F, BW, VL, VBMI, VNNI: Intel since Ice Lake, AMD since Zen 4).
+bool use_avx512();
 
-// Switches the vector kernels off or on again (on has no effect where the processor lacks them). For tests: both paths
-// must give identical bytes. Returns what use_avx2() says from now on.
-bool set_avx2(bool wanted);
+// Uses vector kernels up to this level, as far as the processor has them. For tests: all must give identical bytes.
+// Returns the level from now on.
+Simd set_simd(Simd most);
 
-// "avx2" or "portable".
+// "avx512", "avx2" or "portable".
 const char* simd_level();
 
 }  // namespace fastload

@@ -11,14 +11,12 @@
 namespace fastload::detail {
 namespace {
 
-constexpr int kPrecision = 22, kLowBits = 11;
-
 __m256i load_two(const uint8_t* row0, const uint8_t* row1) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row0))),
                                    _mm_loadu_si128(reinterpret_cast<const __m128i*>(row1)), 1);
 }
 
-__m256i join(__m256i high, __m256i low) { return _mm256_srai_epi32(_mm256_add_epi32(_mm256_slli_epi32(high, kLowBits), low), kPrecision); }
+__m256i join(__m256i high, __m256i low) { return _mm256_srai_epi32(_mm256_add_epi32(_mm256_slli_epi32(high, kLowBits), low), kWeightBits); }
 
 __m256i broadcast(const uint32_t* word) { return _mm256_set1_epi32(int(*word)); }
 
@@ -30,8 +28,8 @@ struct RgbPixel {
         const char z = -128;  // a zero; each colour of two neighbours side by side as 16 bits
         pair0 = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, z, 3, z, 1, z, 4, z, 2, z, 5, z, z, z, z, z));
         pair1 = _mm256_broadcastsi128_si256(_mm_setr_epi8(6, z, 9, z, 7, z, 10, z, 8, z, 11, z, z, z, z, z));
-        round = _mm256_set1_epi32(1 << (kPrecision - 1));
-        coarse_round = _mm256_set1_epi32(1 << (kPrecision - kLowBits - 1));
+        round = _mm256_set1_epi32(1 << (kWeightBits - 1));
+        coarse_round = _mm256_set1_epi32(1 << (kWeightBits - kLowBits - 1));
     }
 
     template <int kPairs, bool kCoarse>  // kPairs 0: `pairs` says how many
@@ -50,7 +48,7 @@ struct RgbPixel {
             highs = _mm256_add_epi32(highs, _mm256_madd_epi16(a, broadcast(high + j)));
             if (!kCoarse) lows = _mm256_add_epi32(lows, _mm256_madd_epi16(a, broadcast(low + j)));
         }
-        return kCoarse ? _mm256_srai_epi32(highs, kPrecision - kLowBits) : join(highs, lows);
+        return kCoarse ? _mm256_srai_epi32(highs, kWeightBits - kLowBits) : join(highs, lows);
     }
 };
 
@@ -91,7 +89,7 @@ void columns_rgb_avx2(const uint8_t* in0, const uint8_t* in1, uint8_t* out0, uin
 
 void columns_gray_avx2(const uint8_t* in0, const uint8_t* in1, uint8_t* out0, uint8_t* out1, const Taps& columns) {
     const int eights = columns.width / 8, n = columns.out;
-    const __m256i round = _mm256_set1_epi32(1 << (kPrecision - 1));
+    const __m256i round = _mm256_set1_epi32(1 << (kWeightBits - 1));
     for (int i = 0; i < n; i += 4) {
         __m256i sums[4];
         for (int k = 0; k < 4; ++k) {
@@ -110,7 +108,7 @@ void columns_gray_avx2(const uint8_t* in0, const uint8_t* in1, uint8_t* out0, ui
             sums[k] = _mm256_add_epi32(_mm256_slli_epi32(highs, kLowBits), lows);
         }
         __m256i four = _mm256_hadd_epi32(_mm256_hadd_epi32(sums[0], sums[1]), _mm256_hadd_epi32(sums[2], sums[3]));
-        four = _mm256_srai_epi32(_mm256_add_epi32(four, round), kPrecision);
+        four = _mm256_srai_epi32(_mm256_add_epi32(four, round), kWeightBits);
         const __m256i bytes = _mm256_packus_epi16(_mm256_packs_epi32(four, four), four);
         const int word0 = _mm256_cvtsi256_si32(bytes), word1 = _mm256_extract_epi32(bytes, 4);
         std::memcpy(out0 + i, &word0, 4);
@@ -122,9 +120,9 @@ namespace {
 
 template <bool kCoarse>
 void blend_rows(const uint8_t* const* in, const uint32_t* high, const uint32_t* low, int pairs, uint8_t* out, size_t n) {
-    const __m256i zero = _mm256_setzero_si256(), round = _mm256_set1_epi32(1 << (kPrecision - 1));
-    const __m256i coarse_round = _mm256_set1_epi32(1 << (kPrecision - kLowBits - 1));
-    const auto finish = [](__m256i highs, __m256i lows) { return kCoarse ? _mm256_srai_epi32(highs, kPrecision - kLowBits) : join(highs, lows); };
+    const __m256i zero = _mm256_setzero_si256(), round = _mm256_set1_epi32(1 << (kWeightBits - 1));
+    const __m256i coarse_round = _mm256_set1_epi32(1 << (kWeightBits - kLowBits - 1));
+    const auto finish = [](__m256i highs, __m256i lows) { return kCoarse ? _mm256_srai_epi32(highs, kWeightBits - kLowBits) : join(highs, lows); };
     for (size_t x = 0;; x += 32) {
         if (x + 32 > n) {
             if (x >= n) return;

@@ -67,16 +67,19 @@ def raw_pixels(backend: Any, image: NDArray[Any], to: tuple[int, int], /, **opti
                      raw_bits=8 * image.itemsize, **options)
 
 
+LOWER_LEVELS = ("avx2", "portable")      # below the best, which is what runs otherwise
+
+
 @contextmanager
-def portable() -> Iterator[None]:
-    """Without vector code."""
+def at_most(level: str) -> Iterator[None]:
+    """With vector code up to this level only."""
     module = core()
     assert module is not None
-    module.set_avx2(False)
+    module.set_simd(level)
     try:
         yield
     finally:
-        module.set_avx2(True)
+        module.set_simd("avx512")
 
 
 @contextmanager

@@ -18,11 +18,11 @@ def native(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
     module = core()
     if module is None:
         pytest.skip("not run: no native core")
-    if module.set_avx2(request.param == "avx2") != (request.param == "avx2"):
+    if module.set_simd(request.param) != request.param:
         pytest.skip("not run: no AVX2 on this processor")
     assert module.simd_level() == request.param
     yield module
-    module.set_avx2(True)
+    module.set_simd("avx512")
 
 
 def test_check_value_and_continuation(native: ModuleType) -> None:

@@ -1,0 +1,181 @@
+#include "taps.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "cpu.h"
+
+namespace fastload {
+namespace {
+
+// DCT scaling is a filter itself, so behind it a narrower triangle is wanted: squared half-widths (variances) add up. The
+// rest is averaged over each pixel's extent, because the triangle alone degenerates to picking single pixels at scale 1.
+// PSNR against Pillow over 50 photos, mean: at 1/2 size 36.9 dB without this, 40.4 with; at 1/4 37.3 and 39.7.
+constexpr double kScaledVariance = 0.375;
+
+double triangle(double x) {
+    x = std::fabs(x);
+    return x < 1.0 ? 1.0 - x : 0.0;
+}
+
+// The integral of triangle() from minus infinity.
+double triangle_below(double x) {
+    if (x <= -1.0) return 0.0;
+    if (x >= 1.0) return 1.0;
+    return x < 0.0 ? 0.5 * (x + 1.0) * (x + 1.0) : 1.0 - 0.5 * (1.0 - x) * (1.0 - x);
+}
+
+int32_t fixed(double weight) { return int32_t(weight * (1 << kWeightBits) + (weight < 0.0 ? -0.5 : 0.5)); }
+
+uint32_t halves(int32_t first, int32_t second) { return uint32_t(first & 0xFFFF) | uint32_t(second) << 16; }
+
+}  // namespace
+
+void Taps::make(int in_size, double begin, double end, int out_size, Filter filter, bool scaled, bool reversed, TapTables wanted) {
+    const double key[8] = {1, double(in_size), begin, end, double(out_size), double(filter), double(scaled) + 2 * reversed, double(wanted)};
+    if (std::equal(key, key + 8, key_)) return;
+    in = in_size;
+    out = out_size;
+    copy = in == out && begin == 0.0 && end == in && !reversed && !scaled;
+    starts_.resize(size_t(out));
+    counts_.resize(size_t(out));
+    if (filter == Filter::kAntialias) make_antialias(begin, end, scaled);
+    else if (filter == Filter::kBilinear) make_bilinear();
+    else make_nearest();
+    pack(reversed, wanted == TapTables::kNone ? 1 : wanted == TapTables::kPairs ? 2 : wanted == TapTables::kEights ? 8 : 4);
+    coarse = scaled && filter == Filter::kAntialias;
+    if (coarse) coarsen();
+    tables = wanted;
+    if (wanted == TapTables::kQuads || wanted == TapTables::kQuadColumns) make_digits();
+    if (wanted == TapTables::kQuadColumns && !make_lanes()) tables = TapTables::kPairs;
+    if (tables == TapTables::kPairs || tables == TapTables::kEights) make_pairs();
+    std::copy(key, key + 8, key_);
+}
+
+// For up to `most` weights of each output.
+double* Taps::room_for(int most) {
+    const size_t n = size_t(out) * size_t(most);
+    if (values_.size() < n) values_.resize(n);
+    return values_.data();
+}
+
+// Operation for operation as Pillow's precompute_coeffs, in double: the last bit decides where a weight is rounded.
+void Taps::make_antialias(double begin, double end, bool scaled) {
+    const double scale = (end - begin) / out;
+    double width_scale = std::max(scale, 1.0);
+    if (scaled) width_scale = std::sqrt(scale * scale - kScaledVariance);
+    const double support = width_scale, inverse = 1.0 / width_scale;
+    double* value = room_for(std::min(int(2 * support) + 3, in));
+    for (int i = 0; i < out; ++i) {
+        const double center = begin + (i + 0.5) * scale;
+        int start = scaled ? int(std::floor(center - support)) : int(center - support + 0.5);
+        int stop = scaled ? int(std::ceil(center + support)) : int(center + support + 0.5);
+        start = std::max(start, 0);
+        stop = std::min(stop, in);
+        const int count = stop - start;
+        double total = 0.0;
+        for (int j = 0; j < count; ++j) {
+            const int x = start + j;
+            value[j] = scaled ? triangle_below((x + 1 - center) * inverse) - triangle_below((x - center) * inverse)
+                              : triangle((x - center + 0.5) * inverse);
+            total += value[j];
+        }
+        if (total != 0.0)
+            for (int j = 0; j < count; ++j) value[j] /= total;
+        value += count;
+        starts_[size_t(i)] = start;
+        counts_[size_t(i)] = count;
+    }
+}
+
+void Taps::make_bilinear() {
+    const double scale = 1.0 / (double(out) / in);
+    double* value = room_for(2);
+    for (int i = 0; i < out; ++i) {
+        float position = float((i + 0.5) * scale - 0.5);
+        int start = int(std::floor(position));
+        double part = position - float(start);
+        if (start < 0) start = 0, part = 0.0;
+        if (start >= in - 1) start = in - 1, part = 0.0;
+        starts_[size_t(i)] = start;
+        counts_[size_t(i)] = part > 0.0 ? 2 : 1;
+        *value++ = 1.0 - part;
+        if (part > 0.0) *value++ = part;
+    }
+}
+
+void Taps::make_nearest() {
+    double* value = room_for(1);
+    for (int i = 0; i < out; ++i) {
+        starts_[size_t(i)] = int((2 * int64_t(i) + 1) * in / (2 * int64_t(out)));
+        counts_[size_t(i)] = 1;
+        *value++ = 1.0;
+    }
+}
+
+void Taps::pack(bool reversed, int align) {
+    width = *std::max_element(counts_.begin(), counts_.end());
+    width = (width + align - 1) / align * align;
+    first.resize(size_t(out));
+    weights.assign(size_t(out) * size_t(width), 0);
+    const double* value = values_.data();
+    for (int i = 0; i < out; ++i) {
+        const size_t place = size_t(reversed ? out - 1 - i : i);
+        const int start = std::max(0, std::min(starts_[size_t(i)], in - width));
+        int32_t* to = &weights[place * size_t(width)] + (starts_[size_t(i)] - start);
+        first[place] = start;
+        for (int j = 0; j < counts_[size_t(i)]; ++j) to[j] = fixed(*value++);
+    }
+}
+
+// Behind DCT scaling nothing is compared with Pillow to the last level: 11 bits will do, if they still add up to 1.
+void Taps::coarsen() {
+    for (int i = 0; i < out; ++i) {
+        int32_t* begin = &weights[size_t(i) * size_t(width)];
+        int32_t rest = 1 << kWeightBits;
+        for (int j = 0; j < width; ++j) {
+            begin[j] = (begin[j] + (1 << (kLowBits - 1))) >> kLowBits << kLowBits;
+            rest -= begin[j];
+        }
+        *std::max_element(begin, begin + width) += rest;
+    }
+}
+
+void Taps::make_pairs() {
+    const size_t pairs = weights.size() / 2;
+    high.resize(pairs);
+    low.resize(pairs);
+    constexpr int32_t mask = (1 << kLowBits) - 1;
+    for (size_t i = 0; i < pairs; ++i) {
+        int32_t a = weights[2 * i], b = weights[2 * i + 1];
+        high[i] = halves(a >> kLowBits, b >> kLowBits);
+        low[i] = halves(a & mask, b & mask);
+    }
+}
+
+void Taps::make_digits() {
+    for (auto& digit : digits) digit.resize((weights.size() + 15) / 16 * 4 + kLaneWords);  // the kernels read whole vectors
+#ifdef FASTLOAD_X86
+    detail::split_digits_avx512(weights.data(), weights.size(), digits[2].data(), digits[1].data(), digits[0].data());
+#endif
+}
+
+// False where the pixels of a group lie too far apart for one load of 64 bytes.
+bool Taps::make_lanes() {
+    const size_t groups = size_t(out + kGroup - 1) / kGroup;
+    bases.resize(groups);
+    constexpr int kFarthest = (64 - 4 * 3) / 3;  // pixels, so that four taps of three bytes from there on are loaded
+    for (size_t i = 0; i < groups; ++i) {
+        const auto begin = first.begin() + ptrdiff_t(i * kGroup), end = first.begin() + std::min<ptrdiff_t>(ptrdiff_t(i * kGroup) + kGroup, out);
+        const auto [least, most] = std::minmax_element(begin, end);
+        if (*most - *least > kFarthest) return false;
+        bases[i] = *least * 3;
+    }
+    lanes.resize(groups * group_words());
+#ifdef FASTLOAD_X86
+    detail::fill_lanes_avx512(*this);
+#endif
+    return true;
+}
+
+}  // namespace fastload
