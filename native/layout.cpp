@@ -102,6 +102,17 @@ void RowWriter::write(int y, const uint8_t* row) {
     }
 }
 
+// Rows that follow each other without a gap on both sides are one piece: the C library copies a large one faster than many
+// small ones (raw 128x128, benchmarks/decode.py --stages).
+void RowWriter::write_rows(int y, const uint8_t* rows, ptrdiff_t stride, int n) {
+    const ptrdiff_t bytes = ptrdiff_t(width_) * channels_;
+    if (direct_ && stride == bytes && output_->row_stride == bytes) {
+        std::memcpy(place(y, 0), rows, size_t(bytes) * size_t(n));
+        return;
+    }
+    for (int i = 0; i < n; ++i) write(y + i, rows + i * stride);
+}
+
 // The upper bytes of a number that is stored in fewer than the output has.
 const uint8_t* RowWriter::zeros(size_t n) {
     if (zeros_.size() < n) zeros_.resize(n);

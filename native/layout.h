@@ -48,6 +48,7 @@ public:
     // Where row y may be written in place, or null.
     uint8_t* direct(int y) const { return direct_ ? place(y, 0) : nullptr; }
     void write(int y, const uint8_t* row);
+    void write_rows(int y, const uint8_t* rows, ptrdiff_t stride, int n);
     // Fills what the rows do not cover.
     void fill_borders();
 

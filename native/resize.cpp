@@ -39,7 +39,8 @@ void Resizer::release_memory() {
 
 void Resizer::push(const uint8_t* pixels, ptrdiff_t stride, int n, RowWriter& out) {
     if (copies()) {
-        for (int i = 0; i < n; ++i) out.write(next_out_++, pixels + i * stride);
+        out.write_rows(next_out_, pixels, stride, n);
+        next_out_ += n;
         return;
     }
     if (job_.filter == Filter::kNearest) return push_nearest(pixels, stride, n, out);

@@ -103,3 +103,11 @@ def test_a_region_is_resized_as_if_it_were_the_image() -> None:
     image = noise(200, 150, 3)
     found = raw_pixels(native(), image, (64, 48), x=33, y=21, w=101, h=87)
     assert np.array_equal(found, raw_pixels(native(), np.ascontiguousarray(image[21:108, 33:134]), (64, 48)))
+
+
+def test_equal_size_leaves_the_rest_of_each_row_alone() -> None:
+    image = noise(20, 10, 3)
+    canvas = raw_pixels(native(), image, (20, 10), canvas=(31, 10), pad_left=4)
+    assert np.array_equal(canvas[:, 4:24], image)
+    assert not canvas[:, :4].any()
+    assert not canvas[:, 24:].any()
