@@ -17,7 +17,6 @@ void Batch::load(size_t i, SampleLoader& loader) {
     static const Source nothing;
     const Source& source = request.source < sources_.size() ? sources_[request.source] : nothing;
     statuses_[i] = loader.load(request, source, output_, table_.get(), int64_t(i), times_[i], reasons_[i]);
-    finish(1);
 }
 
 void Batch::finish(size_t n) {
@@ -99,8 +98,11 @@ std::shared_ptr<Batch> Pool::next_batch(int number, const std::shared_ptr<Batch>
 
 void Pool::run(int number, SampleLoader& loader) {
     std::shared_ptr<Batch> batch;
-    while ((batch = next_batch(number, batch)))
-        for (size_t i; !dismissed(number) && (i = batch->take()) < batch->size();) batch->load(i, loader);
+    while ((batch = next_batch(number, batch))) {
+        size_t loaded = 0;  // told once, when none is left: the batch cannot be done before, and each time costs the other threads a cache miss
+        for (size_t i; !dismissed(number) && (i = batch->take()) < batch->size(); ++loaded) batch->load(i, loader);
+        if (loaded) batch->finish(loaded);
+    }
 }
 
 void Pool::close() {

@@ -31,7 +31,10 @@ public:
     void cancel();
     // Loads every sample in this thread, one after the other: what a pool's work is compared with.
     void run_here(SampleLoader& loader) {
-        for (size_t i; (i = take()) < size();) load(i, loader);
+        for (size_t i; (i = take()) < size();) {
+            load(i, loader);
+            finish(1);
+        }
     }
 
     // To be read when done.
@@ -44,7 +47,7 @@ private:
     size_t take() { return next_.fetch_add(1, std::memory_order_relaxed); }  // may pass size(): nothing left
     bool exhausted() const { return next_.load(std::memory_order_relaxed) >= size(); }
     void load(size_t i, SampleLoader& loader);
-    void finish(size_t n);
+    void finish(size_t n);  // n more samples are loaded, or will not be
     void skip_rest();
 
     std::vector<Request> requests_;
@@ -55,7 +58,8 @@ private:
     std::vector<Status> statuses_;
     std::vector<StageTimes> times_;
     std::vector<std::string> reasons_;
-    std::atomic<size_t> next_{0}, finished_{0};
+    alignas(64) std::atomic<size_t> next_{0};  // apart from what every row reads: each sample writes it
+    std::atomic<size_t> finished_{0};
     std::mutex mutex_;
     std::condition_variable all_done_;
 };

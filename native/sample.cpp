@@ -82,8 +82,7 @@ struct SampleLoader::Plan {
 
 Status SampleLoader::load(const Request& request, const Source& source, const Output& output, const NormaliseTable* table, int64_t slot,
                           StageTimes& times, std::string& why) {
-    times = {};
-    times_ = &times;
+    times_ = {};
     clock_ = now_ns();
     Status status;
     try {
@@ -97,6 +96,7 @@ Status SampleLoader::load(const Request& request, const Source& source, const Ou
     if (status != Status::kOk) RowWriter::fill_slot(output, table, slot);
     trim();
     tick(kFinish);
+    times = times_;
     return status;
 }
 
@@ -107,7 +107,7 @@ Status SampleLoader::refuse(Status status, std::string why) {
 
 void SampleLoader::tick(Stage stage) {
     const uint64_t now = now_ns();
-    (*times_)[stage] += uint32_t(std::min<uint64_t>(now - clock_, UINT32_MAX - (*times_)[stage]));
+    times_[stage] += uint32_t(std::min<uint64_t>(now - clock_, UINT32_MAX - times_[stage]));
     clock_ = now;
 }
 
