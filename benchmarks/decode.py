@@ -2,6 +2,7 @@
 
     python benchmarks/decode.py [--json out.json]           times, interleaved: each round runs every contestant once
     python benchmarks/decode.py --stages | --handover       where a sample's time goes; what the pool costs beside a bare loop
+    python benchmarks/decode.py --gains                     two threads beside one; also part of the first
     python benchmarks/decode.py --instructions [--record]   callgrind's instruction counts, against the recorded ones
 
 Both write into one uint8 NHWC array. The recipe does not antialias; fastload does.
@@ -14,7 +15,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,19 +24,16 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))     # so that it also runs as a script
 
+from benchmarks.decode_pool import IN_FLIGHT, Row, Sample, fastload, gains, handover, timed
 from benchmarks.jobfile import write_job
 from benchmarks.machine import describe, quartiles, spread
 from benchmarks.works import Work, all_works
 from fastload.decode.backend import STAGES, DecodeBatch
 from fastload.decode.native import NativeBackend
-from fastload.native import core
 
-Row = dict[str, float | str]
-Sample = tuple[float, float]         # seconds by the clock, seconds of processor time
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "results" / "decode_instructions.json"
 MAX_GROWTH = 0.03
-IN_FLIGHT = 4                        # batches: what a loader has under way
 PACKAGES = ("simplejpeg", "opencv-python-headless", "pillow")
 
 
@@ -49,6 +46,7 @@ def main() -> int:
     options.add_argument("--json", type=Path)
     options.add_argument("--stages", action="store_true", help="where the time goes, instead")
     options.add_argument("--handover", action="store_true", help="what the pool costs beside a bare loop, instead")
+    options.add_argument("--gains", action="store_true", help="many threads beside one, instead")
     options.add_argument("--instructions", action="store_true")
     options.add_argument("--record", action="store_true", help="with --instructions: make these counts the recorded ones")
     args = options.parse_args()
@@ -63,10 +61,14 @@ def main() -> int:
     if args.handover:
         handover(works, rounds=args.rounds)
         return 0
+    if args.gains:
+        gains(works, threads=args.threads, rounds=args.rounds)
+        return 0
     rows = times(works, threads=args.threads, rounds=args.rounds)
+    gained = gains(works, threads=args.threads, rounds=args.rounds) if len(args.threads) > 1 else []
     if args.json:
-        source = {path.name: path.read_text() for path in (Path(__file__), Path(__file__).with_name("works.py"))}
-        args.json.write_text(json.dumps({"machine": describe(*PACKAGES), "rows": rows, "source": source}, indent=1))
+        source = {name: Path(__file__).with_name(name).read_text() for name in ("decode.py", "decode_pool.py", "works.py")}
+        args.json.write_text(json.dumps({"machine": describe(*PACKAGES), "rows": rows, "gains": gained, "source": source}, indent=1))
     return 0 if all(float(row["ratio"]) >= float(row["target"]) for row in rows) else 1
 
 
@@ -75,7 +77,6 @@ def times(works: list[Work], *, threads: list[int], rounds: int) -> list[Row]:
     cv2.setNumThreads(1)
     print(f"\n{'work':24} threads  n x rounds   recipe img/s  fastload img/s   ratio (wall)      ratio (CPU)  target")
     rows: list[Row] = []
-    speeds: dict[tuple[str, int], list[float]] = {}
     for work in works:
         contestants = {count: (recipe(work, count), fastload(work, count)) for count in threads}
         measured: dict[int, tuple[list[Sample], list[Sample]]] = {count: ([], []) for count in threads}
@@ -86,12 +87,7 @@ def times(works: list[Work], *, threads: list[int], rounds: int) -> list[Row]:
                     if turn:                    # the first round fills caches and starts threads
                         measured[count][which].append(sample)
         for count in threads:
-            row = summary(work, count, *measured[count])
-            speeds[work.name, count] = [IN_FLIGHT * len(work.requests) / wall for wall, _ in measured[count][1]]
-            rows.append(row)
-    for work in works if len(threads) > 1 else ():
-        gain = [many / one for one, many in zip(speeds[work.name, threads[0]], speeds[work.name, threads[-1]], strict=True)]
-        print(f"{work.name:24} {threads[-1]} threads / {threads[0]}: {spread(gain)}")
+            rows.append(summary(work, count, *measured[count]))
     return rows
 
 
@@ -106,13 +102,6 @@ def summary(work: Work, count: int, theirs: list[Sample], ours: list[Sample]) ->
     return {"work": work.name, "threads": count, "n": len(work.requests), "rounds": len(wall), "recipe_per_s": speed[0],
             "fastload_per_s": speed[1], "ratio": middle, "ratio_low": low, "ratio_high": high,
             "ratio_cpu": quartiles(cpu)[1], "target": work.target}
-
-
-def timed(run: Callable[[], None]) -> Sample:
-    """Seconds by the clock and of processor time."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    run()
-    return time.perf_counter() - wall, time.process_time() - cpu
 
 
 def recipe(work: Work, threads: int) -> Callable[[], None]:
@@ -132,50 +121,6 @@ def recipe(work: Work, threads: int) -> Callable[[], None]:
     return run
 
 
-def batches(work: Work) -> list[DecodeBatch]:
-    """The batch, with its own output each time, as often as a loader has batches in flight."""
-    return [DecodeBatch(work.sources, work.requests, np.zeros((len(work.requests), *work.shape), np.uint8)) for _ in range(IN_FLIGHT)]
-
-
-def fastload(work: Work, threads: int) -> Callable[[], None]:
-    """The native backend with several batches under way, as the loader uses it: no thread idles at a batch's end."""
-    backend, under_way = NativeBackend(threads=threads), batches(work)
-
-    def run() -> None:
-        for ticket in [backend.submit(batch) for batch in under_way]:
-            backend.collect(ticket).raise_first()
-
-    return run
-
-
-def handover(works: list[Work], *, rounds: int) -> None:
-    """What submitting, queueing, waking up and collecting cost on one thread, against a bare C++ loop over the same calls."""
-    print(f"\n{'work':24} handing over, in % of the bare loop's time (wall): median [quartiles]; of its processor time")
-    for work in works:
-        run, under_way = fastload(work, 1), batches(work)
-        wall: list[float] = []
-        cpu: list[float] = []
-        for turn in range(rounds + 1):
-            before = time.process_time()
-            bare = sum(bare_loop(batch) for batch in under_way)
-            bare_cpu = time.process_time() - before
-            pool, pool_cpu = timed(run)
-            if turn:
-                wall.append(100 * (pool / bare - 1))
-                cpu.append(100 * (pool_cpu / bare_cpu - 1))
-        print(f"{work.name:24} {spread(wall)}; {spread(cpu)}", flush=True)
-
-
-def bare_loop(batch: DecodeBatch) -> float:
-    """Seconds inside the loop, by its own clock."""
-    module = core()
-    if module is None:
-        raise SystemExit("the native core is not built: nothing to measure")
-    seconds: float = module.Pool.bare_loop(batch.sources, batch.requests, batch.output,
-                                           planar=False, colour=0, fill=(0, 0, 0), mean=(), std=())
-    return seconds
-
-
 def stages(works: list[Work], *, rounds: int) -> None:
     """Where a sample's time goes, on one thread: the median round's mean, in microseconds."""
     print(f"\n{'work':24} " + " ".join(f"{name:>8}" for name in STAGES) + "  resize / decode")
@@ -189,7 +134,10 @@ def stages(works: list[Work], *, rounds: int) -> None:
 
 
 def instructions(*, record: bool) -> int:
-    """Instructions per sample of each work; fails where one has grown by more than MAX_GROWTH over the record."""
+    """Instructions per sample of each work; fails where one has grown by more than MAX_GROWTH over the record.
+
+    valgrind knows no AVX-512: what it counts is the AVX2 path, on every machine.
+    """
     build = ROOT / "build" / "driver"
     for command in (["-S", str(ROOT / "native" / "tests"), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release"], ["--build", str(build)]):
         subprocess.run(["cmake", *command], check=True, stdout=subprocess.DEVNULL)

@@ -1,0 +1,188 @@
+"""What the native pool costs and gains: beside a bare loop over the same calls, and with many threads beside one (benchmarks/decode.py).
+
+A bare loop has no queue and no other thread: what two of them side by side do not reach, the machine does not have.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+
+from benchmarks.machine import quartiles, spread
+from benchmarks.works import Work
+from fastload.decode.backend import DecodeBatch
+from fastload.decode.native import NativeBackend, NativeTicket
+from fastload.native import core
+
+Item = TypeVar("Item")
+Sample = tuple[float, float]         # seconds by the clock, seconds of processor time
+Row = dict[str, float | str]
+IN_FLIGHT = 4                        # batches: what a loader has under way
+SHORTEST_S = 6.0                     # a work's rounds together: short rounds are repeated more often
+SHORTEST_RUN_S = 0.15                # one side of a round
+
+
+def timed(run: Callable[[], object]) -> Sample:
+    """Seconds by the clock and of processor time."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    run()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def batches(work: Work) -> list[DecodeBatch]:
+    """The batch, with its own output each time, as often as a loader has batches in flight."""
+    return [DecodeBatch(work.sources, work.requests, np.zeros((len(work.requests), *work.shape), np.uint8)) for _ in range(IN_FLIGHT)]
+
+
+def fastload(work: Work, threads: int, passes: int = 1) -> Callable[[], float]:
+    """The native backend with several batches under way, as the loader uses it; returns the seconds inside the samples."""
+    backend, under_way = NativeBackend(threads=threads), batches(work)
+
+    def run() -> float:
+        tickets: deque[NativeTicket] = deque()
+        inside = 0
+        for i in range(passes * IN_FLIGHT + IN_FLIGHT):
+            if i >= IN_FLIGHT:
+                result = backend.collect(tickets.popleft())
+                result.raise_first()
+                inside += int(result.times_ns.sum())
+            if i < passes * IN_FLIGHT:
+                tickets.append(backend.submit(under_way[i % IN_FLIGHT]))
+        return inside / 1e9
+
+    return run
+
+
+def passes_of(work: Work) -> int:
+    """How often to go over the batches so that a run takes a while: a loader begins and ends once an epoch."""
+    return max(1, round(SHORTEST_RUN_S / (IN_FLIGHT * bare_loop(batches(work)[0]))))
+
+
+def bare_loops(work: Work, threads: int, passes: int) -> Callable[[], None]:
+    """The same batches without a pool: each thread has its share of them for itself."""
+    return _shared(bare_loop, batches(work), threads, passes)
+
+
+def copies(work: Work, threads: int, passes: int) -> Callable[[], None]:
+    """As many bytes as the work writes, copied from as many."""
+    outputs = [np.zeros((len(work.requests), *work.shape), np.uint8) for _ in range(IN_FLIGHT)]
+    source = np.ones_like(outputs[0])
+    return _shared(lambda output: np.copyto(output, source), outputs, threads, passes)
+
+
+def _shared(do: Callable[[Item], object], items: list[Item], threads: int, passes: int) -> Callable[[], None]:
+    pool = ThreadPoolExecutor(threads)
+
+    def share(first: int) -> None:
+        for item in items[first::threads] * passes:
+            do(item)
+
+    def run() -> None:
+        for _ in pool.map(share, range(threads)):
+            pass
+
+    return run
+
+
+def bare_loop(batch: DecodeBatch) -> float:
+    """Seconds inside the loop, by its own clock."""
+    module = core()
+    if module is None:
+        raise SystemExit("the native core is not built: nothing to measure")
+    seconds: float = module.Pool.bare_loop(batch.sources, batch.requests, batch.output,
+                                           planar=False, colour=0, fill=(0, 0, 0), mean=(), std=())
+    return seconds
+
+
+def handover(works: list[Work], *, rounds: int) -> None:
+    """What submitting, queueing, waking up and collecting cost on one thread, against a bare C++ loop over the same calls.
+
+    Both decode on the same processor. Two whole runs differ by the machine's mood, too; what a run takes beside the time
+    inside its samples hardly does.
+    """
+    available = os.sched_getaffinity(0)
+    one = {max(available)}
+    bare_thread = ThreadPoolExecutor(1, initializer=os.sched_setaffinity, initargs=(0, one))
+    print(f"\n{'work':24} rounds  handing over, in % of the bare loop's time (wall); of its processor time; "
+          "wall time outside the samples, in % of that inside")
+    for work in works:
+        passes = passes_of(work)
+        run, under_way = fastload(work, 1, passes), batches(work) * passes
+        os.sched_setaffinity(0, one)            # the pool's thread begins with the first batch, and inherits this
+        run()
+        os.sched_setaffinity(0, available)
+        wall: list[float] = []
+        cpu: list[float] = []
+        outside: list[float] = []
+        inside: dict[str, float] = {}
+
+        def pool(run: Callable[[], float] = run, inside: dict[str, float] = inside) -> None:
+            inside["pool"] = run()
+
+        def bare(under_way: list[DecodeBatch] = under_way, inside: dict[str, float] = inside) -> None:
+            inside["bare"] = sum(bare_thread.map(bare_loop, under_way))
+
+        for turn in _turns(rounds):
+            pool_s, bare_s = both(pool, bare, turn)
+            if turn:                            # the first round fills caches and starts threads
+                wall.append(100 * (pool_s[0] / inside["bare"] - 1))
+                cpu.append(100 * (pool_s[1] / bare_s[1] - 1))
+                outside.append(100 * (pool_s[0] / inside["pool"] - 1))
+        print(f"{work.name:24} {len(wall):6}  {spread(wall)}; {spread(cpu)}; {spread(outside)}", flush=True)
+
+
+def both(first: Callable[[], object], second: Callable[[], object], turn: int) -> tuple[Sample, Sample]:
+    """Times both, the second before the first in every other turn: what one leaves in the caches serves the other."""
+    if turn % 2:
+        late, early = timed(second), timed(first)
+        return early, late
+    return timed(first), timed(second)
+
+
+def _turns(rounds: int) -> Iterator[int]:
+    """The first does not count."""
+    begin = time.perf_counter()
+    turn = 0
+    while turn <= rounds or time.perf_counter() - begin < SHORTEST_S:
+        yield turn
+        turn += 1
+
+
+def gains(works: list[Work], *, threads: list[int], rounds: int) -> list[Row]:
+    """How much faster many threads are than one; beside it bare loops, and plain copies, in as many threads."""
+    few, many = threads[0], threads[-1]
+    print(f"\n{'work':24} rounds  {many} threads / {few}     bare loops        plain copies      threads busy")
+    rows: list[Row] = []
+    for work in works:
+        inside: list[float] = []
+        passes = passes_of(work)
+        pool_of_many = fastload(work, many, passes)
+
+        def pool(run: Callable[[], float] = pool_of_many, inside: list[float] = inside) -> None:
+            inside.append(run())
+
+        sides: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+            "pool": (fastload(work, few, passes), pool),
+            "bare": (bare_loops(work, few, passes), bare_loops(work, many, passes)),
+            "copy": (copies(work, few, passes), copies(work, many, passes))}
+        found: dict[str, list[float]] = {kind: [] for kind in sides}
+        walls: list[float] = []
+        for turn in _turns(rounds):
+            for kind, pair in sides.items():
+                slow, fast = both(*pair, turn)
+                if turn:
+                    found[kind].append(slow[0] / fast[0])
+                if kind == "pool":
+                    walls.append(fast[0])
+        busy = [seconds / (many * wall) for seconds, wall in zip(inside[1:], walls[1:], strict=True)]
+        print(f"{work.name:24} {len(busy):6}  {spread(found['pool']):16}  {spread(found['bare']):16}  {spread(found['copy']):16}  "
+              f"{spread(busy)}", flush=True)
+        rows.append({"work": work.name, "threads": many, "beside": few, "rounds": len(busy),
+                     **{f"gain_{kind}": quartiles(values)[1] for kind, values in found.items()}, "busy": quartiles(busy)[1]})
+    return rows
