@@ -45,6 +45,7 @@ def arguments(about: str | None, *, batch_size: int, epochs: int) -> argparse.Ar
     parser.add_argument("--batch-size", type=int, default=batch_size, help="samples per process and step")
     parser.add_argument("--amp", action="store_true", help="compute in bfloat16 where that is safe")
     parser.add_argument("--metrics", default="metrics.jsonl", help="step times, for fastload doctor and fastload report")
+    parser.add_argument("--every", type=int, default=10, help="steps a row of it (default: %(default)s)")
     parser.add_argument("--smoke", action="store_true", help="small pictures, few steps: does it run here?")
     parser.add_argument("--seed", type=int, default=0)
     return parser
@@ -62,7 +63,7 @@ def running(options: argparse.Namespace) -> Iterator[Run]:
         torch.distributed.init_process_group("nccl" if cuda else "gloo")
     device = torch.device("cuda", local) if cuda else torch.device("cpu")
     try:
-        with fastload.StepProbe(options.metrics) as probe:
+        with fastload.StepProbe(options.metrics, every=options.every) as probe:
             yield Run(options, device, probe, os.environ.get("RANK", "0") == "0")
     finally:
         if torch.distributed.is_initialized():

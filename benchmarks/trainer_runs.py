@@ -1,0 +1,198 @@
+"""What benchmarks/trainers.py runs: the five trainers' data, one training in a process of its own, and the figures of its metrics.jsonl."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import itertools
+import json
+import multiprocessing
+import os
+import shutil
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, cast
+
+import fastload
+from examples.captcha import rows as captcha_rows
+from examples.common import arguments, running
+from fastload.makedata import captcha, gray, imagenet, nuscenes, openlane
+from fastload.observe.rows import StepRow, read_metrics
+
+WAYS = ("plain", "fastload", "no loading")
+EPOCHS = 2                          # the loss is that of the second
+FILLING, EMPTYING = 4, 4            # steps at the two ends of an epoch in which a loader's stock of batches is filled and used up
+# Imported once, by the process of which every run is a copy: torch takes 3 s to import, and its optimizers another 2 s.
+PRELOADED = ("torch._dynamo", "benchmarks.trainer_runs")
+
+
+@dataclass(frozen=True, slots=True)
+class Trainer:
+    """One example, and how much of it is run."""
+
+    letter: str
+    about: str
+    make: Callable[..., object]         # generates the pictures
+    made: int                           # so many different samples; an epoch repeats them
+    batch_size: int
+    steps: int                          # an epoch
+    train: str = "."                    # where in the pictures the training samples are
+    encode: str = "keep"
+
+
+# Batches are such that a step takes 0.1 to 0.5 s on two cores, so that there are enough of them in a few seconds.
+TRAINERS = {
+    "lanes": Trainer("A", "1920x1280 to 960x720, polylines", openlane.make, 16, 1, 20),
+    "bev": Trainer("B", "six cameras of 1600x900 to 704x256", nuscenes.make, 8, 1, 16),
+    "gray": Trainer("C", "128x128 gray", gray.make, 320, 32, 20, "train", "raw"),
+    "captcha": Trainer("D", "320x160, keypoints", captcha.make, 160, 8, 20),
+    "classifier": Trainer("E", "photographs to 224x224", imagenet.make, 160, 16, 20, "train"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """One training. Times are of its steady steps only."""
+
+    loss: float                 # mean of the last epoch
+    samples_per_s: float
+    waiting: float              # share of the time spent waiting for data
+    variation: float            # of the step time: standard deviation over mean
+    steps: int                  # that count
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """One dataset in both forms."""
+
+    source: Path
+    packed: Path
+    validation: tuple[Path, Path] | None = None         # source, packed
+
+    def words(self, way: str) -> list[str]:
+        """The arguments that name it."""
+        number = 0 if way == "plain" else 1
+        return [str((self.source, self.packed)[number]), *(["--val", str(self.validation[number])] if self.validation else [])]
+
+
+def prepare(name: str, trainer: Trainer, folder: Path) -> Data:
+    """Pictures, made and packed; an epoch has exactly the steps that are wanted."""
+    pictures, need = folder / "pictures", trainer.steps * trainer.batch_size
+    trainer.make(pictures, n=min(trainer.made, need), jobs=os.cpu_count() or 1)
+    source, packed = pictures / trainer.train, folder / "packed"
+    {"lanes": _repeat_frames, "bev": _repeat_rigs, "captcha": _repeat_rows}.get(name, _repeat_files)(source, need)
+    if name == "captcha":
+        fastload.pack(captcha_rows(str(source)), packed, fields={"image": "image", "points": "points"})
+    else:
+        fastload.pack(source, packed, encode=trainer.encode)
+    if name != "classifier":
+        return Data(source, packed)
+    fastload.pack(pictures / "val", folder / "packed-val")
+    return Data(source, packed, (pictures / "val", folder / "packed-val"))
+
+
+def _repeat_files(source: Path, need: int) -> None:
+    """Class folders: further names of the same files."""
+    files = sorted(source.rglob("*.jpg"))
+    for number in range(len(files), need):
+        file = files[number % len(files)]
+        os.link(file, file.with_name(f"{file.stem}-{number}.jpg"))
+    for file in files[need:]:
+        file.unlink()
+
+
+def _repeat_frames(source: Path, need: int) -> None:
+    """A label file for each, with the same picture behind it."""
+    files = sorted((source / "annotations").rglob("*.json"))
+    for number in range(len(files), need):
+        file = files[number % len(files)]
+        shutil.copyfile(file, file.with_name(f"{file.stem}-{number}.json"))
+
+
+def _repeat_rigs(source: Path, need: int) -> None:
+    index = json.loads((source / "samples.json").read_text())
+    again = itertools.islice(itertools.cycle(index["samples"]), need)
+    index["samples"] = [{**sample, "token": f"{sample['token']}{number}"} for number, sample in enumerate(again)]
+    (source / "samples.json").write_text(json.dumps(index))
+
+
+def _repeat_rows(source: Path, need: int) -> None:
+    with (source / "labels.csv").open(newline="") as file:
+        head, *rows = csv.reader(file)
+    with (source / "labels.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([head, *itertools.islice(itertools.cycle(rows), need)])
+
+
+def trained(name: str, trainer: Trainer, data: Data, way: str, *, seed: int, folder: Path) -> Trained:
+    """One run, in a process of its own; what it printed goes nowhere."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    metrics = folder / f"{name}-{way.replace(' ', '-')}-{seed}.jsonl"
+    epochs = 1 if way == "no loading" else EPOCHS
+    words = [*data.words(way), "--batch-size", str(trainer.batch_size), "--epochs", str(epochs), "--seed", str(seed), "--every", "1",
+             "--metrics", str(metrics)]
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_run, args=(name, words, way, there))
+    process.start()
+    there.close()
+    try:
+        losses = here.recv()
+    except EOFError:
+        losses = None
+    process.join()
+    if process.exitcode or losses is None:
+        raise SystemExit(f"examples.{name}, {way}: ended with exit code {process.exitcode}, what it said stands above")
+    return figures(read_metrics(metrics).steps, losses[-1], trainer.steps)
+
+
+def _run(name: str, words: list[str], way: str, answer: Connection) -> None:
+    """The child's side: what the example's own last lines do."""
+    module = importlib.import_module(f"examples.{name}_torch" if way == "plain" else f"examples.{name}")
+    parser = arguments(None, batch_size=1, epochs=1)
+    parser.add_argument("--val")
+    parser.set_defaults(accumulate=4, compile=False, save_every=0, resume=None)
+    with running(parser.parse_args(words)) as run:
+        probe = cast(fastload.StepProbe, _OneBatch(run.probe)) if way == "no loading" else run.probe
+        answer.send(module.train(replace(run, main=False, probe=probe)))
+
+
+class _OneBatch:
+    """A step probe whose loader gives its first batch again and again: what is left is the trainer's own work."""
+
+    def __init__(self, probe: fastload.StepProbe) -> None:
+        self._probe = probe
+
+    def watch(self, loader: Any) -> Iterable[Any]:
+        n, batches = len(loader), iter(loader)
+        batch = next(batches)
+        del batches                     # ends the loader's threads' work
+        return self._probe.watch(_Again(batch, n))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._probe, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    batch: Any
+    n: int
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.repeat(self.batch, self.n)
+
+
+def figures(rows: Iterable[StepRow], loss: float, steps: int) -> Trained:
+    """Of the steps in the middle of each epoch of ``steps``; of all where epochs are too short to have one."""
+    rows = list(rows)
+    filling, emptying = (FILLING, EMPTYING) if steps >= 2 * (FILLING + EMPTYING) else (0, 0)
+    steady = [row for row in rows if filling <= (row.iter - 1) % steps < steps - emptying]
+    times, waits = [row.iter_time or 0.0 for row in steady], [row.data_time or 0.0 for row in steady]
+    total = sum(times)
+    return Trained(loss, sum(row.samples or 0 for row in steady) / total, sum(waits) / total,
+                   statistics.pstdev(times) / statistics.mean(times), len(steady))
