@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.trainers_page import trainers
 from fastload.bench import charts
 from fastload.bench.measure import number
 from fastload.bench.table import markdown
@@ -144,6 +145,7 @@ ABOUT = ("machine", "versions", "commit", "source", "workers", "dataset")
 SECTIONS: tuple[tuple[str, str, str, Callable[[Found], Section]], ...] = (
     ("peers", "fastload and other loaders", "make peers", peers),
     ("train", "Training: same accuracy, less waiting", "python -m benchmarks.train --json benchmarks/results/train.json", train),
+    ("trainers", "Trainers", "python -m benchmarks.trainers --json benchmarks/results/trainers.json", trainers),
     ("bench_load", "The whole loader, with a consumer", "fastload bench load DATASET --against torch --json", bench_load),
     ("bench_decode", "Decoding, by threads", "fastload bench decode DATASET --json", bench_decode),
     ("bench_io", "Reading orders", "fastload bench io DATASET --json", bench_io),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import document, record
+from benchmarks import document, record, trainers_page
 from tests.packed_datasets import photo
 
 
@@ -31,7 +31,12 @@ def recorded() -> dict[str, Any]:
     packing = {"work": "rrc", "n": 10, "failed": {}, "rows": [{"peer": "fastload", "checksum": True, "seconds": _spread(2.0), "bytes": 5_000_000,
                                                                 "killed": "refused", "again": "whole (10)"}]}
     run = {"accuracy": 0.5, "epoch_s": 2.0, "waiting": 0.25, "loss": 1.0}
+    ways = {way: _spread(value) for way, value in (("plain", 10.0), ("fastload", 16.0), ("no loading", 20.0))}
+    shares = {way: {"median": value, "low": value, "high": value, "n": 3} for way, value in (("plain", 0.2), ("fastload", 0.12), ("no loading", 0.11))}
+    trainer = {"name": "lanes", "letter": "A", "about": "streets", "batch_size": 2, "samples_per_s": ways, "gain": _spread(1.6), "waiting": shares,
+               "variation": shares, "loss": ways, "losses": "+1.0%, within", "own_work": 0.5, "limit": "both"}
     return {
+        "trainers": {**about, "rounds": 3, "epochs": 2, "ends": [4, 5], "bar": 0.1, "rows": [trainer]},
         "peers": {**about, "workers": 2, "rounds": 3, "seconds": 1.5, "packing": packing, "reach": ["RRC 224: 2.00 x"],
                   "works": [{"work": "rrc", "title": "RRC 224", "n": 10, "lines": lines, "absent": {"dali": "no wheel"}, "doubts": []}]},
         "train": {**about, "images": 10, "epochs": 2, "verdict": "No difference.", "runs": {"torch DataLoader": [run], "fastload": [run]}},
@@ -53,18 +58,34 @@ def test_every_kind_of_record_is_shown_with_its_machine(tmp_path: Path) -> None:
         (tmp_path / f"{name}.json").write_text(json.dumps(found))
     files = document.render(tmp_path)
     page = files["benchmarks.md"]
-    assert page.count("processor Abacus") == page.count("torch 9.9") == page.count("commit abc123") == 7
+    assert page.count("processor Abacus") == page.count("torch 9.9") == page.count("commit abc123") == 8
     for words in ("| FFCV | 100 [99.0-101] | 2.00 x | 9.00 | 99.0 |", "DALI (CPU): no wheel", "| fastload | 5.00 | 5.00 | yes | refused | whole (10) |",
                   "50.0% [50.0%-50.0%]", "No difference.", "The processor.", "| random | cold | 1 | 100 [100-100] |", "Blocks win.", "Fed.", "4,711",
-                  "| seconds: one | 1.50, 2.50 |", "| n | 12,345 |", "- RRC 224: 2.00 x"):
+                  "| seconds: one | 1.50, 2.50 |",
+                  "| A lanes: streets, batch 2 | 10.0 [9.00-11.0] | 16.0 [15.0-17.0] | 1.60 x [0.60-2.60] | 20.0 [19.0-21.0] | 20.0% | 12.0% | 20.0% | 12.0% | 11.0% |",
+                  "| A lanes | 10.0 [9.00-11.0] | 16.0 [15.0-17.0] | +1.0%, within |", "share these 2 cores", "not the first 4 and the last 5", "at 80% of the speed",
+                  "below 10%. Missed by lanes. Without any loading it is also missed by lanes", "| n | 12,345 |", "- RRC 224: 2.00 x"):
         assert words in page, words
     assert set(files) == {"benchmarks.md", "plots/peers-rrc.svg", "plots/bench-decode.svg"}
     assert all(f"({name})" in page for name in files if name.endswith(".svg"))
 
 
+def test_a_reached_bar_is_said_and_a_noisy_machine_is_not_blamed_for_a_loader() -> None:
+    found = recorded()["trainers"]
+    (row,) = found["rows"]
+
+    def verdict(ours: float, alone: float) -> str:
+        variation = {"plain": {"median": 0.3}, "fastload": {"median": ours}, "no loading": {"median": alone}}
+        return trainers_page.trainers({**found, "rows": [{**row, "variation": variation}]})[0][-1]
+
+    assert verdict(0.05, 0.2).endswith("Reached by all.")
+    assert verdict(0.2, 0.05).endswith("Missed by lanes.")
+
+
 def test_what_was_not_recorded_is_listed_with_its_command(tmp_path: Path) -> None:
     page = document.render(tmp_path)["benchmarks.md"]
     assert "make peers" in page
+    assert "- Trainers (`python -m benchmarks.trainers --json" in page
     assert "|" not in page.partition("## Not recorded yet")[0].replace("python -m", "")
 
 
