@@ -137,9 +137,13 @@ def resolve_inside(root: str | os.PathLike[str], relative: str) -> str:
     return real
 
 
-@functools.lru_cache(maxsize=64)    # spares 15 us of lstat a file; a root that moves later is refused, not followed
 def _real_root(root: str) -> str:
-    return os.path.realpath(root)
+    return _remembered_root(root if os.path.isabs(root) else os.path.join(os.getcwd(), root))    # noqa: PTH109, PTH117, PTH118 - per file
+
+
+@functools.lru_cache(maxsize=64)    # spares 15 us of lstat a file; a root that moves later is refused, not followed
+def _remembered_root(absolute: str) -> str:
+    return os.path.realpath(absolute)
 
 
 def is_below(path: str, root: str) -> bool:

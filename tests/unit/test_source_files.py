@@ -53,6 +53,15 @@ def test_a_link_inside_the_root_is_followed(tmp_path: Path) -> None:
     assert [entry.path for entry in walk(tmp_path / "way")] == ["x.jpg", "y.jpg"]
 
 
+def test_a_relative_root_is_where_the_process_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name / "root").mkdir(parents=True)
+        (tmp_path / name / "root" / f"{name}.jpg").write_text(name)
+        monkeypatch.chdir(tmp_path / name)
+        assert [entry.path for entry in walk("root")] == [f"{name}.jpg"]
+        assert read_bounded("root", f"{name}.jpg") == name.encode()
+
+
 def test_limit_is_exact(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"12345")
     assert read_bounded(tmp_path, "x", limit=5) == b"12345"
