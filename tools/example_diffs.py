@@ -50,7 +50,7 @@ def training(text: str) -> list[str]:
 
 def dataset_class(text: str) -> tuple[str, int]:
     """Its name, and how long it is with what belongs to it."""
-    start = text.index("class ")
+    start = text.index("\nclass ") + 1           # the text above may speak of classes
     end = min(text.index(mark) for mark in ("def loaders", "def train") if mark in text)
     return text[start:].split("(", maxsplit=1)[0].removeprefix("class "), text[start:end].rstrip().count("\n") + 1
 

@@ -80,5 +80,13 @@ def test_the_classifier_goes_on_in_the_middle_of_an_epoch(tmp_path: Path, monkey
     assert torch.allclose(whole, again, atol=1e-5)
 
 
+@pytest.mark.parametrize(("name", "dataset"), [("lanes", "Frames"), ("bev", "Rigs"), ("gray", "Pictures"), ("captcha", "Captchas"), ("classifier", "Pictures")])
+def test_the_page_names_the_class_that_is_gone(name: str, dataset: str) -> None:
+    text = (example_diffs.EXAMPLES / f"{name}_torch.py").read_text()
+    found, length = example_diffs.dataset_class(text)
+    assert found == dataset
+    assert 10 < length < 40
+
+
 def test_the_page_shows_the_difference() -> None:
     assert example_diffs.PAGE.read_text() == example_diffs.page(), "run: python -m tools.example_diffs"
