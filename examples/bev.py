@@ -59,8 +59,7 @@ def train(run: Run) -> list[float]:
             with run.probe.stage("to_device"):
                 batch = moved(loaded, run.device)
             with run.probe.stage("forward"), run.autocast():
-                poses = torch.stack([torch.stack(each) for each in batch["sensor2ego"]])
-                logits = model(batch["images"], batch["intrinsics"].float(), poses.float())
+                logits = model(batch["images"], batch["intrinsics"].float(), batch["sensor2ego"].float())
             with run.probe.stage("loss"):
                 target = nn.functional.adaptive_max_pool2d((batch["bev_mask"] > 0).float(), CELLS)
                 loss = nn.functional.binary_cross_entropy_with_logits(logits.float(), target)

@@ -120,6 +120,11 @@ def _as_tensors(value: Any) -> Any:
 
 
 def _stacked(name: str, values: list[Any], ids: NDArray[np.int64]) -> torch.Tensor:
+    for place, each in enumerate(values):
+        if isinstance(each, list) and len({(item.shape, item.dtype) for item in each}) > 1:
+            found = " and ".join(sorted({f"{item.dtype} of {item.shape}" for item in each}))
+            raise ConfigError(f"field {name!r}: {found} in sample {ids[place]}: they cannot be stacked. Use "
+                              f"ragged={{{name.partition('.')[0]!r}: 'list'}}, or pack them in one shape")
     arrays = [np.stack(each) if isinstance(each, list) else each for each in values]
     other = next((place for place, each in enumerate(arrays) if (each.shape, each.dtype) != (arrays[0].shape, arrays[0].dtype)), None)
     if other is not None:

@@ -39,8 +39,8 @@ class Look:
         """The widest pixel of a mask."""
         return int(self._parts().of(field)["bits"].max(initial=8))
 
-    def same_shape(self, field: int) -> bool:
-        """Whether all samples have this array, in one shape and type."""
+    def same_shape(self, field: int, *, items: int = 0) -> bool:
+        """Whether all samples have this array, in one shape and type; of a list field so many ``items`` of them."""
         parts = read_parts(self._dataset, self._ids, check_crc=True)
         shapes = set()
         for place, own in enumerate(parts.parts(field)):
@@ -50,7 +50,9 @@ class Look:
                 value = decode_value(self._dataset.fields[field], own)
             except (RecordError, FastloadError):
                 continue
-            shapes.add(None if value is None else (value.shape, value.dtype))
+            arrays = value if items else [value]
+            shapes |= {None if each is None else (each.shape, each.dtype) for each in arrays}
+            shapes |= {None} if items and len(arrays) != items else set()
         return len(shapes) == 1 and None not in shapes
 
     def _parts(self) -> BatchParts:

@@ -131,6 +131,9 @@ def _label(looked: Look, number: int, field: Field, images: Mapping[str, ChosenF
         return ChosenField(number, field, image=image, items=items, bits=looked.bits(number))
     how, _, unless_stacked = ragged.partition(" ")
     one_shape = field.kind == "matrix" or (field.kind in ("array", "points", "mask") and not field.list and looked.same_shape(number))
+    cameras = next((each.items for each in images.values() if each.field.list), 0)
+    if field.kind == "array" and field.list and unless_stacked and cameras and looked.same_shape(number, items=cameras):
+        one_shape, items = True, cameras            # one for each camera, a pose for example
     return ChosenField(number, field, image=image, items=items, ragged="stack" if one_shape and unless_stacked else how)
 
 

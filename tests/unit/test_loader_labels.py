@@ -175,6 +175,7 @@ def test_six_cameras_share_one_plan_and_each_has_its_own_labels(rig: Path, trans
         assert batch["intrinsics"].shape == (n, CAMERAS, 3, 3)
         assert batch["images.matrix"].shape == (n, CAMERAS, 3, 3)
         assert batch["masks"].shape[:2] == (n, CAMERAS)
+        assert batch["space"].shape == (n, CAMERAS, 3, 3)                       # no image moves it, but there is one for each
         assert torch.equal(batch["images.matrix"], batch["images.matrix"][:, :1].expand(-1, CAMERAS, -1, -1))      # one plan
         for place in range(n):
             for camera in range(CAMERAS):
@@ -185,6 +186,25 @@ def test_six_cameras_share_one_plan_and_each_has_its_own_labels(rig: Path, trans
                 assert np.allclose((projected[:2] / projected[2]).T, points, atol=0.02)
                 assert set(looked) <= set(batch["boxes.kept"][place][camera].tolist())
     assert seen >= 20
+
+
+def test_arrays_of_a_list_are_stacked_only_where_there_is_one_for_each_image(tmp_path: Path, rig: Path) -> None:
+    assert isinstance(next(iter(DataLoader(rig, 2, fields=("space",), ragged={"space": "list"})))["space"], list)        # as it was asked for
+    image = encoded(jpeg(spots(WIDTH, HEIGHT, [])))
+    fields = (Field("images", "image", list=True), Field("pose", "array", list=True))
+
+    def batches(name: str, poses: list[list[NDArray[np.float64]]], **options: Any) -> list[Any]:
+        packed = pack_samples(tmp_path / name, fields, [{"images": [image] * 2, "pose": own} for own in poses])
+        return [batch["pose"] for batch in DataLoader(packed, 3, fields=("pose",), **options)]
+
+    one, other = np.zeros((4, 4)), np.ones((3, 4))
+    assert batches("same", [[one, one]] * 3)[0].shape == (3, 2, 4, 4)
+    for name, poses in (("shapes", [[one, other]] * 3), ("counts", [[one, one]] * 2 + [[one]]), ("more", [[one] * 3] * 3)):
+        assert isinstance(batches(name, poses)[0], list), name
+    late = [[one, one]] * 130 + [[one, other]]                                  # behind the samples that were looked at
+    with pytest.raises(ConfigError, match=r"field 'pose': float64 of \(3, 4\) and float64 of \(4, 4\) in sample 1?\d?\d: .*ragged=\{'pose': 'list'\}"):
+        batches("late", late, shuffle=False)
+    assert len(batches("late-listed", late, ragged={"pose": "list"})) == 44
 
 
 def test_image_fields_may_have_plans_of_their_own(tmp_path: Path) -> None:
