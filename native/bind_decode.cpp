@@ -250,6 +250,11 @@ public:
 
     int threads() const { return threads_; }
 
+    std::vector<size_t> under_way(const Ticket& ticket) {
+        if (!pool_ || pid_ != getpid()) return {};
+        return pool_->under_way(*ticket.batch);
+    }
+
     void set_threads(int threads) {
         threads_ = checked(threads);
         if (!pool_ || pid_ != getpid()) return;
@@ -396,6 +401,7 @@ void bind_decode(nb::module_& module) {
              nb::arg("colour"), nb::arg("fill"), nb::arg("mean"), nb::arg("std"))
         .def_static("bare_loop", &PythonPool::bare_loop, nb::arg("sources"), nb::arg("requests"), nb::arg("output").noconvert(), nb::kw_only(),
                     nb::arg("planar"), nb::arg("colour"), nb::arg("fill"), nb::arg("mean"), nb::arg("std"))
+        .def("under_way", &PythonPool::under_way, nb::arg("ticket"))
         .def_prop_rw("threads", &PythonPool::threads, &PythonPool::set_threads)
         .def("close", &PythonPool::close);
     nb::module_::import_("atexit").attr("register")(nb::cpp_function(&PythonPool::close_all));

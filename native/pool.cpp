@@ -67,7 +67,9 @@ void Pool::set_threads(int threads) {
 void Pool::start_missing(int threads) {
     while (int(threads_.size()) < threads) {
         auto loader = std::make_unique<SampleLoader>();
-        threads_.emplace_back([this, number = int(threads_.size()), owned = std::move(loader)] { run(number, *owned); });
+        const int number = int(threads_.size());
+        if (int(works_.size()) == number) works_.emplace_back();
+        threads_.emplace_back([this, number, work = &works_[size_t(number)], owned = std::move(loader)] { run(number, *owned, *work); });
         wanted_ = int(threads_.size());
     }
 }
@@ -96,13 +98,29 @@ std::shared_ptr<Batch> Pool::next_batch(int number, const std::shared_ptr<Batch>
     }
 }
 
-void Pool::run(int number, SampleLoader& loader) {
+void Pool::run(int number, SampleLoader& loader, Work& work) {
     std::shared_ptr<Batch> batch;
     while ((batch = next_batch(number, batch))) {
         size_t loaded = 0;  // told once, when none is left: the batch cannot be done before, and each time costs the other threads a cache miss
-        for (size_t i; !dismissed(number) && (i = batch->take()) < batch->size(); ++loaded) batch->load(i, loader);
+        for (size_t i; !dismissed(number) && (i = batch->take()) < batch->size(); ++loaded) {
+            work.slot.store(i, std::memory_order_relaxed);
+            work.batch.store(batch.get(), std::memory_order_release);
+            batch->load(i, loader);
+        }
+        work.batch.store(nullptr, std::memory_order_relaxed);
         if (loaded) batch->finish(loaded);
     }
+}
+
+std::vector<size_t> Pool::under_way(const Batch& batch) {
+    std::vector<size_t> slots;
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const Work& work : works_) {
+        if (work.batch.load(std::memory_order_acquire) != &batch) continue;
+        const size_t slot = work.slot.load(std::memory_order_relaxed);
+        if (slot < batch.size()) slots.push_back(slot);
+    }
+    return slots;
 }
 
 void Pool::close() {

@@ -74,12 +74,20 @@ public:
     void submit(std::shared_ptr<Batch> batch);
     void set_threads(int threads);  // threads too many end after their sample
     int threads() const { return wanted_.load(std::memory_order_relaxed); }
+    // The samples of a batch that threads are at work on just now: what a batch that does not end waits for.
+    std::vector<size_t> under_way(const Batch& batch);
     // Ends the threads; samples not begun become kCancelled. Batches submitted later are cancelled at once.
     void close();
 
 private:
+    // What one thread does, for under_way(); on a cache line of its own, since it is written for each sample.
+    struct alignas(64) Work {
+        std::atomic<const Batch*> batch{nullptr};
+        std::atomic<size_t> slot{0};
+    };
+
     void start_missing(int threads);
-    void run(int number, SampleLoader& loader);
+    void run(int number, SampleLoader& loader, Work& work);
     bool dismissed(int number) const { return number >= wanted_.load(std::memory_order_relaxed); }
     std::shared_ptr<Batch> next_batch(int number, const std::shared_ptr<Batch>& behind);
 
@@ -88,6 +96,7 @@ private:
     std::condition_variable work_;
     std::deque<std::shared_ptr<Batch>> queue_;  // oldest first; those with samples left to begin
     std::vector<std::thread> threads_;          // by number
+    std::deque<Work> works_;                    // by number; of all threads that there ever were
     std::atomic<int> wanted_{0};                // written under mutex_; a thread with a number from here on ends
     bool closed_ = false;
 };

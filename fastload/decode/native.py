@@ -86,6 +86,10 @@ class NativeBackend:
         status, times_ns, reasons = ticket.ticket.result()
         return DecodeResult(status, times_ns, reasons, ticket.batch.output)
 
+    def under_way(self, ticket: NativeTicket) -> list[int]:
+        """Slots that threads are at work on just now: what a batch that does not end waits for."""
+        return self._pool.under_way(ticket.ticket)
+
     def close(self) -> None:
         """Ends the threads, each after its sample; what is not begun is CANCELLED. Also done when Python exits."""
         self._pool.close()

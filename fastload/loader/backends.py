@@ -79,6 +79,8 @@ class Backend:
 
     def unfinished(self, ticket: Any) -> list[int]:
         """Slots of a batch that have no result yet, where the decoder can tell."""
+        if self.choice.name == "native":
+            return list(self._decoder.under_way(ticket))            # type: ignore[attr-defined]
         return [slot for slot, outcome in enumerate(getattr(ticket, "outcomes", ())) if not outcome.done()]
 
     def on_cpu(self) -> Backend:

@@ -12,13 +12,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import simplejpeg
 import torch
 
+import fastload
 from fastload import transforms as T
 from fastload.errors import WorkerDied
 from fastload.loader.loader import DataLoader
-from tests.loading import backends, digest, pack_photos, wait_until
+from tests.loading import backends, digest, needs_core, pack_photos, wait_until
+from tests.packed_datasets import photo
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
               pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]        # 4 workers on 2 processors
@@ -181,6 +185,18 @@ def test_a_decode_thread_that_hangs_is_named_by_its_sample(packed: Path, monkeyp
         list(iterator)
     go_on.set()
     list(iterator)
+
+
+def test_a_native_thread_that_is_long_at_a_sample_is_named_by_it(tmp_path: Path) -> None:
+    """A page that does not come: a file on a server that is gone, here a picture of 64 megapixels, which takes seconds."""
+    needs_core()
+    small = photo(64, 48, seed=1)
+    noise = np.random.default_rng(0).integers(0, 256, (8000, 8000), np.uint8)
+    samples = [{"image": simplejpeg.encode_jpeg(noise[..., None], 98, colorspace="GRAY") if number == 5 else small} for number in range(8)]
+    fastload.pack(samples, tmp_path / "packed", fields={"image": "image"}, order="source", restart=0)
+    loader = DataLoader(tmp_path / "packed", 8, shuffle=False, transform=[T.Resize(64, 64)], timeout=0.3, exact=True, num_workers=1)
+    with pytest.raises(RuntimeError, match=r"no batch within timeout=0.3 s; being loaded: sample 5 \(shard-00000.lmdb, .*\)$"):
+        list(loader)
 
 
 def test_a_decode_thread_that_fails_is_an_error_and_the_next_batches_come(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
