@@ -19,6 +19,7 @@ $(VENV)/.installed: $(SOURCES)
 
 # What only the checks need: linters, and the libraries that fastload is tested with (DALI and nvImageCodec on their CPU side, frameworks).
 $(VENV)/.checks: $(VENV)/.installed
+	sh tools/jpeg_tools.sh
 	$(PIP) install packaging
 	$(BIN)/python tools/extras.py dev test > $@.txt
 	$(PIP) install -c constraints.txt -r $@.txt

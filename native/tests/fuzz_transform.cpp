@@ -99,7 +99,7 @@ int main(int argc, char** argv) {
         Exact jpeg(bytes);
         fastload::RewriteOptions options;
         options.restart = below(3) ? int(below(20)) : -1;
-        fastload::set_avx2(below(2));
+        fastload::set_simd(below(2) ? fastload::Simd::kAvx2 : fastload::Simd::kPortable);
         std::string text[2], result[2];
         fastload::RewrittenJpeg first;
         for (int way = 0; way < 2; ++way) {

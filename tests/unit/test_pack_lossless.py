@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,11 @@ def strict_pixels(data: bytes) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]
     return np.asarray(simplejpeg.decode_jpeg(data, colorspace="GRAY" if gray else "RGB", strict=True))
 
 
+def needs_jpegtran() -> None:
+    if shutil.which("jpegtran") is None:
+        pytest.skip("not run: no jpegtran (Debian: libjpeg-turbo-progs)")
+
+
 def generated(sampling: str, size: tuple[int, int], *, progressive: bool, restart: int) -> bytes:
     """A JPEG of this kind; Pillow writes progressive files and restart markers, simplejpeg the rarer samplings."""
     gray = sampling == "gray"
@@ -42,6 +48,7 @@ def generated(sampling: str, size: tuple[int, int], *, progressive: bool, restar
     flags = [*(["-progressive"] if progressive else []), *(["-restart", f"{restart}B"] if restart else [])]
     if not flags:
         return data
+    needs_jpegtran()
     return subprocess.run(["jpegtran", *flags], input=data, capture_output=True, check=True).stdout
 
 
@@ -133,6 +140,7 @@ def test_exif_orientation_equals_pillow(tmp_path: Path) -> None:
 
 
 def test_without_the_native_core_the_pixels_are_the_same(tmp_path: Path) -> None:
+    needs_jpegtran()
     code = """
 from pathlib import Path
 from fastload.native import core

@@ -45,15 +45,15 @@ def test_photos_in_both_ways_and_decoders() -> None:
 
 
 def test_every_processor_writes_the_same_bytes() -> None:
-    if not core.set_avx2(True):
+    if core.set_simd("avx2") != "avx2":
         pytest.skip("not run: no AVX2 and BMI2 on this processor")
     jpegs = [encode(picture(130, 70), sampling, quality) for sampling in SAMPLINGS for quality in (20, 92, 100)]
     with_bmi2 = [check(jpeg, restart=3) for jpeg in jpegs]
-    core.set_avx2(False)
+    core.set_simd("portable")
     try:
         assert [check(jpeg, restart=3) for jpeg in jpegs] == with_bmi2
     finally:
-        core.set_avx2(True)
+        core.set_simd("avx512")
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
