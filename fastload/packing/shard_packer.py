@@ -43,7 +43,7 @@ class ShardPacker:
         position = done[-1].next_position if done else 0
         shard = self._open_shard(len(done), sum(each.shard.records for each in done))
         published: Future[Done] | None = None
-        # With 2 jobs on 2 cores, one thread more takes 10 % off the time: it works while the others wait for the lock.
+        # One thread more than jobs: it works while the others wait for the lock.
         results = ordered_map(lambda row: (row, job(row)), self._order(position, self.progress.total or 0), jobs=self.jobs,
                               together=self._together, spare=int(self.jobs > 1))
         try:

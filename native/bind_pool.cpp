@@ -1,0 +1,268 @@
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <set>
+
+#include "bind.h"
+#include "bind_output.h"
+#include "pool.h"
+
+namespace nb = nanobind;
+
+namespace fastload {
+namespace {
+
+template <typename Item>
+nb::object as_array(const Item* items, size_t rows, size_t columns) {
+    auto* copy = new Item[rows * columns + 1];
+    if (rows * columns) std::memcpy(copy, items, rows * columns * sizeof(Item));
+    nb::capsule owner(copy, [](void* memory) noexcept { delete[] static_cast<Item*>(memory); });
+    if (columns == 1) return nb::cast(nb::ndarray<nb::numpy, Item, nb::ndim<1>>(copy, {rows}, owner));
+    return nb::cast(nb::ndarray<nb::numpy, Item, nb::ndim<2>>(copy, {rows, columns}, owner));
+}
+
+// Read-only views of many objects in one piece of memory. Each object's head is a cache miss of its own where the sources are
+// many and small: asked for some objects ahead they overlap.
+class Views {
+public:
+    Views() = default;
+    Views(const Views&) = delete;
+    Views& operator=(const Views&) = delete;
+
+    ~Views() {
+        for (size_t i = 0; i < views_.size(); ++i) {
+            if (i + kAhead < views_.size()) __builtin_prefetch(views_[i + kAhead].obj, 1);
+            PyBuffer_Release(&views_[i]);
+        }
+    }
+
+    void add(PyObject* const* objects, size_t n) {
+        views_.reserve(n);
+        for (size_t i = 0; i < n; ++i) {
+            if (i + kAhead < n) __builtin_prefetch(objects[i + kAhead], 1);
+            Py_buffer view;
+            if (PyObject_GetBuffer(objects[i], &view, PyBUF_SIMPLE)) throw nb::python_error();
+            views_.push_back(view);
+        }
+    }
+
+    const std::vector<Py_buffer>& all() const { return views_; }
+
+private:
+    static constexpr size_t kAhead = 8;
+    std::vector<Py_buffer> views_;
+};
+
+// Keeps the sources and the output alive, and unchanged in size, until the batch is done.
+class Ticket {
+public:
+    Ticket(nb::handle sources, std::vector<Request> requests, const Output& output, Tensor memory) : memory_(std::move(memory)), pid_(getpid()) {
+        PyObject* list = PySequence_Fast(sources.ptr(), "sources: expected a sequence of bytes-like objects");
+        if (!list) throw nb::python_error();
+        nb::object owned = nb::steal(list);
+        views_.add(PySequence_Fast_ITEMS(list), size_t(PySequence_Fast_GET_SIZE(list)));
+        std::vector<Source> spans;
+        spans.reserve(views_.all().size());
+        for (const Py_buffer& view : views_.all()) spans.push_back({static_cast<const uint8_t*>(view.buf), size_t(view.len), nullptr});
+        batch = std::make_shared<Batch>(std::move(requests), std::move(spans), output);
+    }
+
+    Ticket(const Ticket&) = delete;
+    Ticket& operator=(const Ticket&) = delete;
+
+    // The threads of a parent process are not here: there is nothing to wait for, and nobody writes.
+    bool foreign() const { return pid_ != getpid(); }
+
+    ~Ticket() {
+        if (!batch || foreign() || batch->done()) return;
+        nb::gil_scoped_release unlocked;
+        batch->cancel();
+    }
+
+    bool wait(std::optional<double> timeout_s) {
+        if (foreign() && !batch->done()) throw std::runtime_error("the batch was submitted before a fork, in the parent process: submit it here again");
+        using Clock = std::chrono::steady_clock;
+        const double seconds = std::min(timeout_s.value_or(1e9), 1e9);
+        const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+        for (;;) {  // in slices, so that Ctrl-C is answered
+            bool done;
+            {
+                nb::gil_scoped_release unlocked;
+                const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+                done = batch->wait_for(std::clamp(left, std::chrono::milliseconds(0), std::chrono::milliseconds(50)));
+            }
+            if (done) return true;
+            if (PyErr_CheckSignals()) throw nb::python_error();
+            if (Clock::now() >= end) return false;
+        }
+    }
+
+    nb::tuple result() {
+        if (!batch->done()) throw std::runtime_error("the batch is not done: wait() first");
+        nb::dict reasons;
+        for (size_t i = 0; i < batch->size(); ++i)
+            if (batch->statuses()[i] != Status::kOk) reasons[nb::int_(i)] = nb::str(batch->reasons()[i].c_str());
+        return nb::make_tuple(as_array(reinterpret_cast<const uint8_t*>(batch->statuses().data()), batch->size(), 1),
+                              as_array(reinterpret_cast<const uint32_t*>(batch->times().data()), batch->size(), kStages), reasons);
+    }
+
+    std::shared_ptr<Batch> batch;
+
+private:
+    Views views_;
+    Tensor memory_;
+    pid_t pid_;
+};
+
+// The pool as Python sees it: its threads begin with the first batch, and begin anew in a forked child.
+class PythonPool {
+public:
+    explicit PythonPool(int threads) : threads_(checked(threads)) {
+        std::lock_guard<std::mutex> lock(all_mutex());
+        all().insert(this);
+    }
+    PythonPool(const PythonPool&) = delete;
+    PythonPool& operator=(const PythonPool&) = delete;
+
+    ~PythonPool() {
+        {
+            std::lock_guard<std::mutex> lock(all_mutex());
+            all().erase(this);
+        }
+        close();
+    }
+
+    Ticket* submit(nb::handle sources, nb::handle requests, Tensor memory, bool planar, int colour, std::vector<int> fill, std::vector<float> mean,
+                   std::vector<float> std) {
+        if (closed_) throw std::runtime_error("the decode pool is closed");
+        const OutputOptions options{planar, colour, std::move(fill), std::move(mean), std::move(std)};
+        const Output output = output_of(memory, options);
+        auto ticket = std::make_unique<Ticket>(sources, copied(requests, output.slots), output, std::move(memory));
+        pool().submit(ticket->batch);
+        return ticket.release();
+    }
+
+    // Seconds that a bare loop over the same samples takes, in this thread: what handing over to a pool is compared with.
+    static double bare_loop(nb::handle sources, nb::handle requests, Tensor memory, bool planar, int colour, std::vector<int> fill, std::vector<float> mean,
+                            std::vector<float> std) {
+        const OutputOptions options{planar, colour, std::move(fill), std::move(mean), std::move(std)};
+        const Output output = output_of(memory, options);
+        Ticket ticket(sources, copied(requests, output.slots), output, std::move(memory));
+        static thread_local SampleLoader loader;
+        nb::gil_scoped_release unlocked;
+        const auto begin = std::chrono::steady_clock::now();
+        ticket.batch->run_here(loader);
+        return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    }
+
+    int threads() const { return threads_; }
+
+    std::vector<size_t> under_way(const Ticket& ticket) {
+        if (!pool_ || pid_ != getpid()) return {};
+        return pool_->under_way(*ticket.batch);
+    }
+
+    void set_threads(int threads) {
+        threads_ = checked(threads);
+        if (!pool_ || pid_ != getpid()) return;
+        nb::gil_scoped_release unlocked;
+        pool_->set_threads(threads_);
+    }
+
+    void close() {
+        closed_ = true;
+        if (!pool_) return;
+        if (pid_ != getpid()) {
+            leave_to_parent();
+            return;
+        }
+        const std::shared_ptr<Pool> held = pool_;
+        nb::gil_scoped_release unlocked;
+        held->close();
+    }
+
+    // Holds the pools themselves: while it waits for one, another thread may drop the last reference to the Python object of the next.
+    static void close_all() {
+        std::vector<std::shared_ptr<Pool>> pools;
+        {
+            std::lock_guard<std::mutex> lock(all_mutex());
+            for (PythonPool* each : all()) {
+                each->closed_ = true;
+                if (each->pool_ && each->pid_ == getpid()) pools.push_back(each->pool_);
+            }
+        }
+        nb::gil_scoped_release unlocked;
+        for (const auto& pool : pools) pool->close();
+    }
+
+private:
+    static int checked(int threads) {
+        if (threads < 1 || threads > 1024) wrong("threads: expected 1 to 1024, found ", text(threads));
+        return threads;
+    }
+
+    // Never destroyed: a pool may outlive them otherwise. The mutex is only taken under the GIL, so no fork finds it locked.
+    static std::set<PythonPool*>& all() {
+        static auto* pools = new std::set<PythonPool*>;
+        return *pools;
+    }
+    static std::mutex& all_mutex() {
+        static auto* mutex = new std::mutex;
+        return *mutex;
+    }
+
+    static std::vector<Request> copied(nb::handle requests, int64_t slots) {
+        Bytes bytes(requests);
+        if (bytes.size() % sizeof(Request)) wrong("requests: expected items of ", text(sizeof(Request)), " bytes (backend.REQUEST)");
+        const size_t n = bytes.size() / sizeof(Request);
+        if (int64_t(n) > slots) wrong("output: ", text(slots), " slots for ", text(int64_t(n)), " requests");
+        std::vector<Request> copy(n);
+        if (n) std::memcpy(static_cast<void*>(copy.data()), bytes.data(), bytes.size());
+        return copy;
+    }
+
+    Pool& pool() {
+        if (pool_ && pid_ != getpid()) leave_to_parent();
+        if (!pool_) {
+            pool_ = std::make_shared<Pool>(threads_);
+            pid_ = getpid();
+        }
+        return *pool_;
+    }
+
+    // Its threads and locks stayed in the parent: never destroyed here.
+    void leave_to_parent() { (void)new std::shared_ptr<Pool>(std::move(pool_)); }
+
+    std::shared_ptr<Pool> pool_;
+    pid_t pid_ = 0;
+    int threads_;
+    bool closed_ = false;
+};
+
+}  // namespace
+
+void bind_pool(nb::module_& module) {
+    nb::set_leak_warnings(false);  // at exit a global loader may still hold its pool: that is no leak of ours
+    nb::class_<Ticket>(module, "Ticket")
+        .def("wait", &Ticket::wait, nb::arg("timeout_s").none() = nb::none())
+        .def("result", &Ticket::result)
+        .def_prop_ro("done", [](const Ticket& ticket) { return ticket.batch->done(); });
+    nb::class_<PythonPool>(module, "Pool")
+        .def(nb::init<int>(), nb::arg("threads"))
+        .def("submit", &PythonPool::submit, nb::arg("sources"), nb::arg("requests"), nb::arg("output").noconvert(), nb::kw_only(), nb::arg("planar"),
+             nb::arg("colour"), nb::arg("fill"), nb::arg("mean"), nb::arg("std"))
+        .def_static("bare_loop", &PythonPool::bare_loop, nb::arg("sources"), nb::arg("requests"), nb::arg("output").noconvert(), nb::kw_only(),
+                    nb::arg("planar"), nb::arg("colour"), nb::arg("fill"), nb::arg("mean"), nb::arg("std"))
+        .def("under_way", &PythonPool::under_way, nb::arg("ticket"))
+        .def_prop_rw("threads", &PythonPool::threads, &PythonPool::set_threads)
+        .def("close", &PythonPool::close);
+    nb::module_::import_("atexit").attr("register")(nb::cpp_function(&PythonPool::close_all));
+}
+
+}  // namespace fastload
