@@ -49,7 +49,7 @@ def train(run: Run) -> list[float]:
     scale = torch.tensor(size[::-1], device=run.device)
     loader = fastload.DataLoader(
         options.data, batch_size=options.batch_size, shuffle=True, drop_last=True, seed=options.seed, device=run.device,
-        fields=("image", "points"), transform=[T.RandomResizedCrop(size, scale=(0.8, 1.0), ratio=(1.9, 2.1)), T.ColorJitter(brightness=0.2),
+        fields=("image", "points"), transform=[T.RandomResizedCrop(size, scale=(0.8, 1.0), ratio=(2.0, 2.0)), T.ColorJitter(brightness=0.2),
                                                T.Normalize(0.5, 0.25)])
     model = run.model(Keypoints())
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
