@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,8 +74,10 @@ def test_a_few_first_and_then_many(photos: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_damage_is_looked_at_alone_and_costs_the_others_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = pack_photos(tmp_path / "packed", N)
-    expected = list(DataLoader(packed, 4, transform=RRC, seed=1, shuffle=False))
+    whole = pack_photos(tmp_path / "whole", N)
+    expected = list(DataLoader(whole, 4, transform=RRC, seed=1, shuffle=False))
+    packed = tmp_path / "packed"
+    shutil.copytree(whole, packed)
     value = bytearray(value_of(packed, 21))
     value[8] = 99                                           # its version
     put_value(packed, 21, bytes(value))
