@@ -214,7 +214,7 @@ def cannot_open(error: OSError, path: Path) -> StoreError:
 def _cannot_map(error: Exception, path: Path) -> StoreError:
     if os.strerror(errno.EMFILE) in str(error):
         return _too_many_files(path)
-    if os.strerror(errno.ENOMEM) in str(error):
+    if isinstance(error, RuntimeError) and os.strerror(errno.ENOMEM) in str(error):     # lmdb maps what the file says: damage
         return StoreError(f"opening {path}: no address space to map its {path.stat().st_size} bytes: ulimit -v, or vm.max_map_count")
     if "already open" in str(error):
         return StoreError(f"opening {path}: this process has it open through lmdb itself, which allows that once; "
