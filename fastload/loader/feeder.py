@@ -42,6 +42,9 @@ class Maker(Protocol[Begun, Batch_co]):
     def begin(self, ids: Ids) -> Begun:
         """Starts work on a batch; returns at once."""
 
+    def done(self, begun: Begun) -> bool:
+        """``finish`` would not wait, as far as can be told."""
+
     def finish(self, begun: Begun) -> Batch_co:
         """Waits for a batch that was begun."""
 
@@ -189,7 +192,7 @@ def _feed(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, shelf
     begun: deque[Begun | Failed] = deque()
     more = True
     while not shelf.unwanted:
-        while more:
+        while more and not _is_due(maker, begun):
             try:
                 call = shelf.calls.get(block=not begun)             # with something to finish: only what is there already
             except queue.Empty:
@@ -202,6 +205,11 @@ def _feed(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, shelf
         else:
             shelf.ready.put(_Mark.END)
             return
+
+
+def _is_due(maker: Maker[Begun, Batch_co], begun: deque[Begun | Failed]) -> bool:
+    """The oldest batch is done, and the decode threads have another: first hand it over, then begin the next, which may take long."""
+    return len(begun) > 1 and (isinstance(begun[0], Failed) or maker.done(begun[0]))
 
 
 def _begin(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, call: object, begun: deque[Begun | Failed],

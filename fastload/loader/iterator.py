@@ -138,6 +138,10 @@ class EpochMaker:
         """Starts work on a batch."""
         return self._maker.begin(ids, self._epoch, self.together.take(ids))
 
+    def done(self, begun: Begun) -> bool:
+        """All its images are decoded."""
+        return self._maker.done(begun)
+
     def finish(self, begun: Begun) -> tuple[Any, int]:
         """The batch as the user gets it, on its device, and how many samples it has."""
         n = len(begun.ids)

@@ -140,6 +140,10 @@ class BatchMaker:
             rows[name] = plan.rows(ids, shown_sizes(images), seed=self.seed, epoch=epoch)
         return rows
 
+    def done(self, begun: Begun) -> bool:
+        """All its images are decoded, as far as the decoder can tell."""
+        return all(getattr(ticket.ticket, "done", False) is True for ticket in begun.tickets)
+
     def finish(self, begun: Begun, shape: Callable[[Values], Any] | None = None, *, others: int = _OTHERS) -> Any:
         """Waits for the pixels and puts the batch together; ``shape`` then makes of it what the user gets."""
         with self._transfer.stream():           # all of it: a user's collate_fn may touch pixels that are only queued yet
