@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -93,8 +94,9 @@ def test_batches_that_nobody_takes_are_dropped(photos: Path) -> None:
 
 
 def test_a_bad_sample_is_raised_with_its_own_batch(tmp_path: Path) -> None:
-    packed = pack_photos(tmp_path / "packed", 12)
-    order = [ids.tolist() for ids in _ids(DataLoader(packed, 4, shuffle=True, fields=("id",)))]
+    whole, packed = pack_photos(tmp_path / "whole", 12), tmp_path / "packed"
+    order = [ids.tolist() for ids in _ids(DataLoader(whole, 4, shuffle=True, fields=("id",)))]
+    shutil.copytree(whole, packed)              # lmdb opens a file once a process, and the loader's thread may still have that one
     spoil_image(packed, order[1][2])
     plain = iter(rebuilt(DataLoader(packed, 4, shuffle=True, transform=[T.Resize(16, 16)])))
     next(plain)
