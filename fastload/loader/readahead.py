@@ -119,8 +119,8 @@ class Asker:
         while first <= last:
             reader = self._dataset.reader(first)
             end = min(last, reader.shard.first + reader.shard.records - 1)
-            head = np.frombuffer(reader.get(first), np.uint8)
-            tail = head if end == first else np.frombuffer(reader.get(end), np.uint8)
+            head = np.frombuffer(reader.find(first), np.uint8)
+            tail = head if end == first else np.frombuffer(reader.find(end), np.uint8)
             start, length = _address(head), _address(tail) + len(tail) - _address(head)
             if 0 < length <= MAX_RUN:
                 self._advise(start, length)

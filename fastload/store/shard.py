@@ -66,6 +66,15 @@ class ShardReader:
             self.damaged(sample_id, "the record is missing")
         return value
 
+    def find(self, sample_id: int) -> memoryview:
+        """What ``get`` returns, through the native core's map where there is a core: the loader then needs no other."""
+        if core() is None:
+            return self.get(sample_id)
+        try:
+            return self.map().find(sample_id)
+        except KeyError as error:
+            self.damaged(sample_id, str(error.args[0]))
+
     def record(self, sample_id: int) -> list[Part]:
         """A record's parts, checked (id, length, checksum, table), as views that keep the file mapped."""
         value = self.get(sample_id)
