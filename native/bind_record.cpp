@@ -85,7 +85,11 @@ nb::tuple read_records(nb::list maps, Numbers shards, Numbers ids, bool check_cr
 
 nb::object find_record(const ShardMap& map, uint64_t id) {
     std::string why;
-    const RecordBytes record = map.find(id, why);
+    RecordBytes record;
+    {
+        nb::gil_scoped_release unlocked;  // a page of the tree may have to come from the disk
+        record = map.find(id, why);
+    }
     if (!record.bytes) throw nb::key_error(why.c_str());
     return nb::steal(PyMemoryView_FromMemory(reinterpret_cast<char*>(const_cast<uint8_t*>(record.bytes)), Py_ssize_t(record.size), PyBUF_READ));
 }

@@ -3,19 +3,13 @@
 #include <cstring>
 
 #include "crc32c.h"
+#include "little.h"
 
 namespace fastload {
 namespace {
 
 constexpr size_t kHeader = 24, kRow = 24, kChecksumFrom = 8;
 constexpr uint8_t kVersion = 1, kLastCodec = 5, kLastRole = 1;
-
-template <typename T>
-T little(const uint8_t* bytes) {  // the format is little-endian, and so is every machine we build for
-    T value;
-    std::memcpy(&value, bytes, sizeof value);
-    return value;
-}
 
 std::string wrong(const char* what, uint64_t found, uint64_t expected) {
     return std::string(what) + " is " + std::to_string(found) + ", expected " + std::to_string(expected);

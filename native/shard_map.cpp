@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "little.h"
+
 namespace fastload {
 namespace {
 
@@ -17,13 +19,6 @@ constexpr size_t kMeta = 136, kFreePad = 24, kMainDb = 72, kEntries = 32, kRoot 
 constexpr uint16_t kBranch = 1, kLeaf = 2, kOverflow = 4, kMetaPage = 8, kBigData = 1;
 constexpr uint64_t kNoPage = ~uint64_t(0);
 constexpr int kMostLevels = 32;
-
-template <typename T>
-T little(const uint8_t* bytes) {
-    T value;
-    std::memcpy(&value, bytes, sizeof value);
-    return value;
-}
 
 uint64_t big(const uint8_t* bytes) {
     uint64_t value = 0;
