@@ -1,9 +1,11 @@
-"""How fast `fastload pack` is, beside a Pillow decode-and-re-encode loop and bare `jpegtran -optimize`, in one run.
+"""How fast `fastload pack` is, beside FFCV's writer, a Pillow decode-and-re-encode loop and bare `jpegtran -optimize`, in one run.
 
     python -m benchmarks.pack [--copies 10] [--rounds 3] [--json out.json]
 
 The photos of the corpus, each `copies` times under its own name; rounds are interleaved; every contender gets as many threads or
-processes as there are usable cores. Prints medians, spread and ratios, and the packer's peak anonymous memory.
+processes as there are usable cores. Prints medians, spread and ratios, and the packer's peak anonymous memory. FFCV's writer
+(write_mode="jpg", quality 90: it cannot keep the bytes) takes part where `python -m benchmarks.peers.setup .venv-peers` has built it,
+jpegtran where it is installed (tools/jpeg_tools.sh).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -25,6 +28,9 @@ from PIL import Image
 
 from benchmarks.machine import describe, photo_paths, spread
 from fastload.decode.cpus import available_cpus
+
+ROOT = Path(__file__).resolve().parents[1]
+PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 
 
 def reencode(path: str) -> int:
@@ -71,24 +77,40 @@ def run_fastload(folder: Path, dest: Path) -> tuple[float, float]:
     return float(seconds), int(peak) / 1024
 
 
+def run_ffcv(folder: Path, dest: Path, jobs: int) -> float:
+    """The seconds of its writer itself, without Python's start and its import."""
+    command = [str(PEERS_PYTHON), "-m", "benchmarks.peers.serve", "pack", "ffcv", "rrc", str(folder.parent), str(dest), str(jobs)]
+    result = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    return float(result.stdout.split()[-1])
+
+
+def timed(call: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
 def measure(folder: Path, rounds: int, work: Path) -> tuple[dict[str, list[float]], float]:
     """Seconds of each contender in each round, interleaved, and the packer's peak memory."""
-    jobs, peak = available_cpus(), 0.0
-    seconds: dict[str, list[float]] = {"fastload pack": [], "pillow re-encode": [], "jpegtran -optimize": []}
-    for number in range(rounds):
-        for name, times in seconds.items():
-            dest = work / f"{number}"
-            started = time.perf_counter()
-            if name == "fastload pack":
-                took, memory = run_fastload(folder, dest)
-                started, peak = time.perf_counter() - took, max(peak, memory)       # without Python's own start, as the others
-            elif name == "pillow re-encode":
-                run_pillow(folder, work / "reencoded", jobs)
-            elif shutil.which("jpegtran"):
-                run_jpegtran(folder, jobs)
-            times.append(time.perf_counter() - started)
+    jobs, dest, peaks = available_cpus(), work / "packed", [0.0]
+
+    def fastload() -> float:
+        seconds, peak = run_fastload(folder, dest)
+        peaks.append(peak)
+        return seconds
+
+    runs: dict[str, Callable[[], float]] = {"fastload pack": fastload,
+                                            "pillow re-encode": lambda: timed(lambda: run_pillow(folder, work / "reencoded", jobs))}
+    if PEERS_PYTHON.exists():
+        runs["FFCV's writer"] = lambda: run_ffcv(folder, dest, jobs)
+    if shutil.which("jpegtran"):
+        runs["jpegtran -optimize"] = lambda: timed(lambda: run_jpegtran(folder, jobs))
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            seconds[name].append(run())
             shutil.rmtree(dest, ignore_errors=True)
-    return seconds, peak
+    return seconds, max(peaks)
 
 
 def main() -> int:
@@ -104,7 +126,7 @@ def main() -> int:
         folder.mkdir()
         for copy in range(options.copies):
             for path in photos:
-                shutil.copyfile(path, folder / f"{copy:02}-{path.name}")
+                shutil.copyfile(path, folder / f"{copy:02}-{path.stem}.jpg")
         seconds, peak = measure(folder, options.rounds, work)
     n = len(photos) * options.copies
     for key, value in describe("pillow", "simplejpeg").items():
