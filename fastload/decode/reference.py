@@ -30,6 +30,7 @@ from fastload.decode.helpers import Helpers
 from fastload.errors import BadImage, ConfigError
 from fastload.store.checksum import crc32c
 
+_LONGEST = 0xFFFFFFFF           # nanoseconds that fit: a process that was stopped meanwhile took longer
 Outcome = tuple[Status, str, tuple[int, ...]]       # status, why, nanoseconds per stage
 
 
@@ -62,7 +63,7 @@ class ReferenceBackend:
         """Waits for a batch."""
         outcomes = [future.result() for future in ticket.outcomes]
         return DecodeResult(np.array([status for status, _, _ in outcomes], np.uint8),
-                            np.array([times for _, _, times in outcomes], np.uint32).reshape(-1, len(STAGES)),
+                            np.minimum([times for _, _, times in outcomes], _LONGEST).astype(np.uint32).reshape(-1, len(STAGES)),
                             {slot: why for slot, (status, why, _) in enumerate(outcomes) if status}, ticket.batch.output)
 
     def close(self) -> None:
