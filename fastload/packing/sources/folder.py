@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -96,8 +97,9 @@ def looks_like(root: Path) -> str:
 def _folders(root: Path) -> list[str]:
     """Printable names of the real, visible folders of a folder, sorted."""
     try:
-        return sorted(printable(path.name) for path in root.iterdir()
-                      if not path.name.startswith(".") and path.is_dir() and not path.is_symlink())
+        with os.scandir(root) as entries:           # knows folders without asking for each: there may be a million images beside
+            return sorted(printable(entry.name) for entry in entries
+                          if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."))
     except OSError as error:
         raise ConfigError(f"{root}: cannot be listed: {error.strerror}") from None
 
