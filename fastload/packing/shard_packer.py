@@ -43,9 +43,8 @@ class ShardPacker:
         position = done[-1].next_position if done else 0
         shard = self._open_shard(len(done), sum(each.shard.records for each in done))
         published: Future[Done] | None = None
-        # One thread more than jobs: it works while the others wait for the lock.
         results = ordered_map(lambda row: (row, job(row)), self._order(position, self.progress.total or 0), jobs=self.jobs,
-                              together=self._together, spare=int(self.jobs > 1))
+                              together=self._together)
         try:
             for row, encoded in results:
                 if published is not None and published.done():
@@ -58,7 +57,6 @@ class ShardPacker:
                     if shard.is_full_for(len(record)):
                         if published is not None:
                             yield published.result()
-                        shard.end()
                         published = publisher.submit(_publish, shard, state, position)
                         shard = self._open_shard(shard.number + 1, shard.next_id)
                     shard.add(row, encoded, record)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,14 +11,11 @@ from fastload.native import core
 from fastload.packing.options import PackOptions
 from fastload.packing.samples import EncodedSample
 from fastload.packing.state import Done, Event, PackState
-from fastload.store import files
 from fastload.store.columns import MISSING_INT
 from fastload.store.fields import Field
 from fastload.store.manifest import expected_columns
 from fastload.store.record import DATA, Part, encode_record, shown_size
-from fastload.store.writer import COMMIT_BYTES, ShardWriter
-
-_WRITE_EARLY = 2 * COMMIT_BYTES          # written to the file since the disk was told to begin
+from fastload.store.writer import ShardWriter
 
 
 def as_record(sample_id: int, parts: Sequence[Part]) -> bytes:
@@ -37,8 +33,7 @@ class OpenShard:
         self.events: list[Event] = []
         self.records = 0
         self._writer: ShardWriter | None = None
-        self._bytes_in = self._bytes_out = self._block_bytes = self._unwritten = 0
-        self._descriptor = -1
+        self._bytes_in = self._bytes_out = self._block_bytes = 0
         self._blocks: list[tuple[int, int]] = []
         self._fields = dict(enumerate(fields))
         self._missing = {name: _missing(name, fields) for name in expected_columns(tuple(fields)) if name != "_blocks"}
@@ -67,20 +62,13 @@ class OpenShard:
         self._bytes_out += len(record)
         self._bytes_in += encoded.bytes_in
         self._take_row(row, encoded.parts)
-        self._write_early(self._writer.path, len(record))
         self.events += [Event("converted", encoded.source, why) for why in encoded.converted]
         self.records += 1
-
-    def end(self) -> None:
-        """No record comes any more: from here on another thread may publish it."""
-        if self._writer is not None:
-            self._writer.commit()
 
     def publish(self, state: PackState, next_position: int) -> Done:
         """Publishes the shard, then remembers that; in this order, so what is remembered is always there."""
         if self._writer is None:
             raise RuntimeError("a shard without records cannot be published")
-        self._close()
         done = Done(self._writer.publish(), next_position, self._blocks, self.events, self._bytes_in, self._bytes_out)
         dtypes = expected_columns(tuple(self._fields.values()))
         state.record(self.number, done, {name: np.array(values, dtypes[name]) for name, values in self._rows.items()})
@@ -88,25 +76,8 @@ class OpenShard:
 
     def abort(self) -> None:
         """Drops what was not published; harmless otherwise."""
-        self._close()
         if self._writer is not None:
             self._writer.abort()
-
-    def _write_early(self, path: Path, n_bytes: int) -> None:
-        """Lets the disk work while we do: else publishing waits until all of the shard is written."""
-        self._unwritten += n_bytes
-        module = core()
-        if self._unwritten < _WRITE_EARLY or module is None:
-            return
-        self._unwritten = 0
-        if self._descriptor < 0:
-            self._descriptor = os.open(files.partly(path), os.O_RDONLY | os.O_CLOEXEC)
-        module.start_writing(self._descriptor)          # a file system that cannot do it waits at the end
-
-    def _close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor = -1
 
     def _take_row(self, row: int, parts: Sequence[Part]) -> None:
         values: dict[str, float] = {**self._missing, "_source_index": row}

@@ -13,15 +13,14 @@ Result = TypeVar("Result")
 
 
 def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], *, jobs: int,
-                together: Callable[[], int] = lambda: 1, spare: int = 0) -> Generator[Result, None, None]:
+                together: Callable[[], int] = lambda: 1) -> Generator[Result, None, None]:
     """``map(function, items)`` on ``jobs`` threads; at most 2 * jobs + 2 items are under way or waiting to be taken.
 
     What ``function`` raises is raised here, in its turn; the items behind it are dropped. Closing the iterator early
     waits for the calls that have begun, and starts no other. ``together`` says how many items a thread takes at a time
-    (the bound is then on these): handing items over one by one costs 16 us each, eight at a time 4. ``spare``: threads more,
-    which work while others wait for the interpreter's lock; the bound stays.
+    (the bound is then on these): handing items over one by one costs 16 us each, eight at a time 4.
     """
-    pool = ThreadPoolExecutor(jobs + spare, thread_name_prefix="fastload-pack")
+    pool = ThreadPoolExecutor(jobs, thread_name_prefix="fastload-pack")
     pending: deque[tuple[Future[None], list[Result]]] = deque()
     left = iter(items)
 

@@ -36,10 +36,11 @@ def read_regular(path: Path, *, most: int) -> bytes:
         return file.read(size + 1)
 
 
-def sha256_of(descriptor: int) -> str:
-    """Hex digest of a whole open file, piece by piece."""
+def sha256_of(descriptor: int, *, first_last: int = 0) -> str:
+    """Hex digest of a whole open file, piece by piece; its first ``first_last`` bytes, if there are so many, come last."""
     digest = hashlib.sha256()
-    _each_chunk(descriptor, digest.update)
+    _each_chunk(descriptor, digest.update, start=first_last)
+    digest.update(os.pread(descriptor, first_last, 0))
     return digest.hexdigest()
 
 
@@ -55,9 +56,9 @@ def crc32c_of(descriptor: int) -> str:
     return f"{crc:08x}"
 
 
-def _each_chunk(descriptor: int, update: Callable[[memoryview], object]) -> None:
+def _each_chunk(descriptor: int, update: Callable[[memoryview], object], start: int = 0) -> None:
     buffer = memoryview(bytearray(_CHUNK))
-    position = 0
+    position = start
     while n_bytes := os.preadv(descriptor, [buffer], position):
         update(buffer[:n_bytes])
         position += n_bytes

@@ -20,7 +20,7 @@ from fastload.store.record import MAX_FIELDS
 from fastload.store.strict_json import Json, Row, count, text, typed
 
 FORMAT = "fastload"
-VERSION = 1
+VERSION = 2
 NAME = "manifest.json"
 MAX_BYTES = 64 * 1024 * 1024
 MAX_DEPTH = 8
@@ -52,7 +52,7 @@ class Shard(NamedTuple):
     size: int           # bytes
     records: int
     first: int
-    sha256: str         # of the file
+    sha256: str         # of the file, its first 8,192 bytes last
     stamp: str          # SHA-256 over the headers of its records; the file's last page repeats it, see stamp_page
 
 
@@ -119,8 +119,8 @@ def _parse(data: bytes) -> Manifest:
     if loaded.get("format") != FORMAT:
         raise ValueError(f"format {loaded.get('format')!r:.40}, expected {FORMAT!r}: not a fastload dataset")
     if loaded.get("version") != VERSION or type(loaded["version"]) is not int:
-        raise ValueError(f"format version {loaded.get('version')!r:.40}, this fastload reads version {VERSION}: "
-                         "install a newer fastload")
+        wanted = "pack the dataset again" if loaded.get("version") == 1 else "install a newer fastload"
+        raise ValueError(f"format version {loaded.get('version')!r:.40}, this fastload reads version {VERSION}: {wanted}")
     top = Row.of("top level", loaded, _KEYS)
     n_samples = top.number("n_samples", MAX_SAMPLES)
     if loaded["order"] not in ORDERS:

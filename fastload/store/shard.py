@@ -17,6 +17,7 @@ from fastload.store import files
 from fastload.store.environment import Environment, open_environment, raise_file_limit
 from fastload.store.manifest import STAMP_BYTES, Shard, stamp_page
 from fastload.store.record import Part, RecordError, parse_record, salvage_source
+from fastload.store.tree import META_BYTES
 
 if TYPE_CHECKING:
     from fastload import _core
@@ -201,7 +202,7 @@ def warn_if_remote(folder: Path) -> None:
 
 def _check_digest(descriptor: int, path: Path, shard: Shard) -> None:
     try:
-        found = files.sha256_of(descriptor)
+        found = files.sha256_of(descriptor, first_last=META_BYTES)
     except OSError as error:
         raise cannot_open(error, path) from error
     if found != shard.sha256:

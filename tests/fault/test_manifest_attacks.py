@@ -146,7 +146,7 @@ ATTACKS: dict[str, Callable[[Path], None]] = {
     "pickle kind": _set("fields.0.kind", "pickle"), "class field": _set("fields.0.__class__", "os.system"),
     "code": _set("format", "__import__('os').system('id')"), "field named source": _set("fields.2.name", "source"),
     "image of nobody": _set("fields.0.image", "nobody"), "two fields, one name": _set("fields.2.name", "label"),
-    "version 2": _set("version", 2), "version 10**30": _replace('"version": 1', '"version": 1' + "0" * 30),
+    "version 3": _set("version", 3), "version 10**30": _replace('"version": 2', '"version": 1' + "0" * 30),
     "unknown key": _set("extra", 1),
     "not UTF-8": lambda folder: _text(folder, b'"format": "\xff"'),
     "UTF-16": lambda folder: _text(folder, '"format"'.encode("utf-16")),

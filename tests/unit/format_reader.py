@@ -1,4 +1,5 @@
 """Reads a dataset from docs/FORMAT.md alone: prints every column, then every sample, as JSON. Argument: the folder."""
+import hashlib
 import json
 import struct
 import sys
@@ -40,10 +41,9 @@ def sample(record: Any, number: int, fields: dict[int, tuple[str, str, bool]]) -
 
 
 folder = Path(sys.argv[1])
-text = (folder / "manifest.json").read_bytes()
-manifest = json.loads(text)
+manifest = json.loads(text := (folder / "manifest.json").read_bytes())
 assert text[-26:] == b',\n "crc32c": "%08x"\n}\n' % google_crc32c.value(text[:-26])
-assert (manifest["format"], manifest["version"]) == ("fastload", 1)
+assert (manifest["format"], manifest["version"]) == ("fastload", 2)
 for column in manifest["columns"]:
     rows = (folder / "columns" / f"{column['name']}.npy").read_bytes()
     assert int(column["crc32c"], 16) == google_crc32c.value(rows)
@@ -51,9 +51,10 @@ for column in manifest["columns"]:
     print(json.dumps([column["name"], column["shape"], [row for (row,) in struct.iter_unpack(letter, rows[128:])]]))
 fields = {i: (field["name"], field["kind"], field["list"]) for i, field in enumerate(manifest["fields"])}
 for shard in manifest["shards"]:
-    path = folder / shard["name"]
-    stamp = struct.pack("<4s4xQQ32s", b"FLS1", shard["first"], shard["records"], bytes.fromhex(shard["stamp"]))
-    assert (path.stat().st_size, path.read_bytes()[-4096:]) == (shard["size"], stamp.ljust(4096, b"\0"))
-    with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env, env.begin() as transaction:
+    stamp = struct.pack("<4s4xQQ32s4040x", b"FLS1", shard["first"], shard["records"], bytes.fromhex(shard["stamp"]))
+    data = (folder / shard["name"]).read_bytes()
+    digest = hashlib.sha256(data[8192:] + data[:8192]).hexdigest()
+    assert (len(data), data[-4096:], digest) == (shard["size"], stamp, shard["sha256"])
+    with lmdb.open(str(folder / shard["name"]), subdir=False, readonly=True, lock=False) as env, env.begin() as transaction:
         for key in range(shard["first"], shard["first"] + shard["records"]):
             print(json.dumps(sample(transaction.get(key.to_bytes(8, "big")), key, fields)))

@@ -73,7 +73,7 @@ def test_the_reader_is_short_and_does_not_know_us() -> None:
     imported = {name.name for node in ast.walk(ast.parse(source)) if isinstance(node,
                                                                                 ast.Import) for name in node.names}
     imported |= {str(node.module) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)}
-    assert imported == {"json", "struct", "sys", "zlib", "google_crc32c", "lmdb", "pathlib", "typing"}
+    assert imported == {"hashlib", "json", "struct", "sys", "zlib", "google_crc32c", "lmdb", "pathlib", "typing"}
 
 
 def test_the_reader_notices_damage(tmp_path: Path) -> None:

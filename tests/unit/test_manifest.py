@@ -79,10 +79,10 @@ def test_every_cut_is_noticed() -> None:
             parse(written[:end])
 
 
-def test_a_newer_version_says_what_to_do() -> None:
-    with pytest.raises(CorruptManifest,
-                       match="format version 2, this fastload reads version 1: install a newer fastload"):
-        parse(sealed({**tree(), "version": 2}))
+@pytest.mark.parametrize(("version", "advice"), [(3, "install a newer fastload"), (1, "pack the dataset again")])
+def test_another_version_says_what_to_do(version: int, advice: str) -> None:
+    with pytest.raises(CorruptManifest, match=f"format version {version}, this fastload reads version 2: {advice}"):
+        parse(sealed({**tree(), "version": version}))
 
 
 def test_an_edit_by_hand_is_called_so() -> None:
@@ -126,7 +126,7 @@ def test_every_value_must_be_there_and_of_its_type(path: str) -> None:
 @pytest.mark.parametrize(("path", "value"), [
     ("new", 1), ("shards.0.new", 1), ("fields.0.new", 1), ("columns.0.new", 1), ("options", []),
     ("converted", {"a": -1}),
-    ("converted", {"a": True}), ("format", "Fastload"), ("version", True), ("version", 1.0), ("order", "random"),
+    ("converted", {"a": True}), ("format", "Fastload"), ("version", True), ("version", 2.0), ("order", "random"),
     ("seed", 1 << 64),
     ("n_samples", 29), ("n_samples", 10 ** 18), ("n_samples", 30.0), ("shards.1.first", 11), ("shards.1.first", 9),
     ("shards.2.records", 0),

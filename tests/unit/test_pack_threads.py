@@ -42,25 +42,6 @@ def test_results_come_in_order_and_few_items_are_taken(jobs: int) -> None:
     assert running() == []
 
 
-def test_spare_threads_work_too_and_take_no_more_items() -> None:
-    all_at_work, taken = threading.Barrier(3), 0
-
-    def items() -> Iterator[int]:
-        nonlocal taken
-        for i in range(30):
-            taken += 1
-            yield i
-
-    def meet(i: int) -> int:
-        all_at_work.wait(20)
-        return i
-
-    for count, result in enumerate(ordered_map(meet, items(), jobs=2, spare=1)):
-        assert result == count
-        assert taken - count <= 2 * 2 + 2
-    assert running() == []
-
-
 def test_an_error_is_raised_in_its_turn_and_ends_everything() -> None:
     def fails_at_5(i: int) -> int:
         if i == 5:

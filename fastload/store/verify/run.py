@@ -24,6 +24,7 @@ from fastload.store.dataset import read_manifest
 from fastload.store.environment import Environment, open_environment
 from fastload.store.manifest import NAME as MANIFEST
 from fastload.store.manifest import Manifest, Shard
+from fastload.store.tree import META_BYTES
 from fastload.store.verify.carve import carve
 from fastload.store.verify.columns import check_structure, open_columns
 from fastload.store.verify.record import RecordChecker
@@ -183,7 +184,7 @@ class _Verification:
             if size != shard.size:
                 self._damaged(place, shard, f"{size} bytes, expected {shard.size}", descriptor, size)
                 return []
-            digest = files.sha256_of(descriptor)
+            digest = files.sha256_of(descriptor, first_last=META_BYTES)
             if digest != shard.sha256:
                 self._damaged(place, shard, f"SHA-256 {digest[:16]}..., expected {shard.sha256[:16]}...", descriptor, size)
                 return []
