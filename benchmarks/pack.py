@@ -84,6 +84,13 @@ def run_ffcv(folder: Path, dest: Path, jobs: int) -> float:
     return float(result.stdout.split()[-1])
 
 
+def ffcv_version() -> dict[str, str]:
+    if not PEERS_PYTHON.exists():
+        return {}
+    command = [str(PEERS_PYTHON), "-c", "from importlib.metadata import version; print(version('ffcv'))"]
+    return {"ffcv": subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()}
+
+
 def timed(call: Callable[[], None]) -> float:
     started = time.perf_counter()
     call()
@@ -129,7 +136,8 @@ def main() -> int:
                 shutil.copyfile(path, folder / f"{copy:02}-{path.stem}.jpg")
         seconds, peak = measure(folder, options.rounds, work)
     n = len(photos) * options.copies
-    for key, value in describe("pillow", "simplejpeg").items():
+    machine = {**describe("pillow"), **ffcv_version()}
+    for key, value in machine.items():
         print(f"{key:>12}: {value}")
     print(f"{n} JPEGs ({len(photos)} photos x {options.copies}), {options.rounds} rounds interleaved, {available_cpus()} jobs")
     ours = statistics.median(seconds["fastload pack"])
@@ -138,7 +146,7 @@ def main() -> int:
         print(f"{contender:20} {n / middle:7.0f} images/s, seconds a round {spread(times)}; fastload pack is {middle / ours:.2f} x as fast")
     print(f"peak anonymous memory of fastload pack: {peak:.0f} MB")
     if options.json:
-        found = {"machine": describe("pillow", "simplejpeg"), "n": n, "seconds": seconds, "peak_mb": peak}
+        found = {"machine": machine, "n": n, "seconds": seconds, "peak_mb": peak}
         options.json.write_text(json.dumps(found, indent=1))
     return 0
 
