@@ -137,4 +137,10 @@ private:
 
 JpegHeader read_jpeg_header(const uint8_t* bytes, size_t size) { return Reader(bytes, size).read(); }
 
+bool is_common(const JpegHeader& header) {
+    if (!header.complete || header.n_components == 1) return header.complete;
+    const auto is = [&](size_t i, int h, int v) { return header.components[i].h == h && header.components[i].v == v; };
+    return header.n_components == 3 && is(1, 1, 1) && is(2, 1, 1) && (is(0, 1, 1) || is(0, 2, 1) || is(0, 2, 2) || is(0, 1, 2) || is(0, 4, 1));
+}
+
 }  // namespace fastload

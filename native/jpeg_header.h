@@ -42,4 +42,7 @@ struct JpegHeader {
 // Throws BadJpeg. A missing end marker is no error: `complete` says so.
 JpegHeader read_jpeg_header(const uint8_t* bytes, size_t size);
 
+// Whole, and gray or sampled 4:4:4, 4:2:2, 4:2:0, 4:4:0 or 4:1:1.
+bool is_common(const JpegHeader& header);
+
 }  // namespace fastload

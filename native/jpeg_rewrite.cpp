@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "image_limits.h"
+#include "jpeg_coefficients.h"
 #include "jpeg_error.h"
 #include "jpeg_layout.h"
 #include "jpeg_markers.h"
@@ -41,43 +42,7 @@ bool is_fatal(j_common_ptr common) {
     }
 }
 
-bool is_common(const JpegHeader& header) {
-    if (!header.complete || header.n_components == 1) return header.complete;
-    const auto is = [&](size_t i, int h, int v) { return header.components[i].h == h && header.components[i].v == v; };
-    return header.n_components == 3 && is(1, 1, 1) && is(2, 1, 1) && (is(0, 1, 1) || is(0, 2, 1) || is(0, 2, 2) || is(0, 1, 2) || is(0, 4, 1));
-}
-
 uint32_t divide_up(uint32_t value, uint32_t by) { return (value + by - 1) / by; }
-
-// Turns the image upside down: block rows in reverse, and in each block the odd rows of the cosine negated.
-void flip_vertically(jpeg_decompress_struct& source, jvirt_barray_ptr* coefficients) {
-    auto* common = reinterpret_cast<j_common_ptr>(&source);
-    for (int i = 0; i < source.num_components; ++i) {
-        const jpeg_component_info& component = source.comp_info[i];
-        for (JDIMENSION top = 0, bottom = component.height_in_blocks; top < bottom; ++top) {
-            --bottom;
-            JBLOCKROW upper = source.mem->access_virt_barray(common, coefficients[i], top, 1, TRUE)[0];
-            JBLOCKROW lower = source.mem->access_virt_barray(common, coefficients[i], bottom, 1, TRUE)[0];
-            for (JDIMENSION x = 0; x < component.width_in_blocks; ++x)
-                for (int k = 0; k < DCTSIZE2; ++k) {
-                    JCOEF sign = k / DCTSIZE % 2 ? -1 : 1, above = JCOEF(sign * upper[x][k]);
-                    upper[x][k] = JCOEF(sign * lower[x][k]);
-                    lower[x][k] = above;
-                }
-        }
-    }
-}
-
-// Did the scans bring every bit of every coefficient? A file that was cut off between scans and closed again is no error to
-// libjpeg, but it makes up for missing AC coefficients by smoothing across blocks, which a sequential file does not get.
-bool is_complete(const jpeg_decompress_struct& source) {
-    for (int i = 0; i < source.num_components; ++i) {
-        if (!source.comp_info[i].quant_table) return false;  // in no scan
-        for (int k = 0; source.coef_bits && k < DCTSIZE2; ++k)
-            if (source.coef_bits[i][k] != 0) return false;
-    }
-    return true;
-}
 
 class Rewriter {
 public:
@@ -103,7 +68,7 @@ public:
         Closer closer{*this};
         if (!read_markers(bytes, size)) throw BadJpeg(errors_.text);
         describe(header, options);
-        bool flip = options.orient && can_flip(header);
+        bool flip = options.orient && can_flip(frame_, header.orientation);
         result_.orientation = flip ? 1 : header.orientation;
         result_.n_components = header.n_components;
         result_.common = is_common(header);
@@ -164,28 +129,6 @@ private:
         mcu_rows_ = divide_up(frame_.height, 8 * max_v);
         frame_.interval = options.restart >= 0 ? uint32_t(options.restart)
                                                : restart_interval(mcus_per_row_, mcu_rows_, header.end_offset - header.scan_offset);
-    }
-
-    // The EXIF orientations and "same pixels": of the lossless transforms only the vertical flip leaves every decoded pixel
-    // as it was. Measured on 40 crops of photographs per sampling, aligned to MCUs, against the turned full decode (libjpeg
-    // 3.1 accurate DCT, fancy upsampling):
-    //   transposing (5 to 8) moves 2 to 13 % of the values by up to 5 levels: the inverse DCT rounds between its column
-    //     and its row pass; 4:4:4 and gray are no better than subsampled images (2 to 3 %);
-    //   flipping left to right (2, 3) changes a few values of 4:4:4 and gray, too: rounding half up is not symmetric,
-    //     and the column pass meets halves; with 4:2:0 and 4:2:2 the interpolation of chroma alternates its rounding: 6 to 10 %;
-    //   flipping top to bottom (4) changed nothing in 160 of 160 with 4:4:4, 4:2:2, 4:2:0, 4:1:1, gray, but 4:4:0 (alternating
-    //     rounding again, now vertical) is off in 11 % of the values.
-    // So 4 is done here and everything else is left to the loader, where it is exact and costs nothing beside the resize.
-    bool can_flip(const JpegHeader& header) const {
-        if (header.orientation != 4) return false;
-        uint32_t max_h = 1, max_v = 1;
-        for (uint32_t i = 0; i < frame_.n_components; ++i) {
-            max_h = std::max<uint32_t>(max_h, frame_.components[i].h);
-            max_v = std::max<uint32_t>(max_v, frame_.components[i].v);
-        }
-        for (uint32_t i = 0; i < frame_.n_components; ++i)
-            if (frame_.components[i].v != max_v && frame_.components[i].h == max_h) return false;  // 4:4:0
-        return frame_.height % (8 * max_v) == 0;
     }
 
     // The fast way: Huffman symbols to Huffman symbols, for a file of one regular scan. False where it is not one, or where
@@ -300,26 +243,6 @@ private:
 };
 
 }  // namespace
-
-// A segment costs about 3 bytes in the file and 4 in the index; what a crop decodes too much is about one segment's width.
-// Weighed so that 1 % more bytes must save 5 % of a whole image's decoding. Measured with ImageNet photos and 12
-// RandomResizedCrops (8 to 100 % of the area) of each, bytes with the index and against no markers, CPU time of decoding the cuts
-// against markers once a row; decoding whole images takes the same time with any of them:
-//   segment px   row   112    96    64    48    32    16   this rule
-//   bytes %     +0.3  +1.0  +1.7  +2.1  +2.6  +5.3  +8.6   +2.1
-//   CPU time    1.00   .86   .76   .76   .71   .70   .67    .75
-uint32_t restart_interval(uint32_t mcus_per_row, uint32_t mcu_rows, size_t size) {
-    constexpr double kSegmentBytes = 7, kWeight = 5, kMost = 0.04;
-    double bytes_per_mcu = double(size) / (double(mcus_per_row) * mcu_rows), best_cost = 1e9;
-    uint32_t best = 0;
-    for (uint32_t n = 1; n <= mcus_per_row; ++n) {
-        double more = kSegmentBytes / (n * bytes_per_mcu), cost = double(n) / mcus_per_row + kWeight * more;
-        if (mcus_per_row % n || more > kMost || cost >= best_cost) continue;
-        best = n;
-        best_cost = cost;
-    }
-    return best == mcus_per_row && mcu_rows == 1 ? 0 : best;
-}
 
 const RewrittenJpeg& rewrite_jpeg(const uint8_t* bytes, size_t size, const RewriteOptions& options) {
     thread_local Rewriter rewriter;
