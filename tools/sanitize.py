@@ -57,7 +57,7 @@ def images() -> list[tuple[bytes, bytes, int]]:
 def work(sources: list[tuple[bytes, bytes, int]]) -> Work:
     """Each image whole and as a region, to random sizes; and raw pixels."""
     random = np.random.default_rng(2)
-    requests = new_requests(2 * len(sources) + 60)
+    requests = new_requests(2 * len(sources) + 100)
     for i, row in enumerate(requests):
         row["out_w"], row["out_h"], row["filter"], row["flip"] = random.integers(1, 65), random.integers(1, 49), random.integers(3), i % 2
         row["orientation"], row["exact"] = random.integers(1, 9), random.integers(2)
@@ -103,7 +103,7 @@ def fuzz(program: Path, found: list[tuple[bytes, bytes, int]], folder: Path) -> 
 
 def main() -> None:
     found = images()
-    everything, some = work(found), work(found[::13])
+    everything, some, raw = work(found), work(found[::13]), work([])     # raw: threads take several of them at a time
     with tempfile.TemporaryDirectory() as folder:
         job = Path(folder) / "job"
         for name in [name for name in SANITIZERS if name in sys.argv[1:]] or list(SANITIZERS):
@@ -115,9 +115,10 @@ def main() -> None:
                     if ours != theirs:
                         raise SystemExit("our Huffman decoder and libjpeg's give other pixels")
                 fuzz(driver.with_name("fuzz_transform"), found, Path(folder))
-            write_job(some, job)
-            run(driver, str(job), "pool", "4", "4")
-            run(driver, str(job), "stress", "20", "6")
+            for batch in (some, raw):
+                write_job(batch, job)
+                run(driver, str(job), "pool", "4", "4")
+                run(driver, str(job), "stress", "20", "6")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastload.decode.backend import DecodeBatch, DecodeResult, Status, new_requests
+from fastload.decode.backend import Codec, DecodeBatch, DecodeResult, Status, new_requests
 from fastload.decode.cpus import available_cpus
 from fastload.errors import ConfigError
 from fastload.native import core
@@ -51,6 +51,24 @@ def test_many_batches_in_flight_come_back_each_with_its_own() -> None:
     with backend() as pool:
         tickets = [pool.submit(batch(1 + i % 7)) for i in range(200)]
         assert all(right(pool.collect(ticket)) for ticket in reversed(tickets))
+
+
+def test_raw_samples_which_threads_take_several_at_a_time_come_each_to_its_slot() -> None:
+    n = 333                                             # not a multiple of what is taken at a time
+    pixels = np.random.default_rng(0).integers(1, 256, (n, 6, 8, 3), np.uint8)
+    requests = new_requests(n)
+    requests["codec"], requests["size"], requests["raw_channels"], requests["raw_bits"] = Codec.RAW, 6 * 8 * 3, 3, 8
+    requests["raw_w"] = requests["out_w"] = 8
+    requests["raw_h"] = requests["out_h"] = 6
+    bad = [0, 7, 100, 331, 332]
+    requests["size"][bad] -= 1
+    with backend(3) as pool:
+        for _ in range(20):
+            result = pool.collect(pool.submit(DecodeBatch([one.tobytes() for one in pixels], requests, np.zeros_like(pixels))))
+            assert sorted(result.reasons) == bad
+            assert all("143 bytes, expected 144" in reason for reason in result.reasons.values())
+            good = np.setdiff1d(np.arange(n), bad)
+            assert np.array_equal(np.asarray(result.output)[good], pixels[good])
 
 
 def test_a_ticket_may_be_collected_twice() -> None:
