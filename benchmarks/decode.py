@@ -67,7 +67,8 @@ def main() -> int:
     rows = times(works, threads=args.threads, rounds=args.rounds)
     gained = gains(works, threads=args.threads, rounds=args.rounds) if len(args.threads) > 1 else []
     if args.json:
-        source = {name: Path(__file__).with_name(name).read_text() for name in ("decode.py", "decode_pool.py", "works.py")}
+        names = ("decode.py", "decode_pool.py", "decode_processes.py", "works.py")
+        source = {name: Path(__file__).with_name(name).read_text() for name in names}
         args.json.write_text(json.dumps({"machine": describe(*PACKAGES), "rows": rows, "gains": gained, "source": source}, indent=1))
     return 0 if all(float(row["ratio"]) >= float(row["target"]) for row in rows) else 1
 

@@ -1,6 +1,7 @@
 """What the native pool costs and gains: beside a bare loop over the same calls, and with many threads beside one (benchmarks/decode.py).
 
-A bare loop has no queue and no other thread: what two of them side by side do not reach, the machine does not have.
+A bare loop has no queue and no other thread: what two of them side by side, in processes of their own, do not reach, the machine
+does not have.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
 
+from benchmarks.decode_processes import processes
 from benchmarks.machine import quartiles, spread
 from benchmarks.works import Work
 from fastload.decode.backend import DecodeBatch
@@ -23,6 +26,7 @@ from fastload.native import core
 Item = TypeVar("Item")
 Sample = tuple[float, float]         # seconds by the clock, seconds of processor time
 Row = dict[str, float | str]
+Pair = tuple[Callable[[], object], Callable[[], object]]     # with few threads, with many
 IN_FLIGHT = 4                        # batches: what a loader has under way
 SHORTEST_S = 6.0                     # a work's rounds together: short rounds are repeated more often
 SHORTEST_RUN_S = 0.15                # one side of a round
@@ -61,7 +65,7 @@ def fastload(work: Work, threads: int, passes: int = 1) -> Callable[[], float]:
 
 def passes_of(work: Work) -> int:
     """How often to go over the batches so that a run takes a while: a loader begins and ends once an epoch."""
-    return max(1, round(SHORTEST_RUN_S / (IN_FLIGHT * bare_loop(batches(work)[0]))))
+    return max(1, round(SHORTEST_RUN_S / (IN_FLIGHT * bare_loop(batches(work)[0])[0])))
 
 
 def bare_loops(work: Work, threads: int, passes: int) -> Callable[[], None]:
@@ -90,13 +94,13 @@ def _shared(do: Callable[[Item], object], items: list[Item], threads: int, passe
     return run
 
 
-def bare_loop(batch: DecodeBatch) -> float:
-    """Seconds inside the loop, by its own clock."""
+def bare_loop(batch: DecodeBatch) -> tuple[float, float]:
+    """Seconds of the loop, by its own clock, and of the samples in it, by theirs."""
     module = core()
     if module is None:
         raise SystemExit("the native core is not built: nothing to measure")
-    seconds: float = module.Pool.bare_loop(batch.sources, batch.requests, batch.output,
-                                           planar=False, colour=0, fill=(0, 0, 0), mean=(), std=())
+    seconds: tuple[float, float] = module.Pool.bare_loop(batch.sources, batch.requests, batch.output,
+                                                         planar=False, colour=0, fill=(0, 0, 0), mean=(), std=())
     return seconds
 
 
@@ -104,13 +108,14 @@ def handover(works: list[Work], *, rounds: int) -> None:
     """What submitting, queueing, waking up and collecting cost on one thread, against a bare C++ loop over the same calls.
 
     Both decode on the same processor. Two whole runs differ by the machine's mood, too; what a run takes beside the time
-    inside its samples hardly does.
+    inside its samples hardly does. A bare loop has some of that as well: reading the clock, and what a sample still writes when it
+    has read it.
     """
     available = os.sched_getaffinity(0)
     one = {max(available)}
     bare_thread = ThreadPoolExecutor(1, initializer=os.sched_setaffinity, initargs=(0, one))
     print(f"\n{'work':24} rounds  handing over, in % of the bare loop's time (wall); of its processor time; "
-          "wall time outside the samples, in % of that inside")
+          "wall time outside the samples, in % of that inside; the same of the bare loop; what the pool has more")
     for work in works:
         passes = passes_of(work)
         run, under_way = fastload(work, 1, passes), batches(work) * passes
@@ -120,21 +125,27 @@ def handover(works: list[Work], *, rounds: int) -> None:
         wall: list[float] = []
         cpu: list[float] = []
         outside: list[float] = []
+        outside_bare: list[float] = []
+        more: list[float] = []
         inside: dict[str, float] = {}
 
         def pool(run: Callable[[], float] = run, inside: dict[str, float] = inside) -> None:
             inside["pool"] = run()
 
         def bare(under_way: list[DecodeBatch] = under_way, inside: dict[str, float] = inside) -> None:
-            inside["bare"] = sum(bare_thread.map(bare_loop, under_way))
+            loops = list(bare_thread.map(bare_loop, under_way))
+            inside["loops"], inside["bare"] = (sum(column) for column in zip(*loops, strict=True))
 
         for turn in _turns(rounds):
             pool_s, bare_s = both(pool, bare, turn)
             if turn:                            # the first round fills caches and starts threads
-                wall.append(100 * (pool_s[0] / inside["bare"] - 1))
+                wall.append(100 * (pool_s[0] / inside["loops"] - 1))
                 cpu.append(100 * (pool_s[1] / bare_s[1] - 1))
                 outside.append(100 * (pool_s[0] / inside["pool"] - 1))
-        print(f"{work.name:24} {len(wall):6}  {spread(wall)}; {spread(cpu)}; {spread(outside)}", flush=True)
+                outside_bare.append(100 * (inside["loops"] / inside["bare"] - 1))
+                more.append(outside[-1] - outside_bare[-1])
+        columns = (wall, cpu, outside, outside_bare, more)
+        print(f"{work.name:24} {len(wall):6}  " + "; ".join(spread(column) for column in columns), flush=True)
 
 
 def both(first: Callable[[], object], second: Callable[[], object], turn: int) -> tuple[Sample, Sample]:
@@ -155,34 +166,40 @@ def _turns(rounds: int) -> Iterator[int]:
 
 
 def gains(works: list[Work], *, threads: list[int], rounds: int) -> list[Row]:
-    """How much faster many threads are than one; beside it bare loops, and plain copies, in as many threads."""
+    """How much faster many threads are than one; beside it bare loops in as many threads and in as many processes, and plain copies."""
     few, many = threads[0], threads[-1]
-    print(f"\n{'work':24} rounds  {many} threads / {few}     bare loops        plain copies      threads busy")
+    heads = (f"{many} threads / {few}", "bare loops", "processes", "plain copies", "pool / processes")
+    print(f"\n{'work':24} rounds  " + "  ".join(f"{head:16}" for head in heads) + "  threads busy")
     rows: list[Row] = []
     for work in works:
-        inside: list[float] = []
         passes = passes_of(work)
-        pool_of_many = fastload(work, many, passes)
-
-        def pool(run: Callable[[], float] = pool_of_many, inside: list[float] = inside) -> None:
-            inside.append(run())
-
-        sides: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
-            "pool": (fastload(work, few, passes), pool),
-            "bare": (bare_loops(work, few, passes), bare_loops(work, many, passes)),
-            "copy": (copies(work, few, passes), copies(work, many, passes))}
-        found: dict[str, list[float]] = {kind: [] for kind in sides}
-        walls: list[float] = []
-        for turn in _turns(rounds):
-            for kind, pair in sides.items():
-                slow, fast = both(*pair, turn)
-                if turn:
-                    found[kind].append(slow[0] / fast[0])
-                if kind == "pool":
-                    walls.append(fast[0])
-        busy = [seconds / (many * wall) for seconds, wall in zip(inside[1:], walls[1:], strict=True)]
-        print(f"{work.name:24} {len(busy):6}  {spread(found['pool']):16}  {spread(found['bare']):16}  {spread(found['copy']):16}  "
-              f"{spread(busy)}", flush=True)
-        rows.append({"work": work.name, "threads": many, "beside": few, "rounds": len(busy),
-                     **{f"gain_{kind}": quartiles(values)[1] for kind, values in found.items()}, "busy": quartiles(busy)[1]})
+        begin = partial(processes, bare_loop, partial(batches, work), passes=passes)
+        with begin(count=few) as few_processes, begin(count=many) as many_processes:
+            rows.append(_gain(work, (few, many), (few_processes, many_processes), passes=passes, rounds=rounds))
     return rows
+
+
+def _gain(work: Work, threads: tuple[int, int], alone: Pair, *, passes: int, rounds: int) -> Row:
+    few, many = threads
+    inside: list[float] = []
+    pool_of_many = fastload(work, many, passes)
+    sides: dict[str, Pair] = {
+        "pool": (fastload(work, few, passes), lambda: inside.append(pool_of_many())),
+        "bare": (bare_loops(work, few, passes), bare_loops(work, many, passes)),
+        "processes": alone,
+        "copy": (copies(work, few, passes), copies(work, many, passes))}
+    found: dict[str, list[float]] = {kind: [] for kind in sides}
+    walls: list[float] = []
+    for turn in _turns(rounds):
+        for kind, pair in sides.items():
+            slow, fast = both(*pair, turn)
+            if turn:
+                found[kind].append(slow[0] / fast[0])
+            if kind == "pool":
+                walls.append(fast[0])
+    busy = [seconds / (many * wall) for seconds, wall in zip(inside[1:], walls[1:], strict=True)]
+    found["of_processes"] = [pool / best for pool, best in zip(found["pool"], found["processes"], strict=True)]
+    print(f"{work.name:24} {len(busy):6}  " + "  ".join(f"{spread(found[kind]):16}" for kind in (*sides, "of_processes")) +
+          f"  {spread(busy)}", flush=True)
+    return {"work": work.name, "threads": many, "beside": few, "rounds": len(busy),
+            **{f"gain_{kind}": quartiles(values)[1] for kind, values in found.items()}, "busy": quartiles(busy)[1]}
