@@ -15,122 +15,10 @@ struct EntropyEntries {
 
 EntropyEntries& entries(jpeg_decompress_struct& decoder) { return *reinterpret_cast<EntropyEntries*>(decoder.entropy); }
 
-// An entry of Table::fast, for one value or two that follow each other, with their extra bits:
-//   bits 0-5 how many bits they take, 6-9 the run of zeros before the first, 10-16 by how much the place in the block
-//   advances, 17-22 the second value, 23-31 the first.
-// The second value's place is the last one that the advance covers; of a single value, that is its own, and it is stored
-// later. An end of block counts as an advance by kEndOfBlock with the value 0.
-// kSlow set: the value is too large, or the bits too few, for this; bits 6-13 the symbol, 14-18 its code's length, or 0 for a
-// code of more than kBits.
-constexpr uint32_t entry(int32_t first, int32_t second, unsigned run, unsigned advance, unsigned bits) {
-    return uint32_t(first) << 23 | (uint32_t(second) & 63) << 17 | advance << 10 | run << 6 | bits;
-}
-constexpr uint32_t kSlow = 32;
-constexpr uint32_t slow_entry(unsigned symbol, unsigned length) { return length << 14 | symbol << 6 | kSlow; }
-constexpr unsigned kFirstSize = 8, kSecondSize = 5;  // bits of the largest values that fit, without the sign
-
-int32_t first_of(uint32_t found) { return int32_t(found) >> 23; }
-int32_t second_of(uint32_t found) { return int32_t(found << 9) >> 26; }
-unsigned run_of(uint32_t found) { return found >> 6 & 15; }
-unsigned advance_of(uint32_t found) { return found >> 10 & 127; }
-unsigned bits_of(uint32_t found) { return found & 31; }
-
-// An advance that no two runs can reach: from place 63 they lead to 63 + 16 + 16 at most.
-constexpr unsigned kEndOfBlock = 96;
-
-// Zigzag to row order. An end of block and runs beyond it are stored like values, as a 0 in the last place: that is 0
-// then, since it has not been reached, and a branch is saved.
-struct NaturalOrder {
-    uint8_t place[64 + kEndOfBlock + 16];
-};
-constexpr NaturalOrder make_natural_order() {
-    NaturalOrder order{};
-    int x = 0, y = 0, direction = 1;  // up and right
-    for (int i = 0; i < 64; ++i) {
-        order.place[i] = uint8_t(8 * y + x);
-        const bool blocked = direction > 0 ? x == 7 || y == 0 : y == 7 || x == 0;
-        if (!blocked) {
-            x += direction, y -= direction;
-            continue;
-        }
-        if (direction > 0) x == 7 ? ++y : ++x;
-        else y == 7 ? ++x : ++y;
-        direction = -direction;
-    }
-    for (unsigned i = 64; i < sizeof order.place; ++i) order.place[i] = 63;
-    return order;
-}
-constexpr NaturalOrder kNatural = make_natural_order();
-
-// The value that `size` extra bits stand for.
-int32_t extended(uint32_t extra, unsigned size) {
-    return extra < (1u << (size - 1)) ? int32_t(extra) - (1 << size) + 1 : int32_t(extra);
-}
-
 constexpr size_t kWorstBlock = 64 * (16 + 15) / 8;  // bytes: 64 codes of 16 bits with 15 extra
 constexpr size_t kChunk = 8192;
 
 }  // namespace
-
-void EntropyReader::Table::make(const JHUFF_TBL& table, bool is_dc) {
-    if (valid && !std::memcmp(lengths, table.bits, sizeof lengths) && !std::memcmp(symbols, table.huffval, sizeof symbols)) return;
-    valid = true;
-    dc = is_dc;
-    std::memcpy(lengths, table.bits, sizeof lengths);
-    std::memcpy(symbols, table.huffval, sizeof symbols);
-    uint32_t code = 0;
-    int32_t index = 0;
-    uint32_t* to = fast;
-    for (int length = 1; length <= 16; ++length, code <<= 1) {
-        offset[length] = index - int32_t(code);
-        for (int i = 0; i < lengths[length]; ++i, ++code, ++index)
-            if (length <= kBits) fill_single(symbols[index], length, to);
-        limit[length] = code << (16 - length);
-    }
-    std::fill(to, std::end(fast), kSlow);
-    if (!dc) join_pairs();
-}
-
-// The entries of all that begins with one code.
-void EntropyReader::Table::fill_single(unsigned symbol, int length, uint32_t*& to) const {
-    const unsigned size = symbol & 15, run = dc ? 0 : symbol >> 4, spare = unsigned(kBits - length);
-    if (size > spare || size > kFirstSize) {
-        to = std::fill_n(to, 1u << spare, slow_entry(symbol, unsigned(length)));
-    } else if (size == 0) {  // a DC difference of 0; 16 zeros, the last of them as a value; or the end of the block
-        const bool end = !dc && run != 15;
-        to = std::fill_n(to, 1u << spare, entry(0, 0, end ? 0 : run, end ? kEndOfBlock : run + 1, unsigned(length)));
-    } else {
-        const unsigned repeat = 1u << (spare - size);
-        for (uint32_t extra = 0; extra < (1u << size); ++extra)
-            to = std::fill_n(to, repeat, entry(extended(extra, size), 0, run, run + 1, unsigned(length) + size));
-    }
-}
-
-// Where a second value, or the end of the block, fits behind the first.
-void EntropyReader::Table::join_pairs() {
-    uint32_t single[1 << kBits];
-    std::memcpy(single, fast, sizeof single);
-    for (uint32_t i = 0; i < (1u << kBits); ++i) {
-        const uint32_t first = single[i];
-        if (first & kSlow || advance_of(first) >= kEndOfBlock) continue;
-        const uint32_t second = single[i << bits_of(first) & ((1u << kBits) - 1)];
-        const int32_t value = first_of(second);
-        if (second & kSlow || bits_of(first) + bits_of(second) > unsigned(kBits) || value >= (1 << kSecondSize) || value <= -(1 << kSecondSize)) continue;
-        fast[i] = entry(first_of(first), value, run_of(first), advance_of(first) + advance_of(second), bits_of(first) + bits_of(second));
-    }
-}
-
-unsigned EntropyReader::Table::find(uint32_t next16, unsigned& length) const {
-    const uint32_t found = fast[next16 >> (16 - kBits)];
-    if (found & kSlow && found != kSlow) {
-        length = found >> 14;
-        return found >> 6 & 255;
-    }
-    for (length = found & kSlow ? kBits + 1 : 1; length <= 16; ++length)
-        if (next16 < limit[length]) return symbols[(int32_t(next16 >> (16 - length)) + offset[length]) & 255];
-    length = 0;
-    return 0;
-}
 
 bool EntropyReader::take_over(jpeg_decompress_struct& decoder, unsigned first_column, unsigned last_column) {
     if (decoder.progressive_mode || decoder.arith_code || decoder.comps_in_scan != decoder.num_components || decoder.Ss != 0 ||
@@ -245,7 +133,7 @@ boolean EntropyReader::decode_mcu(j_decompress_ptr decoder, JBLOCKROW* blocks) {
 }
 
 // Where the values of a code do not fit an entry.
-bool EntropyReader::decode_dc_slowly(BitReader& bits, const Table& table, int32_t& value) {
+bool EntropyReader::decode_dc_slowly(BitReader& bits, const EntropyTable& table, int32_t& value) {
     bits.refill();
     unsigned length;
     const unsigned size = table.find(bits.peek(16), length) & 15;
@@ -256,7 +144,7 @@ bool EntropyReader::decode_dc_slowly(BitReader& bits, const Table& table, int32_
 }
 
 // One AC code, whatever it is.
-bool EntropyReader::decode_slowly(BitReader& bits, const Table& table, unsigned& k, JCOEF* block) {
+bool EntropyReader::decode_slowly(BitReader& bits, const EntropyTable& table, unsigned& k, JCOEF* block) {
     bits.refill();  // 56 bits, of which 16 + 15 are taken at most
     unsigned length;
     const unsigned symbol = table.find(bits.peek(16), length), size = symbol & 15, run = symbol >> 4;
@@ -275,14 +163,14 @@ bool EntropyReader::decode_slowly(BitReader& bits, const Table& table, unsigned&
 
 // The AC values of one block. `bits` stays in registers: only copies of it are handed to functions that are not inlined.
 template <bool kStore>
-inline __attribute__((always_inline)) bool EntropyReader::decode_ac(BitReader& bits, const Table& table, JCOEF* block) {
+inline __attribute__((always_inline)) bool EntropyReader::decode_ac(BitReader& bits, const EntropyTable& table, JCOEF* block) {
     unsigned k = 1, before = 1;
     uint32_t found = 0;
     do {
         bits.refill();
         for (int i = 0; i < 4; ++i) {  // 4 * 11 of 56 bits
             before = k;
-            found = table.fast[bits.peek(Table::kBits)];
+            found = table.fast[bits.peek(EntropyTable::kBits)];
             if (__builtin_expect(found & kSlow, 0)) {
                 BitReader copy = bits;
                 unsigned place = k;
@@ -316,7 +204,7 @@ bool EntropyReader::decode_blocks(JBLOCKROW* blocks) {
     for (int i = 0; i < n_blocks_; ++i) {
         const Block& block = blocks_[i];
         bits.refill();
-        const uint32_t found = block.dc->fast[bits.peek(Table::kBits)];
+        const uint32_t found = block.dc->fast[bits.peek(EntropyTable::kBits)];
         int32_t value = first_of(found);
         if (__builtin_expect(found & kSlow, 0)) {
             BitReader copy = bits;

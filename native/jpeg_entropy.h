@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bit_reader.h"
+#include "entropy_table.h"
 #include "jpeg_error.h"
 
 namespace fastload {
@@ -27,23 +28,8 @@ public:
     size_t memory() const { return plain_.capacity(); }
 
 private:
-    // The codes of a DHT table, and `fast`: what the next kBits bits hold, often two values at once (see the .cpp).
-    struct Table {
-        static constexpr int kBits = 11;
-        uint32_t fast[1 << kBits];
-        uint32_t limit[17];     // by length: codes left-aligned to 16 bits are below it, or longer
-        int32_t offset[17];     // index of a code's symbol - the code
-        uint8_t lengths[17], symbols[256];
-        bool valid = false, dc = false;
-
-        void make(const JHUFF_TBL& table, bool is_dc);
-        unsigned find(uint32_t next16, unsigned& length) const;  // a symbol and the length of its code; 0: there is no such code
-    private:
-        void fill_single(unsigned symbol, int length, uint32_t*& to) const;
-        void join_pairs();
-    };
     struct Block {
-        const Table *dc, *ac;
+        const EntropyTable *dc, *ac;
         uint8_t component;
         bool store_dc, store_ac;
     };
@@ -51,17 +37,17 @@ private:
     static boolean decode_mcu(j_decompress_ptr decoder, JBLOCKROW* blocks);
     bool decode(JBLOCKROW* blocks);
     template <bool kStore>
-    static bool decode_ac(BitReader& bits, const Table& table, JCOEF* block);
+    static bool decode_ac(BitReader& bits, const EntropyTable& table, JCOEF* block);
     template <bool kStore>
     bool decode_blocks(JBLOCKROW* blocks);
-    static bool decode_dc_slowly(BitReader& bits, const Table& table, int32_t& value);
-    static bool decode_slowly(BitReader& bits, const Table& table, unsigned& k, JCOEF* block);
+    static bool decode_dc_slowly(BitReader& bits, const EntropyTable& table, int32_t& value);
+    static bool decode_slowly(BitReader& bits, const EntropyTable& table, unsigned& k, JCOEF* block);
     void begin_segment();
     bool end_segment();
     void more_bytes();
 
     jpeg_decompress_struct* decoder_ = nullptr;
-    Table dc_[NUM_HUFF_TBLS], ac_[NUM_HUFF_TBLS];
+    EntropyTable dc_[NUM_HUFF_TBLS], ac_[NUM_HUFF_TBLS];
     Block blocks_[D_MAX_BLOCKS_IN_MCU];
     int n_blocks_ = 0;
     int32_t last_dc_[MAX_COMPS_IN_SCAN] = {};
