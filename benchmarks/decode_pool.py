@@ -15,6 +15,7 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.decode_processes import processes
 from benchmarks.machine import quartiles, spread
@@ -26,6 +27,7 @@ from fastload.native import core
 Item = TypeVar("Item")
 Sample = tuple[float, float]         # seconds by the clock, seconds of processor time
 Row = dict[str, float | str]
+Times = NDArray[np.uint32]           # nanoseconds, by sample and stage
 Pair = tuple[Callable[[], object], Callable[[], object]]     # with few threads, with many
 IN_FLIGHT = 4                        # batches: what a loader has under way
 SHORTEST_S = 6.0                     # a work's rounds together: short rounds are repeated more often
@@ -44,28 +46,38 @@ def batches(work: Work) -> list[DecodeBatch]:
     return [DecodeBatch(work.sources, work.requests, np.zeros((len(work.requests), *work.shape), np.uint8)) for _ in range(IN_FLIGHT)]
 
 
-def fastload(work: Work, threads: int, passes: int = 1) -> Callable[[], float]:
-    """The native backend with several batches under way, as the loader uses it; returns the seconds inside the samples."""
+def fastload(work: Work, threads: int, passes: int = 1) -> Callable[[], list[Times]]:
+    """The native backend with several batches under way, as the loader uses it; returns the stage times of each.
+
+    They are added up when the clock has stopped: beside two threads on two processors, numpy's 60 us a batch are taken from them.
+    """
     backend, under_way = NativeBackend(threads=threads), batches(work)
 
-    def run() -> float:
+    def run() -> list[Times]:
         tickets: deque[NativeTicket] = deque()
-        inside = 0
+        times: list[Times] = []
         for i in range(passes * IN_FLIGHT + IN_FLIGHT):
             if i >= IN_FLIGHT:
                 result = backend.collect(tickets.popleft())
                 result.raise_first()
-                inside += int(result.times_ns.sum())
+                times.append(result.times_ns)
             if i < passes * IN_FLIGHT:
                 tickets.append(backend.submit(under_way[i % IN_FLIGHT]))
-        return inside / 1e9
+        return times
 
     return run
 
 
+def inside_s(times: list[Times]) -> float:
+    """Seconds inside the samples of a run."""
+    return sum(int(batch.sum()) for batch in times) / 1e9
+
+
 def passes_of(work: Work) -> int:
     """How often to go over the batches so that a run takes a while: a loader begins and ends once an epoch."""
-    return max(1, round(SHORTEST_RUN_S / (IN_FLIGHT * bare_loop(batches(work)[0])[0])))
+    batch = batches(work)[0]
+    bare_loop(batch)                            # its output's pages come into being: for raw pixels, half of the first time
+    return max(1, round(SHORTEST_RUN_S / (IN_FLIGHT * bare_loop(batch)[0])))
 
 
 def bare_loops(work: Work, threads: int, passes: int) -> Callable[[], None]:
@@ -128,9 +140,10 @@ def handover(works: list[Work], *, rounds: int) -> None:
         outside_bare: list[float] = []
         more: list[float] = []
         inside: dict[str, float] = {}
+        times: list[list[Times]] = []
 
-        def pool(run: Callable[[], float] = run, inside: dict[str, float] = inside) -> None:
-            inside["pool"] = run()
+        def pool(run: Callable[[], list[Times]] = run, times: list[list[Times]] = times) -> None:
+            times[:] = [run()]
 
         def bare(under_way: list[DecodeBatch] = under_way, inside: dict[str, float] = inside) -> None:
             loops = list(bare_thread.map(bare_loop, under_way))
@@ -141,7 +154,7 @@ def handover(works: list[Work], *, rounds: int) -> None:
             if turn:                            # the first round fills caches and starts threads
                 wall.append(100 * (pool_s[0] / inside["loops"] - 1))
                 cpu.append(100 * (pool_s[1] / bare_s[1] - 1))
-                outside.append(100 * (pool_s[0] / inside["pool"] - 1))
+                outside.append(100 * (pool_s[0] / inside_s(times[0]) - 1))
                 outside_bare.append(100 * (inside["loops"] / inside["bare"] - 1))
                 more.append(outside[-1] - outside_bare[-1])
         columns = (wall, cpu, outside, outside_bare, more)
@@ -181,10 +194,10 @@ def gains(works: list[Work], *, threads: list[int], rounds: int) -> list[Row]:
 
 def _gain(work: Work, threads: tuple[int, int], alone: Pair, *, passes: int, rounds: int) -> Row:
     few, many = threads
-    inside: list[float] = []
+    times: list[list[Times]] = []
     pool_of_many = fastload(work, many, passes)
     sides: dict[str, Pair] = {
-        "pool": (fastload(work, few, passes), lambda: inside.append(pool_of_many())),
+        "pool": (fastload(work, few, passes), lambda: times.append(pool_of_many())),
         "bare": (bare_loops(work, few, passes), bare_loops(work, many, passes)),
         "processes": alone,
         "copy": (copies(work, few, passes), copies(work, many, passes))}
@@ -197,7 +210,7 @@ def _gain(work: Work, threads: tuple[int, int], alone: Pair, *, passes: int, rou
                 found[kind].append(slow[0] / fast[0])
             if kind == "pool":
                 walls.append(fast[0])
-    busy = [seconds / (many * wall) for seconds, wall in zip(inside[1:], walls[1:], strict=True)]
+    busy = [inside_s(one) / (many * wall) for one, wall in zip(times[1:], walls[1:], strict=True)]
     found["of_processes"] = [pool / best for pool, best in zip(found["pool"], found["processes"], strict=True)]
     print(f"{work.name:24} {len(busy):6}  " + "  ".join(f"{spread(found[kind]):16}" for kind in (*sides, "of_processes")) +
           f"  {spread(busy)}", flush=True)
