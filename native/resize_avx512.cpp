@@ -7,6 +7,8 @@
 #ifdef FASTLOAD_X86
 #include <immintrin.h>
 
+#include <type_traits>
+
 namespace fastload::detail {
 namespace {
 
@@ -94,26 +96,25 @@ void blend_rows(const uint8_t* const* in, const Taps& rows, int y, uint8_t* out,
     }
 }
 
+// Calls `kernel` with the quads of taps (0: as many as there are) and whether they are coarse as constants.
+template <typename Kernel>
+void with_constants(const Taps& taps, const Kernel& kernel) {
+    const auto by_width = [&](auto coarse) {
+        if (taps.width == 4) return kernel(std::integral_constant<int, 1>(), coarse);
+        if (taps.width == 8) return kernel(std::integral_constant<int, 2>(), coarse);
+        return kernel(std::integral_constant<int, 0>(), coarse);
+    };
+    taps.coarse ? by_width(std::true_type()) : by_width(std::false_type());
+}
+
 }  // namespace
 
 void columns_rgb_avx512(const uint8_t* const* in, uint8_t* const* out, const Taps& columns, int begin, int end) {
-    switch (columns.coarse ? -columns.width : columns.width) {
-        case 4: return columns_rgb<1, false>(in, out, columns, begin, end);
-        case 8: return columns_rgb<2, false>(in, out, columns, begin, end);
-        case -4: return columns_rgb<1, true>(in, out, columns, begin, end);
-        case -8: return columns_rgb<2, true>(in, out, columns, begin, end);
-        default: return columns.coarse ? columns_rgb<0, true>(in, out, columns, begin, end) : columns_rgb<0, false>(in, out, columns, begin, end);
-    }
+    with_constants(columns, [&](auto quads, auto coarse) { columns_rgb<quads(), coarse()>(in, out, columns, begin, end); });
 }
 
 void rows_avx512(const uint8_t* const* in, const Taps& rows, int y, uint8_t* out, size_t n) {
-    switch (rows.coarse ? -rows.width : rows.width) {
-        case 4: return blend_rows<1, false>(in, rows, y, out, n);
-        case 8: return blend_rows<2, false>(in, rows, y, out, n);
-        case -4: return blend_rows<1, true>(in, rows, y, out, n);
-        case -8: return blend_rows<2, true>(in, rows, y, out, n);
-        default: return rows.coarse ? blend_rows<0, true>(in, rows, y, out, n) : blend_rows<0, false>(in, rows, y, out, n);
-    }
+    with_constants(rows, [&](auto quads, auto coarse) { blend_rows<quads(), coarse()>(in, rows, y, out, n); });
 }
 
 void split_digits_avx512(const int32_t* weights, size_t n, uint32_t* digit2, uint32_t* digit1, uint32_t* digit0) {
