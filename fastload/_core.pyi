@@ -1,7 +1,7 @@
 """Types of the native core (native/bind*.cpp)."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,9 +90,18 @@ class ShardMap:
     def entries(self) -> int: ...
     def find(self, id: int) -> memoryview: ...
 
+class Records(Sequence[memoryview]):
+    """Records in their shards' maps, which stay mapped while these, or a view of one, are held. A slice takes neighbours."""
+
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, place: int) -> memoryview: ...
+    @overload
+    def __getitem__(self, which: slice) -> Records: ...
+
 def read_records(
     maps: list[ShardMap | None], shards: NDArray[np.int64], ids: NDArray[np.int64], check_crc: bool = True
-) -> tuple[list[memoryview], bytes, bytes, int, dict[int, str]]: ...
+) -> tuple[Records, bytes, bytes, int, dict[int, str]]: ...
 
 # What pack does for every image (bind_pack.cpp); None where the path in Python must be taken.
 def keep_jpeg(data: Buffer, restart: int) -> tuple[bytes, bytes, int, int, int, int, int] | None:

@@ -30,7 +30,8 @@ NB_MODULE(_core, module) {
     bind_jpeg(module);
     bind_decode(module);
     bind_pack(module);
-    bind_pool(module);
     bind_record(module);
+    bind_ticket(module);
+    bind_pool(module);
     bind_transform(module);
 }

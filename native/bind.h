@@ -30,6 +30,7 @@ void bind_decode(nanobind::module_& module);
 void bind_pack(nanobind::module_& module);
 void bind_pool(nanobind::module_& module);
 void bind_record(nanobind::module_& module);
+void bind_ticket(nanobind::module_& module);
 void bind_transform(nanobind::module_& module);
 
 }  // namespace fastload

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "bind.h"
+#include "bind_record.h"
 #include "record.h"
-#include "shard_map.h"
 
 namespace nb = nanobind;
 
@@ -58,8 +58,55 @@ Found find_all(const std::vector<const ShardMap*>& maps, const Numbers& shards, 
     return found;
 }
 
+// The bytes of one record, for a memoryview: it keeps `held` alive, and by that the map that the bytes lie in.
+struct RecordExport {
+    RecordBytes record;
+    nb::object held;
+
+    static int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+        static char nothing;
+        const RecordBytes& record = nb::inst_ptr<RecordExport>(self)->record;
+        char* bytes = record.bytes ? reinterpret_cast<char*>(const_cast<uint8_t*>(record.bytes)) : &nothing;
+        return PyBuffer_FillInfo(view, self, bytes, Py_ssize_t(record.size), 1, flags);
+    }
+};
+
+PyType_Slot record_export_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&RecordExport::get_buffer)}, {0, nullptr}};
+
+nb::object viewed(const RecordBytes& record, nb::object held) {
+    return nb::steal(PyMemoryView_FromObject(nb::cast(RecordExport{record, std::move(held)}).ptr()));
+}
+
+nb::object record_at(const Records& records, Py_ssize_t place) {
+    if (place < 0) place += Py_ssize_t(records.size());
+    if (place < 0 || place >= Py_ssize_t(records.size())) throw nb::index_error("no such record");
+    return viewed(records[size_t(place)], records.maps());
+}
+
+Records records_at(const Records& records, const nb::slice& which) {
+    auto [first, stop, step, count] = which.compute(records.size());
+    if (step != 1) throw nb::value_error("records: only neighbours can be taken together");
+    return records.part(size_t(first), count);
+}
+
+// The maps that these samples lie in, not those of all shards.
+nb::list used(const nb::list& maps, const Numbers& shards) {
+    std::vector<bool> wanted(maps.size());
+    for (size_t i = 0; i < shards.size(); ++i)
+        if (size_t(shards(i)) < wanted.size()) wanted[size_t(shards(i))] = true;
+    nb::list found;
+    for (size_t i = 0; i < wanted.size(); ++i)
+        if (wanted[i] && !maps[i].is_none()) found.append(maps[i]);
+    return found;
+}
+
+template <typename Item>
+nb::bytes as_bytes(const std::vector<Item>& items) {
+    return nb::bytes(reinterpret_cast<const char*>(items.data()), items.size() * sizeof(Item));
+}
+
 // (records, rows as bytes, starts as bytes, rows of each sample where all are alike, {place: what is wrong}); loader/parts.py knows the
-// dtypes. The records are views that hold nothing: whoever uses them holds the maps.
+// dtypes.
 nb::tuple read_records(nb::list maps, Numbers shards, Numbers ids, bool check_crc) {
     if (shards.size() != ids.size()) throw nb::value_error("read_records: expected a shard for each id");
     std::vector<const ShardMap*> open;
@@ -71,19 +118,13 @@ nb::tuple read_records(nb::list maps, Numbers shards, Numbers ids, bool check_cr
         found = find_all(open, shards, ids, check_crc);
         alike = rows_alike(found);
     }
-    nb::list records;
-    static char nothing;
-    for (const RecordBytes& each : found.records) {
-        char* bytes = each.bytes ? reinterpret_cast<char*>(const_cast<uint8_t*>(each.bytes)) : &nothing;
-        records.append(nb::steal(PyMemoryView_FromMemory(bytes, Py_ssize_t(each.size), PyBUF_READ)));
-    }
     nb::dict wrong;
     for (auto& [place, fault] : found.faults) wrong[nb::int_(place)] = nb::str(fault.c_str());
-    return nb::make_tuple(records, nb::bytes(reinterpret_cast<const char*>(found.rows.data()), found.rows.size() * sizeof(PartRow)),
-                          nb::bytes(reinterpret_cast<const char*>(found.starts.data()), found.starts.size() * sizeof(int64_t)), alike, wrong);
+    return nb::make_tuple(Records(std::move(found.records), used(maps, shards)), as_bytes(found.rows), as_bytes(found.starts), alike, wrong);
 }
 
-nb::object find_record(const ShardMap& map, uint64_t id) {
+nb::object find_record(nb::handle_t<ShardMap> self, uint64_t id) {
+    const ShardMap& map = *nb::inst_ptr<ShardMap>(self);
     std::string why;
     RecordBytes record;
     {
@@ -91,7 +132,7 @@ nb::object find_record(const ShardMap& map, uint64_t id) {
         record = map.find(id, why);
     }
     if (!record.bytes) throw nb::key_error(why.c_str());
-    return nb::steal(PyMemoryView_FromMemory(reinterpret_cast<char*>(const_cast<uint8_t*>(record.bytes)), Py_ssize_t(record.size), PyBUF_READ));
+    return viewed(record, nb::borrow(self));
 }
 
 }  // namespace
@@ -102,6 +143,11 @@ void bind_record(nb::module_& module) {
         .def(nb::init<int, size_t>(), nb::arg("descriptor"), nb::arg("size"))
         .def_prop_ro("entries", &ShardMap::entries)
         .def("find", &find_record, nb::arg("id"));
+    nb::class_<RecordExport>(module, "_RecordExport", nb::type_slots(record_export_slots));
+    nb::class_<Records>(module, "Records")
+        .def("__len__", &Records::size)
+        .def("__getitem__", &record_at, nb::arg("place"))
+        .def("__getitem__", &records_at, nb::arg("which"));
     module.def("read_records", &read_records, nb::arg("maps"), nb::arg("shards"), nb::arg("ids"), nb::arg("check_crc") = true);
 }
 

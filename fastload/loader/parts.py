@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +25,11 @@ class BatchParts:
     """The records of some samples, in place, and all rows of their part tables."""
 
     ids: NDArray[np.int64]
-    records: Sequence[memoryview]           # views into the shards; valid while the dataset lives
+    records: Sequence[memoryview]           # in the shards' maps, which they keep mapped
     rows: NDArray[np.void]                  # PART_ROW, by sample, field, item, role
     starts: NDArray[np.int64]               # the first row of each sample, and the end
     alike: int                              # rows of each sample where all have the same fields, items and roles; else 0
     faults: dict[int, CorruptShard]         # place in the batch → what is wrong with its record
-    held: memoryview                        # whoever has this keeps the shards mapped
     _of: dict[tuple[int, int], NDArray[np.void]] = dataclasses.field(default_factory=dict)
 
     def of(self, field: int, role: int = DATA) -> NDArray[np.void]:
@@ -52,7 +50,7 @@ class BatchParts:
         for field, count in items.items():
             own[field, DATA] = found = self.of(field)[first * count:last * count].copy()
             found["sample"] -= first
-        return BatchParts(self.ids[first:last], self.records[first:last], rows, starts - starts[0], self.alike, {}, self.held, own)
+        return BatchParts(self.ids[first:last], self.records[first:last], rows, starts - starts[0], self.alike, {}, own)
 
     def check(self, place: int) -> None:
         """Compares the checksum of one record; raises RecordError."""
@@ -86,7 +84,7 @@ def read_parts(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -> 
     records, rows, starts, alike, wrong = module.read_records(maps, shards, ids, check_crc)
     faults = {place: closed.get(int(shards[place])) or damaged(dataset, int(ids[place]), records[place], why)
               for place, why in wrong.items()}
-    return BatchParts(ids, records, np.frombuffer(rows, PART_ROW), np.frombuffer(starts, np.int64), alike, faults, _holding(dataset))
+    return BatchParts(ids, records, np.frombuffer(rows, PART_ROW), np.frombuffer(starts, np.int64), alike, faults)
 
 
 def damaged(dataset: Dataset, sample_id: int, record: memoryview, why: str) -> CorruptShard:
@@ -104,7 +102,7 @@ def _read_in_python(dataset: Dataset, ids: NDArray[np.int64]) -> BatchParts:
     for place, sample_id in enumerate(ids.tolist()):
         record = memoryview(b"")
         try:
-            record = dataset.reader(sample_id).get(sample_id)
+            record = dataset.reader(sample_id).lease(sample_id)
             found += _rows_of(record, sample_id, place)
         except CorruptShard as error:
             faults[place] = error
@@ -112,7 +110,7 @@ def _read_in_python(dataset: Dataset, ids: NDArray[np.int64]) -> BatchParts:
             faults[place] = damaged(dataset, sample_id, record, str(error))
         records.append(record)
         starts.append(len(found))
-    return BatchParts(ids, records, np.array(found, PART_ROW), np.array(starts, np.int64), 0, faults, _holding(dataset))
+    return BatchParts(ids, records, np.array(found, PART_ROW), np.array(starts, np.int64), 0, faults)
 
 
 def _rows_of(record: memoryview, sample_id: int, place: int) -> Iterator[tuple[int, ...]]:
@@ -141,15 +139,3 @@ def restart_index_of(parts: BatchParts, field: int, images: NDArray[np.void]) ->
         place = np.searchsorted(key, index["sample"].astype(np.int64) << 16 | index["item"])
         offset[place], count[place] = index["offset"], index["length"] // 4
     return offset, count
-
-
-class _Held(np.ndarray[Any, np.dtype[np.uint8]]):
-    """Bytes that hold on to a dataset: lmdb's own views do not keep their map, and reading one later ends the process."""
-
-    dataset: Dataset
-
-
-def _holding(dataset: Dataset) -> memoryview:
-    held = _Held((1,), np.uint8)
-    held.dataset = dataset
-    return memoryview(held)             # type: ignore[arg-type]   # numpy tells mypy of buffers from Python 3.12 on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +28,7 @@ class FieldRequests:
     """What to decode for one field. ``faults``: slot → why the image cannot even be asked for."""
 
     requests: NDArray[np.void]
-    sources: list[Source]
+    sources: Sequence[Source]
     faults: dict[int, Wrong]
 
 
@@ -58,19 +59,17 @@ def field_requests(parts: BatchParts, field: int, requests: NDArray[np.void], *,
     ``unpackers`` do what decode threads do not read (PNG, deflated masks): zlib and Pillow work without the GIL.
     """
     images = parts.of(field)
-    sources: list[Source] = list(parts.records)
+    sources: Sequence[Source] = parts.records
     faults: dict[int, Wrong] = {}
     native = _NATIVE[images["codec"]] & ((mask_bits == 0) | (images["bits"] == mask_bits))
     if not native.all():
-        slots = np.flatnonzero(~native).tolist()
+        slots, sources = np.flatnonzero(~native).tolist(), [*sources]
         for slot, unpacked in zip(slots, unpackers.map(lambda slot: _unpacked(parts, images[slot], mask_bits), slots), strict=True):
             if isinstance(unpacked, np.ndarray):
                 _point_to(requests, slot, unpacked, len(sources))
                 sources.append(unpacked.reshape(-1).view(np.uint8))
             else:
                 faults[slot] = unpacked
-    # A batch that nobody waits for any more may still be read by decode threads when the loader and its dataset are gone.
-    sources.append(parts.held)
     return FieldRequests(requests, sources, faults)
 
 

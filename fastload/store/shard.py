@@ -68,9 +68,9 @@ class ShardReader:
         return value
 
     def find(self, sample_id: int) -> memoryview:
-        """What ``get`` returns, through the native core's map where there is a core: the loader then needs no other."""
+        """What ``lease`` returns, through the native core's map where there is a core: the loader then needs no other."""
         if core() is None:
-            return self.get(sample_id)
+            return self.lease(sample_id)
         try:
             return self.map().find(sample_id)
         except KeyError as error:
@@ -78,9 +78,13 @@ class ShardReader:
 
     def record(self, sample_id: int) -> list[Part]:
         """A record's parts, checked (id, length, checksum, table), as views that keep the file mapped."""
+        return self.check(sample_id, self.lease(sample_id))
+
+    def lease(self, sample_id: int) -> memoryview:
+        """What ``get`` returns, keeping the file mapped as long as it is used."""
         value = self.get(sample_id)
         environment = self._environment or self._opened()
-        return self.check(sample_id, environment.lease(value))
+        return environment.lease(value)
 
     def check(self, sample_id: int, value: memoryview) -> list[Part]:
         """Parses what ``get`` returned; raises CorruptShard naming shard, record and, where readable, original file."""
