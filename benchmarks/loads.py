@@ -20,9 +20,7 @@ import fastload
 from benchmarks.machine import corpus_photos
 from fastload import transforms as T
 from fastload.decode.backend import DecodeBatch
-from fastload.decode.helpers import Helpers
 from fastload.decode.native import NativeBackend
-from fastload.loader.requests import field_requests
 
 Epoch = Callable[[], int]           # loads once through the data; how many images that were
 RRC = [T.RandomResizedCrop(224), T.HorizontalFlip()]
@@ -67,14 +65,13 @@ def core_epochs(packed: Path, transform: list[Any] | None, batch: int, threads: 
 
     ``times``: when each batch was there."""
     loader = fastload.DataLoader(packed, batch, shuffle=True, drop_last=True, transform=transform, num_workers=threads)
-    maker, helpers = loader.maker, Helpers(1, "bench")
+    maker = loader.maker
     chosen = maker.spec.images[0]
     made: list[tuple[Any, NDArray[np.void]]] = []
     order: Any = loader.order
     for ids in order.batches(order.begin()):
         begun = maker.prepare(ids, 0)
-        requests = maker.pictures.requests(chosen, begun.parts, begun.rows[chosen.name])
-        asked = field_requests(begun.parts, chosen.number, requests, mask_bits=0, unpackers=helpers)
+        asked = maker.pictures.asked(chosen, begun.parts, begun.rows[chosen.name])
         made.append((asked.sources, asked.requests))
     pictures = maker.pictures
     outputs = [pictures._image_output(chosen, begun.rows[chosen.name]) for _ in range(loader.ahead + 1)]

@@ -103,6 +103,12 @@ def read_records(
     maps: list[ShardMap | None], shards: NDArray[np.int64], ids: NDArray[np.int64], check_crc: bool = True
 ) -> tuple[Records, bytes, bytes, int, dict[int, str]]: ...
 
+# Decode requests out of part tables and a plan (bind_request.cpp): see fastload/loader/requests.py.
+def image_requests(
+    rows: Buffer, plan: tuple[Buffer, ...], requests: Buffer, *, field: int, first: int, mask_bits: int, filter: int, exact: bool
+) -> tuple[int, list[int]]:
+    """Writes ``requests``; encoded bytes of the images, and slots of those that decode threads do not read in place."""
+
 # What pack does for every image (bind_pack.cpp); None where the path in Python must be taken.
 def keep_jpeg(data: Buffer, restart: int) -> tuple[bytes, bytes, int, int, int, int, int] | None:
     """JPEG, segment index, width, height, components, restart interval, orientation still to be applied."""

@@ -31,6 +31,7 @@ NB_MODULE(_core, module) {
     bind_decode(module);
     bind_pack(module);
     bind_record(module);
+    bind_request(module);
     bind_ticket(module);
     bind_pool(module);
     bind_transform(module);

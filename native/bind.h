@@ -11,8 +11,8 @@ namespace fastload {
 // The object stays alive and locked while the view does.
 class Bytes {
 public:
-    explicit Bytes(nanobind::handle object) {
-        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE)) throw nanobind::python_error();
+    explicit Bytes(nanobind::handle object, bool writable = false) {
+        if (PyObject_GetBuffer(object.ptr(), &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE)) throw nanobind::python_error();
     }
     ~Bytes() { PyBuffer_Release(&view_); }
     Bytes(const Bytes&) = delete;
@@ -30,6 +30,7 @@ void bind_decode(nanobind::module_& module);
 void bind_pack(nanobind::module_& module);
 void bind_pool(nanobind::module_& module);
 void bind_record(nanobind::module_& module);
+void bind_request(nanobind::module_& module);
 void bind_ticket(nanobind::module_& module);
 void bind_transform(nanobind::module_& module);
 

@@ -16,7 +16,7 @@ from fastload.errors import ConfigError
 from fastload.loader.backends import Backend
 from fastload.loader.look import Look
 from fastload.loader.parts import BatchParts, read_parts, shown_sizes
-from fastload.loader.requests import field_requests, requests_of
+from fastload.loader.requests import field_requests
 from fastload.plan.compose import compile as compile_plan
 from fastload.plan.field_plan import FieldPlan
 from fastload.plan.rows import PlanRows
@@ -107,8 +107,7 @@ class Works:
         return found
 
     def _batch(self, ticket: Ticket, work: Work) -> DecodeBatch:
-        requests = requests_of(ticket.parts, self.number, ticket.rows, exact=work.exact, mask_bits=0)
-        asked = field_requests(ticket.parts, self.number, requests, mask_bits=0, unpackers=self.unpackers)
+        asked = field_requests(ticket.parts, self.number, ticket.rows, exact=work.exact, mask_bits=0, unpackers=self.unpackers)
         for why in asked.faults.values():
             raise why
         colour = PixelFormat("nhwc", "gray" if self.channels == 1 else "rgb")

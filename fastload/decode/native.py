@@ -71,7 +71,7 @@ class NativeBackend:
         pixels = batch.pixels
         channels = int(batch.output.shape[1 if pixels.layout == "nchw" else 3])
         try:
-            ticket = self._pool.submit(batch.sources, np.ascontiguousarray(batch.requests), batch.output,
+            ticket = self._pool.submit(batch.sources, np.ascontiguousarray(batch.requests).view(np.uint8), batch.output,
                                        planar=pixels.layout == "nchw", colour=COLOURS.index(pixels.colour),
                                        fill=pixels.fill_levels(channels), mean=pixels.mean_levels(channels),
                                        std=pixels.std_levels(channels))

@@ -22,7 +22,7 @@ from fastload.loader.labels import Values, moved, rows_at, tensors, unpacked
 from fastload.loader.parts import BatchParts, damaged, read_parts, shown_sizes
 from fastload.loader.pictures import Pictures, Ticket
 from fastload.loader.ring import Ring
-from fastload.loader.spec import ChosenField, LoadSpec
+from fastload.loader.spec import LoadSpec
 from fastload.loader.stats import StatsCollector
 from fastload.loader.transfer import Stay, Transfer
 from fastload.plan.rows import PlanRows
@@ -43,7 +43,6 @@ class Begun:
     rows: dict[str, PlanRows]               # of each image field
     faults: Faults
     plan_s: float = 0.0                     # what preparing it together with others took
-    requests: dict[str, NDArray[np.void]] = field(default_factory=dict)         # of each image and mask field, where they are made
     tickets: list[Ticket] = field(default_factory=list)
     times_ns: list[NDArray[np.uint32]] = field(default_factory=list)
 
@@ -80,16 +79,9 @@ class BatchMaker:
         with self._transfer.stream():           # memory for pixels belongs to the stream that it is allocated on
             for chosen in self.spec.fields:
                 if chosen.pictured:
-                    begun.tickets.append(self._submit(chosen, begun))
+                    begun.tickets.append(self.pictures.submit(chosen, begun.parts, begun.rows[chosen.image or chosen.name]))
         self.stats.took("plan", begun.plan_s + time.perf_counter() - started)
         return begun
-
-    def _submit(self, chosen: ChosenField, begun: Begun) -> Ticket:
-        rows = begun.rows[chosen.image or chosen.name]
-        requests = begun.requests.get(chosen.name)
-        if requests is None:
-            requests = self.pictures.requests(chosen, begun.parts, rows)
-        return self.pictures.submit(chosen, begun.parts, rows, requests)
 
     def prepare(self, ids: Ids, epoch: int, *, check_crc: bool | None = None) -> Begun:
         """Reads and plans a batch, nothing more."""

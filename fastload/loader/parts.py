@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,37 +20,44 @@ PART_ROW = np.dtype([
     ("interval", "<u2"), ("codec", "u1"), ("role", "u1"), ("channels", "u1"), ("bits", "u1"), ("orientation", "u1"), ("reserved", "u1")])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BatchParts:
     """The records of some samples, in place, and all rows of their part tables."""
 
     ids: NDArray[np.int64]
     records: Sequence[memoryview]           # in the shards' maps, which they keep mapped
-    rows: NDArray[np.void]                  # PART_ROW, by sample, field, item, role
+    table: NDArray[np.void]                 # ``rows``, but ``sample`` counts from ``first``
     starts: NDArray[np.int64]               # the first row of each sample, and the end
     alike: int                              # rows of each sample where all have the same fields, items and roles; else 0
     faults: dict[int, CorruptShard]         # place in the batch → what is wrong with its record
+    first: int = 0
+    _rows: NDArray[np.void] | None = None
     _of: dict[tuple[int, int], NDArray[np.void]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def rows(self) -> NDArray[np.void]:
+        """PART_ROW, by sample, field, item, role. Made when it is asked for: numpy copies rows member by member."""
+        if self._rows is None:
+            self._rows = self.table.copy() if self.first else self.table
+            if self.first:
+                self._rows["sample"] -= self.first
+        return self._rows
 
     def of(self, field: int, role: int = DATA) -> NDArray[np.void]:
         """The rows of one field, sorted by sample and item; found once, asked for several times."""
-        rows = self._of.get((field, role))
-        if rows is None:
-            some = self.rows[:self.alike] if self.alike else self.rows
+        found = self._of.get((field, role))
+        if found is None:
+            rows = self.rows
+            some = rows[:self.alike] if self.alike else rows
             which = np.flatnonzero((some["field"] == field) & (some["role"] == role))       # a mask over rows of 28 bytes takes longer
-            rows = self._of[field, role] = self.rows.reshape(-1, self.alike)[:, which].reshape(-1) if self.alike else self.rows.take(which)
-        return rows
+            found = self._of[field, role] = rows.reshape(-1, self.alike)[:, which].reshape(-1) if self.alike else rows.take(which)
+        return found
 
-    def part(self, first: int, last: int, items: Mapping[int, int]) -> BatchParts:
-        """One batch of several that were read together, none of them faulty; ``items``: fields that have so many in every sample."""
+    def part(self, first: int, last: int) -> BatchParts:
+        """One batch of several that were read together, none of them faulty."""
         starts = self.starts[first:last + 1]
-        rows = self.rows[starts[0]:starts[-1]].copy()
-        rows["sample"] -= first
-        own = {}
-        for field, count in items.items():
-            own[field, DATA] = found = self.of(field)[first * count:last * count].copy()
-            found["sample"] -= first
-        return BatchParts(self.ids[first:last], self.records[first:last], rows, starts - starts[0], self.alike, {}, own)
+        return BatchParts(self.ids[first:last], self.records[first:last], self.table[starts[0]:starts[-1]], starts - starts[0], self.alike,
+                          {}, self.first + first)
 
     def check(self, place: int) -> None:
         """Compares the checksum of one record; raises RecordError."""

@@ -15,7 +15,7 @@ from fastload.errors import BadImage
 from fastload.finish import Finish
 from fastload.loader.backends import Backend
 from fastload.loader.parts import BatchParts, shown_sizes
-from fastload.loader.requests import Wrong, field_requests, requests_of
+from fastload.loader.requests import FieldRequests, Wrong, field_requests
 from fastload.loader.ring import Ring
 from fastload.loader.spec import ChosenField, LoadSpec
 from fastload.loader.transfer import Transfer
@@ -46,22 +46,21 @@ class Pictures:
         self._formats: dict[str, tuple[PixelFormat, torch.dtype]] = {}
         self._finishes = {name: Finish(plan) for name, plan in spec.plans.items()}
 
-    def requests(self, chosen: ChosenField, parts: BatchParts, rows: PlanRows) -> NDArray[np.void]:
+    def asked(self, chosen: ChosenField, parts: BatchParts, rows: PlanRows) -> FieldRequests:
         """What to ask the decode threads for a field's images."""
-        return requests_of(parts, chosen.number, rows, exact=self._spec.exact, mask_bits=_mask_bits(chosen))
+        return field_requests(parts, chosen.number, rows, exact=self._spec.exact, mask_bits=_mask_bits(chosen), unpackers=self._unpackers)
 
-    def submit(self, chosen: ChosenField, parts: BatchParts, rows: PlanRows, requests: NDArray[np.void]) -> Ticket:
+    def submit(self, chosen: ChosenField, parts: BatchParts, rows: PlanRows) -> Ticket:
         """Hands a field's images to the decode threads; returns at once."""
-        images = parts.of(chosen.number)
-        asked = field_requests(parts, chosen.number, requests, mask_bits=_mask_bits(chosen), unpackers=self._unpackers)
+        asked = self.asked(chosen, parts, rows)
         faults: dict[int, Wrong] = {**asked.faults, **{slot: BadImage(why) for slot, why in rows.bad.items()}}
         if chosen.field.kind == "mask":
-            faults |= _misfits(images, rows)
+            faults |= _misfits(parts.of(chosen.number), rows)
             output, pixels = self._mask_output(chosen, rows)
         else:
             output, pixels = self._image_output(chosen, rows)
         ticket = self._backend.decoder.submit(DecodeBatch(asked.sources, asked.requests, output, pixels))
-        return Ticket(chosen, output, ticket, faults, int(images["length"].sum()))
+        return Ticket(chosen, output, ticket, faults, asked.n_bytes)
 
     def _mask_output(self, chosen: ChosenField, rows: PlanRows) -> tuple[torch.Tensor, PixelFormat]:
         """Each byte of a mask's number is a channel to the decode threads: they pick pixels and never mix them."""

@@ -1,9 +1,9 @@
-"""From part tables and plan rows to decode requests, for one image or mask field of a batch; all in numpy."""
+"""From part tables and plan rows to decode requests, for one image or mask field of a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,8 @@ from fastload.decode.backend import REQUEST, Codec
 from fastload.decode.helpers import Helpers
 from fastload.errors import BadImage
 from fastload.loader.parts import BatchParts, restart_index_of
-from fastload.plan.rows import PlanRows
+from fastload.native import core
+from fastload.plan.rows import NEAREST, PlanRows
 from fastload.store.pixels import decode_image, decode_mask
 from fastload.store.record import JPEG, RAW, Part, RecordError
 
@@ -23,25 +24,44 @@ Source = memoryview | NDArray[np.uint8]
 Wrong = BadImage | RecordError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FieldRequests:
-    """What to decode for one field. ``faults``: slot → why the image cannot even be asked for."""
+    """What to decode for one field; slot = place in ``parts.of(field)``. ``faults``: slot → why the image cannot even be asked for."""
 
     requests: NDArray[np.void]
     sources: Sequence[Source]
-    faults: dict[int, Wrong]
+    n_bytes: int                            # encoded
+    faults: dict[int, Wrong] = field(default_factory=dict)
 
 
-def requests_of(parts: BatchParts, field: int, plan: PlanRows, *, exact: bool, mask_bits: int) -> NDArray[np.void]:
-    """A request for each image or mask of this field, as the plan has it; of one batch, or of several that were read together.
+def field_requests(parts: BatchParts, number: int, plan: PlanRows, *, exact: bool, mask_bits: int, unpackers: Helpers) -> FieldRequests:
+    """A request for each image or mask of a field, as the plan has it. ``mask_bits``: bits of a mask's pixel, 0 for images.
 
-    ``mask_bits``: bits of a mask's pixel, 0 for images.
+    ``unpackers`` do what decode threads do not read (PNG, deflated masks): zlib and Pillow work without the GIL.
     """
-    images = parts.of(field)
+    module = core()
+    if module is None:
+        requests, n_bytes, elsewhere = _in_python(parts, number, plan, exact=exact, mask_bits=mask_bits)
+    else:
+        requests = np.empty(len(plan), REQUEST)
+        n_bytes, elsewhere = module.image_requests(
+            parts.table.view(np.uint8), plan.numbers, requests.view(np.uint8), field=number, first=parts.first, mask_bits=mask_bits,
+            filter=NEAREST if mask_bits else plan.filter, exact=exact)
+    asked = FieldRequests(requests, parts.records, n_bytes)
+    if elsewhere:
+        images = parts.of(number)
+        pixels = unpackers.map(lambda slot: _unpacked(parts, images[slot], mask_bits), elsewhere)
+        _point_to_pixels(asked, dict(zip(elsewhere, pixels, strict=True)))
+    return asked
+
+
+def _in_python(parts: BatchParts, number: int, plan: PlanRows, *, exact: bool, mask_bits: int) -> tuple[NDArray[np.void], int, list[int]]:
+    """What the native core's ``image_requests`` does."""
+    images = parts.of(number)
     requests = np.zeros(len(images), REQUEST)
     plan.fill(requests, mask=mask_bits > 0)
     requests["offset"], requests["size"] = images["offset"], images["length"]
-    requests["index_offset"], requests["index_count"] = restart_index_of(parts, field, images)
+    requests["index_offset"], requests["index_count"] = restart_index_of(parts, number, images)
     requests["interval"] = images["interval"]
     requests["source"] = images["sample"]
     requests["raw_w"], requests["raw_h"] = images["width"], images["height"]
@@ -50,27 +70,20 @@ def requests_of(parts: BatchParts, field: int, plan: PlanRows, *, exact: bool, m
     requests["orientation"] = np.maximum(images["orientation"], 1)
     requests["exact"] = exact
     requests["check"] = 1                       # the checksum is the decode thread's business
-    return requests
+    in_place = _NATIVE[images["codec"]] & ((mask_bits == 0) | (images["bits"] == mask_bits))
+    return requests, int(images["length"].sum()), np.flatnonzero(~in_place).tolist()
 
 
-def field_requests(parts: BatchParts, field: int, requests: NDArray[np.void], *, mask_bits: int, unpackers: Helpers) -> FieldRequests:
-    """What ``requests_of`` gave for one batch, with its sources; slot = place in ``parts.of(field)``.
-
-    ``unpackers`` do what decode threads do not read (PNG, deflated masks): zlib and Pillow work without the GIL.
-    """
-    images = parts.of(field)
-    sources: Sequence[Source] = parts.records
-    faults: dict[int, Wrong] = {}
-    native = _NATIVE[images["codec"]] & ((mask_bits == 0) | (images["bits"] == mask_bits))
-    if not native.all():
-        slots, sources = np.flatnonzero(~native).tolist(), [*sources]
-        for slot, unpacked in zip(slots, unpackers.map(lambda slot: _unpacked(parts, images[slot], mask_bits), slots), strict=True):
-            if isinstance(unpacked, np.ndarray):
-                _point_to(requests, slot, unpacked, len(sources))
-                sources.append(unpacked.reshape(-1).view(np.uint8))
-            else:
-                faults[slot] = unpacked
-    return FieldRequests(requests, sources, faults)
+def _point_to_pixels(asked: FieldRequests, pixels: Mapping[int, NDArray[np.generic] | Wrong]) -> None:
+    """Has the decode threads read images out of further sources. ``pixels``: slot → what was unpacked, or what is wrong with it."""
+    sources = [*asked.sources]
+    for slot, unpacked in pixels.items():
+        if isinstance(unpacked, np.ndarray):
+            _point_to(asked.requests, slot, unpacked, len(sources))
+            sources.append(unpacked.reshape(-1).view(np.uint8))
+        else:
+            asked.faults[slot] = unpacked
+    asked.sources = sources
 
 
 def _unpacked(parts: BatchParts, row: np.void, mask_bits: int) -> NDArray[np.generic] | Wrong:

@@ -44,8 +44,8 @@ class Together:
 
 
 def prepare_together(maker: BatchMaker, batches: Sequence[Ids], epoch: int) -> list[Begun]:
-    """What ``maker.prepare`` would give for each, and the requests of its images. Nothing where one of them needs a closer look (damage,
-    missing images, sizes that differ): ``maker.prepare`` has that."""
+    """What ``maker.prepare`` would give for each. Nothing where one of them needs a closer look (damage, missing images, sizes that
+    differ): ``maker.prepare`` has that."""
     started = time.perf_counter()
     parts = read_parts(maker.dataset, np.concatenate(batches), check_crc=maker.check_crc)
     if parts.faults or maker.incomplete(parts):
@@ -56,17 +56,11 @@ def prepare_together(maker: BatchMaker, batches: Sequence[Ids], epoch: int) -> l
         return []
     if any(each.bad for each in rows.values()):
         return []
-    pictured = [each for each in maker.spec.fields if each.pictured]
-    requests = {each.name: maker.pictures.requests(each, parts, rows[each.image or each.name]) for each in pictured}
-    items = {each.number: each.items for each in pictured}
     plan_s = (time.perf_counter() - started) / len(batches)
     found, first = [], 0
     for ids in batches:
         last = first + len(ids)
         own_rows = {name: each.part(first * maker.movers[name].items, last * maker.movers[name].items) for name, each in rows.items()}
-        own_requests = {each.name: requests[each.name][first * each.items:last * each.items].copy() for each in pictured}
-        for each in own_requests.values():
-            each["source"] -= first
-        found.append(Begun(ids, epoch, parts.part(first, last, items), own_rows, {}, plan_s, own_requests))
+        found.append(Begun(ids, epoch, parts.part(first, last), own_rows, {}, plan_s))
         first = last
     return found

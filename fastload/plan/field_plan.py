@@ -89,7 +89,7 @@ def _checked_sizes(sizes: ArrayLike, n: int) -> Floats:
         raise ConfigError(f"sizes of {n} images: expected an array of ({n}, 2), height and width, found {found.shape}")
     if n and (found.min() < 1 or found.max() > MAX_SIDE):
         raise ConfigError(f"sizes of images: expected 1 to {MAX_SIDE} pixels, found {found.min()} to {found.max()}")
-    return found[:, ::-1].T.astype(np.float64)
+    return found[:, ::-1].T.astype(np.float64, order="C")         # else every array made of it is strided
 
 
 def _common_size(views: Views, ids: NDArray[np.uint64]) -> Size:

@@ -66,7 +66,7 @@ class Views:
         flipped = self.src0[0] > self.src1[0]
         first, last = _edges(low, high, self.source)
         left, right = _edges(self.dst0, self.dst1, self.size)
-        return np.concatenate([first, last - first, right - left, left]).astype(np.int32), flipped
+        return np.concatenate([first, last - first, right - left, left]).astype(np.int32, order="C"), flipped
 
     def _spread(self, size: Floats) -> Floats:
         spread = np.empty_like(self.size)

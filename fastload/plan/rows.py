@@ -64,10 +64,15 @@ class PlanRows:
         ends = (self.pad_left, self.pad_top, self.pad_left + self.out_w, self.pad_top + self.out_h)
         return np.stack(ends, axis=1).astype(np.float64)
 
+    @property
+    def numbers(self) -> tuple[NDArray[Any], ...]:
+        """What ``fill`` writes, in the order of REQUEST_NAMES."""
+        return self.x, self.y, self.w, self.h, self.out_w, self.out_h, self.pad_left, self.pad_top, self.flip
+
     def fill(self, requests: NDArray[np.void], *, mask: bool = False) -> None:
         """Writes the integers into a structured array with these names; ``mask``: pixels are picked, never mixed."""
-        for name in REQUEST_NAMES:
-            requests[name] = getattr(self, name)
+        for name, column in zip(REQUEST_NAMES, self.numbers, strict=True):
+            requests[name] = column
         requests["filter"] = NEAREST if mask else self.filter
 
     def put(self, slots: NDArray[np.intp], other: PlanRows) -> PlanRows:
