@@ -109,6 +109,10 @@ def image_requests(
 ) -> tuple[int, list[int]]:
     """Writes ``requests``; encoded bytes of the images, and slots of those that decode threads do not read in place."""
 
+# Random numbers of order and plan (bind_numbers.cpp): see fastload/order/permute.py and fastload/plan/rng.py. ``result`` is written.
+def permute(positions: Buffer, result: Buffer, *, n: int, half_bits: int, keys: Buffer) -> None: ...
+def uniform(ids: Buffer, counters: Buffer, result: Buffer, *, key_low: int, key_high: int) -> None: ...
+
 # What pack does for every image (bind_pack.cpp); None where the path in Python must be taken.
 def keep_jpeg(data: Buffer, restart: int) -> tuple[bytes, bytes, int, int, int, int, int] | None:
     """JPEG, segment index, width, height, components, restart interval, orientation still to be applied."""

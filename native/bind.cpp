@@ -29,6 +29,7 @@ NB_MODULE(_core, module) {
         nb::arg("data"), nb::arg("crc") = 0);
     bind_jpeg(module);
     bind_decode(module);
+    bind_numbers(module);
     bind_pack(module);
     bind_record(module);
     bind_request(module);

@@ -27,6 +27,7 @@ private:
 
 void bind_jpeg(nanobind::module_& module);
 void bind_decode(nanobind::module_& module);
+void bind_numbers(nanobind::module_& module);
 void bind_pack(nanobind::module_& module);
 void bind_pool(nanobind::module_& module);
 void bind_record(nanobind::module_& module);

@@ -14,6 +14,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fastload.native import core
+
 Words = NDArray[np.uint64]
 Floats = NDArray[np.float64]
 
@@ -41,12 +43,12 @@ class Draws:
 
     values: Floats
     stream: int
-    schedule: Words
+    key: tuple[int, int]
     ids: Words
 
     def more(self, which: NDArray[np.intp], first_block: int, n_blocks: int) -> Floats:
         """(4 * n_blocks, len(which)) further numbers, from block ``first_block`` on, for some samples of the batch."""
-        return _uniform(self.schedule, self.ids[which], [(self.stream, block) for block in range(first_block, first_block + n_blocks)])
+        return _uniform(self.key, self.ids[which], [(self.stream, block) for block in range(first_block, first_block + n_blocks)])
 
 
 def batch_draws(seed: int, epoch: int, ids: ArrayLike, wanted: Sequence[tuple[int, int]]) -> list[Draws]:
@@ -56,12 +58,12 @@ def batch_draws(seed: int, epoch: int, ids: ArrayLike, wanted: Sequence[tuple[in
     much as 256 x 1.
     """
     numbers = np.atleast_1d(np.asarray(ids)).astype(np.uint64)
-    schedule = _schedule_of(seed, epoch)
+    key = _key_of(seed, epoch)
     counters = [(stream, block) for stream, n_blocks in wanted for block in range(n_blocks)]
-    values = _uniform(schedule, numbers, counters)
+    values = _uniform(key, numbers, counters)
     found, start = [], 0
     for stream, n_blocks in wanted:
-        found.append(Draws(values[start:start + 4 * n_blocks], stream, schedule, numbers))
+        found.append(Draws(values[start:start + 4 * n_blocks], stream, key, numbers))
         start += 4 * n_blocks
     return found
 
@@ -72,8 +74,18 @@ def philox(counter: Words, key: tuple[int, int]) -> Words:
     return np.stack([even[0, 0], odd[0, 0], even[1, 0], odd[1, 0]])
 
 
-def _uniform(schedule: Words, ids: Words, counters: Sequence[tuple[int, int]]) -> Floats:
+def _uniform(key: tuple[int, int], ids: Words, counters: Sequence[tuple[int, int]]) -> Floats:
     """(4 * counters, n) numbers in [0, 1)."""
+    module = core()
+    if not counters or module is None:
+        return _uniform_in_numpy(key, ids, counters)
+    values = np.empty((4 * len(counters), len(ids)))
+    module.uniform(np.ascontiguousarray(ids), np.array(counters, np.uint32), values, key_low=key[0], key_high=key[1])
+    return values
+
+
+def _uniform_in_numpy(key: tuple[int, int], ids: Words, counters: Sequence[tuple[int, int]]) -> Floats:
+    """What the native core's ``uniform`` does."""
     if not counters:
         return np.empty((0, len(ids)))
     streams, blocks = np.array(counters, np.uint64).reshape(-1, 2).T
@@ -81,7 +93,7 @@ def _uniform(schedule: Words, ids: Words, counters: Sequence[tuple[int, int]]) -
     even, odd = np.empty(shape, np.uint64), np.empty(shape, np.uint64)
     even[0], odd[0] = ids & _MASK, ids >> _SHIFT
     even[1], odd[1] = streams[:, None], blocks[:, None]
-    even, odd = _rounds(even, odd, schedule)
+    even, odd = _rounds(even, odd, _schedule(key))
     values = np.empty((len(counters), 4, len(ids)))
     np.multiply(even.transpose(1, 0, 2), _STEP, out=values[:, 0::2])
     np.multiply(odd.transpose(1, 0, 2), _STEP, out=values[:, 1::2])
@@ -99,6 +111,7 @@ def _rounds(even: Words, odd: Words, schedule: Words) -> tuple[Words, Words]:
     return even, odd
 
 
+@lru_cache(maxsize=64)
 def _schedule(key: tuple[int, int]) -> Words:
     """(rounds, 2, 1, 1): the key of each round."""
     keys = [[(word + i * weyl) & 0xFFFFFFFF for word, weyl in zip(key, _WEYL, strict=True)] for i in range(_ROUNDS)]
@@ -106,8 +119,8 @@ def _schedule(key: tuple[int, int]) -> Words:
 
 
 @lru_cache(maxsize=64)
-def _schedule_of(seed: int, epoch: int) -> Words:
+def _key_of(seed: int, epoch: int) -> tuple[int, int]:
     seed, epoch = seed % 2**64, epoch % 2**64
     counter = np.array([[epoch & 0xFFFFFFFF], [epoch >> 32], [_KEY_DOMAIN], [0]], np.uint64)
     words = philox(counter, (seed & 0xFFFFFFFF, seed >> 32))
-    return _schedule((int(words[0, 0]), int(words[1, 0])))
+    return int(words[0, 0]), int(words[1, 0])

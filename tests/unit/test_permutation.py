@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastload.native import core
 from fastload.order.permute import Permutation
 
 PINNED_10 = [7, 5, 1, 8, 6, 3, 4, 0, 9, 2]
@@ -21,6 +22,28 @@ def test_every_number_comes_exactly_once(n: int, seed: int) -> None:
 def test_it_is_the_same_on_every_machine_and_version() -> None:
     assert Permutation(10, seed=0)(np.arange(10)).tolist() == PINNED_10
     assert Permutation(10**9, seed=7)(np.array([0, 1, 999_999_999])).tolist() == PINNED_BILLION
+
+
+@given(st.integers(1, 2**63 - 1), st.integers(0, 2**70), st.lists(st.integers(0, 2**63), max_size=40))
+def test_core_and_numpy_agree(n: int, seed: int, places: list[int]) -> None:
+    order, positions = Permutation(n, seed=seed), np.array([place % n for place in places], np.int64)
+    assert order(positions).tolist() == order._in_numpy(positions).tolist()
+    assert order(positions[::2]).tolist() == order._in_numpy(positions[::2]).tolist()
+
+
+@pytest.mark.skipif(core() is None, reason="not run: no native core")
+def test_the_core_refuses_what_would_never_end() -> None:
+    module, keys = core(), np.arange(6, dtype=np.uint64)
+    assert module is not None
+    room = np.zeros(1, np.int64)
+    for position, n, half_bits, error in ((5, 5, 2, IndexError), (-1, 5, 2, IndexError), (0, 17, 2, ValueError), (0, 5, 0, ValueError),
+                                          (0, 5, 33, ValueError)):
+        with pytest.raises(error):
+            module.permute(np.array([position]), room, n=n, half_bits=half_bits, keys=keys)
+    with pytest.raises(ValueError, match="result: expected 16 bytes, found 8"):
+        module.permute(np.zeros(2, np.int64), room, n=5, half_bits=2, keys=keys)
+    module.permute(np.array([4]), room, n=5, half_bits=2, keys=keys)
+    assert 0 <= room[0] < 5
 
 
 def test_part_by_part_equals_all_at_once() -> None:

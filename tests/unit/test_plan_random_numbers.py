@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastload.plan import rng
 from fastload.plan.rng import batch_draws, draws, philox
 
 # Known answers that come with the authors' library, Random123 (kat_vectors): counter, key, result.
@@ -52,6 +53,17 @@ def test_the_plain_algorithm_with_64_bits_is_numpys() -> None:
 @settings(max_examples=50, deadline=None)
 def test_any_counter_and_key_agree_with_the_plain_algorithm(counter: tuple[int, ...], key: tuple[int, int]) -> None:
     assert ours(counter, key) == plain_philox(counter, key, 32)
+
+
+@given(st.tuples(*[st.integers(0, 2**32 - 1)] * 2), st.lists(st.integers(0, 2**64 - 1), max_size=9),
+       st.lists(st.tuples(*[st.integers(0, 2**32 - 1)] * 2), max_size=4))
+@settings(max_examples=50, deadline=None)
+def test_core_and_numpy_agree(key: tuple[int, int], ids: list[int], counters: list[tuple[int, int]]) -> None:
+    numbers = np.array(ids, np.uint64)
+    found, expected = rng._uniform(key, numbers, counters), rng._uniform_in_numpy(key, numbers, counters)
+    assert found.shape == expected.shape == (4 * len(counters), len(ids))
+    assert found.tolist() == expected.tolist()
+    assert rng._uniform(key, numbers[::2], counters).tolist() == expected[:, ::2].tolist()
 
 
 def test_these_numbers_never_change() -> None:
