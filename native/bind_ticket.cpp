@@ -1,11 +1,9 @@
 #include "bind_ticket.h"
 
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "bind_record.h"
 
@@ -15,12 +13,8 @@ namespace fastload {
 namespace {
 
 template <typename Item>
-nb::object as_array(const Item* items, size_t rows, size_t columns) {
-    auto* copy = new Item[rows * columns + 1];
-    if (rows * columns) std::memcpy(copy, items, rows * columns * sizeof(Item));
-    nb::capsule owner(copy, [](void* memory) noexcept { delete[] static_cast<Item*>(memory); });
-    if (columns == 1) return nb::cast(nb::ndarray<nb::numpy, Item, nb::ndim<1>>(copy, {rows}, owner));
-    return nb::cast(nb::ndarray<nb::numpy, Item, nb::ndim<2>>(copy, {rows, columns}, owner));
+nb::bytes as_bytes(const std::vector<Item>& items) {
+    return nb::bytes(reinterpret_cast<const char*>(items.data()), items.size() * sizeof(Item));
 }
 
 }  // namespace
@@ -93,8 +87,7 @@ nb::tuple Ticket::result() {
     nb::dict reasons;
     for (size_t i = 0; i < batch->size(); ++i)
         if (batch->statuses()[i] != Status::kOk) reasons[nb::int_(i)] = nb::str(batch->reasons()[i].c_str());
-    return nb::make_tuple(as_array(reinterpret_cast<const uint8_t*>(batch->statuses().data()), batch->size(), 1),
-                          as_array(reinterpret_cast<const uint32_t*>(batch->times().data()), batch->size(), kStages), reasons);
+    return nb::make_tuple(as_bytes(batch->statuses()), as_bytes(batch->times()), reasons);
 }
 
 void bind_ticket(nb::module_& module) {

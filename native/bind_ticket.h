@@ -41,7 +41,7 @@ public:
 
     // True once the batch is done; false after a timeout.
     bool wait(std::optional<double> timeout_s);
-    // (statuses, times, {slot: why it failed})
+    // (statuses, times, {slot: why it failed}), both as bytes: nanobind asks numpy for its arrays, in Python
     nanobind::tuple result();
 
     std::shared_ptr<Batch> batch;

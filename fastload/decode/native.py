@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fastload.decode.backend import COLOURS, DecodeBatch, DecodeResult, check_batch
+from fastload.decode.backend import COLOURS, STAGES, DecodeBatch, DecodeResult, check_batch
 from fastload.decode.cpus import available_cpus
 from fastload.errors import ConfigError, MissingPart
 from fastload.native import core, native_status
@@ -71,7 +73,7 @@ class NativeBackend:
         pixels = batch.pixels
         channels = int(batch.output.shape[1 if pixels.layout == "nchw" else 3])
         try:
-            ticket = self._pool.submit(batch.sources, np.ascontiguousarray(batch.requests).view(np.uint8), batch.output,
+            ticket = self._pool.submit(batch.sources, np.ascontiguousarray(batch.requests).view(np.uint8), _memory(batch.output),
                                        planar=pixels.layout == "nchw", colour=COLOURS.index(pixels.colour),
                                        fill=pixels.fill_levels(channels), mean=pixels.mean_levels(channels),
                                        std=pixels.std_levels(channels))
@@ -84,7 +86,8 @@ class NativeBackend:
         if not ticket.ticket.wait(timeout_s):
             raise TimeoutError(f"decoding a batch of {len(ticket.batch.requests)}: not done after {timeout_s} s")
         status, times_ns, reasons = ticket.ticket.result()
-        return DecodeResult(status, times_ns, reasons, ticket.batch.output)
+        times = np.frombuffer(times_ns, np.uint32).reshape(-1, len(STAGES))
+        return DecodeResult(np.frombuffer(status, np.uint8), times, reasons, ticket.batch.output)
 
     def under_way(self, ticket: NativeTicket) -> list[int]:
         """Slots that threads are at work on just now: what a batch that does not end waits for."""
@@ -109,6 +112,18 @@ def _cpu() -> torch.device:
     import torch
 
     return torch.device("cpu")
+
+
+def _memory(output: torch.Tensor | NDArray[np.generic]) -> object:
+    """What the core writes to. A tensor's own ``__dlpack__`` looks at streams and devices first, in Python, at every call."""
+    return output if isinstance(output, np.ndarray) else _to_dlpack()(output)
+
+
+@functools.cache
+def _to_dlpack() -> Callable[[torch.Tensor], object]:
+    from torch.utils.dlpack import to_dlpack  # type: ignore[attr-defined]   # documented, but not in its list
+
+    return cast("Callable[[torch.Tensor], object]", to_dlpack)
 
 
 def _rebuilt(threads: int) -> NativeBackend:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +14,9 @@ from fastload.decode.backend import STAGES
 from fastload.loader.forks import ForkSafeLock
 
 BATCH_STAGES = ("plan", "copy", "wait")     # once a batch; the others once an image
-_FINISH = STAGES.index("finish")
 _BINS = 256                  # of log2(ns), eight to an octave: percentiles are right to 9 %
 _PER_OCTAVE = 8
-_SAMPLES, _BATCHES = 2048, 32        # whose times are counted at once
+_SAMPLES, _BATCHES, _ONES = 4096, 32, 256        # whose times are counted at once; the last stage of a sample is "finish"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +64,31 @@ class _Histograms:
         self.total, self.largest = np.zeros(len(self.names)), np.zeros(len(self.names), np.int64)
         self.bins = np.zeros((len(self.names), _BINS), np.int64)
         self._first = _BINS * np.arange(len(self.names))
-        self._waiting: list[NDArray[np.int64]] = []
+        self._waiting: list[NDArray[np.integer[Any]]] = []          # (n, stages)
+        self._later: list[int] = []                             # for each: what is to be added to every sample's last stage
+        self._ones: list[int] = []                              # of a single stage, one by one
         self._n_waiting = 0
 
-    def add(self, nanoseconds: NDArray[np.int64]) -> None:
-        """(n, stages). Counted later, many at a time: numpy's cost per call is what this costs."""
+    def add(self, nanoseconds: NDArray[np.integer[Any]], later: int) -> None:
+        """(n, stages), and what each of the n spent in the last stage later. Counted when there are many: numpy's cost is per call."""
         self._waiting.append(nanoseconds)
+        self._later.append(later)
         self._n_waiting += len(nanoseconds)
         if self._n_waiting >= _SAMPLES or len(self._waiting) >= _BATCHES:
             self._count()
 
+    def add_one(self, nanoseconds: int) -> None:
+        """Of the only stage."""
+        self._ones.append(nanoseconds)
+        if len(self._ones) >= _ONES:
+            self._count()
+
     def _count(self) -> None:
-        nanoseconds = np.concatenate(self._waiting) if self._waiting else np.empty((0, len(self.names)), np.int64)
-        self._waiting, self._n_waiting = [], 0
+        nanoseconds = np.array(self._ones, np.int64)[:, None] if self._ones else np.empty((0, len(self.names)), np.int64)
+        if self._waiting:
+            nanoseconds = np.concatenate(self._waiting).astype(np.int64)
+            nanoseconds[:, -1] += np.repeat(self._later, [len(each) for each in self._waiting])
+        self._waiting, self._later, self._ones, self._n_waiting = [], [], [], 0
         if not len(nanoseconds):
             return
         self.total += nanoseconds.sum(axis=0, dtype=np.float64)
@@ -116,16 +128,14 @@ class StatsCollector:
 
     def decoded(self, times_ns: NDArray[np.uint32], n_bytes: int, finish_s: float) -> None:
         """A batch came out of the decode threads; ``finish_s`` was spent on it in Python afterwards."""
-        times = times_ns.astype(np.int64)
-        times[:, _FINISH] += int(finish_s * 1e9 / max(len(times), 1))
         with self._lock():
-            self._images.add(times)
+            self._images.add(times_ns, int(finish_s * 1e9 / max(len(times_ns), 1)))
             self._bytes += n_bytes
 
     def took(self, stage: str, seconds: float) -> None:
         """A step that is done once a batch."""
         with self._lock():
-            self._steps[stage].add(np.array([[int(seconds * 1e9)]]))
+            self._steps[stage].add_one(int(seconds * 1e9))
 
     def asked(self) -> None:
         """The consumer wants its first batch."""
@@ -141,7 +151,7 @@ class StatsCollector:
             self._n_images += n_images
             self._depth += ready
             self._last = time.monotonic()
-            self._steps["wait"].add(np.array([[int(waited_s * 1e9)]]))
+            self._steps["wait"].add_one(int(waited_s * 1e9))
 
     def snapshot(self, *, threads: int, buffer_bytes: int, bad: int) -> LoaderStats:
         """The figures so far."""

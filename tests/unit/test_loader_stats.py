@@ -34,6 +34,23 @@ def make(packed: Path, **options: Any) -> DataLoader:
     return DataLoader(packed, **{"batch_size": 4, "transform": [T.Resize(16, 16)], **options})
 
 
+@pytest.mark.parametrize("batches", [1, 3, 200])
+def test_each_batch_adds_its_own_finishing(batches: int) -> None:
+    """Counted many at a time, but each with its own share."""
+    collector = StatsCollector()
+    assert STAGES[-1] == "finish"
+    for number in range(batches):
+        collector.decoded(np.full((2, len(STAGES)), 1000, np.uint32), 10, 2e-9 * (number % 3) * 1000)
+        collector.took("plan", 1e-6 * (1 + number % 3))
+    stages = collector.snapshot(threads=1, buffer_bytes=0, bad=0).stages
+    more = np.mean([number % 3 for number in range(batches)])
+    assert stages["decode"].mean == pytest.approx(1e-6)
+    assert stages["finish"].mean == pytest.approx(1e-6 * (1 + more), rel=1e-3)
+    assert (stages["finish"].count, stages["plan"].count) == (2 * batches, batches)
+    assert stages["plan"].mean == pytest.approx(1e-6 * (1 + more), rel=1e-3)
+    assert stages["plan"].max == pytest.approx(1e-6 * min(batches, 3), rel=1e-3)
+
+
 def test_counts_and_times_are_plausible(packed: Path) -> None:
     loader = make(packed)
     before = loader.stats()
