@@ -151,6 +151,18 @@ def plain(found: Found) -> Section:
     return [markdown(("figure", "value"), [(name, _cell(value)) for name, value in flat])], {}
 
 
+EVENNESS = """*Batches of ...: p99 / p50* is the time between batches for a consumer that only takes them: the 99th percentile of all
+rounds' gaps, each over the median of its own epoch; *low* and *high* are the quartiles of what other epochs of the same kind would give.
+The bare core shows what is not the loader's: batches of different photographs are different work. With one batch again and again it
+always does the same work, and what varies is the machine."""
+
+
+def load(found: Found) -> Section:
+    """The loader's own limits, and what its evenness is measured by."""
+    paragraphs, plots = plain(found)
+    return [*([EVENNESS] if any(row["name"].startswith("batches of ") for row in found["rows"]) else []), *paragraphs], plots
+
+
 ABOUT = ("machine", "versions", "commit", "source", "workers", "dataset")
 # File, title, the command that records it, and how it is shown; in the order of the page.
 SECTIONS: tuple[tuple[str, str, str, Callable[[Found], Section]], ...] = (
@@ -160,7 +172,7 @@ SECTIONS: tuple[tuple[str, str, str, Callable[[Found], Section]], ...] = (
     ("bench_load", "The whole loader, with a consumer", "fastload bench load DATASET --against torch --json", bench_load),
     ("bench_decode", "Decoding, by threads", "fastload bench decode DATASET --json", bench_decode),
     ("bench_io", "Reading orders", "fastload bench io DATASET --json", bench_io),
-    ("load", "The loader's own limits", "python -m benchmarks.load --record", plain),
+    ("load", "The loader's own limits", "python -m benchmarks.load --record", load),
     ("decode", "The native core against simplejpeg and OpenCV", "python -m benchmarks.decode --json benchmarks/results/decode.json", plain),
     ("decode_instructions", "Instructions of the native core", "python -m benchmarks.decode --instructions --record", plain),
     ("pack", "Packing against FFCV's writer, Pillow and jpegtran", "python -m benchmarks.pack --json benchmarks/results/pack.json", pack),

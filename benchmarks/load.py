@@ -20,10 +20,21 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))     # so that it also runs as a script
 
-import numpy as np
-
 import fastload
-from benchmarks.loads import RRC, Epoch, core_epochs, evict, loader_epochs, pack_blobs, pack_photos, torch_epochs, write_gray
+from benchmarks.evenness import step_to_step, tail_spread
+from benchmarks.loads import (
+    RRC,
+    Epoch,
+    core_epochs,
+    core_gaps,
+    evict,
+    loader_epochs,
+    loader_gaps,
+    pack_blobs,
+    pack_photos,
+    torch_epochs,
+    write_gray,
+)
 from benchmarks.machine import describe, quartiles, spread
 
 RECORD = Path(__file__).resolve().parent / "results" / "load.json"
@@ -99,26 +110,31 @@ def raw_gain(folder: Path, args: Any) -> list[Row]:
 
 
 def evenness(folder: Path, args: Any) -> list[Row]:
-    """Time between batches of a consumer that only takes them; and of the bare core, whose batches are as unlike as the loader's."""
+    """Time between batches of a consumer that only takes them: p99 / p50 of all rounds' gaps, each over the median of its own epoch.
+
+    Beside it what the loader cannot help. The bare core on the same plans: batches of different photographs are different work. And the
+    bare core with one batch again and again, always the same work: what varies there is the machine. In batches of 256 the photographs
+    even out.
+    """
     packed = _once(folder / "photos.packed", lambda: pack_photos(folder, args.copies))
-    loader = fastload.DataLoader(packed, 64, shuffle=True, drop_last=True, transform=RRC, num_workers=args.threads)
-    core_times: list[float] = []
-    core = core_epochs(packed, RRC, 64, args.threads, core_times)
-    found: dict[str, list[float]] = {"": [], " of the bare core": []}
-    for turn in range(args.rounds + 1):
-        gaps: dict[str, list[float]] = {name: [] for name in found}
-        for _ in range(min(10, 1 + 100 // max(1, len(loader) - loader.ahead))):         # a 99th percentile needs a hundred
-            times = [time.perf_counter() for _ in loader]
-            gaps[""] += np.diff(times[loader.ahead:]).tolist()                          # the first ones come out of the stock
-            core_times.clear()
-            core()
-            gaps[" of the bare core"] += np.diff(core_times[loader.ahead:]).tolist()
-        for name, each in gaps.items():
-            if turn:
-                found[name].append(float(np.percentile(each, 99) / np.percentile(each, 50)))
-    note = f"{len(gaps[''])} gaps between batches of 64 a round"
-    return [Row(f"time between batches{name}: p99 / p50", *_middle(ratios), "" if name else "<= 1.3", note)
-            for name, ratios in found.items()]
+    core, same = core_gaps(packed, 64, args.threads), core_gaps(packed, 64, args.threads, same=True)
+    small = {"64": loader_gaps(packed, 64, args.threads), "64, bare core": core, "64, bare core, one batch again and again": same}
+    return _even(small, 3 * args.rounds) + _even({"256": loader_gaps(packed, 256, args.threads)}, 6 * args.rounds)
+
+
+def _even(takers: dict[str, Callable[[], list[float]]], epochs: int) -> list[Row]:
+    """Who takes batches → the gaps of one epoch; the first is the loader, whose figure has a bar."""
+    found: dict[str, list[list[float]]] = {name: [] for name in takers}
+    for turn in range(epochs + 1):
+        for name in list(takers) if turn % 2 else reversed(list(takers)):
+            gaps = takers[name]()
+            if turn:                            # the first round fills caches and starts threads
+                found[name].append(gaps)
+    rows: list[Row] = []
+    for name, each in found.items():
+        note = f"{sum(map(len, each))} gaps; from one to the next they vary by {spread([100 * step_to_step(gaps) for gaps in each])} %"
+        rows.append(Row(f"batches of {name}: p99 / p50", *tail_spread(each), "" if rows else "<= 1.3", note))
+    return rows
 
 
 def data_time(folder: Path, args: Any) -> list[Row]:

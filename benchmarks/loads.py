@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections import deque
@@ -21,6 +22,7 @@ from benchmarks.machine import corpus_photos
 from fastload import transforms as T
 from fastload.decode.backend import DecodeBatch
 from fastload.decode.native import NativeBackend
+from fastload.loader.arguments import batches_ahead
 
 Epoch = Callable[[], int]           # loads once through the data; how many images that were
 RRC = [T.RandomResizedCrop(224), T.HorizontalFlip()]
@@ -60,10 +62,11 @@ def loader_epochs(packed: Path, transform: list[Any] | None, batch: int, threads
     return run
 
 
-def core_epochs(packed: Path, transform: list[Any] | None, batch: int, threads: int, times: list[float] | None = None) -> Epoch:
+def core_epochs(packed: Path, transform: list[Any] | None, batch: int, threads: int, times: list[float] | None = None, *,
+                same: bool = False) -> Epoch:
     """The bare native core on the same plans: all requests made before, batches kept under way as the loader does.
 
-    ``times``: when each batch was there."""
+    ``times``: when each batch was there. ``same``: the first batch again and again; what varies then is the machine."""
     loader = fastload.DataLoader(packed, batch, shuffle=True, drop_last=True, transform=transform, num_workers=threads)
     maker = loader.maker
     chosen = maker.spec.images[0]
@@ -73,6 +76,8 @@ def core_epochs(packed: Path, transform: list[Any] | None, batch: int, threads: 
         begun = maker.prepare(ids, 0)
         asked = maker.pictures.asked(chosen, begun.parts, begun.rows[chosen.name])
         made.append((asked.sources, asked.requests))
+    if same:
+        made = made[:1] * len(made)
     pictures = maker.pictures
     outputs = [pictures._image_output(chosen, begun.rows[chosen.name]) for _ in range(loader.ahead + 1)]
     backend = NativeBackend(threads=threads)
@@ -93,6 +98,29 @@ def core_epochs(packed: Path, transform: list[Any] | None, batch: int, threads: 
         return batch * len(made)
 
     return run
+
+
+def loader_gaps(packed: Path, batch: int, threads: int) -> Callable[[], list[float]]:
+    """Seconds between the batches of an epoch, but for the first ones, which come out of the stock; each call loads the next epoch."""
+    loader = fastload.DataLoader(packed, batch, shuffle=True, drop_last=True, transform=RRC, num_workers=threads)
+    return lambda: _gaps([time.perf_counter() for _ in loader], loader.ahead)
+
+
+def core_gaps(packed: Path, batch: int, threads: int, *, same: bool = False) -> Callable[[], list[float]]:
+    """The same of the bare core."""
+    times: list[float] = []
+    run = core_epochs(packed, RRC, batch, threads, times, same=same)
+
+    def gaps() -> list[float]:
+        times.clear()
+        run()
+        return _gaps(times, batches_ahead(None))
+
+    return gaps
+
+
+def _gaps(times: list[float], ahead: int) -> list[float]:
+    return [later - earlier for earlier, later in itertools.pairwise(times[ahead:])]
 
 
 class Files(torch.utils.data.Dataset[Any]):

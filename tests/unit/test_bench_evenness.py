@@ -1,0 +1,37 @@
+"""benchmarks/evenness.py: what counts as uneven, and what as a machine in another mood."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+import pytest
+
+from benchmarks.evenness import step_to_step, tail, tail_spread
+
+
+def test_from_one_to_the_next_is_the_coefficient_of_variation_where_times_are_independent() -> None:
+    draw = random.Random(0)
+    times = [draw.gauss(100, 7) for _ in range(4000)]
+    assert step_to_step(times) == pytest.approx(statistics.pstdev(times) / statistics.mean(times), rel=0.05)
+    assert step_to_step([2.0, 2.0, 2.0]) == 0
+
+
+def test_a_machine_that_becomes_slower_does_not_count_but_every_fourth_step_does() -> None:
+    slower = [1.0 + number / 100 for number in range(100)]
+    assert step_to_step(slower) < 0.01
+    assert statistics.pstdev(slower) / statistics.mean(slower) > 0.15
+    bursts = [1.4 if number % 4 == 0 else 1.0 for number in range(100)]
+    assert step_to_step(bursts) >= 0.99 * statistics.pstdev(bursts) / statistics.mean(bursts)
+
+
+def test_the_tail_is_that_of_all_epochs_each_in_its_own_measure() -> None:
+    assert tail([[1.0] * 100, [3.0] * 100]) == 1                            # the second was slow, not uneven
+    late = [[1.0] * 97 + [2.0] * 3, [3.0] * 97 + [6.0] * 3]
+    assert tail(late) == 2
+    assert tail([[1.0] * 1000, [1.0] * 99 + [9.0]]) == 1                    # one in 1100 is no hundredth
+    figure, low, high = tail_spread(late)
+    assert low == figure == high == 2
+    figure, low, high = tail_spread([*late, *[[1.0] * 100] * 3])
+    assert low <= figure <= high
+    assert low < high
