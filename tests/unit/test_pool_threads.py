@@ -125,6 +125,18 @@ def test_the_number_of_threads_can_change_under_way() -> None:
         assert right(pool.collect(pool.submit(batch(2))))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="not run: elsewhere niceness is the whole process's")
+def test_decode_threads_have_a_name_and_let_others_go_first() -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    with backend(3) as pool:
+        assert right(pool.collect(pool.submit(batch(20))))
+        names = {int(task.name): (task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()}
+        threads = [task for task, name in names.items() if name == "fastload-decode"]
+        assert threads          # not all three: one may not have begun yet
+        assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {min(own + 5, 19)}
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own, "the caller stepped back, too"
+
+
 @pytest.mark.parametrize("threads", [0, -3, 2000])
 def test_impossible_numbers_of_threads_raise(threads: int) -> None:
     with pytest.raises(ConfigError, match="threads"):
