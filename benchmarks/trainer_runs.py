@@ -10,21 +10,24 @@ import multiprocessing
 import os
 import shutil
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
 import fastload
+from benchmarks.evenness import step_to_step
 from examples.captcha import rows as captcha_rows
 from examples.common import arguments, running
+from fastload.decode.cpus import available_cpus
 from fastload.makedata import captcha, gray, imagenet, nuscenes, openlane
 from fastload.observe.rows import StepRow, read_metrics
 
 WAYS = ("plain", "fastload", "no loading")
 EPOCHS = 2                          # the loss is that of the second
 FILLING, EMPTYING = 4, 4            # steps at the two ends of an epoch in which a loader's stock of batches is filled and used up
+STOLEN = 0.05                       # of a step's processor time: more taken by the host of a virtual machine, and its length says nothing
 # Imported once, by the process of which every run is a copy: torch takes 3 s to import, and its optimizers another 2 s.
 PRELOADED = ("torch._dynamo", "benchmarks.trainer_runs")
 
@@ -45,23 +48,25 @@ class Trainer:
 
 # Batches are such that a step takes 0.1 to 0.5 s on two cores, so that there are enough of them in a few seconds.
 TRAINERS = {
-    "lanes": Trainer("A", "1920x1280 to 960x720, polylines", openlane.make, 16, 1, 20),
-    "bev": Trainer("B", "six cameras of 1600x900 to 704x256", nuscenes.make, 8, 1, 16),
-    "gray": Trainer("C", "128x128 gray", gray.make, 320, 32, 20, "train", "raw"),
-    "captcha": Trainer("D", "320x160, keypoints", captcha.make, 160, 8, 20),
-    "classifier": Trainer("E", "photographs to 224x224", imagenet.make, 160, 16, 20, "train"),
+    "lanes": Trainer("A", "1920x1280 to 960x720, polylines", openlane.make, 16, 1, 24),
+    "bev": Trainer("B", "six cameras of 1600x900 to 704x256", nuscenes.make, 8, 1, 24),
+    "gray": Trainer("C", "128x128 gray", gray.make, 320, 32, 24, "train", "raw"),
+    "captcha": Trainer("D", "320x160, keypoints", captcha.make, 160, 8, 24),
+    "classifier": Trainer("E", "photographs to 224x224", imagenet.make, 160, 16, 24, "train"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """One training. Times are of its steady steps only."""
+    """One training. Times are of its steady steps only; variations of those among them that the host did not disturb."""
 
     loss: float                 # mean of the last epoch
     samples_per_s: float
     waiting: float              # share of the time spent waiting for data
     variation: float            # of the step time: standard deviation over mean
+    step_to_step: float         # the same without slow changes: benchmarks/evenness.py
     steps: int                  # that count
+    disturbed: int = 0          # of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,21 +136,20 @@ def trained(name: str, trainer: Trainer, data: Data, way: str, *, seed: int, fol
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     metrics = folder / f"{name}-{way.replace(' ', '-')}-{seed}.jsonl"
-    epochs = 1 if way == "no loading" else EPOCHS
-    words = [*data.words(way), "--batch-size", str(trainer.batch_size), "--epochs", str(epochs), "--seed", str(seed), "--every", "1",
+    words = [*data.words(way), "--batch-size", str(trainer.batch_size), "--epochs", str(EPOCHS), "--seed", str(seed), "--every", "1",
              "--metrics", str(metrics)]
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(name, words, way, there))
     process.start()
     there.close()
     try:
-        losses = here.recv()
+        losses, stolen = here.recv()
     except EOFError:
-        losses = None
+        losses, stolen = None, []
     process.join()
     if process.exitcode or losses is None:
         raise SystemExit(f"examples.{name}, {way}: ended with exit code {process.exitcode}, what it said stands above")
-    return figures(read_metrics(metrics).steps, losses[-1], trainer.steps)
+    return figures(read_metrics(metrics).steps, losses[-1], trainer.steps, stolen)
 
 
 def _run(name: str, words: list[str], way: str, answer: Connection) -> None:
@@ -155,24 +159,47 @@ def _run(name: str, words: list[str], way: str, answer: Connection) -> None:
     parser.add_argument("--val")
     parser.set_defaults(accumulate=4, compile=False, save_every=0, resume=None)
     with running(parser.parse_args(words)) as run:
-        probe = cast(fastload.StepProbe, _OneBatch(run.probe)) if way == "no loading" else run.probe
-        answer.send(module.train(replace(run, main=False, probe=probe)))
+        probe = _Probe(run.probe, again=way == "no loading")
+        losses = module.train(replace(run, main=False, probe=cast(fastload.StepProbe, probe)))
+        answer.send((losses, probe.stolen))
 
 
-class _OneBatch:
-    """A step probe whose loader gives its first batch again and again: what is left is the trainer's own work."""
+class _Probe:
+    """A step probe that also looks at what the host takes. ``again``: its loader gives its first batch again and again."""
 
-    def __init__(self, probe: fastload.StepProbe) -> None:
-        self._probe = probe
+    def __init__(self, probe: fastload.StepProbe, *, again: bool) -> None:
+        self._probe, self._once = probe, again
+        self.stolen: list[float] = []               # seconds of processor time, step by step
 
-    def watch(self, loader: Any) -> Iterable[Any]:
-        n, batches = len(loader), iter(loader)
-        batch = next(batches)
-        del batches                     # ends the loader's threads' work
-        return self._probe.watch(_Again(batch, n))
+    def watch(self, loader: Any) -> Iterator[Any]:
+        if self._once:
+            n, batches = len(loader), iter(loader)
+            loader = _Again(next(batches), n)
+            del batches                 # ends the loader's threads' work
+        steps, before = iter(self._probe.watch(loader)), 0.0
+        for number in itertools.count():
+            now = stolen_s()            # here the step before ends: the next batch is being asked for
+            if number:
+                self.stolen.append(now - before)
+            before = now
+            try:
+                batch = next(steps)
+            except StopIteration:
+                return
+            yield batch
+            del batch
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._probe, name)
+
+
+def stolen_s() -> float:
+    """Processor time that the host of a virtual machine gave to others since it began, of all processors; 0 where nobody says."""
+    try:
+        with Path("/proc/stat").open() as file:
+            return int(file.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +214,17 @@ class _Again:
         return itertools.repeat(self.batch, self.n)
 
 
-def figures(rows: Iterable[StepRow], loss: float, steps: int) -> Trained:
-    """Of the steps in the middle of each epoch of ``steps``; of all where epochs are too short to have one."""
+def figures(rows: Iterable[StepRow], loss: float, steps: int, stolen: Sequence[float] = ()) -> Trained:
+    """Of the steps in the middle of each epoch of ``steps``; of all where epochs are too short to have one.
+
+    ``stolen``: what the host took during each step. Those in which it took much are left out of the variations, unless few would be left.
+    """
     rows = list(rows)
     filling, emptying = (FILLING, EMPTYING) if steps >= 2 * (FILLING + EMPTYING) else (0, 0)
     steady = [row for row in rows if filling <= (row.iter - 1) % steps < steps - emptying]
     times, waits = [row.iter_time or 0.0 for row in steady], [row.data_time or 0.0 for row in steady]
-    total = sum(times)
+    limit, total = STOLEN * available_cpus(), sum(times)
+    own = [took for row, took in zip(steady, times, strict=True) if not stolen or stolen[row.iter - 1] <= limit * took]
+    counted = own if len(own) >= len(times) / 2 else times
     return Trained(loss, sum(row.samples or 0 for row in steady) / total, sum(waits) / total,
-                   statistics.pstdev(times) / statistics.mean(times), len(steady))
+                   statistics.pstdev(counted) / statistics.mean(counted), step_to_step(counted), len(steady), len(times) - len(counted))

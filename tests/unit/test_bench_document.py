@@ -84,6 +84,16 @@ def test_a_reached_bar_is_said_and_a_noisy_machine_is_not_blamed_for_a_loader() 
     assert verdict(0.2, 0.05).endswith("Missed by lanes.")
 
 
+def test_the_variation_from_step_to_step_has_its_own_table_and_verdict() -> None:
+    found = recorded()["trainers"]
+    (row,) = found["rows"]
+    quiet = {way: {"median": value, "low": 0.01, "high": 0.09} for way, value in (("plain", 0.08), ("fastload", 0.07), ("no loading", 0.06))}
+    told = "\n".join(trainers_page.trainers({**found, "rows": [{**row, "step_to_step": quiet, "disturbed": dict(zip(quiet, (5, 6, 7), strict=True))}]})[0])
+    for words in ("| A lanes | 20.0% [20.0%-20.0%] | 8.0% [1.0%-9.0%] | 12.0% [12.0%-12.0%] | 7.0% [1.0%-9.0%] |", "| 6.0% [1.0%-9.0%] | 5, 6, 7 |",
+                  "*From step to step*: Reached by all. *Over all counted steps*: Missed by lanes. Without any loading it is also missed by lanes"):
+        assert words in told, words
+
+
 def test_what_was_not_recorded_is_listed_with_its_command(tmp_path: Path) -> None:
     page = document.render(tmp_path)["benchmarks.md"]
     assert "make peers" in page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import fastload
 from benchmarks import trainer_runs, trainers
 from benchmarks.trainer_runs import EMPTYING, FILLING, TRAINERS, Trained, figures, prepare
-from fastload.observe.rows import StepRow
+from fastload.observe.rows import StepRow, read_metrics
 
 
 def step(number: int, took: float, waited: float = 0.0) -> StepRow:
@@ -30,6 +31,7 @@ def test_each_way_runs_and_the_figures_are_written(tmp_path: Path, capsys: pytes
     assert all(each["n"] == 2 and each["median"] > 0 for each in row["samples_per_s"].values())
     assert set(row["loss"]) == {"plain", "fastload"}
     assert row["counted"] == 6                      # two epochs of three steps
+    assert set(row["step_to_step"]) == set(row["disturbed"]) == set(row["variation"])
     for runs in told["runs"]["gray"].values():
         assert runs[0]["loss"] != runs[1]["loss"]   # the rounds have different seeds
     ratios = [ours["samples_per_s"] / plain["samples_per_s"] for ours, plain in zip(*(told["runs"]["gray"][way] for way in ("fastload", "plain")), strict=True)]
@@ -63,9 +65,32 @@ def plain_dataset(name: str, source: Path) -> list[object]:
 def test_only_the_middle_of_an_epoch_counts() -> None:
     steps = 2 * (FILLING + EMPTYING) + 2
     rows = [step(epoch * steps + place + 1, 1.0 if FILLING <= place < steps - EMPTYING else 100.0, 0.25) for epoch in range(2) for place in range(steps)]
-    assert figures(rows, 0.5, steps) == Trained(0.5, 4.0, 0.25, 0.0, 2 * (steps - FILLING - EMPTYING))
+    assert figures(rows, 0.5, steps) == Trained(0.5, 4.0, 0.25, 0.0, 0.0, 2 * (steps - FILLING - EMPTYING))
     short = figures([step(1, 1.0), step(2, 3.0)], 0.5, 2)
     assert (short.steps, short.samples_per_s, short.variation) == (2, 2.0, 0.5)
+    assert short.step_to_step == pytest.approx(math.sqrt(0.5))
+
+
+def test_steps_of_which_the_host_took_a_part_do_not_count_as_uneven(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer_runs, "available_cpus", lambda: 2)
+    rows = [step(1, 1.0), step(2, 1.0), step(3, 4.0), step(4, 1.0)]
+    found = figures(rows, 0.5, 4, stolen=[0.0, 0.1, 3.0, 0.0])          # a tenth of a second of two processors' is a twentieth
+    assert (found.variation, found.step_to_step, found.steps, found.disturbed) == (0.0, 0.0, 4, 1)
+    assert found.samples_per_s == pytest.approx(16 / 7)                 # that time has passed, whoever took it
+    assert figures(rows, 0.5, 4, stolen=[0.0, 0.2, 3.0, 0.3]).disturbed == 0        # few would be left: then all count
+    assert figures(rows, 0.5, 4).variation > 0.7
+
+
+def test_the_probe_notes_what_the_host_takes_step_by_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    taken = iter([1.0, 1.5, 1.5, 4.0,  7.0, 7.25, 7.25, 7.25])
+    monkeypatch.setattr(trainer_runs, "stolen_s", lambda: next(taken))
+    with fastload.StepProbe(tmp_path / "metrics.jsonl", every=1) as probe:
+        watched = trainer_runs._Probe(probe, again=False)
+        assert [list(watched.watch("abc")), list(watched.watch("def"))] == [["a", "b", "c"], ["d", "e", "f"]]
+    assert watched.stolen == [0.5, 0.0, 2.5, 0.25, 0.0, 0.0]
+    assert len(watched.stolen) == len(read_metrics(tmp_path / "metrics.jsonl").steps)
+    monkeypatch.undo()
+    assert trainer_runs.stolen_s() >= 0
 
 
 def test_losses_are_compared_with_the_noise_of_the_seeds() -> None:
