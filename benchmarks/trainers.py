@@ -7,10 +7,10 @@ Each run is a process of its own. Every round runs each trainer three ways, one 
 All see the same samples as often, from the same weights; the seed is the round's. Figures come from the metrics.jsonl that the trainers
 write, a row a step, and count the middle of each epoch: at its ends a loader's stock of batches is filled and used up.
 
-Variation is given twice: the standard deviation of the step time over its mean, and the same from step to step (benchmarks/evenness.py),
-for which the bar is. A virtual machine whose neighbours come and go is slower for some seconds and then faster again, whatever runs on it:
-that is in the first and not in the second, which has all that a loader does every few steps. Steps in which the host took away more than
-a twentieth of the processors' time (/proc/stat, "steal") are left out of both, for all three ways, and counted.
+Variation is the standard deviation of the step time over its mean; the bar is for that. Beside it stands the same from step to step
+(benchmarks/evenness.py), which leaves out slow changes: a virtual machine that is slower for some seconds and then faster again is in the
+first and not in the second, which has all that a loader does every few steps. Steps in which the host took away more than a twentieth of
+the processors' time (/proc/stat, "steal") are left out of both, for all three ways, and counted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fastload.bench.measure import spread
 from fastload.bench.table import Table
 
 PACKAGES = ("torch", "pillow", "lmdb")
-BAR = 0.10                  # of the step time's variation from step to step with fastload
+BAR = 0.10                  # of the step time's variation with fastload
 SAME = 0.01                 # losses that differ by less are the same whatever the seeds say
 Runs = dict[str, dict[str, list[Trained]]]          # trainer → way → its runs, round by round
 
@@ -109,14 +109,14 @@ def losses(plain: Sequence[float], ours: Sequence[float]) -> str:
 
 
 def show(rows: Sequence[Mapping[str, Any]], rounds: int) -> None:
-    headings = ("trainer", "plain/s", "fastload/s", "gain", "no loading/s", "waiting", "variation", "step to step", "", "loss", "", "limit")
+    headings = ("trainer", "plain/s", "fastload/s", "gain", "no loading/s", "waiting", "variation", "", "step to step", "loss", "", "limit")
     title = f"samples/s, medians of {rounds} rounds [quartiles]; the rest: plain, fastload, and the variations without loading"
     table = Table(title, headings)
     for each in rows:
-        gain, missed = each["gain"], each["step_to_step"]["fastload"]["median"] >= BAR
+        gain, missed = each["gain"], each["variation"]["fastload"]["median"] >= BAR
         plain, ours, alone = (f"{each['samples_per_s'][way]['median']:.1f}" for way in WAYS)
         table.rows.append((each["name"], plain, ours, f"{gain['median']:.2f} [{gain['low']:.2f}-{gain['high']:.2f}]", alone,
-                           _both(each["waiting"], ".1%"), _all(each["variation"]), _all(each["step_to_step"]), "MISSED" if missed else "",
+                           _both(each["waiting"], ".1%"), _all(each["variation"]), "MISSED" if missed else "", _all(each["step_to_step"]),
                            _both(each["loss"], ".3g"), each["losses"], each["limit"]))
     table.show()
 

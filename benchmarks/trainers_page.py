@@ -19,8 +19,8 @@ its first batch again and again: no loader can be faster. *Variation* is the sta
 **Model and decoding share these {cpus} cores**: what a loader uses the step lacks, so that much of plain's cost shows as a longer step and
 not as waiting. On a GPU the step keeps its length, and waits."""
 VARYING = """Both columns of a way are the variation of its step time: over all counted steps, and from step to step (the root of half the
-mean squared difference of neighbours, over the mean; where steps do not depend on each other it is the same). The first also has the slow
-changes of a virtual machine whose neighbours come and go. Left out are steps in which the host took more than a twentieth of the
+mean squared difference of neighbours, over the mean; where steps do not depend on each other it is the same). The first, for which the bar
+is, also has slow changes of the machine's speed. Left out are steps in which the host took more than a twentieth of the
 processors' time; their number stands behind, by way."""
 WAYS = ("plain", "fastload", "no loading")
 LIMITS = {"the model": "the model's own work is most of a plain step", "loading": "loading is most of a plain step",
@@ -71,8 +71,7 @@ def _verdict(rows: Sequence[Found], bar: float) -> str:
     """Whose step time varies more than it should, and whether the machine alone does that."""
     told = f"Bar for the variation with fastload: below {bar:.0%}."
     if all("step_to_step" in row for row in rows):
-        return f"{told} *From step to step*: {_judged(rows, bar, 'step_to_step')} " \
-            f"*Over all counted steps*: {_judged(rows, bar, 'variation')}"
+        return f"{told} {_judged(rows, bar, 'variation')} *From step to step*: {_judged(rows, bar, 'step_to_step')}"
     return f"{told} {_judged(rows, bar, 'variation')}"
 
 
