@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -194,3 +196,19 @@ def test_the_teams_data(tmp_path: Path) -> None:
         "keypoints": "points",
     }
     assert np.asarray(samples_of(source)[0].values["keypoints"]).shape == (2, 2)
+
+
+@pytest.mark.parametrize(("name", "of"), [("list.CSV", "lists"), ("part.tar", "webdataset"), ("train.parquet", "hf")])
+def test_a_format_is_found_behind_a_link_and_in_capitals(tmp_path: Path, name: str, of: str) -> None:
+    (tmp_path / "there").write_bytes(b"path,label\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / name).symlink_to(tmp_path / "there")
+    assert detect(tmp_path / "data") == of
+
+
+def test_a_plain_folder_of_images_imports_no_other_format(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"\xff\xd8")
+    code = (f"import sys; from fastload.packing.sources.detect import detect; assert detect({str(tmp_path)!r}) == 'folder'\n"
+            "print(sorted(name for name in sys.modules if name.startswith('fastload.packing.sources.')))")
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert not any(f"sources.{name}" in said for name in ("coco", "hf", "lists", "nuscenes", "webdataset")), said

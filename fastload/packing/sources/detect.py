@@ -22,10 +22,11 @@ class Format:
     name: str
     reader: str                  # class in the module of the same name
     looked_for: str
+    marks: tuple[str, ...]       # suffixes (lower case) of entries of the folder without one of which it is not this; "/" for any folder
     general: bool = False        # also fits the files of a special format: asked only when no other is found
 
     def looks_like(self, path: Path) -> str:
-        """Why the path is of this format, or nothing."""
+        """Why the path is of this format, or nothing. Imports its module: asked only where there is a mark."""
         found: str = self._module().looks_like(path)
         return found
 
@@ -43,21 +44,22 @@ class Format:
 
 
 FORMATS = {made.name: made for made in (
-    Format("nuscenes", "NuScenesSource", "v1.0-*/sample.json, or samples.json with 'cams'"),
-    Format("openlane", "OpenLaneSource", "images/ beside lane3d_1000/, lane3d_300/ or annotations/ with lane_lines"),
+    Format("nuscenes", "NuScenesSource", "v1.0-*/sample.json, or samples.json with 'cams'", ("/", ".json")),
+    Format("openlane", "OpenLaneSource", "images/ beside lane3d_1000/, lane3d_300/ or annotations/ with lane_lines", ("/",)),
     Format("coco", "CocoSource", "a .json file, annotations/instances_*.json or */_annotations.coco.json with images, "
-                                 "annotations, categories"),
-    Format("hf", "HuggingFaceSource", "dataset_dict.json, state.json, *.arrow, *.parquet"),
-    Format("webdataset", "WebDatasetSource", "*.tar"),
-    Format("lists", "ListSource", "a .csv, .tsv, .jsonl or .ndjson file"),
-    Format("folder", "FolderSource", "images in folders", general=True),
+                                 "annotations, categories", ("/", ".json")),
+    Format("hf", "HuggingFaceSource", "dataset_dict.json, state.json, *.arrow, *.parquet", ("/", ".json", ".arrow", ".parquet")),
+    Format("webdataset", "WebDatasetSource", "*.tar", (".tar",)),
+    Format("lists", "ListSource", "a .csv, .tsv, .jsonl or .ndjson file", (".csv", ".tsv", ".jsonl", ".ndjson")),
+    Format("folder", "FolderSource", "images in folders", (), general=True),
 )}
 
 
 def detect(path: str | os.PathLike[str]) -> str:
     """The name of the format of a path; ConfigError where it is none, or several."""
     place = _existing(path)
-    found = {name: why for name, each in FORMATS.items() if not each.general and (why := each.looks_like(place))}
+    marks = _marks(place)
+    found = {name: why for name, each in FORMATS.items() if not marks.isdisjoint(each.marks) and (why := each.looks_like(place))}
     if not found or (set(found) == {"lists"} and place.is_dir()):
         found |= {name: why for name, each in FORMATS.items() if each.general and (why := each.looks_like(place))}
     # A list beside its images is a list; beside class folders it may be something else (a README of names, scores ...).
@@ -90,6 +92,22 @@ def open_source(source: str | os.PathLike[str] | Iterable[object] | MapStyle | A
     if name not in FORMATS:
         raise ConfigError(f"format {name!r:.40}: expected one of {', '.join(FORMATS)}")
     return FORMATS[name].make(_existing(source), options)
+
+
+def _marks(place: Path) -> set[str]:
+    """Suffixes of a folder's entries, and "/" where not all are files; of a file its own. One pass: there may be a million images."""
+    if not place.is_dir():
+        return {place.suffix.lower()}
+    found = set()
+    try:
+        with os.scandir(place) as entries:
+            for entry in entries:
+                found.add("." + entry.name.rpartition(".")[2].lower())
+                if not entry.is_file(follow_symlinks=False):
+                    found.add("/")
+    except OSError as error:
+        raise ConfigError(f"{place}: cannot be listed: {error.strerror}") from None
+    return found
 
 
 def _existing(path: str | os.PathLike[str]) -> Path:
