@@ -41,7 +41,8 @@ class ShardWriter:
         self.records = 0
         self.payload_bytes = 0              # of the record values
         self._temporary = files.partly(self.path)
-        self._buffer = bytearray()
+        self._pieces: list[Bytes] = []      # collected for the next flush,
+        self._n_bytes = 0                   # of so many bytes
         self._tree = TreePages(self._collect)
         self._stamp, self._digest = hashlib.sha256(), hashlib.sha256()
         self._unwritten = 0                 # by the disk, as far as we know
@@ -59,11 +60,11 @@ class ShardWriter:
         if sample_id != self.first + self.records or not 0 < len(value) <= MAX_RECORD:
             raise ConfigError(f"{self.name}: sample {sample_id} with {len(value)} bytes: expected sample "
                               f"{self.first + self.records} with 1 to {MAX_RECORD}")
-        self._tree.add(sample_id, value)
+        self._tree.add(sample_id, value if isinstance(value, bytes) else bytes(value))          # a view may change before it is written
         self._stamp.update(value[:HEADER.size])
         self.records += 1
         self.payload_bytes += len(value)
-        if len(self._buffer) >= FLUSH_BYTES:
+        if self._n_bytes >= FLUSH_BYTES:
             self._flush()
 
     def publish(self) -> Shard:
@@ -72,7 +73,7 @@ class ShardWriter:
             raise ConfigError(f"{self.name}: a shard needs at least one record")
         self._tree.end()
         stamp = self._stamp.hexdigest()
-        self._buffer += stamp_page(self.first, self.records, stamp)
+        self._collect(stamp_page(self.first, self.records, stamp))
         self._flush()
         meta = self._tree.meta()
         try:
@@ -111,23 +112,23 @@ class ShardWriter:
             self._wait()
         except OSError as error:
             self.abort()
-            raise files.write_error(error, self.path, needed=len(self._buffer)) from error
-        self._written = self._thread.submit(self._write, self._buffer)
-        self._buffer = bytearray()
+            raise files.write_error(error, self.path, needed=self._n_bytes) from error
+        self._written = self._thread.submit(self._write, self._pieces)
+        self._pieces, self._n_bytes = [], 0
 
     def _collect(self, data: Bytes) -> None:
-        self._buffer += data
+        self._pieces.append(data)
+        self._n_bytes += len(data)
 
     def _wait(self) -> None:
         if self._written is not None:
             self._written.result()
 
-    def _write(self, data: bytearray) -> None:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(self._file, left):]
-        self._digest.update(data)
-        self._unwritten += len(data)
+    def _write(self, pieces: list[Bytes]) -> None:
+        files.write_all(self._file, pieces)
+        for piece in pieces:
+            self._digest.update(piece)
+            self._unwritten += len(piece)
         module = core()
         if self._unwritten >= _WRITE_EARLY and module is not None:      # else publishing waits until the disk has written all
             self._unwritten = 0

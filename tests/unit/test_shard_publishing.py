@@ -17,6 +17,7 @@ from fastload.store import files, writer
 from fastload.store.manifest import Shard
 from fastload.store.record import MAX_RECORD, Part, encode_record
 from fastload.store.shard import ShardReader, verify_file
+from fastload.store.tree import Bytes
 from fastload.store.writer import ShardWriter, shard_name
 
 
@@ -86,9 +87,9 @@ def test_flushes_are_bounded_and_the_size_is_known_while_writing(tmp_path: Path,
     sizes: list[int] = []
     real = ShardWriter._write
 
-    def watched(self: ShardWriter, data: bytearray) -> None:
-        sizes.append(len(data))
-        real(self, data)
+    def watched(self: ShardWriter, pieces: list[Bytes]) -> None:
+        sizes.append(sum(map(len, pieces)))
+        real(self, pieces)
 
     monkeypatch.setattr(ShardWriter, "_write", watched)
     values = [encode_record(i, [Part(0, bytes([i % 256]) * (i * 37 % 9000))]) for i in range(500)]
@@ -227,3 +228,23 @@ def test_a_published_shard_is_plain_lmdb(tmp_path: Path) -> None:
     with lmdb.open(str(tmp_path / shard.name), subdir=False, readonly=True,
                    lock=False) as env, env.begin() as transaction:
         assert list(transaction.cursor()) == [((3 + i).to_bytes(8, "big"), value) for i, value in enumerate(values)]
+
+
+def test_a_view_that_changes_later_is_written_as_it_was(tmp_path: Path) -> None:
+    value = records(1)[0]
+    changing = bytearray(value)
+    with ShardWriter(tmp_path, 0, first=0) as out:
+        out.add(0, memoryview(changing))
+        changing[-1] ^= 255
+        shard = out.publish()
+    assert bytes(ShardReader(tmp_path, shard).get(0)) == value
+
+
+@pytest.mark.parametrize("most", [1, 3, 1024])
+def test_pieces_are_written_whole_whatever_a_call_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    pieces = [os.urandom(1 + n * 37 % 700) for n in range(2500)]
+    real = os.writev
+    monkeypatch.setattr(os, "writev", lambda descriptor, some: real(descriptor, [b"".join(some[:most])[:1000]]))
+    with (tmp_path / "file").open("wb", buffering=0) as file:
+        files.write_all(file.fileno(), pieces)
+    assert (tmp_path / "file").read_bytes() == b"".join(pieces)
