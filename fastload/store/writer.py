@@ -39,7 +39,6 @@ class ShardWriter:
         self.path = folder / self.name
         self.first = first
         self.records = 0
-        self.payload_bytes = 0              # of the record values
         self._temporary = files.partly(self.path)
         self._pieces: list[Bytes] = []      # collected for the next flush,
         self._n_bytes = 0                   # of so many bytes
@@ -63,7 +62,6 @@ class ShardWriter:
         self._tree.add(sample_id, value if isinstance(value, bytes) else bytes(value))          # a view may change before it is written
         self._stamp.update(value[:HEADER.size])
         self.records += 1
-        self.payload_bytes += len(value)
         if self._n_bytes >= FLUSH_BYTES:
             self._flush()
 
@@ -78,8 +76,9 @@ class ShardWriter:
         meta = self._tree.meta()
         try:
             self._wait()
-            os.pwrite(self._file, meta, 0)
-            size = os.fstat(self._file).st_size
+            size = os.lseek(self._file, 0, os.SEEK_END)
+            os.lseek(self._file, 0, os.SEEK_SET)
+            files.write_all(self._file, [meta])
             os.fsync(self._file)
             files.publish(self._temporary, self.path)
         except OSError as error:
