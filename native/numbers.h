@@ -1,5 +1,5 @@
 // The random numbers of order and plan, as fastload/order/permute.py and fastload/plan/rng.py define them: whole numbers only, so the
-// same on every machine. numpy takes ten times as long, most of it for arrays in between.
+// same on every machine. numpy makes an array for every step in between.
 #pragma once
 
 #include <cstddef>

@@ -51,7 +51,7 @@ class Permutation:
         return self._in_numpy(values)
 
     def _in_numpy(self, values: Indices) -> Indices:
-        """What the native core's ``permute`` does, in ten times the time."""
+        """What the native core's ``permute`` does, without it."""
         result = self._network(values.astype(np.uint64))
         while (outside := result >= np.uint64(self.n)).any():
             result[outside] = self._network(result[outside])
@@ -74,7 +74,7 @@ def mixed_key(*numbers: int) -> int:
 
 
 def _mixed(value: int) -> int:
-    """SplitMix64's finaliser: every input bit moves every output bit. In Python's numbers: numpy's take ten times as long, one by one."""
+    """SplitMix64's finaliser: every input bit moves every output bit. In Python's numbers: numpy's are slow one by one."""
     value = ((value ^ (value >> 30)) * _MIX_1) & _MASK
     value = ((value ^ (value >> 27)) * _MIX_2) & _MASK
     return value ^ (value >> 31)

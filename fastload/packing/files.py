@@ -141,7 +141,7 @@ def _real_root(root: str) -> str:
     return _remembered_root(root if os.path.isabs(root) else os.path.join(os.getcwd(), root))    # noqa: PTH109, PTH117, PTH118 - per file
 
 
-@functools.lru_cache(maxsize=64)    # spares 15 us of lstat a file; a root that moves later is refused, not followed
+@functools.lru_cache(maxsize=64)    # spares lstats for each file; a root that moves later is refused, not followed
 def _remembered_root(absolute: str) -> str:
     return os.path.realpath(absolute)
 

@@ -19,7 +19,7 @@ from fastload.store.writer import ShardWriter
 
 
 def as_record(sample_id: int, parts: Sequence[Part]) -> bytes:
-    """``encode_record``, in one native call where that can be: 13 us instead of 25 for a photo."""
+    """``encode_record``, in one native call where that can be."""
     module = core()
     record: bytes | None = module.encode_record(sample_id, parts) if module is not None else None
     return encode_record(sample_id, parts) if record is None else record

@@ -31,8 +31,8 @@ _PADDING = tuple(bytes(n) for n in range(8))
 class Part(NamedTuple):
     """One stored value: an image, a label, one of six cameras.
 
-    A tuple rather than a dataclass: four of them are made for every record read, and a frozen dataclass costs
-    2.6 us apiece where this costs 0.6. ``data`` is a view into the shard when it was read, not a copy.
+    A tuple rather than a dataclass: four of them are made for every record read, and a frozen dataclass
+    takes several times as long to make. ``data`` is a view into the shard when it was read, not a copy.
     """
 
     field: int                  # place in the manifest's fields
