@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +23,13 @@ from fastload.decode.backend import DecodeBatch
 from fastload.decode.native import NativeBackend, NativeTicket
 from fastload.native import core
 
-Item = TypeVar("Item")
 Sample = tuple[float, float]         # seconds by the clock, seconds of processor time
 Row = dict[str, float | str]
 Times = NDArray[np.uint32]           # nanoseconds, by sample and stage
 Pair = tuple[Callable[[], object], Callable[[], object]]     # with few threads, with many
 IN_FLIGHT = 4                        # batches: what a loader has under way
 SHORTEST_S = 6.0                     # a work's rounds together: short rounds are repeated more often
-SHORTEST_RUN_S = 0.15                # one side of a round
+SHORTEST_RUN_S = 0.6                 # one thread's side of a round: at its end a thread may wait for the other's last sample
 
 
 def timed(run: Callable[[], object]) -> Sample:
@@ -78,32 +76,6 @@ def passes_of(work: Work) -> int:
     batch = batches(work)[0]
     bare_loop(batch)                            # its output's pages come into being: for raw pixels, half of the first time
     return max(1, round(SHORTEST_RUN_S / (IN_FLIGHT * bare_loop(batch)[0])))
-
-
-def bare_loops(work: Work, threads: int, passes: int) -> Callable[[], None]:
-    """The same batches without a pool: each thread has its share of them for itself."""
-    return _shared(bare_loop, batches(work), threads, passes)
-
-
-def copies(work: Work, threads: int, passes: int) -> Callable[[], None]:
-    """As many bytes as the work writes, copied from as many."""
-    outputs = [np.zeros((len(work.requests), *work.shape), np.uint8) for _ in range(IN_FLIGHT)]
-    source = np.ones_like(outputs[0])
-    return _shared(lambda output: np.copyto(output, source), outputs, threads, passes)
-
-
-def _shared(do: Callable[[Item], object], items: list[Item], threads: int, passes: int) -> Callable[[], None]:
-    pool = ThreadPoolExecutor(threads)
-
-    def share(first: int) -> None:
-        for item in items[first::threads] * passes:
-            do(item)
-
-    def run() -> None:
-        for _ in pool.map(share, range(threads)):
-            pass
-
-    return run
 
 
 def bare_loop(batch: DecodeBatch) -> tuple[float, float]:
@@ -179,10 +151,10 @@ def _turns(rounds: int) -> Iterator[int]:
 
 
 def gains(works: list[Work], *, threads: list[int], rounds: int) -> list[Row]:
-    """How much faster many threads are than one; beside it bare loops in as many threads and in as many processes, and plain copies."""
+    """How much faster many threads are than one; beside it bare loops in as many processes, which is what the machine gives."""
     few, many = threads[0], threads[-1]
-    heads = (f"{many} threads / {few}", "bare loops", "processes", "plain copies", "pool / processes")
-    print(f"\n{'work':24} rounds  " + "  ".join(f"{head:16}" for head in heads) + "  threads busy")
+    heads = (f"{many} threads / {few}", f"{many} processes / {few}", "pool / processes", "threads busy")
+    print(f"\n{'work':24} rounds  " + "  ".join(f"{head:16}" for head in heads))
     rows: list[Row] = []
     for work in works:
         passes = passes_of(work)
@@ -194,25 +166,20 @@ def gains(works: list[Work], *, threads: list[int], rounds: int) -> list[Row]:
 
 def _gain(work: Work, threads: tuple[int, int], alone: Pair, *, passes: int, rounds: int) -> Row:
     few, many = threads
+    one, pool = fastload(work, few, passes), fastload(work, many, passes)
     times: list[list[Times]] = []
-    pool_of_many = fastload(work, many, passes)
-    sides: dict[str, Pair] = {
-        "pool": (fastload(work, few, passes), lambda: times.append(pool_of_many())),
-        "bare": (bare_loops(work, few, passes), bare_loops(work, many, passes)),
-        "processes": alone,
-        "copy": (copies(work, few, passes), copies(work, many, passes))}
-    found: dict[str, list[float]] = {kind: [] for kind in sides}
-    walls: list[float] = []
+    sides: dict[str, Pair] = {"pool": (one, lambda: times.append(pool())), "processes": alone}
+    found: dict[str, list[float]] = {"pool": [], "processes": [], "of_processes": [], "busy": []}
     for turn in _turns(rounds):
         for kind, pair in sides.items():
             slow, fast = both(*pair, turn)
-            if turn:
+            if turn:                            # the first round fills caches and starts threads
                 found[kind].append(slow[0] / fast[0])
-            if kind == "pool":
-                walls.append(fast[0])
-    busy = [inside_s(one) / (many * wall) for one, wall in zip(times[1:], walls[1:], strict=True)]
+            if turn and kind == "pool":
+                found["busy"].append(inside_s(times[-1]) / (many * fast[0]))
     found["of_processes"] = [pool / best for pool, best in zip(found["pool"], found["processes"], strict=True)]
-    print(f"{work.name:24} {len(busy):6}  " + "  ".join(f"{spread(found[kind]):16}" for kind in (*sides, "of_processes")) +
-          f"  {spread(busy)}", flush=True)
-    return {"work": work.name, "threads": many, "beside": few, "rounds": len(busy),
-            **{f"gain_{kind}": quartiles(values)[1] for kind, values in found.items()}, "busy": quartiles(busy)[1]}
+    print(f"{work.name:24} {len(found['pool']):6}  " + "  ".join(f"{spread(values):16}" for values in found.values()), flush=True)
+    row: Row = {"work": work.name, "threads": many, "beside": few, "rounds": len(found["pool"])}
+    for kind, values in found.items():
+        row[kind], row[f"{kind}_low"], row[f"{kind}_high"] = (quartiles(values)[which] for which in (1, 0, 2))
+    return row

@@ -12,8 +12,8 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from benchmarks.core_page import Found, Section, decode, load, pack, plain
 from benchmarks.trainers_page import trainers
 from fastload.bench import charts
 from fastload.bench.measure import number
@@ -22,8 +22,6 @@ from fastload.bench.table import markdown
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, DOCS = ROOT / "benchmarks" / "results", ROOT / "docs"
 PLOTS = "plots"
-Found = Mapping[str, Any]
-Section = tuple[list[str], dict[str, str]]          # paragraphs, plots by file name
 
 HEAD = """# Benchmarks
 
@@ -74,17 +72,6 @@ def _packing(packing: Found, titles: Mapping[str, str]) -> list[str]:
              row["killed"], row["again"]) for row in sorted(packing["rows"], key=lambda row: row["seconds"]["median"])]
     return ["### Packing", f"{n} images; then a pack is killed (SIGKILL) half way, read, and started again.",
             markdown(("loader", "images/s", "MB", "checksum", "after the kill", "started again"), rows, named=1)]
-
-
-def pack(found: Found) -> Section:
-    """The packer alone, over more images, against those that do as much work."""
-    n, seconds = found["n"], found["seconds"]
-    ours = statistics.median(seconds["fastload pack"])
-    rows = [(name, f"{number(n / statistics.median(times))} [{number(n / max(times))}-{number(n / min(times))}]",
-             f"{statistics.median(times) / ours:.2f} x" if name != "fastload pack" else "") for name, times in seconds.items()]
-    return [f"{n:,} JPEGs, rounds: {len(seconds['fastload pack'])}, interleaved, median and extremes. FFCV's writer and Pillow decode and "
-            "encode anew with quality 90, and neither checks nor syncs anything; jpegtran does nothing but the lossless rewrite.",
-            markdown(("packer", "images/s", "fastload is"), rows), f"fastload's peak anonymous memory: {found['peak_mb']:.0f} MB."], {}
 
 
 def train(found: Found) -> Section:
@@ -139,31 +126,6 @@ def bench_load(found: Found) -> Section:
             found["verdict"]], {}
 
 
-def plain(found: Found) -> Section:
-    """Any other record: its rows, or its figures by name."""
-    rows = found.get("rows")
-    if isinstance(rows, list) and rows and isinstance(rows[0], Mapping):
-        keys = [key for key, value in rows[0].items() if isinstance(value, str | int | float)]
-        return [markdown(keys, [[_cell(row.get(key)) for key in keys] for row in rows])], {}
-    pairs = [(name, value) for name, value in found.items() if name not in ABOUT]
-    flat = [(f"{name}: {key}", value) for name, each in pairs if isinstance(each, Mapping) for key, value in each.items()]
-    flat += [(name, value) for name, value in pairs if not isinstance(value, Mapping)]
-    return [markdown(("figure", "value"), [(name, _cell(value)) for name, value in flat])], {}
-
-
-EVENNESS = """*Batches of ...: p99 / p50* is the time between batches for a consumer that only takes them: the 99th percentile of all
-rounds' gaps, each over the median of its own epoch; *low* and *high* are the quartiles of what other epochs of the same kind would give.
-The bare core shows what is not the loader's: batches of different photographs are different work. With one batch again and again it
-always does the same work, and what varies is the machine."""
-
-
-def load(found: Found) -> Section:
-    """The loader's own limits, and what its evenness is measured by."""
-    paragraphs, plots = plain(found)
-    return [*([EVENNESS] if any(row["name"].startswith("batches of ") for row in found["rows"]) else []), *paragraphs], plots
-
-
-ABOUT = ("machine", "versions", "commit", "source", "workers", "dataset")
 # File, title, the command that records it, and how it is shown; in the order of the page.
 SECTIONS: tuple[tuple[str, str, str, Callable[[Found], Section]], ...] = (
     ("peers", "fastload and other loaders", "make peers", peers),
@@ -173,7 +135,7 @@ SECTIONS: tuple[tuple[str, str, str, Callable[[Found], Section]], ...] = (
     ("bench_decode", "Decoding, by threads", "fastload bench decode DATASET --json", bench_decode),
     ("bench_io", "Reading orders", "fastload bench io DATASET --json", bench_io),
     ("load", "The loader's own limits", "python -m benchmarks.load --record", load),
-    ("decode", "The native core against simplejpeg and OpenCV", "python -m benchmarks.decode --json benchmarks/results/decode.json", plain),
+    ("decode", "The core against simplejpeg and OpenCV", "python -m benchmarks.decode --json benchmarks/results/decode.json", decode),
     ("decode_instructions", "Instructions of the native core", "python -m benchmarks.decode --instructions --record", plain),
     ("pack", "Packing against FFCV's writer, Pillow and jpegtran", "python -m benchmarks.pack --json benchmarks/results/pack.json", pack),
 )
@@ -221,14 +183,6 @@ def _spread(value: Found, scale: float = 1.0) -> str:
 
 def _triple(value: Found) -> tuple[float, float, float]:
     return value["median"], value["low"], value["high"]
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float | list):
-        return str(value)
-    if isinstance(value, list):
-        return ", ".join(_cell(each) for each in value)
-    return f"{value:,}" if isinstance(value, int) else number(value)
 
 
 def _titles() -> dict[str, str]:

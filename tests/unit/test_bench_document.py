@@ -50,6 +50,10 @@ def recorded() -> dict[str, Any]:
                                  "cpu_ms": 4.0, "peak_mb": 50.0}]},
         "pack": {**about, "n": 3000, "peak_mb": 55.5, "seconds": {"fastload pack": [3.0, 2.0, 4.0], "FFCV's writer": [9.0, 10.0, 8.0]}},
         "load": {**about, "rows": [{"name": "batches of 64: p99 / p50", "figure": 1.25, "bar": "<= 1.3"}]},
+        "decode": {**about, "rows": [{"work": "RRC 224", "ratio": 2.5}],
+                   "gains": [{"work": "RRC 224", "threads": 2, "beside": 1, "rounds": 11,
+                              **{f"{kind}{end}": value + more for kind, value in (("pool", 1.95), ("processes", 1.9), ("of_processes", 1.02), ("busy", 0.99))
+                                 for end, more in (("", 0.0), ("_low", -0.01), ("_high", 0.01))}}]},
         "something_else": {**about, "rows": [{"name": "x", "figure": 4711.0}]},
         "figures_only": {**about, "seconds": {"one": [1.5, 2.5]}, "n": 12345},
     }
@@ -60,13 +64,13 @@ def test_every_kind_of_record_is_shown_with_its_machine(tmp_path: Path) -> None:
         (tmp_path / f"{name}.json").write_text(json.dumps(found))
     files = document.render(tmp_path)
     page = files["benchmarks.md"]
-    assert page.count("processor Abacus") == page.count("torch 9.9") == page.count("commit abc123") == 10
+    assert page.count("processor Abacus") == page.count("torch 9.9") == page.count("commit abc123") == 11
     for words in ("| FFCV | 100 [99.0-101] | 2.00 x | 9.00 | 99.0 |", "DALI (CPU): no wheel", "| fastload | 5.00 | 5.00 | yes | refused | whole (10) |",
                   "50.0% [50.0%-50.0%]", "No difference.", "The processor.", "| random | cold | 1 | 100 [100-100] |", "Blocks win.", "Fed.", "4,711",
                   "| seconds: one | 1.50, 2.50 |", "| FFCV's writer | 333 [300-375] | 3.00 x |", "memory: 56 MB",
                   "| A lanes: streets, batch 2 | 10.0 [9.00-11.0] | 16.0 [15.0-17.0] | 1.60 x [0.60-2.60] | 20.0 [19.0-21.0] | 20.0% | 12.0% | 20.0% | 12.0% | 11.0% |",
                   "| A lanes | 10.0 [9.00-11.0] | 16.0 [15.0-17.0] | +1.0%, within |", "share these 2 cores", "not the first 4 and the last 5", "at 80% of the speed",
-                  "below 10%. Missed by lanes. Without any loading it is also missed by lanes", "| n | 12,345 |", "what varies is the machine", "| batches of 64: p99 / p50 | 1.25 | <= 1.3 |", "- RRC 224: 2.00 x"):
+                  "below 10%. Missed by lanes. Without any loading it is also missed by lanes", "| n | 12,345 |", "what varies is the machine", "| work | 2 threads / 1 | 2 processes / 1 |", "| RRC 224 | 1.95 [1.94-1.96] | 1.90 [1.89-1.91] | 1.02 [1.01-1.03] | 0.99 [0.98-1.00] | 11 |", "| batches of 64: p99 / p50 | 1.25 | <= 1.3 |", "- RRC 224: 2.00 x"):
         assert words in page, words
     assert set(files) == {"benchmarks.md", "plots/peers-rrc.svg", "plots/bench-decode.svg"}
     assert all(f"({name})" in page for name in files if name.endswith(".svg"))

@@ -1,0 +1,72 @@
+"""The sections of docs/benchmarks.md about fastload's own parts: the core, the loader, the packer; and of any other record."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from fastload.bench.measure import number
+from fastload.bench.table import markdown
+
+Found = Mapping[str, Any]
+Section = tuple[list[str], dict[str, str]]          # paragraphs, plots by file name
+ABOUT = ("machine", "versions", "commit", "source", "workers", "dataset")
+GAINS = """Threads of the pool beside one, and beside that bare loops over the same samples in as many processes, which share nothing: much
+more than those reach, the machine does not have. *Busy* is the share of their time that the pool's threads spend inside samples."""
+EVENNESS = """*Batches of ...: p99 / p50* is the time between batches for a consumer that only takes them: the 99th percentile of all
+rounds' gaps, each over the median of its own epoch; *low* and *high* are the quartiles of what other epochs of the same kind would give.
+The bare core shows what is not the loader's: batches of different photographs are different work. With one batch again and again it
+always does the same work, and what varies is the machine. Gaps in which the host of this virtual machine took more than a twentieth of the
+processors' time are left out, and counted. The bar is for batches of 256; those of 64 come so fast that slow and fast moments of the
+machine last as long as they do, as the bare core shows."""
+
+
+def decode(found: Found) -> Section:
+    """The native core beside the recipe, and what threads gain."""
+    paragraphs, plots = plain(found)
+    if found.get("gains"):
+        kinds = ("pool", "processes", "of_processes", "busy")
+        rows = [(row["work"], *(f"{row[kind]:.2f} [{row[f'{kind}_low']:.2f}-{row[f'{kind}_high']:.2f}]" for kind in kinds), row["rounds"])
+                for row in found["gains"]]
+        few, many = found["gains"][0]["beside"], found["gains"][0]["threads"]
+        headings = ("work", f"{many} threads / {few}", f"{many} processes / {few}", "pool / processes", "busy", "rounds")
+        paragraphs += [GAINS, markdown(headings, [tuple(map(str, row)) for row in rows])]
+    return paragraphs, plots
+
+
+def load(found: Found) -> Section:
+    """The loader's own limits, and what its evenness is measured by."""
+    paragraphs, plots = plain(found)
+    return [*([EVENNESS] if any(row["name"].startswith("batches of ") for row in found["rows"]) else []), *paragraphs], plots
+
+
+def pack(found: Found) -> Section:
+    """The packer alone, over more images, against those that do as much work."""
+    n, seconds = found["n"], found["seconds"]
+    ours = statistics.median(seconds["fastload pack"])
+    rows = [(name, f"{number(n / statistics.median(times))} [{number(n / max(times))}-{number(n / min(times))}]",
+             f"{statistics.median(times) / ours:.2f} x" if name != "fastload pack" else "") for name, times in seconds.items()]
+    return [f"{n:,} JPEGs, rounds: {len(seconds['fastload pack'])}, interleaved, median and extremes. FFCV's writer and Pillow decode and "
+            "encode anew with quality 90, and neither checks nor syncs anything; jpegtran does nothing but the lossless rewrite.",
+            markdown(("packer", "images/s", "fastload is"), rows), f"fastload's peak anonymous memory: {found['peak_mb']:.0f} MB."], {}
+
+
+def plain(found: Found) -> Section:
+    """Any other record: its rows, or its figures by name."""
+    rows = found.get("rows")
+    if isinstance(rows, list) and rows and isinstance(rows[0], Mapping):
+        keys = [key for key, value in rows[0].items() if isinstance(value, str | int | float)]
+        return [markdown(keys, [[_cell(row.get(key, "")) for key in keys] for row in rows])], {}
+    pairs = [(name, value) for name, value in found.items() if name not in ABOUT]
+    flat = [(f"{name}: {key}", value) for name, each in pairs if isinstance(each, Mapping) for key, value in each.items()]
+    flat += [(name, value) for name, value in pairs if not isinstance(value, Mapping)]
+    return [markdown(("figure", "value"), [(name, _cell(value)) for name, value in flat])], {}
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float | list):
+        return str(value)
+    if isinstance(value, list):
+        return ", ".join(_cell(each) for each in value)
+    return f"{value:,}" if isinstance(value, int) else number(value)
