@@ -7,6 +7,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import fastload
-from benchmarks.machine import corpus_photos
+from benchmarks.evenness import stolen_s, undisturbed
+from benchmarks.machine import photo_paths
 from fastload import transforms as T
 from fastload.decode.backend import DecodeBatch
 from fastload.decode.native import NativeBackend
@@ -32,7 +34,7 @@ def pack_photos(folder: Path, copies: int) -> Path:
     """The corpus's photographs, several times."""
     for copy in range(copies):
         (folder / "photos" / f"{copy:02}").mkdir(parents=True)
-        for path in corpus_photos():
+        for path in photo_paths():
             (folder / "photos" / f"{copy:02}" / path.name).write_bytes(path.read_bytes())
     fastload.pack(folder / "photos", folder / "photos.packed")
     return folder / "photos.packed"
@@ -40,7 +42,7 @@ def pack_photos(folder: Path, copies: int) -> Path:
 
 def write_gray(folder: Path, count: int) -> Path:
     """128x128 gray JPEGs in two class folders, cut out of the photographs."""
-    photos = [np.asarray(Image.open(path).convert("L").resize((256, 256))) for path in corpus_photos()[:64]]
+    photos = [np.asarray(Image.open(path).convert("L").resize((256, 256))) for path in photo_paths()[:64]]
     random = np.random.default_rng(0)
     for number in range(count):
         x, y = random.integers(0, 129, 2)
@@ -62,11 +64,11 @@ def loader_epochs(packed: Path, transform: list[Any] | None, batch: int, threads
     return run
 
 
-def core_epochs(packed: Path, transform: list[Any] | None, batch: int, threads: int, times: list[float] | None = None, *,
+def core_epochs(packed: Path, transform: list[Any] | None, batch: int, threads: int, moments: list[Moment] | None = None, *,
                 same: bool = False) -> Epoch:
     """The bare native core on the same plans: all requests made before, batches kept under way as the loader does.
 
-    ``times``: when each batch was there. ``same``: the first batch again and again; what varies then is the machine."""
+    ``moments``: when each batch was there. ``same``: the first batch again and again; what varies then is the machine."""
     loader = fastload.DataLoader(packed, batch, shuffle=True, drop_last=True, transform=transform, num_workers=threads)
     maker = loader.maker
     chosen = maker.spec.images[0]
@@ -84,8 +86,8 @@ def core_epochs(packed: Path, transform: list[Any] | None, batch: int, threads: 
 
     def collect(ticket: Any) -> None:
         backend.collect(ticket).raise_first()
-        if times is not None:
-            times.append(time.perf_counter())
+        if moments is not None:
+            moments.append(Moment())
 
     def run() -> int:
         tickets: deque[Any] = deque()
@@ -100,27 +102,46 @@ def core_epochs(packed: Path, transform: list[Any] | None, batch: int, threads: 
     return run
 
 
-def loader_gaps(packed: Path, batch: int, threads: int) -> Callable[[], list[float]]:
-    """Seconds between the batches of an epoch, but for the first ones, which come out of the stock; each call loads the next epoch."""
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a batch was there, and what the host of a virtual machine had taken till then."""
+
+    clock: float = field(default_factory=time.perf_counter)
+    stolen: float = field(default_factory=stolen_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Seconds between the batches of an epoch, without those in which the host disturbed; how many those were."""
+
+    seconds: list[float]
+    disturbed: int
+
+
+def loader_gaps(packed: Path, batch: int, threads: int) -> Callable[[], Gaps]:
+    """Between the batches of an epoch, but for the first ones, which come out of the stock; each call loads the next epoch."""
     loader = fastload.DataLoader(packed, batch, shuffle=True, drop_last=True, transform=RRC, num_workers=threads)
-    return lambda: _gaps([time.perf_counter() for _ in loader], loader.ahead)
+    return lambda: _gaps([Moment() for _ in loader], loader.ahead)
 
 
-def core_gaps(packed: Path, batch: int, threads: int, *, same: bool = False) -> Callable[[], list[float]]:
+def core_gaps(packed: Path, batch: int, threads: int, *, same: bool = False) -> Callable[[], Gaps]:
     """The same of the bare core."""
-    times: list[float] = []
-    run = core_epochs(packed, RRC, batch, threads, times, same=same)
+    moments: list[Moment] = []
+    run = core_epochs(packed, RRC, batch, threads, moments, same=same)
 
-    def gaps() -> list[float]:
-        times.clear()
+    def gaps() -> Gaps:
+        moments.clear()
         run()
-        return _gaps(times, batches_ahead(None))
+        return _gaps(moments, batches_ahead(None))
 
     return gaps
 
 
-def _gaps(times: list[float], ahead: int) -> list[float]:
-    return [later - earlier for earlier, later in itertools.pairwise(times[ahead:])]
+def _gaps(moments: list[Moment], ahead: int) -> Gaps:
+    pairs = list(itertools.pairwise(moments[ahead:]))
+    stolen = [later.stolen - earlier.stolen for earlier, later in pairs]
+    times = undisturbed([later.clock - earlier.clock for earlier, later in pairs], stolen)
+    return Gaps(times, len(pairs) - len(times))
 
 
 class Files(torch.utils.data.Dataset[Any]):

@@ -27,16 +27,6 @@ def describe_machine(*packages: str) -> str:
     return ", ".join(f"{name} {value}" for name, value in describe(*packages).items())
 
 
-def corpus_photos() -> list[Path]:
-    """The ordinary photographs that benchmarks decode and pack, sorted."""
-    named = os.environ.get("FASTLOAD_CORPUS")
-    folder = Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "corpus"
-    paths = sorted((folder / "photos").glob("*.*"))
-    if not paths:
-        raise SystemExit(f"no photographs in {folder / 'photos'}: set FASTLOAD_CORPUS to the folder that holds 'photos'")
-    return paths
-
-
 def spread(values: Sequence[float]) -> str:
     """Median and quartiles of what was measured."""
     low, middle, high = quartiles(values)

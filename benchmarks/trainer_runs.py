@@ -17,17 +17,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import fastload
-from benchmarks.evenness import step_to_step
+from benchmarks.evenness import step_to_step, stolen_s, undisturbed
 from examples.captcha import rows as captcha_rows
 from examples.common import arguments, running
-from fastload.decode.cpus import available_cpus
 from fastload.makedata import captcha, gray, imagenet, nuscenes, openlane
 from fastload.observe.rows import StepRow, read_metrics
 
 WAYS = ("plain", "fastload", "no loading")
 EPOCHS = 2                          # the loss is that of the second
 FILLING, EMPTYING = 4, 4            # steps at the two ends of an epoch in which a loader's stock of batches is filled and used up
-STOLEN = 0.05                       # of a step's processor time: more taken by the host of a virtual machine, and its length says nothing
 # Imported once, by the process of which every run is a copy: torch takes 3 s to import, and its optimizers another 2 s.
 PRELOADED = ("torch._dynamo", "benchmarks.trainer_runs")
 
@@ -193,15 +191,6 @@ class _Probe:
         return getattr(self._probe, name)
 
 
-def stolen_s() -> float:
-    """Processor time that the host of a virtual machine gave to others since it began, of all processors; 0 where nobody says."""
-    try:
-        with Path("/proc/stat").open() as file:
-            return int(file.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, IndexError, ValueError):
-        return 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class _Again:
     batch: Any
@@ -223,8 +212,7 @@ def figures(rows: Iterable[StepRow], loss: float, steps: int, stolen: Sequence[f
     filling, emptying = (FILLING, EMPTYING) if steps >= 2 * (FILLING + EMPTYING) else (0, 0)
     steady = [row for row in rows if filling <= (row.iter - 1) % steps < steps - emptying]
     times, waits = [row.iter_time or 0.0 for row in steady], [row.data_time or 0.0 for row in steady]
-    limit, total = STOLEN * available_cpus(), sum(times)
-    own = [took for row, took in zip(steady, times, strict=True) if not stolen or stolen[row.iter - 1] <= limit * took]
-    counted = own if len(own) >= len(times) / 2 else times
+    total = sum(times)
+    counted = undisturbed(times, [stolen[row.iter - 1] for row in steady]) if stolen else times
     return Trained(loss, sum(row.samples or 0 for row in steady) / total, sum(waits) / total,
                    statistics.pstdev(counted) / statistics.mean(counted), step_to_step(counted), len(steady), len(times) - len(counted))

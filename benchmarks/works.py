@@ -13,7 +13,7 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image
 
-from benchmarks.machine import corpus_photos
+from benchmarks.machine import photo_paths
 from fastload.decode.backend import Codec, new_requests
 from fastload.native import core
 
@@ -36,7 +36,7 @@ class Work:
 
 def photos(count: int) -> list[bytes]:
     """Ordinary photographs of the corpus, colour only, spread over it."""
-    files = [path.read_bytes() for path in corpus_photos()]
+    files = [path.read_bytes() for path in photo_paths()]
     coloured = [data for data in files if simplejpeg.decode_jpeg_header(data)[2] != "Gray"]
     return coloured[:: max(1, len(coloured) // count)][:count]
 

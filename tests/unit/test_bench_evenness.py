@@ -7,7 +7,9 @@ import statistics
 
 import pytest
 
-from benchmarks.evenness import step_to_step, tail, tail_spread
+from benchmarks import evenness
+from benchmarks.evenness import step_to_step, stolen_s, tail, tail_spread, undisturbed
+from benchmarks.loads import Moment, _gaps
 
 
 def test_from_one_to_the_next_is_the_coefficient_of_variation_where_times_are_independent() -> None:
@@ -35,3 +37,13 @@ def test_the_tail_is_that_of_all_epochs_each_in_its_own_measure() -> None:
     figure, low, high = tail_spread([*late, *[[1.0] * 100] * 3])
     assert low <= figure <= high
     assert low < high
+
+
+def test_times_of_which_the_host_took_a_part_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evenness, "available_cpus", lambda: 2)
+    assert undisturbed([1.0, 1.0, 4.0], [0.0, 0.1, 0.5]) == [1.0, 1.0]              # a tenth of a second of two processors' is a twentieth
+    assert undisturbed([1.0, 1.0, 4.0], [0.2, 0.2, 0.0]) == [1.0, 1.0, 4.0]         # few would be left: then all count
+    moments = [Moment(clock, stolen) for clock, stolen in ((0.0, 5.0), (9.0, 5.0), (10.0, 5.0), (11.0, 5.0), (15.0, 6.0), (16.0, 6.0))]
+    found = _gaps(moments, ahead=1)                                                 # the first gap is out of the stock
+    assert (found.seconds, found.disturbed) == ([1.0, 1.0, 1.0], 1)
+    assert stolen_s() >= 0

@@ -1,0 +1,73 @@
+"""The parts of benchmarks/load.py that are measured in processes of their own: a cold disk, and the order of a billion samples."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.load_rows import Row, middle
+from benchmarks.loads import evict, pack_blobs
+
+EPOCH = """import fastload, sys, time
+loader = fastload.DataLoader(sys.argv[1], 32, shuffle={shuffle}, seed={seed}, num_workers={threads})
+began = time.perf_counter()
+n = sum(sum(map(len, batch['data'])) for batch in loader)
+print(n / (time.perf_counter() - began) / 1e6)
+"""
+BILLION = """import time
+from fastload.loader.epochs import Epochs, OrderOptions
+def anonymous():
+    return int(open('/proc/self/status').read().split('RssAnon:')[1].split()[0]) / 1024
+before, began = anonymous(), time.perf_counter()
+options = OrderOptions(n_samples=10**9, shuffle={shuffle}, seed=0, block=80, window=64)
+epochs = Epochs(options, batch_size=256, rank=3, world=8, ending='pad', source_order=lambda: None)
+next(epochs.batches(epochs.begin()))
+print(1e3 * (time.perf_counter() - began), anonymous() - before)
+"""
+
+
+def cold(folder: Path, args: Any) -> list[Row]:
+    """MB/s out of a cold cache. An epoch of one shuffle window (64 blocks of 8 MiB) is its own start: the first batch needs records
+    out of half of it. Training reads many windows, so the bar is for several, and the one is shown beside it."""
+    rows = []
+    for megabytes, kind, bar in ((args.cold_mb, "cold", ">= 0.9"), (512, "cold, an epoch of one window", "")):
+        speeds, left = _cold_speeds(folder / str(megabytes), megabytes, args)
+        note = f"{megabytes} MB; {left:.1%} of the pages were still cached"
+        rows += [Row(f"{kind}: {name}, MB/s", *middle(found), "", note) for name, found in speeds.items()]
+        for name in ("block-shuffled", "random"):
+            ratios = [one / other for one, other in zip(speeds[name], speeds["sequential"], strict=True)]
+            rows.append(Row(f"{kind}: {name} / sequential", *middle(ratios), bar if name == "block-shuffled" else ""))
+    return rows
+
+
+def _cold_speeds(folder: Path, megabytes: int, args: Any) -> tuple[dict[str, list[float]], float]:
+    """By order; and the share of pages that could not be thrown out. Each epoch in a child of its own: mapped pages stay."""
+    folder.mkdir()
+    shuffled, plain = pack_blobs(folder, megabytes, "shuffle"), pack_blobs(folder, megabytes, "source")
+    ways = {"sequential": (plain, "False"), "block-shuffled": (shuffled, "True"), "random": (shuffled, "'full'")}
+    speeds: dict[str, list[float]] = {name: [] for name in ways}
+    left = []
+    for turn in range(max(3, args.rounds // 2)):
+        for name in list(ways) if turn % 2 else reversed(list(ways)):
+            packed, shuffle = ways[name]
+            left.append(evict(packed))
+            speeds[name] += _printed(EPOCH.format(shuffle=shuffle, seed=turn, threads=args.threads), str(packed))
+    return speeds, max(left)
+
+
+def order(_: Path, args: Any) -> list[Row]:
+    """The first batch of a billion samples: milliseconds, and anonymous memory."""
+    rows = []
+    for shuffle in ("True", "'full'"):
+        found = [_printed(BILLION.format(shuffle=shuffle)) for _ in range(max(3, args.rounds // 2))]
+        rows.append(Row(f"10^9 samples, shuffle={shuffle}: first batch, ms", *middle([each[0] for each in found]), "<= 100"))
+        rows.append(Row(f"10^9 samples, shuffle={shuffle}: MB", *middle([each[1] for each in found]), "<= 100"))
+    return rows
+
+
+def _printed(program: str, *words: str) -> list[float]:
+    """What a program printed, as numbers."""
+    told = subprocess.run([sys.executable, "-c", program, *words], check=True, capture_output=True, text=True).stdout
+    return [float(each) for each in told.split()]

@@ -1,0 +1,44 @@
+"""One figure of benchmarks/load.py with its bar, and the record of all of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.machine import quartiles
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure and its bar."""
+
+    name: str
+    figure: float
+    low: float
+    high: float
+    bar: str                    # ">= 0.95"
+    note: str = ""
+
+    @property
+    def reached(self) -> bool:
+        sign, _, limit = self.bar.partition(" ")
+        return not self.bar or (self.figure >= float(limit) if sign == ">=" else self.figure <= float(limit))
+
+    def __str__(self) -> str:
+        missed = "" if self.reached else "MISSED"
+        return f"{self.name:44} {self.figure:9.3f} [{self.low:.3f}-{self.high:.3f}] {self.bar:>9} {missed}  {self.note}"
+
+
+def middle(values: Sequence[float]) -> tuple[float, float, float]:
+    """Median, lower and upper quartile: a row's figures."""
+    low, median, high = quartiles(values)
+    return median, low, high
+
+
+def record(path: Path, rows: Sequence[Row], *, machine: Mapping[str, str], options: Mapping[str, str], commit: str) -> None:
+    """Keeps the rows, each with the commit it was measured at. Those of the record that were not measured now stay, in their place."""
+    kept = {row["name"]: row for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
+    kept |= {row.name: {**asdict(row), "commit": commit} for row in rows}
+    path.write_text(json.dumps({"machine": dict(machine), "options": dict(options), "rows": list(kept.values())}, indent=1) + "\n")

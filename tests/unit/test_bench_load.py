@@ -1,0 +1,25 @@
+"""benchmarks/load.py: bars, and a record that keeps what was not measured anew."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks.load_rows import Row, record
+
+
+def test_a_figure_is_held_against_its_bar() -> None:
+    assert Row("speed", 0.95, 0.9, 1.0, ">= 0.95").reached
+    assert not Row("speed", 0.94, 0.9, 1.0, ">= 0.95").reached
+    assert Row("tail", 1.3, 1.2, 1.4, "<= 1.3").reached
+    assert "MISSED" in str(Row("tail", 1.31, 1.2, 1.4, "<= 1.3"))
+    assert Row("shown beside", 99.0, 1.0, 100.0, "").reached
+
+
+def test_a_part_measured_alone_leaves_the_other_rows_of_the_record(tmp_path: Path) -> None:
+    path, about = tmp_path / "load.json", {"machine": {"processor": "Abacus"}, "options": {"rounds": "3"}}
+    record(path, [Row("one", 1.0, 1.0, 1.0, ""), Row("two", 2.0, 2.0, 2.0, "")], **about, commit="old")
+    record(path, [Row("one", 1.5, 1.0, 2.0, ""), Row("three", 3.0, 3.0, 3.0, "")], **about, commit="new")
+    found = json.loads(path.read_text())
+    assert [(row["name"], row["figure"], row["commit"]) for row in found["rows"]] == [("one", 1.5, "new"), ("two", 2.0, "old"), ("three", 3.0, "new")]
+    assert found["machine"] == {"processor": "Abacus"}
