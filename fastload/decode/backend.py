@@ -184,9 +184,10 @@ def new_requests(n: int) -> NDArray[np.void]:
 
 def check_batch(batch: DecodeBatch) -> None:
     """Raises ConfigError for what no backend can serve."""
-    if batch.requests.dtype != REQUEST or batch.requests.ndim != 1:
+    dtype = batch.requests.dtype
+    if (dtype is not REQUEST and dtype != REQUEST) or batch.requests.ndim != 1:        # numpy compares member by member
         raise ConfigError(f"requests: expected one axis of dtype backend.REQUEST, found {batch.requests.shape} of "
-                          f"{batch.requests.dtype!s:.40}")
+                          f"{dtype!s:.40}")
     shape = tuple(batch.output.shape)
     if len(shape) != 4 or shape[0] < len(batch.requests):
         raise ConfigError(f"output: expected {len(batch.requests)} slots and 4 axes ({batch.pixels.layout.upper()}), found "

@@ -43,10 +43,11 @@ def field_requests(parts: BatchParts, number: int, plan: PlanRows, *, exact: boo
     if module is None:
         requests, n_bytes, elsewhere = _in_python(parts, number, plan, exact=exact, mask_bits=mask_bits)
     else:
-        requests = np.empty(len(plan), REQUEST)
+        memory = np.empty(len(plan) * REQUEST.itemsize, np.uint8)
         n_bytes, elsewhere = module.image_requests(
-            parts.table.view(np.uint8), plan.numbers, requests.view(np.uint8), field=number, first=parts.first, mask_bits=mask_bits,
+            parts.table.view(np.uint8), plan.numbers, memory, field=number, first=parts.first, mask_bits=mask_bits,
             filter=NEAREST if mask_bits else plan.filter, exact=exact)
+        requests = np.frombuffer(memory, REQUEST)
     asked = FieldRequests(requests, parts.records, n_bytes)
     if elsewhere:
         images = parts.of(number)
