@@ -44,13 +44,14 @@ class Trainer:
     encode: str = "keep"
 
 
-# Batches are such that a step takes 0.1 to 0.5 s on two cores, so that there are enough of them in a few seconds.
+# Batches are such that a step takes 0.1 to 0.5 s on two cores: there are enough of them in a few seconds, and each lasts longer than most
+# of a virtual machine's slow moments.
 TRAINERS = {
-    "lanes": Trainer("A", "1920x1280 to 960x720, polylines", openlane.make, 16, 1, 24),
+    "lanes": Trainer("A", "1920x1280 to 960x720, polylines", openlane.make, 16, 2, 24),
     "bev": Trainer("B", "six cameras of 1600x900 to 704x256", nuscenes.make, 8, 1, 24),
-    "gray": Trainer("C", "128x128 gray", gray.make, 320, 32, 24, "train", "raw"),
-    "captcha": Trainer("D", "320x160, keypoints", captcha.make, 160, 8, 24),
-    "classifier": Trainer("E", "photographs to 224x224", imagenet.make, 160, 16, 24, "train"),
+    "gray": Trainer("C", "128x128 gray", gray.make, 320, 96, 24, "train", "raw"),
+    "captcha": Trainer("D", "320x160, keypoints", captcha.make, 160, 24, 24),
+    "classifier": Trainer("E", "photographs to 224x224", imagenet.make, 160, 48, 24, "train"),
 }
 
 
