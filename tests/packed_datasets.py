@@ -19,8 +19,8 @@ from fastload.packing.sources.base import Encoded, Info, Ref, Sample
 from fastload.packing.sources.folder import FolderSource
 from fastload.store import files, manifest
 from fastload.store.columns import ColumnWriter, open_column
-from fastload.store.dataset import read_manifest
 from fastload.store.fields import Field
+from fastload.store.folder import read_manifest
 from fastload.store.manifest import Manifest, Shard
 from fastload.store.record import DATA, Part, encode_record, parse_record
 

@@ -32,7 +32,7 @@ from fastload.packing.sources.base import AnySource, Sample, is_stream
 from fastload.packing.state import FOLDER, Done, PackState, damaged
 from fastload.store import files
 from fastload.store.columns import FOLDER as COLUMNS
-from fastload.store.dataset import read_manifest
+from fastload.store.folder import read_manifest
 from fastload.store.manifest import NAME as MANIFEST
 from fastload.store.manifest import SHARD_NAME
 from fastload.store.shard import verify_file

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import bisect
-import errno
 import operator
 import os
-import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +13,12 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from fastload.errors import BadImage, ConfigError, CorruptManifest, CorruptShard, StoreError
-from fastload.store import files, manifest
+from fastload.errors import BadImage, ConfigError, CorruptShard, StoreError
 from fastload.store.columns import open_column
 from fastload.store.fields import Field
-from fastload.store.manifest import Manifest
+from fastload.store.folder import check_sizes, read_manifest
 from fastload.store.record import DATA, SOURCE_FIELD, Part, RecordError
-from fastload.store.shard import VERIFY, ShardReader, cannot_open, warn_if_remote, wrong_size
+from fastload.store.shard import VERIFY, ShardReader, warn_if_remote
 from fastload.store.values import decode_value
 
 if TYPE_CHECKING:
@@ -65,7 +62,7 @@ class Dataset:
         self.path = Path(path).absolute()
         self.verify = verify
         self.manifest = read_manifest(self.path)
-        _check_sizes(self.path, self.manifest)
+        check_sizes(self.path, self.manifest)
         warn_if_remote(self.path)
         self._firsts = [shard.first for shard in self.manifest.shards]
         self._starts = np.array(self._firsts, np.int64)
@@ -228,56 +225,3 @@ def source_of(parts: Sequence[Part]) -> str:
     if not parts or parts[-1].field != SOURCE_FIELD:
         return ""
     return bytes(parts[-1].data).decode("utf-8", "replace")
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """The checked manifest of a dataset; raises CorruptManifest, or StoreError where there is no such folder."""
-    try:
-        data = files.read_regular(folder / manifest.NAME, most=manifest.MAX_BYTES)
-    except OSError as error:
-        raise _no_manifest(folder, error) from None
-    try:
-        return manifest.parse(data)
-    except CorruptManifest as error:
-        raise CorruptManifest(f"opening {folder}: {error}") from None
-
-
-def _no_manifest(folder: Path, error: OSError) -> StoreError:
-    if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        mode = _mode(folder)
-        if not stat.S_ISDIR(mode):
-            what = "a file, expected the folder that fastload pack wrote" if mode else "no such folder"
-            failure = StoreError(f"opening dataset {folder}: {what}")
-            failure.errno = error.errno
-            return failure
-        started = any(name.startswith("shard-") for name in os.listdir(folder))     # noqa: PTH208 (names are enough)
-        return CorruptManifest(f"opening dataset {folder}: it has no {manifest.NAME}: " + (
-            "a pack that has not finished; run the same 'fastload pack' command again, it goes on where it stopped"
-            if started else "not a fastload dataset; make one with 'fastload pack SOURCE DEST'"))
-    why = "a link; links are not followed" if error.errno == errno.ELOOP else error.strerror
-    return CorruptManifest(f"opening dataset {folder}: {manifest.NAME}: {why}")
-
-
-def _mode(path: Path) -> int:
-    """Asked once: a packer may be making the folder at this moment. 0: it is not there."""
-    try:
-        return path.stat().st_mode
-    except OSError:
-        return 0
-
-
-def _check_sizes(folder: Path, found: Manifest) -> None:
-    """Finds a missing or cut shard at the start, not three hours into an epoch; 2,200 shards take 10 ms."""
-    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for shard in found.shards:
-            try:
-                status = os.stat(shard.name, dir_fd=directory, follow_symlinks=False)
-            except OSError as error:
-                raise cannot_open(error, folder / shard.name) from None
-            if not stat.S_ISREG(status.st_mode):
-                raise cannot_open(OSError(errno.EINVAL, "not a regular file"), folder / shard.name)
-            if status.st_size != shard.size:
-                raise wrong_size(folder / shard.name, status.st_size, shard)
-    finally:
-        os.close(directory)

@@ -26,8 +26,9 @@ from fastload.native import core
 from fastload.packing.options import PackOptions
 from fastload.packing.run import Packer
 from fastload.packing.sources.folder import FolderSource
-from fastload.store.dataset import open_dataset, read_manifest
+from fastload.store.dataset import open_dataset
 from fastload.store.fields import Field
+from fastload.store.folder import read_manifest
 from tests.packed_datasets import encoded, pack_folder, pack_samples, photo, put_value, value_of
 
 

@@ -14,8 +14,9 @@ from PIL import Image
 
 from fastload.native import core
 from fastload.packing.sources.base import Encoded
-from fastload.store.dataset import open_dataset, read_manifest
+from fastload.store.dataset import open_dataset
 from fastload.store.fields import Field
+from fastload.store.folder import read_manifest
 from fastload.store.record import ARRAY, DATA, JPEG, RESTART_INDEX, SOURCE_FIELD, Part, encode_record, parse_record
 from fastload.store.values import encode_array
 from fastload.store.verify import Fault, Report, columns, verify_dataset

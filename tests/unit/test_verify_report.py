@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from fastload.errors import ConfigError, CorruptManifest, StoreError
-from fastload.store.dataset import read_manifest
 from fastload.store.fields import Field
+from fastload.store.folder import read_manifest
 from fastload.store.verify import VerifyProgress, verify_dataset
 from fastload.store.verify.report import KEPT, SHOWN, Fault, FaultList
 from tests.packed_datasets import change_column, change_parts, flip, pack_folder, pack_samples

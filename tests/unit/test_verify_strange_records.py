@@ -10,8 +10,9 @@ import pytest
 
 from fastload.inspect.panels import SamplePictures
 from fastload.store.columns import open_column
-from fastload.store.dataset import open_dataset, read_manifest
+from fastload.store.dataset import open_dataset
 from fastload.store.fields import Field
+from fastload.store.folder import read_manifest
 from fastload.store.record import Part, encode_record, parse_record
 from fastload.store.verify.record import RecordChecker
 from tests.packed_datasets import encoded, pack_samples, photo, value_of

@@ -20,8 +20,8 @@ import lmdb
 from fastload.decode.cpus import available_cpus
 from fastload.errors import ConfigError, CorruptManifest
 from fastload.store import files
-from fastload.store.dataset import read_manifest
 from fastload.store.environment import Environment, open_environment
+from fastload.store.folder import read_manifest
 from fastload.store.manifest import NAME as MANIFEST
 from fastload.store.manifest import Manifest, Shard
 from fastload.store.tree import META_BYTES
