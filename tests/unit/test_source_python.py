@@ -112,7 +112,7 @@ def test_a_generator_is_a_stream_and_bad_items_do_not_end_it() -> None:
     assert [sample.values.get("n") for sample in good] == [1, None, 5]
     assert bad == [
         "item 1: field 'n': expected int, found str 'two'",
-        "item 2: has 'late', which the first item had not; name all fields (fields=)",
+        "item 2: has 'late', which the first item had not; name all fields (fields={name: kind}), or leave these out of the samples",
     ]
     with pytest.raises(ConfigError, match="an iterator can be read once only"):
         list(source)
@@ -234,6 +234,59 @@ def test_what_the_first_item_suggests() -> None:
         infer_field("x", 1j)
     with pytest.raises(ConfigError, match="an array of <U1"):
         infer_field("x", np.array(["a"]))
+
+
+@pytest.mark.parametrize(("name", "value", "expected"), [
+    ("intrinsics", np.zeros((6, 3, 3), np.float32), Field("intrinsics", "matrix", list=True)),       # else no crop would move them
+    ("intrinsics", np.eye(3)[None].repeat(2, 0).tolist(), Field("intrinsics", "matrix", list=True)),
+    ("intrinsics", np.zeros((6, 4, 4), np.float32), Field("intrinsics", "array")),
+    ("rotations", np.zeros((6, 3, 3), np.float32), Field("rotations", "array")),
+    ("images", np.zeros((6, 4, 5, 3), np.uint8), Field("images", "image", list=True)),
+    ("bev_mask", np.zeros((3, 4, 5), np.uint8), Field("bev_mask", "array")),         # classes of one grid: no camera moves them
+    ("keypoints", [(1.5, 2.0), (3, 4)], Field("keypoints", "points")),
+    ("boxes", [[1, 2, 3, 4]], Field("boxes", "boxes")),
+    ("boxes", [], Field("boxes", "boxes")),
+    ("boxes", [np.zeros((2, 4)), np.zeros((0, 4))], Field("boxes", "boxes", list=True)),
+    ("points", [[1, 2, 3, 4, 5]], Field("points", "json")),
+    ("points", [[1, 2], [3]], Field("points", "json")),
+    ("names", ["a.jpg"], Field("names", "json")),
+])
+def test_names_and_shapes_that_say_what_moves(name: str, value: object, expected: Field) -> None:
+    assert infer_field(name, value) == expected
+
+
+def test_cameras_in_one_tensor_have_their_colours_first() -> None:
+    torch = pytest.importorskip("torch")
+    cameras = torch.arange(2 * 3 * 4 * 5, dtype=torch.uint8).reshape(2, 3, 4, 5)
+    field = infer_field("images", cameras)
+    assert field == Field("images", "image", list=True)
+    made: object = checked(cameras, field, "item 0")
+    assert isinstance(made, list)
+    assert [each.tolist() for each in made] == cameras.permute(0, 2, 3, 1).tolist()
+
+
+def test_what_would_be_packed_otherwise_than_meant_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"the text 'a/b.jpg' names an image: give pathlib.Path"):
+        open_source([{"image": "a/b.jpg"}])
+    assert open_source([{"image": "a/b.jpg"}], fields={"image": "str"}).fields == (Field("image", "str"),)
+    with pytest.raises(ConfigError, match=r"a dict of images or arrays has no kind: give each a field of its own \(cams_left, cams_right\)"):
+        open_source([{"cams": {"left": RGB, "right": RGB}}])
+    batches = type("DataLoader", (list,), {"__module__": "torch.utils.data.dataloader"})([{"image": RGB}])
+    with pytest.raises(ConfigError, match=r"it yields batches.*fastload.pack\(loader.dataset"):
+        open_source(batches)
+
+
+@pytest.mark.parametrize("fields", [["image", "label"], {"image": "image", "label": int}])
+def test_fields_of_another_form_are_refused_with_the_right_one(fields: object) -> None:
+    with pytest.raises(ConfigError, match=r"expected names and kinds, e.g. \{'image': 'image', 'label': 'int'\}"):
+        open_source([(RGB, 1)], fields=fields)
+    _, bad = outcome(open_source([{"image": RGB, "label": 1}], fields={"image": "image"}))
+    assert bad == ["item 0: has 'label', which fields= (image) lacks; name all fields (fields={name: kind}), or leave these out of the samples"]
+
+
+def test_text_in_an_image_field_is_named_with_the_way_out() -> None:
+    _, bad = outcome(open_source([{"image": "a.jpg"}], fields={"image": "image"}))
+    assert bad == ["item 0: field 'image': expected an image, found str 'a.jpg'; give pathlib.Path(...) for a file"]
 
 
 @pytest.mark.parametrize("items", [5, {"a": 1}, None])

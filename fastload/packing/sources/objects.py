@@ -12,36 +12,45 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fastload.errors import BadImage, ConfigError
-from fastload.packing.files import read_bounded
+from fastload.packing.files import is_image_name, read_bounded
 from fastload.packing.sources.base import Encoded, Pixels, Value
 from fastload.packing.sources.numbers import float_array, points_array
 from fastload.store.fields import Field
 
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"BM", b"II*\0", b"MM\0*")
 _IMAGE_NAMES = ("image", "img", "gray", "photo", "picture", "frame")
+_BOXES, _POINTS, _MATRICES = ("boxes", "bbox", "bboxes", "box"), ("points", "point"), ("intrinsic", "intrinsics", "matrix")
 _FLOAT_HINT = ("images are packed as they are before training changes them: give the dataset without ToTensor and "
                "Normalize, or convert with (x * 255).round().clip(0, 255).astype('uint8')")
 
 
 def infer_field(name: str, value: object) -> Field:
     """The field a value suggests; ConfigError where it cannot be packed."""
-    if isinstance(value, (list, tuple)) and value and all(_image_like(name, _colour_last(each)) for each in value):
+    items = _unstacked(value)
+    if isinstance(items, (list, tuple)) and items and all(_image_like(name, _colour_last(each)) for each in items):
         return Field(name, "image", list=True)
     if _image_like(name, _colour_last(value)):
         return Field(name, "image")
-    value = plain(value)
+    value = _named_numbers(name, plain(value))
     if isinstance(value, np.ndarray):
-        return Field(name, _array_kind(name, value))
+        stack = _intrinsics(name, value)
+        return Field(name, _array_kind(name, value[0] if stack else value), list=stack)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return Field(name, "bytes")
     if isinstance(value, str):
+        if _named_image(name) and is_image_name(value):     # kept as text it would be found out only when training starts
+            raise ConfigError(f"field {name!r}: the text {value!r:.60} names an image: give pathlib.Path(...) to pack that file, or "
+                              "name the kinds (fields=) with 'str' for the text alone")
         return Field(name, "str")
     if isinstance(value, (bool, int, np.integer, np.bool_)):
         return Field(name, "int")
     if isinstance(value, (float, np.floating)):
         return Field(name, "float")
     if isinstance(value, (list, tuple)) and value and all(isinstance(plain(each), np.ndarray) for each in value):
-        return Field(name, _array_kind(name.removesuffix("s"), np.asarray(plain(value[0]))), list=True)
+        return Field(name, _array_kind(name, np.asarray(plain(value[0]))), list=True)
+    if isinstance(value, dict) and any(_image_like(name, each) or isinstance(each, np.ndarray) for each in map(plain, value.values())):
+        raise ConfigError(f"field {name!r}: a dict of images or arrays has no kind: give each a field of its own "
+                          f"({', '.join(f'{name}_{key}' for key in list(value)[:2])}), or all of them as a list")
     if isinstance(value, (list, tuple, dict)):
         return Field(name, "json")
     raise ConfigError(f"field {name!r}: no kind for {type(value).__name__} in the first sample; name the kinds "
@@ -56,7 +65,7 @@ def checked(value: object, field: Field, where: str) -> Value:
         return _one(value, field.kind, f"field {field.name!r}", where)
     if not isinstance(value, (list, tuple)) and not isinstance(plain(value), np.ndarray):
         raise BadImage(f"field {field.name!r}: expected a list, found {type(value).__name__}", source=where)
-    items = value if isinstance(value, (list, tuple)) else list(np.asarray(plain(value)))
+    items = value if isinstance(value, (list, tuple)) else list(value)      # type: ignore[call-overload]   # an array, a tensor
     made = [_one(each, field.kind, f"field {field.name!r}, item {i}", where) for i, each in enumerate(items)]
     return made      # type: ignore[return-value]   # a list of one kind; the type cannot say which
 
@@ -87,6 +96,35 @@ def _colour_last(value: object) -> object:
     return array
 
 
+def _unstacked(value: object) -> object:
+    """Six cameras in one array or tensor of four dimensions, one by one; anything else as it is."""
+    array = plain(value)
+    return list(value) if isinstance(array, np.ndarray) and array.ndim == 4 else value      # type: ignore[call-overload]
+
+
+def _named_numbers(name: str, value: object) -> object:
+    """Lists of numbers as an array where the name says that they are places in an image, e.g. ``keypoints=[(1.5, 2), (3, 4)]``."""
+    if not isinstance(value, (list, tuple)) or not name.endswith(_BOXES + _POINTS + _MATRICES):
+        return value
+    if not value and not name.endswith(_MATRICES):
+        return np.empty((0, 4 if name.endswith(_BOXES) else 2))
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):         # of several lengths, or no numbers
+        return value
+    fits = _intrinsics(name, array) or _array_kind(name, array) != "array"
+    return array if fits and not any(isinstance(plain(each), np.ndarray) for each in value) else value
+
+
+def _intrinsics(name: str, array: NDArray[np.generic]) -> bool:
+    """One matrix for each of several cameras, in one array."""
+    return name.endswith(("intrinsic", "intrinsics")) and array.ndim == 3 and array.shape[1:] in ((3, 3), (3, 4))
+
+
+def _named_image(name: str) -> bool:
+    return name.rstrip("s_0123456789").lower().endswith(_IMAGE_NAMES)
+
+
 def _image_like(name: str, value: object) -> bool:
     if isinstance(value, (Image.Image, Encoded, Path)):
         return True
@@ -94,7 +132,7 @@ def _image_like(name: str, value: object) -> bool:
         return bytes(value[:6]).startswith(_MAGIC) or (value[:4] == b"RIFF" and value[8:12] == b"WEBP")
     if not isinstance(value, np.ndarray):
         return False
-    named = name.rstrip("s_0123456789").lower().endswith(_IMAGE_NAMES)
+    named = _named_image(name)
     colour = value.ndim == 3 and value.shape[2] in (1, 3, 4) and value.dtype == np.uint8
     return colour or (named and value.ndim in (2, 3))       # a float image is caught as such, not stored as an array
 
@@ -104,11 +142,11 @@ def _array_kind(name: str, array: NDArray[np.generic]) -> str:
     two = array.ndim == 2
     if name.endswith(("mask", "masks")) and two and array.dtype.kind in "biu":
         return "mask"
-    if name.endswith(("boxes", "bbox", "bboxes", "box")) and two and array.shape[1] == 4:
+    if name.endswith(_BOXES) and two and array.shape[1] == 4:
         return "boxes"
-    if name.endswith(("points", "keypoints", "point")) and two and array.shape[1] in (2, 3):
+    if name.endswith(_POINTS) and two and array.shape[1] in (2, 3):
         return "points"
-    if name.endswith(("intrinsic", "intrinsics", "matrix")) and two and array.dtype.kind == "f":
+    if name.endswith(_MATRICES) and two and array.dtype.kind == "f":
         return "matrix"
     if array.dtype.kind in "biuf":
         return "array"
@@ -152,7 +190,7 @@ def _scalar(value: object, kind: str, what: str, where: str) -> Value:
             strict.encode()
             return json.loads(strict)      # type: ignore[no-any-return]
     except (TypeError, ValueError, RecursionError) as error:
-        raise BadImage(f"{what}: {value!r:.60} cannot be stored as {kind}: {error}", source=where) from None
+        raise BadImage(f"{what}: {' '.join(repr(value).split()):.60} cannot be stored as {kind}: {error}", source=where) from None
     raise BadImage(f"{what}: expected {kind}, found {type(value).__name__} {value!r:.60}", source=where)
 
 
@@ -180,7 +218,8 @@ def _pixels(value: object, kind: str, what: str, where: str) -> Pixels:
             raise BadImage(f"{what}: {error}", source=where) from None
         return np.asarray(value) if kind == "mask" else value
     if not isinstance(value, np.ndarray):
-        raise BadImage(f"{what}: expected an image, found {type(value).__name__}", source=where)
+        hint = "; give pathlib.Path(...) for a file" if isinstance(value, str) else ""
+        raise BadImage(f"{what}: expected an image, found {type(value).__name__} {' '.join(repr(value).split()):.60}{hint}", source=where)
     if kind == "mask":
         if value.ndim != 2 or value.dtype.kind not in "biu":
             raise BadImage(f"{what}: expected integers (H, W), found {value.dtype} {value.shape}", source=where)

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from fastload.errors import BadImage, ConfigError
 from fastload.packing.sources.base import AnySource, Info, Ref, Sample
 from fastload.packing.sources.objects import checked, infer_field
-from fastload.store.fields import Field
+from fastload.store.fields import KINDS, Field
 
 FieldsGiven: TypeAlias = "Mapping[str, str] | Sequence[Field] | None"
 
@@ -29,6 +29,9 @@ def open_python(items: Iterable[object] | MapStyle, *, fields: FieldsGiven = Non
     A dict may have ``source``, a text that names the sample in messages.
     ``fields``: ``{"name": "kind"}`` (``"list of image"`` for lists) or Fields; default: what the first item suggests.
     """
+    if any(base.__module__.startswith("torch.utils.data") and base.__name__ == "DataLoader" for base in type(items).__mro__):
+        raise ConfigError("cannot pack a DataLoader: it yields batches, already changed for training; give its dataset, "
+                          "fastload.pack(loader.dataset, ...), without random transforms, ToTensor and Normalize")
     streams = any(base.__name__ == "IterableDataset" for base in type(items).__mro__)     # torch's has [i] as well
     if isinstance(items, MapStyle) and not streams and not isinstance(items, (Mapping, str, bytes)):
         return MapSource(items, fields=fields)
@@ -104,8 +107,9 @@ class IterableSource:
 class _Shape:
     """How an item is taken apart."""
 
-    def __init__(self, fields: tuple[Field, ...]) -> None:
+    def __init__(self, fields: tuple[Field, ...], known_by: str) -> None:
         self.fields = fields
+        self._known_by = known_by
         self._by_name = {field.name: field for field in fields}
         if not fields or len(self._by_name) != len(fields):
             raise ConfigError(f"fields {[field.name for field in fields]}: expected at least one, and no name twice")
@@ -113,13 +117,13 @@ class _Shape:
     @classmethod
     def of(cls, first: object, fields: FieldsGiven, classes: object) -> _Shape:
         if fields is not None:
-            return cls(_given(fields))
+            return cls(_given(fields), f"fields= ({', '.join(each.name for each in _given(fields))}) lacks")
         names = classes if isinstance(classes, (list, tuple)) and all(isinstance(name, str) for name in classes) else ()
         values = _named(first, (), "the first item")
         values.pop("source", None)
         inferred = [infer_field(name, value) for name, value in values.items() if value is not None]
         return cls(tuple(Field("label", "int", classes=tuple(names)) if field == Field("label", "int") else field
-                         for field in inferred))
+                         for field in inferred), "the first item had not")
 
     def sample(self, item: object, index: int) -> Sample:
         where = f"item {index}"
@@ -127,13 +131,17 @@ class _Shape:
         source = values.pop("source", None)
         unknown = [name for name in values if name not in self._by_name]
         if unknown:
-            raise BadImage(f"has {', '.join(map(repr, unknown[:5]))}, which the first item had not; name all fields "
-                           "(fields=)", source=where)
+            raise BadImage(f"has {', '.join(map(repr, unknown[:5]))}, which {self._known_by}; name all fields "
+                           "(fields={name: kind}), or leave these out of the samples", source=where)
         made = {name: checked(value, self._by_name[name], where) for name, value in values.items()}
         return Sample(made, source=source if isinstance(source, str) else where)
 
 
 def _given(fields: Mapping[str, str] | Sequence[Field]) -> tuple[Field, ...]:
+    wanted: Sequence[object] = tuple(fields.values() if isinstance(fields, Mapping) else fields)
+    if not all(isinstance(each, str if isinstance(fields, Mapping) else Field) for each in wanted):
+        raise ConfigError(f"fields={fields!r:.80}: expected names and kinds, e.g. {{'image': 'image', 'label': 'int'}}, or a list of "
+                          f"fastload.Field; kinds are {', '.join(KINDS)}, and 'list of' each")
     if isinstance(fields, Mapping):
         return tuple(Field(name, kind.removeprefix("list of "), list=kind.startswith("list of "))
                      for name, kind in fields.items())
