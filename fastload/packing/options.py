@@ -40,7 +40,11 @@ class PackOptions:
         _between("jobs", self.jobs, 0, 1024)
         if self.max_bad is not None:
             _between("max_bad", self.max_bad, 0, 2**63 - 1)
+            if self.on_error == "stop":
+                raise ConfigError("max_bad belongs to on_error='skip' (--on-error skip); with 'stop' the first bad sample ends the pack")
         if self.resize is not None:
+            if not isinstance(self.resize, (tuple, list)) or len(self.resize) != 2:
+                raise ConfigError(f"resize={self.resize!r:.40}: expected (width, height)")
             if self.max_side:
                 raise ConfigError("resize and max_side: give one of the two")
             for side in self.resize:

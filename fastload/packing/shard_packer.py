@@ -96,8 +96,8 @@ class ShardPacker:
     def _skip(self, error: BadImage) -> Event:
         """Counts a bad sample, or stops the pack where the options say so; what is done stays done."""
         if self.options.on_error == "stop":
-            raise BadImage(f"{error.why}. Mend it and run the same command again, or add --on-error skip: both go on from here",
-                           source=error.source)
+            raise BadImage(f"{error.why}. Mend it and run the same command again, or add --on-error skip (in Python "
+                           "on_error='skip'): both go on from here", source=error.source)
         if self.options.max_bad is not None and self.progress.skipped >= self.options.max_bad:
             raise BadImage(f"{error.why}. More than {self.options.max_bad} samples are bad (--max-bad)", source=error.source)
         self.progress.skipped += 1

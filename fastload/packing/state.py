@@ -112,7 +112,8 @@ class PackState:
             _write_sealed(self.folder / "plan.json", plan)
         elif found != as_json(plan):
             raise ConfigError(f"{self.dest} holds an unfinished pack with other options: {_differences(found, as_json(plan))}. "
-                              f"Use the same options to go on, another DEST, or remove {self.dest} to start anew")
+                              f"Use the same options to go on, another DEST, or remove {self.dest} to start anew"
+                              + ("" if next(self.finished(), None) else " (no shard is finished: nothing is lost)"))
 
     def has_plan(self, plan: dict[str, object]) -> bool | None:
         """This folder was made by a pack with the same plan; None where the plan is gone."""
@@ -207,11 +208,13 @@ def _read_sealed(path: Path) -> object:
 def _differences(found: object, wanted: object) -> str:
     one, other = _flat(found), _flat(wanted)
     return "; ".join(f"{key} was {one.get(key)!r:.80}, is now {other.get(key)!r:.80}"
-                     for key in sorted({*one, *other}) if one.get(key) != other.get(key))
+                     for key in sorted({*one, *other}) if one.get(key) != other.get(key)) or "the fields come in another order"
 
 
 def _flat(plan: object) -> dict[str, object]:
-    """The options beside what they belong to, so that a message names the one that changed."""
+    """The options and fields beside what they belong to, so that a message names the one that changed."""
     values = dict(plan) if isinstance(plan, dict) else {}
-    options = values.pop("options", {})
-    return {**values, **(options if isinstance(options, dict) else {})}
+    options, fields = values.pop("options", {}), values.pop("fields", [])
+    kinds = {f"field {name!r}": ("list of " * listed + kind, *more) if any(more) else "list of " * listed + kind
+             for name, kind, listed, *more in fields}
+    return {**values, **kinds, **(options if isinstance(options, dict) else {})}

@@ -81,8 +81,10 @@ def test_another_source_does_not_go_on_with_an_unfinished_pack(tmp_path: Path) -
         pack(one_bad(), tmp_path / "packed", name="/data/a")
     with pytest.raises(ConfigError, match="name was '/data/a', is now '/data/b'"):
         pack(one_bad(), tmp_path / "packed", name="/data/b")
-    with pytest.raises(ConfigError, match="fields was"):
-        pack(Listed(one_bad(), (IMAGE, LABEL, Field("more", "int"))), tmp_path / "packed", name="/data/a")
+    with pytest.raises(ConfigError, match=r": field 'more' was None, is now 'list of int'\. Use.*anew \(no shard is finished: nothing is lost\)$"):
+        pack(Listed(one_bad(), (IMAGE, LABEL, Field("more", "int", list=True))), tmp_path / "packed", name="/data/a")
+    with pytest.raises(ConfigError, match="the fields come in another order"):
+        pack(Listed(one_bad(), (LABEL, IMAGE)), tmp_path / "packed", name="/data/a")
     assert pack(one_bad(), tmp_path / "packed", name="/data/a", on_error="skip").n_samples == 19
 
 

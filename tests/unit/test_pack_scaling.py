@@ -275,12 +275,14 @@ def test_masks_from_files_keep_label_numbers(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("options", [
     {"encode": "gif"}, {"quality": 0}, {"quality": 101}, {"max_side": -1}, {"restart": 70_000}, {"order": "random"}, {"seed": -1},
     {"shard_size": 1000}, {"block_size": 0}, {"block_size": 1 << 30, "shard_size": 1 << 20}, {"on_error": "ignore"}, {"max_bad": -1},
-    {"jobs": -1}, {"resize": (0, 10)}, {"resize": (10, 10), "max_side": 5}, {"max_side": True}, {"quality": 90.0}])
+    {"jobs": -1}, {"resize": (0, 10)}, {"resize": (10, 10), "max_side": 5}, {"max_side": True}, {"quality": 90.0}, {"resize": 224},
+    {"resize": (3,)}, {"max_bad": 3}])
 def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
         PackOptions(**options)
     assert any(name in str(caught.value) for name in options)
     PackOptions(quality=1, max_side=16_384, restart=65_535, jobs=3)
+    PackOptions(resize=(3, 4), on_error="skip", max_bad=3)
 
 
 def test_large_results_become_png_unless_asked_otherwise(tmp_path: Path) -> None:

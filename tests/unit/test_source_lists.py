@@ -73,8 +73,10 @@ def test_points_and_boxes_are_made_of_columns(tmp_path: Path) -> None:
     assert bad == ["labels.csv:4: field 'kp': some of its columns are empty, others not"]
     with pytest.raises(ConfigError, match=r"no column 'x9'; found path, x1"):
         ListSource(path, points={"kp": ["x9", "y1"]})
-    odd = ListSource(path, points={"kp": ["x1", "y1", "x2"]})
-    assert "expected numbers" in outcome(odd)[1][0]
+    with pytest.raises(ConfigError, match=r"points 'kp': 3 columns \(x1, y1, x2\): expected a multiple of 2, x and y of each point"):
+        ListSource(path, points={"kp": ["x1", "y1", "x2"]})
+    with pytest.raises(ConfigError, match=r"boxes 'bbox': 2 columns \(l, t\): expected a multiple of 4, x1, y1, x2, y2 of each box"):
+        ListSource(path, boxes={"bbox": ["l", "t"]})
 
 
 def test_jsonl_keeps_types_and_lists(tmp_path: Path) -> None:

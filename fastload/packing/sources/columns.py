@@ -19,7 +19,7 @@ CLASS_NAMES = ("label", "class", "category", "target", "split")      # text colu
 _INT = re.compile(r"[+-]?(0|[1-9]\d{0,18})")       # "007" is a name, not a number
 _FLOAT = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf)", re.IGNORECASE)
 _TRUTH = {"true": 1, "false": 0}
-_PER_ROW = {"boxes": 4, "points": 2}
+PER_ROW = {"boxes": 4, "points": 2}
 
 
 @functools.cache
@@ -110,7 +110,7 @@ def grouped(values: Iterable[Json], kind: str, name: str, where: str) -> Value:
     numbers = [convert(value, "float", name, where) for value in listed]
     if any(number is None for number in numbers):
         raise BadImage(f"field {name!r}: some of its columns are empty, others not", source=where)
-    width = _PER_ROW[kind]
+    width = PER_ROW[kind]
     rows = [numbers[i:i + width] for i in range(0, len(numbers), width)]
     return float_array(rows, shape=(None, width), what=f"field {name!r}", source=where, finite=False)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from fastload.errors import BadImage, ConfigError
 from fastload.packing.files import printable_or_repr, read_bounded, resolve_inside
 from fastload.packing.sources.base import Encoded, Info, Json, Ref, Sample, Value
-from fastload.packing.sources.columns import CLASS, checked_kind, convert, field_name, grouped, infer_kind
+from fastload.packing.sources.columns import CLASS, PER_ROW, checked_kind, convert, field_name, grouped, infer_kind
 from fastload.packing.sources.rows import Place, Row, RowFile
 from fastload.store.fields import Field
 
@@ -42,6 +42,11 @@ class ListSource:
         self._paths = dict(paths or {})
         self._groups = {name: ("points", tuple(columns)) for name, columns in (points or {}).items()}
         self._groups |= {name: ("boxes", tuple(columns)) for name, columns in (boxes or {}).items()}
+        for name, (kind, columns) in self._groups.items():
+            if not columns or len(columns) % PER_ROW[kind]:
+                raise ConfigError(f"{kind} {name!r}: {len(columns)} columns ({', '.join(columns)}): "
+                                  f"expected a multiple of {PER_ROW[kind]}, "
+                                  + ("x and y of each point" if kind == "points" else "x1, y1, x2, y2 of each box"))
         first = list(itertools.islice(self._file.good_rows(), INFERRED_ROWS))
         if not first:
             raise ConfigError(f"{self.path}: no row that can be read")
