@@ -211,3 +211,11 @@ def test_what_an_event_explains_is_no_jitter(tmp_path: Path) -> None:
     assert found["checkpoint"].lost_s == pytest.approx(28.0)
     assert found["jitter"].lost_s == pytest.approx(14 * 0.9, rel=0.02)
     assert "up to 1.00 s" in found["jitter"].title
+
+
+def test_rows_without_the_loaders_own_times_do_not_hide_the_largest(tmp_path: Path) -> None:
+    """They are read four times a second at most: of short steps most rows have none."""
+    rows = rows_of(made(600, data=0.07, probe=PROBE))
+    for row in rows[2::2]:
+        row.pop("data_probe", None)
+    assert "decode up to 96 ms" in str(examine(write(tmp_path / "m.jsonl", rows)))
