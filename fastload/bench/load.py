@@ -81,8 +81,9 @@ class LoadReport:
     def table(self) -> Table:
         """With the verdict below."""
         c = self.consumer
-        table = Table(f"load, {c.dataset}: batches of {c.batch_size}, random crops to {c.size[1]}x{c.size[0]}, a consumer that computes "
-                      f"for {c.compute_ms:g} ms{' on the processor' if c.busy else ''}", HEADINGS, rows=[row.cells() for row in self.rows])
+        head = (f"load, {c.dataset}: batches of {c.batch_size}, random crops to {c.size[1]}x{c.size[0]} (width x height), "
+                f"a consumer that computes for {c.compute_ms:g} ms{' on the processor' if c.busy else ''}")
+        table = Table(head, HEADINGS, rows=[row.cells() for row in self.rows])
         table.notes = [f"{name}: {why}" for name, why in self.failed.items()] + [self.verdict()]
         return table
 

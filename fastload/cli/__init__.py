@@ -29,6 +29,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
     for name in COMMANDS:
         importlib.import_module(f"fastload.cli.{name}").add(commands)
+        commands.choices[name].set_defaults(own=commands.choices[name])
     return top
 
 
@@ -49,12 +50,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         sys.stderr.write(f"fastload: {error}\n")
         return 2 if isinstance(error, ConfigError) else 1
+    except OSError as error:           # a file that may not be read, a full disk: the user's to mend, not a fault of ours
+        if debug:
+            raise
+        sys.stderr.write(f"fastload: {error}; --debug shows where\n")
+        return 1
 
 
 def _run(words: Sequence[str]) -> int:
     top = parser()
     try:
-        options = top.parse_args(words)
+        options, unknown = top.parse_known_args(words)
+        if unknown:                    # said by the command it was meant for, with that one's options, not by the top
+            getattr(options, "own", top).error(f"unrecognized arguments: {' '.join(unknown)}")
     except SystemExit as stop:         # --help, or a usage error that argparse has printed
         return stop.code if isinstance(stop.code, int) else 2
     if options.version:

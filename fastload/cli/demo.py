@@ -7,6 +7,7 @@ import shutil
 import time
 from pathlib import Path
 
+from fastload.cli.bench import positive
 from fastload.cli.options import Commands
 from fastload.errors import ConfigError
 from fastload.native import native_status
@@ -21,7 +22,7 @@ def add(commands: Commands) -> None:
                                            "steps with the torch DataLoader and with fastload, and draws the report.",
                                epilog="Example: fastload demo --dest /tmp/demo")
     demo.add_argument("--dest", type=Path, default=Path("demo"), help="folder for everything it makes (default: %(default)s)")
-    demo.add_argument("--images", type=int, default=200, metavar="N", help="how many pictures (default: %(default)s)")
+    demo.add_argument("--images", type=positive, default=200, metavar="N", help="how many pictures (default: %(default)s)")
     demo.set_defaults(run=run)
 
 

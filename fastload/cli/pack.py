@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,19 +18,21 @@ def add(commands: Commands) -> None:
     """Adds `fastload pack`."""
     pack = commands.add_parser(
         "pack", help="pack a dataset into shards", formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Packs a dataset into LMDB shards: same pixels, checked, shuffled in blocks. Killed at any moment and started\n"
+        description="Packs a dataset into LMDB shards: same pixels, checksummed, order shuffled. Killed at any moment and started\n"
                     "again with the same command, it goes on where it was.",
         epilog="Example: fastload pack imagenet/train packed/train\n"
                "         fastload pack labels.csv packed --points corners=x1,y1,x2,y2 --on-error skip")
     pack.add_argument("source", metavar="SOURCE", type=Path, help="folder, list (.csv, .jsonl), COCO .json, .tar shards, Parquet ...")
     pack.add_argument("dest", metavar="DEST", type=Path, help="new folder for the packed dataset")
-    pack.add_argument("--format", help="what SOURCE is, where it cannot be told by looking (see docs/sources.md)")
+    pack.add_argument("--format", metavar="NAME",
+                      help="what SOURCE is, where it cannot be told by looking: nuscenes, openlane, coco, hf, webdataset, lists, folder")
     what = pack.add_argument_group("what is stored")
     what.add_argument("--encode", choices=("keep", "jpeg", "raw", "auto"), default="keep",
                       help="keep: same pixels, lossless (default); jpeg: re-encode; raw: pixels; auto: measure and choose keep or raw")
     what.add_argument("--quality", type=int, default=90, help="of re-encoded JPEGs (default: %(default)s)")
-    what.add_argument("--max-side", type=int, default=0, metavar="N", help="shrink larger images; boxes, points and masks go with them")
-    what.add_argument("--resize", type=_size, metavar="WxH", help="scale every image to this size")
+    what.add_argument("--max-side", type=int, default=0, metavar="N",
+                      help="shrink larger images; boxes, points and masks go with them (default: never)")
+    what.add_argument("--resize", type=_size, metavar="WxH", help="scale every image to this size, whatever its ratio (default: never)")
     what.add_argument("--restart", type=_restart, default=-1, metavar="auto|off|N",
                       help="MCUs between restart markers, which let the loader cut a crop out of the file (default: auto)")
     order = pack.add_argument_group("order and files")
@@ -41,7 +44,8 @@ def add(commands: Commands) -> None:
     run_options.add_argument("--jobs", type=int, default=0, metavar="N", help="threads (default: every core this process may use)")
     run_options.add_argument("--on-error", choices=("stop", "skip"), default="stop",
                              help="a bad image: stop and name it (default), or skip it and list it in DEST/pack-log.jsonl")
-    run_options.add_argument("--max-bad", type=int, metavar="N", help="with --on-error skip: stop after N bad images")
+    run_options.add_argument("--max-bad", type=int, metavar="N",
+                             help="with --on-error skip: stop at more than N bad images (default: no limit)")
     run_options.add_argument("--json", action="store_true", help="print the result as JSON")
     _add_source_options(pack)
     pack.set_defaults(run=run)
@@ -58,8 +62,8 @@ def _add_source_options(pack: argparse.ArgumentParser) -> None:
     group.add_argument("--boxes", action="append", type=_columns, metavar="NAME=X1,Y1,X2,Y2", help="columns that make up a boxes field")
     group.add_argument("--drop", type=_names, metavar="A,B,...", help="columns of a list to leave out")
     group.add_argument("--root", type=Path, help="folder that a list's paths start from (default: the list's own)")
-    group.add_argument("--path", dest="paths", action="append", type=_pair, metavar="COLUMN=PREFIX",
-                       help="lists: put before a column's paths")
+    group.add_argument("--path", dest="paths", action="append", type=_pair, metavar="NAME=PATTERN",
+                       help="lists: an image field whose file names are made of columns, e.g. image=train/{image_id}.jpg")
     group.add_argument("--columns", type=_names, metavar="A,B,...", help="Parquet, Hugging Face: columns to take (default: all)")
     group.add_argument("--images", type=Path, help="COCO: the folder of the images")
     group.add_argument("--masks", action="store_true", default=None, help="COCO: instance masks too")
@@ -88,6 +92,9 @@ def run(options: argparse.Namespace) -> int:
         order=options.order, seed=options.seed, shard_size=options.shard_size, block_size=options.block_size,
         on_error=options.on_error, max_bad=options.max_bad, jobs=options.jobs)
     source = open_source(options.source, format=options.format, **_source_options(options))
+    if not options.json:        # before hours of packing: keypoints that came out as numbers are not moved by any transform
+        told = ", ".join(f"{each.name}: {'list of ' * each.list}{each.kind}" for each in source.fields)
+        sys.stderr.write(f"{options.source}: {source.name}, with {told}\n")
     with PackReporter(quiet=options.json) as reporter:
         result = Packer(source, options.dest, settings, name=str(options.source.resolve()), on_progress=reporter).run()
     if options.json:

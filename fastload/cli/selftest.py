@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def add(commands: Commands) -> None:
     """Adds `fastload selftest`."""
     listing = "\n".join(f"  {entry.number} {entry.name:12} {entry.what}" for entry in CATALOGUE)
+    named = f"only this one of {', '.join(NAMES[1:])} ({NAMES[0]} is always told); may be repeated (default: all that can run)"
     selftest = commands.add_parser(
         "selftest", help="prove the GPU backends on this machine", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Compares the GPU backends with the CPU, each stage in a process of its own, so that a crash or a hang is a result.\n"
@@ -25,9 +26,11 @@ def add(commands: Commands) -> None:
         epilog="Example: fastload selftest --device cuda --dataset packed/train")
     selftest.add_argument("--device", default="cuda", help="cuda, cuda:N, or cpu: the same backends on the CPU (default: %(default)s)")
     selftest.add_argument("--dataset", type=Path, metavar="D", help="a packed dataset of yours, for the stages that load")
-    selftest.add_argument("--backend", action="append", choices=("dali", "nvjpeg"), default=[], help="only this one; may be repeated")
-    selftest.add_argument("--stage", action="append", choices=NAMES[1:], default=[], metavar="NAME", help="only this one; may be repeated")
-    selftest.add_argument("--timeout", type=_factor, default=1.0, metavar="X", help="X times the time each stage may take (120 or 300 s)")
+    selftest.add_argument("--backend", action="append", choices=("dali", "nvjpeg"), default=[],
+                          help="only this one; may be repeated (default: both)")
+    selftest.add_argument("--stage", action="append", choices=NAMES[1:], default=[], metavar="NAME", help=named)
+    selftest.add_argument("--timeout", type=_factor, default=1.0, metavar="X",
+                          help="X times the time each stage may take (120 or 300 s; default: 1)")
     selftest.add_argument("--json", action="store_true", help="print the results as JSON")
     selftest.set_defaults(run=run)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ import fastload
 from fastload import cli
 from fastload.cli import COMMANDS, main
 from fastload.cli.options import byte_size, human_bytes
+from tests.source_contract import put_image
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -48,8 +50,36 @@ def test_wrong_use_exits_with_2_and_says_what(words: list[str]) -> None:
     assert "Traceback" not in result.stderr
 
 
+def test_an_unknown_option_is_told_by_its_own_command() -> None:
+    result = run("verify", "packed", "--no-such-option", "3")
+    assert result.stderr.startswith("usage: fastload verify ")
+    assert result.stderr.endswith("fastload verify: error: unrecognized arguments: --no-such-option 3\n")
+
+
+def test_no_pictures_are_no_demo() -> None:
+    result = run("demo", "--images", "0")
+    assert result.returncode == 2
+    assert result.stderr.endswith("argument --images: '0': expected a number, 1 or more\n")
+
+
+def test_pack_says_what_it_takes_the_source_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put_image(tmp_path / "a.jpg")
+    (tmp_path / "list.csv").write_text("name,x,y\na.jpg,1.5,2\n")
+    assert main(["pack", str(tmp_path), str(tmp_path / "packed"), "--points", "corner=x,y"]) == 0
+    assert capsys.readouterr().err == f"{tmp_path}: lists, with name: image, corner: points\n"
+    assert main(["pack", str(tmp_path / "list.csv"), str(tmp_path / "again"), "--json"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_selftest_names_the_stages_that_can_be_asked_for() -> None:
+    shown = " ".join(run("selftest", "--help").stdout.split())
+    assert "only this one of decode, engine," in shown
+    assert "(environment is always told)" in shown
+
+
 @pytest.mark.parametrize(("error", "code"), [(fastload.ConfigError("seed 'x': expected a number"), 2),
-                                             (fastload.StoreError("disk full"), 1), (KeyboardInterrupt(), 130)])
+                                             (fastload.StoreError("disk full"), 1), (KeyboardInterrupt(), 130),
+                                             (PermissionError(13, "Permission denied", "x.json"), 1)])
 def test_errors_are_one_line_and_an_exit_code(error: BaseException, code: int, capsys: pytest.CaptureFixture[str],
                                               monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(words: list[str]) -> int:
@@ -58,7 +88,7 @@ def test_errors_are_one_line_and_an_exit_code(error: BaseException, code: int, c
     monkeypatch.setattr(cli, "_run", fail)
     assert main(["demo"]) == code
     assert len(capsys.readouterr().err.splitlines()) == 1
-    if isinstance(error, fastload.FastloadError):
+    if isinstance(error, Exception):
         with pytest.raises(type(error)):
             main(["demo", "--debug"])
 
