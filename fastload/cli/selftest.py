@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def add(commands: Commands) -> None:
     """Adds `fastload selftest`."""
     listing = "\n".join(f"  {entry.number} {entry.name:12} {entry.what}" for entry in CATALOGUE)
-    named = f"only this one of {', '.join(NAMES[1:])} ({NAMES[0]} is always told); may be repeated (default: all that can run)"
+    named = f"only this one of {', '.join(NAMES[1:])} ({NAMES[0]} is always told); may be repeated (default: all but roi)"
     selftest = commands.add_parser(
         "selftest", help="prove the GPU backends on this machine", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Compares the GPU backends with the CPU, each stage in a process of its own, so that a crash or a hang is a result.\n"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,12 +62,14 @@ def _local_world() -> int:
     return 0
 
 
-def warn_without_meaning(given: dict[str, object]) -> None:
-    """Says in one sentence, for each argument that does nothing here, why."""
+def warn_without_meaning(given: dict[str, object], known: Iterable[str] = ()) -> None:
+    """Says in one sentence, for each argument that does nothing here, why; ``known``: those that do something."""
     for name, value in given.items():
         if name not in NO_MEANING:
-            known = ", ".join(sorted(NO_MEANING))
-            raise TypeError(f"fastload.DataLoader got an unexpected argument {name!r} (torch's that do nothing here: {known})")
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}, and torch's that do nothing here: " \
+                                                           f"{', '.join(sorted(NO_MEANING))}"
+            raise TypeError(f"fastload.DataLoader got an unexpected argument {name!r}; {hint}")
         if not any(value is silent or (type(value) is str and value == silent) for silent in _SILENT[name]):
             warnings.warn(f"fastload.DataLoader: {name} has no effect: {NO_MEANING[name]}", UserWarning, stacklevel=3)
 

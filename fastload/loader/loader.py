@@ -43,6 +43,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     ``fields``: names to deliver (``id`` and ``source``, too). Datasets of image + label give ``(images, labels)``, others a dict.
     ``shuffle``: True (blocks), "full" (true permutation) or False (source order). ``ending``: "pad" or "partial" instead of the default
     (several ranks: pad, as DistributedSampler; one: partial). ``on_error``: "raise" or "substitute". ``exact``: never decode scaled.
+    All of them: docs/loader.md.
 
     >>> loader = fastload.DataLoader("data/train", batch_size=256, shuffle=True, transform=[T.RandomResizedCrop(224)])  # doctest: +SKIP
     """
@@ -59,7 +60,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if isinstance(dataset, LoaderDataset):          # somebody makes a loader anew out of the parts of one
             num_workers, collate_fn = num_workers or None, None if isinstance(collate_fn, Collate) else collate_fn
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__", "torch_arguments")}
-        warn_without_meaning({"worker_init_fn": worker_init_fn, "multiprocessing_context": multiprocessing_context, **torch_arguments})
+        warn_without_meaning({"worker_init_fn": worker_init_fn, "multiprocessing_context": multiprocessing_context, **torch_arguments},
+                             known=given)
         checked_order(batch_size, shuffle, sampler, batch_sampler, drop_last)
         packed = _opened(dataset)
         self._given = {**given, **torch_arguments, "dataset": packed}           # what a copy in another process is made of

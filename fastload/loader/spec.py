@@ -112,7 +112,9 @@ def _ragged(ragged: str | Mapping[str, str], names: tuple[str, ...]) -> dict[str
     """What was asked for each field; a field that the user did not name himself is stacked where it can be."""
     asked = dict(ragged) if isinstance(ragged, Mapping) else dict.fromkeys(names, f"{ragged} unless stacked")
     for name, how in asked.items():
-        if name not in names or how.removesuffix(" unless stacked") not in RAGGED:
+        if name not in names:
+            raise ConfigError(f"ragged={ragged!r:.100}: {name!r} is no field that is delivered; there are {', '.join(names)}")
+        if how.removesuffix(" unless stacked") not in RAGGED:
             raise ConfigError(f"ragged={ragged!r:.100}: expected 'list' (one tensor a sample) or 'pad' (one tensor and a mask), "
                               "for all fields or in a dict by field")
     return asked

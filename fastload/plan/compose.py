@@ -80,8 +80,9 @@ def _flat(transforms: object) -> Iterator[Transform]:
             yield from _flat(each)
     else:
         name = f"{type(transforms).__module__}.{type(transforms).__qualname__}"
-        raise ConfigError(f"transform: expected transforms of fastload.transforms, found {name} {transforms!r:.60}; "
-                          "what runs Python for each image cannot be planned: do it to the batches that the loader yields")
+        known = "; torchvision's have equals here: print(fastload.migrate(your_torch_loader)) writes them" if "torchvision" in name else ""
+        raise ConfigError(f"transform: expected transforms of fastload.transforms, found {name} {' '.join(repr(transforms).split()):.60}; "
+                          f"what runs Python for each image cannot be planned: do it to the batches that the loader yields{known}")
 
 
 def _check_order(listed: Sequence[Transform]) -> None:

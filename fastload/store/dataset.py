@@ -139,7 +139,7 @@ class Dataset:
             described = next((each for each in self.manifest.columns if each.name == name), None)
             if described is None:
                 raise ConfigError(f"column {name!r:.60}: {self.path} has "
-                                  f"{', '.join(each.name for each in self.manifest.columns)}")
+                                  f"{', '.join(each.name for each in self.manifest.columns)}: int and float fields, and sizes of images")
             array = self._columns[name] = open_column(self.path, described)
         return array
 

@@ -119,7 +119,7 @@ def test_columns_are_mapped_read_only_and_kept(simple: Simple) -> None:
         labels[0] = 1
     assert ds.column("_source_index").tolist() == list(range(20))
     for wrong in ("note", "../manifest", "image"):
-        with pytest.raises(ConfigError, match=r"has _blocks, _source_index, image\.width, image\.height, label"):
+        with pytest.raises(ConfigError, match=r"has _blocks, _source_index, image\.width, image\.height, label: int and float fields, and sizes"):
             ds.column(wrong)
 
 

@@ -136,7 +136,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"device": "meta"}, "device='meta'"),
     ({"colour": "hsv"}, "colour='hsv'"),
     ({"ragged": "zeros"}, "ragged='zeros'"),
-    ({"ragged": {"boxes": "list"}}, "ragged="),
+    ({"ragged": {"boxes": "list"}}, "'boxes' is no field that is delivered; there are image, label"),
     ({"on_error": "skip"}, "on_error='skip'"),
     ({"max_bad": -1, "on_error": "substitute"}, "max_bad=-1"),
     ({"max_bad": 3}, "max_bad belongs to on_error='substitute'"),
@@ -158,7 +158,7 @@ def test_wrong_options_are_refused_when_the_loader_is_made(packed: Path, argumen
 
 
 def test_an_unknown_argument_is_a_type_error(packed: Path) -> None:
-    with pytest.raises(TypeError, match="unexpected argument 'transfrom'"):
+    with pytest.raises(TypeError, match=r"unexpected argument 'transfrom'; did you mean 'transform'\?"):
         DataLoader(packed, transfrom=RESIZED)
 
 

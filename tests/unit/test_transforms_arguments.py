@@ -108,6 +108,7 @@ def test_lists_and_numpys_numbers_print_as_plain_ones() -> None:
     ([T.RandomErasing(value=-1)], "stands before Normalize: its value is a level, 0 to 255"),
     ([T.RandomResizedCrop], r"RandomResizedCrop is the class itself; write RandomResizedCrop\(...\)"),
     ([lambda image: image], "expected transforms of fastload.transforms, found builtins.function"),
+    ([type("Compose", (), {"__module__": "torchvision.transforms.transforms"})()], r"fastload\.migrate\(your_torch_loader\)\) writes them"),
     (["resize"], "found builtins.str 'resize'"),
     ([T.HorizontalFlip()] * 1001, "1001 transforms: at most 1000"),
 ], ids=lambda value: value[:40] if isinstance(value, str) else "")
