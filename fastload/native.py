@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-REINSTALL = "pip install --force-reinstall --no-deps fastload"
+REINSTALL = "pip install --force-reinstall --no-deps . (in a clone of fastload)"      # by name pip would look elsewhere for it
 COST = "images are decoded by the reference path, several times slower, and pack keeps JPEGs as they are"
 
 

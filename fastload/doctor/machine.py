@@ -153,7 +153,7 @@ def backend_check(name: str, module: str, *, has_gpu: bool) -> Check:
     try:
         version = getattr(importlib.import_module(module), "__version__", "?")
     except FAILURES as error:
-        return Check(title, BAD, f"installed, but: {str(error)[:120]}", f"pip install --force-reinstall 'fastload[{name}]'")
+        return Check(title, BAD, f"installed, but: {str(error)[:120]}", f"pip install --force-reinstall '.[{name}]' (in a clone)")
     return Check(title, OK, f"{version}" + ("" if has_gpu else ", but there is no GPU for it"))
 
 

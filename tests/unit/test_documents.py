@@ -34,3 +34,11 @@ def test_commands_that_are_shown_exist(page: Path) -> None:
     for block in re.findall(r"```(?:sh|bash|console)?\n(.*?)```", page.read_text(), re.S):
         for word in re.findall(r"^\$? ?fastload ([a-z]+)", block, re.M):
             assert word in COMMANDS, f"{page.name} shows 'fastload {word}'"
+
+
+def test_troubleshooting_quotes_what_fastload_says() -> None:
+    """Whoever searches the page for his message must find it."""
+    said = "\n".join(path.read_text() for path in (ROOT / "fastload").rglob("*.py"))
+    quoted = re.findall(r'^\*\*"([^"]+)"', (ROOT / "docs/troubleshooting.md").read_text(), re.M)
+    assert len(quoted) >= 7
+    assert [text for text in quoted if text not in said] == []
