@@ -1,7 +1,5 @@
 """Every error fastload raises on purpose; the class says who must act.
 
-::
-
     FastloadError
     ├── ConfigError   (ValueError)    the caller must change an argument, an option or a file he named
     ├── BadImage      (ValueError)    one image cannot be used; it is named

@@ -25,7 +25,7 @@ def diagnose(loader: Iterable[Any], step: Step | None = None, *, seconds: float 
     left as it was: a copy is run, its workers end here, random generators are put back (a bare iterator loses the batches it
     gives, and a note says how many). The step really runs: give it a model that may be trained on.
 
-    >>> print(fastload.diagnose(loader, lambda batch: train_step(model, batch), seconds=60))        # doctest: +SKIP
+        print(fastload.diagnose(loader, lambda batch: train_step(model, batch), seconds=60))
     """
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
         raise ConfigError(f"diagnose: seconds={seconds!r:.40}: expected a number above 0")

@@ -43,9 +43,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     ``fields``: names to deliver (``id`` and ``source``, too). Datasets of image + label give ``(images, labels)``, others a dict.
     ``shuffle``: True (blocks), "full" (true permutation) or False (source order). ``ending``: "pad" or "partial" instead of the default
     (several ranks: pad, as DistributedSampler; one: partial). ``on_error``: "raise" or "substitute". ``exact``: never decode scaled.
-    All of them: docs/loader.md.
+    The page "The loader" (docs/loader.md) has them all.
 
-    >>> loader = fastload.DataLoader("data/train", batch_size=256, shuffle=True, transform=[T.RandomResizedCrop(224)])  # doctest: +SKIP
+        loader = fastload.DataLoader("data/train", batch_size=256, shuffle=True, transform=[T.RandomResizedCrop(224)])
     """
 
     def __init__(self, dataset: str | os.PathLike[str] | Dataset, batch_size: int | None = 1,  # noqa: PLR0917 - torch's own order

@@ -20,7 +20,9 @@ _WIDTH = 116
 def migrate(loader: torch.utils.data.DataLoader[Any], *, dest: str = "packed") -> Migration:
     """The pack command (or call) for the loader's dataset and the changed lines; nothing is packed or changed.
 
-    >>> print(fastload.migrate(loader))         # doctest: +SKIP
+    ``dest``: the folder that these lines name for the packed dataset. torchvision's transforms are written as fastload's.
+
+        print(fastload.migrate(loader))
     """
     if isinstance(loader, DataLoader):
         raise ConfigError("migrate: this is a fastload loader already")

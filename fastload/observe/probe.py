@@ -17,8 +17,6 @@ T = TypeVar("T")
 class StepProbe:
     """Times the steps of a training loop over any loader; appends a row to ``out`` for every ``every`` of them.
 
-    ::
-
         with fastload.StepProbe("metrics.jsonl") as probe:
             for images, labels in probe.watch(loader):
                 with probe.stage("forward"):

@@ -25,7 +25,7 @@ def pack(source: str | os.PathLike[str] | Iterable[object] | MapStyle | AnySourc
     ``quality``, ``max_side``, ``resize``, ``restart``, ``order``, ``seed``, ``shard_size``, ``block_size``, ``on_error``,
     ``max_bad``, ``jobs``. Killed and called again with the same arguments, it goes on where it was.
 
-    >>> fastload.pack(({"image": pixels, "label": i} for i, pixels in enumerate(arrays)), "packed")     # doctest: +SKIP
+        fastload.pack(({"image": pixels, "label": i} for i, pixels in enumerate(arrays)), "packed")
     """
     given = dict(source_options or {})
     if fields is not None:

@@ -53,7 +53,7 @@ class Dataset:
     """Samples by number: ``ds[i]`` is a dict of decoded fields, None where a sample lacks one.
 
     Images are uint8 (or uint16) arrays of (height, width, channels), upright, RGB or one channel of gray. It pickles as
-    its path, may be used after a fork and by several threads, and serves a plain torch DataLoader as it is.
+    its path, may be used after a fork and by several threads, and serves a plain torch DataLoader as it is. ``fastload.open`` makes one.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, verify: str = "size") -> None:
@@ -216,6 +216,9 @@ def open_dataset(path: str | os.PathLike[str], *, verify: str = "size") -> Datas
 
     Every record is checked when it is read. ``verify="full"`` also compares each shard's SHA-256 before it is first
     mapped: a damaged LMDB page, which no record's checksum covers, can end the process.
+
+        dataset = fastload.open("packed")
+        dataset[0]["image"], dataset.classes["label"], dataset.column("label")
     """
     return Dataset(path, verify=verify)
 

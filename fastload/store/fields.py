@@ -20,6 +20,8 @@ class Field:
 
     ``classes`` names the values of an ``int`` field (a label). ``image`` says which image field a mask, boxes, points
     or matrix belongs to, so that the loader moves it together with that image; empty = the first image field.
+
+        fastload.Field("label", "int", classes=("cat", "dog")), fastload.Field("intrinsics", "matrix", list=True, image="cameras")
     """
 
     name: str

@@ -29,7 +29,7 @@ def check_trainer(model: torch.nn.Module, optimizer: torch.optim.Optimizer | Non
 
     Model, optimizer, gradients, gradient scalers and random numbers are put back afterwards; what else the step changes is not.
 
-    >>> print(fastload.check_trainer(model, optimizer, train_step, next(iter(loader))))             # doctest: +SKIP
+        print(fastload.check_trainer(model, optimizer, train_step, next(iter(loader))))
     """
     if not isinstance(model, torch.nn.Module):
         raise ConfigError(f"check_trainer: model: expected a torch.nn.Module, found {type(model).__name__}")

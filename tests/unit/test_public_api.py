@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 
 import fastload
+from fastload import transforms as T
 
 PUBLIC = [
     "BadImage", "ConfigError", "CorruptManifest", "CorruptShard", "DataLoader", "Dataset", "FastloadError", "Field", "MissingPart",
@@ -19,6 +21,14 @@ def test_the_public_names_are_these_and_all_exist() -> None:
     for name in PUBLIC:
         assert getattr(fastload, name) is not None
         assert name in dir(fastload)
+
+
+def test_what_users_call_shows_how_in_a_block_that_the_reference_keeps_as_code() -> None:
+    for name in ("DataLoader", "Field", "StepProbe", "check_trainer", "diagnose", "migrate", "open", "pack"):
+        shown = [line for line in str(inspect.getdoc(getattr(fastload, name))).splitlines() if line.startswith("    ")]
+        assert any(f"fastload.{name}(" in line for line in shown), f"{name}: no example"
+    for name in T.__all__:
+        assert inspect.getdoc(getattr(T, name)), f"{name}: no docstring"
 
 
 def test_import_brings_neither_torch_nor_the_command_line() -> None:
