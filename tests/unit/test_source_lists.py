@@ -146,6 +146,8 @@ def test_paths_are_made_of_columns(tmp_path: Path) -> None:
     good, bad = outcome(source)
     assert [sample.source for sample in good] == ["img/0.jpg", "img/1.jpg"]
     assert bad == ["labels.csv:4: path '{fold}/{image_id}.jpg': column 'image_id' is missing or empty"]
+    with pytest.raises(ConfigError, match="no column 'number'; found "):
+        ListSource(path, paths={"image": "img/{number}.jpg"})
 
 
 def test_root_may_be_elsewhere(tmp_path: Path) -> None:
