@@ -13,6 +13,7 @@ from fastload.decode.header import read_header
 from fastload.errors import BadImage, FastloadError
 from fastload.loader.backends import Backend
 from fastload.native import core
+from fastload.packing.files import is_image_name
 
 _MOST = 24                  # images
 _RUNS = 2                   # the faster one counts: the first also touches fresh memory
@@ -28,19 +29,22 @@ class OurDecode:
     backend: str
 
 
-def jpegs_of(paths: Sequence[str], encoded: Sequence[bytes]) -> list[bytes]:
-    """The JPEGs among the files and bytes that the dataset was seen to use."""
+def jpegs_of(paths: Sequence[str], encoded: Sequence[bytes]) -> tuple[list[bytes], int]:
+    """The JPEGs among the files and bytes that the dataset was seen to use, and how many other images stand among them."""
     found = [each for each in encoded if each[:3] == b"\xff\xd8\xff"]
+    others = len(encoded) - len(found)
     for path in dict.fromkeys(paths):
         if len(found) >= _MOST:
             break
         try:
             if Path(path).is_file() and Path(path).stat().st_size <= _LARGEST:
                 content = Path(path).read_bytes()
-                found += [content] if content[:3] == b"\xff\xd8\xff" else []
+                is_jpeg = content[:3] == b"\xff\xd8\xff"
+                found += [content] if is_jpeg else []
+                others += not is_jpeg and is_image_name(path)
         except OSError:             # gone since, or not ours to read
             continue
-    return found[:_MOST]
+    return found[:_MOST], others
 
 
 def our_decode(jpegs: Sequence[bytes], size: tuple[int, int] | None) -> OurDecode | None:

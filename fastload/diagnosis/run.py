@@ -62,7 +62,11 @@ class _Run:
             step_timing = time_step(self.step, self.keeper.batches, self.seconds * parts["step"])
             together = None if alone.ended else time_loader(source, self.seconds * parts["together"], step=self.step)
         opened = open_up(source, self.seconds * parts["open"], self.keeper.batches[0]) if opens else None
-        ours = our_decode(jpegs_of(opened.paths, opened.encoded), image_size(self.keeper.batches[0])) if opened else None
+        jpegs, others = jpegs_of(opened.paths, opened.encoded) if opened else ([], 0)
+        ours = our_decode(jpegs, image_size(self.keeper.batches[0])) if jpegs and not others else None
+        if others:              # a PNG takes several times as long as a JPEG: the JPEGs alone would promise too much
+            self.notes.append(f"{others} of {others + len(jpegs)} images looked at are no JPEGs: what fastload would gain is not told; "
+                              "measure it: fastload pack, then fastload bench load")
         self._note(alone, together, opened)
         return self._told(alone, step_timing, together, opened, ours)
 

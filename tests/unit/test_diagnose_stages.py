@@ -124,6 +124,15 @@ def test_fastloads_own_decoder_is_measured_on_the_users_images(photos: Path) -> 
     assert "native decoder was measured on your own images" in offered[0].why
 
 
+def test_nothing_is_promised_where_some_images_are_no_jpegs(photos: Path, tmp_path: Path) -> None:
+    """A PNG takes several times as long: the JPEGs alone would promise too much."""
+    for number, path in enumerate(sorted(photos.glob("*.jpg"))):
+        Image.open(path).save(tmp_path / f"{number}.jpg", "PNG" if number % 2 else "JPEG")          # by its content, not by its name
+    found = fastload.diagnose(torch.utils.data.DataLoader(Photos(tmp_path), batch_size=4), seconds=1)
+    assert not [each for each in found.suggestions if each.change.startswith("fastload.DataLoader")]
+    assert any(each.startswith("6 of 12 images looked at are no JPEGs: ") for each in found.notes)
+
+
 def test_reading_inside_a_decode_is_reading(photos: Path) -> None:
     path = sorted(photos.iterdir())[0]
     with Instruments(object()) as instruments:
