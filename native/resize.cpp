@@ -17,11 +17,12 @@ uint8_t to_byte(int32_t sum) { return uint8_t(std::clamp(sum >> kWeightBits, 0, 
 
 void Resizer::begin(const ResizeJob& job) {
     job_ = job;
-    avx2_ = use_avx2();
-    avx512_ = use_avx512();
-    TapTables columns = job.channels == 1 ? TapTables::kEights : avx512_ && job.channels == 3 ? TapTables::kQuadColumns : TapTables::kPairs;
-    TapTables rows = avx512_ ? TapTables::kQuads : TapTables::kPairs;
-    if (job.filter == Filter::kNearest) columns = rows = TapTables::kNone;
+    TapTables columns = TapTables::kNone, rows = TapTables::kNone;
+    if (use_avx2() && job.filter != Filter::kNearest) {
+        rows = use_avx512() ? TapTables::kQuads : TapTables::kBytePairs;
+        if (job.channels == 1) columns = TapTables::kEights;
+        if (job.channels == 3) columns = use_avx512() ? TapTables::kQuadColumns : TapTables::kPairColumns;
+    }
     columns_.make(job.in_w, job.x0, job.x1, job.out_w, job.filter, job.scaled, job.flip, columns);
     rows_.make(job.in_h, job.y0, job.y1, job.out_h, job.filter, job.scaled, false, rows);
     received_ = next_out_ = 0;
@@ -75,8 +76,8 @@ void Resizer::push_nearest(const uint8_t* pixels, ptrdiff_t stride, int n, RowWr
 void Resizer::columns(const uint8_t* pixels, ptrdiff_t stride, int n) {
     const size_t bytes = size_t(job_.out_w) * size_t(job_.channels);
 #ifdef FASTLOAD_X86
-    if (!columns_.copy && columns_.tables == TapTables::kQuadColumns) {
-        columns_in_quads(pixels, stride, n);
+    if (!columns_.copy && (columns_.tables == TapTables::kQuadColumns || columns_.tables == TapTables::kPairColumns)) {
+        columns_in_groups(pixels, stride, n);
         received_ += n;
         return;
     }
@@ -87,10 +88,9 @@ void Resizer::columns(const uint8_t* pixels, ptrdiff_t stride, int n) {
         if (columns_.copy) {
             std::memcpy(to, in, bytes);
 #ifdef FASTLOAD_X86
-        } else if (avx2_ && (job_.channels == 3 || job_.channels == 1)) {
+        } else if (columns_.tables == TapTables::kEights) {
             const bool two = i + 1 < n;  // else the same row twice
-            auto kernel = job_.channels == 3 ? detail::columns_rgb_avx2 : detail::columns_gray_avx2;
-            kernel(in, two ? in + stride : in, to, two ? ring_row(received_ + 1) : to, columns_);
+            detail::columns_gray_avx2(in, two ? in + stride : in, to, two ? ring_row(received_ + 1) : to, columns_);
             i += two;
             received_ += two;
 #endif
@@ -102,9 +102,10 @@ void Resizer::columns(const uint8_t* pixels, ptrdiff_t stride, int n) {
 
 #ifdef FASTLOAD_X86
 // Four rows at a time, and so many groups of pixels that their table stays in the first-level cache for all rows.
-void Resizer::columns_in_quads(const uint8_t* pixels, ptrdiff_t stride, int n) {
+void Resizer::columns_in_groups(const uint8_t* pixels, ptrdiff_t stride, int n) {
     constexpr size_t kTableBytes = 16384;
-    const int groups = int(columns_.bases.size()), some = std::max(1, int(kTableBytes / (columns_.group_words() * 4)));
+    const auto kernel = columns_.tables == TapTables::kQuadColumns ? detail::columns_rgb_avx512 : detail::columns_rgb_avx2;
+    const int groups = columns_.groups(), some = std::max(1, int(kTableBytes / (columns_.group_words() * 4)));
     for (int begin = 0; begin < groups; begin += some) {
         for (int i = 0; i < n; i += 4) {
             const uint8_t* from[4];
@@ -114,7 +115,7 @@ void Resizer::columns_in_quads(const uint8_t* pixels, ptrdiff_t stride, int n) {
                 from[k] = pixels + row * stride;
                 to[k] = ring_row(received_ + row);
             }
-            detail::columns_rgb_avx512(from, to, columns_, begin, std::min(begin + some, groups));
+            kernel(from, to, columns_, begin, std::min(begin + some, groups));
         }
     }
 }
@@ -137,7 +138,7 @@ void Resizer::emit(RowWriter& out) {
 #ifdef FASTLOAD_X86
         if (rows_.tables == TapTables::kQuads)
             detail::rows_avx512(sources_.data(), rows_, next_out_, to, bytes);
-        else if (avx2_ && (!direct || bytes >= 32))
+        else if (rows_.tables == TapTables::kBytePairs && (!direct || bytes >= 32))
             detail::rows_avx2(sources_.data(), rows_, next_out_, to, std::max<size_t>(bytes, 32));
         else
 #endif

@@ -40,7 +40,7 @@ public:
 private:
     void push_nearest(const uint8_t* pixels, ptrdiff_t stride, int n, RowWriter& out);
     void columns(const uint8_t* pixels, ptrdiff_t stride, int n);
-    void columns_in_quads(const uint8_t* pixels, ptrdiff_t stride, int n);
+    void columns_in_groups(const uint8_t* pixels, ptrdiff_t stride, int n);
     void emit(RowWriter& out);
     uint8_t* ring_row(int y) { return ring_.data() + size_t(y % ring_rows_) * ring_stride_; }
 
@@ -51,22 +51,22 @@ private:
     size_t ring_stride_ = 0;
     int ring_rows_ = 0;
     int received_ = 0, next_out_ = 0;
-    bool avx2_ = false, avx512_ = false;
 };
 
 namespace detail {
 
 // One row: out[i] = sum of columns.weights * in. `channels` interleaved.
 void columns_portable(const uint8_t* in, uint8_t* out, const Taps& columns, int channels);
-// Two rows at once, 3 and 1 channels. Reads up to kRowPadding bytes behind the rows, writes up to 16 behind the output.
-void columns_rgb_avx2(const uint8_t* in0, const uint8_t* in1, uint8_t* out0, uint8_t* out1, const Taps& columns);
+// Two rows at once, 1 channel (TapTables::kEights). Reads up to kRowPadding bytes behind the rows, writes up to 16 behind the output.
 void columns_gray_avx2(const uint8_t* in0, const uint8_t* in1, uint8_t* out0, uint8_t* out1, const Taps& columns);
-// Groups [begin, end) of four rows at once, 3 channels, with TapTables::kQuadColumns. Reads and writes behind the rows as those above.
+// Groups [begin, end) of four rows at once, 3 channels, with TapTables::kPairColumns and kQuadColumns. Reads and writes behind the rows
+// as the one above.
+void columns_rgb_avx2(const uint8_t* const* in, uint8_t* const* out, const Taps& columns, int begin, int end);
 void columns_rgb_avx512(const uint8_t* const* in, uint8_t* const* out, const Taps& columns, int begin, int end);
 
 // One output row of n bytes from `taps` rows.
 void rows_portable(const uint8_t* const* in, const int32_t* weights, int taps, uint8_t* out, size_t n);
-// Output row `y` of `rows`, from rows.width inputs; n >= 32, nothing is written behind n.
+// Output row `y` of `rows` (TapTables::kBytePairs), from rows.width inputs; n >= 32, nothing is written behind n.
 void rows_avx2(const uint8_t* const* in, const Taps& rows, int y, uint8_t* out, size_t n);
 // The same with TapTables::kQuads, for any n. Reads up to 63 bytes behind the inputs' n.
 void rows_avx512(const uint8_t* const* in, const Taps& rows, int y, uint8_t* out, size_t n);

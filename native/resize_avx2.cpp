@@ -1,5 +1,6 @@
-// The two passes of the resize. A weight of 22 bits does not fit the 16 x 16 bit multiply-add, so it is split into a high
-// and a low part and the sums are joined: twice the multiplies, and exactly the portable path's whole numbers.
+// The two passes of the resize. A weight of 22 bits does not fit the 16 x 16 bit multiply-add, so it is split: its upper part, at
+// most 64, is multiplied byte by byte, the lower part as 16 bits, and the sums are joined to exactly the portable path's whole
+// numbers. Coarse weights have so short a lower part that bytes do for both.
 #include "cpu.h"
 #include "resize.h"
 
@@ -7,6 +8,7 @@
 #include <immintrin.h>
 
 #include <cstring>
+#include <type_traits>
 
 namespace fastload::detail {
 namespace {
@@ -16,75 +18,102 @@ __m256i load_two(const uint8_t* row0, const uint8_t* row1) {
                                    _mm_loadu_si128(reinterpret_cast<const __m128i*>(row1)), 1);
 }
 
-__m256i join(__m256i high, __m256i low) { return _mm256_srai_epi32(_mm256_add_epi32(_mm256_slli_epi32(high, kLowBits), low), kWeightBits); }
+void store_two(uint8_t* row0, uint8_t* row1, __m256i bytes) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(row0), _mm256_castsi256_si128(bytes));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(row1), _mm256_extracti128_si256(bytes, 1));
+}
 
 __m256i broadcast(const uint32_t* word) { return _mm256_set1_epi32(int(*word)); }
 
-// One output pixel of two rows (low half: row 0, high half: row 1): r, g, b, 0 as 32 bits.
-struct RgbPixel {
-    __m256i pair0, pair1, round, coarse_round;
+__m256i twice(const uint32_t* four) { return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(four))); }
 
-    RgbPixel() {
-        const char z = -128;  // a zero; each colour of two neighbours side by side as 16 bits
-        pair0 = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, z, 3, z, 1, z, 4, z, 2, z, 5, z, z, z, z, z));
-        pair1 = _mm256_broadcastsi128_si256(_mm_setr_epi8(6, z, 9, z, 7, z, 10, z, 8, z, 11, z, z, z, z, z));
-        round = _mm256_set1_epi32(1 << (kWeightBits - 1));
-        coarse_round = _mm256_set1_epi32(1 << (kWeightBits - kLowBits - 1));
+// Sums of 16 outputs. The upper parts' are of 16 bits; those of the lower parts of 32, in two registers, with coarse weights of 16
+// in the first. Where they wrap around nothing is lost: 16 bits hold what is looked at.
+// kAlternating: every second output is in the second register; else the second four of eight are.
+template <bool kCoarse, bool kAlternating>
+struct Sums {
+    __m256i upper, lower0, lower1;
+
+    void clear() { upper = lower0 = lower1 = _mm256_setzero_si256(); }
+    // `bytes`: two taps of each output side by side; `words`: the same with 16 bits each.
+    void add(__m256i bytes, __m256i words0, __m256i words1, __m256i high, __m256i low0, __m256i low1) {
+        upper = _mm256_add_epi16(upper, _mm256_maddubs_epi16(bytes, high));
+        if (kCoarse) {
+            lower0 = _mm256_add_epi16(lower0, _mm256_maddubs_epi16(bytes, low0));
+        } else {
+            lower0 = _mm256_add_epi32(lower0, _mm256_madd_epi16(words0, low0));
+            lower1 = _mm256_add_epi32(lower1, _mm256_madd_epi16(words1, low1));
+        }
     }
-
-    template <int kPairs, bool kCoarse>  // kPairs 0: `pairs` says how many
-    __m256i sum(const uint8_t* row0, const uint8_t* row1, const uint32_t* high, const uint32_t* low, int pairs) const {
-        if (kPairs) pairs = kPairs;
-        __m256i highs = kCoarse ? coarse_round : _mm256_setzero_si256(), lows = round;
-        int j = 0;
-        for (; j + 2 <= pairs; j += 2, row0 += 12, row1 += 12) {
-            const __m256i bytes = load_two(row0, row1);
-            const __m256i a = _mm256_shuffle_epi8(bytes, pair0), b = _mm256_shuffle_epi8(bytes, pair1);
-            highs = _mm256_add_epi32(highs, _mm256_add_epi32(_mm256_madd_epi16(a, broadcast(high + j)), _mm256_madd_epi16(b, broadcast(high + j + 1))));
-            if (!kCoarse) lows = _mm256_add_epi32(lows, _mm256_add_epi32(_mm256_madd_epi16(a, broadcast(low + j)), _mm256_madd_epi16(b, broadcast(low + j + 1))));
-        }
-        if (j < pairs) {
-            const __m256i a = _mm256_shuffle_epi8(load_two(row0, row1), pair0);
-            highs = _mm256_add_epi32(highs, _mm256_madd_epi16(a, broadcast(high + j)));
-            if (!kCoarse) lows = _mm256_add_epi32(lows, _mm256_madd_epi16(a, broadcast(low + j)));
-        }
-        return kCoarse ? _mm256_srai_epi32(highs, kWeightBits - kLowBits) : join(highs, lows);
+    __m256i joined() const {
+        const __m256i carried = kCoarse        ? _mm256_srai_epi16(lower0, kLowBits - kCoarseBits)
+                                : kAlternating ? _mm256_blend_epi16(_mm256_srli_epi32(lower0, kLowBits), lower1, 0xAA)
+                                               : _mm256_packs_epi32(_mm256_srai_epi32(lower0, kLowBits), _mm256_srai_epi32(lower1, kLowBits));
+        // This multiplication shifts to the right by what is left of kWeightBits, and rounds.
+        return _mm256_mulhrs_epi16(_mm256_add_epi16(upper, carried), _mm256_set1_epi16(1 << (15 - (kWeightBits - kLowBits))));
     }
 };
 
-template <int kPairs, bool kCoarse>
-void columns_rgb(const uint8_t* in0, const uint8_t* in1, uint8_t* out0, uint8_t* out1, const Taps& columns) {
-    const RgbPixel pixel;
-    const char z = -128;
+// Calls `kernel` with the pairs of taps (0: as many as there are) and whether they are coarse as constants.
+template <typename Kernel>
+void with_constants(int pairs, bool coarse, const Kernel& kernel) {
+    const auto by_pairs = [&](auto is_coarse) {
+        if (pairs == 1) return kernel(std::integral_constant<int, 1>(), is_coarse);
+        if (pairs == 2) return kernel(std::integral_constant<int, 2>(), is_coarse);
+        return kernel(std::integral_constant<int, 0>(), is_coarse);
+    };
+    coarse ? by_pairs(std::true_type()) : by_pairs(std::false_type());
+}
+
+// Two rows share a register, a half each; four rows the reading of the tables.
+template <int kPairs, bool kCoarse, Windows kWindows>
+void columns_in_windows(const uint8_t* const* in, uint8_t* const* out, const Taps& columns, int begin, int end) {
+    const char z = -128;  // a zero; behind a single pixel's three sums comes one of no use
     const __m256i drop = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, z, z, z, z));
-    const int pairs = columns.width / 2, n = columns.out;
-    const uint32_t *high = columns.high.data(), *low = columns.low.data();
-    const int32_t* first = columns.first.data();
-    for (int i = 0; i < n; i += 4) {
-        __m256i sums[4];
-        for (int k = 0; k < 4; ++k) {
-            const int at = i + k < n ? i + k : n - 1;  // the last pixel again: its bytes fall into the padding
-            const ptrdiff_t from = ptrdiff_t(first[at]) * 3;
-            const size_t weight = size_t(at) * size_t(pairs);
-            sums[k] = pixel.sum<kPairs, kCoarse>(in0 + from, in1 + from, high + weight, low + weight, pairs);
+    const int pairs = kPairs ? kPairs : columns.width / 2;
+    const uint32_t* lanes = columns.lanes.data() + size_t(begin) * columns.group_words();
+    const int32_t* base = columns.bases.data() + 4 * ptrdiff_t(begin);
+    const uint8_t *in0 = in[0], *in1 = in[1], *in2 = in[2], *in3 = in[3];
+    constexpr ptrdiff_t kGroupSums = kWindows == Windows::kPixel ? 12 : 16;
+    for (ptrdiff_t at = kGroupSums * begin; at < kGroupSums * end; at += kGroupSums) {
+        __m256i words[2][2];
+        for (int two = 0; two < 2; ++two, base += 2) {
+            const __m256i places0 = twice(lanes), places1 = twice(lanes + 4);
+            lanes += Taps::kPlaceWords;
+            Sums<kCoarse, false> sums[2];
+            for (auto& each : sums) each.clear();
+            for (int j = 0; j < pairs; ++j, lanes += kCoarse ? 8 : 12) {
+                const __m256i high = twice(lanes), low0 = twice(lanes + 4), low1 = kCoarse ? low0 : twice(lanes + 8);
+                const ptrdiff_t from0 = base[0] + 6 * j, from1 = base[1] + 6 * j;
+                const auto add = [&](Sums<kCoarse, false>& to, const uint8_t* row0, const uint8_t* row1) {
+                    const __m256i window0 = load_two(row0 + from0, row1 + from0);
+                    const __m256i window1 = kWindows == Windows::kEight ? window0 : load_two(row0 + from1, row1 + from1);
+                    const __m256i words0 = _mm256_shuffle_epi8(window0, places0), words1 = _mm256_shuffle_epi8(window1, places1);
+                    to.add(_mm256_packus_epi16(words0, words1), words0, words1, high, low0, low1);
+                };
+                add(sums[0], in0, in1);
+                add(sums[1], in2, in3);
+            }
+            words[0][two] = sums[0].joined();
+            words[1][two] = sums[1].joined();
         }
-        const __m256i words01 = _mm256_packs_epi32(sums[0], sums[1]), words23 = _mm256_packs_epi32(sums[2], sums[3]);
-        const __m256i bytes = _mm256_shuffle_epi8(_mm256_packus_epi16(words01, words23), drop);
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(out0 + 3 * i), _mm256_castsi256_si128(bytes));
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(out1 + 3 * i), _mm256_extracti128_si256(bytes, 1));
+        for (int k = 0; k < 2; ++k) {
+            const __m256i bytes = _mm256_packus_epi16(words[k][0], words[k][1]);
+            store_two(out[2 * k] + at, out[2 * k + 1] + at, kWindows == Windows::kPixel ? _mm256_shuffle_epi8(bytes, drop) : bytes);
+        }
     }
 }
 
 }  // namespace
 
-void columns_rgb_avx2(const uint8_t* in0, const uint8_t* in1, uint8_t* out0, uint8_t* out1, const Taps& columns) {
-    switch (columns.coarse ? -columns.width / 2 : columns.width / 2) {
-        case 1: return columns_rgb<1, false>(in0, in1, out0, out1, columns);
-        case 2: return columns_rgb<2, false>(in0, in1, out0, out1, columns);
-        case 3: return columns_rgb<3, false>(in0, in1, out0, out1, columns);
-        case -2: return columns_rgb<2, true>(in0, in1, out0, out1, columns);
-        default: return columns.coarse ? columns_rgb<0, true>(in0, in1, out0, out1, columns) : columns_rgb<0, false>(in0, in1, out0, out1, columns);
-    }
+void columns_rgb_avx2(const uint8_t* const* in, uint8_t* const* out, const Taps& columns, int begin, int end) {
+    with_constants(columns.width / 2, columns.few_coarse(), [&](auto pairs, auto coarse) {
+        switch (columns.windows) {
+            case Windows::kPixel: return columns_in_windows<pairs(), coarse(), Windows::kPixel>(in, out, columns, begin, end);
+            case Windows::kFour: return columns_in_windows<pairs(), coarse(), Windows::kFour>(in, out, columns, begin, end);
+            case Windows::kEight: return columns_in_windows<pairs(), coarse(), Windows::kEight>(in, out, columns, begin, end);
+        }
+    });
 }
 
 void columns_gray_avx2(const uint8_t* in0, const uint8_t* in1, uint8_t* out0, uint8_t* out1, const Taps& columns) {
@@ -118,42 +147,38 @@ void columns_gray_avx2(const uint8_t* in0, const uint8_t* in1, uint8_t* out0, ui
 
 namespace {
 
-template <bool kCoarse>
-void blend_rows(const uint8_t* const* in, const uint32_t* high, const uint32_t* low, int pairs, uint8_t* out, size_t n) {
-    const __m256i zero = _mm256_setzero_si256(), round = _mm256_set1_epi32(1 << (kWeightBits - 1));
-    const __m256i coarse_round = _mm256_set1_epi32(1 << (kWeightBits - kLowBits - 1));
-    const auto finish = [](__m256i highs, __m256i lows) { return kCoarse ? _mm256_srai_epi32(highs, kWeightBits - kLowBits) : join(highs, lows); };
+template <int kPairs, bool kCoarse>
+void blend_rows(const uint8_t* const* in, const uint32_t* high, const uint32_t* low, int pairs, uint8_t* __restrict out, size_t n) {
+    if (kPairs) pairs = kPairs;
+    const char z = -128;  // a zero: bytes of every second output, widened
+    const __m256i even = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, z, 1, z, 4, z, 5, z, 8, z, 9, z, 12, z, 13, z));
+    const __m256i odd = _mm256_broadcastsi128_si256(_mm_setr_epi8(2, z, 3, z, 6, z, 7, z, 10, z, 11, z, 14, z, 15, z));
     for (size_t x = 0;; x += 32) {
         if (x + 32 > n) {
             if (x >= n) return;
             x = n - 32;  // the last block overlaps the one before
         }
-        __m256i highs[4], lows[4];
-        for (int k = 0; k < 4; ++k) highs[k] = kCoarse ? coarse_round : zero, lows[k] = round;
+        Sums<kCoarse, true> sums[2];
+        for (auto& each : sums) each.clear();
         for (int j = 0; j < pairs; ++j) {
             const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in[2 * j] + x));
             const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in[2 * j + 1] + x));
-            const __m256i ab_low = _mm256_unpacklo_epi8(a, b), ab_high = _mm256_unpackhi_epi8(a, b);
-            const __m256i words[4] = {_mm256_unpacklo_epi8(ab_low, zero), _mm256_unpackhi_epi8(ab_low, zero),
-                                      _mm256_unpacklo_epi8(ab_high, zero), _mm256_unpackhi_epi8(ab_high, zero)};
+            const __m256i bytes[2] = {_mm256_unpacklo_epi8(a, b), _mm256_unpackhi_epi8(a, b)};
             const __m256i weight_high = broadcast(high + j), weight_low = broadcast(low + j);
-            for (int k = 0; k < 4; ++k) {
-                highs[k] = _mm256_add_epi32(highs[k], _mm256_madd_epi16(words[k], weight_high));
-                if (!kCoarse) lows[k] = _mm256_add_epi32(lows[k], _mm256_madd_epi16(words[k], weight_low));
-            }
+            for (int k = 0; k < 2; ++k)
+                sums[k].add(bytes[k], _mm256_shuffle_epi8(bytes[k], even), _mm256_shuffle_epi8(bytes[k], odd), weight_high, weight_low, weight_low);
         }
-        const __m256i low_words = _mm256_packs_epi32(finish(highs[0], lows[0]), finish(highs[1], lows[1]));
-        const __m256i high_words = _mm256_packs_epi32(finish(highs[2], lows[2]), finish(highs[3], lows[3]));
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + x), _mm256_packus_epi16(low_words, high_words));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + x), _mm256_packus_epi16(sums[0].joined(), sums[1].joined()));
     }
 }
 
 }  // namespace
 
 void rows_avx2(const uint8_t* const* in, const Taps& rows, int y, uint8_t* out, size_t n) {
-    const int pairs = rows.width / 2;
+    int pairs = rows.width / 2;
     const uint32_t *high = &rows.high[size_t(y) * size_t(pairs)], *low = &rows.low[size_t(y) * size_t(pairs)];
-    rows.coarse ? blend_rows<true>(in, high, low, pairs, out, n) : blend_rows<false>(in, high, low, pairs, out, n);
+    while (pairs > 1 && !high[pairs - 1] && !low[pairs - 1]) --pairs;  // many outputs have fewer taps than the widest
+    with_constants(pairs, rows.few_coarse(), [&](auto constant, auto coarse) { blend_rows<constant(), coarse()>(in, high, low, pairs, out, n); });
 }
 
 }  // namespace fastload::detail

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cpu.h"
-
 namespace fastload {
 namespace {
 
@@ -27,8 +25,6 @@ double triangle_below(double x) {
 
 int32_t fixed(double weight) { return int32_t(weight * (1 << kWeightBits) + (weight < 0.0 ? -0.5 : 0.5)); }
 
-uint32_t halves(int32_t first, int32_t second) { return uint32_t(first & 0xFFFF) | uint32_t(second) << 16; }
-
 }  // namespace
 
 void Taps::make(int in_size, double begin, double end, int out_size, Filter filter, bool scaled, bool reversed, TapTables wanted) {
@@ -42,13 +38,11 @@ void Taps::make(int in_size, double begin, double end, int out_size, Filter filt
     if (filter == Filter::kAntialias) make_antialias(begin, end, scaled);
     else if (filter == Filter::kBilinear) make_bilinear();
     else make_nearest();
-    pack(reversed, wanted == TapTables::kNone ? 1 : wanted == TapTables::kPairs ? 2 : wanted == TapTables::kEights ? 8 : 4);
+    const bool quads = wanted == TapTables::kQuads || wanted == TapTables::kQuadColumns;
+    pack(reversed, wanted == TapTables::kNone ? 1 : wanted == TapTables::kEights ? 8 : quads ? 4 : 2);
     coarse = scaled && filter == Filter::kAntialias;
     if (coarse) coarsen();
-    tables = wanted;
-    if (wanted == TapTables::kQuads || wanted == TapTables::kQuadColumns) make_digits();
-    if (wanted == TapTables::kQuadColumns && !make_lanes()) tables = TapTables::kPairs;
-    if (tables == TapTables::kPairs || tables == TapTables::kEights) make_pairs();
+    make_tables(wanted);
     std::copy(key, key + 8, key_);
 }
 
@@ -134,48 +128,11 @@ void Taps::coarsen() {
         int32_t* begin = &weights[size_t(i) * size_t(width)];
         int32_t rest = 1 << kWeightBits;
         for (int j = 0; j < width; ++j) {
-            begin[j] = (begin[j] + (1 << (kLowBits - 1))) >> kLowBits << kLowBits;
+            begin[j] = (begin[j] + (1 << (kCoarseBits - 1))) >> kCoarseBits << kCoarseBits;
             rest -= begin[j];
         }
         *std::max_element(begin, begin + width) += rest;
     }
-}
-
-void Taps::make_pairs() {
-    const size_t pairs = weights.size() / 2;
-    high.resize(pairs);
-    low.resize(pairs);
-    constexpr int32_t mask = (1 << kLowBits) - 1;
-    for (size_t i = 0; i < pairs; ++i) {
-        int32_t a = weights[2 * i], b = weights[2 * i + 1];
-        high[i] = halves(a >> kLowBits, b >> kLowBits);
-        low[i] = halves(a & mask, b & mask);
-    }
-}
-
-void Taps::make_digits() {
-    for (auto& digit : digits) digit.resize((weights.size() + 15) / 16 * 4 + kLaneWords);  // the kernels read whole vectors
-#ifdef FASTLOAD_X86
-    detail::split_digits_avx512(weights.data(), weights.size(), digits[2].data(), digits[1].data(), digits[0].data());
-#endif
-}
-
-// False where the pixels of a group lie too far apart for one load of 64 bytes.
-bool Taps::make_lanes() {
-    const size_t groups = size_t(out + kGroup - 1) / kGroup;
-    bases.resize(groups);
-    constexpr int kFarthest = (64 - 4 * 3) / 3;  // pixels, so that four taps of three bytes from there on are loaded
-    for (size_t i = 0; i < groups; ++i) {
-        const auto begin = first.begin() + ptrdiff_t(i * kGroup), end = first.begin() + std::min<ptrdiff_t>(ptrdiff_t(i * kGroup) + kGroup, out);
-        const auto [least, most] = std::minmax_element(begin, end);
-        if (*most - *least > kFarthest) return false;
-        bases[i] = *least * 3;
-    }
-    lanes.resize(groups * group_words());
-#ifdef FASTLOAD_X86
-    detail::fill_lanes_avx512(*this);
-#endif
-    return true;
 }
 
 }  // namespace fastload

@@ -77,14 +77,22 @@ def test_a_scaled_region_keeps_its_place(part: tuple[int, int, int, int]) -> Non
     assert abs((scaled - exact)[2:-2, 2:-2].mean(axis=(0, 1))).max() < 0.2
 
 
-def test_scaled_vector_code_gives_the_portable_bytes() -> None:
-    for sampling in ("420", "444", "gray"):
-        data = encode(picture(401, 299), sampling)
-        for size in ((200, 149), (90, 70), (33, 20), (11, 9)):
-            found = pixels_of(native(), data, size, flip=1)
+def black_and_white(width: int, height: int) -> NDArray[np.uint8]:
+    """Squares large enough to stay black and white at half the size: the largest sums."""
+    squares = np.random.default_rng(0).integers(0, 2, (height // 8 + 1, width // 8 + 1, 3), np.uint8) * 255
+    return squares.repeat(8, axis=0).repeat(8, axis=1)[:height, :width]
+
+
+@pytest.mark.parametrize("sampling", ["420", "444", "gray"])
+@pytest.mark.parametrize("image", [picture(401, 299), black_and_white(401, 299)], ids=["picture", "black and white"])
+def test_scaled_vector_code_gives_the_portable_bytes(image: NDArray[np.uint8], sampling: str) -> None:
+    data = encode(image, sampling)
+    for size in ((200, 149), (90, 70), (33, 20), (11, 9), (200, 45), (80, 149), (20, 149), (200, 3)):    # the last ones with many taps
+        for flip in (0, 1):
+            found = pixels_of(native(), data, size, flip=flip)
             for level in LOWER_LEVELS:
                 with at_most(level):
-                    assert np.array_equal(found, pixels_of(native(), data, size, flip=1)), level
+                    assert np.array_equal(found, pixels_of(native(), data, size, flip=flip)), (level, size)
 
 
 def test_a_flat_image_stays_flat() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
@@ -45,10 +45,16 @@ def test_antialias_gives_pillows_bytes(size: Size, channels: int) -> None:
 
 
 @settings(max_examples=150)
-@given(st.one_of(sizes, wide_sizes), st.sampled_from([1, 2, 3, 4]), st.sampled_from(list(Filter)), st.integers(0, 1))
-def test_vector_code_gives_the_portable_bytes(size: Size, channels: int, how: Filter, flip: int) -> None:
+@given(st.one_of(sizes, wide_sizes), st.sampled_from([1, 2, 3, 4]), st.sampled_from(list(Filter)), st.integers(0, 1), st.booleans())
+@example((84, 9, 28, 9), 3, Filter.ANTIALIAS, 0, False)         # steps of 3 pixels, then of 3 and 4: what fits a window, and what does not
+@example((90, 9, 28, 9), 3, Filter.ANTIALIAS, 0, False)
+@example((90, 9, 28, 9), 3, Filter.BILINEAR, 1, False)
+@example((16, 4, 3, 4), 3, Filter.ANTIALIAS, 0, False)           # fewer pixels than may share a window, and too far apart for it
+def test_vector_code_gives_the_portable_bytes(size: Size, channels: int, how: Filter, flip: int, black_and_white: bool) -> None:
     width, height, out_w, out_h = size
     image = noise(width, height, channels)
+    if black_and_white:
+        image = image // 128 * 255
     found = raw_pixels(native(), image, (out_w, out_h), filter=how, flip=flip)
     for level in LOWER_LEVELS:
         with at_most(level):
