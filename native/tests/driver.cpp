@@ -1,6 +1,7 @@
 // Runs a job file (benchmarks/jobfile.py) through the core, without Python:
 //   driver JOB loop N       one thread, a bare loop over the samples, N times; prints nanoseconds per sample and stage, and a checksum
 //   driver JOB plain N      the same with libjpeg's own Huffman decoder
+//   driver JOB avx2 N       the same without AVX-512; driver JOB portable N: without any vector code of ours
 //   driver JOB pool N T     the same through a pool of T threads, N batches in flight one behind the other
 //   driver JOB stress N T   batches cancelled, threads added and taken away at odd times: for the sanitizers
 #include <chrono>
@@ -11,6 +12,7 @@
 #include <iterator>
 #include <stdexcept>
 
+#include "cpu.h"
 #include "crc32c.h"
 #include "pool.h"
 
@@ -152,11 +154,13 @@ int run_stress(const Job& job, int rounds, int threads) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    if (argc < 4) return std::fprintf(stderr, "usage: driver JOB loop|plain|pool|stress N [THREADS]\n"), 2;
+    if (argc < 4) return std::fprintf(stderr, "usage: driver JOB loop|plain|avx2|portable|pool|stress N [THREADS]\n"), 2;
     const Job job = read_job(argv[1]);
     const int n = std::atoi(argv[3]), threads = argc > 4 ? std::atoi(argv[4]) : 2;
     if (!std::strcmp(argv[2], "pool")) return run_pool(job, n, threads);
     if (!std::strcmp(argv[2], "stress")) return run_stress(job, n, threads);
     if (!std::strcmp(argv[2], "plain")) set_entropy_hook(false);
+    if (!std::strcmp(argv[2], "avx2")) set_simd(Simd::kAvx2);
+    if (!std::strcmp(argv[2], "portable")) set_simd(Simd::kPortable);
     return run_loop(job, n);
 }
