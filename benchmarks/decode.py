@@ -1,7 +1,8 @@
 """How fast the native core decodes, against simplejpeg (whole decode) + cv2.resize (INTER_LINEAR) in as many threads.
 
     python benchmarks/decode.py [--json out.json]           times, interleaved: each round runs every contestant once
-    python benchmarks/decode.py --stages | --handover       where a sample's time goes; what the pool costs beside a bare loop
+    python benchmarks/decode.py --stages [--simd avx2]      where a sample's time goes, as on a processor without AVX-512
+    python benchmarks/decode.py --handover                  what the pool costs beside a bare loop
     python benchmarks/decode.py --gains                     two threads beside one; also part of the first
     python benchmarks/decode.py --instructions [--record]   callgrind's instruction counts, against the recorded ones
 
@@ -31,11 +32,13 @@ from benchmarks.works import Work, all_works
 from fastload.bench.machine import commit
 from fastload.decode.backend import STAGES, DecodeBatch
 from fastload.decode.native import NativeBackend
+from fastload.native import core
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "results" / "decode_instructions.json"
 MAX_GROWTH = 0.03
 GAIN_ROUNDS = 3                     # for each of the others: one thread and two see different processors, so they vary more
+SIMD = ("portable", "avx2", "avx512")
 PACKAGES = ("simplejpeg", "opencv-python-headless", "pillow")
 
 
@@ -47,11 +50,15 @@ def main() -> int:
     options.add_argument("--only", default="", help="works whose name contains this")
     options.add_argument("--json", type=Path)
     options.add_argument("--stages", action="store_true", help="where the time goes, instead")
+    options.add_argument("--simd", choices=SIMD, default=SIMD[-1], help="vector code up to this level, as far as the processor has it")
     options.add_argument("--handover", action="store_true", help="what the pool costs beside a bare loop, instead")
     options.add_argument("--gains", action="store_true", help="many threads beside one, instead")
     options.add_argument("--instructions", action="store_true")
     options.add_argument("--record", action="store_true", help="with --instructions: make these counts the recorded ones")
     args = options.parse_args()
+    module = core()
+    if module is not None:
+        module.set_simd(args.simd)
     for key, value in describe(*PACKAGES).items():
         print(f"{key:>24}: {value}")
     if args.instructions:
@@ -126,15 +133,16 @@ def recipe(work: Work, threads: int) -> Callable[[], None]:
 
 
 def stages(works: list[Work], *, rounds: int) -> None:
-    """Where a sample's time goes, on one thread: the median round's mean, in microseconds."""
-    print(f"\n{'work':24} " + " ".join(f"{name:>8}" for name in STAGES) + "  resize / decode")
+    """Where a sample's time goes, on one thread: the median round's mean, in microseconds; the share with quartiles."""
+    print(f"\n{'work':24} n x rounds " + " ".join(f"{name:>8}" for name in STAGES) + "  resize / decode")
     for work in works:
         backend = NativeBackend(threads=1)
         batch = DecodeBatch(work.sources, work.requests, np.zeros((len(work.requests), *work.shape), np.uint8))
-        found = np.median([backend.collect(backend.submit(batch)).times_ns.mean(axis=0) for _ in range(rounds)], axis=0) / 1e3
-        by_name = dict(zip(STAGES, found.tolist(), strict=True))
-        share = by_name["resize"] / by_name["decode"] if by_name["decode"] else float("nan")
-        print(f"{work.name:24} " + " ".join(f"{value:8.1f}" for value in by_name.values()) + f"  {share:.2f}")
+        found = np.array([backend.collect(backend.submit(batch)).times_ns.mean(axis=0) for _ in range(rounds)]) / 1e3
+        decode, resize = (found[:, STAGES.index(name)] for name in ("decode", "resize"))
+        share = spread((resize / decode).tolist()) if decode.all() else "-"
+        print(f"{work.name:24} {len(work.requests):4} x {rounds:2}  " + " ".join(f"{value:8.1f}" for value in np.median(found, axis=0)) +
+              f"  {share}")
 
 
 def instructions(*, record: bool) -> int:
