@@ -102,7 +102,8 @@ Records records_at(const Records& records, const nb::slice& which) {
     return records.part(size_t(first), count);
 }
 
-// The maps that these samples lie in, not those of all shards.
+// The maps that these samples lie in, not those of all shards. Held before they are read without the GIL: another thread that opened the
+// same shard at the same moment may put its own map into the list, and so let go of the one that is being read.
 nb::list used(const nb::list& maps, const Numbers& shards) {
     std::vector<bool> wanted(maps.size());
     for (size_t i = 0; i < shards.size(); ++i)
@@ -124,6 +125,7 @@ nb::tuple read_records(nb::list maps, Numbers shards, Numbers ids, bool check_cr
     if (shards.size() != ids.size()) throw nb::value_error("read_records: expected a shard for each id");
     std::vector<const ShardMap*> open;
     for (nb::handle map : maps) open.push_back(map.is_none() ? nullptr : nb::cast<const ShardMap*>(map));
+    nb::list held = used(maps, shards);
     Found found;
     size_t alike;
     {
@@ -133,7 +135,7 @@ nb::tuple read_records(nb::list maps, Numbers shards, Numbers ids, bool check_cr
     }
     nb::dict wrong;
     for (auto& [place, fault] : found.faults) wrong[nb::int_(place)] = nb::str(fault.c_str());
-    return nb::make_tuple(Records(std::move(found.records), used(maps, shards)), as_bytes(found.rows), as_bytes(found.starts), alike, wrong);
+    return nb::make_tuple(Records(std::move(found.records), std::move(held)), as_bytes(found.rows), as_bytes(found.starts), alike, wrong);
 }
 
 nb::object find_record(nb::handle_t<ShardMap> self, uint64_t id) {

@@ -66,7 +66,7 @@ class Dataset:
         warn_if_remote(self.path)
         self._firsts = [shard.first for shard in self.manifest.shards]
         self._starts = np.array(self._firsts, np.int64)
-        self._readers: list[ShardReader | None] = [None] * len(self._firsts)
+        self._readers: dict[int, ShardReader] = {}
         self._maps: list[_core.ShardMap | None] = [None] * len(self._firsts)
         self._columns: dict[str, npt.NDArray[Any]] = {}
 
@@ -186,9 +186,9 @@ class Dataset:
         return self._reader(bisect.bisect_right(self._firsts, sample_id) - 1)
 
     def _reader(self, place: int) -> ShardReader:
-        reader = self._readers[place]
-        if reader is None:
-            reader = self._readers[place] = ShardReader(self.path, self.manifest.shards[place], verify=self.verify)
+        reader = self._readers.get(place)
+        if reader is None:          # of several threads the first one's: bytes of a reader that nobody holds would go with it
+            reader = self._readers.setdefault(place, ShardReader(self.path, self.manifest.shards[place], verify=self.verify))
         return reader
 
     def maps(self, ids: npt.NDArray[np.int64]) -> tuple[list[_core.ShardMap | None], npt.NDArray[np.int64], dict[int, CorruptShard]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from fastload.native import core
 from fastload.store.record import Part, encode_record
 from fastload.store.shard import ShardReader
 from fastload.store.writer import ShardWriter
+from tests.small_dataset import simple_samples, write_dataset
 from tests.unit.test_shard_publishing import records, write
 
 module = core()
@@ -110,3 +113,29 @@ def test_a_shard_that_cannot_be_opened_fails_its_own_samples_only(tmp_path: Path
     faults = read_parts(dataset, ids, check_crc=True).faults
     assert set(faults) == {1, 3}
     assert all(isinstance(each, CorruptShard) and "bytes, expected" in str(each) for each in faults.values())
+
+
+_SEVERAL_THREADS = """
+import sys, threading
+import numpy as np
+import fastload
+from fastload.loader.parts import read_parts
+
+def read(dataset, together):
+    together.wait()
+    parts = read_parts(dataset, np.arange(len(dataset)), check_crc=True)
+    assert not parts.faults and sum(len(bytes(each)) for each in parts.records)
+
+for _ in range(30):
+    dataset, together = fastload.open(sys.argv[1], verify="full"), threading.Barrier(4)
+    threads = [threading.Thread(target=read, args=(dataset, together)) for _ in range(4)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+"""
+
+
+def test_threads_that_open_a_shard_at_the_same_moment_read_what_they_mapped(tmp_path: Path) -> None:
+    """In a process of its own: a map that one thread let go of while another read it was the end of the process."""
+    write_dataset(tmp_path, simple_samples(40), per_shard=40)
+    done = subprocess.run([sys.executable, "-c", _SEVERAL_THREADS, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
