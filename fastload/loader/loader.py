@@ -100,7 +100,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         batches = batch_sampler if batch_sampler is not None else sampler if batch_size is None else \
             torch.utils.data.BatchSampler(sampler, batch_size, drop_last)
         return UserOrder(sampler if sampler is not None else batch_sampler, batches, n_samples=len(self.packed), seed=self.seed,
-                         content=self.packed.manifest.content[:16])
+                         content=self.packed.manifest.content[:16], singly=batch_size is None and batch_sampler is None)
 
     def _deal(self) -> Deal:
         """The part of this process as it is now: the process group may be younger than the loader."""

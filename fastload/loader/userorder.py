@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,8 +34,9 @@ class UserOrder:
     draws_here = True           # in the trainer's thread, whose random numbers a sampler may use
     horizon = 0                 # what comes behind the batches drawn is not known
 
-    def __init__(self, sampler: Any, batches: Iterable[Any], *, n_samples: int, seed: int, content: str) -> None:
+    def __init__(self, sampler: Any, batches: Iterable[Any], *, n_samples: int, seed: int, content: str, singly: bool = False) -> None:
         self._sampler, self._n_samples, self._seed, self._content = sampler, n_samples, seed, content
+        self._singly = singly           # numbers, not lists of them
         self.as_batches = batches
         self.next_epoch = self.latest_epoch = 0
         self._samplers_epoch = self._epoch_of_sampler()
@@ -73,10 +75,23 @@ class UserOrder:
     def batches(self, current: Pass) -> Iterator[Ids]:
         """The ids of each batch, what was delivered before a resume left out."""
         for batch in itertools.islice(iter(self.as_batches), current.start, None):
-            ids = np.atleast_1d(np.asarray([int(index) for index in batch] if isinstance(batch, Iterable) else int(batch), np.int64))
-            if ids.size and (ids.min() < 0 or ids.max() >= self._n_samples):
-                raise ConfigError(f"the sampler gave samples {ids.min()} to {ids.max()}: expected 0 to {self._n_samples - 1}")
-            yield ids
+            numbers = self._numbers(batch)
+            if min(numbers) < 0 or max(numbers) >= self._n_samples:
+                raise ConfigError(f"the sampler gave samples {min(numbers)} to {max(numbers)}: expected 0 to {self._n_samples - 1}")
+            yield np.array(numbers, np.int64)
+
+    def _numbers(self, batch: Any) -> list[int]:
+        listed = isinstance(batch, Iterable) and getattr(batch, "ndim", 1) > 0         # a tensor that is one number is no list
+        if listed and self._singly:
+            raise ConfigError(f"the sampler gave {batch!r:.60}, but batch_size=None hands out single samples: name it batch_sampler=")
+        found = list(batch) if listed else [batch]
+        try:
+            numbers = [operator.index(index) for index in found]
+        except TypeError as error:
+            raise ConfigError(f"the sampler gave {batch!r:.60}: expected whole numbers ({error})") from None
+        if not numbers:
+            raise ConfigError("the sampler gave a batch without samples")
+        return numbers
 
     def __len__(self) -> int:
         return len(self.as_batches)         # type: ignore[arg-type]

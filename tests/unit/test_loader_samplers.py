@@ -114,6 +114,25 @@ def test_samples_that_do_not_exist_are_named(packed: Path) -> None:
     assert len(list(make(packed, sampler=[1]))) == 1
 
 
+def test_single_samples_from_a_sampler_of_tensors(packed: Path) -> None:
+    order = torch.randperm(N, generator=torch.Generator().manual_seed(3))
+    assert [int(sample["id"]) for sample in make(packed, batch_size=None, sampler=order)] == order.tolist()
+    assert ids_of(make(packed, batch_size=N, sampler=order)) == [order.tolist()]
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"batch_size": None, "sampler": BatchSampler(SequentialSampler(range(N)), 5, False)}, r"\[0, 1, 2, 3, 4\], but batch_size=None hands out single"),
+    ({"batch_size": 2, "sampler": [1.7, 2.2]}, r"\[1.7, 2.2\]: expected whole numbers"),
+    ({"batch_size": 2, "sampler": [2**70, 1]}, "expected 0 to 23"),
+    ({"batch_sampler": [[], [1]]}, "a batch without samples"),
+], ids=["lists", "floats", "huge", "empty"])
+def test_what_is_no_sample_is_refused_and_named(packed: Path, options: dict[str, Any], message: str) -> None:
+    """Lists without batch_size would lose all but the first of each; floats would be cut to other samples."""
+    with pytest.raises(ConfigError, match=message):
+        next(iter(make(packed, **options)))
+    assert ids_of(make(packed, batch_size=2, sampler=[1, 2])) == [[1, 2]]
+
+
 def test_a_sampler_without_length(packed: Path) -> None:
     class Endless:
         def __iter__(self) -> Iterator[int]:
