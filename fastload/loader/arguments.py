@@ -89,6 +89,8 @@ def seed_from(seed: int | None, generator: torch.Generator | None) -> int:
         if type(seed) is not int or not 0 <= seed < 2**63:
             raise ConfigError(f"seed={seed!r:.40}: expected a whole number 0..2**63 - 1")
         return seed
+    if generator is not None and not hasattr(generator, "initial_seed"):
+        raise ConfigError(f"generator={generator!r:.40}: expected a torch.Generator, or None")
     return int(generator.initial_seed()) % 2**63 if generator is not None else 0
 
 

@@ -114,8 +114,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         packed, n = self.packed, len(self.packed)
         if type(window) is not int or window < 1:
             raise ConfigError(f"window={window!r:.40}: expected a number of blocks, 1 or more")
-        options = OrderOptions(n_samples=n, shuffle=shuffle or False, seed=self.seed, content=packed.manifest.content[:16], window=window,
-                               block=max(1, round(n / max(1, len(packed.column("_blocks"))))))
+        options = OrderOptions(n_samples=n, shuffle=shuffle if shuffle == "full" else bool(shuffle), seed=self.seed, window=window,
+                               block=max(1, round(n / max(1, len(packed.column("_blocks"))))), content=packed.manifest.content[:16])
         (rank, world, ending), loader = self._deal(), weakref.ref(self)         # weak: a loader goes when its last user does
         return Epochs(options, batch_size=batch_size, rank=rank, world=world, ending=ending,
                       deal=lambda: alive._deal() if (alive := loader()) is not None else None,

@@ -114,7 +114,7 @@ def _ragged(ragged: str | Mapping[str, str], names: tuple[str, ...]) -> dict[str
     for name, how in asked.items():
         if name not in names:
             raise ConfigError(f"ragged={ragged!r:.100}: {name!r} is no field that is delivered; there are {', '.join(names)}")
-        if how.removesuffix(" unless stacked") not in RAGGED:
+        if str(how).removesuffix(" unless stacked") not in RAGGED:
             raise ConfigError(f"ragged={ragged!r:.100}: expected 'list' (one tensor a sample) or 'pad' (one tensor and a mask), "
                               "for all fields or in a dict by field")
     return asked

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import json
 import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -126,6 +128,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"timeout": float("inf")}, "timeout=inf"),
     ({"seed": -1}, "seed=-1"),
     ({"seed": 2**63}, "expected a whole number"),
+    ({"generator": 7}, "generator=7: expected a torch.Generator"),
     ({"rank": 2, "world_size": 2}, "rank=2, world_size=2"),
     ({"rank": "0", "world_size": 2}, "rank='0'"),
     ({"ending": "cut"}, "ending 'cut'"),
@@ -137,6 +140,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"colour": "hsv"}, "colour='hsv'"),
     ({"ragged": "zeros"}, "ragged='zeros'"),
     ({"ragged": {"boxes": "list"}}, "'boxes' is no field that is delivered; there are image, label"),
+    ({"ragged": {"label": 3}}, "ragged={'label': 3}: expected 'list'"),
     ({"on_error": "skip"}, "on_error='skip'"),
     ({"max_bad": -1, "on_error": "substitute"}, "max_bad=-1"),
     ({"max_bad": 3}, "max_bad belongs to on_error='substitute'"),
@@ -181,6 +185,15 @@ def test_pin_memory_without_cuda_warns_as_torch_does_and_loads(packed: Path) -> 
 def test_images_of_several_sizes_need_a_transform(packed: Path) -> None:
     with pytest.raises(ConfigError, match="a batch is one tensor, but sample"):
         next(iter(DataLoader(packed, 20)))
+
+
+def test_a_shuffle_that_is_no_bool_is_the_same_shuffle(packed: Path) -> None:
+    """torch takes whatever is true; the state must be JSON all the same."""
+    expected = DataLoader(packed, 4, shuffle=True, transform=RESIZED)
+    for shuffle in (1, np.True_):
+        loader = DataLoader(packed, 4, shuffle=shuffle, transform=RESIZED)     # type: ignore[arg-type]
+        assert json.dumps(loader.state_dict()) == json.dumps(expected.state_dict())
+        assert loader.reads_blocks
 
 
 def test_the_seed_follows_the_generator(packed: Path) -> None:
