@@ -88,10 +88,12 @@ def _boxes(boxes: Floats, matrix: Floats, area: Floats, min_visible: float) -> t
     low, high = np.concatenate([area[..., :2]] * 2, axis=-1), np.concatenate([area[..., 2:]] * 2, axis=-1)
     clipped = np.clip(corners, low, high)
     remains = (clipped[:, 2] - clipped[:, 0]) * (clipped[:, 3] - clipped[:, 1])
-    whole = (x[:, 1] - x[:, 0]) * np.sign(matrix[..., 0, 0]) * (y[:, 1] - y[:, 0])
-    upright = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
-    # A box that lies inside must survive min_visible=1: both areas come from the same rounded corners, but for the clipping.
-    return clipped, upright & (remains > 0) & (remains >= min_visible * whole * (1 - 1e-12))
+    keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1]) & (remains > 0)
+    if min_visible:         # else a box without end, of which nothing times infinity is asked, would be dropped
+        whole = (x[:, 1] - x[:, 0]) * np.sign(matrix[..., 0, 0]) * (y[:, 1] - y[:, 0])
+        # A box that lies inside must survive min_visible=1: both areas come from the same rounded corners, but for the clipping.
+        keep &= remains >= min_visible * whole * (1 - 1e-12)
+    return clipped, keep
 
 
 def _points(points: Floats, matrix: Floats, area: Floats) -> tuple[Floats, Flags]:
@@ -108,10 +110,10 @@ def _joined(what: str, arrays: Sequence[ArrayLike], columns: tuple[int, ...], ro
     shaped = [_shaped(what, each, columns) for each in arrays]
     counts = [len(each) for each in shaped]
     filled = [each for each in shaped if len(each)]
-    widths = {each.shape[1] for each in filled}
-    if len(widths) > 1:
+    widths = {each.shape[1] for each in filled or shaped}
+    if filled and len(widths) > 1:
         raise ConfigError(f"{what}: expected the same number of columns in all samples of a batch, found {sorted(widths)}")
-    joined = np.concatenate(filled).astype(np.float64, copy=False) if filled else np.empty((0, columns[0]))
+    joined = np.concatenate(filled).astype(np.float64, copy=False) if filled else np.empty((0, max(widths, default=columns[0])))
     return joined, counts, np.repeat(np.arange(len(rows)), counts)
 
 

@@ -44,6 +44,12 @@ def test_what_remains_decides_what_is_kept() -> None:
     assert moved.tolist() == [[0, 0, 60, 10], [0, 0, 1, 10], [50, 0, 60, 10], [0, 0, 40, 10]]
 
 
+def test_a_box_without_end_is_cut_to_the_image() -> None:
+    with np.errstate(all="raise"):
+        moved, kept = move_boxes([[-np.inf, 10, np.inf, np.inf]], row(T.Resize(50, 50)))
+    assert (moved.tolist(), kept.tolist()) == ([[0, 5, 50, 50]], [0])
+
+
 def test_no_boxes_are_no_boxes() -> None:
     empties: list[list[float] | np.ndarray[tuple[int, ...], np.dtype[np.floating]]] = [[], np.empty((0, 4)), np.empty(0, np.float32)]
     for empty in empties:

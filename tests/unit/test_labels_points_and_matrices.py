@@ -66,6 +66,14 @@ def test_a_batch_of_points_gives_what_its_samples_give() -> None:
         move_points_batch([[[1, 2]], [[1, 2, 3]]], compile([]).rows([1, 2], [[9, 9]] * 2, seed=0, epoch=0))
 
 
+def test_a_batch_without_points_has_as_many_columns_as_they_would() -> None:
+    """Whoever looks at the third number of each point must not fail at the first batch that has none."""
+    rows = compile([]).rows([1, 2], [[9, 9]] * 2, seed=0, epoch=0)
+    assert [moved.shape for moved, _ in move_points_batch([np.empty((0, 3))] * 2, rows)] == [(0, 3)] * 2
+    assert [moved.shape for moved, _ in move_points_batch([np.empty((0, 2)), np.empty((0, 3))], rows)] == [(0, 3)] * 2
+    assert [moved.shape for moved, _ in move_points_batch([[], []], rows)] == [(0, 2)] * 2
+
+
 def test_a_point_in_space_is_projected_to_where_its_pixel_went() -> None:
     plan_row, rng = camera_row(), np.random.default_rng(1)
     space = np.concatenate([rng.uniform(-5, 5, (20, 2)), rng.uniform(8, 60, (20, 1)), np.ones((20, 1))], axis=1)
