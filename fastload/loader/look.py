@@ -30,10 +30,12 @@ class Look:
         return 1 if found == {1} else 3
 
     def items(self, field: int) -> int:
-        """How many of a list field most samples have."""
+        """How many of a list field most samples have that have any; 0 where none has."""
         counts = np.bincount(self._parts().of(field)["sample"], minlength=len(self._ids))
         counts = np.delete(counts, list(self._parts().faults))
-        return int(np.bincount(counts).argmax()) if len(counts) else 1
+        if not len(counts):
+            return 1
+        return int(np.bincount(counts[counts > 0], minlength=1).argmax())
 
     def bits(self, field: int) -> int:
         """The widest pixel of a mask."""

@@ -94,6 +94,9 @@ def load_spec(dataset: Dataset, *, fields: Sequence[str] | None, transform: obje
     as_tuple = len(names) == len(chosen) and kinds == [("image", False), ("int", False)] and not return_matrix
     spec = LoadSpec(chosen, tuple(name for name in names if name in IMPLICIT), movers, {each.name: all_plans[each.name] for each in movers},
                     as_tuple, "bgr" if colour == "bgr" else "rgb", bool(exact), bool(return_matrix))
+    for each in movers:
+        if not each.items:
+            raise ConfigError(f"field {each.name!r}: no sample looked at has an image in its list; leave it out of fields=")
     for each in spec.fields:
         _check(each, spec)
     return spec

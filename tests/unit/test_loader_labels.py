@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fastload import transforms as T
-from fastload.errors import ConfigError
+from fastload.errors import BadImage, ConfigError
 from fastload.loader.loader import DataLoader
 from fastload.store.fields import Field
 from tests.loading import backends, centroid, png, spots
@@ -205,6 +205,24 @@ def test_arrays_of_a_list_are_stacked_only_where_there_is_one_for_each_image(tmp
     with pytest.raises(ConfigError, match=r"field 'pose': float64 of \(3, 4\) and float64 of \(4, 4\) in sample 1?\d?\d: .*ragged=\{'pose': 'list'\}"):
         batches("late", late, shuffle=False)
     assert len(batches("late-listed", late, ragged={"pose": "list"})) == 44
+
+
+def test_lists_of_images_that_some_or_all_samples_lack(tmp_path: Path) -> None:
+    """Most have none: those are the bad ones. All have none: said when the loader is made, or of no consequence."""
+    image, fields = encoded(jpeg(spots(WIDTH, HEIGHT, []))), (Field("images", "image", list=True), Field("label", "int"))
+
+    def packed(name: str, counts: list[int]) -> Path:
+        return pack_samples(tmp_path / name, fields, [{"images": [image] * count, "label": i} for i, count in enumerate(counts)])
+
+    some = packed("some", [0, 0, 2, 0])
+    with pytest.raises(BadImage, match="field 'images': 0 images, expected 2"):
+        next(iter(DataLoader(some, 4)))
+    batch = next(iter(DataLoader(some, 4, on_error="substitute")))
+    assert (batch["images"].shape, batch["label"].tolist()) == ((4, 2, 3, HEIGHT, WIDTH), [2] * 4)
+    none = packed("none", [0, 0])
+    with pytest.raises(ConfigError, match="field 'images': no sample looked at has an image in its list"):
+        DataLoader(none, 2)
+    assert next(iter(DataLoader(none, 2, fields=("label",))))["label"].tolist() == [0, 1]
 
 
 def test_image_fields_may_have_plans_of_their_own(tmp_path: Path) -> None:
