@@ -23,6 +23,7 @@ Params = NDArray[np.float32]
 _DTYPES = {"uint8": torch.uint8, "float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 _SIMPLE = {"brightness": colour.brightness, "contrast": colour.contrast, "saturation": colour.saturation, "hue": colour.hue,
            "gray": colour.gray}
+_NEVER_NEUTRAL = ("blur", "hue")        # a blur needs a sigma above 0; a hue that is turned by 0 is rounded all the same
 # Values worked on at once: on the CPU few enough for the cache, elsewhere few enough for the memory (4 bytes each, some copies).
 _CHUNK_CPU, _CHUNK_DEVICE = 1_200_000, 100_000_000
 
@@ -116,7 +117,7 @@ def _applied(step: Step, x: Tensor, parameters: Params, on_device: Tensor) -> Te
     active = np.flatnonzero(_changes(step, parameters))
     if not len(active):
         return x
-    if len(active) == len(x) or (step.kind != "blur" and 2 * len(active) > len(x)):
+    if len(active) == len(x) or (step.kind not in _NEVER_NEUTRAL and 2 * len(active) > len(x)):
         return _run(step, x, on_device)
     which = torch.from_numpy(active).to(x.device, non_blocking=True)
     return x.index_copy_(0, which, _run(step, x.index_select(0, which), on_device.index_select(0, which)))

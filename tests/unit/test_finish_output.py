@@ -84,6 +84,14 @@ def test_a_sample_comes_out_the_same_in_any_batch(monkeypatch: pytest.MonkeyPatc
     assert (run([*COLOURS, T.Normalize(MEAN, STD)], images) - whole).abs().max() < 1e-4
 
 
+def test_a_sample_that_keeps_its_hue_keeps_every_bit_of_it_beside_others_that_do_not() -> None:
+    colours = [T.ColorJitter(0.4, 0.4, 0.4, 0.2, p=0.6), T.Grayscale(0.2), T.Normalize(MEAN, STD)]
+    images = batch(10)
+    whole = run(colours, images)
+    for place in range(10):
+        assert torch.equal(run(colours, images[place:place + 1], np.array([place])), whole[place:place + 1]), place
+
+
 def test_erasing_behind_normalize_writes_normalised_numbers() -> None:
     images = batch(20)
     plan = compile([T.Normalize(MEAN, STD), T.RandomErasing(1.0, value=-7.5)])
