@@ -188,8 +188,9 @@ def test_torch_tensors() -> None:
         (
             np.zeros((4, 4, 5), dtype=np.uint8),
             "image",
-            "expected uint8 or uint16 (H, W) or (H, W, 1|3|4), found uint8 (4, 4, 5)",
+            "expected uint8 or uint16 (H, W) or (H, W, 1|3), found uint8 (4, 4, 5)",
         ),
+        (np.zeros((4, 4, 4), dtype=np.uint8), "image", "(H, W, 1|3), found uint8 (4, 4, 4)"),
         (np.zeros((4, 4), dtype=np.int32), "image", "found int32"),
         (np.zeros((0, 4), dtype=np.uint8), "image", "found uint8 (0, 4)"),
         ("a.jpg", "image", "expected an image, found str"),

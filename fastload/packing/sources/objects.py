@@ -227,7 +227,7 @@ def _pixels(value: object, kind: str, what: str, where: str) -> Pixels:
     if value.dtype.kind == "f":
         raise BadImage(f"{what}: a {value.dtype} image {value.shape}; {_FLOAT_HINT}", source=where)
     if value.dtype not in (np.uint8, np.uint16) or value.ndim not in (2, 3) or 0 in value.shape \
-            or (value.ndim == 3 and value.shape[2] not in (1, 3, 4)):
-        raise BadImage(f"{what}: expected uint8 or uint16 (H, W) or (H, W, 1|3|4), found {value.dtype} {value.shape}",
+            or (value.ndim == 3 and value.shape[2] not in (1, 3)):
+        raise BadImage(f"{what}: expected uint8 or uint16 (H, W) or (H, W, 1|3), found {value.dtype} {value.shape}",
                        source=where)
     return np.ascontiguousarray(value)
