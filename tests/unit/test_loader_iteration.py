@@ -212,6 +212,15 @@ def test_an_error_in_collate_fn_comes_out_and_the_next_batch_follows(packed: Pat
         next(iterator)
 
 
+def test_a_collate_fn_that_runs_out_of_something_does_not_end_the_epoch(packed: Path) -> None:
+    """StopIteration, which next() raises where nothing is left, would look like the last batch to a `for`."""
+    names = iter("ab")
+    iterator = iter(make(packed, collate_fn=lambda _: next(names)))
+    assert [next(iterator), next(iterator)] == ["a", "b"]
+    with pytest.raises(RuntimeError, match="StopIteration was raised"):
+        next(iterator)
+
+
 def test_timeout_names_the_samples_that_hang(packed: Path) -> None:
     go_on = threading.Event()
 
