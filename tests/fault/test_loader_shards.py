@@ -144,7 +144,7 @@ def test_swaps_without_checks_are_seen(two: tuple[Path, Path], packed: Path, mon
         if (two[1] / path.name).exists():
             swap(path, (two[1] / path.name).read_bytes())
     monkeypatch.setattr(shard, "open_checked", lambda path, shard: files.open_regular(path)[0])
-    monkeypatch.setattr("fastload.store.dataset._check_sizes", lambda folder, found: None)
+    monkeypatch.setattr("fastload.store.dataset.check_sizes", lambda folder, found: None)
     wrong = 0
     iterator = iter(DataLoader(packed, 4, **OPTIONS))
     while True:
