@@ -21,7 +21,8 @@ class Shares:
 
     Endings, all with the same number of batches on every rank: ``drop`` leaves out what does not fill a batch on all ranks;
     ``pad`` gives every rank as many samples by repeating some from the start, as torch's DistributedSampler does; ``partial``
-    repeats nothing: the last batches are smaller. (With batch_size 1 a rank that has one sample less repeats its last one.)
+    repeats nothing: the last batches are smaller. (With batch_size 1, or fewer samples left than ranks, a rank that has none left for its
+    last batch repeats one.)
     """
 
     left: tuple[Interval, ...]
@@ -59,7 +60,7 @@ class Shares:
             raise ConfigError(f"batch {number} of rank {rank}: expected below {self.n_batches} and {self.world}")
         start, stop = self.share(rank)
         begin, end = (min(start + self._taken(stop - start, n), stop) for n in (number, number + 1))
-        if begin == end:                    # batch_size 1, partial: the rank has one sample less than others
+        if begin == end:                    # partial, with batch_size 1 or fewer samples than ranks: this one has none left
             begin = max(begin - 1, 0)
             end = begin + 1
         return list(self._places(begin, end))
