@@ -97,6 +97,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return self.depth_keeper.ahead
 
     def _user_order(self, sampler: Any, batch_sampler: Any, batch_size: int | None, drop_last: bool) -> UserOrder:
+        if self._given["ending"] is not None or self._given["window"] != WINDOW:
+            raise ConfigError("ending and window belong to fastload's own order: beside a sampler, which decides both, leave them out")
         batches = batch_sampler if batch_sampler is not None else sampler if batch_size is None else \
             torch.utils.data.BatchSampler(sampler, batch_size, drop_last)
         return UserOrder(sampler if sampler is not None else batch_sampler, batches, n_samples=len(self.packed), seed=self.seed,

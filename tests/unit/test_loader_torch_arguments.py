@@ -118,6 +118,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"shuffle": "blocks"}, "shuffle='blocks': expected True"),
     ({"shuffle": True, "sampler": range(3)}, "the sampler decides the order"),
     ({"sampler": range(3), "batch_sampler": [[1]]}, "batch_sampler decides batches"),
+    ({"sampler": range(3), "ending": "pad"}, "ending and window belong to fastload's own order"),
+    ({"batch_sampler": [[1]], "window": 4}, "beside a sampler"),
     ({"batch_size": 4, "batch_sampler": [[1]]}, "leave batch_size, shuffle, sampler and drop_last out"),
     ({"drop_last": True, "batch_sampler": [[1]]}, "batch_sampler decides"),
     ({"drop_last": True, "batch_size": None}, "nothing to drop"),
