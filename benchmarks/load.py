@@ -37,7 +37,7 @@ def main() -> int:
     options.add_argument("--copies", type=int, default=16, help="of the corpus's photographs")
     options.add_argument("--gray", type=int, default=16384, help="128x128 images")
     options.add_argument("--threads", type=int, default=2)
-    options.add_argument("--cold-mb", type=int, default=2048, help="of the cold epoch: several shuffle windows of 512 MB")
+    options.add_argument("--cold-mb", type=int, default=2048, help="of the cold epoch")
     options.add_argument("--folder", type=Path, help="where datasets are made: on the disk to be measured")
     options.add_argument("--only", default="", help="parts whose name contains this: core, gray, raw, even, data_time, cold, order")
     options.add_argument("--record", action="store_true", help=f"write the measured rows to {RECORD.name}")
