@@ -44,12 +44,13 @@ def batches(work: Work) -> list[DecodeBatch]:
     return [DecodeBatch(work.sources, work.requests, np.zeros((len(work.requests), *work.shape), np.uint8)) for _ in range(IN_FLIGHT)]
 
 
-def fastload(work: Work, threads: int, passes: int = 1) -> Callable[[], list[Times]]:
+def fastload(work: Work, threads: int, passes: int = 1, under_way: list[DecodeBatch] | None = None) -> Callable[[], list[Times]]:
     """The native backend with several batches under way, as the loader uses it; returns the stage times of each.
 
     They are added up when the clock has stopped: beside two threads on two processors, numpy's 60 us a batch are taken from them.
     """
-    backend, under_way = NativeBackend(threads=threads), batches(work)
+    backend = NativeBackend(threads=threads)
+    under_way = under_way or batches(work)
 
     def run() -> list[Times]:
         tickets: deque[NativeTicket] = deque()
@@ -102,7 +103,8 @@ def handover(works: list[Work], *, rounds: int) -> None:
           "wall time outside the samples, in % of that inside; the same of the bare loop; what the pool has more")
     for work in works:
         passes = passes_of(work)
-        run, under_way = fastload(work, 1, passes), batches(work) * passes
+        under_way = batches(work)               # the same memory for both: large pages, where the system has any, would serve one of them
+        run = fastload(work, 1, passes, under_way)
         os.sched_setaffinity(0, one)            # the pool's thread begins with the first batch, and inherits this
         run()
         os.sched_setaffinity(0, available)
@@ -117,8 +119,8 @@ def handover(works: list[Work], *, rounds: int) -> None:
         def pool(run: Callable[[], list[Times]] = run, times: list[list[Times]] = times) -> None:
             times[:] = [run()]
 
-        def bare(under_way: list[DecodeBatch] = under_way, inside: dict[str, float] = inside) -> None:
-            loops = list(bare_thread.map(bare_loop, under_way))
+        def bare(under_way: list[DecodeBatch] = under_way, passes: int = passes, inside: dict[str, float] = inside) -> None:
+            loops = list(bare_thread.map(bare_loop, under_way * passes))
             inside["loops"], inside["bare"] = (sum(column) for column in zip(*loops, strict=True))
 
         for turn in _turns(rounds):
