@@ -18,8 +18,8 @@ EVENNESS = """*Batches of ...: p99 / p50* is the time between batches for a cons
 rounds' gaps, each over the median of its own epoch; *low* and *high* are the quartiles of what other epochs of the same kind would give.
 The bare core shows what is not the loader's: batches of different photographs are different work. With one batch again and again it
 always does the same work, and what varies is the machine. Gaps in which the host of this virtual machine took more than a twentieth of the
-processors' time are left out, and counted. The bar is for batches of 256; those of 64 come so fast that slow and fast moments of the
-machine last as long as they do, as the bare core shows."""
+processors' time are left out, and counted. The bar is for batches of 256. In those of 64 photographs do not even out, and slow moments of
+a virtual machine last as long as a batch does: the bare core shows both."""
 
 
 def decode(found: Found) -> Section:

@@ -82,8 +82,8 @@ def evenness(folder: Path, args: Any) -> list[Row]:
     """Time between batches of a consumer that only takes them: p99 / p50 of all rounds' gaps, each over the median of its own epoch.
 
     Beside it the bare core with one batch again and again, always the same work: what varies there is the machine. Batches of 256 have the
-    bar. Those of 64 come every few hundredths of a second, which is as long as the slow and fast moments of a virtual machine last, and
-    their photographs do not even out: for them the bare core on the same plans is shown, too. Gaps in which the host took more than a
+    bar. In those of 64 photographs do not even out, and slow moments of a virtual machine last as long as a batch does: the bare core on
+    the same plans is shown, too. Gaps in which the host took more than a
     twentieth of the processors' time are left out and counted.
     """
     packed = _once(folder / "photos.packed", lambda: pack_photos(folder, args.copies))
