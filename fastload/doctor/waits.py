@@ -92,7 +92,7 @@ def _sample_parts(case: Case) -> tuple[dict[str, float], dict[str, float]]:
     rows, steps = case.account.rows, case.rank.steps
     means = {name: mean_of(case.rank.probe[name][rows], steps[rows]) for name in SAMPLE_STAGES if name in case.rank.probe}
     means = {name: value for name, value in means.items() if value >= 0}
-    return means, {name: float(np.nanmax(case.rank.probe_max[name][rows])) for name in means}
+    return means, {name: float(np.fmax.reduce(case.rank.probe_max[name][rows])) for name in means}
 
 
 def _told(parts: dict[str, float], total: float, largest: dict[str, float]) -> str:

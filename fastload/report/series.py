@@ -83,7 +83,7 @@ def step_times(rank: Rank, account: Account) -> tuple[Floats, Floats]:
     """Times of steps and how many took so long: rows as their mean, and the slow steps by themselves; without warm-up."""
     step, _, steps = _ordinary(rank)
     slow = [each.step_s for row in np.flatnonzero(account.rows) for each in rank.slow[row] if rank.steps[row] > 1]
-    rows = account.rows & (steps > 0)
+    rows = account.rows & (steps > 0) & (step > 0)         # 0: a row whose slow steps alone are longer than all of it, by its own mean
     return np.concatenate([step[rows], slow]), np.concatenate([steps[rows], np.ones(len(slow))])
 
 

@@ -54,6 +54,13 @@ def look_at(folder: Path, *paths: Path) -> None:
     assert "nan" not in re.sub(r"[a-z]nan|nan[a-z]", "", re.sub(r"<[a-z]+ [^>]*aria-label=\"[^\"]*\"", "", page))
 
 
+def test_a_row_shorter_than_its_slow_steps_leaves_nothing_for_the_others(tmp_path: Path) -> None:
+    rows = [dict(row) for row in rows_of(every(made(900), 7, 0.5, data=True))]
+    next(row for row in rows if row.get("slow") and row["iter"] == 50)["iter_time"] = 0.125          # ten steps of which two took 1.3 s
+    write(tmp_path / "metrics.jsonl", rows)
+    look_at(tmp_path, tmp_path / "metrics.jsonl")
+
+
 @SLOW
 @given(base=st.sampled_from(BASES), edits=edits, junk=junk)
 def test_any_metrics_file(tmp_path: Path, base: list[dict[str, object]], edits: list[tuple[int, str, object]], junk: list[tuple[int, bytes]]) -> None:
