@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.decode_rows import misses
 from fastload.bench.measure import number
 from fastload.bench.table import markdown
 
@@ -14,6 +15,10 @@ Section = tuple[list[str], dict[str, str]]          # paragraphs, plots by file 
 ABOUT = ("machine", "versions", "commit", "source", "workers", "dataset")
 GAINS = """Threads of the pool beside one, and beside that bare loops over the same samples in as many processes, which share nothing: much
 more than those reach, the machine does not have. *Busy* is the share of their time that the pool's threads spend inside samples."""
+STAGES = """Where a sample's time goes on one thread, in microseconds, at each level of vector code that the processor has; the levels
+take turns. The bar is on what the resize takes of the decode's time."""
+HANDOVER = """What handing over costs on one thread: time outside the samples in percent of the time inside them, of the pool (submitting,
+queueing, waking up, collecting) and of a bare C++ loop over the same calls. The bar is on what the pool has more."""
 EVENNESS = """*Batches of ...: p99 / p50* is the time between batches for a consumer that only takes them: the 99th percentile of all
 rounds' gaps, each over the median of its own epoch; *low* and *high* are the quartiles of what other epochs of the same kind would give.
 The bare core shows what is not the loader's: batches of different photographs are different work. With one batch again and again it
@@ -23,16 +28,40 @@ a virtual machine last as long as a batch does: the bare core shows both."""
 
 
 def decode(found: Found) -> Section:
-    """The native core beside the recipe, and what threads gain."""
-    paragraphs, plots = plain(found)
-    if found.get("gains"):
-        kinds = ("pool", "processes", "of_processes", "busy")
-        rows = [(row["work"], *(f"{row[kind]:.2f} [{row[f'{kind}_low']:.2f}-{row[f'{kind}_high']:.2f}]" for kind in kinds), row["rounds"])
-                for row in found["gains"]]
-        few, many = found["gains"][0]["beside"], found["gains"][0]["threads"]
-        headings = ("work", f"{many} threads / {few}", f"{many} processes / {few}", "pool / processes", "busy", "rounds")
-        paragraphs += [GAINS, markdown(headings, [tuple(map(str, row)) for row in rows])]
-    return paragraphs, plots
+    """The native core beside the recipe, what threads gain, where the time goes, and what handing over costs."""
+    told = [_times(found["times"])]
+    if gains := found.get("gains"):
+        few, many = gains[0]["beside"], gains[0]["threads"]
+        told += [GAINS, _spreads(gains, {f"{many} threads / {few}": "pool", f"{many} processes / {few}": "processes",
+                                         "pool / processes": "of_processes", "busy": "busy"})]
+    if stages := found.get("stages"):
+        names = ("cut", "decode", "resize", "finish")
+        rows = [(row["work"], row["simd"], *(f"{row[name]:,.1f}" for name in names), _spread(row, "share", 3) if "share" in row else "",
+                 str(row["rounds"]), str(row.get("bar", ""))) for row in stages]
+        told += [STAGES, markdown(("work", "vector code", *names, "resize / decode", "rounds", "bar"), rows, named=2)]
+    if handover := found.get("handover"):
+        told += [HANDOVER, _spreads(handover, {"pool, outside the samples": "outside", "bare loop, outside the samples": "outside_bare",
+                                               "the pool has more": "more"})]
+    missed = list(misses(found))
+    return [*told, f"Bars missed: {'; '.join(missed)}." if missed else "All bars are reached."], {}
+
+
+def _times(rows: Sequence[Found]) -> str:
+    headings = ("work", "threads", "images", "recipe, images/s", "fastload, images/s", "fastload is", "by processor time", "rounds", "bar")
+    return markdown(headings, [
+        (row["work"], str(row["threads"]), str(row["n"]), number(row["recipe_per_s"]), number(row["fastload_per_s"]),
+         f"{_spread(row, 'ratio')} x", f"{row['ratio_cpu']:.2f} x", str(row["rounds"]), str(row["bar"])) for row in rows])
+
+
+def _spreads(rows: Sequence[Found], figures: Mapping[str, str]) -> str:
+    """A table of figures (by heading) with their quartiles, a row a work."""
+    ends = ("rounds", "bar")
+    cells = [(row["work"], *(_spread(row, name) for name in figures.values()), *(str(row[end]) for end in ends)) for row in rows]
+    return markdown(("work", *figures, *ends), cells)
+
+
+def _spread(row: Found, kind: str, digits: int = 2) -> str:
+    return f"{row[kind]:.{digits}f} [{row[f'{kind}_low']:.{digits}f}-{row[f'{kind}_high']:.{digits}f}]"
 
 
 def load(found: Found) -> Section:

@@ -1,9 +1,10 @@
 """How fast the native core decodes, against simplejpeg (whole decode) + cv2.resize (INTER_LINEAR) in as many threads.
 
-    python benchmarks/decode.py [--json out.json]           times, interleaved: each round runs every contestant once
-    python benchmarks/decode.py --stages [--simd avx2]      where a sample's time goes, as on a processor without AVX-512
+    python benchmarks/decode.py [--json out.json]           all of the next four
+    python benchmarks/decode.py --times                     interleaved: each round runs every contestant once
+    python benchmarks/decode.py --gains                     two threads beside one
+    python benchmarks/decode.py --stages [--simd avx2]      where a sample's time goes, at each level of vector code up to this one
     python benchmarks/decode.py --handover                  what the pool costs beside a bare loop
-    python benchmarks/decode.py --gains                     two threads beside one; also part of the first
     python benchmarks/decode.py --instructions [--record]   callgrind's instruction counts, against the recorded ones
 
 Both write into one uint8 NHWC array. The recipe does not antialias; fastload does.
@@ -19,26 +20,26 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))     # so that it also runs as a script
 
-from benchmarks.decode_pool import IN_FLIGHT, Row, Sample, fastload, gains, handover, timed
+from benchmarks.decode_pool import IN_FLIGHT, Sample, fastload, gains, handover, timed
+from benchmarks.decode_rows import Row, misses, row_of
+from benchmarks.decode_stages import SIMD, stages
 from benchmarks.jobfile import write_job
 from benchmarks.machine import describe, quartiles, spread
 from benchmarks.works import Work, all_works
 from fastload.bench.machine import commit
-from fastload.decode.backend import STAGES, DecodeBatch
-from fastload.decode.native import NativeBackend
 from fastload.native import core
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "results" / "decode_instructions.json"
 MAX_GROWTH = 0.03
 GAIN_ROUNDS = 3                     # for each of the others: one thread and two see different processors, so they vary more
-SIMD = ("portable", "avx2", "avx512")
 PACKAGES = ("simplejpeg", "opencv-python-headless", "pillow")
 
 
@@ -49,11 +50,10 @@ def main() -> int:
     options.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     options.add_argument("--only", default="", help="works whose name contains this")
     options.add_argument("--json", type=Path)
-    options.add_argument("--stages", action="store_true", help="where the time goes, instead")
     options.add_argument("--simd", choices=SIMD, default=SIMD[-1], help="vector code up to this level, as far as the processor has it")
-    options.add_argument("--handover", action="store_true", help="what the pool costs beside a bare loop, instead")
-    options.add_argument("--gains", action="store_true", help="many threads beside one, instead")
-    options.add_argument("--instructions", action="store_true")
+    for part in PARTS:
+        options.add_argument(f"--{part}", action="store_true", help="this part alone")
+    options.add_argument("--instructions", action="store_true", help="count instructions, instead")
     options.add_argument("--record", action="store_true", help="with --instructions: make these counts the recorded ones")
     args = options.parse_args()
     module = core()
@@ -64,23 +64,16 @@ def main() -> int:
     if args.instructions:
         return instructions(record=args.record)
     works = [work for work in all_works(args.photos) if args.only in work.name]
-    if args.stages:
-        stages(works, rounds=args.rounds)
-        return 0
-    if args.handover:
-        handover(works, rounds=args.rounds)
-        return 0
-    if args.gains:
-        gains(works, threads=args.threads, rounds=GAIN_ROUNDS * args.rounds)
-        return 0
-    rows = times(works, threads=args.threads, rounds=args.rounds)
-    gained = gains(works, threads=args.threads, rounds=GAIN_ROUNDS * args.rounds) if len(args.threads) > 1 else []
+    chosen = [part for part in PARTS if getattr(args, part)] or list(PARTS)
+    found = {part: PARTS[part](works, args) for part in chosen}
     if args.json:
-        names = ("decode.py", "decode_pool.py", "decode_processes.py", "works.py")
+        names = ("decode.py", "decode_pool.py", "decode_processes.py", "decode_rows.py", "decode_stages.py", "works.py")
         source = {name: Path(__file__).with_name(name).read_text() for name in names}
-        told = {"machine": describe(*PACKAGES), "commit": commit(ROOT), "rows": rows, "gains": gained, "source": source}
+        told = {"machine": describe(*PACKAGES), "commit": commit(ROOT), **found, "source": source}
         args.json.write_text(json.dumps(told, indent=1) + "\n")
-    return 0 if all(float(row["ratio"]) >= float(row["target"]) for row in rows) else 1
+    missed = list(misses(found))
+    print("\nmissed: " + "; ".join(missed) if missed else "\nall bars reached")
+    return int(bool(missed))
 
 
 def times(works: list[Work], *, threads: list[int], rounds: int) -> list[Row]:
@@ -107,12 +100,10 @@ def summary(work: Work, count: int, theirs: list[Sample], ours: list[Sample]) ->
     wall = [a[0] / b[0] for a, b in zip(theirs, ours, strict=True)]
     cpu = [a[1] / b[1] for a, b in zip(theirs, ours, strict=True)]
     speed = [quartiles([IN_FLIGHT * len(work.requests) / one[0] for one in side])[1] for side in (theirs, ours)]
-    low, middle, high = quartiles(wall)
     print(f"{work.name:24} {count:7}  {IN_FLIGHT * len(work.requests):4} x {len(wall):2}   {speed[0]:12.0f}  {speed[1]:14.0f}   "
           f"{spread(wall):16}  {spread(cpu):16} {work.target:.1f}", flush=True)
-    return {"work": work.name, "threads": count, "n": len(work.requests), "rounds": len(wall), "recipe_per_s": speed[0],
-            "fastload_per_s": speed[1], "ratio": middle, "ratio_low": low, "ratio_high": high,
-            "ratio_cpu": quartiles(cpu)[1], "target": work.target}
+    return row_of(work.name, {"ratio": wall, "ratio_cpu": cpu}, threads=count, n=len(work.requests), recipe_per_s=speed[0],
+                  fastload_per_s=speed[1], bar=work.target)
 
 
 def recipe(work: Work, threads: int) -> Callable[[], None]:
@@ -132,17 +123,11 @@ def recipe(work: Work, threads: int) -> Callable[[], None]:
     return run
 
 
-def stages(works: list[Work], *, rounds: int) -> None:
-    """Where a sample's time goes, on one thread: the median round's mean, in microseconds; the share with quartiles."""
-    print(f"\n{'work':24} n x rounds " + " ".join(f"{name:>8}" for name in STAGES) + "  resize / decode")
-    for work in works:
-        backend = NativeBackend(threads=1)
-        batch = DecodeBatch(work.sources, work.requests, np.zeros((len(work.requests), *work.shape), np.uint8))
-        found = np.array([backend.collect(backend.submit(batch)).times_ns.mean(axis=0) for _ in range(rounds)]) / 1e3
-        decode, resize = (found[:, STAGES.index(name)] for name in ("decode", "resize"))
-        share = spread((resize / decode).tolist()) if decode.all() else "-"
-        print(f"{work.name:24} {len(work.requests):4} x {rounds:2}  " + " ".join(f"{value:8.1f}" for value in np.median(found, axis=0)) +
-              f"  {share}")
+PARTS: dict[str, Callable[[list[Work], Any], list[Row]]] = {
+    "times": lambda works, args: times(works, threads=args.threads, rounds=args.rounds),
+    "gains": lambda works, args: gains(works, threads=args.threads, rounds=GAIN_ROUNDS * args.rounds) if len(args.threads) > 1 else [],
+    "stages": lambda works, args: stages(works, most=args.simd, rounds=args.rounds),
+    "handover": lambda works, args: handover(works, rounds=args.rounds)}
 
 
 def instructions(*, record: bool) -> int:

@@ -17,17 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.decode_processes import processes
-from benchmarks.machine import quartiles, spread
+from benchmarks.decode_rows import Row, row_of
+from benchmarks.machine import spread
 from benchmarks.works import Work
 from fastload.decode.backend import DecodeBatch
 from fastload.decode.native import NativeBackend, NativeTicket
 from fastload.native import core
 
 Sample = tuple[float, float]         # seconds by the clock, seconds of processor time
-Row = dict[str, float | str]
 Times = NDArray[np.uint32]           # nanoseconds, by sample and stage
 Pair = tuple[Callable[[], object], Callable[[], object]]     # with few threads, with many
 IN_FLIGHT = 4                        # batches: what a loader has under way
+GAIN_BAR = 1.9                       # two threads over one
+HANDOVER_BAR = 2.0                   # percent of a bare loop's time
 SHORTEST_S = 6.0                     # a work's rounds together: short rounds are repeated more often
 SHORTEST_RUN_S = 0.6                 # one thread's side of a round: at its end a thread may wait for the other's last sample
 
@@ -89,7 +91,7 @@ def bare_loop(batch: DecodeBatch) -> tuple[float, float]:
     return seconds
 
 
-def handover(works: list[Work], *, rounds: int) -> None:
+def handover(works: list[Work], *, rounds: int) -> list[Row]:
     """What submitting, queueing, waking up and collecting cost on one thread, against a bare C++ loop over the same calls.
 
     Both decode on the same processor. Two whole runs differ by the machine's mood, too; what a run takes beside the time
@@ -101,6 +103,7 @@ def handover(works: list[Work], *, rounds: int) -> None:
     bare_thread = ThreadPoolExecutor(1, initializer=os.sched_setaffinity, initargs=(0, one))
     print(f"\n{'work':24} rounds  handing over, in % of the bare loop's time (wall); of its processor time; "
           "wall time outside the samples, in % of that inside; the same of the bare loop; what the pool has more")
+    rows: list[Row] = []
     for work in works:
         passes = passes_of(work)
         under_way = batches(work)               # the same memory for both: large pages, where the system has any, would serve one of them
@@ -108,31 +111,28 @@ def handover(works: list[Work], *, rounds: int) -> None:
         os.sched_setaffinity(0, one)            # the pool's thread begins with the first batch, and inherits this
         run()
         os.sched_setaffinity(0, available)
-        wall: list[float] = []
-        cpu: list[float] = []
-        outside: list[float] = []
-        outside_bare: list[float] = []
-        more: list[float] = []
-        inside: dict[str, float] = {}
-        times: list[list[Times]] = []
+        rows.append(_handed_over(work, run, partial(_loops, bare_thread, under_way * passes), rounds=rounds))
+    return rows
 
-        def pool(run: Callable[[], list[Times]] = run, times: list[list[Times]] = times) -> None:
-            times[:] = [run()]
 
-        def bare(under_way: list[DecodeBatch] = under_way, passes: int = passes, inside: dict[str, float] = inside) -> None:
-            loops = list(bare_thread.map(bare_loop, under_way * passes))
-            inside["loops"], inside["bare"] = (sum(column) for column in zip(*loops, strict=True))
+def _loops(thread: ThreadPoolExecutor, under_way: list[DecodeBatch]) -> list[Sample]:
+    return list(thread.map(bare_loop, under_way))
 
-        for turn in _turns(rounds):
-            pool_s, bare_s = both(pool, bare, turn)
-            if turn:                            # the first round fills caches and starts threads
-                wall.append(100 * (pool_s[0] / inside["loops"] - 1))
-                cpu.append(100 * (pool_s[1] / bare_s[1] - 1))
-                outside.append(100 * (pool_s[0] / inside_s(times[0]) - 1))
-                outside_bare.append(100 * (inside["loops"] / inside["bare"] - 1))
-                more.append(outside[-1] - outside_bare[-1])
-        columns = (wall, cpu, outside, outside_bare, more)
-        print(f"{work.name:24} {len(wall):6}  " + "; ".join(spread(column) for column in columns), flush=True)
+
+def _handed_over(work: Work, pool: Callable[[], list[Times]], bare: Callable[[], list[Sample]], *, rounds: int) -> Row:
+    times: list[list[Times]] = []
+    loops: list[list[Sample]] = []
+    found: dict[str, list[float]] = {name: [] for name in ("wall", "cpu", "outside", "outside_bare", "more")}
+    for turn in _turns(rounds):
+        pool_s, bare_s = both(lambda: times.append(pool()), lambda: loops.append(bare()), turn)
+        if turn:                                # the first round fills caches and starts threads
+            loop_s, loop_inside_s = (sum(column) for column in zip(*loops[-1], strict=True))
+            outside, outside_bare = pool_s[0] / inside_s(times[-1]) - 1, loop_s / loop_inside_s - 1
+            measured = (pool_s[0] / loop_s - 1, pool_s[1] / bare_s[1] - 1, outside, outside_bare, outside - outside_bare)
+            for values, value in zip(found.values(), measured, strict=True):
+                values.append(100 * value)
+    print(f"{work.name:24} {len(found['wall']):6}  " + "; ".join(map(spread, found.values())), flush=True)
+    return row_of(work.name, found, bar=HANDOVER_BAR)
 
 
 def both(first: Callable[[], object], second: Callable[[], object], turn: int) -> tuple[Sample, Sample]:
@@ -181,7 +181,4 @@ def _gain(work: Work, threads: tuple[int, int], alone: Pair, *, passes: int, rou
                 found["busy"].append(inside_s(times[-1]) / (many * fast[0]))
     found["of_processes"] = [pool / best for pool, best in zip(found["pool"], found["processes"], strict=True)]
     print(f"{work.name:24} {len(found['pool']):6}  " + "  ".join(f"{spread(values):16}" for values in found.values()), flush=True)
-    row: Row = {"work": work.name, "threads": many, "beside": few, "rounds": len(found["pool"])}
-    for kind, values in found.items():
-        row[kind], row[f"{kind}_low"], row[f"{kind}_high"] = (quartiles(values)[which] for which in (1, 0, 2))
-    return row
+    return row_of(work.name, found, threads=many, beside=few, bar=GAIN_BAR)

@@ -23,6 +23,10 @@ def _spread(value: float) -> dict[str, float]:
     return {"median": value, "low": value - 1, "high": value + 1, "n": 3}
 
 
+def _quartiles(**medians: float) -> dict[str, float]:
+    return {f"{name}{end}": value + more for name, value in medians.items() for end, more in (("", 0.0), ("_low", -0.01), ("_high", 0.01))}
+
+
 def recorded() -> dict[str, Any]:
     """One small record of every kind."""
     about = {"machine": {"processor": "Abacus", "cpus": "2"}, "versions": {"torch": "9.9"}, "commit": "abc123"}
@@ -50,10 +54,13 @@ def recorded() -> dict[str, Any]:
                                  "cpu_ms": 4.0, "peak_mb": 50.0}]},
         "pack": {**about, "n": 3000, "peak_mb": 55.5, "seconds": {"fastload pack": [3.0, 2.0, 4.0], "FFCV's writer": [9.0, 10.0, 8.0]}},
         "load": {**about, "rows": [{"name": "batches of 64: p99 / p50", "figure": 1.25, "bar": "<= 1.3"}]},
-        "decode": {**about, "rows": [{"work": "RRC 224", "ratio": 2.5}],
-                   "gains": [{"work": "RRC 224", "threads": 2, "beside": 1, "rounds": 11,
-                              **{f"{kind}{end}": value + more for kind, value in (("pool", 1.95), ("processes", 1.9), ("of_processes", 1.02), ("busy", 0.99))
-                                 for end, more in (("", 0.0), ("_low", -0.01), ("_high", 0.01))}}]},
+        "decode": {**about, "times": [{"work": "RRC 224", "threads": 2, "n": 96, "rounds": 11, "recipe_per_s": 600.0, "fastload_per_s": 1500.0,
+                              "ratio_cpu": 2.4, "bar": 1.8, **_quartiles(ratio=2.5)}],
+                   "gains": [{"work": "RRC 224", "threads": 2, "beside": 1, "rounds": 11, "bar": 1.9,
+                              **_quartiles(pool=1.95, processes=1.9, of_processes=1.02, busy=0.99)}],
+                   "stages": [{"work": "RRC 224", "simd": "avx2", "cut": 1.0, "decode": 500.0, "resize": 50.0, "finish": 5.0, "rounds": 11, "bar": 0.15, **_quartiles(share=0.1)},
+                              {"work": "raw", "simd": "avx2", "cut": 0.0, "decode": 0.0, "resize": 0.0, "finish": 2.0, "rounds": 11}],
+                   "handover": [{"work": "RRC 224", "rounds": 11, "bar": 2.0, **_quartiles(outside=0.5, outside_bare=0.2, more=0.3)}]},
         "something_else": {**about, "rows": [{"name": "x", "figure": 4711.0}]},
         "figures_only": {**about, "seconds": {"one": [1.5, 2.5]}, "n": 12345},
     }
@@ -70,7 +77,9 @@ def test_every_kind_of_record_is_shown_with_its_machine(tmp_path: Path) -> None:
                   "| seconds: one | 1.50, 2.50 |", "| FFCV's writer | 333 [300-375] | 3.00 x |", "memory: 56 MB",
                   "| A lanes: streets, batch 2 | 10.0 [9.00-11.0] | 16.0 [15.0-17.0] | 1.60 x [0.60-2.60] | 20.0 [19.0-21.0] | 20.0% | 12.0% | 20.0% | 12.0% | 11.0% |",
                   "| A lanes | 10.0 [9.00-11.0] | 16.0 [15.0-17.0] | +1.0%, within |", "share these 2 cores", "not the first 4 and the last 5", "at 80% of the speed",
-                  "below 10%. Missed by lanes. Without any loading it is also missed by lanes", "| n | 12,345 |", "what varies is the machine", "| work | 2 threads / 1 | 2 processes / 1 |", "| RRC 224 | 1.95 [1.94-1.96] | 1.90 [1.89-1.91] | 1.02 [1.01-1.03] | 0.99 [0.98-1.00] | 11 |", "| batches of 64: p99 / p50 | 1.25 | <= 1.3 |", "- RRC 224: 2.00 x"):
+                  "below 10%. Missed by lanes. Without any loading it is also missed by lanes", "| n | 12,345 |", "what varies is the machine", "| RRC 224 | 2 | 96 | 600 | 1,500 | 2.50 [2.49-2.51] x | 2.40 x | 11 | 1.8 |", "| work | 2 threads / 1 | 2 processes / 1 |",
+                  "| RRC 224 | 1.95 [1.94-1.96] | 1.90 [1.89-1.91] | 1.02 [1.01-1.03] | 0.99 [0.98-1.00] | 11 | 1.9 |", "| RRC 224 | avx2 | 1.0 | 500.0 | 50.0 | 5.0 | 0.100 [0.090-0.110] | 11 | 0.15 |", "| raw | avx2 | 0.0 | 0.0 | 0.0 | 2.0 |  | 11 |  |",
+                  "| RRC 224 | 0.50 [0.49-0.51] | 0.20 [0.19-0.21] | 0.30 [0.29-0.31] | 11 | 2.0 |", "All bars are reached.", "| batches of 64: p99 / p50 | 1.25 | <= 1.3 |", "- RRC 224: 2.00 x"):
         assert words in page, words
     assert set(files) == {"benchmarks.md", "plots/peers-rrc.svg", "plots/bench-decode.svg"}
     assert all(f"({name})" in page for name in files if name.endswith(".svg"))

@@ -1,10 +1,11 @@
-"""benchmarks/load.py: bars, and a record that keeps what was not measured anew."""
+"""benchmarks/load.py and decode.py: bars, and a record that keeps what was not measured anew."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+from benchmarks.decode_rows import misses, row_of
 from benchmarks.load_rows import Row, record
 
 
@@ -23,3 +24,13 @@ def test_a_part_measured_alone_leaves_the_other_rows_of_the_record(tmp_path: Pat
     found = json.loads(path.read_text())
     assert [(row["name"], row["figure"], row["commit"]) for row in found["rows"]] == [("one", 1.5, "new"), ("two", 2.0, "old"), ("three", 3.0, "new")]
     assert found["machine"] == {"processor": "Abacus"}
+
+
+def test_the_core_s_figures_are_held_against_their_bars() -> None:
+    slow = row_of("RRC", {"ratio": [1.5, 1.7, 1.6]}, threads=2, bar=1.8)
+    assert (slow["ratio"], slow["rounds"]) == (1.6, 3)
+    large = row_of("RRC", {"share": [0.16, 0.16, 0.16]}, simd="avx2", bar=0.15)
+    beside = {**large, "simd": "portable"}
+    del beside["bar"]
+    assert list(misses({"times": [slow, {**slow, "ratio": 1.8}], "stages": [large, beside], "handover": [row_of("raw", {"more": [2.0]}, bar=2.0)]})) == [
+        "times, RRC (threads 2): 1.600, asked at least 1.8", "stages, RRC (simd avx2): 0.160, asked at most 0.15"]

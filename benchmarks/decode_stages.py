@@ -1,0 +1,49 @@
+"""Where a sample's time goes, at every level of vector code that this processor has (benchmarks/decode.py)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from benchmarks.decode_rows import Row, row_of
+from benchmarks.machine import quartiles, spread
+from benchmarks.works import Work
+from fastload.decode.backend import STAGES, DecodeBatch
+from fastload.decode.native import NativeBackend
+from fastload.native import core
+
+SIMD = ("portable", "avx2", "avx512")
+SHARE_BAR = 0.15                    # resize / decode; for portable code nobody set one
+
+
+def stages(works: list[Work], *, most: str, rounds: int) -> list[Row]:
+    """On one thread: the median round's mean of each stage in microseconds, and what the resize takes of the decode's time."""
+    module = core()
+    if module is None:
+        raise SystemExit("the native core is not built: nothing to measure")
+    levels = [level for level in SIMD[:SIMD.index(most) + 1] if module.set_simd(level) == level]
+    print(f"\n{'work':24} {'simd':8} n x rounds " + " ".join(f"{name:>8}" for name in STAGES) + "  resize / decode")
+    rows: list[Row] = []
+    for work in works:
+        backend = NativeBackend(threads=1)
+        batch = DecodeBatch(work.sources, work.requests, np.zeros((len(work.requests), *work.shape), np.uint8))
+        found: dict[str, list[np.ndarray]] = {level: [] for level in levels}
+        for turn in range(rounds + 1):
+            for level in levels:
+                module.set_simd(level)
+                times = backend.collect(backend.submit(batch)).times_ns.mean(axis=0) / 1e3
+                if turn:                    # the first round fills caches and starts the thread
+                    found[level].append(times)
+        rows += [_row(work, level, np.array(times)) for level, times in found.items()]
+    module.set_simd(most)
+    return rows
+
+
+def _row(work: Work, level: str, times: np.ndarray) -> Row:
+    """One row, printed. Raw pixels have no decode that a share could be of."""
+    by_stage = {name: times[:, i].tolist() for i, name in enumerate(STAGES)}
+    shares = [resize / decode for resize, decode in zip(by_stage["resize"], by_stage["decode"], strict=True) if decode]
+    told = " ".join(f"{quartiles(values)[1]:8.1f}" for values in by_stage.values())
+    print(f"{work.name:24} {level:8} {len(work.requests):4} x {len(times):2}  {told}  {spread(shares) if any(shares) else '-'}", flush=True)
+    if not any(shares):
+        return row_of(work.name, by_stage, simd=level)
+    return row_of(work.name, {**by_stage, "share": shares}, simd=level, **({} if level == SIMD[0] else {"bar": SHARE_BAR}))
