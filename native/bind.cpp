@@ -23,7 +23,7 @@ NB_MODULE(_core, module) {
         "crc32c",
         [](nb::handle data, uint32_t crc) {
             Bytes bytes(data);
-            nb::gil_scoped_release unlocked;
+            Unlocked unlocked;
             return crc32c(crc, bytes.data(), bytes.size());
         },
         nb::arg("data"), nb::arg("crc") = 0);

@@ -1,7 +1,9 @@
 // Shared by the bind_*.cpp files, each of which adds one part of the core to the Python module.
 #pragma once
 
+#include <cxxabi.h>
 #include <nanobind/nanobind.h>
+#include <unistd.h>
 
 #include <cstdint>
 
@@ -23,6 +25,26 @@ public:
 
 private:
     Py_buffer view_;
+};
+
+// Lets go of the interpreter's lock while it lives. Not nanobind's: a thread that comes back while Python exits is ended there, by
+// unwinding its stack (up to Python 3.13), and the first frame that lets no exception through, nanobind has some, ends the process
+// with SIGABRT. Such a thread stays here until the process is gone, as Python itself has it from 3.14 on.
+class Unlocked {
+public:
+    Unlocked() : state_(PyEval_SaveThread()) {}
+    ~Unlocked() {
+        try {
+            PyEval_RestoreThread(state_);
+        } catch (const abi::__forced_unwind&) {
+            for (;;) pause();
+        }
+    }
+    Unlocked(const Unlocked&) = delete;
+    Unlocked& operator=(const Unlocked&) = delete;
+
+private:
+    PyThreadState* state_;
 };
 
 void bind_jpeg(nanobind::module_& module);

@@ -41,7 +41,7 @@ nb::object decode_region(nb::handle data, int denominator, int x0, int y0, int x
     const Region region{x0, y0, x1, y1};
     std::string why;
     {
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         why = decode_rows(decoder, bytes, denominator, region, gray, false, rows);
         if (!why.empty() && decoder.irregular()) why = decode_rows(decoder, bytes, denominator, region, gray, true, rows);
     }

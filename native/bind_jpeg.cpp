@@ -25,7 +25,7 @@ nb::tuple jpeg_header(nb::handle data) {
     Bytes bytes(data);
     JpegHeader header;
     {
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         header = read_jpeg_header(bytes.data(), bytes.size());
     }
     return nb::make_tuple(header.width, header.height, header.precision, header.sof, sampling(header), header.orientation,

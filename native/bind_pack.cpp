@@ -27,14 +27,14 @@ nb::object read_plain(const nb::bytes& path, size_t limit) {
     PlainFile file;
     bool good;
     {
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         good = file.open(path.c_str(), limit);
     }
     if (!good) return nb::none();
     nb::object data = nb::steal(PyBytes_FromStringAndSize(nullptr, Py_ssize_t(file.size())));
     if (!data.is_valid()) throw nb::python_error();
     {
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         good = file.read(PyBytes_AS_STRING(data.ptr()));
     }
     return good ? data : nb::none();
@@ -45,7 +45,7 @@ nb::object keep_jpeg(nb::handle data, int restart) {
     Bytes bytes(data);
     const RewrittenJpeg* result = nullptr;
     {
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         try {
             result = &rewrite_jpeg(bytes.data(), bytes.size(), {restart, true, true, true});
         } catch (const BadJpeg&) {  // named by the path that is taken then
@@ -129,7 +129,7 @@ nb::object encode_record(uint64_t sample_id, nb::sequence given) {
 // little left to do.
 bool start_writing(int descriptor) {
 #ifdef SYNC_FILE_RANGE_WRITE
-    nb::gil_scoped_release unlocked;
+    Unlocked unlocked;
     return sync_file_range(descriptor, 0, 0, SYNC_FILE_RANGE_WRITE) == 0;
 #else
     return descriptor < 0;

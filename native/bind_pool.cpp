@@ -54,7 +54,7 @@ public:
         static thread_local SampleLoader loader;
         double seconds, inside_ns = 0;
         {
-            nb::gil_scoped_release unlocked;
+            Unlocked unlocked;
             const auto begin = std::chrono::steady_clock::now();
             ticket.batch->run_here(loader);
             seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -73,7 +73,7 @@ public:
     void set_threads(int threads) {
         threads_ = checked(threads);
         if (!pool_ || pid_ != getpid()) return;
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         pool_->set_threads(threads_);
     }
 
@@ -85,7 +85,7 @@ public:
             return;
         }
         const std::shared_ptr<Pool> held = pool_;
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         held->close();
     }
 
@@ -99,7 +99,7 @@ public:
                 if (each->pool_ && each->pid_ == getpid()) pools.push_back(each->pool_);
             }
         }
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         for (const auto& pool : pools) pool->close();
     }
 

@@ -129,7 +129,7 @@ nb::tuple read_records(nb::list maps, Numbers shards, Numbers ids, bool check_cr
     Found found;
     size_t alike;
     {
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         found = find_all(open, shards, ids, check_crc);
         alike = rows_alike(found);
     }
@@ -143,7 +143,7 @@ nb::object find_record(nb::handle_t<ShardMap> self, uint64_t id) {
     std::string why;
     RecordBytes record;
     {
-        nb::gil_scoped_release unlocked;  // a page of the tree may have to come from the disk
+        Unlocked unlocked;  // a page of the tree may have to come from the disk
         record = map.find(id, why);
     }
     if (!record.bytes) throw nb::key_error(why.c_str());

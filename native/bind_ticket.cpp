@@ -60,7 +60,7 @@ std::vector<Source> Ticket::spans(nb::handle sources) {
 
 Ticket::~Ticket() {
     if (!batch || foreign() || batch->done()) return;
-    nb::gil_scoped_release unlocked;
+    Unlocked unlocked;
     batch->cancel();
 }
 
@@ -72,7 +72,7 @@ bool Ticket::wait(std::optional<double> timeout_s) {
     for (;;) {  // in slices, so that Ctrl-C is answered
         bool done;
         {
-            nb::gil_scoped_release unlocked;
+            Unlocked unlocked;
             const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
             done = batch->wait_for(std::clamp(left, std::chrono::milliseconds(0), std::chrono::milliseconds(50)));
         }

@@ -31,7 +31,7 @@ nb::tuple rewrite(nb::handle data, int restart, bool orient, bool optimize, bool
     Bytes bytes(data);
     const RewrittenJpeg* result;
     {
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         result = &rewrite_jpeg(bytes.data(), bytes.size(), {restart, orient, optimize, fast});
     }
     return nb::make_tuple(as_bytes(result->bytes, result->size), as_array(result->index), result->width, result->height, result->interval,
@@ -43,7 +43,7 @@ nb::tuple index(nb::handle data) {
     JpegLayout layout;
     std::vector<uint32_t> found;
     {
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         if (!read_layout(bytes.data(), bytes.size(), layout) || !layout.interval ||
             !find_segments(bytes.data(), bytes.size(), layout, found))
             layout.interval = 0;
@@ -59,7 +59,7 @@ nb::tuple cut(nb::handle data, nb::handle index, uint32_t interval, uint32_t x, 
     uint32_t x0 = 0, y0 = 0;
     bool cut;
     {
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         out.reserve(bytes.size());
         cut = cut_jpeg(bytes.data(), bytes.size(), entries.data(), entries.size() / 4, interval, {x, y, w, h}, scale, out, x0, y0);
     }

@@ -177,7 +177,7 @@ class _Called:
 
 def _run(work: list[tuple[Maker[Begun, Batch_co], Iterator[Ids] | _Called]], shelf: _Shelf) -> None:
     """``work`` is taken out of its list: the maker may be the last to hold the decode threads, and they must end before this thread
-    says that it is over. Python ends a thread that comes back from C++ during its exit in a way that aborts the process."""
+    says that it is over: a thread that Python's exit finds in C++ does not come back (native/bind.h), and would not end them."""
     shelf.thread = threading.get_ident()
     _running[shelf.thread] = shelf
     try:

@@ -297,6 +297,30 @@ def test_python_can_exit_with_work_under_way(how: str, images: Path) -> None:
     assert (code, err) == (0, "")
 
 
+@pytest.mark.parametrize("call", ["core.crc32c(data)", "core.rewrite(LARGE)"])
+def test_python_can_exit_with_a_thread_inside_the_core(call: str, images: Path) -> None:
+    """A user's thread, or the one that reads ahead: nobody waits for it, and it comes back from C++ to a Python that is going."""
+    code, _, err = child(f"""
+    import threading, time
+    from fastload import _core as core
+
+    class Last:
+        def __del__(self, sleep=time.sleep):        # in the middle of the exit
+            sleep(0.3)
+
+    data, begun, last = bytes(1 << 20), threading.Event(), Last()
+
+    def again_and_again():
+        while True:
+            {call}
+            begun.set()
+
+    threading.Thread(target=again_and_again, daemon=True).start()
+    begun.wait()
+    """, images)
+    assert (code, err) == (0, "")
+
+
 def test_an_error_ends_python_as_ever(images: Path) -> None:
     code, _, err = child("""
     pool = NativeBackend(threads=2)
