@@ -73,8 +73,13 @@ public:
     void set_threads(int threads) {
         threads_ = checked(threads);
         if (!pool_ || pid_ != getpid()) return;
-        Unlocked unlocked;
-        pool_->set_threads(threads_);
+        try {
+            Unlocked unlocked;
+            pool_->set_threads(threads);
+        } catch (const std::runtime_error& error) {
+            threads_ = pool_->threads();
+            wrong(error.what());
+        }
     }
 
     void close() {
@@ -131,10 +136,13 @@ private:
 
     Pool& pool() {
         if (pool_ && pid_ != getpid()) leave_to_parent();
-        if (!pool_) {
+        if (pool_) return *pool_;
+        try {
             pool_ = std::make_shared<Pool>(threads_);
-            pid_ = getpid();
+        } catch (const std::runtime_error& error) {
+            wrong(error.what());
         }
+        pid_ = getpid();
         return *pool_;
     }
 

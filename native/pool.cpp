@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <new>
+#include <stdexcept>
+#include <system_error>
 
 namespace fastload {
 namespace {
@@ -87,7 +89,14 @@ void Batch::cancel() {
     all_done_.wait(lock, [&] { return done(); });
 }
 
-Pool::Pool(int threads) { set_threads(threads); }
+Pool::Pool(int threads) {
+    try {
+        set_threads(threads);
+    } catch (...) {  // no destructor runs then, and a thread that nobody joins ends the process
+        close();
+        throw;
+    }
+}
 
 Pool::~Pool() { close(); }
 
@@ -115,7 +124,12 @@ void Pool::start_missing(int threads) {
         auto loader = std::make_unique<SampleLoader>();
         const int number = int(threads_.size());
         if (int(works_.size()) == number) works_.emplace_back();
-        threads_.emplace_back([this, number, work = &works_[size_t(number)], owned = std::move(loader)] { run(number, *owned, *work); });
+        try {
+            threads_.emplace_back([this, number, work = &works_[size_t(number)], owned = std::move(loader)] { run(number, *owned, *work); });
+        } catch (const std::system_error& error) {
+            throw std::runtime_error("the system refuses decode thread " + std::to_string(number + 1) + " of " + std::to_string(threads) + " (" +
+                                     error.code().message() + "): ask for fewer, or raise the limit of threads (ulimit -u, a container's pids)");
+        }
         wanted_ = int(threads_.size());
     }
 }

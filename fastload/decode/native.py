@@ -58,14 +58,20 @@ class NativeBackend:
 
     @property
     def threads(self) -> int:
-        """How many threads decode; may be set at any time, a thread too many ends after its sample."""
+        """How many threads decode; may be set at any time, a thread too many ends after its sample.
+
+        ConfigError where the system gives no more: those that it gave decode.
+        """
         return self._pool.threads
 
     @threads.setter
     def threads(self, n: int) -> None:
         if not 1 <= n <= 1024:
             raise ConfigError(f"threads {n!r}: expected 1 to 1024")
-        self._pool.threads = n
+        try:
+            self._pool.threads = n
+        except ValueError as error:
+            raise ConfigError(f"decoding on {n} threads: {error}") from None
 
     def submit(self, batch: DecodeBatch) -> NativeTicket:
         """Queues a batch behind those under way."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fastload.errors import ConfigError
 from fastload.loader.backends import Backend
 from fastload.loader.ring import Ring
 
@@ -33,7 +34,10 @@ class ThreadKeeper:
             return
         self._waits = 0
         if self._backend.threads < self._backend.budget:
-            self._backend.threads = min(2 * self._backend.threads, self._backend.budget)
+            try:
+                self._backend.threads = min(2 * self._backend.threads, self._backend.budget)
+            except ConfigError:                 # the system's limit of threads: those that decode are enough to go on
+                self._fixed = True
 
 
 class DepthKeeper:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ import torch
 
 from fastload import transforms as T
 from fastload.decode.backend import STAGES
+from fastload.errors import ConfigError
 from fastload.loader.backends import Backend
 from fastload.loader.loader import DataLoader
 from fastload.loader.ring import Ring
@@ -148,6 +149,26 @@ def test_a_consumer_that_waits_now_and_then_gets_no_more_threads() -> None:
         fixed.delivered(waited=True)
     assert backend.threads == ThreadKeeper.at_first(4, fixed=True) == 4
     backend.close()
+
+
+def test_threads_that_the_system_refuses_do_not_end_the_training() -> None:
+    class Limited:
+        budget, asked, threads_given = 16, 0, 5
+
+        @property
+        def threads(self) -> int:
+            return self.threads_given
+
+        @threads.setter
+        def threads(self, n: int) -> None:
+            self.asked += 1
+            raise ConfigError(f"the system refuses decode thread 6 of {n}")
+
+    backend = Limited()
+    keeper = ThreadKeeper(cast(Backend, backend), fixed=False)
+    for _ in range(4 * PATIENCE):
+        keeper.delivered(waited=True)
+    assert backend.asked == 1
 
 
 def test_a_hiccup_gets_one_batch_more_and_a_slow_loader_gets_none() -> None:

@@ -321,6 +321,33 @@ def test_python_can_exit_with_a_thread_inside_the_core(call: str, images: Path) 
     assert (code, err) == (0, "")
 
 
+def test_threads_that_the_system_refuses_are_an_error_that_says_so(images: Path) -> None:
+    """Before, it was the end of the process. Whatever it gave goes on."""
+    code, out, err = child("""
+    import resource
+    from fastload.errors import ConfigError
+
+    pool = NativeBackend(threads=1024)
+    limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + (100 << 20)     # stacks of a few threads
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+    def refused(action):
+        try:
+            action()
+        except ConfigError as error:
+            return "of 1024" in str(error) and "refuses" in str(error)
+
+    assert refused(lambda: pool.submit(batch(3)))
+    pool.threads = 2
+    assert right(pool.collect(pool.submit(batch(3))))
+    assert refused(lambda: setattr(pool, "threads", 1024))
+    assert 2 <= pool.threads < 1024
+    assert right(pool.collect(pool.submit(batch(3))))
+    print("done")
+    """, images)
+    assert (code, out) == (0, "done\n"), err
+
+
 def test_an_error_ends_python_as_ever(images: Path) -> None:
     code, _, err = child("""
     pool = NativeBackend(threads=2)
