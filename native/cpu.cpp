@@ -19,12 +19,9 @@ Simd processor_level() {
 #endif
 }
 
-std::atomic<Simd>& switch_state() {
-    static std::atomic<Simd> level{processor_level()};
-    return level;
-}
+std::atomic<Simd> switch_state{processor_level()};  // when the core is loaded, before there are threads
 
-Simd level() { return switch_state().load(std::memory_order_relaxed); }
+Simd level() { return switch_state.load(std::memory_order_relaxed); }
 
 }  // namespace
 
@@ -33,7 +30,7 @@ bool use_avx2() { return level() >= Simd::kAvx2; }
 bool use_avx512() { return level() >= Simd::kAvx512; }
 
 Simd set_simd(Simd most) {
-    switch_state().store(std::min(most, processor_level()), std::memory_order_relaxed);
+    switch_state.store(std::min(most, processor_level()), std::memory_order_relaxed);
     return level();
 }
 

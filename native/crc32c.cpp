@@ -29,11 +29,29 @@ constexpr Tables kTables = make_tables();
 // A linear map on the 32-bit register, as the images of its 32 unit vectors.
 using Matrix = std::array<uint32_t, 32>;
 
-uint32_t apply(const Matrix& matrix, uint32_t state) {
+constexpr uint32_t apply(const Matrix& matrix, uint32_t state) {
     uint32_t result = 0;
     for (size_t bit = 0; state; ++bit, state >>= 1)
         if (state & 1) result ^= matrix[bit];
     return result;
+}
+
+constexpr detail::LaneShift make_lane_shift() {
+    Matrix power{};  // one zero byte, then squared: 2, 4, 8 ... zero bytes
+    for (size_t bit = 0; bit < 32; ++bit) {
+        const uint32_t unit = uint32_t(1) << bit;
+        power[bit] = (unit >> 8) ^ kTables[0][unit & 255];
+    }
+    static_assert((detail::kLane & (detail::kLane - 1)) == 0);
+    for (size_t zeros = 1; zeros < detail::kLane; zeros *= 2) {
+        Matrix square{};
+        for (size_t bit = 0; bit < 32; ++bit) square[bit] = apply(power, power[bit]);
+        power = square;
+    }
+    detail::LaneShift shift{};
+    for (uint32_t byte = 0; byte < 256; ++byte)
+        for (unsigned i = 0; i < 4; ++i) shift.table[i][byte] = apply(power, byte << (8 * i));
+    return shift;
 }
 
 }  // namespace
@@ -51,20 +69,8 @@ uint32_t crc32c_portable(uint32_t crc, const uint8_t* bytes, size_t size) {
     return ~state;
 }
 
-uint32_t crc32c_shift(uint32_t state, size_t zeros) {
-    Matrix power{};  // one zero byte, then squared: 2, 4, 8 ... zero bytes
-    for (size_t bit = 0; bit < 32; ++bit) {
-        uint32_t unit = uint32_t(1) << bit;
-        power[bit] = (unit >> 8) ^ kTables[0][unit & 255];
-    }
-    for (; zeros; zeros >>= 1) {
-        if (zeros & 1) state = apply(power, state);
-        Matrix square{};
-        for (size_t bit = 0; bit < 32; ++bit) square[bit] = apply(power, power[bit]);
-        power = square;
-    }
-    return state;
-}
+// Made by the compiler: made at its first use, by a decode thread, a fork at that moment would leave it half made in the child for ever.
+constexpr LaneShift kLaneShift = make_lane_shift();
 
 }  // namespace detail
 

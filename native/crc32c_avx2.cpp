@@ -11,30 +11,21 @@
 namespace fastload::detail {
 namespace {
 
-constexpr size_t kLane = 1024;
-
 uint64_t word(const uint8_t* bytes) {
     uint64_t value;
     std::memcpy(&value, bytes, sizeof value);
     return value;
 }
 
-// Shifting the register over kLane zero bytes, by four table look-ups.
-struct LaneShift {
-    uint32_t table[4][256];
-    LaneShift() {
-        for (uint32_t byte = 0; byte < 256; ++byte)
-            for (unsigned i = 0; i < 4; ++i) table[i][byte] = crc32c_shift(byte << (8 * i), kLane);
-    }
-    uint32_t operator()(uint32_t state) const {
-        return table[0][state & 255] ^ table[1][state >> 8 & 255] ^ table[2][state >> 16 & 255] ^ table[3][state >> 24];
-    }
-};
+// The register behind kLane zero bytes, by four table look-ups.
+uint32_t shift(uint32_t state) {
+    const auto& table = kLaneShift.table;
+    return table[0][state & 255] ^ table[1][state >> 8 & 255] ^ table[2][state >> 16 & 255] ^ table[3][state >> 24];
+}
 
 }  // namespace
 
 uint32_t crc32c_avx2(uint32_t crc, const uint8_t* bytes, size_t size) {
-    static const LaneShift shift;
     uint64_t state = ~crc;
     for (; size >= 3 * kLane; bytes += 3 * kLane, size -= 3 * kLane) {
         uint64_t second = 0, third = 0;

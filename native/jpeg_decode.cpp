@@ -30,7 +30,9 @@ bool read_rows(jpeg_decompress_struct& decoder, uint8_t* rows, ptrdiff_t stride,
 }  // namespace
 
 // Any warning is an error, as in simplejpeg's strict mode: libjpeg warns where it made up pixels.
+// The hook is tried here, not by the first decode thread that asks: a fork while it tries would leave the child waiting for ever.
 JpegDecoder::JpegDecoder() {
+    entropy_hook_works();
     errors_.fatal_warning = [](j_common_ptr) { return true; };
     decoder_.err = &errors_;
     if (setjmp(errors_.jump)) throw std::bad_alloc();  // all that can go wrong here

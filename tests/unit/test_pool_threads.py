@@ -273,6 +273,34 @@ def test_a_fork_gets_threads_of_its_own(images: Path) -> None:
     assert out == "done\n", err
 
 
+def test_a_fork_while_threads_do_something_for_the_first_time(images: Path) -> None:
+    """What is made at its first use, the checksum's tables say, was half made in a child for ever."""
+    _, out, err = child("""
+    import signal, struct, time
+    import google_crc32c
+
+    parts = b"\\1\\0" + struct.pack("<HIQ", 0, 24 + len(LARGE), 0) + LARGE
+    record = b"FLR1" + struct.pack("<I", google_crc32c.value(parts)) + parts
+    asked = batch(2, record)
+    asked.requests["check"], asked.requests["offset"] = 1, 24
+    pool = NativeBackend(threads=2)
+    under_way = pool.submit(asked)
+    children = []
+    for turn in range(8):
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(60)
+            os._exit(0 if pool.collect(pool.submit(asked)).ok else 1)
+        children.append(pid)
+        time.sleep(0.001)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+    assert codes == [0] * 8, codes
+    assert pool.collect(under_way).ok
+    print("done")
+    """, images)
+    assert out == "done\n", err
+
+
 def test_a_fork_that_never_uses_the_pool_ends_by_itself(images: Path) -> None:
     _, out, err = child("""
     pool = NativeBackend(threads=2)
