@@ -39,8 +39,9 @@ void Taps::make(int in_size, double begin, double end, int out_size, Filter filt
     else if (filter == Filter::kBilinear) make_bilinear();
     else make_nearest();
     const bool quads = wanted == TapTables::kQuads || wanted == TapTables::kQuadColumns;
+    width = *std::max_element(counts_.begin(), counts_.end());
+    coarse = scaled && filter == Filter::kAntialias && width <= kMostCoarse;
     pack(reversed, wanted == TapTables::kNone ? 1 : wanted == TapTables::kEights ? 8 : quads ? 4 : 2);
-    coarse = scaled && filter == Filter::kAntialias;
     if (coarse) coarsen();
     make_tables(wanted);
     std::copy(key, key + 8, key_);
@@ -108,7 +109,6 @@ void Taps::make_nearest() {
 }
 
 void Taps::pack(bool reversed, int align) {
-    width = *std::max_element(counts_.begin(), counts_.end());
     width = (width + align - 1) / align * align;
     first.resize(size_t(out));
     weights.assign(size_t(out) * size_t(width), 0);
@@ -122,7 +122,8 @@ void Taps::pack(bool reversed, int align) {
     }
 }
 
-// Behind DCT scaling nothing is compared with Pillow to the last level: 11 bits will do, if they still add up to 1.
+// Behind DCT scaling nothing is compared with Pillow to the last level: 11 bits will do, if they still add up to 1. What rounding
+// takes from all goes to one: there must not be too many.
 void Taps::coarsen() {
     for (int i = 0; i < out; ++i) {
         int32_t* begin = &weights[size_t(i) * size_t(width)];

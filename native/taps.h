@@ -16,6 +16,7 @@ enum class Filter : uint8_t {
 constexpr int kWeightBits = 22;  // of fixed point, Pillow's: 32 bits - 8 of the pixel - 2 spare
 constexpr int kLowBits = 16;     // of a weight, where it is split in two; its upper part is then at most 64
 constexpr int kCoarseBits = 11;  // of a coarse weight are 0
+constexpr int kMostCoarse = 64;  // taps: with more, rounding would be felt
 
 // Which tables to make beside `weights`.
 enum class TapTables : uint8_t {
@@ -39,7 +40,7 @@ struct Taps {
     int in = 0, out = 0;           // sizes
     int width = 0;                 // weights stored per output, the same for all, zeros where an output has fewer
     bool copy = false;             // output equals input: no pass needed
-    bool coarse = false;           // weights are multiples of 2^11: half the multiplications
+    bool coarse = false;           // weights are multiples of 2^kCoarseBits: half the multiplications
     TapTables tables = TapTables::kNone;
     std::vector<int32_t> first;    // first[i] + width <= in, where in >= width
     std::vector<int32_t> weights;  // `width` per output, never negative

@@ -95,6 +95,20 @@ def test_scaled_vector_code_gives_the_portable_bytes(image: NDArray[np.uint8], s
                     assert np.array_equal(found, pixels_of(native(), data, size, flip=flip)), (level, size)
 
 
+@pytest.mark.parametrize("size", [(1, 20), (2, 20), (5, 20), (40, 20)])
+def test_a_very_long_picture_stays_close_to_pillow(size: tuple[int, int]) -> None:
+    """Thousands of taps on one axis, at half the size on the other."""
+    strip = black_and_white(16000, 40)
+    data = encode(strip, "444")
+    found = pixels_of(native(), data, size)
+    assert psnr(found, pillow(data, size)) >= 38
+    for level in LOWER_LEVELS:
+        with at_most(level):
+            assert np.array_equal(found, pixels_of(native(), data, size)), level
+    on_end = encode(np.ascontiguousarray(strip.transpose(1, 0, 2)), "444")
+    assert psnr(pixels_of(native(), on_end, size[::-1]), pillow(on_end, size[::-1])) >= 38
+
+
 def test_a_flat_image_stays_flat() -> None:
     data = encode(np.full((256, 320, 3), 131, np.uint8), "420", 95)
     level = decode(data)[0, 0]
