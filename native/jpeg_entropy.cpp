@@ -90,12 +90,10 @@ void EntropyReader::more_bytes() {
             at_marker_ = next_ == stop_;  // cut off; noticed where a marker is expected
             continue;
         }
-        const uint8_t* behind = next_ + 1;
-        while (behind < stop_ && *behind == 0xFF) ++behind;
-        if (behind < stop_ && *behind == 0) {
+        if (stop_ - next_ >= 2 && next_[1] == 0) {
             *to++ = 0xFF;
-            next_ = behind + 1;
-        } else {
+            next_ += 2;
+        } else {  // 0xFF 0xFF 0, too, which libjpeg reads in a second try, over the values of its first
             at_marker_ = true;
         }
     }
