@@ -27,7 +27,7 @@ std::string decode_rows(JpegDecoder& decoder, const Bytes& bytes, int denominato
         region.y1 > (decoder.height() + denominator - 1) / denominator)
         return "the region is not inside the image";
     const auto pixels = gray || decoder.gray() ? JpegDecoder::Pixels::kGray : JpegDecoder::Pixels::kRgb;
-    if (!decoder.start(denominator, pixels, region.x0, region.y0, region.x1, region.y1, plain)) return decoder.why();
+    if (!decoder.start(denominator, pixels, region.x0, region.x1, region.y0, plain)) return decoder.why();
     const size_t stride = size_t(decoder.columns()) * size_t(decoder.channels());
     rows.resize(stride * size_t(region.y1 - region.y0));
     return decoder.read(rows.data(), ptrdiff_t(stride), region.y1 - region.y0) && decoder.finish() ? "" : decoder.why();

@@ -109,6 +109,7 @@ nb::object encode_record(uint64_t sample_id, nb::sequence given) {
         if (end > kMaxRecord) return nb::none();
     }
     nb::object record = nb::steal(PyBytes_FromStringAndSize(nullptr, Py_ssize_t(end)));
+    if (!record.is_valid()) throw nb::python_error();
     auto* bytes = reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(record.ptr()));
     std::memcpy(bytes, "FLR1\0\0\0\0\1\0", 10);
     put(bytes + 10, uint16_t(parts.size()));

@@ -109,7 +109,7 @@ bool JpegDecoder::within_limits(size_t size) {
     return true;
 }
 
-bool JpegDecoder::start(int denominator, Pixels pixels, int x0, int y0, int x1, int y1, bool plain) {
+bool JpegDecoder::start(int denominator, Pixels pixels, int x0, int x1, int y0, bool plain) {
     if (setjmp(errors_.jump)) return fail(errors_.text);
     decoder_.scale_num = 1;
     decoder_.scale_denom = static_cast<unsigned>(denominator);
@@ -133,7 +133,6 @@ bool JpegDecoder::start(int denominator, Pixels pixels, int x0, int y0, int x1, 
         taken_over_ = entropy_.take_over(decoder_, offset / mcu, (offset + width - 1) / mcu);
     }
     if (y0 > 0) jpeg_skip_scanlines(&decoder_, JDIMENSION(y0));
-    (void)y1;
     return true;
 }
 

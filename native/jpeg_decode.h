@@ -28,11 +28,11 @@ public:
     int height() const { return int(decoder_.image_height); }
     bool gray() const { return decoder_.num_components == 1; }
 
-    // Decodes at 1/denominator (1, 2, 4, 8) the pixels [x0, x1) x [y0, y1), in scaled coordinates. Rows then come with
+    // Decodes at 1/denominator (1, 2, 4, 8) the columns [x0, x1) from row y0 on, in scaled coordinates. Rows then come with
     // left() pixels too many in front and columns() pixels altogether; pixels inside are those of a whole decode, bit for bit.
     // After a failure with irregular(): open and start again with `plain`, and libjpeg alone will judge the image.
     enum class Pixels { kGray = 1, kRgb = 3, kBgr };
-    bool start(int denominator, Pixels pixels, int x0, int y0, int x1, int y1, bool plain = false);
+    bool start(int denominator, Pixels pixels, int x0, int x1, int y0, bool plain = false);
     bool irregular() const { return taken_over_; }
     int channels() const { return decoder_.out_color_components; }
     int columns() const { return int(decoder_.output_width); }

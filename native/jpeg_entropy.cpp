@@ -63,7 +63,7 @@ bool EntropyReader::take_over(jpeg_decompress_struct& decoder, unsigned first_co
 }
 
 void EntropyReader::begin_segment() {
-    std::fill(std::begin(last_dc_), std::end(last_dc_), 0);
+    std::fill(std::begin(last_dc_), std::end(last_dc_), 0u);
     segment_left_ = interval_ ? interval_ : UINT32_MAX;
     at_ = end_ = plain_.data();
     at_marker_ = false;
@@ -211,7 +211,7 @@ bool EntropyReader::decode_blocks(JBLOCKROW* blocks) {
         } else {
             bits.drop(bits_of(found));
         }
-        last_dc_[block.component] += value;
+        last_dc_[block.component] += uint32_t(value);
         if (kStore && block.store_dc) blocks[i][0][0] = JCOEF(last_dc_[block.component]);
         if (kStore && block.store_ac) {
             if (!decode_ac<true>(bits, *block.ac, blocks[i][0])) return false;

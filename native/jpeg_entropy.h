@@ -25,8 +25,6 @@ public:
     bool take_over(jpeg_decompress_struct& decoder, unsigned first_column, unsigned last_column);
     bool finished() const { return mcus_left_ == 0; }
 
-    size_t memory() const { return plain_.capacity(); }
-
 private:
     struct Block {
         const EntropyTable *dc, *ac;
@@ -50,7 +48,7 @@ private:
     EntropyTable dc_[NUM_HUFF_TBLS], ac_[NUM_HUFF_TBLS];
     Block blocks_[D_MAX_BLOCKS_IN_MCU];
     int n_blocks_ = 0;
-    int32_t last_dc_[MAX_COMPS_IN_SCAN] = {};
+    uint32_t last_dc_[MAX_COMPS_IN_SCAN] = {};  // unsigned: damaged data may let it run over, as libjpeg does
     unsigned column_ = 0, columns_ = 0, first_column_ = 0, last_column_ = 0;
     uint64_t mcus_left_ = 0;
     unsigned interval_ = 0, segment_left_ = 0, segment_ = 0;

@@ -85,7 +85,6 @@ private:
     Resizer resizer_;
     RowWriter writer_;
     std::vector<uint8_t> strip_, cut_, whole_, turned_;
-    std::vector<uint32_t> index_;
     std::string why_;
     StageTimes times_{};  // of the sample under way; the caller's lie beside those that other threads write
     uint64_t clock_ = 0;

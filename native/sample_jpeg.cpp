@@ -49,7 +49,7 @@ Status SampleLoader::decode_jpeg(Plan& plan, bool plain) {
         return refuse(Status::kBadRequest, "a JPEG of " + text(own) + " channels does not fit an output of " + text(plan.output.channels));
     }
     const auto pixels = gray ? JpegDecoder::Pixels::kGray : plan.output.colour == Colour::kBgr ? JpegDecoder::Pixels::kBgr : JpegDecoder::Pixels::kRgb;
-    if (!decoder_.start(plan.denominator, pixels, plan.x0, plan.y0, plan.x1, plan.y1, plain)) return refuse(Status::kBadImage, decoder_.why());
+    if (!decoder_.start(plan.denominator, pixels, plan.x0, plan.x1, plan.y0, plain)) return refuse(Status::kBadImage, decoder_.why());
     plan.channels = gray ? 1 : 3;
     tick(kDecode);
     return plan.oriented() ? stream_oriented(plan) : stream_jpeg(plan);
