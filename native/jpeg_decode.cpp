@@ -27,6 +27,16 @@ bool read_rows(jpeg_decompress_struct& decoder, uint8_t* rows, ptrdiff_t stride,
     return true;
 }
 
+// How many samples of a row each component's upsampling reads. libjpeg-turbo's crop (2.1 at least) leaves out that chroma may be scaled
+// less than the image is: 4:1:0 at 1/2 then lacks the right half of its colours. `side`: of the image's blocks, scaled.
+void set_sample_widths(jpeg_decompress_struct& decoder, unsigned side) {
+    const unsigned whole = unsigned(decoder.max_h_samp_factor) * side;
+    for (int i = 0; i < decoder.num_components; ++i) {
+        jpeg_component_info& component = decoder.comp_info[i];
+        component.downsampled_width = (decoder.output_width * unsigned(component.h_samp_factor) * block_side(component) + whole - 1) / whole;
+    }
+}
+
 }  // namespace
 
 // Any warning is an error, as in simplejpeg's strict mode: libjpeg warns where it made up pixels.
@@ -126,7 +136,10 @@ bool JpegDecoder::start(int denominator, Pixels pixels, int x0, int x1, int y0, 
     const int end = std::min(full, std::max(x1 + 1, begin + kNarrow));
     begin = std::max(0, std::min(begin, end - kNarrow));
     JDIMENSION offset = JDIMENSION(begin), width = JDIMENSION(end - begin);
-    if (begin > 0 || end < full) jpeg_crop_scanline(&decoder_, &offset, &width);
+    if (begin > 0 || end < full) {
+        jpeg_crop_scanline(&decoder_, &offset, &width);
+        set_sample_widths(decoder_, unsigned(DCTSIZE / denominator));
+    }
     left_ = x0 - int(offset);
     if (!plain && use_entropy_hook()) {
         const unsigned mcu = unsigned(DCTSIZE / denominator * (decoder_.comps_in_scan > 1 ? decoder_.max_h_samp_factor : 1));

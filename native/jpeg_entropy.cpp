@@ -35,13 +35,8 @@ bool EntropyReader::take_over(jpeg_decompress_struct& decoder, unsigned first_co
     for (int i = 0; i < n_blocks_; ++i) {
         const int number = decoder.MCU_membership[i];
         const jpeg_component_info& component = *decoder.cur_comp_info[number];
-#if JPEG_LIB_VERSION >= 70
-        const bool only_dc = component.DCT_h_scaled_size == 1 && component.DCT_v_scaled_size == 1;
-#else
-        const bool only_dc = component.DCT_scaled_size == 1;
-#endif
         const bool needed = component.component_needed;
-        blocks_[i] = {&dc_[component.dc_tbl_no], &ac_[component.ac_tbl_no], uint8_t(number), needed, needed && !only_dc};
+        blocks_[i] = {&dc_[component.dc_tbl_no], &ac_[component.ac_tbl_no], uint8_t(number), needed, needed && block_side(component) > 1};
     }
     decoder_ = &decoder;
     columns_ = decoder.MCUs_per_row;

@@ -17,6 +17,15 @@
 
 namespace fastload {
 
+// How many samples wide, and high, a block of this component is decoded.
+inline unsigned block_side(const jpeg_component_info& component) {
+#if JPEG_LIB_VERSION >= 70
+    return unsigned(component.DCT_h_scaled_size);
+#else
+    return unsigned(component.DCT_scaled_size);
+#endif
+}
+
 class EntropyReader {
 public:
     // Takes over the image that jpeg_start_decompress() has just been called for. MCUs outside columns [first, last] are

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,7 @@ def region(data: bytes, scale: int, part: tuple[int, int, int, int]) -> NDArray[
 
 
 def whole(data: bytes, scale: int = 1) -> NDArray[np.uint8]:
-    height, width = simplejpeg.decode_jpeg_header(data)[:2]
+    width, height = module.jpeg_header(data)[:2]
     return region(data, scale, (0, 0, -(-width // scale), -(-height // scale)))
 
 
@@ -77,6 +79,21 @@ def test_our_huffman_decoder_gives_libjpegs_pixels(part: Part, sampling: str, qu
     ours = region(data, scale, box)
     with libjpeg_alone():
         assert np.array_equal(ours, region(data, scale, box))
+
+
+@pytest.mark.skipif(shutil.which("cjpeg") is None, reason="not run: no cjpeg (Debian: libjpeg-turbo-progs)")
+@pytest.mark.parametrize("factors", ["4x2", "2x4", "4x1", "1x4", "3x1", "2x2,2x1,1x1", "1x1,2x2,2x2"])
+@pytest.mark.parametrize("scale", [1, 2, 4, 8])
+def test_a_region_of_a_rare_sampling_is_cut_out_of_the_whole(factors: str, scale: int) -> None:
+    """With 4x2 and 2x4, libjpeg scales chroma less than the image and then still has to enlarge it."""
+    width, height, random = 191, 150, np.random.default_rng(scale)
+    portable = b"P6 %d %d 255\n" % (width, height) + picture(width, height).tobytes()
+    jpeg = subprocess.run(["cjpeg", "-sample", factors], input=portable, capture_output=True, check=True).stdout
+    expected = whole(jpeg, scale)
+    for _ in range(30):
+        x0, y0 = (int(random.integers(0, side)) for side in (expected.shape[1], expected.shape[0]))
+        x1, y1 = int(random.integers(x0 + 1, expected.shape[1] + 1)), int(random.integers(y0 + 1, expected.shape[0] + 1))
+        assert np.array_equal(region(jpeg, scale, (x0, y0, x1, y1)), expected[y0:y1, x0:x1]), (x0, y0, x1, y1)
 
 
 def test_photos_are_what_simplejpeg_gives() -> None:
@@ -165,14 +182,14 @@ def test_a_byte_too_many_before_a_stuffed_zero_meets_the_same_verdict() -> None:
     assert len(places) > 20
     for place in places[::len(places) // 20]:
         odd = jpeg[:place] + b"\xff" + jpeg[place:]
-        ours = verdict(odd)
+        ours = verdict(odd, 200, 160)
         with libjpeg_alone():
-            assert ours == verdict(odd), place
+            assert ours == verdict(odd, 200, 160), place
 
 
-def verdict(data: bytes) -> bytes:
+def verdict(data: bytes, width: int = 48, height: int = 40) -> bytes:
     """"H" and the pixels, or what was wrong."""
     try:
-        return b"H" + whole(data).tobytes()
+        return b"H" + region(data, 1, (0, 0, width, height)).tobytes()
     except module.BadJpeg as error:
         return b"refused: " + str(error).encode()
