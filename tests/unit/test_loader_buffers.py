@@ -88,6 +88,28 @@ def test_kept_batches_cost_memory_and_give_it_back(packed: Path) -> None:
     assert ring.n_bytes == 2 * 164 + 4064
 
 
+def test_what_was_held_for_a_while_is_given_back(packed: Path) -> None:
+    loader = make(packed)
+    kept = [images for _ in range(3) for images, _ in loader]
+    assert loader.stats().buffer_bytes >= 30 * BATCH_BYTES
+    del kept
+    gc.collect()
+    for _ in range(20):
+        for images, _labels in loader:
+            del images
+    assert loader.stats().buffer_bytes <= (2 + 2) * (BATCH_BYTES + 64)
+
+
+def test_what_is_held_again_and_again_is_not_given_back_between() -> None:
+    ring, seen = Ring(2), set()
+    for _ in range(20):
+        held = [ring.tensor((100,), torch.uint8) for _ in range(40)]
+        seen |= {memory(each) for each in held}
+        del held
+    assert len(seen) == 40
+    assert ring.n_bytes == 40 * 164
+
+
 def test_tensors_are_aligned_and_of_the_shape_asked_for() -> None:
     ring = Ring(2)
     for shape, dtype in (((3, 5), torch.uint8), ((2, 3, 7), torch.float32), ((1,), torch.bfloat16), ((0, 4), torch.uint8)):
