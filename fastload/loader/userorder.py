@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fastload.errors import ConfigError
@@ -23,10 +24,12 @@ class Pass:
 
     epoch: int
     start: int = 0              # batches that were delivered before a resume
+    skipped: int = 0            # samples that were delivered before those, in batches of other sizes
 
 
 class UserOrder:
-    """Batches of ids from a torch sampler. It must give the same order again to be resumed: seed it by the epoch.
+    """Batches of ids from a torch sampler. It must give the same order again to be resumed: seed it by the epoch. Another batch size may
+    go on where samples are given, not batches.
 
     ``epoch`` decides what the transforms draw. It counts by itself, and follows ``set_epoch`` of the loader or of the sampler.
     """
@@ -38,6 +41,8 @@ class UserOrder:
         self._sampler, self._n_samples, self._seed, self._content = sampler, n_samples, seed, content
         self._singly = singly           # numbers, not lists of them
         self.as_batches = batches
+        self._dealt = batches if isinstance(batches, torch.utils.data.BatchSampler) and batches is not sampler else None
+        self._batch_size = 1 if singly else None if self._dealt is None else self._dealt.batch_size        # None: a batch sampler knows
         self.next_epoch = self.latest_epoch = 0
         self._samplers_epoch = self._epoch_of_sampler()
         self._resumed: Pass | None = None
@@ -74,11 +79,17 @@ class UserOrder:
 
     def batches(self, current: Pass) -> Iterator[Ids]:
         """The ids of each batch, what was delivered before a resume left out."""
-        for batch in itertools.islice(iter(self.as_batches), current.start, None):
+        for batch in itertools.islice(self._behind(current.skipped), current.start, None):
             numbers = self._numbers(batch)
             if min(numbers) < 0 or max(numbers) >= self._n_samples:
                 raise ConfigError(f"the sampler gave samples {min(numbers)} to {max(numbers)}: expected 0 to {self._n_samples - 1}")
             yield np.array(numbers, np.int64)
+
+    def _behind(self, skipped: int) -> Iterator[Any]:
+        if not skipped:
+            return iter(self.as_batches)
+        left = itertools.islice(iter(self._sampler), skipped, None)
+        return left if self._dealt is None else iter(torch.utils.data.BatchSampler(left, self._dealt.batch_size, self._dealt.drop_last))
 
     def _numbers(self, batch: Any) -> list[int]:
         listed = isinstance(batch, Iterable) and getattr(batch, "ndim", 1) > 0         # a tensor that is one number is no list
@@ -103,25 +114,39 @@ class UserOrder:
             done = current.start
         elif done >= self.n_batches(current):
             current, done = Pass(self.next_epoch), 0
-        return {"version": STATE_VERSION, "order": self._as_json(), "epoch": current.epoch, "batches": done}
+        return {"version": STATE_VERSION, "order": self._as_json(), "epoch": current.epoch, "batches": done,
+                "batch_size": self._batch_size, "skipped": current.skipped}
 
     def load(self, state: Mapping[str, object]) -> None:
         """Goes on behind the batches of a state."""
         check_same("order", state.get("order"), self._as_json())
-        epoch = whole_number("loading a state: epoch", state.get("epoch"))
-        start = whole_number("loading a state: batches", state.get("batches"))
-        self.set_epoch(epoch)
-        self._resumed = Pass(epoch, start)
+        epoch, start, skipped = (whole_number(f"loading a state: {name}", state.get(name)) for name in ("epoch", "batches", "skipped"))
+        size = state.get("batch_size")
+        if size != self._batch_size:
+            if size is None or self._batch_size is None:
+                check_same("order", {"batch_size": size}, {"batch_size": self._batch_size})
+            start, skipped = 0, skipped + start * whole_number("loading a state: batch_size", size, 1)
+        resumed = Pass(epoch, start, skipped)
+        over = bool(start or skipped) and start >= self.n_batches(resumed)
+        self.set_epoch(epoch + 1 if over else epoch)
+        self._resumed = None if over else resumed
 
     def _as_json(self) -> dict[str, object]:
-        return {"dataset": self._content, "n_samples": self._n_samples, "sampler": type(self._sampler).__name__, "seed": self._seed}
+        """With the number of ranks, where the sampler deals out by itself: another one gives this rank other samples."""
+        world = getattr(self._sampler, "num_replicas", getattr(getattr(self._sampler, "sampler", None), "num_replicas", None))
+        return {"dataset": self._content, "n_samples": self._n_samples, "sampler": type(self._sampler).__name__, "seed": self._seed,
+                **({"num_replicas": world} if type(world) is int else {})}
 
-    def n_batches(self, _: Pass) -> float:
+    def n_batches(self, current: Pass) -> float:
         """Of a pass, those before a resume included; infinite where the sampler has no length, as torch allows."""
         try:
-            return len(self)
+            if not current.skipped:
+                return len(self)
+            left = max(0, len(self._sampler) - current.skipped)
         except TypeError:
             return float("inf")
+        size, drop_last = (1, False) if self._dealt is None else (self._dealt.batch_size, self._dealt.drop_last)
+        return left // size if drop_last else -(-left // size)
 
     def _epoch_of_sampler(self) -> int | None:
         epoch = getattr(self._sampler, "epoch", None)

@@ -195,6 +195,50 @@ def test_resume_at_every_step_with_a_sampler_that_repeats(packed: Path) -> None:
     assert len({tuple(json.loads(state)) for state in states}) == 1
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_another_batch_size_goes_on_behind_the_samples_that_came(packed: Path, drop_last: bool) -> None:
+    def new(batch_size: int | None) -> DataLoader:
+        sampler: Any = DistributedSampler(range(N), 2, 1, seed=3)       # type: ignore[arg-type]
+        return make(packed, batch_size=batch_size, sampler=sampler, drop_last=drop_last and batch_size is not None)
+
+    order = [number for batch in ids_of(new(1)) for number in batch]
+    assert len(order) == 12
+    state, seen = "", list[int]()
+    for batch_size, batches in ((3, 2), (None, 1), (1, 1), (2, 1)):
+        loader = new(batch_size)
+        if state:
+            loader.load_state_dict(json.loads(state))
+            loader.set_epoch(0)
+        iterator = iter(loader)
+        for _ in range(batches):
+            seen += next(iterator)["id"].reshape(-1).tolist()
+        state = json.dumps(loader.state_dict())
+    assert seen == order[:10]
+    assert (json.loads(state)["epoch"], json.loads(state)["batches"]) == (0, 1)
+    rest = new(5)
+    rest.load_state_dict(json.loads(state))
+    assert len(json.dumps(rest.state_dict())) < 4096
+    later = new(5)
+    later.set_epoch(1)
+    assert ids_of(rest) == (ids_of(later) if drop_last else [order[10:]])       # two are left: with drop_last the epoch is over
+    assert rest.state_dict()["epoch"] == (2 if drop_last else 1)
+
+
+def test_a_sampler_of_other_ranks_is_refused(packed: Path) -> None:
+    def new(ranks: int, batched: bool) -> DataLoader:
+        sampler: Any = DistributedSampler(range(N), ranks, 0)           # type: ignore[arg-type]
+        return make(packed, **({"batch_sampler": BatchSampler(sampler, 4, False)} if batched else {"sampler": sampler}))
+
+    for batched in (False, True):
+        loader, other = new(2, batched), new(3, batched)
+        next(iter(loader))
+        with pytest.raises(ConfigError, match="num_replicas in the state:  2\n  num_replicas in the loader: 3"):
+            other.load_state_dict(loader.state_dict())
+        again = new(2, batched)
+        again.load_state_dict(loader.state_dict())
+        assert len(list(again)) == len(loader) - 1
+
+
 def test_a_state_of_another_kind_of_order_is_refused(packed: Path) -> None:
     ours, users = make(packed, batch_size=4), make(packed, batch_size=4, sampler=[1, 2, 3])
     with pytest.raises(ConfigError, match="sampler in the state:  'list'\n  sampler in the loader: None"):
