@@ -44,6 +44,8 @@ class UserOrder:
         self._dealt = batches if isinstance(batches, torch.utils.data.BatchSampler) and batches is not sampler else None
         self._batch_size = 1 if singly else None if self._dealt is None else self._dealt.batch_size        # None: a batch sampler knows
         self.next_epoch = self.latest_epoch = 0
+        inner = getattr(sampler, "sampler", None)           # of a batch sampler
+        self._dealer = inner if inner is not None and not hasattr(sampler, "set_epoch") else sampler        # who knows ranks and epochs
         self._samplers_epoch = self._epoch_of_sampler()
         self._resumed: Pass | None = None
         self._newest: tuple[Pass, int] | None = None
@@ -54,8 +56,8 @@ class UserOrder:
         if self._resumed is not None and self._resumed.epoch != epoch:
             self._resumed = None
         self._newest = None
-        if callable(getattr(self._sampler, "set_epoch", None)):
-            self._sampler.set_epoch(epoch)
+        if callable(getattr(self._dealer, "set_epoch", None)):
+            self._dealer.set_epoch(epoch)
         self._samplers_epoch = self._epoch_of_sampler()
 
     def begin(self) -> Pass:
@@ -133,7 +135,7 @@ class UserOrder:
 
     def _as_json(self) -> dict[str, object]:
         """With the number of ranks, where the sampler deals out by itself: another one gives this rank other samples."""
-        world = getattr(self._sampler, "num_replicas", getattr(getattr(self._sampler, "sampler", None), "num_replicas", None))
+        world = getattr(self._dealer, "num_replicas", None)
         return {"dataset": self._content, "n_samples": self._n_samples, "sampler": type(self._sampler).__name__, "seed": self._seed,
                 **({"num_replicas": world} if type(world) is int else {})}
 
@@ -149,5 +151,5 @@ class UserOrder:
         return left // size if drop_last else -(-left // size)
 
     def _epoch_of_sampler(self) -> int | None:
-        epoch = getattr(self._sampler, "epoch", None)
+        epoch = getattr(self._dealer, "epoch", None)
         return epoch if type(epoch) is int else None

@@ -145,10 +145,12 @@ def test_a_sampler_without_length(packed: Path) -> None:
     assert loader.state_dict()["epoch"] == 1
 
 
-def test_set_epoch_reaches_the_sampler_and_the_crops(packed: Path) -> None:
+@pytest.mark.parametrize("batched", [False, True], ids=["sampler", "batch_sampler"])
+def test_set_epoch_reaches_the_sampler_and_the_crops(packed: Path, batched: bool) -> None:
     def epochs(tell: Any) -> list[Any]:
         sampler = DistributedSampler(range(N), 2, 0, seed=3)      # type: ignore[var-annotated, arg-type]
-        loader = make(packed, batch_size=6, sampler=sampler)
+        options = {"batch_sampler": BatchSampler(sampler, 6, False)} if batched else {"batch_size": 6, "sampler": sampler}
+        loader = make(packed, **options)
         found = []
         for epoch in (4, 4, 5):
             tell(loader, sampler)(epoch)
