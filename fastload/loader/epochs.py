@@ -149,6 +149,13 @@ class Epochs:
         segment, done = self._newest or (self.peek(), self.peek().start)
         if done >= segment.n_batches:
             segment, done = self.peek(), self.peek().start
+        return self._state(segment, done)
+
+    def resumed(self) -> dict[str, object] | None:
+        """Where in an epoch the next iteration goes on; None where it begins one."""
+        return None if self._resumed is None else self._state(self._resumed, self._resumed.start)
+
+    def _state(self, segment: Segment, done: int) -> dict[str, object]:
         return {"version": STATE_VERSION, "order": self.options.as_json(), "epoch": segment.epoch,
                 "runs": [list(run) for run in (*segment.past, self._run(segment.shares, done))]}
 

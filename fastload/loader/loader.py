@@ -227,16 +227,18 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._backend.close()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _again, (self._given, self.order.next_epoch)
+        return _again, (self._given, self.order.next_epoch, self.order.resumed())
 
 
 # What torch's own DataLoader has as an attribute; ``seed`` is one of ours, always a number.
 _TORCH_NAMES = frozenset(inspect.signature(torch.utils.data.DataLoader.__init__).parameters) | {"seed"}
 
 
-def _again(given: dict[str, Any], epoch: int) -> DataLoader:
+def _again(given: dict[str, Any], epoch: int, resumed: dict[str, object] | None) -> DataLoader:
     loader = DataLoader(**given)
     loader.order.next_epoch = epoch
+    if resumed is not None:
+        loader.order.load(resumed)
     return loader
 
 

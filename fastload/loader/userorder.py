@@ -116,6 +116,13 @@ class UserOrder:
             done = current.start
         elif done >= self.n_batches(current):
             current, done = Pass(self.next_epoch), 0
+        return self._state(current, done)
+
+    def resumed(self) -> dict[str, object] | None:
+        """Where in a pass the next iteration goes on; None where it begins one."""
+        return None if self._resumed is None else self._state(self._resumed, self._resumed.start)
+
+    def _state(self, current: Pass, done: int) -> dict[str, object]:
         return {"version": STATE_VERSION, "order": self._as_json(), "epoch": current.epoch, "batches": done,
                 "batch_size": self._batch_size, "skipped": current.skipped}
 

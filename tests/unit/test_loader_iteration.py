@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 import operator
@@ -259,6 +260,21 @@ def test_a_pickled_loader_is_the_same_loader(packed: Path) -> None:
     list(loader)
     copy = pickle.loads(pickle.dumps(loader))
     assert same_batch(list(copy), list(loader))
+
+
+@pytest.mark.parametrize("again", [lambda loader: pickle.loads(pickle.dumps(loader)), copy.deepcopy], ids=["pickle", "deepcopy"])
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"shuffle": False, "sampler": [*range(N)]}], ids=["own", "sampler"])
+def test_a_copy_of_a_resumed_loader_goes_on_in_the_same_place(packed: Path, again: Any, options: dict[str, Any]) -> None:
+    begun = make(packed, **options)
+    next(iter(begun))
+    loader = make(packed, **options)
+    loader.load_state_dict(begun.state_dict())
+    copied = again(loader)
+    assert copied.state_dict() == loader.state_dict()
+    rest = list(loader)
+    assert len(rest) == len(loader) - 1
+    assert same_batch(list(copied), rest)
+    assert same_batch(list(again(loader)), list(loader))            # behind it: the next epoch
 
 
 def test_what_the_decoder_could_not_take_names_the_sample(packed: Path) -> None:
