@@ -50,6 +50,9 @@ class AcceleratedIterator:
         self._loader.end_of_dataloader = self._iterator.at_end
         return batch
 
+    def __len__(self) -> int:
+        return len(self._iterator)
+
     def close(self) -> None:
         """Ends the pass."""
         if self._state is not None:

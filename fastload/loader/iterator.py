@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import lmdb
 import numpy as np
 from numpy.typing import NDArray
 
-from fastload.errors import WorkerDied
+from fastload.errors import FastloadError, WorkerDied
 from fastload.loader.feeder import Failed, Feeder
 from fastload.loader.maker import BatchMaker, Begun
 from fastload.loader.readahead import ReadAhead
 from fastload.loader.together import Together
 from fastload.loader.transfer import Transfer
 from fastload.loader.view import samples_of
+from fastload.store.dataset import Dataset
 
 if TYPE_CHECKING:
     from fastload.loader.loader import DataLoader
@@ -25,6 +29,7 @@ Ids = NDArray[np.int64]
 Shape = Callable[[dict[str, Any]], Any]
 PassT = TypeVar("PassT")
 _NAMED = 8          # samples that a timeout names
+_NAMING_S = 1.0     # what it waits for the names of their files
 
 
 class Order(Protocol[PassT]):
@@ -101,6 +106,9 @@ class LoaderIterator:
         self._took()                # last: a Ctrl-C before this neither counts the batch nor loses it
         return received
 
+    def __len__(self) -> int:
+        return len(self._loader)            # of a whole epoch, as torch's iterators say
+
     @property
     def at_end(self) -> bool:
         """The batch that came last is the last one, as far as can be known."""
@@ -119,9 +127,24 @@ class LoaderIterator:
         """Says which samples the loader is waiting for."""
         loader, begun = self._loader, self._maker.waiting_for
         ids = (self._feeder.oldest if begun is None else loader.maker.unfinished(begun)).tolist()
-        names = ", ".join(f"{i} ({loader.packed.reader(i).shard.name}, {loader.packed.source(i)})" for i in ids[:_NAMED])
+        names = ", ".join(_named(loader.packed, ids[:_NAMED]))
         return RuntimeError(f"no batch within timeout={loader.timeout_s} s; being loaded: sample{'s' * (len(ids) != 1)} {names}"
                             + (f" and {len(ids) - _NAMED} more of this batch" if len(ids) > _NAMED else ""))
+
+
+def _named(dataset: Dataset, ids: list[int]) -> list[str]:
+    """Samples with shard and original file. That name is in the record: if the disk is what hangs, whoever reads it hangs, too."""
+    sources: dict[int, str] = {}
+
+    def read() -> None:
+        for i in ids:
+            with contextlib.suppress(FastloadError, OSError, lmdb.Error):           # a damaged record is told when its batch comes
+                sources[i] = f", {dataset.source(i)}"
+
+    thread = threading.Thread(target=read, name="fastload-naming", daemon=True)
+    thread.start()
+    thread.join(_NAMING_S)
+    return [f"{i} ({dataset.reader(i).shard.name}{sources.get(i, '')})" for i in ids]
 
 
 def _order_of(loader: DataLoader) -> Order[Any]:

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from fastload import transforms as T
-from fastload.errors import BadImage, ConfigError
+from fastload.errors import BadImage, ConfigError, CorruptShard
 from fastload.loader.loader import DataLoader
-from fastload.store.dataset import open_dataset
+from fastload.store.dataset import Dataset, open_dataset
 from tests.loading import our_threads, pack_photos, same_batch, wait_until
 
 CROPPED = [T.RandomResizedCrop(16), T.HorizontalFlip()]
@@ -82,6 +82,17 @@ def test_set_epoch_repeats_an_epoch_exactly(packed: Path) -> None:
     assert loader.sampler.epoch == 1      # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="set_epoch: expected a whole number"):
         loader.set_epoch(-1)
+
+
+def test_an_iterator_has_the_length_of_an_epoch_as_torch_s_has(packed: Path) -> None:
+    loader = make(packed)
+    iterator = iter(loader)
+    next(iterator)
+    assert len(iterator) == len(loader) == 8
+    endless = make(packed, shuffle=False, sampler=(number for number in range(5)))
+    with pytest.raises(TypeError):
+        len(iter(endless))
+    assert len(list(endless)) == 0                  # a generator gives its samples once: `iter` took them
 
 
 def test_nested_iteration_and_two_iterators_at_once(packed: Path) -> None:
@@ -236,6 +247,25 @@ def test_timeout_names_the_samples_that_hang(packed: Path) -> None:
     assert all(f"{i} (shard-00000.lmdb, samples/" in str(caught.value) for i in expected[0])
     go_on.set()
     assert list(iterator) == expected               # nothing was lost by waiting
+
+
+def test_a_timeout_comes_also_where_the_disk_is_what_hangs(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+
+    def hanging(*_: Any) -> Any:
+        go_on.wait(30)
+        raise CorruptShard("read at last, and damaged", shard="shard-00000.lmdb")
+
+    loader = make(packed, collate_fn=lambda samples: go_on.wait(30) and len(samples), timeout=0.2)
+    monkeypatch.setattr(Dataset, "source", hanging)
+    monkeypatch.setattr("fastload.loader.iterator._NAMING_S", 0.1)
+    iterator = iter(loader)
+    try:
+        with pytest.raises(RuntimeError, match=r"being loaded: samples \d+ \(shard-00000.lmdb\), \d+ \(shard-00000.lmdb\)"):
+            next(iterator)
+    finally:
+        go_on.set()
+    assert sum(iterator) == N
 
 
 def test_the_plan_of_a_sample_is_what_is_done_to_it(packed: Path) -> None:
