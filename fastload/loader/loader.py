@@ -257,5 +257,8 @@ def _opened(dataset: object) -> Dataset:
         if len(dataset) == 0:
             raise ConfigError(f"{dataset.path}: a dataset without samples")
         return dataset
+    if isinstance(dataset, torch.utils.data.Subset) and isinstance(dataset.dataset, Dataset | LoaderDataset):
+        raise TypeError("fastload.DataLoader loads packed datasets, not a Subset of one. Say which samples by a sampler: "
+                        "fastload.DataLoader(subset.dataset, sampler=torch.utils.data.SubsetRandomSampler(subset.indices), ...)")
     raise TypeError(f"fastload.DataLoader loads packed datasets, not a {type(dataset).__name__}. Pack it once: "
                     "fastload.pack(dataset, 'packed'), then fastload.DataLoader('packed', ...)")

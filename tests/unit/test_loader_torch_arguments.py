@@ -106,9 +106,20 @@ class Unpacked(torch.utils.data.Dataset[int]):
 def test_a_dataset_that_is_not_packed_is_refused_with_the_way_to_pack_it(packed: Path) -> None:
     with pytest.raises(TypeError, match=r"loads packed datasets, not a Unpacked. Pack it once: fastload.pack\(dataset, 'packed'\)"):
         DataLoader(Unpacked())          # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"not a Subset\. Pack it once"):
+        DataLoader(torch.utils.data.Subset(Unpacked(), [1]))            # type: ignore[arg-type]
     with pytest.raises(fastload.StoreError, match="no such folder"):
         DataLoader(packed / "nowhere")
     assert len(DataLoader(packed)) == 20
+
+
+def test_a_subset_of_a_packed_dataset_is_answered_with_a_sampler(packed: Path) -> None:
+    for whole in (fastload.open(packed), DataLoader(packed).dataset):
+        subset = torch.utils.data.Subset(whole, [3, 1])                 # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"not a Subset of one.*subset.dataset, sampler=torch.utils.data.SubsetRandomSampler"):
+            DataLoader(subset)          # type: ignore[arg-type]
+        loader = DataLoader(subset.dataset, fields=("id",), sampler=torch.utils.data.SubsetRandomSampler(subset.indices))   # type: ignore[arg-type]
+        assert sorted(int(batch["id"]) for batch in loader) == [1, 3]
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
