@@ -133,7 +133,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         batched = given["batch_size"] is not None or given["batch_sampler"] is not None
         sampler = given["sampler"]
         if sampler is None:
-            sampler = RankSampler(order) if isinstance(order, Epochs) else torch.utils.data.SequentialSampler(view)
+            sampler = RankSampler(order, view) if isinstance(order, Epochs) else torch.utils.data.SequentialSampler(view)
         collate = collate_fn or (Collate(self.maker.spec) if batched else None)
         super().__init__(view, batch_size=1 if batched else None, sampler=sampler, collate_fn=collate, generator=generator)
         # torch forbids changing these once it is made, but a loader is asked for what its user has given.

@@ -25,10 +25,13 @@ class SampleIndex(int):
 
 
 class RankSampler(torch.utils.data.DistributedSampler[Any]):
-    """This rank's ids of the epoch, one by one. A DistributedSampler to who asks: Lightning does, and then puts in none of its own."""
+    """This rank's ids of the epoch, one by one. A DistributedSampler to who asks: Lightning does, and then puts in none of its own.
 
-    def __init__(self, epochs: Epochs) -> None:         # torch's own would ask for the process group, which may come later
-        self.epochs = epochs
+    It has all that one has, as properties: torch's own would ask for the process group, which may come later.
+    """
+
+    def __init__(self, epochs: Epochs, dataset: Any = None) -> None:
+        self.epochs, self.dataset = epochs, dataset
 
     def __iter__(self) -> Iterator[int]:
         for batch in _batches(self.epochs):
@@ -51,6 +54,31 @@ class RankSampler(torch.utils.data.DistributedSampler[Any]):
     def num_replicas(self) -> int:      # type: ignore[override]
         """Processes that share an epoch."""
         return self.epochs.world
+
+    @property
+    def num_samples(self) -> int:       # type: ignore[override]
+        """Of this rank."""
+        return len(self)
+
+    @property
+    def total_size(self) -> int:        # type: ignore[override]
+        """Of all ranks."""
+        return self.num_replicas * len(self)
+
+    @property
+    def shuffle(self) -> bool:          # type: ignore[override]
+        """Another order in each epoch."""
+        return bool(self.epochs.options.shuffle)
+
+    @property
+    def seed(self) -> int:              # type: ignore[override]
+        """The loader's."""
+        return self.epochs.options.seed
+
+    @property
+    def drop_last(self) -> bool:        # type: ignore[override]
+        """What does not fill a batch is left out."""
+        return self.epochs.ending == "drop"
 
     def set_epoch(self, epoch: int) -> None:
         """As DistributedSampler has it: another order each epoch."""

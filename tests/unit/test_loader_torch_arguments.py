@@ -88,6 +88,16 @@ def test_it_is_a_torch_dataloader_with_its_attributes(packed: Path) -> None:
     assert whole.batch_sampler.sampler is whole.sampler     # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_its_sampler_has_what_a_distributed_sampler_has(packed: Path, drop_last: bool) -> None:
+    loader = DataLoader(packed, batch_size=1, shuffle=True, seed=4, rank=1, world_size=3, drop_last=drop_last)
+    theirs = torch.utils.data.DistributedSampler(range(20), 3, 1, seed=4, drop_last=drop_last)        # type: ignore[arg-type, var-annotated]
+    found = {name: getattr(loader.sampler, name) for name in vars(theirs)}
+    assert found == {**vars(theirs), "dataset": loader.dataset}
+    loader.set_epoch(3)
+    assert loader.sampler.epoch == 3            # type: ignore[attr-defined]
+
+
 def test_a_path_a_dataset_and_a_loader_s_dataset_are_the_same(packed: Path) -> None:
     first = DataLoader(packed, 4, transform=RESIZED)
     for same in (str(packed), open_dataset(packed), first.dataset):
