@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from fastload.errors import ConfigError
@@ -105,6 +105,8 @@ def load_spec(dataset: Dataset, *, fields: Sequence[str] | None, transform: obje
 def _names(fields: Sequence[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:
     if fields is None:
         return tuple(name for name in known if name != SPLIT)
+    if isinstance(fields, Set):
+        raise ConfigError(f"fields={fields!r:.200}: a set has no order, and batches have; give a list")
     names = (fields,) if isinstance(fields, str) else tuple(fields)
     if not names or len(set(names)) != len(names) or any(name not in known and name not in IMPLICIT for name in names):
         raise ConfigError(f"fields={list(names)!r:.200}: expected some of {', '.join((*known, *IMPLICIT))}, each once")

@@ -45,11 +45,13 @@ class Crop(Geometric):
                 raise ConfigError(f"Crop: {one}={sides[one]} and {other}={sides[other]} leave nothing")
 
     def size_after(self, size: Size | None) -> Size | None:
-        """Known where the size before is."""
+        """Known where the size before is; raises ConfigError where that is less than is cut off."""
         if size is None:
             return None
         width, height = self._window(pair(size[1], size[0]))[1].ravel().astype(int).tolist()
-        return (height, width) if min(width, height) > 0 else None
+        if min(width, height) < 1:
+            raise ConfigError(f"transform: {self} leaves nothing of the {size[0]}x{size[1]} (height x width) pixels that it gets")
+        return height, width
 
     def apply(self, views: Views, _: Draws) -> None:
         """A window of whole canvas pixels."""

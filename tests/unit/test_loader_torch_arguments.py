@@ -167,6 +167,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"on_error": "skip"}, "on_error='skip'"),
     ({"max_bad": -1, "on_error": "substitute"}, "max_bad=-1"),
     ({"max_bad": 3}, "max_bad belongs to on_error='substitute'"),
+    ({"fields": {"image", "label"}}, "a set has no order"),
     ({"fields": ()}, "expected some of image, label, id, source"),
     ({"fields": ("image", "image")}, "each once"),
     ({"fields": ("picture",)}, "expected some of image, label"),

@@ -105,6 +105,8 @@ def test_lists_and_numpys_numbers_print_as_plain_ones() -> None:
     ([T.CenterCrop(50, fill=1), T.Letterbox(64, 64)], r"fill is \(1,\) in one transform and \(114,\) in another"),
     ([T.Resize(30, 30, filter="nearest"), T.Resize(20, 20)], "filter is 'nearest' in one transform and 'antialias' in another"),
     ([T.Resize(10, 40), T.GaussianBlur(21)], r"kernel 21 is too large for 10x40 \(height x width\) pixels; at most 19"),
+    ([T.Resize(100, 40), T.Crop(top=60, bottom=40)], r"Crop\(top=60.* leaves nothing of the 100x40 \(height x width\) pixels that it gets"),
+    ([T.CenterCrop(50), T.Crop(right=0.5), T.Crop(left=25)], r"Crop\(.*left=25.* leaves nothing of the 50x25"),
     ([T.RandomErasing(value=-1)], "stands before Normalize: its value is a level, 0 to 255"),
     ([T.RandomResizedCrop], r"RandomResizedCrop is the class itself; write RandomResizedCrop\(...\)"),
     ([lambda image: image], "expected transforms of fastload.transforms, found builtins.function"),
