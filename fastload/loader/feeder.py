@@ -26,7 +26,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fastload.errors import WorkerDied
+from fastload.errors import FastloadError, WorkerDied
 
 Ids = NDArray[np.int64]
 Begun = TypeVar("Begun")
@@ -54,6 +54,11 @@ class Failed:
     """Stands in the place of a batch; the batches behind it come nevertheless."""
 
     error: BaseException
+
+    @staticmethod
+    def of(error: BaseException) -> Failed:
+        """Ours say all in words; their traceback would keep this thread's frames, and so whole batches, while the user keeps it."""
+        return Failed(error.with_traceback(None) if isinstance(error, FastloadError) else error)
 
 
 class _Mark(Enum):
@@ -219,7 +224,7 @@ def _begin(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, call
     try:
         ids = call if isinstance(batches, _Called) else next(batches, _Mark.END)
     except BaseException as error:          # noqa: BLE001 - handed to the consumer, who raises it
-        ids = Failed(error)
+        ids = Failed.of(error)
     if ids is _Mark.END:
         return False
     if isinstance(ids, Failed):            # an order that failed has no next batch
@@ -230,7 +235,7 @@ def _begin(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, call
     try:
         begun.append(maker.begin(ids))
     except BaseException as error:          # noqa: BLE001 - the same
-        begun.append(Failed(error))
+        begun.append(Failed.of(error))
     return True
 
 
@@ -239,9 +244,10 @@ def _finish(maker: Maker[Begun, Batch_co], oldest: Begun | Failed, shelf: _Shelf
     try:
         item = oldest if isinstance(oldest, Failed) else maker.finish(oldest)
     except BaseException as error:          # noqa: BLE001 - the same
-        item = Failed(error)
+        item = Failed.of(error)
     shelf.under_way.popleft()
     shelf.ready.put(item)
+    del item                                # an error whose traceback is kept holds this frame: they must not hold each other
 
 
 _running: dict[int, _Shelf] = {}            # by thread

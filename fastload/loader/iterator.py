@@ -94,9 +94,13 @@ class LoaderIterator:
             raise StopIteration
         if isinstance(item, Failed):
             self._took()            # it stands in the place of a batch: who goes on gets the next one
-            if isinstance(item.error, StopIteration):           # a `for` would take it for the end of the epoch
-                raise RuntimeError("a batch was not made: StopIteration was raised, as by next() in collate_fn") from item.error
-            raise item.error
+            error, item = item.error, None
+            try:
+                if isinstance(error, StopIteration):            # a `for` would take it for the end of the epoch
+                    raise RuntimeError("a batch was not made: StopIteration was raised, as by next() in collate_fn") from error
+                raise error
+            finally:
+                del error           # its traceback holds this frame: only the collector would part them, and end this pass
         batch, n_samples = item
         received = loader.transfer.receive(batch)
         loader.thread_keeper.delivered(waited=ready == 0)

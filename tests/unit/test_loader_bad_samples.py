@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import pytest
 from fastload import transforms as T
 from fastload.errors import BadImage, CorruptShard, FastloadError
 from fastload.loader.loader import DataLoader
-from tests.loading import backends, pack_photos
+from tests.loading import backends, our_threads, pack_photos, wait_until
 from tests.packed_datasets import flip, shard_of, spoil_image
 
 N, BAD = 24, (3, 10, 17)
@@ -45,6 +48,33 @@ def test_raise_names_sample_shard_and_file_and_the_next_batch_comes(spoiled: Pat
         assert named.image_id in BAD
         assert shard_of(spoiled, named.image_id).name in str(named)
         assert "samples/" in str(named)                 # the original file
+
+
+def test_an_error_ends_its_pass_without_the_garbage_collector(spoiled: Path) -> None:
+    loader, before = load(spoiled), set(threading.enumerate())
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            with contextlib.suppress(BadImage):
+                for _batch in loader:
+                    pass
+        assert wait_until(lambda: not our_threads(before))
+    finally:
+        gc.enable()
+
+
+def test_errors_that_are_kept_keep_no_batches(spoiled: Path) -> None:
+    loader, kept = load(spoiled, batch_size=2, prefetch_factor=2), list[BadImage]()
+    for _ in range(10):
+        batches = iter(loader)
+        for _ in range(len(loader)):
+            try:
+                next(batches)
+            except BadImage as error:
+                kept.append(error)
+    assert len(kept) >= 10                  # an epoch: one or more, for two may be in one batch
+    assert loader.stats().buffer_bytes <= (2 + 3) * (2 * 3 * 16 * 16 + 64)
 
 
 @pytest.mark.parametrize("backend", backends())
