@@ -174,6 +174,11 @@ class BatchMaker:
                 else:
                     text = why.why if isinstance(why, BadImage) else str(why)
                     begun.faults[place] = self._bad(begun.parts, place, ticket.chosen.name, text)
+        for name, rows in begun.rows.items():           # also of images that only move labels, and are not asked for
+            for slot, reason in rows.bad.items():
+                place = slot // self.movers[name].items
+                if place not in begun.faults:
+                    begun.faults[place] = self._bad(begun.parts, place, name, reason)
 
     def unfinished(self, begun: Begun) -> Ids:
         """The samples that a batch still waits for, as far as the decoder can tell; all of them where it cannot."""

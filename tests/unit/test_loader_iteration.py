@@ -19,7 +19,9 @@ from fastload import transforms as T
 from fastload.errors import BadImage, ConfigError, CorruptShard
 from fastload.loader.loader import DataLoader
 from fastload.store.dataset import Dataset, open_dataset
+from fastload.store.fields import Field
 from tests.loading import our_threads, pack_photos, same_batch, wait_until
+from tests.packed_datasets import pack_samples
 
 CROPPED = [T.RandomResizedCrop(16), T.HorizontalFlip()]
 N = 30
@@ -316,3 +318,14 @@ def test_what_the_decoder_could_not_take_names_the_sample(packed: Path) -> None:
     substituted = make(packed, transform=[T.Crop(left=100), T.Resize(8, 8)], on_error="substitute")
     assert sum(len(batch["id"]) for batch in substituted) == N
     assert substituted.stats().bad == 10
+
+
+def test_labels_alone_of_an_image_that_nothing_is_left_of_are_no_labels(tmp_path: Path) -> None:
+    samples = [{"image": np.zeros((20, (120, 96)[i % 2], 3), np.uint8), "points": [[100, 5]]} for i in range(4)]
+    packed = pack_samples(tmp_path / "packed", (Field("image", "image"), Field("points", "points")), samples)
+    options: dict[str, Any] = {"batch_size": 4, "fields": ("points", "id"), "transform": [T.Crop(left=100), T.Resize(20, 20)]}
+    with pytest.raises(BadImage, match=r"sample 1 in .*, field 'image': Crop.* leaves nothing"):
+        list(DataLoader(packed, **options))
+    batch = next(iter(DataLoader(packed, **options, on_error="substitute")))
+    assert batch["id"].tolist() == [0, 0, 2, 2]
+    assert batch["points"].tolist() == [[[0, 5]]] * 4
