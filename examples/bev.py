@@ -58,14 +58,16 @@ def train(run: Run) -> list[float]:
         for step, loaded in enumerate(run.probe.watch(loader), 1):
             with run.probe.stage("to_device"):
                 batch = moved(loaded, run.device)
-            with run.probe.stage("forward"), run.autocast():
-                logits = model(batch["images"], batch["intrinsics"].float(), batch["sensor2ego"].float())
-            with run.probe.stage("loss"):
-                target = nn.functional.adaptive_max_pool2d((batch["bev_mask"] > 0).float(), CELLS)
-                loss = nn.functional.binary_cross_entropy_with_logits(logits.float(), target)
-            with run.probe.stage("backward"):
-                (loss / options.accumulate).backward()
-            if step % options.accumulate == 0 or step == len(loader):
+            last = step % options.accumulate == 0 or step == len(loader)
+            with run.gathering(model, last=last):
+                with run.probe.stage("forward"), run.autocast():
+                    logits = model(batch["images"], batch["intrinsics"].float(), batch["sensor2ego"].float())
+                with run.probe.stage("loss"):
+                    target = nn.functional.adaptive_max_pool2d((batch["bev_mask"] > 0).float(), CELLS)
+                    loss = nn.functional.binary_cross_entropy_with_logits(logits.float(), target)
+                with run.probe.stage("backward"):
+                    (loss / options.accumulate).backward()
+            if last:
                 with run.probe.stage("optimizer"):
                     optimizer.step()
                     optimizer.zero_grad()

@@ -45,7 +45,7 @@ def train(run: Run) -> list[float]:
     size = (80, 160) if options.smoke else SIZE
     scale = torch.tensor(size[::-1], device=run.device)
     captchas = Captchas(options.data, size)
-    sampler = dealt(captchas)
+    sampler = dealt(captchas, options.seed)
     loader = torch.utils.data.DataLoader(captchas, batch_size=options.batch_size, shuffle=sampler is None, sampler=sampler, drop_last=True,
                                          num_workers=2, persistent_workers=True)
     model = run.model(Keypoints())

@@ -31,20 +31,25 @@ def loaders(run: Run) -> tuple[fastload.DataLoader, fastload.DataLoader]:
         options.data, batch_size=options.batch_size, shuffle=True, drop_last=True, seed=options.seed, device=run.device,
         fields=("image", "label"), transform=[T.RandomResizedCrop(side, scale=(0.35, 1.0)), T.HorizontalFlip(), norm])
     val = fastload.DataLoader(
-        options.val or options.data, batch_size=options.batch_size, device=run.device,
+        options.val or options.data, batch_size=options.batch_size, ending="partial", device=run.device,      # no picture twice
         fields=("image", "label"), transform=[T.Resize(shorter=side * 8 // 7), T.CenterCrop(side), norm])
     return train, val
 
 
 def accuracy(model: nn.Module, loader: Any, run: Run) -> float:
+    """Of all pictures: each process counts those it was dealt, then all counts are added up."""
     model.eval()
-    right, seen = torch.zeros((), device=run.device), 0
+    right_and_seen = torch.zeros(2, dtype=torch.int64, device=run.device)
     with torch.no_grad(), run.autocast():
         for images, labels in loader:
-            right += (model(images).argmax(1) == labels).sum()
-            seen += len(labels)
+            found = model(images.to(run.device, memory_format=torch.channels_last)).argmax(1)
+            right_and_seen[0] += (found == labels.to(run.device)).sum()
+            right_and_seen[1] += len(labels)
     model.train()
-    return right.item() / seen
+    if torch.distributed.is_initialized():
+        torch.distributed.all_reduce(right_and_seen)
+    right, seen = right_and_seen.tolist()
+    return float(right / seen)
 
 
 def save(path: Path, **parts: Any) -> None:
@@ -66,7 +71,7 @@ def train(run: Run) -> list[float]:
         net.load_state_dict(state["net"])
         optimizer.load_state_dict(state["optimizer"])
         loader.load_state_dict(state["loader"])         # the next iteration goes on behind the last batch that was trained
-        first = state["epoch"]
+        first = loader.sampler.epoch                    # type: ignore[attr-defined] # that iteration's: at an epoch's end the next one
     losses = []
     for epoch in range(first, options.epochs):
         total, steps = torch.zeros((), device=run.device), 0
@@ -77,9 +82,9 @@ def train(run: Run) -> list[float]:
             loss.backward()                 # type: ignore[no-untyped-call]
             optimizer.step()
             total, steps = total + loss.detach(), steps + 1
-            if run.main and options.save_every and run.probe.iter % options.save_every == 0:
+            if run.main and options.save_every and (run.probe.iter + 1) % options.save_every == 0:
                 with run.probe.event("checkpoint"):
-                    save(Path("checkpoint.pt"), net=net, optimizer=optimizer, loader=loader, epoch=epoch)
+                    save(Path("checkpoint.pt"), net=net, optimizer=optimizer, loader=loader)
         losses.append(total.item() / max(1, steps))
         with run.probe.event("evaluation"):
             right = accuracy(model, val, run)

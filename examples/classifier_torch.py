@@ -53,7 +53,7 @@ class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
 def loaders(run: Run) -> tuple[torch.utils.data.DataLoader[Any], torch.utils.data.DataLoader[Any]]:
     options, side = run.options, 64 if run.options.smoke else 224
     pictures, val = Pictures(options.data, side, augment=True), Pictures(options.val or options.data, side, augment=False)
-    sampler = dealt(pictures)
+    sampler = dealt(pictures, options.seed)
     shared: dict[str, Any] = {"batch_size": options.batch_size, "num_workers": 2, "persistent_workers": True}
     return (torch.utils.data.DataLoader(pictures, shuffle=sampler is None, sampler=sampler, drop_last=True, **shared),
             torch.utils.data.DataLoader(val, **shared))
@@ -85,7 +85,7 @@ def train(run: Run) -> list[float]:
             loss.backward()                 # type: ignore[no-untyped-call]
             optimizer.step()
             total, steps = total + loss.detach(), steps + 1
-            if run.main and options.save_every and run.probe.iter % options.save_every == 0:
+            if run.main and options.save_every and (run.probe.iter + 1) % options.save_every == 0:
                 with run.probe.event("checkpoint"):
                     save(Path("checkpoint.pt"), net=net, optimizer=optimizer, epoch=epoch)
         losses.append(total.item() / max(1, steps))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,10 @@ class Run:
         """bfloat16 needs no loss scaling. The type is a torch.dtype, never a word that something might compare with 'bf16'."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.amp)
 
+    def gathering(self, model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
+        """For forward and backward: only the last batch of an accumulation has the processes exchange their gradients."""
+        return nullcontext() if last or not isinstance(model, nn.parallel.DistributedDataParallel) else model.no_sync()
+
     def say(self, text: str) -> None:
         if self.main:
             print(text, flush=True)
@@ -54,7 +58,7 @@ def arguments(about: str | None, *, batch_size: int, epochs: int) -> argparse.Ar
 @contextmanager
 def running(options: argparse.Namespace) -> Iterator[Run]:
     """Sets up what torchrun asks for, and takes it down again whatever happens."""
-    torch.manual_seed(options.seed)
+    torch.manual_seed(options.seed + int(os.environ.get("RANK", "0")))         # DDP starts all processes with the first one's weights
     cuda = torch.cuda.is_available()
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if cuda:
@@ -84,6 +88,6 @@ def moved(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
     return {name: move(value) for name, value in batch.items()}
 
 
-def dealt(dataset: torch.utils.data.Dataset[Any]) -> torch.utils.data.DistributedSampler[Any] | None:
+def dealt(dataset: torch.utils.data.Dataset[Any], seed: int) -> torch.utils.data.DistributedSampler[Any] | None:
     """For torch's own DataLoader: each process its part of the samples."""
-    return torch.utils.data.DistributedSampler(dataset) if torch.distributed.is_initialized() else None
+    return torch.utils.data.DistributedSampler(dataset, seed=seed) if torch.distributed.is_initialized() else None

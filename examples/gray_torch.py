@@ -38,7 +38,7 @@ class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
 def train(run: Run) -> list[float]:
     options = run.options
     pictures = Pictures(options.data)
-    sampler = dealt(pictures)
+    sampler = dealt(pictures, options.seed)
     loader = torch.utils.data.DataLoader(pictures, batch_size=options.batch_size, shuffle=sampler is None, sampler=sampler, drop_last=True,
                                          num_workers=2, persistent_workers=True)
     model = run.model(network(10))

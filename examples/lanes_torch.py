@@ -48,7 +48,7 @@ def train(run: Run) -> list[float]:
     options = run.options
     size = (192, 256) if options.smoke else (720, 960)
     frames = Frames(options.data, size)
-    sampler = dealt(frames)
+    sampler = dealt(frames, options.seed)
     loader = torch.utils.data.DataLoader(frames, batch_size=options.batch_size, shuffle=sampler is None, sampler=sampler, drop_last=True,
                                          num_workers=2, persistent_workers=True, collate_fn=collate)
     model = run.model(Lanes())

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,8 +58,9 @@ def learnt(module: str, data: Path, metrics: Path, batch_size: int, epochs: int)
     return losses
 
 
-def test_the_classifier_goes_on_in_the_middle_of_an_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Started again from its first checkpoint, in mid-epoch, it ends with the weights of the run that was not interrupted."""
+@pytest.mark.parametrize("steps", [3, 5])            # of 5 an epoch
+def test_the_classifier_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Started again from its first checkpoint, in mid-epoch or at an epoch's end, it ends with the weights of the run that was not interrupted."""
     imagenet.make(tmp_path / "pictures", n=40, n_classes=2)
     fastload.pack(tmp_path / "pictures" / "train", tmp_path / "packed")
     monkeypatch.chdir(tmp_path)
@@ -72,12 +76,68 @@ def test_the_classifier_goes_on_in_the_middle_of_an_epoch(tmp_path: Path, monkey
     monkeypatch.setattr(classifier, "network", lambda classes: nets.append(build(classes)) or nets[-1])     # type: ignore[func-returns-value]
     parser = arguments(None, batch_size=8, epochs=2)
     for resume in (None, "first.pt"):
-        parser.set_defaults(val=None, compile=False, save_every=3, resume=resume)
+        parser.set_defaults(val=None, compile=False, save_every=steps, resume=resume)
         with running(parser.parse_args(["packed", "--smoke"])) as run:
             classifier.train(run)
     whole, again = (torch.cat([value.flatten() for value in net.state_dict().values()]) for net in nets)
-    assert torch.load("first.pt", weights_only=True)["loader"]["runs"][0][3] > 0            # batches of the epoch that were done
+    assert torch.load("first.pt", weights_only=True)["loader"]["runs"][0][3] == steps % 5           # batches of the epoch that were done
     assert torch.allclose(whole, again, atol=1e-5)
+
+
+IN_ONE_OR_TWO_PROCESSES = """
+import torch
+from examples import classifier
+from examples.common import arguments, running
+parser = arguments(None, batch_size=4, epochs=1)
+parser.set_defaults(val=None)
+with running(parser.parse_args(["packed", "--smoke"])) as run:
+    _, val = classifier.loaders(run)
+    torch.manual_seed(3)
+    model = run.model(classifier.network(2).double())
+    right = classifier.accuracy(model, ((images.double(), labels) for images, labels in val), run)
+    images = torch.rand(4, 3, 64, 64, dtype=torch.float64) * (2 if run.main else 1)
+    sums = []
+    for last in (False, True):
+        with run.gathering(model, last=last):
+            model(images).square().sum().backward()
+        sums.append(next(model.parameters()).grad.sum().item())
+    if torch.distributed.is_initialized():
+        everyones = [None, None]
+        torch.distributed.all_gather_object(everyones, sums)
+        (mine, all_mine), (theirs, all_theirs) = everyones
+        assert mine != theirs, "gradients were exchanged before the accumulation's last batch"
+        assert all_mine == all_theirs, "and not behind it"
+        torch.distributed.barrier()                     # a rank that ends while the other still reads resets the connection
+    run.say(f"right: {right}")
+"""
+
+
+def test_two_processes_count_every_picture_once_and_exchange_gradients_once_a_step(tmp_path: Path) -> None:
+    imagenet.make(tmp_path / "pictures", n=11, n_classes=2)
+    fastload.pack(tmp_path / "pictures" / "train", tmp_path / "packed")
+    (tmp_path / "both.py").write_text(IN_ONE_OR_TWO_PROCESSES)
+    root = str(example_diffs.EXAMPLES.parent)
+    alone, together = (subprocess.run([sys.executable, *words, "both.py"], cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False,
+                                      env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"})
+                       for words in ([], ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]))
+    assert alone.returncode == together.returncode == 0, alone.stderr[-2000:] + together.stderr[-3000:]
+    assert alone.stdout == together.stdout
+    assert alone.stdout.startswith("right: 0.")
+
+
+def test_validation_brings_pictures_to_the_models_device() -> None:
+    """torch's DataLoader gives CPU tensors."""
+    asked: list[torch.device] = []
+
+    class Images:
+        def to(self, device: torch.device, memory_format: torch.memory_format) -> torch.Tensor:
+            asked.append(device)
+            return torch.zeros(2, 3, 8, 8).to(memory_format=memory_format)
+
+    with running(arguments(None, batch_size=1, epochs=1).parse_args(["none", "--metrics", os.devnull])) as run:
+        right = classifier.accuracy(classifier.network(3), [(Images(), torch.tensor([0, 1]))], run)
+    assert asked == [run.device]
+    assert right in (0.0, 0.5)
 
 
 @pytest.mark.parametrize(("name", "dataset"), [("lanes", "Frames"), ("bev", "Rigs"), ("gray", "Pictures"), ("captcha", "Captchas"), ("classifier", "Pictures")])
