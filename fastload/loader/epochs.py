@@ -78,11 +78,31 @@ class Epochs:
         self._resumed: Segment | None = None
         self._loaded: Mapping[str, object] = {}
         self._newest: tuple[Segment, int] | None = None         # and how many of its batches were delivered
+        self.withdrawn: Segment | None = None                   # of an iteration that is to begin again at its first batch
         self._whole(0)                  # raises ConfigError for a size or an ending that makes no sense
 
+    def keeping_all(self, batch_size: int) -> Epochs:
+        """The same order with nothing left out at an epoch's end, for predictions."""
+        def deal() -> Deal | None:
+            found = self._deal()
+            return found and (*found[:2], "partial")
+
+        kept = Epochs(self.options, batch_size=batch_size, rank=self.rank, world=self.world, ending="partial",
+                      source_order=self._source_order, deal=deal)
+        kept.set_epoch(self.next_epoch)
+        return kept
+
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is this epoch, from its start; a resumed one in the middle of this very epoch stays there."""
+        """The next iteration is this epoch, from its start; a resumed one in the middle of this very epoch stays there.
+
+        An iteration that has delivered nothing yet counts as not begun: Lightning calls iter() first, and torch's samplers, asked at the
+        first batch, follow.
+        """
         self.next_epoch = whole_number("set_epoch", epoch)
+        newest, done = self._newest or (None, 0)
+        if newest is not None and done == newest.start:
+            self.withdrawn = newest
+            self._resumed = newest if newest.start or newest.past else None
         if self._resumed is not None and self._resumed.epoch != epoch:
             self._resumed = None
         self._newest = None
@@ -90,7 +110,7 @@ class Epochs:
     def begin(self) -> Segment:
         """What the next iteration goes through; the one after it is the next epoch."""
         segment = self.peek()
-        self._resumed = None
+        self._resumed = self.withdrawn = None
         self.next_epoch, self.latest_epoch = segment.epoch + 1, segment.epoch
         self.delivered(segment, segment.start)
         return segment
@@ -173,7 +193,7 @@ class Epochs:
         else:
             shares = Shares(saved.after(done), self.world, self.batch_size, self.ending)
             segment = Segment(epoch, shares, 0, runs if done else runs[:-1])
-        self._newest, self._loaded = None, state
+        self._newest, self._loaded, self.withdrawn = None, state, None
         begun, over = bool(segment.start or segment.past), segment.start >= segment.n_batches
         self._resumed = segment if begun and not over else None
         self.next_epoch = epoch + 1 if begun and over else epoch

@@ -43,6 +43,10 @@ class Order(Protocol[PassT]):
     def horizon(self) -> int:
         """Samples to read ahead of the order."""
 
+    @property
+    def withdrawn(self) -> PassT | None:
+        """An iteration whose epoch was named anew before its first batch."""
+
     def begin(self) -> PassT:
         """The next iteration."""
 
@@ -66,15 +70,27 @@ class LoaderIterator:
         self._loader, self._pid = loader, os.getpid()
         loader.stats_collector.asked()
         loader.depth_keeper.started()
-        self._order = order = _order_of(loader)
-        self._pass = order.begin()
-        self._done = self._pass.start
+        self._order = _order_of(loader)
+        self._feeder = self._started(self._order.begin())
+
+    def _started(self, current: Any) -> Feeder[Begun, tuple[Any, int]]:
+        loader, order = self._loader, self._order
+        self._pass, self._done = current, current.start
         reader = ReadAhead(loader.packed, whole_blocks=loader.reads_blocks)
         self._maker = EpochMaker(loader.maker, self._pass.epoch, loader.transfer, loader.collating)
         batches = reader.before(order.batches(self._pass), order.horizon)
         if not order.draws_here:
             batches = self._maker.together.passing(batches)
-        self._feeder: Feeder[Begun, tuple[Any, int]] = Feeder(self._maker, batches, ahead=loader.ahead, draw_here=order.draws_here)
+        return Feeder(self._maker, batches, ahead=loader.ahead, draw_here=order.draws_here)
+
+    def _start_again(self) -> None:
+        """In the epoch that was named after iter()."""
+        before, current = self._pass, self._order.begin()
+        if current == before:
+            self._pass = current
+        else:
+            self._feeder.stop()
+            self._feeder = self._started(current)
 
     def __iter__(self) -> LoaderIterator:
         return self
@@ -83,6 +99,8 @@ class LoaderIterator:
         if os.getpid() != self._pid:
             raise WorkerDied("this iterator belongs to the process that made it, before the fork: call iter(loader) in this one")
         started, loader = time.perf_counter(), self._loader
+        if self._order.withdrawn is self._pass and not self._feeder.stopped:
+            self._start_again()
         ready = self._feeder.n_ready
         try:
             item = self._feeder.next(loader.timeout_s)

@@ -86,22 +86,30 @@ class RankSampler(torch.utils.data.DistributedSampler[Any]):
 
 
 class RankBatches(torch.utils.data.BatchSampler):
-    """Lists of ids. Its arguments are those of torch's: Lightning makes it anew for predictions, maybe without ``drop_last``."""
+    """Lists of ids. Its arguments are those of torch's: Lightning makes it anew for predictions, maybe without ``drop_last``, and
+    for ``overfit_batches`` with a sampler of its own.
+    """
 
-    def __init__(self, sampler: RankSampler, batch_size: int, drop_last: bool, coming: Coming | None = None) -> None:
+    def __init__(self, sampler: torch.utils.data.Sampler[int], batch_size: int, drop_last: bool, coming: Coming | None = None) -> None:
         super().__init__(sampler, batch_size, drop_last)
-        self._epochs, self._coming = sampler.epochs, coming or Coming(0)
-        self._as_dealt = batch_size == sampler.epochs.batch_size and drop_last == (sampler.epochs.ending == "drop")
+        self._coming, dealt = coming or Coming(0), sampler.epochs if isinstance(sampler, RankSampler) else None
+        if dealt is not None and dealt.ending == "drop" and not drop_last:
+            dealt = dealt.keeping_all(batch_size)
+        as_dealt = dealt is not None and batch_size == dealt.batch_size and drop_last == (dealt.ending == "drop")
+        self._dealt = dealt if as_dealt else None           # None: batches are made of what the sampler gives
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self._coming.noted(_batches(self._epochs) if self._as_dealt else super().__iter__())
+        return self._coming.noted(super().__iter__() if self._dealt is None else _batches(self._dealt))
 
     def __len__(self) -> int:
-        return len(self._epochs) if self._as_dealt else super().__len__()
+        return super().__len__() if self._dealt is None else len(self._dealt)
 
     def set_epoch(self, epoch: int) -> None:
         """As DistributedSampler has it."""
-        self._epochs.set_epoch(epoch)
+        if self._dealt is not None:
+            self._dealt.set_epoch(epoch)
+        elif hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
 
 
 def _batches(epochs: Epochs) -> Iterator[list[int]]:

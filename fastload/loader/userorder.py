@@ -36,6 +36,7 @@ class UserOrder:
 
     draws_here = True           # in the trainer's thread, whose random numbers a sampler may use
     horizon = 0                 # what comes behind the batches drawn is not known
+    withdrawn = None            # a sampler that was asked is not asked again
 
     def __init__(self, sampler: Any, batches: Iterable[Any], *, n_samples: int, seed: int, content: str, singly: bool = False) -> None:
         self._sampler, self._n_samples, self._seed, self._content = sampler, n_samples, seed, content

@@ -29,10 +29,20 @@ CHECKS = {
             trainer, model = lightning.Trainer(max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False, callbacks=keep), Watched()
             trainer.fit(model, loader(), ckpt_path=checkpoint)
             return trainer, model.seen
+        def by_epoch(checkpoint=None):
+            keep = [ModelCheckpoint(dirpath="by_epoch", filename="{epoch}", every_n_epochs=1, save_top_k=-1)]
+            model = Watched()
+            lightning.Trainer(max_epochs=3, accelerator="cpu", logger=False, enable_progress_bar=False, callbacks=keep).fit(model, loader(), ckpt_path=checkpoint)
+            return model.seen
         _, whole = watched()
         trainer, rest = watched("watched/step=5.ckpt")
         assert len(whole) == 24 and rest == whole[5:], (rest, whole)
         assert sorted(sum(whole[:12], [])) == list(range(48))
+        three = by_epoch()
+        assert by_epoch("by_epoch/epoch=0.ckpt") == three[12:] and by_epoch("by_epoch/epoch=1.ckpt") == three[24:]
+        model = Watched()
+        lightning.Trainer(max_epochs=2, overfit_batches=2, accelerator="cpu", logger=False, enable_progress_bar=False, enable_checkpointing=False).fit(model, loader())
+        assert len(model.seen) == 4 and model.seen[:2] == model.seen[2:]
         predicted = torch.cat(trainer.predict(Watched(), loader()))
         assert type(trainer.predict_dataloaders) is fastload.DataLoader and sorted(predicted.tolist()) == list(range(48))
         """,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -155,6 +156,23 @@ def test_sampler_and_batches_agree_and_share_the_epoch() -> None:
     assert [i for batch in batches for i in batch] == one_by_one
     assert {index.epoch for index in one_by_one} == {3}         # type: ignore[attr-defined]
     assert len(batches) == 4
+
+
+def test_batches_made_anew_for_predictions_leave_nothing_out() -> None:
+    shape = {"n": 50, "block": 5, "window": 2, "shuffle": True, "world": 2, "size": 8, "seed": 1, "epoch": 3}
+    made = [RankBatches(RankSampler(epochs), epochs.batch_size, False) for epochs in ranks_of(shape, "drop")]
+    batches = [list(each) for each in made]
+    assert [len(each) for each in batches] == [len(each) for each in made] == [4, 4]
+    assert sorted(i for each in batches for batch in each for i in batch) == list(range(50))
+    assert {index.epoch for each in batches for batch in each for index in batch} == {3}        # type: ignore[attr-defined]
+
+
+def test_batches_made_anew_of_another_sampler_are_that_samplers() -> None:
+    """As for Lightning's overfit_batches."""
+    batches = RankBatches(torch.utils.data.SequentialSampler(range(10)), 4, False)
+    assert list(batches) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert len(batches) == 3
+    batches.set_epoch(1)
 
 
 @pytest.mark.parametrize(("options", "message"), [({"rank": 2, "world": 2}, "rank 2 of 2"), ({"batch_size": 0}, "batch size 0"),

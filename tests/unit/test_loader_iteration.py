@@ -97,6 +97,31 @@ def test_an_iterator_has_the_length_of_an_epoch_as_torch_s_has(packed: Path) -> 
     assert len(list(endless)) == 0                  # a generator gives its samples once: `iter` took them
 
 
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_an_epoch_named_between_iter_and_the_first_batch_counts(packed: Path, epoch: int) -> None:
+    """Lightning calls iter() before set_epoch(), and torch's samplers follow."""
+    expected = make(packed)
+    epochs = [list(expected) for _ in range(4)]
+    loader = make(packed)
+    iterator = iter(loader)
+    loader.set_epoch(epoch)
+    assert same_batch(list(iterator), epochs[epoch])
+    assert loader.state_dict()["epoch"] == epoch + 1
+    assert same_batch(list(loader), epochs[epoch + 1])
+    loader.set_epoch(0)
+    iterator = iter(loader)
+    first = next(iterator)
+    loader.set_epoch(epoch)                             # now it is for the next one
+    assert same_batch([first, *iterator], epochs[0])
+    assert same_batch(list(loader), epochs[epoch])
+    abandoned = iter(loader)
+    loader.set_epoch(epoch)
+    assert same_batch(list(loader), epochs[epoch])      # the iteration that was meant
+    abandoned.close()
+    loader.set_epoch(epoch)
+    assert list(abandoned) == []
+
+
 def test_nested_iteration_and_two_iterators_at_once(packed: Path) -> None:
     expected = make(packed)
     epochs = [list(expected) for _ in range(3)]

@@ -152,6 +152,12 @@ def test_early_break_prefetch_and_habits_of_stateful_loaders(packed: Path) -> No
     again = restored(packed, json.dumps(first))
     again.set_epoch(0)                              # what trainers do at the start of the epoch they were in
     assert same_batch(list(again), batches[3:])
+    again = restored(packed, json.dumps(first))
+    iterator = iter(again)
+    again.set_epoch(0)                              # Lightning does it behind iter()
+    assert json.loads(saved(again)) == first
+    assert same_batch(list(iterator), batches[3:])
+    assert json.loads(saved(again))["epoch"] == 1
     other = restored(packed, json.dumps(first))
     other.set_epoch(1)                              # and what they do to leave it
     assert len(list(other)) == 7
