@@ -3,15 +3,21 @@
 Accelerate would rebuild it as a plain torch DataLoader and deal its batches out to the processes once more; but it deals by itself.
 So it says that it is prepared, and keeps the two promises of a prepared loader: the batches are on the accelerator's device, and
 ``accelerator.accumulate`` knows the last batch of an epoch. With ``use_stateful_dataloader`` set, ``save_state`` keeps its place, too.
+
+``skip_first_batches`` takes any loader apart and makes a plain one out of its dataset, batch sampler and collate function: those of a
+prepared loader keep the two promises there.
 """
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fastload.errors import ConfigError
+from fastload.loader.nested import mapped
 
 if TYPE_CHECKING:
     from fastload.loader.iterator import LoaderIterator
@@ -62,3 +68,54 @@ class AcceleratedIterator:
 
     def __del__(self) -> None:
         self.close()
+
+
+class PreparedBatches(torch.utils.data.BatchSampler):
+    """The batch sampler of a prepared loader: tells the gradient state what AcceleratedIterator does.
+
+    Who iterates it skips what was done by himself, so an epoch comes from its start, also where ``load_state`` has put the loader behind
+    its first batches: scripts load the state *and* skip.
+    """
+
+    def __init__(self, loader: DataLoader, batches: Any) -> None:
+        super().__init__(loader.sampler, loader.batch_size or 1, loader.drop_last)
+        self._loader, self._batches = weakref.ref(loader), batches          # weak: a loader goes when its last user does
+
+    def __iter__(self) -> Iterator[list[int]]:
+        from accelerate.state import GradientState
+
+        loader, state = self._loader(), GradientState()
+        if loader is None:
+            yield from self._batches
+            return
+        loader.order.forget_place()
+        loader.end_of_dataloader, loader.remainder = False, -1
+        state._add_dataloader(loader)
+        try:
+            for number, batch in enumerate(self._batches, 1):
+                loader.end_of_dataloader = number == len(self)
+                yield batch
+        finally:
+            state._remove_dataloader(loader)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def set_epoch(self, epoch: int) -> None:
+        """As DistributedSampler has it."""
+        if hasattr(self._batches, "set_epoch"):
+            self._batches.set_epoch(epoch)
+
+
+class CollateOnto:
+    """The collate function of a prepared loader: its batches go to the accelerator's device, but not from a worker process."""
+
+    def __init__(self, collate: Callable[[Any], Any], device: torch.device) -> None:
+        self._collate, self._device = collate, device
+
+    def __call__(self, samples: Any) -> Any:
+        """One batch."""
+        batch = self._collate(samples)
+        if torch.utils.data.get_worker_info() is not None:
+            return batch
+        return mapped(batch, lambda tensor: tensor.to(self._device, non_blocking=True))

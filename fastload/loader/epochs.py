@@ -107,6 +107,10 @@ class Epochs:
             self._resumed = None
         self._newest = None
 
+    def forget_place(self) -> None:
+        """The next iteration is a whole epoch, also where a state has put it into the middle of one."""
+        self._resumed = None
+
     def begin(self) -> Segment:
         """What the next iteration goes through; the one after it is the next epoch."""
         segment = self.peek()

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fastload.errors import ConfigError
-from fastload.loader.accelerated import AcceleratedIterator, check_device
+from fastload.loader.accelerated import AcceleratedIterator, CollateOnto, PreparedBatches, check_device
 from fastload.loader.arguments import Ranks, batches_ahead, checked_order, checked_timeout, seed_from, thread_budget, warn_without_meaning
 from fastload.loader.backends import Backend, BackendChoice
 from fastload.loader.coming import Coming
@@ -178,6 +178,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """Accelerate asks before it would rebuild a loader; a user's own sampler does not know of ranks, so it may deal that out."""
         if isinstance(self.order, Epochs) or self._ranks.world == 1:
             check_device(torch.device(self._given["device"] or "cpu"))
+            if not self._accelerated and self.batch_sampler is not None:
+                self.__dict__.update(batch_sampler=PreparedBatches(self, self.batch_sampler),
+                                     collate_fn=CollateOnto(self.collate_fn, self.transfer.device))
             self._accelerated = True
         return self._accelerated
 

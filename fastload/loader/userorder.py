@@ -61,6 +61,10 @@ class UserOrder:
             self._dealer.set_epoch(epoch)
         self._samplers_epoch = self._epoch_of_sampler()
 
+    def forget_place(self) -> None:
+        """Somebody iterates the sampler himself, all of it, in the place of the next iteration."""
+        self.begin()
+
     def begin(self) -> Pass:
         """The next iteration; the one after it is the next epoch."""
         told = self._epoch_of_sampler()

@@ -59,8 +59,19 @@ CHECKS = {
         assert len(ids) == 12 and synced[-1] and not accelerator.gradient_state.in_dataloader, synced
         accelerator.load_state("watched")
         assert [batch["id"].tolist() for batch in given] == ids[5:]
+        from accelerate import skip_first_batches
+        accelerator.load_state("watched")               # many scripts load the state and skip, too: nothing may be lost
+        skipped, synced = [], []
+        for batch in skip_first_batches(given, 5):
+            with accelerator.accumulate(model):
+                skipped.append(batch["id"].tolist()); synced.append(accelerator.sync_gradients)
+        assert skipped == ids[5:] and synced[-1] and not accelerator.gradient_state.in_dataloader, synced
+        assert len(list(given)) == 12 and given.state_dict()["epoch"] == 2
         own = accelerator.prepare(fastload.DataLoader("packed", 4, sampler=list(range(9)), fields=("id",)))
         assert [i for batch in own for i in batch["id"].tolist()] == list(range(9))
+        assert [i for batch in skip_first_batches(own, 1) for i in batch["id"].tolist()] == list(range(4, 9))
+        own_collate = fastload.loader.accelerated.CollateOnto(torch.stack, torch.device("meta"))
+        assert own_collate([torch.zeros(2), torch.zeros(2)]).device.type == "meta"
         """,
     "transformers": """
         class Watched(Classifier):
