@@ -54,9 +54,13 @@ class FastloadDataset(torch.utils.data.Dataset[Any]):
         as_tuple, collate = self.loader.maker.spec.as_tuple, self.loader.collate_fn
         return self._named(collate([tuple(sample.values()) if as_tuple else dict(sample) for sample in samples]))
 
-    def ordered(self, *, shuffle: bool | str, seed: int) -> DataLoader:
+    def ordered(self, **order: Any) -> DataLoader:
         """The loader again, in this order: its batches are begun ahead by the dataset that this one uses."""
-        self.loader = DataLoader(self.loader.packed, shuffle=shuffle, **{**self._options, "seed": seed})
+        self._options |= order
+        # In source order it is for evaluation: MMEngine lines the ranks' results up one by one and cuts off what is too many at the end,
+        # where repeated samples of a rank's stretch are not.
+        exact = {} if self._options.get("drop_last") or self._options["shuffle"] else {"ending": "partial"}
+        self.loader = DataLoader(self.loader.packed, **{**exact, **self._options})
         return self.loader
 
 
@@ -67,7 +71,12 @@ class FastloadSampler:
     def __init__(self, dataset: FastloadDataset, shuffle: bool | str = True, seed: int | None = None) -> None:
         if not isinstance(dataset, FastloadDataset):
             raise ConfigError(f"FastloadSampler needs a FastloadDataset, not a {type(dataset).__name__}")
-        self.loader = dataset.ordered(shuffle=shuffle, seed=seed or 0)
+        self._dataset, self.loader = dataset, dataset.ordered(shuffle=shuffle, seed=seed or 0)
+
+    def dealt(self, batch_size: int, drop_last: bool) -> DataLoader:
+        """The loader whose batches these are: how an epoch ends on several ranks depends on them."""
+        self.loader = self._dataset.ordered(batch_size=batch_size, drop_last=drop_last)
+        return self.loader
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.loader.sampler)
@@ -87,7 +96,8 @@ class FastloadBatches(RankBatches):
     def __init__(self, sampler: FastloadSampler, batch_size: int, drop_last: bool = False) -> None:
         if not isinstance(sampler, FastloadSampler):
             raise ConfigError(f"FastloadBatches needs a FastloadSampler, not a {type(sampler).__name__}")
-        super().__init__(sampler.loader.sampler, batch_size, drop_last, sampler.loader.coming)      # type: ignore[arg-type]
+        loader = sampler.dealt(batch_size, drop_last)
+        super().__init__(loader.sampler, batch_size, drop_last, loader.coming)      # type: ignore[arg-type]
 
 
 def fastload_collate(samples: list[_Sample]) -> dict[str, Any]:

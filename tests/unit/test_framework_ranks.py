@@ -92,3 +92,31 @@ def _alone(folder: Path, ids: list[list[list[int]]]) -> list[float]:
         optimizer.step()
     weights: list[float] = next(model.parameters()).flatten().tolist()[:50]
     return weights
+
+
+EVALUATED = """
+import json, os, torch, fastload.frameworks.mmengine
+torch.distributed.init_process_group("gloo")
+from mmengine.dist import collect_results
+from mmengine.runner import Runner
+loader = Runner.build_dataloader(dict(batch_size=4, num_workers=0, dataset=dict(type="FastloadDataset", path="packed", fields=("id",)),
+    sampler=dict(type="FastloadSampler", shuffle=False), batch_sampler=dict(type="FastloadBatches"), collate_fn=dict(type="fastload_collate")))
+ids = [number for batch in loader for number in batch["id"].tolist()]
+together = collect_results(ids, len(loader.dataset), "cpu", tmpdir="collected")
+if torch.distributed.get_rank() == 0:
+    open("together.json", "w").write(json.dumps([len(loader), together]))
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_mmengine_counts_every_sample_once(tmp_path: Path) -> None:
+    needs("mmengine")
+    pack_photos(tmp_path / "packed", 10)
+    (tmp_path / "evaluate.py").write_text(EVALUATED)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "evaluate.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    n_batches, together = json.loads((tmp_path / "together.json").read_text())
+    assert n_batches == 1
+    assert sorted(together) == list(range(10))
