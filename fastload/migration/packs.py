@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from fastload.errors import FastloadError
 from fastload.packing.sources.folder import FolderSource
@@ -27,8 +29,11 @@ class Pack:
 
 def how_to_pack(dataset: Any, dest: str, *, same_numbers: bool) -> Pack:
     """``same_numbers``: sample i must stay sample i, for a sampler of the user's own."""
-    inner, picked = (dataset.dataset, True) if hasattr(dataset, "dataset") and hasattr(dataset, "indices") else (dataset, False)
-    listed = samples_of(inner)
+    inner, holder, index = dataset, "dataset", "i"
+    while is_subset(inner):
+        index = index if inner is dataset else f"{holder}.indices[{index}]"
+        inner, holder = inner.dataset, f"{holder}.dataset"
+    picked, listed = inner is not dataset, samples_of(inner)
     if listed is None:
         return _generic(dataset, dest, same_numbers=same_numbers)
     classes = tuple(getattr(inner, "classes", ()) or ())
@@ -38,9 +43,8 @@ def how_to_pack(dataset: Any, dest: str, *, same_numbers: bool) -> Pack:
         command = f"fastload pack {shlex.quote(root)} {shlex.quote(dest)}"
         return Pack(command, f"import fastload\n\nfastload.pack({root!r}, {dest!r})", _FOLDER_NOTES, rgb=True)
     name = "samples" if hasattr(inner, "samples") else "imgs"
-    holder = "dataset.dataset" if picked else "dataset"
     field = f"fastload.Field('label', 'int'{f', classes=tuple({holder}.classes)' if classes else ''})"
-    source = f"(dataset.dataset.{name}[i] for i in dataset.indices)" if picked else f"dataset.{name}"
+    source = f"({holder}.{name}[{index}] for i in dataset.indices)" if picked else f"dataset.{name}"
     code = ("from pathlib import Path\n\nimport fastload\n\n"
             f"fastload.pack([{{'image': Path(path), 'label': label}} for path, label in {source}], {dest!r},\n"
             f"              fields=[fastload.Field('image', 'image'), {field}]" + (", order='source'" if same_numbers else "") + ")")
@@ -51,6 +55,30 @@ def how_to_pack(dataset: Any, dest: str, *, same_numbers: bool) -> Pack:
 
 
 _FOLDER_NOTES = ("fastload shows images upright (EXIF orientation is applied); torchvision's folder datasets do not",)
+
+
+def is_subset(dataset: Any) -> bool:
+    """One of torch's, or made like it: some numbers of another dataset."""
+    return hasattr(dataset, "dataset") and hasattr(dataset, "indices")
+
+
+def innermost(dataset: Any, said: str = "dataset") -> Iterator[tuple[str, Any]]:
+    """The datasets that a Subset or a ConcatDataset is made of, and their names in code; else the dataset itself."""
+    if is_subset(dataset):
+        yield from innermost(dataset.dataset, f"{said}.dataset")
+    elif isinstance(dataset, torch.utils.data.ConcatDataset):
+        for number, each in enumerate(dataset.datasets):
+            yield from innermost(each, f"{said}.datasets[{number}]")
+    else:
+        yield said, dataset
+
+
+def transforms_of(dataset: Any) -> list[tuple[str, Any]]:
+    """What a dataset does to its images, by the attribute's name: ``transform``, ``transforms``, or a Compose of any name."""
+    named = [(name, getattr(dataset, name, None)) for name in ("transform", "transforms")]
+    own = [(name, value) for name, value in getattr(dataset, "__dict__", {}).items() if type(value).__name__ == "Compose"
+           and name not in ("transform", "transforms", "target_transform")]
+    return [(name, value) for name, value in named + own if value is not None]
 
 
 def samples_of(dataset: Any) -> Sequence[tuple[str, int]] | None:
@@ -84,13 +112,18 @@ def _not_the_folder(dataset: Any, listed: Sequence[tuple[str, int]], classes: tu
     return ""
 
 
+# None would do for torchvision's datasets; many people's own call their transform whatever it is, some with the target, too.
+_NO_CHANGE = "lambda image, *target: (image, *target) if target else image"
+
+
 def _generic(dataset: Any, dest: str, *, same_numbers: bool) -> Pack:
     """Any map-style dataset: packed item by item, without its transform."""
     lines, notes = ["import fastload", ""], []
-    for name in ("transform", "transforms"):
-        if getattr(dataset, name, None) is not None:
-            lines.append(f"dataset.{name} = None            # images are packed as they are before training changes them")
-    if len(lines) == 2:
+    for said, each in {id(each): (said, each) for said, each in innermost(dataset)}.values():
+        lines += [f"{said}.{name} = {_NO_CHANGE}" for name, _ in transforms_of(each)]
+    if len(lines) > 2:
+        lines.insert(2, "# images are packed as they are before training changes them")
+    else:
         notes.append("its items are packed as they come: images must be files, uint8 arrays or PIL images, not normalised tensors")
     lines.append(f"fastload.pack(dataset, {dest!r}" + (", order='source'" if same_numbers else "") + ")")
     notes.append("items of more than an image and a label: name the fields, fastload.pack(..., fields={'image': 'image', ...}); "

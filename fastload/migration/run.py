@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Se
 
 from fastload.errors import ConfigError
 from fastload.loader.loader import DataLoader
-from fastload.migration.packs import how_to_pack
+from fastload.migration.packs import how_to_pack, innermost, transforms_of
 from fastload.migration.result import Migration, Translated
 from fastload.migration.translate import translate, wants_gray
 
@@ -35,7 +35,7 @@ def migrate(loader: torch.utils.data.DataLoader[Any], *, dest: str = "packed") -
     arguments = {**order.arguments, **_carried(loader, notes)}
     if pack.rgb or wants_gray(transform):
         arguments["colour"] = repr("gray" if wants_gray(transform) else "rgb")
-    notes += _transform_notes(loader.dataset, translated)
+    notes += _transform_notes(loader.dataset, translated, listed=pack.rgb)
     return Migration(command=pack.command, pack_code=pack.code, torch_code=_torch_line(loader, order),
                      loader_code=_our_lines(dest, arguments, [each.code for each in translated if each.code]), transforms=tuple(translated),
                      notes=(*pack.notes, *notes))
@@ -104,24 +104,21 @@ def _carried(loader: torch.utils.data.DataLoader[Any], notes: list[str]) -> dict
     return carried
 
 
-def _inner(dataset: Any) -> Any:
-    """What a Subset is one of."""
-    return dataset.dataset if hasattr(dataset, "dataset") and hasattr(dataset, "indices") else dataset
-
-
 def _transform_of(dataset: Any) -> object:
-    inner = _inner(dataset)
-    found = getattr(inner, "transform", None)
-    return found if found is not None else getattr(inner, "transforms", None)
+    """Of the first part, where the dataset is made of several."""
+    found = transforms_of(next(innermost(dataset))[1])
+    return found[0][1] if found else None
 
 
-def _transform_notes(dataset: Any, translated: Sequence[Translated]) -> list[str]:
+def _transform_notes(dataset: Any, translated: Sequence[Translated], *, listed: bool) -> list[str]:
     """What cannot be seen in the list itself: whether it can be planned, and whether images come out in one size."""
     from fastload import transforms
     from fastload.plan import compile
 
-    notes = []
-    if getattr(_inner(dataset), "target_transform", None) is not None:
+    notes, parts = [], [part for _, part in innermost(dataset)]
+    if any([each.code for each in translate(_transform_of(part))] != [each.code for each in translated] for part in parts):
+        notes.append("the parts of this dataset have transforms of their own; these are the first one's")
+    if listed and any(getattr(part, "target_transform", None) is not None for part in parts):
         notes.append("target_transform is not carried over: do it to the labels before packing, or to the batch")
     names = {"T": transforms}
     try:

@@ -135,6 +135,42 @@ def test_any_dataset_is_packed_without_its_transform(folder: Path, tmp_path: Pat
     after.close()
 
 
+class Always(Pairs):
+    """Calls its transform whatever it is, and has another name for it."""
+
+    def __init__(self, folder: ImageFolder) -> None:
+        super().__init__(folder)
+        self.transform, self.augment = None, TRAIN           # type: ignore[assignment]
+
+    def __getitem__(self, index: int) -> Any:
+        image, label = self._folder[index]
+        return self.augment(image), label
+
+
+@pytest.mark.parametrize("kind", ["subset of a subset", "subset of another kind", "joined", "own name"])
+def test_a_dataset_inside_another_is_packed_without_its_transform(folder: Path, tmp_path: Path, kind: str) -> None:
+    photos, pairs, always = ImageFolder(str(folder), TRAIN), Pairs(ImageFolder(str(folder))), Always(ImageFolder(str(folder)))
+    made: dict[str, Any] = {"subset of a subset": torch.utils.data.Subset(torch.utils.data.Subset(photos, range(2, 18, 2)), [4, 0, 3]),
+                            "subset of another kind": torch.utils.data.Subset(pairs, [7, 1, 12]),
+                            "joined": torch.utils.data.ConcatDataset([photos, torch.utils.data.Subset(pairs, [3, 0])]), "own name": always}
+    before = torch.utils.data.DataLoader(made[kind], batch_size=3)
+    expected = list(before)
+    migration = fastload.migrate(before, dest=str(tmp_path / "packed"))
+    assert migration.complete
+    assert ("samples[" in migration.pack_code) == (kind == "subset of a subset")
+    after = run(migration, dataset=made[kind])
+    for (images, found), (expected_images, labels_then) in zip(after, expected, strict=True):
+        assert torch.equal(found, labels_then)
+        assert (images - expected_images).abs().mean() < 0.15         # as above
+    after.close()
+
+
+def test_parts_with_transforms_of_their_own_are_told(folder: Path) -> None:
+    joined: Any = torch.utils.data.ConcatDataset([ImageFolder(str(folder), TRAIN), ImageFolder(str(folder), V.ToTensor())])
+    assert "transforms of their own" in str(fastload.migrate(torch.utils.data.DataLoader(joined)))
+    assert "of their own" not in str(fastload.migrate(torch_loader(folder)))
+
+
 def test_arguments_that_carry_over_and_those_that_do_not(folder: Path) -> None:
     loader = torch_loader(folder, batch_size=8, shuffle=True, drop_last=True, num_workers=2, timeout=9, persistent_workers=True, prefetch_factor=5,
                           generator=torch.Generator().manual_seed(12))
