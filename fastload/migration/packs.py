@@ -112,15 +112,18 @@ def _not_the_folder(dataset: Any, listed: Sequence[tuple[str, int]], classes: tu
     return ""
 
 
-# None would do for torchvision's datasets; many people's own call their transform whatever it is, some with the target, too.
-_NO_CHANGE = "lambda image, *target: (image, *target) if target else image"
+def _no_change(transform: object) -> str:
+    """None would do for torchvision's datasets; many people's own call their transform whatever it is, some with the target, too."""
+    if type(transform).__module__.startswith("albumentations"):
+        return "lambda **given: given"
+    return "lambda image, *target: (image, *target) if target else image"
 
 
 def _generic(dataset: Any, dest: str, *, same_numbers: bool) -> Pack:
     """Any map-style dataset: packed item by item, without its transform."""
     lines, notes = ["import fastload", ""], []
     for said, each in {id(each): (said, each) for said, each in innermost(dataset)}.values():
-        lines += [f"{said}.{name} = {_NO_CHANGE}" for name, _ in transforms_of(each)]
+        lines += [f"{said}.{name} = {_no_change(value)}" for name, value in transforms_of(each)]
     if len(lines) > 2:
         lines.insert(2, "# images are packed as they are before training changes them")
     else:

@@ -52,7 +52,10 @@ def _one(each: object) -> Translated:
     known = _KNOWN.get(name)
     if known is None:
         return Translated(was, "", f"not known; {_BATCH}", lost=True)
-    code, note = known(each)
+    try:
+        code, note = known(each)
+    except (AttributeError, TypeError, ValueError, IndexError):         # of the same name, but not torchvision's
+        return Translated(was, "", f"not known in this form; {_BATCH}", lost=True)
     return Translated(was, code, note, lost=not code and bool(note))
 
 

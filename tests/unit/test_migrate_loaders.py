@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -163,6 +164,28 @@ def test_a_dataset_inside_another_is_packed_without_its_transform(folder: Path, 
         assert torch.equal(found, labels_then)
         assert (images - expected_images).abs().mean() < 0.15         # as above
     after.close()
+
+
+def test_a_transform_that_takes_and_gives_names(folder: Path, tmp_path: Path) -> None:
+    """As Albumentations' do."""
+    class Compose:
+        __module__ = "albumentations.core.composition"
+
+        def __call__(self, image: Any) -> Any:
+            return {"image": TRAIN(image)}
+
+    class Named(Pairs):
+        def __getitem__(self, index: int) -> Any:
+            image, label = self._folder[index]
+            return self.transform(image=image)["image"], label            # type: ignore[call-arg]
+
+    dataset = Named(ImageFolder(str(folder)))
+    dataset.transform = Compose()                  # type: ignore[assignment]
+    before = torch.utils.data.DataLoader(dataset, batch_size=3)
+    expected, migration = labels(before), fastload.migrate(before, dest=str(tmp_path / "packed"))
+    assert not migration.complete                   # its Resize and so on are to be written by hand
+    exec(migration.pack_code, {"dataset": dataset})
+    assert fastload.open(tmp_path / "packed").column("label")[np.argsort(fastload.open(tmp_path / "packed").column("_source_index"))].tolist() == expected
 
 
 def test_parts_with_transforms_of_their_own_are_told(folder: Path) -> None:

@@ -66,6 +66,17 @@ def test_differences_are_said(transform: Any, note: str) -> None:
     assert note in found.note
 
 
+def test_another_library_s_of_the_same_name_is_said() -> None:
+    class Resize:
+        height, width = 32, 48
+
+    class Normalize:
+        mean, std = None, None
+
+    for each in (Resize(), Normalize()):
+        assert [(part.code, part.lost) for part in translate(each)] == [("", True)]
+
+
 def test_a_recipe() -> None:
     normalise = V.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     assert codes(V.RandomResizedCrop(224), V.Compose([V.RandomHorizontalFlip()]), V.ToTensor(), normalise) == [
