@@ -23,6 +23,13 @@ void look_up(const uint8_t* row, int step, const uint32_t* levels, uint8_t* to, 
     }
 }
 
+void split3(const uint8_t* row, uint8_t* const planes[3], size_t n, [[maybe_unused]] bool vector) {
+#ifdef FASTLOAD_X86
+    if (vector) return detail::split3_avx2(row, planes[0], planes[1], planes[2], n);
+#endif
+    detail::split3_portable(row, planes[0], planes[1], planes[2], n);
+}
+
 // The rectangle [left, right) x [top, bottom) of a slot in the fill colour.
 void fill_rectangle(const Output& output, const NormaliseTable* table, uint8_t* slot, ptrdiff_t left, ptrdiff_t right, ptrdiff_t top, ptrdiff_t bottom) {
     for (int channel = 0; channel < output.channels; ++channel) {
@@ -46,8 +53,15 @@ void fill_rectangle(const Output& output, const NormaliseTable* table, uint8_t* 
 
 }  // namespace
 
-NormaliseTable::NormaliseTable(const Output& output) : table_(size_t(256) * size_t(output.channels)) {
-    for (int channel = 0; channel < output.channels; ++channel)
+NormaliseTable::NormaliseTable(const Output& output) : table_(size_t(256) * size_t(output.channels)), patterns_(size_t(output.channels)) {
+    for (int i = 0; i < 24; ++i) {
+        in_turn_.mean[i] = output.mean[i % 3];
+        in_turn_.std[i] = output.std[i % 3];
+    }
+    for (int channel = 0; channel < output.channels; ++channel) {
+        Pattern& pattern = patterns_[size_t(channel)];
+        std::fill(std::begin(pattern.mean), std::end(pattern.mean), output.mean[channel]);
+        std::fill(std::begin(pattern.std), std::end(pattern.std), output.std[channel]);
         for (int level = 0; level < 256; ++level) {
             float value = (float(level) - output.mean[channel]) / output.std[channel];
             uint32_t& entry = table_[size_t(256 * channel + level)];
@@ -55,6 +69,7 @@ NormaliseTable::NormaliseTable(const Output& output) : table_(size_t(256) * size
             else if (output.dtype == Dtype::kBfloat16) entry = detail::to_bfloat16(value);
             else entry = bits_of(value);
         }
+    }
 }
 
 void RowWriter::begin(const Output& output, const NormaliseTable* table, int64_t slot, int left, int top, int width, int height, int channels,
@@ -69,6 +84,9 @@ void RowWriter::begin(const Output& output, const NormaliseTable* table, int64_t
     channels_ = channels;
     swap_ = swap_colours && channels == 3;
     vector_ = use_avx2();
+    const auto item = ptrdiff_t(output.item_size());
+    planes_ = output.pixel_stride == item;
+    pixels_ = output.channels == 3 && output.channel_stride == item && output.pixel_stride == 3 * item;
     direct_ = output.dtype == Dtype::kUint8 && channels == output.channels && !swap_ && output.pixel_stride == channels &&
               (channels == 1 || output.channel_stride == 1);
 }
@@ -87,12 +105,18 @@ void RowWriter::write(int y, const uint8_t* row) {
         write_plane(place(y, 0), gray_.data(), 1, 0);
         return;
     }
-    if (channels_ == 3 && output_->dtype == Dtype::kUint8 && output_->pixel_stride == 1) {
-        uint8_t* planes[3] = {place(y, swap_ ? 2 : 0), place(y, 1), place(y, swap_ ? 0 : 2)};
-#ifdef FASTLOAD_X86
-        if (vector_) return detail::split3_avx2(row, planes[0], planes[1], planes[2], size_t(width_));
-#endif
-        return detail::split3_portable(row, planes[0], planes[1], planes[2], size_t(width_));
+    const bool bytes = output_->dtype == Dtype::kUint8;
+    if (channels_ == 3 && output_->channels == 3 && planes_ && (bytes || vector_)) {
+        if (!bytes) split_.resize(3 * size_t(width_));
+        uint8_t* planes[3];
+        for (int channel = 0; channel < 3; ++channel) planes[swap_ ? 2 - channel : channel] = bytes ? place(y, channel) : &split_[size_t(channel * width_)];
+        split3(row, planes, size_t(width_), vector_);
+        for (int channel = 0; channel < 3 && !bytes; ++channel) write_plane(place(y, channel), &split_[size_t(channel * width_)], 1, channel);
+        return;
+    }
+    if (channels_ == 3 && pixels_ && !bytes && !swap_ && vector_) {
+        write_side_by_side(place(y, 0), row, 3 * size_t(width_), NormaliseTable::kInTurn);
+        return;
     }
     const bool widen = output_->colour == Colour::kStored && channels_ < output_->channels;
     for (int channel = 0; channel < output_->channels; ++channel) {
@@ -121,6 +145,10 @@ const uint8_t* RowWriter::zeros(size_t n) {
 
 void RowWriter::write_plane(uint8_t* to, const uint8_t* row, int step, int channel) const {
     const ptrdiff_t stride = output_->pixel_stride;
+    if (vector_ && table_ && planes_ && step == 1) {
+        write_side_by_side(to, row, size_t(width_), channel);
+        return;
+    }
     switch (output_->dtype) {
         case Dtype::kUint8:
             if (stride == 1 && step == 1) std::memcpy(to, row, size_t(width_));
@@ -130,6 +158,19 @@ void RowWriter::write_plane(uint8_t* to, const uint8_t* row, int step, int chann
         case Dtype::kFloat32: look_up<uint32_t>(row, step, table_->levels(channel), to, stride, width_); break;
         case Dtype::kFloat16:
         case Dtype::kBfloat16: look_up<uint16_t>(row, step, table_->levels(channel), to, stride, width_); break;
+    }
+}
+
+// `channel` may be NormaliseTable::kInTurn: whole pixels.
+void RowWriter::write_side_by_side(uint8_t* to, const uint8_t* levels, size_t n, int channel) const {
+    size_t done = 0;
+#ifdef FASTLOAD_X86
+    done = detail::normalise_avx2(levels, n, table_->pattern(channel), output_->dtype, to);
+#endif
+    const size_t size = output_->item_size();
+    for (; done < n; ++done) {
+        const uint32_t item = table_->levels(channel == NormaliseTable::kInTurn ? int(done % 3) : channel)[levels[done]];
+        std::memcpy(to + done * size, &item, size);  // the low half, on a little-endian processor
     }
 }
 

@@ -27,15 +27,25 @@ struct Output {
     size_t item_size() const { return dtype == Dtype::kUint8 ? 1 : dtype == Dtype::kFloat32 ? 4 : 2; }
 };
 
-// (level - mean) / std in float32, rounded to the dtype, for each channel and level: normalising is looking up.
-// One for a batch: both code paths use it, so they cannot differ.
+// (level - mean) / std in float32, rounded to the dtype. One for a batch.
+// Portable code looks up the items of each channel and level; vector code computes them by the same two operations, each of which
+// IEEE 754 rounds in one way only, so that they cannot differ.
 class NormaliseTable {
 public:
+    // What 24 items that lie side by side are normalised by: all by one channel's, or by those of three channels in turn.
+    struct Pattern {
+        float mean[24], std[24];
+    };
+    static constexpr int kInTurn = -1;
+
     explicit NormaliseTable(const Output& output);
     const uint32_t* levels(int channel) const { return table_.data() + 256 * channel; }
+    const Pattern& pattern(int channel) const { return channel == kInTurn ? in_turn_ : patterns_[size_t(channel)]; }
 
 private:
     std::vector<uint32_t> table_;  // the bits of the value, in the low half for 16-bit dtypes
+    std::vector<Pattern> patterns_;
+    Pattern in_turn_{};
 };
 
 // Writes the rows of one sample into its slot, at (left, top) of the canvas.
@@ -61,6 +71,7 @@ private:
     }
     const uint8_t* zeros(size_t n);
     void write_plane(uint8_t* to, const uint8_t* row, int step, int channel) const;
+    void write_side_by_side(uint8_t* to, const uint8_t* levels, size_t n, int channel) const;
 
     const Output* output_ = nullptr;
     const NormaliseTable* table_ = nullptr;
@@ -68,13 +79,17 @@ private:
     ptrdiff_t left_ = 0, top_ = 0;
     int width_ = 0, height_ = 0, channels_ = 0;
     bool swap_ = false, direct_ = false, vector_ = false;
-    std::vector<uint8_t> gray_, zeros_;
+    bool planes_ = false, pixels_ = false;  // items of a channel, or of a pixel, lie side by side
+    std::vector<uint8_t> gray_, zeros_, split_;
 };
 
 namespace detail {
 // n pixels of three interleaved bytes to three planes.
 void split3_portable(const uint8_t* in, uint8_t* a, uint8_t* b, uint8_t* c, size_t n);
 void split3_avx2(const uint8_t* in, uint8_t* a, uint8_t* b, uint8_t* c, size_t n);
+
+// n levels to items that lie side by side, by whole registers; returns how many it did.
+size_t normalise_avx2(const uint8_t* levels, size_t n, const NormaliseTable::Pattern& pattern, Dtype dtype, uint8_t* to);
 
 uint16_t to_float16(float value);   // round to nearest, ties to even
 uint16_t to_bfloat16(float value);

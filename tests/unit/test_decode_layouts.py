@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,29 @@ def test_floats_are_normalised(layout: Any, dtype: torch.dtype, white: float) ->
     level_mean, level_std = (torch.tensor([255 * value for value in values]).view(channels) for values in (MEAN, STD))
     expected = ((levels.float() - level_mean) / level_std).to(dtype)
     assert torch.equal(output[0], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("layout", "colour", "n"), [("nchw", "rgb", 3), ("nhwc", "rgb", 3), ("nchw", "bgr", 3), ("nhwc", "bgr", 3), ("nchw", "gray", 1), ("nhwc", "gray", 1)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_floats_are_the_same_at_every_vector_level(layout: Any, colour: Any, n: int, dtype: torch.dtype, channels: int) -> None:
+    """Rows of every length around whole registers, between borders; what is computed is what the portable table holds, to the bit."""
+    bits = torch.int32 if dtype == torch.float32 else torch.int16
+    usual = PixelFormat(layout, colour, mean=MEAN[:n], std=STD[:n], fill=(3, 200, 77)[:n])
+    ties = PixelFormat(layout, colour, mean=(-1 / 2, -1 / 16, -1 / 2)[:n], std=(1.0,) * n, white=255.0)       # half way between two numbers of 16 bits
+    for width, pixels in itertools.product((1, 7, 8, 9, 16, 23, 24, 25, 40, 47, 48, 49, 90), (usual, ties)):
+        image = np.random.default_rng(width).integers(0, 256, (5, width, channels), np.uint8)
+
+        def found(image: NDArray[np.uint8] = image, width: int = width, pixels: PixelFormat = pixels) -> torch.Tensor:
+            output = torch.full((1, n, 8, width + 6) if layout == "nchw" else (1, 8, width + 6, n), -1.0, dtype=dtype)
+            run(native(), [image.tobytes()], (width, 5), output=output, pixels=pixels, codec=1, raw_w=width, raw_h=5, raw_channels=channels, raw_bits=8,
+                pad_left=4, pad_top=2).raise_first()
+            return output.view(bits)
+
+        best = found()
+        for level in LOWER_LEVELS:
+            with at_most(level):
+                assert torch.equal(best, found()), (width, level)
 
 
 def test_floats_without_mean_are_zero_to_white() -> None:
