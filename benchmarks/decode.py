@@ -7,7 +7,7 @@
     python benchmarks/decode.py --handover                  what the pool costs beside a bare loop
     python benchmarks/decode.py --instructions [--record]   callgrind's instruction counts, against the recorded ones
 
-Both write into one uint8 NHWC array. The recipe does not antialias; fastload does.
+Both write into one array: uint8 NHWC, or normalised float32 NCHW. The recipe does not antialias; fastload does.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def summary(work: Work, count: int, theirs: list[Sample], ours: list[Sample]) ->
 
 def recipe(work: Work, threads: int) -> Callable[[], None]:
     """simplejpeg + cv2 on a pool of Python threads, each with its share of the batches: no queue in the way."""
-    output = np.zeros((len(work.requests), *work.shape), np.uint8)
+    output = work.memory()
     pool = ThreadPoolExecutor(threads)
 
     def share(first: int) -> None:
@@ -143,6 +143,8 @@ def instructions(*, record: bool) -> int:
     failed = False
     with tempfile.TemporaryDirectory() as folder:
         for work in all_works(16):
+            if work.dtype is not np.uint8:
+                continue
             write_job(work, Path(folder) / "job")
             counts[work.name] = count = _counted(build / "driver", Path(folder)) // len(work.requests)
             before = recorded.get(work.name)

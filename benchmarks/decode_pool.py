@@ -43,7 +43,7 @@ def timed(run: Callable[[], object]) -> Sample:
 
 def batches(work: Work) -> list[DecodeBatch]:
     """The batch, with its own output each time, as often as a loader has batches in flight."""
-    return [DecodeBatch(work.sources, work.requests, np.zeros((len(work.requests), *work.shape), np.uint8)) for _ in range(IN_FLIGHT)]
+    return [work.batch() for _ in range(IN_FLIGHT)]
 
 
 def fastload(work: Work, threads: int, passes: int = 1, under_way: list[DecodeBatch] | None = None) -> Callable[[], list[Times]]:
@@ -86,8 +86,10 @@ def bare_loop(batch: DecodeBatch) -> tuple[float, float]:
     module = core()
     if module is None:
         raise SystemExit("the native core is not built: nothing to measure")
+    pixels = batch.pixels
     seconds: tuple[float, float] = module.Pool.bare_loop(batch.sources, batch.requests, batch.output,
-                                                         planar=False, colour=0, fill=(0, 0, 0), mean=(), std=())
+                                                         planar=pixels.layout == "nchw", colour=0, fill=(0, 0, 0),
+                                                         mean=pixels.mean_levels(3), std=pixels.std_levels(3))
     return seconds
 
 

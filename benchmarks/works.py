@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import cv2
 import numpy as np
@@ -14,12 +15,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from benchmarks.machine import photo_paths
-from fastload.decode.backend import Codec, new_requests
+from fastload.decode.backend import Codec, DecodeBatch, PixelFormat, new_requests
 from fastload.native import core
 
 Pixels = NDArray[np.uint8]
 Index = NDArray[np.uint32]
-Baseline = Callable[[int, Pixels], None]          # decodes sample i into its slot
+BYTES = PixelFormat()
+Baseline = Callable[[int, NDArray[Any]], None]    # decodes sample i into its slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,20 @@ class Work:
     target: float                    # ratio the project promises
     sources: list[bytes]
     requests: NDArray[np.void]
-    shape: tuple[int, int, int]      # of a slot
+    shape: tuple[int, int, int]      # height, width, channels
     baseline: Baseline
+    pixels: PixelFormat = BYTES
+    dtype: type[np.generic] = np.uint8
+
+    def memory(self) -> NDArray[Any]:
+        """For a batch of all samples."""
+        height, width, channels = self.shape
+        slot = (channels, height, width) if self.pixels.layout == "nchw" else self.shape
+        return np.zeros((len(self.requests), *slot), self.dtype)
+
+    def batch(self) -> DecodeBatch:
+        """All samples, with memory of its own."""
+        return DecodeBatch(self.sources, self.requests, self.memory(), self.pixels)
 
 
 def photos(count: int) -> list[bytes]:
@@ -51,6 +65,7 @@ def all_works(count: int, *, seed: int = 0) -> list[Work]:
              for data in stored] * 6          # so short that a batch of them is over before the second thread wakes
     return [
         _crops("RRC 224, indexed", 1.8, stored, indexed, crops),
+        _normalised("RRC 224, float32", _crops("", 1.8, stored, indexed, crops)),
         _crops("RRC 224, no index", 1.3, stored, [(data, None, 0) for data in stored], crops),
         _whole("1920x1280 -> 960x640", 1.4, large, 960, 640),
         _whole("whole -> 256x256", 1.0, stored, 256, 256),
@@ -76,6 +91,19 @@ def _crops(name: str, target: float, stored: list[bytes], packed: list[tuple[byt
         cv2.resize(pixels[y:y + h, x:x + w], (224, 224), dst=slot, interpolation=cv2.INTER_LINEAR)
 
     return Work(name, target, sources, requests, (224, 224, 3), baseline)
+
+
+def _normalised(name: str, work: Work) -> Work:
+    """The same as trainers want it: normalised planes of float32. No bar was set for it; that of the bytes is taken."""
+    mean, std = (np.array(values, np.float32) for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+
+    def baseline(i: int, slot: NDArray[Any]) -> None:
+        pixels = np.empty(work.shape, np.uint8)
+        work.baseline(i, pixels)
+        np.divide(np.subtract(pixels, 255 * mean, dtype=np.float32), 255 * std, out=slot.transpose(1, 2, 0))
+
+    pixels = PixelFormat("nchw", mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+    return replace(work, name=name, baseline=baseline, pixels=pixels, dtype=np.float32)
 
 
 def _whole(name: str, target: float, stored: list[bytes], width: int, height: int) -> Work:
