@@ -6,6 +6,8 @@
 #include "jpeg_header.h"
 #include "image_limits.h"
 
+#include <jerror.h>
+
 namespace fastload {
 namespace {
 
@@ -56,6 +58,8 @@ bool JpegDecoder::fail(const char* text) {
     jpeg_abort_decompress(&decoder_);
     return false;
 }
+
+bool JpegDecoder::out_of_memory() const { return errors_.msg_code == JERR_OUT_OF_MEMORY; }
 
 void JpegDecoder::close() { jpeg_abort_decompress(&decoder_); }
 

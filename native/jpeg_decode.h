@@ -46,6 +46,7 @@ public:
     void close();
 
     const std::string& why() const { return why_; }
+    bool out_of_memory() const;  // that was wrong, not the image
 
 private:
     bool fail(const char* text);

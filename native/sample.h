@@ -78,6 +78,7 @@ private:
     Status stream_oriented(Plan& plan);
     void begin_output(Plan& plan, int channels);
     Status refuse(Status status, std::string why);
+    Status refuse_jpeg();  // as the decoder says
     void tick(Stage stage);
     void trim();
 

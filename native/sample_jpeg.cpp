@@ -25,9 +25,9 @@ Status SampleLoader::load_jpeg(const Request& request, const Source& source, Pla
             plan.roi = {plan.roi.x0 - left, plan.roi.y0 - top, plan.roi.x1 - left, plan.roi.y1 - top};
         }
         tick(kCut);
-        if (!decoder_.open(bytes, size)) return refuse(Status::kBadImage, decoder_.why());
+        if (!decoder_.open(bytes, size)) return refuse_jpeg();
     } else {
-        if (!decoder_.open(bytes, size)) return refuse(Status::kBadImage, decoder_.why());
+        if (!decoder_.open(bytes, size)) return refuse_jpeg();
         if (!plan.set_size(decoder_.width(), decoder_.height())) {
             decoder_.close();
             return outside(decoder_.width(), decoder_.height());
@@ -40,6 +40,8 @@ Status SampleLoader::load_jpeg(const Request& request, const Source& source, Pla
     return status;
 }
 
+Status SampleLoader::refuse_jpeg() { return refuse(decoder_.out_of_memory() ? Status::kNoMemory : Status::kBadImage, decoder_.why()); }
+
 // From the open decoder to the output.
 Status SampleLoader::decode_jpeg(Plan& plan, bool plain) {
     const bool gray = decoder_.gray() || plan.output.channels == 1;
@@ -49,7 +51,7 @@ Status SampleLoader::decode_jpeg(Plan& plan, bool plain) {
         return refuse(Status::kBadRequest, "a JPEG of " + text(own) + " channels does not fit an output of " + text(plan.output.channels));
     }
     const auto pixels = gray ? JpegDecoder::Pixels::kGray : plan.output.colour == Colour::kBgr ? JpegDecoder::Pixels::kBgr : JpegDecoder::Pixels::kRgb;
-    if (!decoder_.start(plan.denominator, pixels, plan.x0, plan.x1, plan.y0, plain)) return refuse(Status::kBadImage, decoder_.why());
+    if (!decoder_.start(plan.denominator, pixels, plan.x0, plan.x1, plan.y0, plain)) return refuse_jpeg();
     plan.channels = gray ? 1 : 3;
     tick(kDecode);
     return plan.oriented() ? stream_oriented(plan) : stream_jpeg(plan);
@@ -59,7 +61,7 @@ Status SampleLoader::stream_jpeg(Plan& plan) {
     begin_output(plan, plan.channels);
     tick(kFinish);
     if (resizer_.copies() && writer_.direct(0) && decoder_.columns() == plan.columns()) {
-        if (!decoder_.read(writer_.direct(0), plan.output.row_stride, plan.rows()) || !decoder_.finish()) return refuse(Status::kBadImage, decoder_.why());
+        if (!decoder_.read(writer_.direct(0), plan.output.row_stride, plan.rows()) || !decoder_.finish()) return refuse_jpeg();
         tick(kDecode);
         return Status::kOk;
     }
@@ -67,13 +69,13 @@ Status SampleLoader::stream_jpeg(Plan& plan) {
     uint8_t* strip = room(strip_, stride * Resizer::kStripRows + Resizer::kRowPadding);
     for (int left = plan.rows(); left > 0;) {
         const int n = std::min(left, Resizer::kStripRows);
-        if (!decoder_.read(strip, ptrdiff_t(stride), n)) return refuse(Status::kBadImage, decoder_.why());
+        if (!decoder_.read(strip, ptrdiff_t(stride), n)) return refuse_jpeg();
         tick(kDecode);
         resizer_.push(strip + decoder_.left() * plan.channels, ptrdiff_t(stride), n, writer_);
         tick(kResize);
         left -= n;
     }
-    if (!decoder_.finish()) return refuse(Status::kBadImage, decoder_.why());
+    if (!decoder_.finish()) return refuse_jpeg();
     tick(kDecode);
     return Status::kOk;
 }
@@ -82,7 +84,7 @@ Status SampleLoader::stream_jpeg(Plan& plan) {
 Status SampleLoader::stream_oriented(Plan& plan) {
     const size_t stride = size_t(decoder_.columns()) * size_t(plan.channels);
     uint8_t* whole = room(whole_, stride * size_t(plan.rows()));
-    if (!decoder_.read(whole, ptrdiff_t(stride), plan.rows()) || !decoder_.finish()) return refuse(Status::kBadImage, decoder_.why());
+    if (!decoder_.read(whole, ptrdiff_t(stride), plan.rows()) || !decoder_.finish()) return refuse_jpeg();
     tick(kDecode);
     return stream_raw(plan, whole + decoder_.left() * plan.channels, ptrdiff_t(stride));
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from fastload.native import core
 from tests.decoding import native, pixels_of
@@ -195,6 +197,30 @@ def test_python_can_exit_with_a_thread_inside_the_core(call: str, images: Path) 
     begun.wait()
     """, images)
     assert (code, err) == (0, "")
+
+
+def test_memory_that_runs_out_is_not_the_images_fault(images: Path) -> None:
+    with io.BytesIO() as file:          # progressive: libjpeg keeps all of its coefficients
+        Image.new("RGB", (5000, 5000), (90, 160, 30)).save(file, "JPEG", progressive=True)
+        (images / "huge").write_bytes(file.getvalue())
+    code, out, err = child("""
+    import resource
+    from fastload.decode.backend import Status
+
+    pool = NativeBackend(threads=1)
+    huge = batch(1, Path(os.environ["IMAGES"], "huge").read_bytes())
+    assert pool.collect(pool.submit(huge)).ok
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + (40 << 20), limits[1]))
+    result = pool.collect(pool.submit(huge))
+    assert result.status.tolist() == [Status.NO_MEMORY] and "memory" in result.reasons[0], result
+    assert right(pool.collect(pool.submit(batch(3))))
+    resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert pool.collect(pool.submit(huge)).ok
+    print("done")
+    """, images)
+    assert (code, out) == (0, "done\n"), err
 
 
 def test_an_error_ends_python_as_ever(images: Path) -> None:
