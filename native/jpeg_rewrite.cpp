@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "image_limits.h"
 #include "jpeg_coefficients.h"
@@ -66,14 +67,14 @@ public:
         release();
         result_.index.clear();
         Closer closer{*this};
-        if (!read_markers(bytes, size)) throw BadJpeg(errors_.text);
+        if (!read_markers(bytes, size)) fail();
         describe(header, options);
         bool flip = options.orient && can_flip(frame_, header.orientation);
         result_.orientation = flip ? 1 : header.orientation;
         result_.n_components = header.n_components;
         result_.common = is_common(header);
         bool fast = options.fast && options.optimize && !flip;
-        if (!(fast && rewrite_symbols()) && !rewrite_coefficients(flip, options.optimize)) throw BadJpeg(errors_.text);
+        if (!(fast && rewrite_symbols()) && !rewrite_coefficients(flip, options.optimize)) fail();
         finish();
         return result_;
     }
@@ -86,6 +87,12 @@ private:
         buffer_.shrink(kKeep);
         buffer_.clear();
         symbols_.shrink(kKeep);
+    }
+
+    // What libjpeg has said. A lack of memory is no fault of the image: a pack that skips bad ones must not lose it.
+    [[noreturn]] void fail() const {
+        if (errors_.msg_code == JERR_OUT_OF_MEMORY) throw std::bad_alloc();
+        throw BadJpeg(errors_.text);
     }
 
     // libjpeg's objects are made for each image, which takes a few microseconds: used again, a decoder keeps the last image's

@@ -30,7 +30,8 @@ struct RewrittenJpeg {
 };
 
 // Baseline, one scan, no metadata but what fixes the colours. Decoders give the same pixels for the new JPEG as for the old.
-// Throws BadJpeg for what cannot be rewritten (arithmetic, 12 bit, CMYK ...: the text says which) and for any damage.
+// Throws BadJpeg for what cannot be rewritten (arithmetic, 12 bit, CMYK ...: the text says which) and for any damage,
+// std::bad_alloc where memory is short.
 // Each thread has its own rewriter, made at its first call; the reference is good until the thread's next call.
 const RewrittenJpeg& rewrite_jpeg(const uint8_t* bytes, size_t size, const RewriteOptions& options);
 
