@@ -163,6 +163,9 @@ class BatchMaker:
         for ticket in begun.tickets:
             result = self.pictures.collect(ticket)
             begun.times_ns.append(result.times_ns)
+            if result.reasons and Status.NO_MEMORY in result.status:        # no sample's fault: nothing may stand in its place
+                slot = int(np.flatnonzero(result.status == Status.NO_MEMORY)[0])
+                raise MemoryError(f"decoding sample {begun.parts.ids[slot // ticket.chosen.items]}: {result.reasons[slot]}")
             corrupt = {slot: why for slot, why in result.reasons.items() if result.status[slot] == Status.CORRUPT}
             wrong: dict[int, object] = {**result.reasons, **ticket.faults, **corrupt}
             for slot, why in wrong.items():

@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fastload import transforms as T
+from fastload.decode.backend import DecodeResult, Status
+from fastload.decode.native import NativeBackend, NativeTicket
 from fastload.errors import BadImage, CorruptShard, FastloadError
 from fastload.loader.loader import DataLoader
-from tests.loading import backends, our_threads, pack_photos, wait_until
+from tests.loading import backends, needs_core, our_threads, pack_photos, wait_until
 from tests.packed_datasets import flip, shard_of, spoil_image
 
 N, BAD = 24, (3, 10, 17)
@@ -85,6 +89,24 @@ def test_substitute_keeps_the_count_and_tells_which(spoiled: Path, backend: str)
     assert set(ids) == set(range(N)) - set(BAD)
     assert loader.stats().bad == len(BAD)
     assert {error.image_id for error in loader.errors if isinstance(error, BadImage)} == set(BAD)
+
+
+def test_a_lack_of_memory_is_no_bad_sample(spoiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another sample in its place would be another training, on a machine that had less memory at that moment."""
+    needs_core()
+    collect = NativeBackend.collect
+
+    def short(self: NativeBackend, ticket: NativeTicket) -> DecodeResult:
+        result = collect(self, ticket)
+        return replace(result, status=np.array([0, Status.NO_MEMORY, 0, 0], np.uint8), reasons={1: "Insufficient memory"})
+
+    monkeypatch.setattr(NativeBackend, "collect", short)
+    loader = load(spoiled, on_error="substitute", backend="native")
+    with pytest.raises(MemoryError, match=r"decoding sample \d+: Insufficient memory"):
+        next(iter(loader))
+    assert loader.stats().bad == 0
+    monkeypatch.undo()
+    assert len(list(loader)) == N // 4
 
 
 def test_every_rank_gets_as_many(spoiled: Path) -> None:
