@@ -74,7 +74,7 @@ class Epochs:
         self.options, self.batch_size, self.rank, self.world, self.ending = options, batch_size, rank, world, ending
         self._source_order, self._deal = source_order, deal
         self.next_epoch = 0
-        self.latest_epoch = 0           # of the newest iteration, for who asks the dataset itself
+        self.latest_epoch = 0           # of the newest iteration, or as set: for who asks the dataset itself
         self._resumed: Segment | None = None
         self._loaded: Mapping[str, object] = {}
         self._newest: tuple[Segment, int] | None = None         # and how many of its batches were delivered
@@ -98,7 +98,7 @@ class Epochs:
         An iteration that has delivered nothing yet counts as not begun: Lightning calls iter() first, and torch's samplers, asked at the
         first batch, follow.
         """
-        self.next_epoch = whole_number("set_epoch", epoch)
+        self.next_epoch = self.latest_epoch = whole_number("set_epoch", epoch)
         newest, done = self._newest or (None, 0)
         if newest is not None and done == newest.start:
             self.withdrawn = newest

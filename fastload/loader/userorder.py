@@ -53,7 +53,7 @@ class UserOrder:
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch; the sampler is told, where it wants to know."""
-        self.next_epoch = whole_number("set_epoch", epoch)
+        self.next_epoch = self.latest_epoch = whole_number("set_epoch", epoch)
         if self._resumed is not None and self._resumed.epoch != epoch:
             self._resumed = None
         self._newest = None
