@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from fastload.loader.forks import ForkSafeLock
 
 _ALIGN = 64         # bytes: what vector stores like
-_LATELY = 64        # buffers handed out, during which one that nobody needed goes back to the system
+_LATELY = 256       # buffers handed out: one that was free all the while goes back to the system
 
 
 class Ring:
-    """Hands out tensors. Of sizes no longer asked for it keeps at most ``keep`` free buffers; of all, as many as were in use lately."""
+    """Hands out tensors. Of sizes no longer asked for it keeps at most ``keep`` free buffers; of the others those that were used lately."""
 
     def __init__(self, keep: int) -> None:
         self.keep = keep
         self._buffers: list[NDArray[np.uint8]] = []
         self._starts: list[int] = []                        # of each: its first aligned byte
+        self._used: list[int] = []                          # of each: which of all that were handed out it was last
         self._handed_out = 0
-        self._peak = self._peak_before = 0                  # buffers in use at once, in this stretch of _LATELY and in the one before
         self._lock = ForkSafeLock()
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -48,31 +48,33 @@ class Ring:
 
     def _free(self, n_bytes: int) -> tuple[NDArray[np.uint8], int]:
         size = n_bytes + _ALIGN
-        free = self._give_back([place for place in range(len(self._buffers)) if sys.getrefcount(self._buffers[place]) == _ALONE])
+        free = self._unused()
+        self._handed_out += 1
         # Up to twice as large will do: the short last batch of an epoch takes the memory of a full one.
         fitting = [place for place in free if size <= self._buffers[place].nbytes <= 2 * size]
         if fitting:
             best = min(fitting, key=lambda place: self._buffers[place].nbytes)
+            self._used[best] = self._handed_out
             return self._buffers[best], self._starts[best]
         self._drop(free[:max(0, len(free) - self.keep + 1)])        # of sizes no longer asked for
         self._buffers.append(np.empty(size, np.uint8))
         self._starts.append(-int(self._buffers[-1].__array_interface__["data"][0]) % _ALIGN)
+        self._used.append(self._handed_out)
         return self._buffers[-1], self._starts[-1]
 
-    def _give_back(self, free: list[int]) -> list[int]:
-        """Now and then drops what was not needed lately: the user has held many batches once, and holds them no more. The rest of free."""
-        self._peak = max(self._peak, len(self._buffers) - len(free) + 1)
-        self._handed_out += 1
-        if self._handed_out % _LATELY:
-            return free
-        kept = max(0, len(free) - max(0, len(self._buffers) - max(self._peak, self._peak_before)))
-        self._peak, self._peak_before = 0, self._peak
-        self._drop(free[kept:])         # from the end: the first ones are used again first
-        return free[:kept]
+    def _unused(self) -> list[int]:
+        """The places of buffers that nobody holds; now and then those that nobody needed lately are dropped before."""
+        if self._handed_out % (_LATELY // 4) == 0:
+            lately = max(_LATELY, 4 * len(self._buffers))       # in a long ring each has its turn after as many as there are
+            self._drop([place for place in self._alone() if self._handed_out - self._used[place] > lately])
+        return self._alone()
+
+    def _alone(self) -> list[int]:
+        return [place for place in range(len(self._buffers)) if sys.getrefcount(self._buffers[place]) == _ALONE]
 
     def _drop(self, places: list[int]) -> None:
         for place in reversed(places):
-            del self._buffers[place], self._starts[place]
+            del self._buffers[place], self._starts[place], self._used[place]
 
 
 def _count_when_alone() -> int:

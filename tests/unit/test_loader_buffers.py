@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -94,20 +95,32 @@ def test_what_was_held_for_a_while_is_given_back(packed: Path) -> None:
     assert loader.stats().buffer_bytes >= 30 * BATCH_BYTES
     del kept
     gc.collect()
-    for _ in range(20):
+    for _ in range(60):
         for images, _labels in loader:
             del images
     assert loader.stats().buffer_bytes <= (2 + 2) * (BATCH_BYTES + 64)
 
 
-def test_what_is_held_again_and_again_is_not_given_back_between() -> None:
+@pytest.mark.parametrize("n", [40, 700])
+def test_what_is_held_again_and_again_is_not_given_back_between(n: int) -> None:
     ring, seen = Ring(2), set()
     for _ in range(20):
-        held = [ring.tensor((100,), torch.uint8) for _ in range(40)]
+        held = [ring.tensor((100,), torch.uint8) for _ in range(n)]
         seen |= {memory(each) for each in held}
         del held
-    assert len(seen) == 40
-    assert ring.n_bytes == 40 * 164
+    assert len(seen) == n
+    assert ring.n_bytes == n * 164
+
+
+@pytest.mark.parametrize("ahead", [3, 100])
+def test_buffers_of_several_sizes_in_turn_are_neither_given_back_nor_made_anew(ahead: int) -> None:
+    ring, under_way, seen = Ring(ahead + 2), deque[list[torch.Tensor]](), set()
+    for number in range(2000):
+        under_way.append([ring.tensor((size,), torch.uint8) for size in (100, 1000, 1000, 5000)])
+        seen |= {memory(each) for each in under_way[-1]} if number > ahead else set()
+        if len(under_way) > ahead:
+            under_way.popleft()
+    assert len(seen) == 4 * (ahead + 1)
 
 
 def test_tensors_are_aligned_and_of_the_shape_asked_for() -> None:
