@@ -21,6 +21,7 @@ from fastload.loader.faults import FaultPolicy
 from fastload.loader.maker import BatchMaker, Begun
 from fastload.loader.ring import Ring
 from fastload.loader.spec import LoadSpec
+from fastload.loader.states import whole_number
 from fastload.loader.stats import StatsCollector
 from fastload.loader.transfer import Stay
 from fastload.store.dataset import Dataset
@@ -45,6 +46,10 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
 
     def __len__(self) -> int:
         return len(self.packed)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Whose crops come where a sampler of somebody else's draws. Accelerate calls it, and so does the Trainer of transformers."""
+        self._order.latest_epoch = whole_number("set_epoch", epoch)
 
     def __getitem__(self, index: int) -> Sample:
         return self.__getitems__([index])[0]

@@ -138,16 +138,26 @@ def test_a_subset_of_the_view_is_what_torch_makes_of_it(photos: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_set_epoch_reaches_who_draws_from_the_dataset_by_a_sampler_of_his_own(photos: Path, workers: int) -> None:
+@pytest.mark.parametrize("tell", [lambda loader: loader.set_epoch, lambda loader: loader.dataset.set_epoch], ids=["loader", "dataset"])
+def test_set_epoch_reaches_who_draws_from_the_dataset_by_a_sampler_of_his_own(photos: Path, workers: int, tell: Any) -> None:
     loader = DataLoader(photos, 4, transform=CROPPED, fields=("image", "id"))
     both: torch.utils.data.ConcatDataset[Any] = torch.utils.data.ConcatDataset([loader.dataset, loader.dataset])
     plain = torch.utils.data.DataLoader(both, batch_size=11, num_workers=workers)
     found = []
     for epoch in (0, 5, 5):
-        loader.set_epoch(epoch)
+        tell(loader)(epoch)
         found.append(torch.cat([batch["image"] for batch in plain]))
     assert not torch.equal(found[0], found[1])
     assert torch.equal(found[1], found[2])
     loader.set_epoch(5)
     by_id = {int(i): image for batch in loader for i, image in zip(batch["id"], batch["image"], strict=True)}
     assert all(torch.equal(found[1][place], by_id[place % N]) for place in range(2 * N))
+
+
+def test_accelerate_tells_the_dataset_its_epochs(photos: Path) -> None:
+    """What the Trainer of transformers does with ``train_dataset=loader.dataset``."""
+    shard = pytest.importorskip("accelerate.data_loader").DataLoaderShard
+    loader = DataLoader(photos, 4, transform=CROPPED)
+    theirs = shard(loader.dataset, batch_size=N, collate_fn=loader.collate_fn)
+    epochs = [images for _ in range(3) for images, _ in theirs]
+    assert len({image.sum().item() for image in epochs}) == 3
