@@ -29,7 +29,7 @@ from fastload.loader.stats import LoaderStats, StatsCollector
 from fastload.loader.threads import DepthKeeper, ThreadKeeper
 from fastload.loader.transfer import make_transfer
 from fastload.loader.userorder import UserOrder
-from fastload.loader.view import Collate, LoaderDataset
+from fastload.loader.view import LOOKS, Collate, LoaderDataset
 from fastload.native import warn_once_if_missing
 from fastload.order.line import WINDOW
 from fastload.plan.rows import PlanRow
@@ -59,6 +59,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                  max_bad: int | None = None, **torch_arguments: object) -> None:
         if isinstance(dataset, LoaderDataset):          # somebody makes a loader anew out of the parts of one
             num_workers, collate_fn = num_workers or None, None if isinstance(collate_fn, Collate) else collate_fn
+            if transform is None and fields is None and colour is None and ragged == "list" and not exact and not return_matrix:
+                transform, fields, colour, ragged, exact, return_matrix = (dataset.made_with[name] for name in LOOKS)
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__", "torch_arguments")}
         warn_without_meaning({"worker_init_fn": worker_init_fn, "multiprocessing_context": multiprocessing_context, **torch_arguments},
                              known=given)
@@ -129,7 +131,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         It says that it has no worker processes (``num_workers`` 0, no timeout): whoever builds a plain one gets none either.
         """
         given, order, self.coming = self._given, self.order, Coming(self.ahead - 1)
-        view = LoaderDataset(self.maker, order, self.coming)
+        view = LoaderDataset(self.maker, order, self.coming, given)
         batched = given["batch_size"] is not None or given["batch_sampler"] is not None
         sampler = given["sampler"]
         if sampler is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,6 +28,7 @@ from fastload.store.dataset import Dataset
 
 Key = tuple[int, tuple[int, ...]]       # epoch and ids of a batch
 Sample = Any        # a dict, or (image, label): what torch's collate functions take
+LOOKS = ("transform", "fields", "colour", "ragged", "exact", "return_matrix")        # a loader's arguments for what samples look like
 
 
 class KnowsEpoch(Protocol):
@@ -39,8 +40,9 @@ class KnowsEpoch(Protocol):
 class LoaderDataset(torch.utils.data.Dataset[Sample]):
     """A map-style torch dataset over a packed one. What is not asked for here is the packed dataset's: ``column``, ``classes`` ..."""
 
-    def __init__(self, maker: BatchMaker, order: KnowsEpoch, coming: Coming) -> None:
+    def __init__(self, maker: BatchMaker, order: KnowsEpoch, coming: Coming, made_with: Mapping[str, Any]) -> None:
         self.packed = maker.dataset
+        self.made_with: dict[str, Any] = {name: made_with.get(name) for name in LOOKS}
         self._maker, self._order, self._coming, self._pid = maker.on_cpu(), order, coming, os.getpid()
         self._begun: dict[Key, Begun] = {}
 
@@ -92,7 +94,7 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
     def __reduce__(self) -> tuple[object, ...]:
         made = self._maker
         faults = (made.faults.on_error, made.faults.max_bad)
-        return _again, (self.packed, made.spec, made.backend, (made.seed, self._order.latest_epoch), faults)
+        return _again, (self.packed, made.spec, made.backend, (made.seed, self._order.latest_epoch), faults), {"made_with": self.made_with}
 
 
 class _Epoch:
@@ -104,7 +106,7 @@ def _again(packed: Dataset, spec: LoadSpec, backend: Backend, draws: tuple[int, 
     seed, epoch = draws
     maker = BatchMaker(packed, spec, backend, seed=seed, ring=Ring(2), stats=StatsCollector(), faults=FaultPolicy(*faults),
                        transfer=Stay(pin=False))
-    view = LoaderDataset(maker, _Epoch(epoch), Coming(0))
+    view = LoaderDataset(maker, _Epoch(epoch), Coming(0), {})
     view._pid = 0           # another process than the loader's: it shares the processors with it
     return view
 

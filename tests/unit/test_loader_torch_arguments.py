@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import pickle
 import warnings
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,16 @@ def test_a_path_a_dataset_and_a_loader_s_dataset_are_the_same(packed: Path) -> N
     for same in (str(packed), open_dataset(packed), first.dataset):
         assert all(map(same_batch, DataLoader(same, 4, transform=RESIZED), first))      # type: ignore[arg-type]
         first.set_epoch(0)
+
+
+def test_a_loader_s_dataset_looks_the_same_in_another_loader(packed: Path) -> None:
+    first = DataLoader(packed, 4, transform=[*RESIZED, T.Normalize(0.5, 0.5)], fields=("image", "id"), return_matrix=True)
+    for dataset in (first.dataset, pickle.loads(pickle.dumps(first.dataset))):
+        first.set_epoch(0)
+        assert all(map(same_batch, DataLoader(dataset, 4), first))          # type: ignore[arg-type]
+    other = DataLoader(first.dataset, 4, transform=RESIZED)         # type: ignore[arg-type]
+    assert isinstance(next(iter(other)), tuple)                     # whoever says one of them says all of them
+    assert torch.equal(next(iter(other))[0], next(iter(DataLoader(packed, 4, transform=RESIZED)))[0])
 
 
 class Unpacked(torch.utils.data.Dataset[int]):
