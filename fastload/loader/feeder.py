@@ -174,6 +174,11 @@ class Feeder(Generic[Begun, Batch_co]):
         except IndexError:
             return np.empty(0, np.int64)
 
+    @property
+    def stopped(self) -> bool:
+        """``stop`` was called."""
+        return self._shelf.stopped
+
     def stop(self) -> None:
         """Ends the thread; what it had begun is dropped."""
         if self._pid == os.getpid():            # else the thread stayed in the parent

@@ -107,7 +107,8 @@ class LoaderIterator:
         except TimeoutError:
             raise self._late() from None
         if item is None:
-            self._order.ended(self._pass)
+            if not self._feeder.stopped:            # else it was closed on the way, or has ended before
+                self._order.ended(self._pass)
             self._feeder.stop()
             raise StopIteration
         if isinstance(item, Failed):

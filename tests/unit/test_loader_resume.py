@@ -164,6 +164,28 @@ def test_early_break_prefetch_and_habits_of_stateful_loaders(packed: Path) -> No
     assert json.loads(saved(other))["epoch"] == 2
 
 
+@pytest.mark.parametrize("options", [{}, {"shuffle": None, "sampler": range(20)}], ids=["own", "sampler"])
+def test_a_pass_that_was_closed_on_the_way_is_not_over(packed: Path, options: dict[str, Any]) -> None:
+    loader = make(packed, **options)
+    for _ in loader:
+        loader.close()                              # the loop ends as if there were no more
+    again = make(packed, **options)
+    again.load_state_dict(json.loads(saved(loader)))
+    assert json.loads(saved(loader))["epoch"] == 0
+    assert same_batch(list(again), list(make(packed, **options))[1:])
+
+
+def test_an_old_iterator_that_is_asked_again_changes_no_state(packed: Path) -> None:
+    loader = make(packed)
+    old = iter(loader)
+    assert len(list(old)) == 7
+    new = iter(loader)
+    next(new)
+    state = saved(loader)
+    assert next(old, None) is None
+    assert saved(loader) == state
+
+
 def test_a_state_saved_behind_the_last_batch_begins_the_next_epoch(packed: Path) -> None:
     loader = make(packed)
     iterator = iter(loader)
