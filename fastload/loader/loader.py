@@ -57,11 +57,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                  world_size: int | None = None, ending: str | None = None, window: int = WINDOW, colour: str | None = None,
                  ragged: str | Mapping[str, str] = "list", exact: bool = False, return_matrix: bool = False, on_error: str = "raise",
                  max_bad: int | None = None, **torch_arguments: object) -> None:
+        before = frozenset(vars(self))                  # attributes that a class of the user's has set
         if isinstance(dataset, LoaderDataset):          # somebody makes a loader anew out of the parts of one
             num_workers, collate_fn = num_workers or None, None if isinstance(collate_fn, Collate) else collate_fn
             if transform is None and fields is None and colour is None and ragged == "list" and not exact and not return_matrix:
                 transform, fields, colour, ragged, exact, return_matrix = (dataset.made_with[name] for name in LOOKS)
-        given = {name: value for name, value in locals().items() if name not in ("self", "__class__", "torch_arguments")}
+        given = {name: value for name, value in locals().items() if name not in ("self", "__class__", "torch_arguments", "before")}
         warn_without_meaning({"worker_init_fn": worker_init_fn, "multiprocessing_context": multiprocessing_context, **torch_arguments},
                              known=given)
         checked_order(batch_size, shuffle, sampler, batch_sampler, drop_last)
@@ -92,6 +93,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._closed = self._accelerated = self.end_of_dataloader = False
         self.remainder, self.use_stateful_dataloader = -1, True         # as accelerated.py says
         self._as_torch(collate_fn, generator, pin_memory)
+        self._names = frozenset(vars(self)) - before | {"_names"}
 
     @property
     def ahead(self) -> int:
@@ -232,15 +234,18 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._backend.close()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _again, (self._given, self.order.next_epoch, self.order.resumed())
+        own = {name: value for name, value in vars(self).items() if name not in self._names} if type(self) is not DataLoader else {}
+        return _again, (type(self), self._given, self.order.next_epoch, self.order.resumed(), own)
 
 
 # What torch's own DataLoader has as an attribute; ``seed`` is one of ours, always a number.
 _TORCH_NAMES = frozenset(inspect.signature(torch.utils.data.DataLoader.__init__).parameters) | {"seed"}
 
 
-def _again(given: dict[str, Any], epoch: int, resumed: dict[str, object] | None) -> DataLoader:
-    loader = DataLoader(**given)
+def _again(kind: type[DataLoader], given: dict[str, Any], epoch: int, resumed: dict[str, object] | None, own: dict[str, Any]) -> DataLoader:
+    loader = kind.__new__(kind)             # a class of the user's may be made otherwise; what it has of its own comes along
+    DataLoader.__init__(loader, **given)
+    vars(loader).update(own)
     loader.order.next_epoch = epoch
     if resumed is not None:
         loader.order.load(resumed)

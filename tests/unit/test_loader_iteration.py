@@ -319,6 +319,27 @@ def test_a_pickled_loader_is_the_same_loader(packed: Path) -> None:
     assert same_batch(list(copy), list(loader))
 
 
+class Doubled(DataLoader):
+    """What a user makes who has something to do to every batch."""
+
+    def __init__(self, path: Path, *, times: int) -> None:
+        self.early = times
+        super().__init__(path, batch_size=4, transform=CROPPED, fields=("image", "id"))
+        self.times = times
+
+    def __iter__(self) -> Any:
+        for batch in super().__iter__():
+            yield {**batch, "image": batch["image"].int() * self.times * self.early}
+
+
+@pytest.mark.parametrize("again", [lambda loader: pickle.loads(pickle.dumps(loader)), copy.deepcopy], ids=["pickle", "deepcopy"])
+def test_a_copy_of_a_class_of_the_user_s_is_of_that_class(packed: Path, again: Any) -> None:
+    loader = Doubled(packed, times=3)
+    copied = again(loader)
+    assert (type(copied), copied.times, copied.early) == (Doubled, 3, 3)
+    assert same_batch(list(copied), list(loader))
+
+
 @pytest.mark.parametrize("again", [lambda loader: pickle.loads(pickle.dumps(loader)), copy.deepcopy], ids=["pickle", "deepcopy"])
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"shuffle": False, "sampler": [*range(N)]}], ids=["own", "sampler"])
 def test_a_copy_of_a_resumed_loader_goes_on_in_the_same_place(packed: Path, again: Any, options: dict[str, Any]) -> None:
