@@ -122,3 +122,10 @@ def checked_order(batch_size: int | None, shuffle: bool | str | None, sampler: o
         raise ConfigError("batch_sampler decides batches and order: leave batch_size, shuffle, sampler and drop_last out")
     if batch_size is None and batch_sampler is None and drop_last:
         raise ConfigError("batch_size=None hands out single samples: drop_last has nothing to drop")
+
+
+def ending_of(ending: str | None, drop_last: bool, world: int) -> str:
+    """How an epoch ends: as the user says, else as torch does on one rank and on several. Raises ConfigError."""
+    if ending is not None and drop_last and ending != "drop":
+        raise ConfigError(f"drop_last=True and ending={ending!r:.40}: give one of the two")
+    return ending or ("drop" if drop_last else "pad" if world > 1 else "partial")

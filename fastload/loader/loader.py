@@ -13,7 +13,16 @@ import torch
 
 from fastload.errors import ConfigError
 from fastload.loader.accelerated import AcceleratedIterator, CollateOnto, PreparedBatches, check_device
-from fastload.loader.arguments import Ranks, batches_ahead, checked_order, checked_timeout, seed_from, thread_budget, warn_without_meaning
+from fastload.loader.arguments import (
+    Ranks,
+    batches_ahead,
+    checked_order,
+    checked_timeout,
+    ending_of,
+    seed_from,
+    thread_budget,
+    warn_without_meaning,
+)
 from fastload.loader.backends import Backend, BackendChoice
 from fastload.loader.coming import Coming
 from fastload.loader.epochs import Deal, Epochs, OrderOptions
@@ -29,11 +38,11 @@ from fastload.loader.stats import LoaderStats, StatsCollector
 from fastload.loader.threads import DepthKeeper, ThreadKeeper
 from fastload.loader.transfer import make_transfer
 from fastload.loader.userorder import UserOrder
-from fastload.loader.view import LOOKS, Collate, LoaderDataset
+from fastload.loader.view import LOOKS, Collate, LoaderDataset, opened
 from fastload.native import warn_once_if_missing
 from fastload.order.line import WINDOW
 from fastload.plan.rows import PlanRow
-from fastload.store.dataset import Dataset, open_dataset
+from fastload.store.dataset import Dataset
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
@@ -66,7 +75,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         warn_without_meaning({"worker_init_fn": worker_init_fn, "multiprocessing_context": multiprocessing_context, **torch_arguments},
                              known=given)
         checked_order(batch_size, shuffle, sampler, batch_sampler, drop_last)
-        packed = _opened(dataset)
+        packed = opened(dataset)
         self._given = {**given, **torch_arguments, "dataset": packed}           # what a copy in another process is made of
         self._ranks, self.seed = Ranks.here(rank, world_size), seed_from(seed, generator)
         ahead, self.timeout_s = batches_ahead(prefetch_factor), checked_timeout(timeout)
@@ -114,7 +123,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if ranks != self._ranks:
             self._ranks, self._backend.budget = ranks, thread_budget(given["num_workers"], ranks.local_world)
             self._backend.threads = min(self._backend.threads, self._backend.budget)
-        return ranks.rank, ranks.world, _ending(given["ending"], given["drop_last"], ranks.world)
+        return ranks.rank, ranks.world, ending_of(given["ending"], given["drop_last"], ranks.world)
 
     def _epochs(self, batch_size: int, shuffle: bool | str | None, window: int) -> Epochs:
         packed, n = self.packed, len(self.packed)
@@ -250,25 +259,3 @@ def _again(kind: type[DataLoader], given: dict[str, Any], epoch: int, resumed: d
     if resumed is not None:
         loader.order.load(resumed)
     return loader
-
-
-def _ending(ending: str | None, drop_last: bool, world: int) -> str:
-    if ending is not None and drop_last and ending != "drop":
-        raise ConfigError(f"drop_last=True and ending={ending!r:.40}: give one of the two")
-    return ending or ("drop" if drop_last else "pad" if world > 1 else "partial")
-
-
-def _opened(dataset: object) -> Dataset:
-    if isinstance(dataset, str | os.PathLike):
-        dataset = open_dataset(dataset)
-    if isinstance(dataset, LoaderDataset):
-        dataset = dataset.packed
-    if isinstance(dataset, Dataset):
-        if len(dataset) == 0:
-            raise ConfigError(f"{dataset.path}: a dataset without samples")
-        return dataset
-    if isinstance(dataset, torch.utils.data.Subset) and isinstance(dataset.dataset, Dataset | LoaderDataset):
-        raise TypeError("fastload.DataLoader loads packed datasets, not a Subset of one. Say which samples by a sampler: "
-                        "fastload.DataLoader(subset.dataset, sampler=torch.utils.data.SubsetRandomSampler(subset.indices), ...)")
-    raise TypeError(f"fastload.DataLoader loads packed datasets, not a {type(dataset).__name__}. Pack it once: "
-                    "fastload.pack(dataset, 'packed'), then fastload.DataLoader('packed', ...)")

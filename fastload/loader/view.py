@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from fastload.errors import FastloadError
+from fastload.errors import ConfigError, FastloadError
 from fastload.loader.backends import Backend
 from fastload.loader.coming import Coming
 from fastload.loader.faults import FaultPolicy
@@ -24,7 +24,7 @@ from fastload.loader.spec import LoadSpec
 from fastload.loader.states import whole_number
 from fastload.loader.stats import StatsCollector
 from fastload.loader.transfer import Stay
-from fastload.store.dataset import Dataset
+from fastload.store.dataset import Dataset, open_dataset
 
 Key = tuple[int, tuple[int, ...]]       # epoch and ids of a batch
 Sample = Any        # a dict, or (image, label): what torch's collate functions take
@@ -133,3 +133,20 @@ class Collate:
     def _column(self, name: str, values: list[Any]) -> Any:
         listed = name.partition(".")[0] in self._lists and not name.endswith(".matrix")
         return torch.stack(values) if isinstance(values[0], torch.Tensor) and not listed else values
+
+
+def opened(dataset: object) -> Dataset:
+    """The packed dataset that a path, a packed dataset or a loader's dataset stands for; raises TypeError with the way out for others."""
+    if isinstance(dataset, str | os.PathLike):
+        dataset = open_dataset(dataset)
+    if isinstance(dataset, LoaderDataset):
+        dataset = dataset.packed
+    if isinstance(dataset, Dataset):
+        if len(dataset) == 0:
+            raise ConfigError(f"{dataset.path}: a dataset without samples")
+        return dataset
+    if isinstance(dataset, torch.utils.data.Subset) and isinstance(dataset.dataset, Dataset | LoaderDataset):
+        raise TypeError("fastload.DataLoader loads packed datasets, not a Subset of one. Say which samples by a sampler: "
+                        "fastload.DataLoader(subset.dataset, sampler=torch.utils.data.SubsetRandomSampler(subset.indices), ...)")
+    raise TypeError(f"fastload.DataLoader loads packed datasets, not a {type(dataset).__name__}. Pack it once: "
+                    "fastload.pack(dataset, 'packed'), then fastload.DataLoader('packed', ...)")
