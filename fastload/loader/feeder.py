@@ -119,11 +119,6 @@ class Feeder(Generic[Begun, Batch_co]):
             raise WorkerDied("waiting for a batch: the loader's feeder thread is gone; call iter(loader) again")
         return None if self._held is _Mark.END else cast("Batch_co | Failed", self._held)
 
-    @property
-    def stopped(self) -> bool:
-        """Nothing more will come."""
-        return self._shelf.stopped
-
     def took(self) -> None:
         """The consumer has what ``next`` returned."""
         self._make_room()
