@@ -74,7 +74,7 @@ class Epochs:
         self.options, self.batch_size, self.rank, self.world, self.ending = options, batch_size, rank, world, ending
         self._source_order, self._deal = source_order, deal
         self.next_epoch = 0
-        self.latest_epoch = 0           # of the newest iteration, or as set: for who asks the dataset itself
+        self.latest_epoch, self.named = 0, False        # of the newest iteration, or as set: for who asks the dataset itself
         self._resumed: Segment | None = None
         self._loaded: Mapping[str, object] = {}
         self._newest: tuple[Segment, int] | None = None         # and how many of its batches were delivered
@@ -99,6 +99,7 @@ class Epochs:
         first batch, follow.
         """
         self.next_epoch = self.latest_epoch = whole_number("set_epoch", epoch)
+        self.named = True
         newest, done = self._newest or (None, 0)
         if newest is not None and done == newest.start:
             self.withdrawn = newest

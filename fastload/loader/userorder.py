@@ -44,7 +44,7 @@ class UserOrder:
         self.as_batches = batches
         self._dealt = batches if isinstance(batches, torch.utils.data.BatchSampler) and batches is not sampler else None
         self._batch_size = 1 if singly else None if self._dealt is None else self._dealt.batch_size        # None: a batch sampler knows
-        self.next_epoch = self.latest_epoch = 0
+        self.next_epoch, self.latest_epoch, self.named = 0, 0, False
         inner = getattr(sampler, "sampler", None)           # of a batch sampler
         self._dealer = inner if inner is not None and not hasattr(sampler, "set_epoch") else sampler        # who knows ranks and epochs
         self._samplers_epoch = self._epoch_of_sampler()
@@ -54,6 +54,7 @@ class UserOrder:
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch; the sampler is told, where it wants to know."""
         self.next_epoch = self.latest_epoch = whole_number("set_epoch", epoch)
+        self.named = True
         if self._resumed is not None and self._resumed.epoch != epoch:
             self._resumed = None
         self._newest = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,6 +35,7 @@ class KnowsEpoch(Protocol):
     """The loader's order."""
 
     latest_epoch: int
+    named: bool                 # somebody has called set_epoch
 
 
 class LoaderDataset(torch.utils.data.Dataset[Sample]):
@@ -45,18 +46,25 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
         self.made_with: dict[str, Any] = {name: made_with.get(name) for name in LOOKS}
         self._maker, self._order, self._coming, self._pid = maker.on_cpu(), order, coming, os.getpid()
         self._begun: dict[Key, Begun] = {}
+        self._passes = Passes(len(self.packed))
 
     def __len__(self) -> int:
         return len(self.packed)
 
     def set_epoch(self, epoch: int) -> None:
         """Whose crops come where a sampler of somebody else's draws. Accelerate calls it, and so does the Trainer of transformers."""
-        self._order.latest_epoch = whole_number("set_epoch", epoch)
+        self._order.latest_epoch, self._order.named = whole_number("set_epoch", epoch), True
 
     def __getitem__(self, index: int) -> Sample:
-        return self.__getitems__([index])[0]
+        """As it is in the newest epoch."""
+        return self._samples([index], lambda _: self._order.latest_epoch)[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+        """A batch of a plain DataLoader's. Numbers of another sampler than ours know no epoch: unless somebody has named it, what comes
+        again is drawn anew."""
+        return self._samples(indices, lambda ids: self._order.latest_epoch + (0 if self._order.named else self._passes.of(ids)))
+
+    def _samples(self, indices: Sequence[int], epoch_of: Callable[[Sequence[int]], int]) -> list[Sample]:
         count = len(self)
         for index in indices:
             if not -count <= index < count:
@@ -65,15 +73,16 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
             return []
         self._share_processors()
         kept, self._begun = self._begun, {}
-        wanted, *coming = (self._key(batch) for batch in (indices, *self._coming.after(indices)))
+        wanted, *coming = (self._key(batch, epoch_of) for batch in (indices, *self._coming.after(indices)))
         begun = kept[wanted] if wanted in kept else self._begin(wanted)
         for key in coming:
             with contextlib.suppress(FastloadError):            # raised when that batch is asked for
                 self._begun[key] = kept[key] if key in kept else self._begin(key)
         return samples_of(self._maker.finish(begun), len(indices), self._maker.spec)
 
-    def _key(self, indices: Sequence[int]) -> Key:
-        return getattr(indices[0], "epoch", self._order.latest_epoch), tuple(int(index) for index in indices)  # our samplers' know theirs
+    def _key(self, indices: Sequence[int], epoch_of: Callable[[Sequence[int]], int]) -> Key:
+        known = getattr(indices[0], "epoch", None)              # our samplers' numbers know theirs
+        return epoch_of(indices) if known is None else known, tuple(int(index) for index in indices)
 
     def _begin(self, key: Key) -> Begun:
         epoch, ids = key
@@ -84,6 +93,7 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
         if self._pid != os.getpid():
             self._coming, self._begun = Coming(0), {}           # what comes next is known in the parent; torch's workers are ahead anyway
             self._pid, worker, backend = os.getpid(), torch.utils.data.get_worker_info(), self._maker.backend
+            self._passes = Passes(len(self.packed), worker.seed if worker else 0)
             backend.threads = max(1, backend.budget // (worker.num_workers if worker else 1))
 
     def __getattr__(self, name: str) -> Any:
@@ -92,21 +102,41 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
         return getattr(self.packed, name)
 
     def __reduce__(self) -> tuple[object, ...]:
-        made = self._maker
-        faults = (made.faults.on_error, made.faults.max_bad)
-        return _again, (self.packed, made.spec, made.backend, (made.seed, self._order.latest_epoch), faults), {"made_with": self.made_with}
+        made, order = self._maker, self._order
+        draws, faults = (made.seed, order.latest_epoch, order.named), (made.faults.on_error, made.faults.max_bad)
+        return _again, (self.packed, made.spec, made.backend, draws, faults), {"made_with": self.made_with}
+
+
+class Passes:
+    """Counts the passes of a sampler that is not ours: a new one begins with the first batch in which a sample comes again.
+
+    Worker processes begin anew in every epoch, with another seed of torch's each time: ``seed`` keeps their passes apart.
+    """
+
+    def __init__(self, n_samples: int, seed: int = 0) -> None:
+        self._n_samples, self._first, self._pass, self._seen = n_samples, (seed << 16) % 2**62, 1, np.empty(0, np.int32)
+
+    def of(self, ids: Sequence[int]) -> int:
+        """The pass that a batch belongs to, from 0 on."""
+        if not len(self._seen):
+            self._seen = np.zeros(self._n_samples, np.int32)            # in which pass each sample came last
+        numbers = np.asarray(ids, np.int64)
+        self._pass += bool((self._seen[numbers] == self._pass).any())
+        self._seen[numbers] = self._pass
+        return self._first + self._pass - 1
 
 
 class _Epoch:
-    def __init__(self, latest_epoch: int) -> None:
-        self.latest_epoch = latest_epoch
+    def __init__(self, latest_epoch: int, named: bool) -> None:
+        self.latest_epoch, self.named = latest_epoch, named
 
 
-def _again(packed: Dataset, spec: LoadSpec, backend: Backend, draws: tuple[int, int], faults: tuple[str, int | None]) -> LoaderDataset:
-    seed, epoch = draws
+def _again(packed: Dataset, spec: LoadSpec, backend: Backend, draws: tuple[int, int, bool],
+           faults: tuple[str, int | None]) -> LoaderDataset:
+    seed, epoch, named = draws
     maker = BatchMaker(packed, spec, backend, seed=seed, ring=Ring(2), stats=StatsCollector(), faults=FaultPolicy(*faults),
                        transfer=Stay(pin=False))
-    view = LoaderDataset(maker, _Epoch(epoch), Coming(0), {})
+    view = LoaderDataset(maker, _Epoch(epoch, named), Coming(0), {})
     view._pid = 0           # another process than the loader's: it shares the processors with it
     return view
 

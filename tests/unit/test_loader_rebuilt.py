@@ -12,6 +12,7 @@ import torch
 from fastload import transforms as T
 from fastload.loader.loader import DataLoader
 from fastload.loader.samplers import SampleIndex
+from fastload.loader.view import Passes
 from fastload.store.fields import Field
 from tests.loading import backends, pack_photos, png, same_batch, spots
 from tests.packed_datasets import encoded, pack_samples
@@ -161,3 +162,26 @@ def test_accelerate_tells_the_dataset_its_epochs(photos: Path) -> None:
     theirs = shard(loader.dataset, batch_size=N, collate_fn=loader.collate_fn)
     epochs = [images for _ in range(3) for images, _ in theirs]
     assert len({image.sum().item() for image in epochs}) == 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_another_sampler_gets_other_crops_in_each_epoch(photos: Path, workers: int) -> None:
+    """As the Trainer of transformers has one, and Accelerate for a sampler of the user's."""
+    loader = DataLoader(photos, 4, transform=CROPPED, fields=("image", "id"))
+    plain = torch.utils.data.DataLoader(loader.dataset, 4, shuffle=True, collate_fn=loader.collate_fn, num_workers=workers,
+                                        multiprocessing_context="fork" if workers else None)
+    epochs = [{int(number): image.clone() for batch in plain for number, image in zip(batch["id"], batch["image"], strict=True)} for _ in range(3)]
+    assert all(sorted(epoch) == list(range(N)) for epoch in epochs)
+    for one, other in ((0, 1), (1, 2), (0, 2)):
+        assert sum(torch.equal(epochs[one][number], epochs[other][number]) for number in range(N)) < N // 2
+
+
+def test_a_pass_ends_where_a_sample_comes_again() -> None:
+    passes, worker = Passes(9), Passes(9, seed=2**63 - 1)
+    assert [passes.of(ids) for ids in ([1, 2], [3, 1], [2, 4], [5, 5], [-4, 0])] == [0, 1, 1, 1, 2]
+    assert 0 <= worker.of([1]) < worker.of([1]) < 2**63
+
+
+def test_one_sample_is_that_of_the_newest_epoch_however_often_it_is_asked(photos: Path) -> None:
+    view = DataLoader(photos, 4, transform=CROPPED, fields=("image", "id")).dataset
+    assert all(same_batch(view[3], view[3]) for _ in range(3))
