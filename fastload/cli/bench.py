@@ -15,7 +15,7 @@ def add(commands: Commands) -> None:
     """Adds `fastload bench` with its three benchmarks."""
     bench = commands.add_parser(
         "bench", help="what this machine can do with a dataset", formatter_class=_RAW,
-        description="Measures decoding, the whole loader, or the disk, with a packed dataset of yours; tells in one sentence what limits.",
+        description="Measures decoding, the whole loader, or the disk, with a packed dataset; says in one sentence what the limit is.",
         epilog="Example: fastload bench decode packed/train --size 256 --plot scaling.html\n"
                "         fastload bench load packed/train --against torch --compute 50\n"
                "         fastload bench io packed/train")
@@ -39,7 +39,7 @@ def _add_decode(kinds: Commands) -> None:
         description="Decodes images of the dataset with each backend that runs here, with 1, 2, 4 ... threads: as stored, as random\n"
                     "crops, and resized. Warm-up does not count; rounds are interleaved; median and quartiles are shown.",
         epilog="Example: fastload bench decode packed/train --size 256 --size 640x960 --plot scaling.png")
-    _common(decode, rounds=5, seconds=0.5, seconds_help="least length of one measurement")
+    _common(decode, rounds=5, seconds=0.5, seconds_help="shortest time of one measurement")
     decode.add_argument("--size", type=size_of, action="append", metavar="HxW", help="resize whole images to this; may be given again "
                         "(default: 256)")
     decode.add_argument("--crop", type=size_of, default=(224, 224), metavar="HxW", help="of the random crops (default: 224)")
@@ -65,15 +65,15 @@ def _add_load(kinds: Commands) -> None:
     load.add_argument("--against", nargs="+", metavar=("torch", "FOLDER"), help="also a torch DataLoader over image files")
     load.add_argument("--compute", type=milliseconds, default=0.0, metavar="MS",
                       help="how long the consumer computes with a batch (default: 0)")
-    load.add_argument("--busy", action="store_true", help="it computes on the processor, not on a GPU")
+    load.add_argument("--busy", action="store_true", help="the consumer computes on the CPU, not on a GPU")
     load.add_argument("--batch-size", type=positive, default=64, metavar="N", help="(default: %(default)s)")
     load.add_argument("--size", type=size_of, default=(224, 224), metavar="HxW", help="of the random crops (default: 224)")
     load.add_argument("--workers", type=not_negative, action="append", metavar="N", help="worker processes of torch, may be given again "
                       "(default: 0, 1, 2, 4 ... all cores)")
     load.add_argument("--threads", type=positive, metavar="N", help="decode threads of fastload (default: decided by the loader)")
     load.add_argument("--field", metavar="NAME", help="which image field (default: the first)")
-    load.add_argument("--samples", type=positive, default=2000, metavar="N", help="files made of the dataset at most, without FOLDER "
-                      "(default: %(default)s)")
+    load.add_argument("--samples", type=positive, default=2000, metavar="N",
+                      help="without FOLDER: most images that are written out as files (default: %(default)s)")
     load.set_defaults(run=run_load)
 
 
@@ -84,8 +84,8 @@ def _add_io(kinds: Commands) -> None:
                     "readers, from memory and cold from the disk (dropped from memory before each measurement; checked), beside\n"
                     "the raw speed of the disk.",
         epilog="Example: fastload bench io packed/train --bytes 4GiB --plot disk.html")
-    _common(io, rounds=3, seconds=3.0, seconds_help="most for one measurement")
-    io.add_argument("--bytes", type=byte_size, default=None, metavar="SIZE", help="read at most so much each time (default: 512MiB)")
+    _common(io, rounds=3, seconds=3.0, seconds_help="longest time of one measurement")
+    io.add_argument("--bytes", type=byte_size, default=None, metavar="SIZE", help="read at most this much each time (default: 512MiB)")
     io.add_argument("--readers", type=positive, action="append", metavar="N", help="may be given again (default: 1, 2, 4, 8, 16)")
     io.add_argument("--warm-only", action="store_true", help="leave the page cache as it is")
     io.add_argument("--plot", type=Path, metavar="OUT", help="MB/s over readers as .html, .svg or .png")

@@ -19,7 +19,7 @@ def add(commands: Commands) -> None:
         description="With files: says what slows a recorded run down: evidence, share of the time, one fix, and the speed without it.\n"
                     "Takes what fastload.StepProbe writes, or any JSON lines with iter and iter_time (or time), and a window of\n"
                     "fastload monitor. Two runs are compared; files of several ranks are one run. With --script: measures the loader you\n"
-                    "have today, torch's or any other, and says what to change. Without both: looks at the machine.\n"
+                    "have today, torch's or any other, and says what to change. With neither: looks at the machine.\n"
                     "Exit code: 0 healthy, 1 something to repair, 2 used wrongly.",
         epilog="Example: fastload doctor metrics.jsonl window.json\n"
                "         fastload doctor batch4.jsonl batch8.jsonl\n"

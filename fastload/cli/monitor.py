@@ -34,13 +34,17 @@ def add(commands: Commands) -> None:
     monitor.add_argument("--metrics", type=Path, metavar="FILE", help="metrics.jsonl of the run: adds images/s and energy per image")
     monitor.add_argument("--out", type=Path, metavar="FILE", help="write the window with all samples, for --compare, doctor and report")
     monitor.add_argument("--json", action="store_true", help="print the window (or the comparison) as JSON, nothing else")
-    monitor.add_argument("--gate", type=Path, metavar="FILE", help="measure only when the run that writes this metrics.jsonl is steady:")
-    monitor.add_argument("--gate-iter", type=_positive, default=120, metavar="N", help="it has come to this step (default: %(default)s)")
+    monitor.add_argument("--gate", type=Path, metavar="FILE",
+                         help="wait until the run that writes this metrics.jsonl is steady, then measure")
+    monitor.add_argument("--gate-iter", type=_positive, default=120, metavar="N",
+                         help="steady: it has reached this step (default: %(default)s)")
     monitor.add_argument("--gate-data-time", type=_seconds, default=0.02, metavar="S",
-                         help="and its last rows waited less than this for data (default: %(default)s)")
-    monitor.add_argument("--gate-rows", type=_positive, default=5, metavar="N", help="that many rows (default: %(default)s)")
-    monitor.add_argument("--gate-timeout", type=_seconds, default=1800.0, metavar="S", help="give up after (default: %(default)s)")
-    monitor.add_argument("--compare", type=Path, nargs=2, metavar=("BEFORE", "AFTER"), help="did it get better, beyond the spread?")
+                         help="steady: its last rows waited less than this for data (default: %(default)s)")
+    monitor.add_argument("--gate-rows", type=_positive, default=5, metavar="N", help="how many last rows that means (default: %(default)s)")
+    monitor.add_argument("--gate-timeout", type=_seconds, default=1800.0, metavar="S",
+                         help="give up waiting after this many seconds (default: %(default)s)")
+    monitor.add_argument("--compare", type=Path, nargs=2, metavar=("BEFORE", "AFTER"),
+                         help="compare two windows: is the second better, beyond the spread?")
     monitor.set_defaults(run=run)
 
 

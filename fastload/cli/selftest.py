@@ -30,7 +30,7 @@ def add(commands: Commands) -> None:
                           help="only this one; may be repeated (default: both)")
     selftest.add_argument("--stage", action="append", choices=NAMES[1:], default=[], metavar="NAME", help=named)
     selftest.add_argument("--timeout", type=_factor, default=1.0, metavar="X",
-                          help="X times the time each stage may take (120 or 300 s; default: 1)")
+                          help="multiply the time limit of each stage (120 or 300 s) by X (default: 1)")
     selftest.add_argument("--json", action="store_true", help="print the results as JSON")
     selftest.set_defaults(run=run)
 

@@ -22,7 +22,7 @@ def add(commands: Commands) -> None:
         epilog="Example: fastload verify packed/train --deep")
     verify.add_argument("dataset", metavar="DATASET", type=Path, help="folder that fastload pack wrote")
     verify.add_argument("--deep", action="store_true", help="also decode every image; a warning of the decoder counts as damage")
-    verify.add_argument("--shard", type=_number, metavar="N", help="only shard number N (the columns are checked all the same)")
+    verify.add_argument("--shard", type=_number, metavar="N", help="only shard number N (the columns are checked anyway)")
     verify.add_argument("--jobs", type=_number, default=0, metavar="N", help="threads (default: every core this process may use)")
     verify.add_argument("--json", action="store_true", help="print the result as JSON")
     verify.set_defaults(run=run)
