@@ -134,6 +134,11 @@ class Epochs:
         if self._resumed is not None:
             self.load(self._loaded)
 
+    @property
+    def newest(self) -> Segment | None:
+        """What the iteration that began last goes through."""
+        return None if self._newest is None else self._newest[0]
+
     def delivered(self, segment: Segment, done: int) -> None:
         """The trainer has so many batches of a segment; ``state`` speaks of the segment that was told last."""
         self._newest = (segment, done)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 from fastload.loader.coming import Coming
 from fastload.loader.epochs import Epochs
+from fastload.loader.states import whole_number
 
 
 class SampleIndex(int):
@@ -97,9 +99,13 @@ class RankBatches(torch.utils.data.BatchSampler):
             dealt = dealt.keeping_all(batch_size)
         as_dealt = dealt is not None and batch_size == dealt.batch_size and drop_last == (dealt.ending == "drop")
         self._dealt = dealt if as_dealt else None           # None: batches are made of what the sampler gives
+        self._start = self._given = 0                       # of these
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self._coming.noted(super().__iter__() if self._dealt is None else _batches(self._dealt))
+        if self._dealt is None:
+            start, self._start = self._start, 0
+            return self._counted(self._coming.noted(itertools.islice(super().__iter__(), start, None)), start)
+        return _told(self._dealt, self._coming.noted(_batches(self._dealt)))
 
     def __len__(self) -> int:
         return super().__len__() if self._dealt is None else len(self._dealt)
@@ -110,6 +116,31 @@ class RankBatches(torch.utils.data.BatchSampler):
             self._dealt.set_epoch(epoch)
         elif hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, object]:
+        """For torchdata's StatefulDataLoader, which asks its batch sampler: the epoch, and the batches that were given."""
+        return {"batches": self._given} if self._dealt is None else self._dealt.state()
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """The next iteration goes on there."""
+        if self._dealt is None:
+            self._start = whole_number("loading a state: batches", state.get("batches"))
+        else:
+            self._dealt.load(state)
+
+    def _counted(self, batches: Iterator[list[int]], start: int) -> Iterator[list[int]]:
+        for self._given, batch in enumerate(batches, start + 1):
+            yield batch
+
+
+def _told(epochs: Epochs, batches: Iterator[list[int]]) -> Iterator[list[int]]:
+    """The same; the order knows how many were given, not how many were looked at in advance."""
+    segment = None
+    for number, batch in enumerate(batches, 1):
+        segment = segment or epochs.newest
+        if segment is not None:
+            epochs.delivered(segment, segment.start + number)
+        yield batch
 
 
 def _batches(epochs: Epochs) -> Iterator[list[int]]:

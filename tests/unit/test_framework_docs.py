@@ -107,6 +107,25 @@ CHECKS = {
         whole = [batch["id"].tolist() for batch in first]
         fresh = fastload.DataLoader("packed", **options)
         assert whole == [batch["id"].tolist() for batch in fresh] and len(whole) == 12
+        def parts(): fresh = fastload.DataLoader("packed", **options); return fresh, StatefulDataLoader(fresh.dataset, batch_sampler=fresh.batch_sampler, collate_fn=fresh.collate_fn)
+        first_loader, first = parts()
+        epochs = [[(batch["id"].tolist(), batch["image"].sum().item()) for batch in first] for _ in range(3)]
+        _, stopped = parts()
+        assert len(list(stopped)) == 12
+        for number, batch in enumerate(stopped, 1):         # in the second epoch
+            if number == 5: break
+        _, again = parts()
+        again.load_state_dict(stopped.state_dict())
+        rest = [[(batch["id"].tolist(), batch["image"].sum().item()) for batch in again] for _ in range(2)]
+        assert rest == [epochs[1][5:], epochs[2]], [len(each) for each in rest]
+        def other(): fresh = fastload.DataLoader("packed", **options); return StatefulDataLoader(fresh.dataset, batch_sampler=type(fresh.batch_sampler)(fresh.sampler, 6, False), collate_fn=fresh.collate_fn)
+        stopped, again = other(), other()
+        seen = []
+        for batch in stopped:
+            seen.append(batch["id"].tolist())
+            if len(seen) == 3: break
+        again.load_state_dict(stopped.state_dict())
+        assert seen + [batch["id"].tolist() for batch in again] == [batch["id"].tolist() for batch in other()]
         """,
 }
 
