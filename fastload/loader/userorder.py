@@ -36,7 +36,6 @@ class UserOrder:
 
     draws_here = True           # in the trainer's thread, whose random numbers a sampler may use
     horizon = 0                 # what comes behind the batches drawn is not known
-    withdrawn = None            # a sampler that was asked is not asked again
 
     def __init__(self, sampler: Any, batches: Iterable[Any], *, n_samples: int, seed: int, content: str, singly: bool = False) -> None:
         self._sampler, self._n_samples, self._seed, self._content = sampler, n_samples, seed, content
@@ -47,7 +46,7 @@ class UserOrder:
         self.next_epoch, self.latest_epoch, self.named = 0, 0, False
         inner = getattr(sampler, "sampler", None)           # of a batch sampler
         self._dealer = inner if inner is not None and not hasattr(sampler, "set_epoch") else sampler        # who knows ranks and epochs
-        self._samplers_epoch = self._epoch_of_sampler()
+        self._samplers_epoch = self._drawn_in = self._epoch_of_sampler()
         self._resumed: Pass | None = None
         self._newest: tuple[Pass, int] | None = None
 
@@ -62,6 +61,13 @@ class UserOrder:
             self._dealer.set_epoch(epoch)
         self._samplers_epoch = self._epoch_of_sampler()
 
+    @property
+    def withdrawn(self) -> Pass | None:
+        """The newest iteration, if the user has called set_epoch of his sampler behind iter() and before the first batch."""
+        current, done = self._newest or (None, 0)
+        renamed = self._epoch_of_sampler() != self._drawn_in            # by somebody else: some samplers count when they are asked
+        return current if current is not None and done == current.start and renamed else None
+
     def forget_place(self) -> None:
         """Somebody iterates the sampler himself, all of it, in the place of the next iteration."""
         self.begin()
@@ -71,6 +77,7 @@ class UserOrder:
         told = self._epoch_of_sampler()
         if told is not None and told != self._samplers_epoch:
             self.set_epoch(told)            # the user has called set_epoch of his sampler
+        self._drawn_in = told
         current = self._resumed or Pass(self.next_epoch)
         self._resumed = None
         self.next_epoch, self.latest_epoch = current.epoch + 1, current.epoch
@@ -87,11 +94,17 @@ class UserOrder:
 
     def batches(self, current: Pass) -> Iterator[Ids]:
         """The ids of each batch, what was delivered before a resume left out."""
-        for batch in itertools.islice(self._behind(current.skipped), current.start, None):
+        for batch in itertools.islice(self._asked(current.skipped), current.start, None):
             numbers = self._numbers(batch)
             if min(numbers) < 0 or max(numbers) >= self._n_samples:
                 raise ConfigError(f"the sampler gave samples {min(numbers)} to {max(numbers)}: expected 0 to {self._n_samples - 1}")
             yield np.array(numbers, np.int64)
+
+    def _asked(self, skipped: int) -> Iterator[Any]:
+        for batch in self._behind(skipped):
+            self._drawn_in = self._epoch_of_sampler()
+            yield batch
+        self._drawn_in = self._epoch_of_sampler()
 
     def _behind(self, skipped: int) -> Iterator[Any]:
         if not skipped:

@@ -166,6 +166,46 @@ def test_set_epoch_reaches_the_sampler_and_the_crops(packed: Path, batched: bool
     assert [batch["id"].tolist() for batch in by_sampler[0]] == [batch["id"].tolist() for batch in by_sampler[1]]
 
 
+def test_a_sampler_s_epoch_named_between_iter_and_the_first_batch_counts(packed: Path) -> None:
+    """As Lightning does."""
+    sampler: Any = DistributedSampler(open_dataset(packed), num_replicas=1, rank=0)      # type: ignore[arg-type]
+    loader = DataLoader(packed, 4, sampler=sampler, fields=("image", "id"), transform=CROPPED)
+    epochs = []
+    for epoch in (0, 1, 2):
+        sampler.set_epoch(epoch)
+        epochs.append(list(loader))
+    sampler.set_epoch(0)
+    iterator = iter(loader)
+    sampler.set_epoch(2)
+    assert same_batch(list(iterator), epochs[2])
+    sampler.set_epoch(0)
+    iterator = iter(loader)
+    first = next(iterator)
+    sampler.set_epoch(1)                        # for the next one
+    assert same_batch([first, *iterator], epochs[0])
+    assert same_batch(list(loader), epochs[1])
+
+
+class Counting(torch.utils.data.Sampler[int]):
+    """Counts its epochs by itself, when it is asked."""
+
+    epoch = 0
+
+    def __len__(self) -> int:
+        return N
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        yield from torch.randperm(N, generator=torch.Generator().manual_seed(self.epoch)).tolist()
+
+
+def test_a_sampler_that_counts_by_itself_is_asked_once_an_epoch(packed: Path) -> None:
+    loader = DataLoader(packed, 4, sampler=Counting(), fields=("id",))
+    expected = Counting()
+    for _ in range(3):
+        assert [i for batch in loader for i in batch["id"].tolist()] == list(expected)
+
+
 def test_crops_differ_between_epochs_though_nobody_calls_set_epoch(packed: Path) -> None:
     loader = make(packed, batch_size=4, sampler=list(range(4)))
     first, second = list(loader), list(loader)
