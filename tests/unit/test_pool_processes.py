@@ -155,14 +155,17 @@ def test_threads_that_the_system_refuses_are_an_error_that_says_so(images: Path)
     from fastload.errors import ConfigError
 
     pool = NativeBackend(threads=1024)
-    limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + (100 << 20)     # stacks of a few threads
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    limits = resource.getrlimit(resource.RLIMIT_AS)
 
     def refused(action):
+        size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (size + (100 << 20), limits[1]))        # room for the stacks of a few threads
         try:
             action()
         except ConfigError as error:
             return "of 1024" in str(error) and "refuses" in str(error)
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, limits)
 
     assert refused(lambda: pool.submit(batch(3)))
     pool.threads = 2
