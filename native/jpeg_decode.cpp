@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <new>
 
-#include "jpeg_header.h"
 #include "image_limits.h"
+#include "jpeg_coefficients.h"
+#include "jpeg_header.h"
 
 #include <jerror.h>
 
@@ -139,8 +140,10 @@ bool JpegDecoder::start(int denominator, Pixels pixels, int x0, int x1, int y0, 
     int begin = std::max(0, x0 - 1);
     const int end = std::min(full, std::max(x1 + 1, begin + kNarrow));
     begin = std::max(0, std::min(begin, end - kNarrow));
-    JDIMENSION offset = JDIMENSION(begin), width = JDIMENSION(end - begin);
-    if (begin > 0 || end < full) {
+    JDIMENSION offset = 0, width = JDIMENSION(full);
+    // Where scans are missing, libjpeg smoothes over several blocks, but not across the edge of a crop.
+    if ((begin > 0 || end < full) && is_complete(decoder_)) {
+        offset = JDIMENSION(begin), width = JDIMENSION(end - begin);
         jpeg_crop_scanline(&decoder_, &offset, &width);
         set_sample_widths(decoder_, unsigned(DCTSIZE / denominator));
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import subprocess
 from typing import Any
@@ -58,6 +59,22 @@ def test_a_region_of_a_progressive_image(part: Part, sampling: str) -> None:
     data = encode_by_pillow(picture(width, height), sampling, progressive=True)
     x0, y0, x1, y1 = box
     assert np.array_equal(region(data, scale, box), whole(data, scale)[y0:y1, x0:x1])
+
+
+def test_a_region_of_an_image_whose_scans_are_missing() -> None:
+    """libjpeg makes up for them without a warning, by smoothing across blocks. Datasets have none: the rewrite refuses them."""
+    jpeg, random = encode_by_pillow(picture(150, 110), "420", progressive=True), np.random.default_rng(0)
+    scans = [place for place in range(len(jpeg)) if jpeg.startswith(b"\xff\xda", place)]
+    for last, following in itertools.pairwise(scans):
+        tables = jpeg.find(b"\xff\xc4", last, following)
+        cut_off = jpeg[:tables if tables > 0 else following] + b"\xff\xd9"
+        expected = whole(cut_off)
+        for _ in range(5):
+            x0, y0 = int(random.integers(0, 150)), int(random.integers(0, 110))
+            x1, y1 = int(random.integers(x0 + 1, 151)), int(random.integers(y0 + 1, 111))
+            assert np.array_equal(region(cut_off, 1, (x0, y0, x1, y1)), expected[y0:y1, x0:x1])
+        with pytest.raises(module.BadJpeg, match="scans are missing"):
+            module.rewrite(cut_off)
 
 
 @settings(max_examples=100)
