@@ -156,7 +156,8 @@ def _check(each: ChosenField, spec: LoadSpec) -> None:
             raise ConfigError(f"mask {each.name!r} has {each.bits} bits: mask_fill={spec.plans[each.image].mask_fill} does not fit")
     if each.field.kind == "image":
         plan = spec.plans[each.name]
-        for what, values in (("Normalize", plan.output.mean), *((f"{step.kind} value", step.value) for step in plan.steps if step.value)):
+        written = [(f"{step.kind} value", step.value) for step in plan.steps if step.value]
+        for what, values in (("Normalize", plan.output.mean), ("fill", plan.fill), *written):
             if len(values) not in (1, each.channels):
                 raise ConfigError(f"transform of {each.name!r}: {what} has numbers for {len(values)} channels, the images have "
                                   f"{each.channels}; one number serves any")

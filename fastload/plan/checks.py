@@ -50,11 +50,12 @@ def ordered(what: str, value: object, low: float, high: float) -> tuple[float, f
 
 
 def levels(what: str, value: object) -> tuple[int, ...]:
-    """A colour: one level 0..255 for all channels, or one for each channel."""
+    """A colour: one level 0..255 for all channels, or one for each channel; equal ones are one, which serves any number of channels."""
     if isinstance(value, list | tuple):
         if not 1 <= len(value) <= 4:
             raise ConfigError(f"{what}: expected one level, or one for each channel, found {value!r:.60}")
-        return tuple(whole(what, each, 0, 255) for each in value)
+        found = tuple(whole(what, each, 0, 255) for each in value)
+        return found[:1] if len(set(found)) == 1 else found
     return (whole(what, value, 0, 255),)
 
 

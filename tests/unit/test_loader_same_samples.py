@@ -10,7 +10,7 @@ import torch
 
 from fastload import transforms as T
 from fastload.loader.loader import DataLoader
-from tests.loading import needs_core, pack_gray, pack_photos, same_batch
+from tests.loading import backends, needs_core, pack_gray, pack_photos, same_batch
 
 N = 37
 CROPPED = [T.RandomResizedCrop(24), T.HorizontalFlip(), T.ColorJitter(brightness=0.5, contrast=0.5), T.Normalize(0.5, 0.25)]
@@ -125,6 +125,14 @@ def test_gray_images_are_one_channel_on_both_backends(tmp_path: Path) -> None:
     as_colour = next(iter(DataLoader(packed, 10, colour="rgb")))[0]
     assert as_colour.shape == (10, 3, 128, 128)
     assert torch.equal(as_colour[:, 0], as_colour[:, 2])
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_levels_that_are_equal_fill_any_number_of_channels(packed: Path, backend: str) -> None:
+    for colour, n in (("gray", 1), ("rgb", 3)):
+        box = [T.Letterbox(24, 96, fill=(114, 114, 114))]
+        images, _ = next(iter(DataLoader(packed, 6, colour=colour, transform=box, backend=backend)))
+        assert images[:, :, 12, 0].tolist() == [[114] * n] * 6
 
 
 def test_colour_orders(packed: Path) -> None:

@@ -179,6 +179,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_bad": -1, "on_error": "substitute"}, "max_bad=-1"),
     ({"max_bad": 3}, "max_bad belongs to on_error='substitute'"),
     ({"fields": {"image", "label"}}, "a set has no order"),
+    ({"transform": [T.Letterbox(9, fill=(1, 2))]}, "transform of 'image': fill has numbers for 2 channels, the images have 3"),
+    ({"transform": [T.CenterCrop(9, fill=(1, 2, 3))], "colour": "gray"}, "fill has numbers for 3 channels, the images have 1"),
     ({"fields": ()}, "expected some of image, label, id, source"),
     ({"fields": ("image", "image")}, "each once"),
     ({"fields": ("picture",)}, "expected some of image, label"),
