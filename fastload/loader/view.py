@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -26,6 +27,7 @@ from fastload.loader.stats import StatsCollector
 from fastload.loader.transfer import Stay
 from fastload.store.dataset import Dataset, open_dataset
 
+_LOOKING = 8        # so many batches may be somebody who looks at the data
 Key = tuple[int, tuple[int, ...]]       # epoch and ids of a batch
 Sample = Any        # a dict, or (image, label): what torch's collate functions take
 LOOKS = ("transform", "fields", "colour", "ragged", "exact", "return_matrix")        # a loader's arguments for what samples look like
@@ -46,7 +48,7 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
         self.made_with: dict[str, Any] = {name: made_with.get(name) for name in LOOKS}
         self._maker, self._order, self._coming, self._pid = maker.on_cpu(), order, coming, os.getpid()
         self._begun: dict[Key, Begun] = {}
-        self._passes = Passes(len(self.packed))
+        self._passes, self._foreign = Passes(len(self.packed)), 0
 
     def __len__(self) -> int:
         return len(self.packed)
@@ -62,7 +64,15 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
         """A batch of a plain DataLoader's. Numbers of another sampler than ours know no epoch: unless somebody has named it, what comes
         again is drawn anew."""
-        return self._samples(indices, lambda ids: self._order.latest_epoch + (0 if self._order.named else self._passes.of(ids)))
+        return self._samples(indices, self._foreign_epoch)
+
+    def _foreign_epoch(self, ids: Sequence[int]) -> int:
+        self._foreign += 1
+        if self._foreign == _LOOKING and torch.utils.data.get_worker_info() is None:
+            warnings.warn("fastload: batches of loader.dataset are asked for by a sampler that is not fastload's, in the training process: "
+                          "each is decoded while the trainer waits. Hand over the loader itself, or loader.batch_sampler with the dataset; "
+                          "else give that DataLoader num_workers (transformers: dataloader_num_workers)", UserWarning, stacklevel=4)
+        return self._order.latest_epoch + (0 if self._order.named else self._passes.of(ids))
 
     def _samples(self, indices: Sequence[int], epoch_of: Callable[[Sequence[int]], int]) -> list[Sample]:
         count = len(self)

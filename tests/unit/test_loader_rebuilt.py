@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,10 @@ def test_another_sampler_gets_other_crops_in_each_epoch(photos: Path, workers: i
     loader = DataLoader(photos, 4, transform=CROPPED, fields=("image", "id"))
     plain = torch.utils.data.DataLoader(loader.dataset, 4, shuffle=True, collate_fn=loader.collate_fn, num_workers=workers,
                                         multiprocessing_context="fork" if workers else None)
-    epochs = [{int(number): image.clone() for batch in plain for number, image in zip(batch["id"], batch["image"], strict=True)} for _ in range(3)]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        epochs = [{int(number): image.clone() for batch in plain for number, image in zip(batch["id"], batch["image"], strict=True)} for _ in range(3)]
+    assert ["loader.batch_sampler" in str(each.message) for each in told] == ([True] if not workers else [])      # once, and not of workers
     assert all(sorted(epoch) == list(range(N)) for epoch in epochs)
     for one, other in ((0, 1), (1, 2), (0, 2)):
         assert sum(torch.equal(epochs[one][number], epochs[other][number]) for number in range(N)) < N // 2
