@@ -16,19 +16,15 @@ import os
 import queue
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fastload.errors import FastloadError, WorkerDied
+from fastload.errors import WorkerDied
+from fastload.loader.shelf import Failed, Ids, Mark, Shelf
 
-Ids = NDArray[np.int64]
 Begun = TypeVar("Begun")
 Batch_co = TypeVar("Batch_co", covariant=True)
 
@@ -49,52 +45,6 @@ class Maker(Protocol[Begun, Batch_co]):
         """Waits for a batch that was begun."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """Stands in the place of a batch; the batches behind it come nevertheless."""
-
-    error: BaseException
-
-    @staticmethod
-    def of(error: BaseException) -> Failed:
-        """Ours say all in words; their traceback would keep this thread's frames, and so whole batches, while the user keeps it."""
-        return Failed(error.with_traceback(None) if isinstance(error, FastloadError) else error)
-
-
-class _Mark(Enum):
-    END = "behind the last batch"
-    ROOM = "there is room for one batch more"
-    STOP = "nobody wants any more"
-    GONE = "the thread has ended before its work"
-
-
-class _Shelf:
-    """What thread and consumer share. SimpleQueue is all C: neither Ctrl-C nor a finaliser finds it with its lock held."""
-
-    def __init__(self, owner: object) -> None:
-        self.ready: queue.SimpleQueue[Any] = queue.SimpleQueue()        # batches, Failed, END, GONE
-        self.calls: queue.SimpleQueue[Any] = queue.SimpleQueue()        # ROOM, or the ids of a batch to begin; END, STOP
-        self.under_way: deque[Ids] = deque()        # ids of the batches begun and not finished, oldest first
-        self.stopped = False
-        self.owner = weakref.ref(owner, self.calls.put)         # wakes the thread when the owner is dropped
-        self.over = threading.Lock()                # held until the thread has ended
-        self.over.acquire()
-        self.thread = 0
-
-    @property
-    def unwanted(self) -> bool:
-        return self.stopped or self.owner() is None
-
-    def stop(self) -> None:
-        self.stopped = True
-        self.calls.put(_Mark.STOP)
-
-    def wait(self, until: float) -> None:
-        """Waits for the thread's end."""
-        if self.thread != threading.get_ident() and self.over.acquire(timeout=max(0.0, until - time.monotonic())):
-            self.over.release()
-
-
 class Feeder(Generic[Begun, Batch_co]):
     """Keeps up to ``ahead`` batches begun or ready. ``next`` and ``took`` are for one consumer thread.
 
@@ -103,7 +53,7 @@ class Feeder(Generic[Begun, Batch_co]):
     """
 
     def __init__(self, maker: Maker[Begun, Batch_co], batches: Iterator[Ids], *, ahead: int, draw_here: bool = False) -> None:
-        self._shelf, self._pid = _Shelf(self), os.getpid()
+        self._shelf, self._pid = Shelf(self), os.getpid()
         self._held: Any = None          # taken off the shelf, not yet in the consumer's hands
         self._drawn = batches if draw_here else None
         for _ in range(ahead):
@@ -114,10 +64,10 @@ class Feeder(Generic[Begun, Batch_co]):
     def next(self, timeout_s: float | None) -> Batch_co | Failed | None:
         """The next batch or what failed in its place, the same until ``took``; None behind the last. TimeoutError after ``timeout_s``."""
         if self._held is None:
-            self._held = _Mark.END if self._shelf.stopped else self._off_the_shelf(timeout_s)
-        if self._held is _Mark.GONE:
+            self._held = Mark.END if self._shelf.stopped else self._off_the_shelf(timeout_s)
+        if self._held is Mark.GONE:
             raise WorkerDied("waiting for a batch: the loader's feeder thread is gone; call iter(loader) again")
-        return None if self._held is _Mark.END else cast("Batch_co | Failed", self._held)
+        return None if self._held is Mark.END else cast("Batch_co | Failed", self._held)
 
     def took(self) -> None:
         """The consumer has what ``next`` returned."""
@@ -141,11 +91,11 @@ class Feeder(Generic[Begun, Batch_co]):
     def _make_room(self) -> None:
         """Tells the thread that it may begin one batch more; and which, where the ids are drawn here."""
         if self._drawn is None:
-            self._shelf.calls.put(_Mark.ROOM)
+            self._shelf.calls.put(Mark.ROOM)
             return
-        call: Ids | Failed | _Mark
+        call: Ids | Failed | Mark
         try:
-            call = next(self._drawn, _Mark.END)
+            call = next(self._drawn, Mark.END)
         except Exception as error:          # noqa: BLE001 - the user's sampler: raised in the place of the batch it did not give
             call = Failed(error)
         except BaseException:               # Ctrl-C: a generator that it went through gives nothing any more, and that is not the end
@@ -185,7 +135,7 @@ class _Called:
     """The ids come with the calls."""
 
 
-def _run(work: list[tuple[Maker[Begun, Batch_co], Iterator[Ids] | _Called]], shelf: _Shelf) -> None:
+def _run(work: list[tuple[Maker[Begun, Batch_co], Iterator[Ids] | _Called]], shelf: Shelf) -> None:
     """``work`` is taken out of its list: the maker may be the last to hold the decode threads, and they must end before this thread
     says that it is over: a thread that Python's exit finds in C++ does not come back (native/bind.h), and would not end them."""
     shelf.thread = threading.get_ident()
@@ -193,12 +143,12 @@ def _run(work: list[tuple[Maker[Begun, Batch_co], Iterator[Ids] | _Called]], she
     try:
         _feed(*work.pop(), shelf)
     finally:
-        shelf.ready.put(_Mark.GONE)         # behind END, where it came to that
+        shelf.ready.put(Mark.GONE)         # behind END, where it came to that
         del _running[shelf.thread]
         shelf.over.release()
 
 
-def _feed(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, shelf: _Shelf) -> None:
+def _feed(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, shelf: Shelf) -> None:
     begun: deque[Begun | Failed] = deque()
     more = True
     while not shelf.unwanted:
@@ -207,13 +157,13 @@ def _feed(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, shelf
                 call = shelf.calls.get(block=not begun)             # with something to finish: only what is there already
             except queue.Empty:
                 break
-            if call is _Mark.STOP or call is shelf.owner:
+            if call is Mark.STOP or call is shelf.owner:
                 return
             more = _begin(maker, batches, call, begun, shelf)
         if begun:
             _finish(maker, begun.popleft(), shelf)
         else:
-            shelf.ready.put(_Mark.END)
+            shelf.ready.put(Mark.END)
             return
 
 
@@ -223,14 +173,14 @@ def _is_due(maker: Maker[Begun, Batch_co], begun: deque[Begun | Failed]) -> bool
 
 
 def _begin(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, call: object, begun: deque[Begun | Failed],
-           shelf: _Shelf) -> bool:
+           shelf: Shelf) -> bool:
     """Begins one batch more; False where there is none."""
     ids: Any
     try:
-        ids = call if isinstance(batches, _Called) else next(batches, _Mark.END)
+        ids = call if isinstance(batches, _Called) else next(batches, Mark.END)
     except BaseException as error:          # noqa: BLE001 - handed to the consumer, who raises it
         ids = Failed.of(error)
-    if ids is _Mark.END:
+    if ids is Mark.END:
         return False
     if isinstance(ids, Failed):            # an order that failed has no next batch
         shelf.under_way.append(np.empty(0, np.int64))
@@ -244,7 +194,7 @@ def _begin(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, call
     return True
 
 
-def _finish(maker: Maker[Begun, Batch_co], oldest: Begun | Failed, shelf: _Shelf) -> None:
+def _finish(maker: Maker[Begun, Batch_co], oldest: Begun | Failed, shelf: Shelf) -> None:
     """Waits for a batch and lays it, or what went wrong, on the shelf. It lives in the consumer's hands alone from then on."""
     try:
         item = oldest if isinstance(oldest, Failed) else maker.finish(oldest)
@@ -255,7 +205,7 @@ def _finish(maker: Maker[Begun, Batch_co], oldest: Begun | Failed, shelf: _Shelf
     del item                                # an error whose traceback is kept holds this frame: they must not hold each other
 
 
-_running: dict[int, _Shelf] = {}            # by thread
+_running: dict[int, Shelf] = {}            # by thread
 
 
 @atexit.register

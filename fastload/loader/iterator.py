@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastload.errors import FastloadError, WorkerDied
-from fastload.loader.feeder import Failed, Feeder
+from fastload.loader.feeder import Feeder
 from fastload.loader.maker import BatchMaker, Begun
 from fastload.loader.readahead import ReadAhead
+from fastload.loader.shelf import Failed
 from fastload.loader.together import Together
 from fastload.loader.transfer import Transfer
 from fastload.loader.view import samples_of
