@@ -19,6 +19,7 @@ from fastload.errors import (
 from fastload.native import NativeStatus, native_status
 
 if TYPE_CHECKING:
+    from fastload import transforms
     from fastload.diagnosis.run import diagnose
     from fastload.loader.loader import DataLoader
     from fastload.migration.run import migrate
@@ -50,6 +51,7 @@ __all__ = [
     "native_status",
     "open",
     "pack",
+    "transforms",
 ]
 
 # Loaded when first asked for: `import fastload` costs neither torch nor numpy.
@@ -67,6 +69,8 @@ _LATER = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "transforms":
+        return importlib.import_module("fastload.transforms")
     if name not in _LATER:
         raise AttributeError(f"module 'fastload' has no attribute {name!r}")
     module, attribute = _LATER[name]

@@ -12,7 +12,7 @@ from fastload import transforms as T
 PUBLIC = [
     "BadImage", "ConfigError", "CorruptManifest", "CorruptShard", "DataLoader", "Dataset", "FastloadError", "Field", "MissingPart",
     "NativeStatus", "StepProbe", "StoreError", "WorkerDied", "__version__", "check_trainer", "diagnose", "migrate", "native_status", "open",
-    "pack",
+    "pack", "transforms",
 ]
 
 
@@ -36,6 +36,12 @@ def test_import_brings_neither_torch_nor_the_command_line() -> None:
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.split() == []
     assert result.stderr == ""
+
+
+def test_transforms_are_there_without_an_import_of_their_own() -> None:
+    program = "import fastload; print(fastload.transforms.Resize(2, 3))"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == f"{T.Resize(2, 3)}\n"
 
 
 def test_every_error_can_be_caught_as_fastloads_and_as_a_builtin() -> None:
