@@ -26,4 +26,5 @@ def misses(parts: Mapping[str, Any]) -> Iterator[str]:
         for row in parts.get(part, []):
             if "bar" in row and (row[figure] < row["bar"] if side == "at least" else row[figure] > row["bar"]):
                 told = ", ".join(f"{name} {row[name]}" for name in ("threads", "simd") if name in row)
-                yield f"{part}, {row['work']}{told and f' ({told})'}: {row[figure]:.3f}, asked {side} {row['bar']}"
+                beside = f"; processes that share nothing reach {row['processes']:.2f} here" if part == "gains" else ""
+                yield f"{part}, {row['work']}{told and f' ({told})'}: {row[figure]:.2f}, asked {side} {row['bar']}{beside}"
