@@ -145,7 +145,7 @@ const uint8_t* RowWriter::zeros(size_t n) {
 
 void RowWriter::write_plane(uint8_t* to, const uint8_t* row, int step, int channel) const {
     const ptrdiff_t stride = output_->pixel_stride;
-    if (vector_ && table_ && planes_ && step == 1) {
+    if (vector_ && output_->dtype != Dtype::kUint8 && planes_ && step == 1) {
         write_side_by_side(to, row, size_t(width_), channel);
         return;
     }
