@@ -23,7 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import numpy as np
 
 from fastload.errors import WorkerDied
-from fastload.loader.shelf import Failed, Ids, Mark, Shelf
+from fastload.loader.shelf import Ending, Failed, Ids, Mark, Shelf
 
 Begun = TypeVar("Begun")
 Batch_co = TypeVar("Batch_co", covariant=True)
@@ -59,7 +59,7 @@ class Feeder(Generic[Begun, Batch_co]):
         for _ in range(ahead):
             self._make_room()
         source = _Called() if draw_here else batches
-        threading.Thread(target=_run, name="fastload-feeder", daemon=True, args=([(maker, source)], self._shelf)).start()
+        threading.Thread(target=_run, name="fastload-feeder", daemon=True, args=([(maker, source, self._shelf)],)).start()
 
     def next(self, timeout_s: float | None) -> Batch_co | Failed | None:
         """The next batch or what failed in its place, the same until ``took``; None behind the last. TimeoutError after ``timeout_s``."""
@@ -135,17 +135,22 @@ class _Called:
     """The ids come with the calls."""
 
 
-def _run(work: list[tuple[Maker[Begun, Batch_co], Iterator[Ids] | _Called]], shelf: Shelf) -> None:
-    """``work`` is taken out of its list: the maker may be the last to hold the decode threads, and they must end before this thread
-    says that it is over: a thread that Python's exit finds in C++ does not come back (native/bind.h), and would not end them."""
-    shelf.thread = threading.get_ident()
-    _running[shelf.thread] = shelf
+def _run(work: list[tuple[Maker[Begun, Batch_co], Iterator[Ids] | _Called, Shelf]]) -> None:
+    """``work`` is taken out of its list: this thread may be the last to hold the decode threads and the batches that nobody took, and
+    they must go before it says that it is over. Python's exit ends a thread that comes back from C++ (torch's, when a tensor goes) by
+    aborting the process, or, from ours, keeps it where it is (native/bind.h)."""
+    shelf, thread = work[0][-1], threading.get_ident()
+    shelf.thread = thread
+    _running[thread] = shelf
+    over = shelf.over
     try:
-        _feed(*work.pop(), shelf)
+        _feed(*work.pop())
     finally:
         shelf.ready.put(Mark.GONE)         # behind END, where it came to that
-        del _running[shelf.thread]
-        shelf.over.release()
+        _running[thread] = Ending(over)
+        del shelf
+        del _running[thread]
+        over.release()
 
 
 def _feed(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, shelf: Shelf) -> None:
@@ -205,7 +210,7 @@ def _finish(maker: Maker[Begun, Batch_co], oldest: Begun | Failed, shelf: Shelf)
     del item                                # an error whose traceback is kept holds this frame: they must not hold each other
 
 
-_running: dict[int, Shelf] = {}            # by thread
+_running: dict[int, Shelf | Ending] = {}            # by thread
 
 
 @atexit.register

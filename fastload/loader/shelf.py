@@ -67,3 +67,18 @@ class Shelf:
         """Waits for the thread's end."""
         if self.thread != threading.get_ident() and self.over.acquire(timeout=max(0.0, until - time.monotonic())):
             self.over.release()
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Of a thread that has left its shelf: nothing to stop, only its end to wait for."""
+
+    over: threading.Lock
+
+    def stop(self) -> None:
+        """It ends anyway."""
+
+    def wait(self, until: float) -> None:
+        """Waits for the thread's end."""
+        if self.over.acquire(timeout=max(0.0, until - time.monotonic())):
+            self.over.release()
