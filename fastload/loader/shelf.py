@@ -65,8 +65,8 @@ class Shelf:
 
     def wait(self, until: float) -> None:
         """Waits for the thread's end."""
-        if self.thread != threading.get_ident() and self.over.acquire(timeout=max(0.0, until - time.monotonic())):
-            self.over.release()
+        if self.thread != threading.get_ident():
+            Ending(self.over).wait(until)
 
 
 @dataclass(frozen=True, slots=True)
