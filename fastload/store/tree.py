@@ -24,6 +24,7 @@ _OVERFLOW_HEADER = struct.Struct("<QHHI")       # number, 0, kind, pages
 _NODE = struct.Struct("<HHHH8s")                # value's length, low and high half; flags; key's length; key
 _DATABASE = struct.Struct("<IHHQQQQQ")          # page size or 0, flags, depth, branch, leaf and overflow pages, entries, root
 _ROOM = PAGE - _PAGE_HEADER.size
+_POINTER = _NODE.size + 8           # bytes of a node whose value has pages of its own
 _MOST_INLINE = 2038                 # bytes of a node: LMDB wants two on a page
 _FAN_OUT = _ROOM // (_NODE.size + 2)            # children of a branch page
 _ZEROS = memoryview(bytes(PAGE))
@@ -40,6 +41,8 @@ class TreePages:
         self.entries = 0
         self._leaf: list[bytes] = []                # nodes of the leaf that is open,
         self._room = _ROOM                          # and what is free on it
+        self._inline = False                        # it holds a record itself
+        self._later: list[tuple[int, bytes]] = []           # leaves still to be written: their place among all, their nodes
         self._firsts, self._numbers = array("Q"), array("Q")        # of the leaves: first id, page
         self._n_leaves = self._n_branches = self._n_overflow = 0
         self._depth, self._root = 0, _NO_PAGE
@@ -47,7 +50,8 @@ class TreePages:
     def add(self, sample_id: int, value: Bytes) -> None:
         """The next record: its id is above all before it."""
         size, key = len(value), sample_id.to_bytes(8, "big")
-        if _NODE.size + size <= _MOST_INLINE:
+        inline = _NODE.size + size <= _MOST_INLINE
+        if inline:
             node = _NODE.pack(size, 0, 0, len(key), key) + value
         else:
             node = _NODE.pack(size & 0xFFFF, size >> 16, _BIG_DATA, len(key), key) + struct.pack("<Q", self._write_value(value))
@@ -57,12 +61,20 @@ class TreePages:
         if not self._leaf:
             self._firsts.append(sample_id)
         self._leaf.append(node)
+        self._inline |= inline
         self._room -= len(node) + 2
         self.entries += 1
 
+    @property
+    def n_bytes(self) -> int:
+        """Of all pages so far, those that come later included; branches are still to come."""
+        return (self.pages + len(self._later)) * PAGE
+
     def end(self) -> None:
-        """Writes the open leaf, then level by level the branches above, up to the root."""
+        """Writes the leaves that are left, then level by level the branches above, up to the root."""
         self._write_leaf()
+        for place, nodes in self._later:
+            self._numbers[place] = self._write_nodes(_LEAF, [nodes[at:at + _POINTER] for at in range(0, len(nodes), _POINTER)])
         self._n_leaves, self._depth = len(self._numbers), 1
         while len(self._numbers) > 1:
             self._firsts, self._numbers = self._write_branches(self._firsts, self._numbers)
@@ -92,8 +104,14 @@ class TreePages:
         return number
 
     def _write_leaf(self) -> None:
-        self._numbers.append(self._write_nodes(_LEAF, self._leaf))
-        self._leaf, self._room = [], _ROOM
+        """At once where it holds records itself. Leaves that only say where records lie come together at the end: a reader then has all
+        of them at one go, and need not wait for the disk when it wants to know what to read next."""
+        if self._inline:
+            self._numbers.append(self._write_nodes(_LEAF, self._leaf))
+        else:
+            self._later.append((len(self._numbers), b"".join(self._leaf)))
+            self._numbers.append(0)
+        self._leaf, self._room, self._inline = [], _ROOM, False
 
     def _write_branches(self, firsts: array[int], numbers: array[int]) -> tuple[array[int], array[int]]:
         """One level above these pages, spread evenly: LMDB does not bear a branch with a single child."""

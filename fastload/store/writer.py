@@ -13,7 +13,7 @@ from fastload.native import core
 from fastload.store import files
 from fastload.store.manifest import SHARD_NAME, Shard, stamp_page
 from fastload.store.record import HEADER, MAX_RECORD
-from fastload.store.tree import META_BYTES, PAGE, Bytes, TreePages
+from fastload.store.tree import META_BYTES, Bytes, TreePages
 
 FLUSH_BYTES = 1 << 20               # collected before they are written and digested, aside
 _WRITE_EARLY = 32 << 20             # handed to the system since the disk was told to begin
@@ -103,7 +103,7 @@ class ShardWriter:
     @property
     def size_bytes(self) -> int:
         """What the file takes so far, but for the tree's last pages."""
-        return self._tree.pages * PAGE
+        return self._tree.n_bytes
 
     def _flush(self) -> None:
         """Hands what is collected to the thread, which has done with what was before."""

@@ -72,6 +72,21 @@ def test_lmdb_reads_every_shape_of_tree(tmp_path: Path, count: int, least: int, 
     assert shard.size == 4096 * (pages + 1)
 
 
+@pytest.mark.parametrize(("sizes", "inline"), [([5000] * 600, 0), ([5000] * 300 + [1000] * 3 + [5000] * 300, 1)])
+def test_leaves_that_hold_no_record_stand_together_at_the_end(tmp_path: Path, sizes: list[int], inline: int) -> None:
+    shard = write(tmp_path, [bytes(size) for size in sizes])
+    data = (tmp_path / shard.name).read_bytes()
+    kinds, page = [], 2
+    while page < len(data) // 4096 - 1:
+        kind, = struct.unpack_from("<H", data, 4096 * page + 10)
+        kinds.append(kind)
+        page += struct.unpack_from("<I", data, 4096 * page + 12)[0] if kind == 4 else 1
+    last_record = len(kinds) - kinds[::-1].index(4)
+    assert kinds[:last_record].count(2) == inline               # leaves
+    assert set(kinds[last_record:-1]) == {2}
+    assert kinds[-1] == 1                                       # the root
+
+
 def test_lmdb_s_own_copy_holds_the_same(tmp_path: Path) -> None:
     """LMDB walks the whole tree and counts its pages when it copies compactly; a page nobody reaches would be an error."""
     values = records(1000, 1500) + records(200, 9000, first=1000)
