@@ -104,6 +104,10 @@ def read_records(
     maps: list[ShardMap | None], shards: NDArray[np.int64], ids: NDArray[np.int64], check_crc: bool = True
 ) -> tuple[Records, bytes, bytes, int, dict[int, str]]: ...
 
+# Reading ahead (bind_record.cpp): see fastload/loader/readahead.py.
+def record_runs(maps: list[ShardMap | None], shards: NDArray[np.int64], ids: NDArray[np.int64]) -> bytes: ...
+def read_ahead(runs: Buffer) -> None: ...
+
 # Decode requests out of part tables and a plan (bind_request.cpp): see fastload/loader/requests.py.
 def image_requests(
     rows: Buffer, plan: tuple[Buffer, ...], requests: Buffer, *, field: int, first: int, mask_bits: int, filter: int, exact: bool

@@ -1,10 +1,12 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "bind.h"
 #include "bind_record.h"
+#include "read_ahead.h"
 #include "record.h"
 
 namespace nb = nanobind;
@@ -114,6 +116,13 @@ nb::list used(const nb::list& maps, const Numbers& shards) {
     return found;
 }
 
+// The open maps, by shard: null where one is not.
+std::vector<const ShardMap*> open_maps(const nb::list& maps) {
+    std::vector<const ShardMap*> open;
+    for (nb::handle map : maps) open.push_back(map.is_none() ? nullptr : nb::cast<const ShardMap*>(map));
+    return open;
+}
+
 template <typename Item>
 nb::bytes as_bytes(const std::vector<Item>& items) {
     return nb::bytes(reinterpret_cast<const char*>(items.data()), items.size() * sizeof(Item));
@@ -123,8 +132,7 @@ nb::bytes as_bytes(const std::vector<Item>& items) {
 // dtypes.
 nb::tuple read_records(nb::list maps, Numbers shards, Numbers ids, bool check_crc) {
     if (shards.size() != ids.size()) throw nb::value_error("read_records: expected a shard for each id");
-    std::vector<const ShardMap*> open;
-    for (nb::handle map : maps) open.push_back(map.is_none() ? nullptr : nb::cast<const ShardMap*>(map));
+    const std::vector<const ShardMap*> open = open_maps(maps);
     nb::list held = used(maps, shards);
     Found found;
     size_t alike;
@@ -136,6 +144,27 @@ nb::tuple read_records(nb::list maps, Numbers shards, Numbers ids, bool check_cr
     nb::dict wrong;
     for (auto& [place, fault] : found.faults) wrong[nb::int_(place)] = nb::str(fault.c_str());
     return nb::make_tuple(Records(std::move(found.records), std::move(held)), as_bytes(found.rows), as_bytes(found.starts), alike, wrong);
+}
+
+// Where samples lie in memory: (address, bytes) of each run. Held as above.
+nb::bytes record_runs(nb::list maps, Numbers shards, Numbers ids) {
+    if (shards.size() != ids.size()) throw nb::value_error("record_runs: expected a shard for each id");
+    const std::vector<const ShardMap*> open = open_maps(maps);
+    const nb::list held = used(maps, shards);
+    std::vector<Run> runs;
+    {
+        Unlocked unlocked;
+        runs = runs_of(open, shards.data(), ids.data(), ids.size());
+    }
+    return as_bytes(runs);
+}
+
+void read_ahead(nb::handle runs) {
+    const Bytes bytes(runs);
+    if (bytes.size() % sizeof(Run)) throw nb::value_error("read_ahead: expected what record_runs returns");
+    const Run* first = reinterpret_cast<const Run*>(bytes.data());
+    Unlocked unlocked;
+    std::for_each(first, first + bytes.size() / sizeof(Run), ask_for);
 }
 
 nb::object find_record(nb::handle_t<ShardMap> self, uint64_t id) {
@@ -163,6 +192,8 @@ void bind_record(nb::module_& module) {
         .def("__len__", &Records::size)
         .def("__getitem__", &record_at, nb::arg("place"))
         .def("__getitem__", &records_at, nb::arg("which"));
+    module.def("record_runs", &record_runs, nb::arg("maps"), nb::arg("shards"), nb::arg("ids"));
+    module.def("read_ahead", &read_ahead, nb::arg("runs"));
     module.def("read_records", &read_records, nb::arg("maps"), nb::arg("shards"), nb::arg("ids"), nb::arg("check_crc") = true);
 }
 

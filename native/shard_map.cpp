@@ -2,12 +2,14 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
 #include <system_error>
 
 #include "little.h"
+#include "read_ahead.h"
 
 namespace fastload {
 namespace {
@@ -15,15 +17,25 @@ namespace {
 // LMDB 0.9's file format, version 1, on 64-bit little-endian machines: what every shard is written in.
 constexpr uint32_t kMagic = 0xBEEFC0DE, kVersion = 1;
 constexpr size_t kPageHeader = 16, kNodeHeader = 8, kKey = 8;
-constexpr size_t kMeta = 136, kFreePad = 24, kMainDb = 72, kEntries = 32, kRoot = 40, kTransaction = 128;  // within a meta page's body
+constexpr size_t kMeta = 136, kFreePad = 24, kMainDb = 72, kTransaction = 128;  // within a meta page's body
+constexpr size_t kBranches = 8, kLeaves = 16, kOverflows = 24, kEntries = 32, kRoot = 40;                // within what it says of the tree
 constexpr uint16_t kBranch = 1, kLeaf = 2, kOverflow = 4, kMetaPage = 8, kBigData = 1;
 constexpr uint64_t kNoPage = ~uint64_t(0);
 constexpr int kMostLevels = 32;
+constexpr size_t kUsualPage = 4096;
 
 uint64_t big(const uint8_t* bytes) {
     uint64_t value = 0;
     for (size_t i = 0; i < kKey; ++i) value = value << 8 | bytes[i];
     return value;
+}
+
+// Has pages read together that are needed at once.
+void ask(const uint8_t* bytes, size_t size) {
+    try {
+        ask_for({reinterpret_cast<uintptr_t>(bytes), size});
+    } catch (const std::system_error&) {  // then each comes when it is looked at
+    }
 }
 
 bool is_meta(const uint8_t* page) {
@@ -39,6 +51,7 @@ ShardMap::ShardMap(int descriptor, size_t size) : size_(size) {
     memory_ = static_cast<const uint8_t*>(memory);
     madvise(memory, size, MADV_RANDOM);  // who reads ahead knows the order; the kernel does not
     try {
+        ask(memory_, 2 * kUsualPage);
         read_meta();
     } catch (...) {
         munmap(memory, size);
@@ -57,8 +70,17 @@ void ShardMap::read_meta() {
     const uint8_t* newest = memory_ + kPageHeader;
     const uint8_t* other = at(1) + kPageHeader;
     if (is_meta(at(1)) && little<uint64_t>(other + kTransaction) > little<uint64_t>(newest + kTransaction)) newest = other;
-    entries_ = little<uint64_t>(newest + kMainDb + kEntries);
-    root_ = little<uint64_t>(newest + kMainDb + kRoot);
+    const uint8_t* tree = newest + kMainDb;
+    entries_ = little<uint64_t>(tree + kEntries);
+    root_ = little<uint64_t>(tree + kRoot);
+    if (little<uint64_t>(tree + kOverflows)) ask_for_tree(little<uint64_t>(tree + kBranches) + little<uint64_t>(tree + kLeaves));
+}
+
+// Our shards end with their tree, unless it holds the records itself; in another's these are some other pages, and little is lost.
+void ShardMap::ask_for_tree(uint64_t pages) const {
+    constexpr uint64_t kMost = 16 << 20;
+    pages = std::min<uint64_t>(pages, kMost / page_size_);
+    if (root_ < pages_ && pages <= root_ && pages <= pages_ / 16 + 16) ask(at(root_ + 1 - pages), pages * page_size_);
 }
 
 bool ShardMap::open_page(uint64_t number, Page& page) const {

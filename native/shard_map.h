@@ -35,6 +35,7 @@ private:
     };
 
     void read_meta();
+    void ask_for_tree(uint64_t pages) const;
     const uint8_t* at(uint64_t page) const { return memory_ + page * page_size_; }
     bool open_page(uint64_t number, Page& page) const;
     const uint8_t* node(const Page& page, size_t place, size_t& left) const;

@@ -77,11 +77,13 @@ class LoaderIterator:
     def _started(self, current: Any) -> Feeder[Begun, tuple[Any, int]]:
         loader, order = self._loader, self._order
         self._pass, self._done = current, current.start
-        reader = ReadAhead(loader.packed, whole_blocks=loader.reads_blocks)
+        reader = ReadAhead(loader.packed, block=loader.block_samples)
         self._maker = EpochMaker(loader.maker, self._pass.epoch, loader.transfer, loader.collating)
-        batches = reader.before(order.batches(self._pass), order.horizon)
-        if not order.draws_here:
-            batches = self._maker.together.passing(batches)
+        batches, together = order.batches(self._pass), self._maker.together
+        if order.draws_here:
+            batches = reader.before(batches, order.horizon)
+        else:
+            batches = together.passing(reader.before(batches, order.horizon, together.at_once))
         return Feeder(self._maker, batches, ahead=loader.ahead, draw_here=order.draws_here)
 
     def _start_again(self) -> None:

@@ -25,12 +25,14 @@ _NUMBERS = {"int": np.int64, "float": np.float64}
 
 
 def unpacked(chosen: ChosenField, parts: BatchParts) -> tuple[list[Any], dict[int, RecordError | BadImage]]:
-    """The field's values, sample by sample; and place → what is wrong with the one that is None."""
+    """The field's values, sample by sample; and place → what is wrong with the one that is None.
+
+    Numbers are views of the records: ``moved`` and ``tensors`` copy them."""
     values: list[Any] = []
     wrong: dict[int, RecordError | BadImage] = {}
     for place, own in enumerate(parts.parts(chosen.number)):
         try:
-            values.append(_complete(chosen, decode_value(chosen.field, own)))
+            values.append(_complete(chosen, decode_value(chosen.field, own, copy=False)))
         except (RecordError, BadImage) as error:
             values.append(None)
             wrong[place] = error

@@ -170,9 +170,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return self._backend.choice
 
     @property
-    def reads_blocks(self) -> bool:
-        """Samples come block by block."""
-        return isinstance(self.order, Epochs) and self.order.options.shuffle is True
+    def block_samples(self) -> int:
+        """Samples come in blocks of so many; 0: they do not."""
+        return self.order.options.block if isinstance(self.order, Epochs) and self.order.options.shuffle is True else 0
 
     def __len__(self) -> int:
         return len(self.order)

@@ -9,6 +9,7 @@ import numpy as np
 
 from fastload.errors import FastloadError
 from fastload.loader.parts import BatchParts, read_parts
+from fastload.loader.readahead import ask_for
 from fastload.store.dataset import Dataset
 from fastload.store.record import RecordError
 from fastload.store.values import decode_value
@@ -43,13 +44,14 @@ class Look:
 
     def same_shape(self, field: int, *, items: int = 0) -> bool:
         """Whether all samples have this array, in one shape and type; of a list field so many ``items`` of them."""
+        ask_for(self._dataset, self._ids)           # else one page fault after another, some thousand in all
         parts = read_parts(self._dataset, self._ids, check_crc=True)
         shapes = set()
         for place, own in enumerate(parts.parts(field)):
             if place in parts.faults:
                 continue
             try:
-                value = decode_value(self._dataset.fields[field], own)
+                value = decode_value(self._dataset.fields[field], own, copy=False)
             except (RecordError, FastloadError):
                 continue
             arrays = value if items else [value]

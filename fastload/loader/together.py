@@ -17,6 +17,7 @@ from fastload.loader.parts import read_parts
 Ids = NDArray[np.int64]
 SAMPLES = 512       # prepared at a time: more would hold the decode threads up, and be felt as a late batch
 FEW = 4             # batches, however large they are
+CHECKED = 4 << 20   # bytes, where checksums are compared here: so much is still in the processor's cache when its values are copied
 ALONE = 64          # batches that are prepared one by one after some that could not be prepared together
 
 
@@ -26,6 +27,14 @@ class Together:
     def __init__(self, maker: BatchMaker, epoch: int) -> None:
         self._maker, self._epoch = maker, epoch
         self._prepared: deque[Begun] = deque()
+        shards = maker.dataset.manifest.shards
+        self._record_bytes = sum(shard.size for shard in shards) / max(1, len(maker.dataset)) if maker.check_crc else 0.0
+
+    def at_once(self, batch_size: int) -> int:
+        """How many batches are prepared at a time, but for the first ones."""
+        if self._record_bytes:
+            return max(1, int(CHECKED / self._record_bytes) // max(1, batch_size))
+        return max(FEW, SAMPLES // max(1, batch_size))
 
     def passing(self, batches: Iterator[Ids]) -> Iterator[Ids]:
         """The same batches; few at a time at first, for the trainer waits for them."""
@@ -35,7 +44,7 @@ class Together:
             if len(some) > 1:
                 self._prepared += prepare_together(self._maker, some, self._epoch)
                 alone = 0 if self._prepared else ALONE
-            together = min(2 * together, max(FEW, SAMPLES // max(1, len(some[0]))))
+            together = min(2 * together, self.at_once(len(some[0])))
             yield from some
 
     def take(self, ids: Ids) -> Begun | None:

@@ -23,6 +23,7 @@ MAX_JSON_DEPTH = 64
 DTYPES = tuple(map(np.dtype, ("u1", "i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8", "?")))
 _CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
 _ARRAY_HEAD = 8
+_NUMBERS = ("boxes", "points", "matrix", "array")
 _SCALARS = {"int": struct.Struct("<q"), "float": struct.Struct("<d")}
 
 
@@ -42,15 +43,17 @@ def encode_value(number: int, field: Field, value: object) -> list[Part]:
     return [encode(number, item, field, each) for item, each in enumerate(value)]
 
 
-def decode_value(field: Field, parts: list[Part]) -> Any:
-    """The value of a field from its parts, sorted by item; None, or [] for a list, where there are none."""
-    decode = _DECODERS[field.kind]
+def decode_value(field: Field, parts: list[Part], *, copy: bool = True) -> Any:
+    """The value of a field from its parts, sorted by item; None, or [] for a list, where there are none.
+
+    Without ``copy`` numbers stay where they are: read-only views, for who copies them anyway."""
     found = [part for part in parts if part.role == DATA]
-    if field.list:
-        return [decode(field, part) for part in found]
-    if len(found) > 1:
+    if not field.list and len(found) > 1:
         raise RecordError(f"number of parts of field {field.name!r}", len(found), "1, it is no list")
-    return decode(field, found[0]) if found else None
+    values = [_DECODERS[field.kind](field, part) for part in found]
+    if copy and field.kind in _NUMBERS:
+        values = [value.copy() for value in values]
+    return values if field.list else values[0] if values else None
 
 
 def source_part(path: str) -> Part:
@@ -176,7 +179,7 @@ def _fitted(kind: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _decode_numbers(field: Field, part: Part) -> npt.NDArray[Any]:
     if part.codec != ARRAY:
         raise RecordError(f"codec of {field.kind} {field.name!r}", part.codec, ARRAY)
-    return decode_array(part.data).copy()       # the view is read-only and lives in the map; numbers are few
+    return decode_array(part.data)
 
 
 def _encode_image(number: int, item: int, field: Field, value: object) -> Part:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import mmap
 from collections.abc import Iterator
@@ -14,8 +15,12 @@ import pytest
 from fastload.errors import CorruptShard
 from fastload.loader import readahead
 from fastload.loader.loader import DataLoader
-from fastload.loader.readahead import PIECE, Asker, ReadAhead, willneed
+from fastload.loader.readahead import GAP, PIECE, Asker, ReadAhead, Runs, read_ahead, record_runs
+from fastload.native import core
 from fastload.store.dataset import Dataset, open_dataset
+from fastload.store.shard import ShardReader
+from fastload.store.writer import ShardWriter
+from tests.cold import pages_here, thrown_out
 from tests.loading import pack_photos, wait_until
 
 N = 60
@@ -40,9 +45,16 @@ def in_file(address: int, length: int) -> tuple[str, int, int]:
     raise AssertionError(f"nothing at {address:#x}")
 
 
-def asked(dataset: Dataset, ids: list[int], *, whole_blocks: bool) -> list[tuple[str, int, int]]:
-    found: list[tuple[str, int, int]] = []
-    Asker(dataset, whole_blocks=whole_blocks, advise=lambda address, length: found.append(in_file(address, length))).ask(np.array(ids))
+class Asked(list[tuple[str, int, int]]):
+    """File, offset and length of what the kernel would be asked for."""
+
+    def __call__(self, runs: Runs) -> None:
+        self.extend(in_file(address, length) for address, length in runs.tolist())
+
+
+def asked(dataset: Dataset, ids: list[int], *, block: int = 0) -> list[tuple[str, int, int]]:
+    found = Asked()
+    Asker(dataset, block=block, advise=found).ask(np.array(ids))
     return found
 
 
@@ -57,14 +69,14 @@ def test_the_bytes_asked_for_are_those_of_the_records(packed: Path) -> None:
     for i in (0, 17, N - 1):
         name, start, length = record_places(dataset, i)
         assert (packed / name).read_bytes()[start:start + length] == bytes(dataset.reader(i).get(i))        # the helper tells the truth
-    assert asked(dataset, [17, 3], whole_blocks=False) == [record_places(dataset, 3), record_places(dataset, 17)]
+    assert asked(dataset, [17, 3, 17]) == [record_places(dataset, 3), record_places(dataset, 17)]
 
 
 def test_neighbours_are_one_run_from_the_first_byte_to_the_last(packed: Path) -> None:
     dataset = open_dataset(packed)
     shard = dataset.manifest.shards[1]
     first, last = shard.first + 1, shard.first + 4
-    (name, start, length), = asked(dataset, [last, first + 1, first, last - 1], whole_blocks=False)
+    (name, start, length), = asked(dataset, [last, first + 1, first, last - 1])
     begin, end = record_places(dataset, first), record_places(dataset, last)
     assert (name, start, start + length) == (shard.name, begin[1], end[1] + end[2])
     sizes = sum(len(dataset.reader(i).get(i)) for i in range(first, last + 1))
@@ -74,32 +86,51 @@ def test_neighbours_are_one_run_from_the_first_byte_to_the_last(packed: Path) ->
 def test_a_run_over_two_shards_is_asked_of_both(packed: Path) -> None:
     dataset = open_dataset(packed)
     border = dataset.manifest.shards[1].first
-    runs = asked(dataset, [border - 1, border, border + 1], whole_blocks=False)
+    runs = asked(dataset, [border - 1, border, border + 1])
     assert [name for name, _, _ in runs] == ["shard-00000.lmdb", "shard-00001.lmdb"]
     assert runs[0] == record_places(dataset, border - 1)
 
 
-def test_whole_blocks_are_asked_for_once(packed: Path) -> None:
+def test_blocks_are_asked_for_whole_and_once(packed: Path) -> None:
     dataset = open_dataset(packed)
-    blocks = dataset.blocks
-    found: list[tuple[str, int, int]] = []
-    asker = Asker(dataset, whole_blocks=True, advise=lambda address, length: found.append(in_file(address, length)))
-    second, fifth = (int(blocks[number][0]) for number in (1, 4))
-    asker.ask(np.array([fifth, second]))
-    asker.ask(np.array([second, fifth]))
-    assert len(found) == 2
-    for (name, start, length), number in zip(found, (1, 4), strict=True):
-        first, count = blocks[number].tolist()
-        begin, end = record_places(dataset, first), record_places(dataset, first + count - 1)
-        assert (name, start, start + length) == (begin[0], begin[1], end[1] + end[2])
+    found = Asked()
+    asker = Asker(dataset, block=7, advise=found)
+    asker.ask(np.array([30, 8, 33]))                        # 7 to 13, 28 to 34
+    asker.ask(np.array([9, 28]))
+    expected = asked(dataset, [*range(7, 14), *range(28, 35)])
+    assert found == expected
+    asker.ask(np.array([59]))                               # the last block is short
+    assert found == expected + asked(dataset, [56, 57, 58, 59])
     asker.ask(np.arange(N))
-    assert len(found) == len(blocks)
+    assert sum(length for _, _, length in found) >= sum(len(dataset.reader(i).get(i)) for i in range(N))
+
+
+@pytest.mark.skipif(core() is None, reason="the native core is not here")
+def test_both_cores_find_the_same_runs(packed: Path) -> None:
+    dataset, random = open_dataset(packed), np.random.default_rng(5)
+    for n in (1, 5, 20, N):
+        ids = random.permutation(N)[:n]
+        here = [in_file(*run) for run in record_runs(dataset, ids).tolist()]
+        assert [in_file(*run) for run in readahead._runs_in_python(dataset, ids).tolist()] == here
+        assert all(one[0] != other[0] or other[1] - one[1] - one[2] > GAP for one, other in itertools.pairwise(here))
+
+
+def test_what_was_asked_for_is_read_and_nothing_else(packed: Path) -> None:
+    dataset = open_dataset(packed)
+    name, start, length = record_places(dataset, 3)
+    del dataset                                             # mapped pages stay
+    path = thrown_out(packed / name)
+    dataset = open_dataset(packed)
+    read_ahead(record_runs(dataset, np.array([3])))
+    wanted = range(start // mmap.PAGESIZE, -(-(start + length) // mmap.PAGESIZE))
+    assert wait_until(lambda: all(pages_here(path)[page] for page in wanted))
+    assert sum(pages_here(path)) < len(wanted) + 40         # and the tree's, which say where it lies
 
 
 def test_batches_are_asked_for_before_their_turn_and_come_unchanged(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted: list[list[int]] = []
     monkeypatch.setattr(ReadAhead, "want", lambda _, ids: wanted.append(ids.tolist()))
-    reader = ReadAhead(open_dataset(packed), whole_blocks=True, advise=lambda *_: None)
+    reader = ReadAhead(open_dataset(packed), block=8, advise=lambda *_: None)
     batches = [np.arange(5 * i, 5 * i + 5) for i in range(10)]
     ahead, got = [], []
     for ids in reader.before(iter(batches), horizon=20):
@@ -114,7 +145,15 @@ def test_batches_are_asked_for_before_their_turn_and_come_unchanged(packed: Path
     assert [ids.tolist() for ids in reader.before(iter(batches), horizon=0)] == wanted
 
 
-def test_asking_goes_to_the_kernel_in_pieces_that_it_does_not_cut(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_that_are_taken_together_are_all_asked_for_before_the_turn_of_the_first(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted: list[int] = []
+    monkeypatch.setattr(ReadAhead, "want", lambda _, ids: wanted.append(len(ids)))
+    reader = ReadAhead(open_dataset(packed), advise=lambda *_: None)
+    ahead = [len(wanted) - number for number, _ in enumerate(reader.before((np.arange(5) for _ in range(40)), 20, lambda size: 15 // size))]
+    assert max(ahead) == 4 + 3 + 1                          # the horizon, three at a time, and the batch itself
+
+
+def test_asking_in_python_goes_to_the_kernel_in_pieces_that_it_does_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[int, int, int]] = []
 
     class Libc:
@@ -122,8 +161,8 @@ def test_asking_goes_to_the_kernel_in_pieces_that_it_does_not_cut(packed: Path, 
             calls.append((address.value, length.value, advice))         # type: ignore[attr-defined]
             return 0
 
-    monkeypatch.setattr(readahead, "_LIBC", Libc())
-    willneed(7 * mmap.PAGESIZE + 100, 3 * PIECE)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: Libc())
+    readahead._ask_in_python(np.array([[7 * mmap.PAGESIZE + 100, 3 * PIECE]]))
     assert {advice for _, _, advice in calls} == {mmap.MADV_WILLNEED}
     assert calls[0][0] == 7 * mmap.PAGESIZE
     assert all(one[0] + one[1] == other[0] for one, other in itertools.pairwise(calls))
@@ -131,23 +170,37 @@ def test_asking_goes_to_the_kernel_in_pieces_that_it_does_not_cut(packed: Path, 
     assert max(length for _, length, _ in calls) == PIECE
 
 
-def test_the_real_call_accepts_a_map_and_names_the_failure_of_a_hole(packed: Path) -> None:
+@pytest.mark.parametrize("ask", [read_ahead, readahead._ask_in_python])
+def test_the_real_call_accepts_a_map_and_names_the_failure_of_a_hole(packed: Path, ask: readahead.Advise) -> None:
     dataset = open_dataset(packed)
-    view = np.frombuffer(dataset.reader(0).get(0), np.uint8)
-    willneed(int(view.ctypes.data), len(view))
-    with pytest.raises(OSError, match="Cannot allocate memory"):
-        willneed(mmap.PAGESIZE, 10)             # nobody maps the first pages
+    ask(record_runs(dataset, np.arange(N)))
+    with pytest.raises((OSError, RuntimeError), match="Cannot allocate memory"):
+        ask(np.array([[mmap.PAGESIZE, 10]]))            # nobody maps the first pages
 
 
-@pytest.mark.parametrize("error", [OSError(12, "no"), CorruptShard("damaged")])
+@pytest.mark.skipif(core() is None, reason="the native core is not here")
+def test_a_shard_s_tree_is_asked_for_when_it_is_opened(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path, 0, first=0) as out:
+        for i in range(2000):
+            out.add(i, bytes(5000))
+        shard = out.publish()
+    path = thrown_out(tmp_path / shard.name)
+    opened = ShardReader(tmp_path, shard).map()
+    n_leaves = -(-2000 // ((4096 - 16) // (24 + 2)))
+    assert wait_until(lambda: all(pages_here(path)[-n_leaves - 2:]))            # leaves, root, stamp
+    assert sum(pages_here(path)) < n_leaves + 40
+    assert opened.entries == 2000
+
+
+@pytest.mark.parametrize("error", [OSError(12, "no"), RuntimeError("no"), CorruptShard("damaged")])
 def test_nothing_that_fails_there_stops_the_loading(packed: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     tried: list[int] = []
 
-    def fail(address: int, length: int) -> None:
-        tried.append(length)
+    def fail(runs: Runs) -> None:
+        tried.append(len(runs))
         raise error
 
-    monkeypatch.setattr(ReadAhead.__init__, "__kwdefaults__", {"advise": fail})
+    monkeypatch.setattr(readahead, "read_ahead", fail)
     loader = DataLoader(packed, 6, shuffle=True, fields=("label", "id"))
     for _ in range(2):
         assert sorted(i for batch in loader for i in batch["id"].tolist()) == list(range(N))
@@ -155,17 +208,18 @@ def test_nothing_that_fails_there_stops_the_loading(packed: Path, monkeypatch: p
 
 
 def test_the_loader_asks_for_blocks_where_it_shuffles_blocks_and_for_records_elsewhere(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    modes: list[bool] = []
+    modes: list[int] = []
     original = Asker.__init__
 
     def noted(self: Asker, dataset: Dataset, **options: Any) -> None:
-        modes.append(bool(options["whole_blocks"]))
+        modes.append(options["block"])
         original(self, dataset, **options)
 
     monkeypatch.setattr(Asker, "__init__", noted)
     for options in ({"shuffle": True}, {"shuffle": "full"}, {"shuffle": False}, {"sampler": [1, 2]}):
         list(DataLoader(packed, 8, fields=("id",), **options))
-    assert modes == [True, False, False, False]
+    blocks = open_dataset(packed).blocks
+    assert modes == [round(N / len(blocks)), 0, 0, 0]
 
 
 def test_a_disk_that_is_far_behind_holds_nobody_up(packed: Path) -> None:
@@ -173,10 +227,10 @@ def test_a_disk_that_is_far_behind_holds_nobody_up(packed: Path) -> None:
     import threading
     go_on = threading.Event()
 
-    def advise(address: int, length: int) -> None:
+    def advise(runs: Runs) -> None:
         go_on.wait(30)
 
-    reader = ReadAhead(open_dataset(packed), whole_blocks=False, advise=advise)
+    reader = ReadAhead(open_dataset(packed), advise=advise)
 
     def batches() -> Iterator[np.ndarray[tuple[int], np.dtype[np.int64]]]:
         for number in range(500):

@@ -230,7 +230,7 @@ def test_a_shuffle_that_is_no_bool_is_the_same_shuffle(packed: Path) -> None:
     for shuffle in (1, np.True_):
         loader = DataLoader(packed, 4, shuffle=shuffle, transform=RESIZED)     # type: ignore[arg-type]
         assert json.dumps(loader.state_dict()) == json.dumps(expected.state_dict())
-        assert loader.reads_blocks
+        assert loader.block_samples
 
 
 def test_the_seed_follows_the_generator(packed: Path) -> None:
