@@ -65,10 +65,13 @@ def core_share(folder: Path, args: Any) -> list[Row]:
 
 
 def gray_share(folder: Path, args: Any) -> list[Row]:
-    """128x128 gray JPEGs, so short that whatever is done in Python shows."""
+    """128x128 gray JPEGs, so short that whatever is done in Python shows; and other orders, in which each record is asked for by itself."""
     packed = _gray(folder, args, "keep")
-    return _against("128x128 gray JPEG: loader / bare core", loader_epochs(packed, None, 256, args.threads),
-                    core_epochs(packed, None, 256, args.threads), args.rounds, ">= 0.9")
+    loader = partial(loader_epochs, packed, None, 256, args.threads)
+    rows = _against("128x128 gray JPEG: loader / bare core", loader(), core_epochs(packed, None, 256, args.threads), args.rounds, ">= 0.9")
+    for shuffle in ("full", False):
+        rows += _against(f"128x128 gray JPEG: shuffle={shuffle!r} / shuffle=True", loader(shuffle=shuffle), loader(), args.rounds, "")
+    return rows
 
 
 def raw_gain(folder: Path, args: Any) -> list[Row]:

@@ -11,10 +11,15 @@ from benchmarks.load_rows import Row, middle
 from benchmarks.loads import evict, pack_blobs
 
 EPOCH = """import fastload, sys, time
-loader = fastload.DataLoader(sys.argv[1], 32, shuffle={shuffle}, seed={seed}, num_workers={threads})
+make = fastload.DataLoader           # imports torch
+asked = time.perf_counter()
+loader = make(sys.argv[1], 32, shuffle={shuffle}, seed={seed}, num_workers={threads})
 began = time.perf_counter()
-n = sum(sum(map(len, batch['data'])) for batch in loader)
-print(n / (time.perf_counter() - began) / 1e6)
+n = first = 0
+for batch in loader:
+    n += sum(map(len, batch['data']))
+    first = first or time.perf_counter()
+print(n / (time.perf_counter() - began) / 1e6, 1e3 * (began - asked), 1e3 * (first - began))
 """
 BILLION = """import time
 from fastload.loader.epochs import Epochs, OrderOptions
@@ -30,27 +35,30 @@ print(1e3 * (time.perf_counter() - began), anonymous() - before)
 
 def cold(folder: Path, args: Any) -> list[Row]:
     """MB/s out of a cold cache, over so much data that the start of an epoch does not count much."""
-    speeds, left = _cold_speeds(folder, args)
+    epochs, left = _cold_epochs(folder, args)
     note = f"{args.cold_mb} MB; {left:.1%} of the pages were still cached"
-    rows = [Row(f"cold: {name}, MB/s", *middle(found), "", note) for name, found in speeds.items()]
+    rows = [Row(f"cold: {name}, {what}", *middle([found[place] for found in each]), "", note)
+            for place, what in enumerate(("MB/s", "ms to make the loader", "ms to the first batch")) for name, each in epochs.items()]
     for name, bar in (("block-shuffled", ">= 0.9"), ("random", "")):
-        ratios = [one / other for one, other in zip(speeds[name], speeds["sequential"], strict=True)]
+        ratios = [one[0] / other[0] for one, other in zip(epochs[name], epochs["sequential"], strict=True)]
         rows.append(Row(f"cold: {name} / sequential", *middle(ratios), bar, f"{len(ratios)} rounds"))
     return rows
 
 
-def _cold_speeds(folder: Path, args: Any) -> tuple[dict[str, list[float]], float]:
-    """By order; and the share of pages that could not be thrown out. Each epoch in a child of its own: mapped pages stay."""
+def _cold_epochs(folder: Path, args: Any) -> tuple[dict[str, list[list[float]]], float]:
+    """By order: MB/s, ms to make the loader, ms to the first batch, of each round; and the share of pages that could not be thrown out.
+
+    Each epoch in a child of its own: mapped pages stay."""
     shuffled, plain = pack_blobs(folder, args.cold_mb, "shuffle"), pack_blobs(folder, args.cold_mb, "source")
     ways = {"sequential": (plain, "False"), "block-shuffled": (shuffled, "True"), "random": (shuffled, "'full'")}
-    speeds: dict[str, list[float]] = {name: [] for name in ways}
+    found: dict[str, list[list[float]]] = {name: [] for name in ways}
     left = []
-    for turn in range(max(3, args.rounds // 2)):
+    for turn in range(args.rounds):
         for name in list(ways) if turn % 2 else reversed(list(ways)):
             packed, shuffle = ways[name]
             left.append(evict(packed))
-            speeds[name] += _printed(EPOCH.format(shuffle=shuffle, seed=turn, threads=args.threads), str(packed))
-    return speeds, max(left)
+            found[name].append(_printed(EPOCH.format(shuffle=shuffle, seed=turn, threads=args.threads), str(packed)))
+    return found, max(left)
 
 
 def order(_: Path, args: Any) -> list[Row]:

@@ -53,9 +53,9 @@ def write_gray(folder: Path, count: int) -> Path:
     return folder / "gray"
 
 
-def loader_epochs(packed: Path, transform: list[Any] | None, batch: int, threads: int) -> Epoch:
+def loader_epochs(packed: Path, transform: list[Any] | None, batch: int, threads: int, *, shuffle: bool | str = True) -> Epoch:
     """fastload.DataLoader, an epoch a call; the same epoch every time."""
-    loader = fastload.DataLoader(packed, batch, shuffle=True, drop_last=True, transform=transform, num_workers=threads)
+    loader = fastload.DataLoader(packed, batch, shuffle=shuffle, drop_last=True, transform=transform, num_workers=threads)
 
     def run() -> int:
         loader.set_epoch(0)
