@@ -118,6 +118,9 @@ def image_requests(
 def permute(positions: Buffer, result: Buffer, *, n: int, half_bits: int, keys: Buffer) -> None: ...
 def uniform(ids: Buffer, counters: Buffer, result: Buffer, *, key_low: int, key_high: int) -> None: ...
 
+# Finished canvases moved on the CPU (bind_warp.cpp): see fastload/finish/warp.py. ``output`` is written.
+def warp_affine(input: Buffer, output: Buffer, inverse: Buffer, fill: Buffer, *, channels: int, height: int, width: int) -> None: ...
+
 # What pack does for every image (bind_pack.cpp); None where the path in Python must be taken.
 def keep_jpeg(data: Buffer, restart: int) -> tuple[bytes, bytes, int, int, int, int, int] | None:
     """JPEG, segment index, width, height, components, restart interval, orientation still to be applied."""

@@ -1,7 +1,8 @@
 """What can be asked for in ``transform=``: ``from fastload import transforms as T``. See docs/transforms.md.
 
-Sizes are (height, width), as in torchvision. Geometry becomes one crop, one resize and one flip while decoding; colours are changed
-on the device, in batches; all random numbers belong to the sample: the same crop whatever the batch, thread, rank or resume.
+Sizes are (height, width), as in torchvision. Geometry becomes one crop, one resize and one flip while decoding; colours are changed,
+and finished canvases turned, on the device, in batches; all random numbers belong to the sample: the same crop whatever the batch,
+thread, rank or resume.
 """
 
 from fastload.plan.base import Transform
@@ -9,6 +10,7 @@ from fastload.plan.crops import CenterCrop, Crop, HorizontalFlip, RandomCrop
 from fastload.plan.geometric import Letterbox, RandomResizedCrop, Resize
 from fastload.plan.output import Layout, Normalize, ToDtype
 from fastload.plan.photometric import Brightness, ColorJitter, Contrast, GaussianBlur, Grayscale, Hue, RandomErasing, Saturation
+from fastload.plan.warps import RandomAffine, VerticalFlip
 
 __all__ = [
     "Brightness",
@@ -23,6 +25,7 @@ __all__ = [
     "Layout",
     "Letterbox",
     "Normalize",
+    "RandomAffine",
     "RandomCrop",
     "RandomErasing",
     "RandomResizedCrop",
@@ -30,4 +33,5 @@ __all__ = [
     "Saturation",
     "ToDtype",
     "Transform",
+    "VerticalFlip",
 ]

@@ -36,4 +36,5 @@ NB_MODULE(_core, module) {
     bind_ticket(module);
     bind_pool(module);
     bind_transform(module);
+    bind_warp(module);
 }

@@ -56,5 +56,6 @@ void bind_record(nanobind::module_& module);
 void bind_request(nanobind::module_& module);
 void bind_ticket(nanobind::module_& module);
 void bind_transform(nanobind::module_& module);
+void bind_warp(nanobind::module_& module);
 
 }  // namespace fastload

@@ -1,4 +1,4 @@
-"""A decoded uint8 batch becomes what the trainer gets: colours, then (level - mean) / std, dtype and layout.
+"""A decoded uint8 batch becomes what the trainer gets: colours and warps, then (level - mean) / std, dtype and layout.
 
 Where a plan has no colour steps the native core normalises while it writes; this gives the same bits: (level - mean) / std in
 float32, then rounded to the dtype.
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fastload.decode.helpers import Helpers
 from fastload.errors import ConfigError
-from fastload.finish import colour
+from fastload.finish import colour, warp
 from fastload.finish.threads import compute_alone
 from fastload.plan.base import Step
 from fastload.plan.field_plan import FieldPlan
@@ -23,7 +23,9 @@ Params = NDArray[np.float32]
 _DTYPES = {"uint8": torch.uint8, "float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 _SIMPLE = {"brightness": colour.brightness, "contrast": colour.contrast, "saturation": colour.saturation, "hue": colour.hue,
            "gray": colour.gray}
-_NEVER_NEUTRAL = ("blur", "hue")        # a blur needs a sigma above 0; a hue that is turned by 0 is rounded all the same
+_WRITERS = {"erase": "RandomErasing", "affine": "RandomAffine"}         # steps that write a value
+# A blur needs a sigma above 0; a hue that is turned by 0, and pixels that are moved by nothing, are rounded all the same.
+_NEVER_NEUTRAL = ("blur", "hue", "affine", "upside_down")
 # Values worked on at once: on the CPU few enough for the cache, elsewhere few enough for the memory (4 bytes each, some copies).
 _CHUNK_CPU, _CHUNK_DEVICE = 1_200_000, 100_000_000
 
@@ -107,7 +109,7 @@ class Finish:
         channels = images.shape[3]
         if self.steps and channels not in (1, 3):
             raise ConfigError(f"finishing a batch: colours can be changed in RGB and in gray images, these have {channels} channels")
-        for what, values in (("Normalize", self.output.mean), *(("RandomErasing", step.value) for step in self.steps if step.value)):
+        for what, values in (("Normalize", self.output.mean), *((_WRITERS[step.kind], step.value) for step in self.steps if step.value)):
             if len(values) not in (1, channels):
                 raise ConfigError(f"{what} has numbers for {len(values)} channels, the images have {channels}; one number serves any")
 
@@ -127,12 +129,18 @@ def _changes(step: Step, parameters: Params) -> NDArray[np.bool_]:
     """Which samples have parameters other than those that mean "leave it"."""
     if step.kind == "erase":
         return np.greater(parameters[:, 2], parameters[:, 0])
+    if step.kind == "affine":
+        return np.asarray(np.not_equal(parameters, warp.AS_IT_IS).any(axis=1))
     return np.not_equal(parameters[:, 0], 1.0 if step.kind in ("brightness", "contrast", "saturation") else 0.0)
 
 
 def _run(step: Step, x: Tensor, parameters: Tensor) -> Tensor:
     if step.kind == "blur":
         return colour.blur(x, parameters[:, 0], step.kernel)
+    if step.kind == "upside_down":
+        return x.flip(2)
+    if step.kind == "affine":
+        return warp.affine(x, parameters, torch.tensor(step.value, dtype=x.dtype, device=x.device))
     if step.kind == "erase":
         return colour.erase(x, parameters, torch.tensor(step.value, dtype=x.dtype, device=x.device))
     return _SIMPLE[step.kind](x, parameters[:, 0])

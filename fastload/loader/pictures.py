@@ -13,6 +13,7 @@ from fastload.decode.backend import DecodeBatch, DecodeResult, PixelFormat
 from fastload.decode.helpers import Helpers
 from fastload.errors import BadImage
 from fastload.finish import Finish
+from fastload.finish.warp import moved_masks
 from fastload.loader.backends import Backend
 from fastload.loader.parts import BatchParts, shown_sizes
 from fastload.loader.requests import FieldRequests, Wrong, field_requests
@@ -64,9 +65,8 @@ class Pictures:
 
     def _mask_output(self, chosen: ChosenField, rows: PlanRows) -> tuple[torch.Tensor, PixelFormat]:
         """Each byte of a mask's number is a channel to the decode threads: they pick pixels and never mix them."""
-        n_bytes = chosen.bits // 8
-        fill = tuple(self._spec.plans[chosen.image].mask_fill.to_bytes(n_bytes, "little"))
-        return self._memory((len(rows), rows.canvas_h, rows.canvas_w, n_bytes), torch.uint8), PixelFormat("nhwc", "stored", fill)
+        shape = (len(rows), rows.canvas_h, rows.canvas_w, chosen.bits // 8)
+        return self._memory(shape, torch.uint8), PixelFormat("nhwc", "stored", _mask_fill(chosen, self._spec))
 
     def _image_output(self, chosen: ChosenField, rows: PlanRows) -> tuple[torch.Tensor, PixelFormat]:
         if chosen.name not in self._formats:
@@ -104,7 +104,7 @@ class Pictures:
             for place in np.flatnonzero(take != np.arange(len(take))).tolist():
                 pixels[place] = pixels[int(take[place])]
         if chosen.field.kind == "mask":
-            return pixels.view(_UNSIGNED[chosen.bits])[..., 0]
+            return self._moved(pixels, chosen, rows).view(_UNSIGNED[chosen.bits])[..., 0]
         finish = self._finishes[chosen.name]
         if finish.idle:                 # the decode threads have done it all
             return pixels.movedim(-1, -3) if finish.output.layout == "channels_last" else pixels
@@ -113,6 +113,14 @@ class Pictures:
         done = finish(staged, rows.parameters, out=out, helpers=self._unpackers)
         return done.view(*pixels.shape[:-3], *done.shape[1:])
 
+    def _moved(self, masks: torch.Tensor, chosen: ChosenField, rows: PlanRows) -> torch.Tensor:
+        """Masks follow what moves the finished canvas of their image."""
+        if not rows.warped:
+            return masks
+        fill = torch.tensor(_mask_fill(chosen, self._spec), dtype=torch.uint8, device=masks.device)
+        parameters = torch.from_numpy(rows.parameters).to(masks.device)
+        return moved_masks(masks.reshape(-1, *masks.shape[-3:]), rows.steps, parameters, fill).view(masks.shape)
+
     def _finish_output(self, plan: FieldPlan, pixels: torch.Tensor) -> torch.Tensor:
         n, height, width, channels = pixels.shape
         dtype = _DTYPES[plan.output.dtype]
@@ -120,6 +128,11 @@ class Pictures:
             return self._ring.tensor((n, channels, height, width), dtype)
         memory = self._ring.tensor((n, height, width, channels), dtype)
         return memory if plan.output.layout == "NHWC" else memory.permute(0, 3, 1, 2)
+
+
+def _mask_fill(chosen: ChosenField, spec: LoadSpec) -> tuple[int, ...]:
+    """As the bytes of a pixel."""
+    return tuple(spec.plans[chosen.image].mask_fill.to_bytes(chosen.bits // 8, "little"))
 
 
 def _mask_bits(chosen: ChosenField) -> int:

@@ -10,6 +10,7 @@ from fastload.loader.look import Look
 from fastload.loader.states import in_short
 from fastload.plan.compose import compile_fields
 from fastload.plan.field_plan import FieldPlan
+from fastload.plan.warps import WARPS
 from fastload.store.dataset import SPLIT, Dataset
 from fastload.store.fields import Field, image_of
 
@@ -161,5 +162,5 @@ def _check(each: ChosenField, spec: LoadSpec) -> None:
             if len(values) not in (1, each.channels):
                 raise ConfigError(f"transform of {each.name!r}: {what} has numbers for {len(values)} channels, the images have "
                                   f"{each.channels}; one number serves any")
-        if plan.steps and spec.colour == "bgr" and each.channels == 3:
+        if spec.colour == "bgr" and each.channels == 3 and any(step.kind not in WARPS for step in plan.steps):
             raise ConfigError("colour='bgr' with transforms that change colours: they work on RGB; leave colour out and flip the batches")

@@ -9,9 +9,9 @@ from typing import Any
 from fastload.migration.result import Translated
 
 _BATCH = "do it to the batches that the loader yields"
-_GEOMETRY = "no crop, resize or flip: each decoder would compute other pixels; " + _BATCH
+_GEOMETRY = "no crop, resize, flip or affine map; " + _BATCH
 _NOTHING = {"ToTensor", "PILToTensor", "ToImage", "ToImageTensor", "ToPureTensor", "Identity", "ToPILImage"}
-_GEOMETRIC = {"RandomVerticalFlip", "RandomRotation", "RandomAffine", "RandomPerspective", "ElasticTransform", "Pad"}
+_GEOMETRIC = {"RandomPerspective", "ElasticTransform", "Pad"}
 _FILTERS = {"bilinear": "", "2": "", "nearest": "nearest", "nearest-exact": "nearest", "0": "nearest"}
 
 
@@ -94,6 +94,29 @@ def _random_crop(each: Any) -> tuple[str, str]:
     return code + ")", "; ".join(note)
 
 
+def _affine(each: Any) -> tuple[str, str]:
+    """RandomAffine, and RandomRotation, which is one."""
+    if getattr(each, "expand", False) or getattr(each, "center", None) is not None:
+        return "", "expand and center have no equal: images are turned about their centre and keep their size"
+    code = f"T.RandomAffine({_numbers(_range(each.degrees))}"
+    for name in ("translate", "scale", "shear"):
+        value = getattr(each, name, None)
+        if value is not None:
+            code += f", {name}={_numbers(_range(value) if name == 'shear' else value)}"
+    fill = _listed(getattr(each, "fill", None) or 0)
+    if any(fill):
+        code += f", fill={_numbers(fill) if len(fill) > 1 else fill[0]}"
+    mode = getattr(each, "interpolation", "bilinear")
+    name = str(getattr(mode, "value", mode)).lower()
+    return code + ")", "" if name in ("bilinear", "2") else f"{name} has no equal: bilinear is used"
+
+
+def _range(value: Any) -> list[Any]:
+    """torchvision keeps (-a, a) for a."""
+    listed = _listed(value)
+    return [-listed[0], listed[0]] if len(listed) == 1 else listed
+
+
 def _jitter(each: Any) -> tuple[str, str]:
     neutral = {"brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.0}
     amounts = {name: _amount(getattr(each, name, None), value) for name, value in neutral.items()}
@@ -148,6 +171,8 @@ _KNOWN: dict[str, Callable[[Any], tuple[str, str]]] = {
     "GaussianBlur": _blur, "RandomErasing": _erasing, "ToDtype": _to_dtype, "ConvertImageDtype": _to_dtype, "RandomApply": _apply,
     "CenterCrop": lambda each: (f"T.CenterCrop({_size(each.size)})", ""),
     "RandomHorizontalFlip": lambda each: (f"T.HorizontalFlip({'' if each.p == 0.5 else each.p})", ""),
+    "RandomVerticalFlip": lambda each: (f"T.VerticalFlip({'' if each.p == 0.5 else each.p})", ""),
+    "RandomAffine": _affine, "RandomRotation": _affine,
     "RandomGrayscale": lambda each: (f"T.Grayscale(p={each.p})", ""),
     "Normalize": lambda each: (f"T.Normalize({_numbers(each.mean)}, {_numbers(each.std)})", ""),
 }

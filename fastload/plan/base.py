@@ -12,7 +12,7 @@ from fastload.plan.checks import Size
 from fastload.plan.geometry import Floats, Views
 from fastload.plan.rng import Draws
 
-StepKind = Literal["brightness", "contrast", "saturation", "hue", "gray", "blur", "erase"]
+StepKind = Literal["brightness", "contrast", "saturation", "hue", "gray", "blur", "erase", "affine", "upside_down"]
 
 
 class Transform:
@@ -70,7 +70,7 @@ class Step:
     kind: StepKind
     width: int = 1
     kernel: int = 0                       # blur: side of the kernel in pixels
-    value: tuple[float, ...] = ()         # erase: what is written, for all channels or for each
+    value: tuple[float, ...] = ()         # erase, affine: what is written, for all channels or for each
     after_normalize: bool = False         # erase: the value is in normalised units
 
 

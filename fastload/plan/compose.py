@@ -1,7 +1,7 @@
 """From a list of transforms to a plan: checked once, here, so that a batch can no longer go wrong. Pure.
 
 All geometry of a list becomes one crop of whole source pixels, one resize, one placement and one flip (fastload.plan.geometry).
-Colours come after it, in the order of the list; then the output's format.
+Colours and warps come after it, in the order of the list; then the output's format.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from fastload.plan.crops import HorizontalFlip
 from fastload.plan.field_plan import FieldPlan
 from fastload.plan.output import Normalize, output_format
 from fastload.plan.photometric import GaussianBlur, RandomErasing
+from fastload.plan.warps import Warp
 
 MAX_TRANSFORMS = 1000                    # their number is the low 16 bits of a stream's; the rest is the group's
 T = TypeVar("T")
@@ -38,11 +39,12 @@ def compile(transforms: object, *, group: int = 0) -> FieldPlan:
     size: Size | None = None
     for each in geometric:
         size = each.size_after(size)
-    fills, mask_fills = zip(*(each.fills for each in geometric), strict=True) if geometric else ((), ())
+    filling = [each.fills for each in listed if isinstance(each, Geometric | Warp)]
+    fill = _agreed("fill", [each[0] for each in filling], (0,))
     if size is not None:
         _check_blur(listed, size)
-    return FieldPlan(transforms=listed, group=group, size=size, output=output_format(listed), fill=_agreed("fill", fills, (0,)),
-                     mask_fill=_agreed("mask_fill", mask_fills, 0), steps=tuple(_steps(listed)),
+    return FieldPlan(transforms=listed, group=group, size=size, output=output_format(listed), fill=fill,
+                     mask_fill=_agreed("mask_fill", [each[1] for each in filling], 0), steps=tuple(_steps(listed, fill)),
                      filter=_agreed("filter", [each.resizes_by or None for each in geometric], "antialias"))
 
 
@@ -92,9 +94,9 @@ def _check_order(listed: Sequence[Transform]) -> None:
     for each in listed:
         if isinstance(each, Geometric) and not isinstance(each, HorizontalFlip) and (colour or normalize):
             raise ConfigError(f"transform: {_name(each)} follows {_name(colour or normalize)}: geometry is done while decoding, "
-                              f"before colours; put {_name(each)} in front of it")
+                              f"before {_name(colour or normalize)}; put {_name(each)} in front of it")
         if isinstance(each, Photometric) and not isinstance(each, RandomErasing) and normalize:
-            raise ConfigError(f"transform: {_name(each)} follows Normalize: colours are changed before; put {_name(each)} in front of it")
+            raise ConfigError(f"transform: {_name(each)} follows Normalize: it works on levels, before; put {_name(each)} in front of it")
         if isinstance(each, Photometric):
             colour = colour or each
         if isinstance(each, Normalize):
@@ -118,7 +120,7 @@ def _check_blur(listed: Sequence[Transform], size: Size) -> None:
             each.check_canvas(size)
 
 
-def _steps(listed: Sequence[Transform]) -> Iterator[Step]:
+def _steps(listed: Sequence[Transform], fill: tuple[int, ...]) -> Iterator[Step]:
     normalized = False
     for each in listed:
         normalized = normalized or isinstance(each, Normalize)
@@ -126,7 +128,7 @@ def _steps(listed: Sequence[Transform]) -> Iterator[Step]:
             for step in each.steps():
                 if step.kind == "erase" and not normalized and not 0 <= min(step.value) <= max(step.value) <= 255:
                     raise ConfigError(f"transform: {each} stands before Normalize: its value is a level, 0 to 255")
-                yield replace(step, after_normalize=normalized)
+                yield replace(step, after_normalize=normalized, value=fill if step.kind == "affine" else step.value)
 
 
 def _agreed(what: str, wanted: Iterable[T | None], otherwise: T) -> T:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastload.errors import ConfigError
 from fastload.plan import checks
@@ -154,8 +155,13 @@ class HorizontalFlip(Geometric):
         checks.probability("HorizontalFlip", self.p)
 
     def apply(self, views: Views, draws: Draws) -> None:
+        """Those that ``which`` says."""
+        views.flip(self.which(draws))
+
+    def which(self, draws: Draws) -> NDArray[np.bool_]:
         """Where the number is below p."""
-        views.flip(draws.values[0] < self.p)
+        flipped: NDArray[np.bool_] = draws.values[0] < self.p
+        return flipped
 
 
 def _pixels(amount: float, side: Floats) -> Floats:

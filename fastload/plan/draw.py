@@ -27,6 +27,12 @@ def render(row: PlanRow, image: Image.Image, *, fill: int = 114) -> Image.Image:
         pixels = pixels.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     canvas = Image.new(image.mode, (row.canvas_w, row.canvas_h), (fill,) * len(image.getbands()))
     canvas.paste(pixels, (row.pad_left, row.pad_top))
+    for kind, values in row.colours:
+        if kind == "upside_down" and values[0]:
+            canvas = canvas.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
+        elif kind == "affine":
+            canvas = canvas.transform(canvas.size, Image.Transform.AFFINE, values, Image.Resampling.BILINEAR,
+                                      fillcolor=(fill,) * len(image.getbands()))
     return canvas
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,11 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 from fastload.errors import ConfigError
 from fastload.plan.base import Geometric, Photometric, Step, Transform
 from fastload.plan.checks import MAX_SIDE, Size
+from fastload.plan.crops import HorizontalFlip
 from fastload.plan.geometric import FILTERS
 from fastload.plan.geometry import Floats, Views, matrices
 from fastload.plan.output import OutputFormat
 from fastload.plan.rng import Draws, batch_draws
 from fastload.plan.rows import PlanRows
+from fastload.plan.warps import Warp, mirrored
 
 _ONE_PIXEL = np.array([0, 0, 1, 1, 1, 1, 0, 0], np.int32)
 
@@ -49,11 +52,12 @@ class FieldPlan:
             box[:, list(views.bad)] = _ONE_PIXEL[:, None]
         canvas = self.size or _common_size(views, numbers)
         usable = len(numbers) > len(views.bad)
+        warps = self._warps(draws, canvas)
         source = views.source.astype(np.int32)
         x, y, w, h, out_w, out_h, left, top = box
         return PlanRows(ids=numbers, source_w=source[0], source_h=source[1], x=x, y=y, w=w, h=h, out_w=out_w, out_h=out_h,
-                        pad_left=left, pad_top=top, flip=flip, matrices=matrices(box, flip),
-                        parameters=self._parameters(draws if usable else [], canvas, len(numbers)),
+                        pad_left=left, pad_top=top, flip=flip, matrices=reduce(_followed_by, warps.values(), matrices(box, flip)),
+                        parameters=self._parameters(draws if usable else [], canvas, len(numbers), warps),
                         canvas_w=canvas[1], canvas_h=canvas[0], filter=FILTERS.index(self.filter), steps=self.steps, bad=views.bad)
 
     def size_for(self, height: int, width: int) -> Size:
@@ -73,13 +77,27 @@ class FieldPlan:
         """For each transform; those that draw nothing get an empty one."""
         return batch_draws(seed, epoch, ids, [(self.group << 16 | place, each.blocks) for place, each in enumerate(self.transforms)])
 
-    def _parameters(self, draws: list[Draws], canvas: Size, n: int) -> NDArray[np.float32]:
+    def _warps(self, draws: list[Draws], canvas: Size) -> dict[int, Floats]:
+        """The matrices of each warp, by its place in the list. Flips are done while decoding: before a warp that they stand behind."""
+        found: dict[int, Floats] = {}
+        for place, transform in enumerate(self.transforms):
+            if isinstance(transform, Warp):
+                found[place] = transform.forward(draws[place], canvas)
+            elif isinstance(transform, HorizontalFlip):
+                found = {other: mirrored(warp, transform.which(draws[place]), canvas) for other, warp in found.items()}
+        return found
+
+    def _parameters(self, draws: list[Draws], canvas: Size, n: int, warps: dict[int, Floats]) -> NDArray[np.float32]:
         """(n, columns); without draws, zeros: nothing is known about the canvas where there is no usable image."""
-        columns = [column for each, drawn in zip(self.transforms, draws, strict=False) if isinstance(each, Photometric)
-                   for column in each.parameters(drawn, canvas)]
+        columns = [column for place, (each, drawn) in enumerate(zip(self.transforms, draws, strict=False)) if isinstance(each, Photometric)
+                   for column in (each.columns(warps[place]) if isinstance(each, Warp) else each.parameters(drawn, canvas))]
         if not columns:
             return np.zeros((n, sum(step.width for step in self.steps)), np.float32)
         return np.stack(columns, axis=1).astype(np.float32)
+
+
+def _followed_by(matrices: Floats, warp: Floats) -> Floats:
+    return warp @ matrices
 
 
 def _checked_sizes(sizes: ArrayLike, n: int) -> Floats:

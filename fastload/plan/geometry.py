@@ -79,6 +79,22 @@ class Views:
             self.bad.setdefault(slot, f"{by} leaves nothing of an image of {width}x{height} (width x height) pixels")
 
 
+def moved_hulls(boxes: Floats, matrix: Floats) -> Floats:
+    """(n, 4) boxes x0, y0, x1, y1 → the smallest boxes around them, moved; ``matrix`` is one for all boxes, or one for each."""
+    x = boxes[:, 0::2] * matrix[..., 0, 0, None] + matrix[..., 0, 2, None]
+    y = boxes[:, 1::2] * matrix[..., 1, 1, None] + matrix[..., 1, 2, None]
+    if turns(matrix):
+        with np.errstate(invalid="ignore"):         # of a box without end nothing can be said
+            x = np.concatenate([x + boxes[:, side, None] * matrix[..., 0, 1, None] for side in (1, 3)], axis=1)
+            y = np.concatenate([y + boxes[:, side, None] * matrix[..., 1, 0, None] for side in (0, 2)], axis=1)
+    return np.stack([x.min(axis=1), y.min(axis=1), x.max(axis=1), y.max(axis=1)], axis=1)
+
+
+def turns(matrix: Floats) -> bool:
+    """Whether a matrix does more than scale and shift along the axes."""
+    return bool(matrix[..., 0, 1].any() or matrix[..., 1, 0].any())
+
+
 def _edges(low: Floats, high: Floats, limit: Floats) -> tuple[Floats, Floats]:
     # np.clip costs three times as much as the two that it is made of.
     first = np.minimum(np.maximum(np.floor(low + 0.5), 0.0), limit - 1)

@@ -3,10 +3,12 @@
 Coordinates are continuous, in pixels of the image as shown (COCO's convention: the left edge of the first pixel is 0, its centre 0.5).
 All arithmetic is float64, results are float32. The *area* is the part of the canvas where the image lies; the rest is padding.
 
-* **boxes** (x0, y0, x1, y1) are moved and cut to the area. Kept are those of which a positive area, and at least ``min_visible`` of the
-  whole, remains; which ones is returned, so that other arrays (classes, ids) can follow. Boxes that had no area, or hold NaN, are dropped.
+* **boxes** (x0, y0, x1, y1) are moved and cut to the area; of a turned one, the box around what is to be seen of it. Kept are those of
+  which a positive area, and at least ``min_visible`` of the whole, remains; which ones is returned, so that other arrays (classes, ids)
+  can follow. Boxes that had no area, or hold NaN, are dropped.
 * **points** (x, y, or x, y and one more number that stays as it is) are moved, never cut and not dropped; ``visible`` says which lie in
-  the area, its edges included. A flip does not swap the meaning of points ("left eye"): use ``PlanRow.flip`` for that.
+  the area (of a turned image: in the image itself), its edges included. A flip does not swap the meaning of points ("left eye"): use
+  ``PlanRow.flip`` for that.
 * **matrices** that lead *to* the image (intrinsics K, projections P = K [R | t], homographies of a plane) become A M; those that start
   *from* it become M A⁻¹, with A the plan's 3x3 matrix.
 """
@@ -21,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastload.errors import ConfigError
+from fastload.plan.geometry import moved_hulls, turns
 from fastload.plan.rows import PlanRow, PlanRows
 
 Floats = NDArray[np.float64]
@@ -33,7 +36,8 @@ _EDGE = 1e-6      # pixels: a corner of the image stays a corner, however its sc
 
 def move_boxes(boxes: ArrayLike, row: PlanRow, *, min_visible: float = 0.0) -> tuple[Float32, Kept]:
     """(n, 4) boxes of one image → (kept, 4) boxes on the canvas, and the places of the kept ones in the input."""
-    moved, keep = _boxes(_shaped("boxes", boxes, (4,)).astype(np.float64), row.matrix, np.array(row.area, np.float64), min_visible)
+    moved, keep = _boxes(_shaped("boxes", boxes, (4,)).astype(np.float64), row.matrix, np.array(row.area, np.float64), min_visible,
+                         np.array(row.crop, np.float64) if row.warped else None)
     kept = np.flatnonzero(keep)
     return moved[kept].astype(np.float32), kept
 
@@ -41,7 +45,7 @@ def move_boxes(boxes: ArrayLike, row: PlanRow, *, min_visible: float = 0.0) -> t
 def move_boxes_batch(boxes: Sequence[ArrayLike], rows: PlanRows, *, min_visible: float = 0.0) -> list[tuple[Float32, Kept]]:
     """The same for a batch, in one pass: numpy's cost per call is paid once, not once a sample."""
     joined, counts, slots = _joined("boxes", boxes, (4,), rows)
-    moved, keep = _boxes(joined, rows.matrices[slots], rows.areas[slots], min_visible)
+    moved, keep = _boxes(joined, rows.matrices[slots], rows.areas[slots], min_visible, rows.crops[slots] if rows.warped else None)
     kept = np.flatnonzero(keep)
     starts = np.cumsum([0, *counts])
     places = np.searchsorted(kept, starts).tolist()
@@ -51,14 +55,15 @@ def move_boxes_batch(boxes: Sequence[ArrayLike], rows: PlanRows, *, min_visible:
 
 def move_points(points: ArrayLike, row: PlanRow) -> tuple[Float32, Flags]:
     """(n, 2) or (n, 3) points of one image → the same on the canvas, and which of them are visible."""
-    moved, visible = _points(_shaped("points", points, (2, 3)).astype(np.float64), row.matrix, np.array(row.area, np.float64))
+    crop = np.array(row.crop, np.float64) if row.warped else None
+    moved, visible = _points(_shaped("points", points, (2, 3)).astype(np.float64), row.matrix, np.array(row.area, np.float64), crop)
     return moved.astype(np.float32), visible
 
 
 def move_points_batch(points: Sequence[ArrayLike], rows: PlanRows) -> list[tuple[Float32, Flags]]:
     """The same for a batch, in one pass."""
     joined, counts, slots = _joined("points", points, (2, 3), rows)
-    moved, visible = _points(joined, rows.matrices[slots], rows.areas[slots])
+    moved, visible = _points(joined, rows.matrices[slots], rows.areas[slots], rows.crops[slots] if rows.warped else None)
     result = moved.astype(np.float32)
     return [(result[first:last], visible[first:last]) for first, last in pairwise(np.cumsum([0, *counts]).tolist())]
 
@@ -78,30 +83,44 @@ def move_from_image(matrix: ArrayLike, row: PlanRow) -> Float32:
     return (_camera(matrix, (3,)) @ np.linalg.inv(row.matrix)).astype(np.float32)
 
 
-def _boxes(boxes: Floats, matrix: Floats, area: Floats, min_visible: float) -> tuple[Floats, Flags]:
-    """``matrix`` and ``area`` are one for all boxes, or one for each."""
+def _boxes(boxes: Floats, matrix: Floats, area: Floats, min_visible: float, crop: Floats | None) -> tuple[Floats, Flags]:
+    """``matrix``, ``area`` and ``crop`` are one for all boxes, or one for each. ``crop``: what is used of the source, where that is turned
+    and so no box on the canvas: boxes are cut to it before they are moved."""
     if not 0.0 <= min_visible <= 1.0:
         raise ConfigError(f"min_visible: expected a share from 0 to 1, found {min_visible!r}")
-    x = boxes[:, 0::2] * matrix[..., 0, 0, None] + matrix[..., 0, 2, None]
-    y = boxes[:, 1::2] * matrix[..., 1, 1, None] + matrix[..., 1, 2, None]
-    corners = np.stack([x.min(axis=1), y.min(axis=1), x.max(axis=1), y.max(axis=1)], axis=1)
-    low, high = np.concatenate([area[..., :2]] * 2, axis=-1), np.concatenate([area[..., 2:]] * 2, axis=-1)
-    clipped = np.clip(corners, low, high)
+    used = boxes if crop is None else _cut(boxes, crop)
+    corners = moved_hulls(boxes, matrix)
+    clipped = _cut(corners if crop is None else moved_hulls(used, matrix), area)
     remains = (clipped[:, 2] - clipped[:, 0]) * (clipped[:, 3] - clipped[:, 1])
-    keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1]) & (remains > 0)
+    keep = (used[:, 2] > used[:, 0]) & (used[:, 3] > used[:, 1]) & (remains > 0)
     if min_visible:         # else a box without end, of which nothing times infinity is asked, would be dropped
-        whole = (x[:, 1] - x[:, 0]) * np.sign(matrix[..., 0, 0]) * (y[:, 1] - y[:, 0])
+        whole = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
         # A box that lies inside must survive min_visible=1: both areas come from the same rounded corners, but for the clipping.
         keep &= remains >= min_visible * whole * (1 - 1e-12)
     return clipped, keep
 
 
-def _points(points: Floats, matrix: Floats, area: Floats) -> tuple[Floats, Flags]:
+def _cut(boxes: Floats, to: Floats) -> Floats:
+    return np.clip(boxes, np.concatenate([to[..., :2]] * 2, axis=-1), np.concatenate([to[..., 2:]] * 2, axis=-1))
+
+
+def _points(points: Floats, matrix: Floats, area: Floats, crop: Floats | None) -> tuple[Floats, Flags]:
+    """``crop``: what is used of the source, where that is turned and so no box on the canvas."""
     moved = points.copy()
     moved[:, 0] = points[:, 0] * matrix[..., 0, 0] + matrix[..., 0, 2]
     moved[:, 1] = points[:, 1] * matrix[..., 1, 1] + matrix[..., 1, 2]
-    xy = moved[:, :2]
-    return moved, np.all((xy >= area[..., :2] - _EDGE) & (xy <= area[..., 2:] + _EDGE), axis=1)
+    if turns(matrix):
+        with np.errstate(invalid="ignore"):         # points at infinity
+            moved[:, 0] += points[:, 1] * matrix[..., 0, 1]
+            moved[:, 1] += points[:, 0] * matrix[..., 1, 0]
+    visible = _inside(moved, area)
+    return moved, visible if crop is None else visible & _inside(points, crop)
+
+
+def _inside(points: Floats, box: Floats) -> Flags:
+    xy = points[:, :2]
+    inside: Flags = np.all((xy >= box[..., :2] - _EDGE) & (xy <= box[..., 2:] + _EDGE), axis=1)
+    return inside
 
 
 def _joined(what: str, arrays: Sequence[ArrayLike], columns: tuple[int, ...], rows: PlanRows) -> tuple[Floats, list[int], NDArray[Any]]:

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastload.plan.base import Step
+from fastload.plan.geometry import moved_hulls
+from fastload.plan.warps import WARPS
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -59,8 +61,20 @@ class PlanRows:
         return PlanRows(**found, canvas_w=self.canvas_w, canvas_h=self.canvas_h, filter=self.filter, steps=self.steps, bad={})
 
     @property
+    def warped(self) -> bool:
+        """What is on the canvas is moved once more, by a step."""
+        return any(step.kind in WARPS for step in self.steps)
+
+    @property
+    def crops(self) -> Floats:
+        """(n, 4) x0, y0, x1, y1: what is used of the source."""
+        return np.stack((self.x, self.y, self.x + self.w, self.y + self.h), axis=1).astype(np.float64)
+
+    @property
     def areas(self) -> Floats:
-        """(n, 4) x0, y0, x1, y1: where the image lies on the canvas; the rest is padding."""
+        """(n, 4) x0, y0, x1, y1: where the image lies on the canvas; the rest is padding. The box around it where it is turned."""
+        if self.warped:
+            return _on_canvas(moved_hulls(self.crops, self.matrices), self.canvas_w, self.canvas_h)
         ends = (self.pad_left, self.pad_top, self.pad_left + self.out_w, self.pad_top + self.out_h)
         return np.stack(ends, axis=1).astype(np.float64)
 
@@ -98,6 +112,10 @@ class PlanRows:
         return tuple(found)
 
 
+def _on_canvas(boxes: Floats, width: int, height: int) -> Floats:
+    return np.clip(boxes, 0.0, np.array([width, height, width, height], np.float64))
+
+
 _ARRAYS = tuple(each.name for each in fields(PlanRows))[:-5]         # all before canvas_w
 
 
@@ -125,8 +143,22 @@ class PlanRow:
     bad: str
 
     @property
-    def area(self) -> tuple[int, int, int, int]:
-        """x0, y0, x1, y1: where the image lies on the canvas; the rest is padding."""
+    def warped(self) -> bool:
+        """What is on the canvas is moved once more, by a step."""
+        return any(kind in WARPS for kind, _ in self.colours)
+
+    @property
+    def crop(self) -> tuple[int, int, int, int]:
+        """x0, y0, x1, y1: what is used of the source."""
+        return self.x, self.y, self.x + self.w, self.y + self.h
+
+    @property
+    def area(self) -> tuple[float, float, float, float]:
+        """x0, y0, x1, y1: where the image lies on the canvas; the rest is padding. The box around it where it is turned."""
+        if self.warped:
+            hull = moved_hulls(np.array([self.crop], np.float64), self.matrix)
+            x0, y0, x1, y1 = _on_canvas(hull, self.canvas_w, self.canvas_h)[0].tolist()
+            return x0, y0, x1, y1
         return self.pad_left, self.pad_top, self.pad_left + self.out_w, self.pad_top + self.out_h
 
     def describe(self) -> str:

@@ -30,6 +30,9 @@ TRANSFORMS = [
     pytest.param([T.Resize(shorter=100), T.RandomCrop(100), T.HorizontalFlip()], id="random"),
     pytest.param([T.RandomCrop(110, pad=20)], id="pad"),
     pytest.param(None, id="untouched"),
+    pytest.param([T.Resize(100, 130), T.VerticalFlip(), T.HorizontalFlip()], id="upside down"),
+    pytest.param([T.Letterbox(128, 140, fill=0), T.HorizontalFlip(), T.RandomAffine(25, (0.1, 0.1), (0.8, 1.1), (-8, 8, -5, 5)), T.HorizontalFlip()],
+                 id="turned"),
 ]
 
 
@@ -106,14 +109,14 @@ def whole(x: float, y: float, scale: tuple[float, float], area: NDArray[np.float
 
 def area_of(matrix: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.float64]:
     """What of the source is to be seen, on the canvas."""
-    corners = (matrix @ np.array([[0, WIDTH], [0, HEIGHT], [1, 1]]))[:2]
+    corners = (matrix @ np.array([[0, WIDTH, 0, WIDTH], [0, HEIGHT, HEIGHT, 0], [1, 1, 1, 1]]))[:2]
     low, high = corners.min(axis=1), corners.max(axis=1)
     return np.concatenate([np.maximum(low, 0), np.minimum(high, [size[1], size[0]])])
 
 
 def check_sample(image: torch.Tensor, points: NDArray[np.float64], matrix: NDArray[np.float64]) -> list[int]:
     """Every spot that is whole is where its point says; returns which were looked at."""
-    scale = (abs(matrix[0, 0]), abs(matrix[1, 1]))
+    scale = float(np.linalg.norm(matrix[0, :2])), float(np.linalg.norm(matrix[1, :2]))
     area = area_of(matrix, (image.shape[-2], image.shape[-1]))
     looked = [number for number, (x, y) in enumerate(points) if whole(x, y, scale, area)]
     for number in looked:
@@ -165,7 +168,7 @@ def check_masks(batch: dict[str, Any], place: int, points: NDArray[np.float64], 
             assert centroid(mask == number + 1) == pytest.approx(tuple(points[number]), abs=0.5)
 
 
-@pytest.mark.parametrize("transform", [TRANSFORMS[0], TRANSFORMS[4], TRANSFORMS[2]])
+@pytest.mark.parametrize("transform", [TRANSFORMS[0], TRANSFORMS[4], TRANSFORMS[2], TRANSFORMS[8]])
 def test_six_cameras_share_one_plan_and_each_has_its_own_labels(rig: Path, transform: Any) -> None:
     loader = DataLoader(rig, 2, shuffle=True, transform=transform, return_matrix=True)
     seen = 0

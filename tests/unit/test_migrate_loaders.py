@@ -237,11 +237,11 @@ def test_gray_images_stay_gray(folder: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_said(folder: Path) -> None:
-    dataset = ImageFolder(str(folder), V.Compose([V.RandomRotation(), V.ToTensor(), V.Lambda()]), target_transform=int)
+    dataset = ImageFolder(str(folder), V.Compose([V.RandomPerspective(), V.ToTensor(), V.Lambda()]), target_transform=int)
     migration = fastload.migrate(torch.utils.data.DataLoader(dataset, batch_size=4))
     assert not migration.complete
     page = str(migration)
-    for text in ("RandomRotation  no equal", "no transform gives the images one size", "target_transform is not carried over", "not known"):
+    for text in ("RandomPerspective  no equal", "no transform gives the images one size", "target_transform is not carried over", "not known"):
         assert text in page.replace("<", "")
     jumbled = ImageFolder(str(folder), V.Compose([V.ToTensor(), V.Normalize((0.5,), (0.5,)), V.Resize((8, 8))]))
     assert "cannot be used as it is: transform: Resize follows Normalize" in str(fastload.migrate(torch.utils.data.DataLoader(jumbled)))

@@ -25,6 +25,11 @@ def codes(*transforms: Any) -> list[str]:
     (V.RandomCrop(32), "T.RandomCrop(32)"), (V.RandomCrop(32, 4), "T.RandomCrop(32, pad=4)"),
     (V.RandomCrop(32, [4], fill=128), "T.RandomCrop(32, pad=4, fill=128)"),
     (V.RandomHorizontalFlip(), "T.HorizontalFlip()"), (V.RandomHorizontalFlip(0.3), "T.HorizontalFlip(0.3)"),
+    (V.RandomVerticalFlip(), "T.VerticalFlip()"), (V.RandomVerticalFlip(0.3), "T.VerticalFlip(0.3)"),
+    (V.RandomRotation(15, "bilinear"), "T.RandomAffine((-15.0, 15.0))"),
+    (V.RandomAffine((0, 30), (0.1, 0.2), (0.8, 1.2), 5, "bilinear", fill=[1, 2, 3]),
+     "T.RandomAffine((0.0, 30.0), translate=(0.1, 0.2), scale=(0.8, 1.2), shear=(-5.0, 5.0), fill=(1, 2, 3))"),
+    (V.RandomAffine(0, shear=(-1, 1, -2, 2), interpolation=2), "T.RandomAffine((0.0, 0.0), shear=(-1.0, 1.0, -2.0, 2.0))"),
     (V.ColorJitter(0.4, 0.4, 0.2, 0.1), "T.ColorJitter(brightness=0.4, contrast=0.4, saturation=0.2, hue=0.1)"),
     (V.ColorJitter(brightness=(0.5, 1.2)), "T.ColorJitter(brightness=(0.5, 1.2))"),
     (V.RandomGrayscale(0.2), "T.Grayscale(p=0.2)"), (V.Grayscale(3), "T.Grayscale(p=1.0)"), (V.Grayscale(1), ""),
@@ -46,7 +51,8 @@ def test_what_has_an_equal(transform: Any, code: str) -> None:
 
 
 @pytest.mark.parametrize("transform", [
-    V.RandomVerticalFlip(), V.RandomRotation(), V.Lambda(), V.RandomErasing(value="random"), V.RandomApply([V.RandomRotation()]),
+    V.RandomPerspective(), V.RandomRotation(10, expand=True), V.RandomAffine(10, center=(3, 4)), V.Lambda(), V.RandomErasing(value="random"),
+    V.RandomApply([V.RandomRotation(10)]),
     V.ConvertImageDtype(torch.float64), lambda image: image,
 ], ids=lambda value: type(value).__name__)
 def test_what_has_none_is_said(transform: Any) -> None:
@@ -58,7 +64,7 @@ def test_what_has_none_is_said(transform: Any) -> None:
 @pytest.mark.parametrize(("transform", "note"), [
     (V.Resize(256, V.InterpolationMode.BICUBIC), "bicubic has no equal"), (V.Resize(256, max_size=300), "max_size"),
     (V.RandomCrop(32, (1, 2)), "largest"), (V.RandomCrop(32, 4, padding_mode="reflect"), "reflect"), (V.ColorJitter(0.4), "shuffles"),
-    (V.GaussianBlur((3, 5)), "square"),
+    (V.GaussianBlur((3, 5)), "square"), (V.RandomRotation(10), "nearest has no equal"),
 ])
 def test_differences_are_said(transform: Any, note: str) -> None:
     (found,) = translate(transform)

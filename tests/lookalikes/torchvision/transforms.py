@@ -88,7 +88,24 @@ class RandomVerticalFlip(_Holder):
 
 
 class RandomRotation(_Holder):
-    defaults = {"degrees": 10}
+    def __init__(self, degrees: Any, interpolation: Any = "nearest", expand: bool = False, center: Any = None, fill: Any = 0) -> None:
+        self.degrees, self.interpolation, self.expand, self.center, self.fill = _either_way(degrees), interpolation, expand, center, fill
+
+
+class RandomAffine(_Holder):
+    def __init__(self, degrees: Any, translate: Any = None, scale: Any = None, shear: Any = None,  # noqa: PLR0917 - torchvision's own order
+                 interpolation: Any = "nearest", fill: Any = 0, center: Any = None) -> None:
+        self.degrees, self.translate, self.scale = _either_way(degrees), translate, scale
+        self.shear, self.interpolation, self.fill, self.center = None if shear is None else _either_way(shear), interpolation, fill, center
+
+
+def _either_way(value: Any) -> list[float]:
+    """torchvision keeps numbers in floating point, a as (-a, a)."""
+    return [float(each) for each in (value if isinstance(value, list | tuple) else (-value, value))]
+
+
+class RandomPerspective(_Holder):
+    defaults = {"p": 0.5}
 
 
 class ColorJitter(_Holder):
