@@ -78,6 +78,13 @@ def test_normalised_with_colour_steps(packed: Path) -> None:
     assert ((ours - theirs).abs()[..., 1:-1, 1:-1] * 0.25 * 255).max() <= 1.6          # one level, brightened by up to 1.5
 
 
+def test_turned(packed: Path) -> None:
+    transform = [*CROPPED, T.RandomAffine(30, (0.1, 0.1)), T.VerticalFlip()]
+    ours, theirs = (next(iter(make(packed, transform=transform, backend=backend))) for backend in ("dali", "native"))
+    assert torch.equal(ours["image.matrix"], theirs["image.matrix"])
+    assert (ours["image"].double() - theirs["image"].double()).abs().mean() < 1       # the crop's edges, which differ, are inside the canvas
+
+
 def test_gray(tmp_path: Path) -> None:
     packed = pack_gray(tmp_path / "packed", 10)
     ours, theirs = (next(iter(DataLoader(packed, 10, transform=[T.Resize(50, 60)], backend=backend, exact=True)))[0]

@@ -40,7 +40,8 @@ def make(packed: Path, **options: Any) -> DataLoader:
 
 @pytest.mark.parametrize("transform", [
     CROPPED, [T.Letterbox(40, 40, fill=90), T.HorizontalFlip()], [T.Crop(top=0.3), T.Resize(20, 30)], [*CROPPED, T.Normalize(0.5, 0.25)],
-    [*CROPPED, T.ColorJitter(brightness=0.5), T.Normalize(0.5, 0.25)]], ids=["crop", "letterbox", "stretch", "normalised", "coloured"])
+    [*CROPPED, T.ColorJitter(brightness=0.5), T.Normalize(0.5, 0.25)], [*CROPPED, T.RandomAffine(30, (0.1, 0.1)), T.VerticalFlip()]],
+    ids=["crop", "letterbox", "stretch", "normalised", "coloured", "turned"])
 def test_the_same_batches_as_with_the_core(packed: Path, transform: list[Any]) -> None:
     ours, theirs = (list(make(packed, transform=transform, backend=backend)) for backend in ("nvjpeg", "native"))
     assert [len(batch["id"]) for batch in ours] == [8, 8, 8, 8, 5]
