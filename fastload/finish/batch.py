@@ -43,8 +43,8 @@ class Finish:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing that a decoder with normalising output could not do: no colour steps."""
-        return not self.steps
+        """Whether there is nothing that a decoder with normalising output could not do, but for ``turn``: no colours."""
+        return all(step.kind == "upside_down" for step in self.steps)
 
     @torch.no_grad()
     def __call__(self, images: Tensor, parameters: Params, *, out: Tensor | None = None, helpers: Helpers | None = None) -> Tensor:
@@ -52,7 +52,7 @@ class Finish:
         self._check(images, parameters)
         out = self.empty(images.shape, images.device) if out is None else out
         planar = out.permute(0, 3, 1, 2) if self.output.layout == "NHWC" else out
-        if self.idle and self.output.dtype == "uint8":
+        if not self.steps and self.output.dtype == "uint8":
             planar.copy_(images.permute(0, 3, 1, 2))
             return out
         on_device = torch.from_numpy(parameters).to(images.device, non_blocking=True)
@@ -72,6 +72,23 @@ class Finish:
         for _ in map(finish, starts) if helpers is None or images.device.type != "cpu" else helpers.map(finish_alone, starts):
             pass
         return out
+
+    @torch.no_grad()
+    def turn(self, finished: Tensor, parameters: Params, *, helpers: Helpers) -> None:
+        """Puts images upside down in a batch that a decoder has finished, (n, ...), where the rows say so. All steps are of that kind."""
+        slots = np.flatnonzero(parameters.sum(axis=1) % 2).tolist()
+        down = 1 if self.output.layout == "NCHW" else 0
+
+        def turn_alone(slot: int) -> None:
+            compute_alone()
+            with torch.no_grad():
+                finished[slot] = finished[slot].flip(down)
+
+        if finished.device.type == "cpu":
+            for _ in helpers.map(turn_alone, slots):
+                pass
+        elif slots:
+            finished[slots] = finished[slots].flip(1 + down)
 
     def empty(self, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
         """Memory for the result of images of ``shape`` (n, height, width, channels)."""

@@ -77,11 +77,11 @@ class Pictures:
 
     def _format(self, chosen: ChosenField) -> tuple[PixelFormat, torch.dtype]:
         """Colour steps work on uint8 NHWC afterwards; without them the decode threads finish the job."""
-        plan, channels = self._spec.plans[chosen.name], chosen.channels
+        plan, channels, idle = self._spec.plans[chosen.name], chosen.channels, self._finishes[chosen.name].idle
         form = plan.output
-        dtype = torch.uint8 if plan.steps else _DTYPES[form.dtype]
+        dtype = _DTYPES[form.dtype] if idle else torch.uint8
         plain = dtype == torch.uint8
-        return PixelFormat("nchw" if form.layout == "NCHW" and not plan.steps else "nhwc",
+        return PixelFormat("nchw" if form.layout == "NCHW" and idle else "nhwc",
                            "gray" if channels == 1 else self._spec.colour,      # type: ignore[arg-type]
                            _each(plan.fill, channels), None if plain else _each(form.mean, channels),
                            None if plain else _each(form.std, channels), 255.0), dtype
@@ -106,7 +106,9 @@ class Pictures:
         if chosen.field.kind == "mask":
             return self._moved(pixels, chosen, rows).view(_UNSIGNED[chosen.bits])[..., 0]
         finish = self._finishes[chosen.name]
-        if finish.idle:                 # the decode threads have done it all
+        if finish.idle:                 # the decode threads have done all the rest
+            if finish.steps:
+                finish.turn(pixels.view(-1, *pixels.shape[-3:]), rows.parameters, helpers=self._unpackers)
             return pixels.movedim(-1, -3) if finish.output.layout == "channels_last" else pixels
         staged = self._transfer.stage(pixels.view(-1, *pixels.shape[-3:]))
         out = None if staged.is_cuda else self._finish_output(self._spec.plans[chosen.name], staged)

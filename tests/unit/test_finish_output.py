@@ -114,7 +114,7 @@ def test_results_go_into_the_memory_given() -> None:
         assert finish(images, rows.parameters, out=out) is out
         assert torch.equal(out, finish(images, rows.parameters))
     assert not finish.idle
-    assert Finish(compile([T.Normalize(MEAN, STD)])).idle
+    assert Finish(compile([T.VerticalFlip(), T.Normalize(MEAN, STD)])).idle
 
 
 def test_images_are_not_written_to() -> None:

@@ -224,6 +224,18 @@ def test_batches_are_the_same_however_they_are_cut_and_resumed(photos: Path, bac
     assert not whole
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC", "channels_last"])
+@pytest.mark.parametrize("form", [[], [T.Normalize((0.5, 0.4, 0.3), (0.25, 0.25, 0.3))], [T.ToDtype("bfloat16")]], ids=["uint8", "float32", "bfloat16"])
+def test_upside_down_alone_is_what_it_is_among_colours(photos: Path, layout: str, form: list[Any]) -> None:
+    """Without colours the decode threads finish the images, and they are turned then."""
+    turned = [T.Resize(40, 50), T.VerticalFlip(), T.HorizontalFlip(), T.VerticalFlip(0.3), *form, T.Layout(layout)]
+    coloured = [*turned[:4], T.Brightness(0.1, p=0.0), *turned[4:]]
+    one, other = (next(iter(DataLoader(photos, 24, transform=each, return_matrix=True))) for each in (turned, coloured))
+    assert len(set(one["image.matrix"][:, 1, 1].sign().tolist())) == 2
+    assert torch.equal(one["image"], other["image"])
+    assert one["image"].stride() == other["image"].stride()
+
+
 def test_channels_in_another_order_are_turned_as_well(photos: Path) -> None:
     transform = [T.Resize(40, 40), T.RandomAffine(30), T.VerticalFlip()]
     rgb, bgr = (next(iter(DataLoader(photos, 8, transform=transform, colour=colour)))[0] for colour in ("rgb", "bgr"))
