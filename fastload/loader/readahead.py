@@ -123,6 +123,7 @@ def record_runs(dataset: Dataset, ids: Ids) -> Runs:
     module = core()
     if module is None:
         return _runs_in_python(dataset, ids)
+    ids = np.ascontiguousarray(ids, np.int64)
     maps, shards, _ = dataset.maps(ids)
     return np.frombuffer(module.record_runs(maps, shards, ids), np.int64).reshape(-1, 2)
 
