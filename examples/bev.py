@@ -55,7 +55,7 @@ def train(run: Run) -> list[float]:
     losses = []
     for epoch in range(options.epochs):
         total = torch.zeros((), device=run.device)
-        for step, loaded in enumerate(run.probe.watch(loader), 1):
+        for step, loaded in enumerate(run.batches(loader), 1):
             with run.probe.stage("to_device"):
                 batch = moved(loaded, run.device)
             last = step % options.accumulate == 0 or step == len(loader)

@@ -56,7 +56,7 @@ def train(run: Run) -> list[float]:
         if sampler is not None:
             sampler.set_epoch(epoch)
         total = torch.zeros((), device=run.device)
-        for step, loaded in enumerate(run.probe.watch(loader), 1):
+        for step, loaded in enumerate(run.batches(loader), 1):
             with run.probe.stage("to_device"):
                 batch = moved(loaded, run.device)
             last = step % options.accumulate == 0 or step == len(loader)

@@ -56,7 +56,7 @@ def train(run: Run) -> list[float]:
     losses = []
     for epoch in range(options.epochs):
         total = torch.zeros((), device=run.device)
-        for batch in run.probe.watch(loader):
+        for batch in run.batches(loader):
             with run.probe.stage("forward"), run.autocast():
                 found = model(batch["image"])
             with run.probe.stage("loss"):

@@ -55,7 +55,7 @@ def train(run: Run) -> list[float]:
         if sampler is not None:
             sampler.set_epoch(epoch)
         total = torch.zeros((), device=run.device)
-        for loaded in run.probe.watch(loader):
+        for loaded in run.batches(loader):
             with run.probe.stage("to_device"):
                 batch = moved(loaded, run.device)
             with run.probe.stage("forward"), run.autocast():

@@ -75,7 +75,7 @@ def train(run: Run) -> list[float]:
     losses = []
     for epoch in range(first, options.epochs):
         total, steps = torch.zeros((), device=run.device), 0
-        for images, labels in run.probe.watch(loader):
+        for images, labels in run.batches(loader):
             with run.autocast():
                 loss = nn.functional.cross_entropy(step_model(images.to(memory_format=torch.channels_last)), labels)
             optimizer.zero_grad()

@@ -77,7 +77,7 @@ def train(run: Run) -> list[float]:
         if isinstance(loader.sampler, torch.utils.data.DistributedSampler):
             loader.sampler.set_epoch(epoch)
         total, steps = torch.zeros((), device=run.device), 0
-        for images, labels in run.probe.watch(loader):
+        for images, labels in run.batches(loader):
             images, labels = images.to(run.device), labels.to(run.device)       # noqa: PLW2901
             with run.autocast():
                 loss = nn.functional.cross_entropy(step_model(images.to(memory_format=torch.channels_last)), labels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +36,13 @@ class Run:
     def gathering(self, model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
         """For forward and backward: only the last batch of an accumulation has the processes exchange their gradients."""
         return nullcontext() if last or not isinstance(model, nn.parallel.DistributedDataParallel) else model.no_sync()
+
+    def batches(self, loader: Any) -> Iterable[Any]:
+        """An epoch's batches, watched by the probe. None at all is said as what it is: a loss has no mean then."""
+        if not len(loader):
+            raise SystemExit(f"{self.options.data}: its {len(loader.dataset)} samples give no full batch of {self.options.batch_size} on "
+                             "every process: take a smaller --batch-size, or more data")
+        return self.probe.watch(loader)
 
     def say(self, text: str) -> None:
         if self.main:

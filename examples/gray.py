@@ -30,7 +30,7 @@ def train(run: Run) -> list[float]:
     losses = []
     for epoch in range(options.epochs):
         total = torch.zeros((), device=run.device)
-        for images, labels in run.probe.watch(loader):
+        for images, labels in run.batches(loader):
             with run.autocast():
                 loss = nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()

@@ -48,7 +48,7 @@ def train(run: Run) -> list[float]:
         if sampler is not None:
             sampler.set_epoch(epoch)
         total = torch.zeros((), device=run.device)
-        for images, labels in run.probe.watch(loader):
+        for images, labels in run.batches(loader):
             images, labels = images.to(run.device), labels.to(run.device)       # noqa: PLW2901
             with run.autocast():
                 loss = nn.functional.cross_entropy(model(images), labels)

@@ -62,7 +62,7 @@ def train(run: Run) -> list[float]:
     losses = []
     for epoch in range(options.epochs):
         total = torch.zeros((), device=run.device)
-        for batch in run.probe.watch(loader):
+        for batch in run.batches(loader):
             with run.probe.stage("to_device"):
                 images, cameras = batch["image"].to(run.device), batch["intrinsic"].to(run.device, torch.float32)
             with run.probe.stage("forward"), run.autocast():

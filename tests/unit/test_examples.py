@@ -58,6 +58,18 @@ def learnt(module: str, data: Path, metrics: Path, batch_size: int, epochs: int)
     return losses
 
 
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_dataset_without_a_full_batch_is_one_line(name: str, tmp_path: Path) -> None:
+    make, where, *_ = CASES[name]
+    make(tmp_path / "pictures")
+    source = tmp_path / "pictures" / where
+    fastload.pack(rows(str(source)) if name == "captcha" else source, tmp_path / "packed",
+                  fields={"image": "image", "points": "points"} if name == "captcha" else None)
+    for module, data in ((name, tmp_path / "packed"), (f"{name}_torch", source)):
+        with pytest.raises(SystemExit, match=rf"^{data}: its \d+ samples give no full batch of 500 on every process: take a smaller --batch-size"):
+            learnt(module, data, tmp_path / f"{module}.jsonl", 500, 1)
+
+
 @pytest.mark.parametrize("steps", [3, 5])            # of 5 an epoch
 def test_the_classifier_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """Started again from its first checkpoint, in mid-epoch or at an epoch's end, it ends with the weights of the run that was not interrupted."""
