@@ -247,6 +247,8 @@ def test_what_the_first_item_suggests() -> None:
     ("keypoints", [(1.5, 2.0), (3, 4)], Field("keypoints", "points")),
     ("boxes", [[1, 2, 3, 4]], Field("boxes", "boxes")),
     ("boxes", [], Field("boxes", "boxes")),
+    ("boxes", np.array([]), Field("boxes", "boxes")),               # what numpy makes of an empty list
+    ("scores", np.array([]), Field("scores", "array")),
     ("boxes", [np.zeros((2, 4)), np.zeros((0, 4))], Field("boxes", "boxes", list=True)),
     ("points", [[1, 2, 3, 4, 5]], Field("points", "json")),
     ("points", [[1, 2], [3]], Field("points", "json")),
@@ -254,6 +256,64 @@ def test_what_the_first_item_suggests() -> None:
 ])
 def test_names_and_shapes_that_say_what_moves(name: str, value: object, expected: Field) -> None:
     assert infer_field(name, value) == expected
+
+
+LINE = np.zeros((4, 2), np.float32)
+
+
+@pytest.mark.parametrize(("name", "first", "later", "expected"), [
+    ("lane_points", [], [LINE, LINE], Field("lane_points", "points", list=True)),
+    ("lane_points", [], [(1.5, 2.0), (3, 4)], Field("lane_points", "points")),
+    ("lane_points", [], [[(1, 2)], [(3, 4), (5, 6)]], Field("lane_points", "json")),
+    ("masks", (), [np.zeros((4, 4), np.uint8)], Field("masks", "mask", list=True)),
+    ("images", [], [RGB, RGB], Field("images", "image", list=True)),
+    ("boxes", np.array([]), np.zeros((2, 4)), Field("boxes", "boxes")),
+    ("intrinsics", np.array([]), np.zeros((2, 3, 3)), Field("intrinsics", "matrix", list=True)),
+])
+@pytest.mark.parametrize("kind", ["dataset", "iterable", "iterator"])
+def test_where_the_first_item_has_an_empty_list_the_next_that_has_more_tells(name: str, first: object, later: object, expected: Field, kind: str) -> None:
+    items = [{"number": 0, name: first}, {"number": 1, name: None}, {"number": 2, name: first}, {"number": 3, name: later}, {"number": 4, name: first}]
+    source = open_source({"dataset": items, "iterable": dict(enumerate(items)).values(), "iterator": iter(items)}[kind])
+    assert source.fields == (Field("number", "int"), expected)
+    good, bad = outcome(source)
+    assert [sample.values["number"] for sample in good] == [0, 1, 2, 3, 4]
+    assert bad == []
+    assert len(good[3].values[name]) == len(later)          # type: ignore[arg-type]
+
+
+def test_no_more_items_are_looked_at_than_it_takes() -> None:
+    drawn: list[int] = []
+
+    def items(empty: int) -> Iterator[dict[str, object]]:
+        for number in range(100):
+            drawn.append(number)
+            yield {"lane_points": [] if number < empty else [LINE]}
+
+    open_source(items(0))
+    assert drawn == [0]
+    source = open_source(items(5))
+    assert drawn == [0, 0, 1, 2, 3, 4, 5]
+    assert len(samples_of(source)) == 100
+
+
+def test_a_list_that_is_empty_for_long_is_refused_with_what_to_write() -> None:
+    items = [{"lane_points": [], "number": number} for number in range(70)] + [{"lane_points": [LINE, LINE], "number": 70}]
+    good, bad = outcome(open_source(items))
+    assert len(good) == 70
+    assert bad == ["item 70: field 'lane_points': expected n x 2 numbers, found 2 x 4 x 2; it was empty in the first items and taken for points: "
+                   "name all kinds, as in fields={'lane_points': 'list of points', ...}"]
+    assert len(samples_of(open_source(items, fields={"lane_points": "list of points", "number": "int"}))) == 71
+
+
+def test_an_item_that_cannot_be_read_does_not_end_the_look() -> None:
+    class Broken(Pairs):
+        def __getitem__(self, index: int) -> dict[str, object]:         # type: ignore[override]
+            super().__getitem__(index)
+            return {"lane_points": [LINE] if index == 2 else []}
+
+    source = open_source(Broken(broken=1))
+    assert source.fields == (Field("lane_points", "points", list=True),)
+    assert outcome(source)[1] == ["item 1: the dataset raised OSError: image file is truncated"]
 
 
 def test_cameras_in_one_tensor_have_their_colours_first() -> None:

@@ -70,6 +70,12 @@ def checked(value: object, field: Field, where: str) -> Value:
     return made      # type: ignore[return-value]   # a list of one kind; the type cannot say which
 
 
+def is_empty(value: object) -> bool:
+    """An empty list, or the array that numpy and torch make of one: a list of what, another sample must say."""
+    value = plain(value)
+    return (isinstance(value, (list, tuple)) and not value) or (isinstance(value, np.ndarray) and value.shape == (0,))
+
+
 def plain(value: object) -> object:
     """Torch tensors as numpy, arrays of one number as that number."""
     if _is_tensor(value) and hasattr(value, "detach"):
@@ -104,10 +110,10 @@ def _unstacked(value: object) -> object:
 
 def _named_numbers(name: str, value: object) -> object:
     """Lists of numbers as an array where the name says that they are places in an image, e.g. ``keypoints=[(1.5, 2), (3, 4)]``."""
+    if is_empty(value) and name.endswith(_BOXES + _POINTS):
+        return np.empty((0, 4 if name.endswith(_BOXES) else 2))
     if not isinstance(value, (list, tuple)) or not name.endswith(_BOXES + _POINTS + _MATRICES):
         return value
-    if not value and not name.endswith(_MATRICES):
-        return np.empty((0, 4 if name.endswith(_BOXES) else 2))
     try:
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):         # of several lengths, or no numbers

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from fastload.errors import BadImage, ConfigError
-from fastload.packing.sources.base import AnySource, Info, Ref, Sample
-from fastload.packing.sources.objects import checked, infer_field
+from fastload.packing.sources.base import AnySource, Info, Ref, Sample, Value
+from fastload.packing.sources.objects import checked, infer_field, is_empty
 from fastload.store.fields import KINDS, Field
 
+_HEAD = 64          # items looked at where the first has an empty list
 FieldsGiven: TypeAlias = "Mapping[str, str] | Sequence[Field] | None"
 
 
@@ -27,7 +30,8 @@ def open_python(items: Iterable[object] | MapStyle, *, fields: FieldsGiven = Non
     """A source of these items: dicts, or tuples ``(image, label)``, or tuples in the order of ``fields``.
 
     A dict may have ``source``, a text that names the sample in messages.
-    ``fields``: ``{"name": "kind"}`` (``"list of image"`` for lists) or Fields; default: what the first item suggests.
+    ``fields``: ``{"name": "kind"}`` (``"list of image"`` for lists) or Fields; default: what the first item suggests, and
+    where it has an empty list the next one that has more.
     """
     if any(base.__module__.startswith("torch.utils.data") and base.__name__ == "DataLoader" for base in type(items).__mro__):
         raise ConfigError("cannot pack a DataLoader: it yields batches, already changed for training; give its dataset, "
@@ -52,7 +56,7 @@ class MapSource:
         self._length = len(items)
         if not self._length:
             raise ConfigError(f"{type(items).__name__}: no samples")
-        self._shape = _Shape.of(self._item(0) if fields is None else None, fields, getattr(items, "classes", ()))
+        self._shape = _Shape.of(self._head(), fields, getattr(items, "classes", ()))
         self.fields = self._shape.fields
         self.info: Info = {}
 
@@ -64,6 +68,12 @@ class MapSource:
         """One item; whatever the dataset raises is one bad sample."""
         index = int(str(ref))
         return self._shape.sample(self._item(index), index)
+
+    def _head(self) -> Iterator[object]:
+        yield self._item(0)
+        for index in range(1, min(self._length, _HEAD)):
+            with contextlib.suppress(BadImage):         # told when its turn comes
+                yield self._item(index)
 
     def _item(self, index: int) -> object:
         try:
@@ -81,12 +91,8 @@ class IterableSource:
         self._items = items
         self._once = iter(items) is items
         self._started = False
-        self._peeked: list[object] = []
-        if fields is None:
-            self._peeked = list(itertools.islice(iter(items), 1))
-            if not self._peeked:
-                raise ConfigError(f"{type(items).__name__}: no samples")
-        self._shape = _Shape.of(self._peeked[0] if self._peeked else None, fields, getattr(items, "classes", ()))
+        self._peeked: deque[object] = deque()
+        self._shape = _Shape.of(self._head(), fields, getattr(items, "classes", ()))
         self.fields = self._shape.fields
         self.info: Info = {}
         self.n_samples = len(items) if isinstance(items, Sized) else None
@@ -95,7 +101,7 @@ class IterableSource:
         if self._once and self._started:
             raise ConfigError("an iterator can be read once only; give a fresh one, or an iterable that starts again")
         self._started = True
-        items = itertools.chain(self._peeked, self._items) if self._once else self._items
+        items = itertools.chain(self._taken_back(), self._items) if self._once else self._items
         for index, item in enumerate(items):
             try:
                 sample: Sample | BadImage = self._shape.sample(item, index)
@@ -103,27 +109,49 @@ class IterableSource:
                 sample = error
             yield sample
 
+    def _head(self) -> Iterator[object]:
+        found = False
+        for item in itertools.islice(iter(self._items), _HEAD):
+            found = True
+            if self._once:
+                self._peeked.append(item)
+            yield item
+        if not found:
+            raise ConfigError(f"{type(self._items).__name__}: no samples")
+
+    def _taken_back(self) -> Iterator[object]:
+        while self._peeked:
+            yield self._peeked.popleft()
+
 
 class _Shape:
     """How an item is taken apart."""
 
-    def __init__(self, fields: tuple[Field, ...], known_by: str) -> None:
+    def __init__(self, fields: tuple[Field, ...], known_by: str, guessed: Collection[str] = ()) -> None:
         self.fields = fields
         self._known_by = known_by
+        self._guessed = guessed             # names of those that were empty wherever one looked
         self._by_name = {field.name: field for field in fields}
         if not fields or len(self._by_name) != len(fields):
             raise ConfigError(f"fields {[field.name for field in fields]}: expected at least one, and no name twice")
 
     @classmethod
-    def of(cls, first: object, fields: FieldsGiven, classes: object) -> _Shape:
+    def of(cls, head: Iterator[object], fields: FieldsGiven, classes: object) -> _Shape:
+        """From what the user says; else from the head of the items, of which no more is taken than is needed."""
         if fields is not None:
             return cls(_given(fields), f"fields= ({', '.join(each.name for each in _given(fields))}) lacks")
         names = classes if isinstance(classes, (list, tuple)) and all(isinstance(name, str) for name in classes) else ()
-        values = _named(first, (), "the first item")
+        values = _named(next(head), (), "the first item")
         values.pop("source", None)
+        empty = {name for name, value in values.items() if is_empty(value)}
+        while empty and (item := next(head, None)) is not None:
+            found = {name: value for name, value in _named(item, (), "one of the first items").items()
+                     if name in empty and value is not None and not is_empty(value)}
+            values.update(found)
+            empty -= found.keys()
         inferred = [infer_field(name, value) for name, value in values.items() if value is not None]
         return cls(tuple(Field("label", "int", classes=tuple(names)) if field == Field("label", "int") else field
-                         for field in inferred), "the first item had not")
+                         for field in inferred), "the first item had not", empty)
 
     def sample(self, item: object, index: int) -> Sample:
         where = f"item {index}"
@@ -133,8 +161,17 @@ class _Shape:
         if unknown:
             raise BadImage(f"has {', '.join(map(repr, unknown[:5]))}, which {self._known_by}; name all fields "
                            "(fields={name: kind}), or leave these out of the samples", source=where)
-        made = {name: checked(value, self._by_name[name], where) for name, value in values.items()}
+        made = {name: self._checked(value, self._by_name[name], where) for name, value in values.items()}
         return Sample(made, source=source if isinstance(source, str) else where)
+
+    def _checked(self, value: object, field: Field, where: str) -> Value:
+        try:
+            return checked(value, field, where)
+        except BadImage as error:
+            if field.name not in self._guessed:
+                raise
+            raise BadImage(f"{error.why}; it was empty in the first items and taken for {field.kind}: name all kinds, as in "
+                           f"fields={{{field.name!r}: 'list of points', ...}}", source=where) from None
 
 
 def _given(fields: Mapping[str, str] | Sequence[Field]) -> tuple[Field, ...]:
