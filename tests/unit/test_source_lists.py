@@ -241,6 +241,12 @@ def test_lists_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> N
         list(ListSource(_csv(tmp_path, text)).refs())
 
 
+def test_labels_behind_a_comma_and_a_blank_keep_their_numbers(tmp_path: Path) -> None:
+    source = ListSource(_csv(tmp_path, "path, label, score\nimg/0.jpg, 2, 0.5\nimg/1.jpg, 10, \nimg/2.jpg, , 1\n"))
+    assert source.fields == (Field("path", "image"), Field("label", "int"), Field("score", "float"))
+    assert [(sample.values["label"], sample.values["score"]) for sample in samples_of(source)] == [(2, 0.5), (10, None), (None, 1.0)]
+
+
 def test_a_list_that_changes_after_listing(tmp_path: Path) -> None:
     path = _csv(tmp_path, "path,n\nimg/0.jpg,1\nimg/1.jpg,2\n")
     source = ListSource(path)
@@ -292,6 +298,9 @@ def test_field_names() -> None:
         (["1", "2", ""], "int"),
         (["1", "2.0"], "float"),
         (["nan", "1"], "float"),
+        ([" 1", "-2 ", " "], "int"),
+        ([" 1.5", "2"], "float"),
+        ([" ", "  "], "str"),
         (["007", "8"], "str"),
         (["1_000"], "str"),
         (["99999999999999999999"], "float"),

@@ -58,9 +58,10 @@ def _kind_of_text(column: str, texts: Sequence[str], exists: Callable[[str], boo
     if all(is_image_name(text) for text in texts):
         _check_there(column, texts, exists)
         return "image"
-    if all(_INT.fullmatch(text) or text.lower() in _TRUTH for text in texts):
+    numbers = [bare for text in texts if (bare := text.strip())]            # as people write it by hand: "a.jpg, 10"
+    if numbers and all(_INT.fullmatch(text) or text.lower() in _TRUTH for text in numbers):
         return "int"
-    if all(_FLOAT.fullmatch(text) for text in texts) and not any(_long_digits(text) for text in texts):
+    if numbers and all(_FLOAT.fullmatch(text) for text in numbers) and not any(_long_digits(text) for text in numbers):
         return "float"
     if all(text[:1] in ("[", "{") for text in texts) and all(_is_json(text) for text in texts):
         return "json"
@@ -83,7 +84,7 @@ def checked_kind(column: str, kind: str) -> str:
 
 def convert(value: Json, kind: str, column: str, where: str) -> Value:
     """One value of a row as the field's kind; None where it is empty. For what needs no file and no class names."""
-    if value is None or (value == "" and kind != "str"):
+    if value is None or (kind != "str" and (value.strip() if isinstance(value, str) and kind in ("int", "float") else value) == ""):
         return None
     if kind == "int":
         return _to_int(value, column, where)
