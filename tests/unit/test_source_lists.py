@@ -233,6 +233,7 @@ def test_a_key_that_comes_late_is_not_dropped_silently(tmp_path: Path) -> None:
         ("a,,c\n1,2,3\n", "must name every column"),
         ("a,b,a\n1,2,3\n", "names column 'a' twice"),
         ('a,b\n1,"2\n', "broken CSV"),
+        ("img/0.jpg,cat\nimg/1.jpg,dog\n", "labels.csv:1: 'img/0.jpg' is an image, not the name of a column: the header row is missing"),
         ("A b,a-B\n1,2\n", "two columns become field 'a_b'"),
     ],
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fastload.errors import BadImage, ConfigError
-from fastload.packing.files import printable_or_repr, read_bounded, resolve_inside
+from fastload.packing.files import is_image_name, printable_or_repr, read_bounded, resolve_inside
 from fastload.packing.sources.base import Encoded, Info, Json, Ref, Sample, Value
 from fastload.packing.sources.columns import CLASS, PER_ROW, checked_kind, convert, field_name, grouped, infer_kind
 from fastload.packing.sources.rows import Place, Row, RowFile
@@ -47,6 +47,7 @@ class ListSource:
                 raise ConfigError(f"{kind} {name!r}: {len(columns)} columns ({', '.join(columns)}): "
                                   f"expected a multiple of {PER_ROW[kind]}, "
                                   + ("x and y of each point" if kind == "points" else "x1, y1, x2, y2 of each box"))
+        self._check_header()
         first = list(itertools.islice(self._file.good_rows(), INFERRED_ROWS))
         if not first:
             raise ConfigError(f"{self.path}: no row that can be read")
@@ -116,6 +117,12 @@ class ListSource:
             count = len(self._numbers[column])
             raise BadImage(f"column {column!r}: {value!r:.60} is none of its {count} classes", source=where)
         return number
+
+    def _check_header(self) -> None:
+        for name in self._file.header:
+            if is_image_name(name) and self._is_there(name):
+                raise ConfigError(f"{self.path}:1: {name!r:.80} is an image, not the name of a column: the header row is missing; put one "
+                                  "on top, e.g. path,label")
 
     def _check_named(self, named: Sequence[str]) -> None:
         for column in named:
