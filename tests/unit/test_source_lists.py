@@ -267,6 +267,18 @@ def test_a_name_that_is_not_utf8(tmp_path: Path) -> None:
     assert bad == [r"l.csv:3: column 't': not UTF-8 text: 'caf\udce9'"]
 
 
+@pytest.mark.parametrize(("data", "message"), [
+    (b"path,label\nx.jpg,caf\xe9\n", r"the name of a column or class is not UTF-8 text: 'caf\\udce9'; save the list as UTF-8"),
+    (b"path,caf\xe9\nx.jpg,1\n", r"the name of a column or class is not UTF-8 text: 'caf\\udce9'; save the list as UTF-8"),
+    ("path,label\nx.jpg,1\n".encode("utf-16"), "l.csv: UTF-16 text, as Excel writes it; save the list as UTF-8"),
+])
+def test_names_that_are_not_utf8_are_refused_before_anything_is_packed(tmp_path: Path, data: bytes, message: str) -> None:
+    put_image(tmp_path / "x.jpg")
+    (tmp_path / "l.csv").write_bytes(data)
+    with pytest.raises(ConfigError, match=message):
+        ListSource(tmp_path / "l.csv")
+
+
 def test_names_of_files_must_be_text(tmp_path: Path) -> None:
     image = "img/0.jpg"
     rows = [{"p": image, "v": [image]}, {"p": [], "v": []}, {"p": None, "v": image}, {"p": "", "v": None}]

@@ -59,6 +59,7 @@ class ListSource:
         self._numbers = self._find_classes({name: tuple(given) for name, given in (classes or {}).items()})
         self._dropped = frozenset(self._columns) - frozenset(self._kinds)
         self.fields = self._make_fields()
+        self._check_text()
         renamed: Info = {field_name(column): column for column in self._kinds if field_name(column) != column}
         self.info: Info = {"columns": renamed} if renamed else {}
 
@@ -123,6 +124,15 @@ class ListSource:
             if is_image_name(name) and self._is_there(name):
                 raise ConfigError(f"{self.path}:1: {name!r:.80} is an image, not the name of a column: the header row is missing; put one "
                                   "on top, e.g. path,label")
+
+    def _check_text(self) -> None:
+        """Names that the manifest could not hold, found before anything is packed."""
+        for text in itertools.chain(self._kinds, *self._numbers.values()):
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise ConfigError(f"{self.path}: the name of a column or class is not UTF-8 text: {text!a:.60}; save the list "
+                                  "as UTF-8") from None
 
     def _check_named(self, named: Sequence[str]) -> None:
         for column in named:

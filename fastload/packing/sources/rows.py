@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import io
@@ -46,6 +47,8 @@ class RowFile:
         with config_errors(), self._open() as file:
             status = os.fstat(file.fileno())
             self._stamp = (status.st_size, status.st_mtime_ns)
+            if file.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+                raise ConfigError(f"{self.name}: UTF-16 text, as Excel writes it; save the list as UTF-8")
             if self.is_csv:
                 self._read_header(_LineReader(file, self.name))
 
