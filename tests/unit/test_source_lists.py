@@ -248,6 +248,12 @@ def test_labels_behind_a_comma_and_a_blank_keep_their_numbers(tmp_path: Path) ->
     assert [(sample.values["label"], sample.values["score"]) for sample in samples_of(source)] == [(2, 0.5), (10, None), (None, 1.0)]
 
 
+def test_where_no_row_can_be_read_the_first_says_why(tmp_path: Path) -> None:
+    path = _csv(tmp_path, json.dumps([{"image": "img/0.jpg"}], indent=1), "rows.jsonl")
+    with pytest.raises(ConfigError, match=r"rows.jsonl: no row that can be read; the first one: rows.jsonl: broken JSON at line 2"):
+        ListSource(path)
+
+
 def test_a_list_that_changes_after_listing(tmp_path: Path) -> None:
     path = _csv(tmp_path, "path,n\nimg/0.jpg,1\nimg/1.jpg,2\n")
     source = ListSource(path)

@@ -50,7 +50,7 @@ class ListSource:
         self._check_header()
         first = list(itertools.islice(self._file.good_rows(), INFERRED_ROWS))
         if not first:
-            raise ConfigError(f"{self.path}: no row that can be read")
+            raise ConfigError(f"{self.path}: no row that can be read{self._why_none()}")
         self._columns = tuple(self._file.header or dict.fromkeys([*itertools.chain(*first), *(types or {}), *drop]))
         self._grouped = tuple(itertools.chain(*(columns for _, columns in self._groups.values())))
         in_paths = itertools.chain(*(re.findall(r"\{([^{}]+)\}", pattern) for pattern in self._paths.values()))
@@ -133,6 +133,14 @@ class ListSource:
             except UnicodeEncodeError:
                 raise ConfigError(f"{self.path}: the name of a column or class is not UTF-8 text: {text!a:.60}; save the list "
                                   "as UTF-8") from None
+
+    def _why_none(self) -> str:
+        for place in self._file.places():
+            try:
+                self._file.row_at(place)
+            except BadImage as error:
+                return f"; the first one: {error}"
+        return ""
 
     def _check_named(self, named: Sequence[str]) -> None:
         for column in named:
