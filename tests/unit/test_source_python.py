@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import fastload
 from fastload.errors import BadImage, ConfigError
 from fastload.packing.sources import open_source
 from fastload.packing.sources.base import Encoded, is_stream
@@ -256,6 +257,40 @@ def test_what_the_first_item_suggests() -> None:
 ])
 def test_names_and_shapes_that_say_what_moves(name: str, value: object, expected: Field) -> None:
     assert infer_field(name, value) == expected
+
+
+def _labels(mode: str) -> Image.Image:
+    labels = Image.fromarray((np.arange(64).reshape(8, 8) % 5).astype(np.uint8))
+    return labels if mode == "L" else labels.point(lambda number: 255 * (number > 2)).convert("1") if mode == "1" else _paletted(labels)
+
+
+def _paletted(labels: Image.Image) -> Image.Image:
+    labels = labels.copy()
+    labels.putpalette([200, 0, 0, 0, 200, 0, 0, 0, 200, 9, 9, 9, 7, 7, 7])
+    return labels
+
+
+@pytest.mark.parametrize("mode", ["P", "L", "1"])
+@pytest.mark.parametrize("form", ["image", "path", "bytes", "list"])
+def test_a_picture_called_a_mask_keeps_the_numbers_of_its_classes(tmp_path: Path, mode: str, form: str) -> None:
+    labels = _labels(mode)
+    labels.save(tmp_path / "m.png")
+    value = {"image": labels, "path": tmp_path / "m.png", "bytes": (tmp_path / "m.png").read_bytes(), "list": [labels, labels]}[form]
+    fastload.pack([{"image": RGB, "road_mask": value}], tmp_path / "packed")
+    packed = fastload.open(tmp_path / "packed")
+    assert packed.manifest.fields[1] == Field("road_mask", "mask", list=form == "list")
+    found = packed[0]["road_mask"]
+    np.testing.assert_array_equal(found[1] if form == "list" else found, np.asarray(labels))
+
+
+def test_a_mask_of_colours_or_in_a_jpeg_is_a_picture_and_a_label_that_is_one_is_asked_about(tmp_path: Path) -> None:
+    assert infer_field("mask", Image.fromarray(RGB)) == Field("mask", "image")
+    assert infer_field("mask", JPG) == Field("mask", "image")
+    assert infer_field("mask", tmp_path / "is not there.png") == Field("mask", "image")
+    with pytest.raises(ConfigError, match=r"field 'label': an image; say what it is: fields=\{'image': 'image', 'label': 'mask'\}"):
+        open_source([(Image.fromarray(RGB), _labels("P"))])
+    (sample,) = samples_of(open_source([(Image.fromarray(RGB), _labels("P"))], fields={"image": "image", "label": "mask"}))
+    np.testing.assert_array_equal(sample.values["label"], np.asarray(_labels("P")))
 
 
 LINE = np.zeros((4, 2), np.float32)

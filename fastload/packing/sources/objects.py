@@ -13,12 +13,14 @@ from PIL import Image
 
 from fastload.errors import BadImage, ConfigError
 from fastload.packing.files import is_image_name, read_bounded
+from fastload.packing.masks import mask_array
 from fastload.packing.sources.base import Encoded, Pixels, Value
 from fastload.packing.sources.numbers import float_array, points_array
 from fastload.store.fields import Field
 
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"BM", b"II*\0", b"MM\0*")
 _IMAGE_NAMES = ("image", "img", "gray", "photo", "picture", "frame")
+_MASKS = ("mask", "masks")
 _BOXES, _POINTS, _MATRICES = ("boxes", "bbox", "bboxes", "box"), ("points", "point"), ("intrinsic", "intrinsics", "matrix")
 _FLOAT_HINT = ("images are packed as they are before training changes them: give the dataset without ToTensor and "
                "Normalize, or convert with (x * 255).round().clip(0, 255).astype('uint8')")
@@ -28,9 +30,9 @@ def infer_field(name: str, value: object) -> Field:
     """The field a value suggests; ConfigError where it cannot be packed."""
     items = _unstacked(value)
     if isinstance(items, (list, tuple)) and items and all(_image_like(name, _colour_last(each)) for each in items):
-        return Field(name, "image", list=True)
+        return Field(name, "mask" if all(_mask_like(name, each) for each in items) else "image", list=True)
     if _image_like(name, _colour_last(value)):
-        return Field(name, "image")
+        return Field(name, "mask" if _mask_like(name, value) else "image")
     value = _named_numbers(name, plain(value))
     if isinstance(value, np.ndarray):
         stack = _intrinsics(name, value)
@@ -143,10 +145,21 @@ def _image_like(name: str, value: object) -> bool:
     return colour or (named and value.ndim in (2, 3))       # a float image is caught as such, not stored as an array
 
 
+def _mask_like(name: str, value: object) -> bool:
+    """A file or a PIL image with one number a pixel, called a mask; as a picture, a palette's numbers would become its colours."""
+    if not name.endswith(_MASKS) or not isinstance(value, (Image.Image, Encoded, Path, bytes, bytearray)):
+        return False
+    try:
+        mask_array(_pixels(value, "mask", name, ""))
+    except BadImage:
+        return False
+    return True
+
+
 def _array_kind(name: str, array: NDArray[np.generic]) -> str:
     """By name, where the shape agrees: a (5, 4) array called boxes is boxes, under another name it is an array."""
     two = array.ndim == 2
-    if name.endswith(("mask", "masks")) and two and array.dtype.kind in "biu":
+    if name.endswith(_MASKS) and two and array.dtype.kind in "biu":
         return "mask"
     if name.endswith(_BOXES) and two and array.shape[1] == 4:
         return "boxes"

@@ -150,6 +150,9 @@ class _Shape:
             values.update(found)
             empty -= found.keys()
         inferred = [infer_field(name, value) for name, value in values.items() if value is not None]
+        if Field("label", "image") in inferred:         # the second of a pair, as torchvision's segmentation datasets give it
+            raise ConfigError("field 'label': an image; say what it is: fields={'image': 'image', 'label': 'mask'} where its pixels are "
+                              "numbers of classes, 'label': 'image' where it is a picture")
         return cls(tuple(Field("label", "int", classes=tuple(names)) if field == Field("label", "int") else field
                          for field in inferred), "the first item had not", empty)
 
