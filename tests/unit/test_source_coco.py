@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fastload.errors import BadImage, ConfigError
 from fastload.packing.sources.base import Encoded
@@ -182,6 +183,26 @@ def test_bad_annotations_are_bad_samples(tmp_path: Path, change: dict[str, objec
     assert [sample.source for sample in good] == ["a.jpg"]
     assert bad[0].startswith("b.jpg: ")
     assert message in bad[0]
+
+
+@pytest.mark.parametrize(("size", "turned", "says"), [((16, 12), 1, "16x12"), ((16, 12), 6, "12x16"), ((32, 32), 1, "32x32")])
+def test_boxes_of_a_picture_that_was_scaled_or_not_upright_are_refused(tmp_path: Path, size: tuple[int, int], turned: int, says: str) -> None:
+    path = _dataset(tmp_path)
+    exif = Image.Exif()
+    exif[0x112] = turned
+    Image.new("RGB", size).save(tmp_path / "val2017" / "b.jpg", exif=exif)
+    good, bad = outcome(CocoSource(path))
+    assert [sample.source for sample in good] == ["a.jpg"]
+    assert bad == [f"b.jpg: {says} pixels when shown upright, instances_val2017.json says 16x16: its boxes would not fit. Give the picture "
+                   "that was annotated, or correct width and height"]
+
+
+def test_boxes_of_the_upright_picture_are_taken(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x112] = 6
+    path = _dataset(tmp_path, images=[{"id": 30, "file_name": "b.jpg", "width": 12, "height": 16}, {"id": 10, "file_name": "a.jpg"}])
+    Image.new("RGB", (16, 12)).save(tmp_path / "val2017" / "b.jpg", exif=exif)
+    assert len(samples_of(CocoSource(path))) == 2
 
 
 def test_a_missing_image_is_a_bad_sample(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from fastload.errors import BadImage, ConfigError
 from fastload.packing.files import open_inside, printable, printable_or_repr, read_bounded, resolve_inside
+from fastload.packing.pillow import open_image, orientation_of
 from fastload.packing.sources.base import Encoded, Info, Json, Ref, Sample, Value
 from fastload.packing.sources.jsontext import Element, JsonStream, config_errors, parse_json
 from fastload.packing.sources.numbers import float_array
@@ -69,8 +70,11 @@ class CocoSource:
             raise BadImage(f"bbox: negative width or height in {negative[0].tolist()}", source=source)
         boxes[:, 2:] += boxes[:, :2]
         areas = float_array([each.get("area", 0) for each in annotations], shape=(None,), what="area", source=source)
+        image = Encoded(read_bounded(self.root, file_name), source)
+        if annotations:
+            self._check_size(image, width, height)
         values: dict[str, Value] = {
-            "image": Encoded(read_bounded(self.root, file_name), source),
+            "image": image,
             "boxes": boxes.astype(np.float32),
             "labels": np.asarray([self._label(each, source) for each in annotations], dtype=np.int64),
             "iscrowd": np.asarray([bool(each.get("iscrowd")) for each in annotations], dtype=np.uint8),
@@ -95,6 +99,13 @@ class CocoSource:
                 if isinstance(annotation, dict):
                     found.append(annotation)
         return found
+
+    def _check_size(self, image: Encoded, width: int, height: int) -> None:
+        """Boxes are pixels of the picture that was annotated: on one that was scaled since, or turned upright, they lie elsewhere."""
+        found = _upright_size(image.data)
+        if found is not None and width > 0 and height > 0 and found != (width, height):
+            raise BadImage(f"{found[0]}x{found[1]} pixels when shown upright, {self._name} says {width}x{height}: its boxes would not fit. "
+                           "Give the picture that was annotated, or correct width and height", source=image.name)
 
     def _label(self, annotation: dict[str, Json], source: str) -> int:
         category = annotation.get("category_id")
@@ -182,6 +193,15 @@ class _Index:
         """Offset and length of each annotation of an image, in file order."""
         for i in range(self._starts[number], self._starts[number + 1]):
             yield int(self._offsets[i]), int(self._lengths[i])
+
+
+def _upright_size(data: bytes) -> tuple[int, int] | None:
+    """None where it cannot be read: the packer says why."""
+    try:
+        image = open_image(data)
+    except BadImage:
+        return None
+    return (image.height, image.width) if orientation_of(image) >= 5 else image.size
 
 
 def looks_like(path: Path) -> str:
