@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fastload
 from fastload.errors import CorruptShard
-from fastload.loader import readahead
+from fastload.loader import look, readahead
 from fastload.loader.loader import DataLoader
 from fastload.loader.readahead import GAP, PIECE, Asker, ReadAhead, Runs, read_ahead, record_runs
 from fastload.native import core
@@ -220,6 +221,29 @@ def test_the_loader_asks_for_blocks_where_it_shuffles_blocks_and_for_records_els
         list(DataLoader(packed, 8, fields=("id",), **options))
     blocks = open_dataset(packed).blocks
     assert modes == [round(N / len(blocks)), 0, 0, 0]
+
+
+def test_samples_that_are_looked_at_whole_are_asked_for_before(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, list[int]]] = []
+
+    def note(name: str) -> None:
+        real = getattr(look, name)
+
+        def noted(dataset: Dataset, ids: Any, **options: Any) -> Any:
+            calls.append((name, ids.tolist()))
+            return real(dataset, ids, **options)
+
+        monkeypatch.setattr(look, name, noted)
+
+    note("ask_for")
+    note("read_parts")
+    DataLoader(packed, 4)
+    assert [name for name, _ in calls] == ["read_parts"]            # tables alone: a page each
+    calls.clear()
+    samples = ({"pose": np.full((2, 2), i)} for i in range(200))
+    fastload.pack(samples, tmp_path / "arrays", fields={"pose": "array"})
+    DataLoader(tmp_path / "arrays", 4)
+    assert calls == [("ask_for", [*range(0, 200, 4)]), ("read_parts", [*range(0, 200, 4)])]
 
 
 def test_a_disk_that_is_far_behind_holds_nobody_up(packed: Path) -> None:

@@ -75,6 +75,16 @@ def test_a_few_first_and_then_many(photos: Path, monkeypatch: pytest.MonkeyPatch
     assert passing.take(np.arange(2)) is None
 
 
+def test_where_checksums_are_compared_only_what_the_cache_holds_is_prepared_at_once(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unchecked = Together(made(photos), 0)
+    assert [unchecked.at_once(size) for size in (1, 64, 100, 1000)] == [512, 8, 5, 4]
+    with_names = DataLoader(photos, 4, transform=RRC, fields=("image", "source")).maker
+    assert with_names.check_crc
+    size = sum(path.stat().st_size for path in photos.glob("*.lmdb")) / N
+    monkeypatch.setattr(together, "CHECKED", 10.5 * size)
+    assert [Together(with_names, 0).at_once(size) for size in (1, 4, 10, 100)] == [10, 2, 1, 1]
+
+
 def test_damage_is_looked_at_alone_and_costs_the_others_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = pack_photos(tmp_path / "whole", N)
     expected = list(DataLoader(whole, 4, transform=RRC, seed=1, shuffle=False))
