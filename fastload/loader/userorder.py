@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ class Pass:
     epoch: int
     start: int = 0              # batches that were delivered before a resume
     skipped: int = 0            # samples that were delivered before those, in batches of other sizes
+    told: int | None = None     # the sampler's own epoch when it was asked, where it has one: nobody may have told it of this one
 
 
 class UserOrder:
@@ -57,6 +58,9 @@ class UserOrder:
         if self._resumed is not None and self._resumed.epoch != epoch:
             self._resumed = None
         self._newest = None
+        self._tell(epoch)
+
+    def _tell(self, epoch: int) -> None:
         if callable(getattr(self._dealer, "set_epoch", None)):
             self._dealer.set_epoch(epoch)
         self._samplers_epoch = self._epoch_of_sampler()
@@ -78,7 +82,7 @@ class UserOrder:
         if told is not None and told != self._samplers_epoch:
             self.set_epoch(told)            # the user has called set_epoch of his sampler
         self._drawn_in = told
-        current = self._resumed or Pass(self.next_epoch)
+        current = replace(self._resumed or Pass(self.next_epoch), told=told)
         self._resumed = None
         self.next_epoch, self.latest_epoch = current.epoch + 1, current.epoch
         self.delivered(current, current.start)
@@ -143,20 +147,22 @@ class UserOrder:
 
     def _state(self, current: Pass, done: int) -> dict[str, object]:
         return {"version": STATE_VERSION, "order": self._as_json(), "epoch": current.epoch, "batches": done,
-                "batch_size": self._batch_size, "skipped": current.skipped}
+                "batch_size": self._batch_size, "skipped": current.skipped, "told": current.told}
 
     def load(self, state: Mapping[str, object]) -> None:
         """Goes on behind the batches of a state."""
         check_same("order", state.get("order"), self._as_json())
         epoch, start, skipped = (whole_number(f"loading a state: {name}", state.get(name)) for name in ("epoch", "batches", "skipped"))
-        size = state.get("batch_size")
+        size, told = state.get("batch_size"), state.get("told")
         if size != self._batch_size:
             if size is None or self._batch_size is None:
                 check_same("order", {"batch_size": size}, {"batch_size": self._batch_size})
             start, skipped = 0, skipped + start * whole_number("loading a state: batch_size", size, 1)
-        resumed = Pass(epoch, start, skipped)
+        resumed = Pass(epoch, start, skipped, None if told is None else whole_number("loading a state: told", told))
         over = bool(start or skipped) and start >= self.n_batches(resumed)
         self.set_epoch(epoch + 1 if over else epoch)
+        if resumed.told is not None and (start or skipped) and not over:
+            self._tell(resumed.told)            # what is left of a pass is left of the order that it was drawn in
         self._resumed = None if over else resumed
 
     def _as_json(self) -> dict[str, object]:
