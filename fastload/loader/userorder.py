@@ -50,11 +50,16 @@ class UserOrder:
         self._samplers_epoch = self._drawn_in = self._epoch_of_sampler()
         self._resumed: Pass | None = None
         self._newest: tuple[Pass, int] | None = None
+        self._withdrawn: Pass | None = None
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch; the sampler is told, where it wants to know."""
         self.next_epoch = self.latest_epoch = whole_number("set_epoch", epoch)
         self.named = True
+        newest, done = self._newest or (None, 0)
+        if newest is not None and done == newest.start and callable(getattr(self._dealer, "set_epoch", None)):
+            self._withdrawn = newest            # it was drawn before; what knows of no epochs is not asked twice
+            self._resumed = newest if newest.start or newest.skipped else None
         if self._resumed is not None and self._resumed.epoch != epoch:
             self._resumed = None
         self._newest = None
@@ -67,7 +72,10 @@ class UserOrder:
 
     @property
     def withdrawn(self) -> Pass | None:
-        """The newest iteration, if the user has called set_epoch of his sampler behind iter() and before the first batch."""
+        """The newest iteration, if the user has called set_epoch, of the loader or of his sampler, behind iter() and before the first
+        batch."""
+        if self._withdrawn is not None:
+            return self._withdrawn
         current, done = self._newest or (None, 0)
         renamed = self._epoch_of_sampler() != self._drawn_in            # by somebody else: some samplers count when they are asked
         return current if current is not None and done == current.start and renamed else None
@@ -83,7 +91,7 @@ class UserOrder:
             self.set_epoch(told)            # the user has called set_epoch of his sampler
         self._drawn_in = told
         current = replace(self._resumed or Pass(self.next_epoch), told=told)
-        self._resumed = None
+        self._resumed = self._withdrawn = None
         self.next_epoch, self.latest_epoch = current.epoch + 1, current.epoch
         self.delivered(current, current.start)
         return current
@@ -163,7 +171,7 @@ class UserOrder:
         self.set_epoch(epoch + 1 if over else epoch)
         if resumed.told is not None and (start or skipped) and not over:
             self._tell(resumed.told)            # what is left of a pass is left of the order that it was drawn in
-        self._resumed = None if over else resumed
+        self._resumed, self._withdrawn = None if over else resumed, None
 
     def _as_json(self) -> dict[str, object]:
         """With the number of ranks, where the sampler deals out by itself: another one gives this rank other samples."""

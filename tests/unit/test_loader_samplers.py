@@ -187,6 +187,38 @@ def test_a_sampler_s_epoch_named_between_iter_and_the_first_batch_counts(packed:
     assert same_batch(list(loader), epochs[1])
 
 
+@pytest.mark.parametrize("batched", [False, True], ids=["sampler", "batch_sampler"])
+def test_the_loader_s_epoch_named_between_iter_and_the_first_batch_reaches_the_sampler(packed: Path, batched: bool) -> None:
+    sampler: Any = DistributedSampler(range(N), 2, 0, seed=3)          # type: ignore[arg-type]
+    loader = make(packed, **({"batch_sampler": BatchSampler(sampler, 4, False)} if batched else {"batch_size": 4, "sampler": sampler}))
+    epochs = [list(loader)]
+    for epoch in (1, 2):
+        loader.set_epoch(epoch)
+        epochs.append(list(loader))
+    loader.set_epoch(0)
+    iterator = iter(loader)
+    loader.set_epoch(1)
+    loader.set_epoch(2)
+    state = loader.state_dict()
+    first = next(iterator)
+    assert same_batch([first, *iterator], epochs[2])
+    loader.load_state_dict(state)
+    iterator = iter(loader)
+    next(iterator)
+    loader.load_state_dict(loader.state_dict())
+    iterator = iter(loader)
+    loader.set_epoch(2)                         # the epoch that it is in: it goes on there
+    assert same_batch(list(iterator), epochs[2][1:])
+    assert loader.state_dict()["epoch"] == 3
+
+
+def test_a_sampler_that_knows_no_epochs_is_not_asked_again_when_one_is_named(packed: Path) -> None:
+    loader = make(packed, batch_size=4, sampler=iter(range(12)))
+    iterator = iter(loader)
+    loader.set_epoch(3)
+    assert ids_of(iterator) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
 class Counting(torch.utils.data.Sampler[int]):
     """Counts its epochs by itself, when it is asked."""
 
