@@ -150,13 +150,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         collate = collate_fn or (Collate(self.maker.spec) if batched else None)
         super().__init__(view, batch_size=1 if batched else None, sampler=sampler, collate_fn=collate, generator=generator)
         # torch forbids changing these once it is made, but a loader is asked for what its user has given.
-        batches = given["batch_sampler"]
+        batches, dropping = given["batch_sampler"], given["drop_last"] or (batched and given["ending"] == "drop")
         if batches is None and batched:
-            batches = order.as_batches if isinstance(order, UserOrder) else \
-                RankBatches(sampler, order.batch_size, given["drop_last"], self.coming)
+            batches = order.as_batches if isinstance(order, UserOrder) else RankBatches(sampler, order.batch_size, dropping, self.coming)
         # Lightning, when it predicts, makes a loader anew out of the attributes that are named as the arguments.
         self.__dict__.update({name: value for name, value in given.items() if name not in _TORCH_NAMES})
-        self.__dict__.update(batch_size=None if given["batch_sampler"] is not None else given["batch_size"], drop_last=given["drop_last"],
+        self.__dict__.update(batch_size=None if given["batch_sampler"] is not None else given["batch_size"], drop_last=dropping,
                              pin_memory=pin_memory, batch_sampler=batches)
 
     @property

@@ -50,7 +50,7 @@ def two_epochs(loader: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("backend", backends())
-@pytest.mark.parametrize("ending", [{}, {"drop_last": True}, {"rank": 1, "world_size": 3}])
+@pytest.mark.parametrize("ending", [{}, {"drop_last": True}, {"ending": "drop"}, {"ending": "drop", "rank": 1, "world_size": 2}, {"rank": 1, "world_size": 3}])
 def test_a_plain_loader_without_workers_gives_the_same_batches(photos: Path, backend: str, ending: dict[str, Any]) -> None:
     def make() -> DataLoader:
         return DataLoader(photos, 4, shuffle=True, transform=CROPPED, seed=5, backend=backend, **ending)
