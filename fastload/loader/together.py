@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fastload.errors import ConfigError
+from fastload.errors import FastloadError
 from fastload.loader.maker import BatchMaker, Begun
 from fastload.loader.parts import read_parts
 
@@ -54,14 +54,14 @@ class Together:
 
 def prepare_together(maker: BatchMaker, batches: Sequence[Ids], epoch: int) -> list[Begun]:
     """What ``maker.prepare`` would give for each. Nothing where one of them needs a closer look (damage, missing images, sizes that
-    differ): ``maker.prepare`` has that."""
+    differ, a shard that does not open): ``maker.prepare`` has that, and an error then stands in the place of its own batch."""
     started = time.perf_counter()
-    parts = read_parts(maker.dataset, np.concatenate(batches), check_crc=maker.check_crc)
-    if parts.faults or maker.incomplete(parts):
-        return []
     try:
+        parts = read_parts(maker.dataset, np.concatenate(batches), check_crc=maker.check_crc)
+        if parts.faults or maker.incomplete(parts):
+            return []
         rows = maker.rows(parts, epoch)
-    except ConfigError:
+    except (FastloadError, OSError, MemoryError):
         return []
     if any(each.bad for each in rows.values()):
         return []

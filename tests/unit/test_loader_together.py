@@ -12,10 +12,14 @@ import pytest
 from numpy.typing import NDArray
 
 from fastload import transforms as T
+from fastload.errors import StoreError
+from fastload.loader import maker as maker_module
 from fastload.loader import together
 from fastload.loader.loader import DataLoader
 from fastload.loader.maker import BatchMaker
+from fastload.loader.parts import BatchParts, read_parts
 from fastload.loader.together import Together, prepare_together
+from fastload.store.dataset import Dataset
 from tests.loading import backends, pack_photos, same_batch
 from tests.packed_datasets import put_value, value_of
 
@@ -100,6 +104,28 @@ def test_damage_is_looked_at_alone_and_costs_the_others_nothing(tmp_path: Path, 
         if number != 5:
             same_batch(got, wanted)
     assert loader.stats().bad == 1
+
+
+@pytest.mark.parametrize("error", [StoreError, OSError, MemoryError])
+def test_a_shard_that_does_not_open_fails_in_the_place_of_its_batch(photos: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+    expected = list(DataLoader(photos, 4, transform=RRC, shuffle=False, fields=("image", "id")))
+    loader = DataLoader(photos, 4, transform=RRC, shuffle=False, fields=("image", "id"))
+
+    def refused(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -> BatchParts:
+        if 21 in ids:
+            raise error("opening a shard: permission denied")
+        return read_parts(dataset, ids, check_crc=check_crc)
+
+    for module in (together, maker_module):
+        monkeypatch.setattr(module, "read_parts", refused)
+    iterator = iter(loader)
+    for wanted in expected:
+        if 21 in wanted["id"]:
+            with pytest.raises(error, match="permission denied"):
+                next(iterator)
+        else:
+            assert same_batch(next(iterator), wanted)
+    assert next(iterator, None) is None
 
 
 def test_sizes_that_differ_between_batches_are_no_fault(tmp_path: Path) -> None:
