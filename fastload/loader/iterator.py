@@ -151,11 +151,12 @@ class LoaderIterator:
 
     def _late(self) -> RuntimeError:
         """Says which samples the loader is waiting for."""
-        loader, begun = self._loader, self._maker.waiting_for
-        ids = (self._feeder.oldest if begun is None else loader.maker.unfinished(begun)).tolist()
+        loader, begun, preparing = self._loader, self._maker.waiting_for, self._maker.together.preparing
+        found = loader.maker.unfinished(begun) if begun is not None else np.concatenate(preparing) if preparing else self._feeder.oldest
+        ids, whole = found.tolist(), "these batches" if preparing else "this batch"
         names = ", ".join(_named(loader.packed, ids[:_NAMED]))
         return RuntimeError(f"no batch within timeout={loader.timeout_s} s; being loaded: sample{'s' * (len(ids) != 1)} {names}"
-                            + (f" and {len(ids) - _NAMED} more of this batch" if len(ids) > _NAMED else ""))
+                            + (f" and {len(ids) - _NAMED} more of {whole}" if len(ids) > _NAMED else ""))
 
 
 def _named(dataset: Dataset, ids: list[int]) -> list[str]:

@@ -27,6 +27,7 @@ class Together:
     def __init__(self, maker: BatchMaker, epoch: int) -> None:
         self._maker, self._epoch = maker, epoch
         self._prepared: deque[Begun] = deque()
+        self.preparing: Sequence[Ids] = ()          # the batches that are being read at this moment
         shards = maker.dataset.manifest.shards
         self._record_bytes = sum(shard.size for shard in shards) / max(1, len(maker.dataset)) if maker.check_crc else 0.0
 
@@ -42,7 +43,9 @@ class Together:
         while some := list(itertools.islice(batches, 1 if alone else together)):
             alone = max(0, alone - 1)
             if len(some) > 1:
+                self.preparing = some
                 self._prepared += prepare_together(self._maker, some, self._epoch)
+                self.preparing = ()
                 alone = 0 if self._prepared else ALONE
             together = min(2 * together, self.at_once(len(some[0])))
             yield from some

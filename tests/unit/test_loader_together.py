@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,6 +128,25 @@ def test_a_shard_that_does_not_open_fails_in_the_place_of_its_batch(photos: Path
         else:
             assert same_batch(next(iterator), wanted)
     assert next(iterator, None) is None
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_a_timeout_names_the_samples_that_are_being_read(photos: Path, monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
+    """With one batch ahead none is begun at that moment, with three those that are begun have been read."""
+    go_on = threading.Event()
+
+    def hanging(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -> BatchParts:
+        go_on.wait(30)
+        return read_parts(dataset, ids, check_crc=check_crc)
+
+    monkeypatch.setattr(together, "read_parts", hanging)
+    expected = [i for batch in DataLoader(photos, 4, shuffle=False, fields=("id",)).batch_sampler for i in batch]       # type: ignore[union-attr]
+    iterator = iter(DataLoader(photos, 4, shuffle=False, transform=RRC, fields=("image", "id"), timeout=2, prefetch_factor=ahead))
+    with pytest.raises(RuntimeError, match=r"no batch within timeout=2 s; being loaded: samples") as caught:
+        list(iterator)
+    assert [int(i) for i in re.findall(r"(\d+) \(shard-", str(caught.value))] == expected[4:12]         # the second and third batch
+    go_on.set()
+    assert [i for batch in iterator for i in batch["id"].tolist()] == expected[4 if ahead == 1 else 0:]
 
 
 def test_sizes_that_differ_between_batches_are_no_fault(tmp_path: Path) -> None:
