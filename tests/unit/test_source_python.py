@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -176,6 +177,17 @@ def test_torch_tensors() -> None:
     assert "without ToTensor and Normalize" in bad[0]
     feature = torch.zeros((4, 9, 9), dtype=torch.uint8)
     assert np.shape(checked(feature, Field("feature", "array"), "item 0")) == (4, 9, 9)  # type: ignore[arg-type]   # only images are turned
+
+
+@pytest.mark.parametrize("value", [np.array(3, np.int32), np.float16(2.5), np.array(True), np.ones((2, 3), np.int16).T])
+def test_an_array_keeps_its_type_and_shape_also_if_it_is_one_number(value: Any) -> None:
+    expected = np.asarray(value)
+    for field, given in ((Field("x", "array"), value), (Field("x", "array", list=True), [value])):
+        found: Any = checked(given, field, "item 0")
+        found = found[0] if field.list else found
+        assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+        np.testing.assert_array_equal(found, expected)
+    assert checked(np.array(3, np.int32), Field("x", "int"), "item 0") == 3
 
 
 @pytest.mark.parametrize(

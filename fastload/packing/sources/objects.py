@@ -80,15 +80,18 @@ def is_empty(value: object) -> bool:
 
 def plain(value: object) -> object:
     """Torch tensors as numpy, arrays of one number as that number."""
-    if _is_tensor(value) and hasattr(value, "detach"):
-        try:
-            array = np.asarray(value.detach().cpu().numpy())
-        except (TypeError, RuntimeError) as error:        # bfloat16, sparse
-            raise BadImage(f"a torch tensor that numpy cannot hold: {error}") from None
-        value = array
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        return value.item()
-    return value
+    value = _numpy(value)
+    return value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
+
+
+def _numpy(value: object) -> object:
+    """Torch tensors as numpy, anything else as it is."""
+    if not _is_tensor(value) or not hasattr(value, "detach"):
+        return value
+    try:
+        return np.asarray(value.detach().cpu().numpy())
+    except (TypeError, RuntimeError) as error:        # bfloat16, sparse
+        raise BadImage(f"a torch tensor that numpy cannot hold: {error}") from None
 
 
 def _is_tensor(value: object) -> bool:
@@ -175,6 +178,8 @@ def _array_kind(name: str, array: NDArray[np.generic]) -> str:
 def _one(value: object, kind: str, what: str, where: str) -> Value:
     if kind == "image":
         return _pixels(_colour_last(value), kind, what, where)
+    if kind == "array":
+        return _array(_numpy(value), what, where)          # of one number, too: with its type, and without an axis
     value = plain(value)
     if kind == "mask":
         return _pixels(value, kind, what, where)
@@ -184,8 +189,6 @@ def _one(value: object, kind: str, what: str, where: str) -> Value:
         return points_array(value, what=what, source=where)
     if kind == "matrix":
         return float_array(value, shape=(None, None), what=what, source=where, dtype=np.float64)
-    if kind == "array":
-        return _array(value, what, where)
     return _scalar(value, kind, what, where)
 
 
@@ -220,7 +223,7 @@ def _array(value: object, what: str, where: str) -> Value:
         array = np.empty(0, dtype=object)
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8 or array.ndim > 8:
         raise BadImage(f"{what}: expected numbers in at most 8 dimensions, found {value!r:.60}", source=where)
-    return np.ascontiguousarray(array)
+    return np.asarray(array, order="C")
 
 
 def _pixels(value: object, kind: str, what: str, where: str) -> Pixels:
