@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -215,6 +216,8 @@ class BatchMaker:
                 batch[chosen.name] = torch.from_numpy(self.dataset.column(chosen.name)[ids])
             else:
                 own = [labels[chosen.name][place] for place in places]
+                if take is not None:            # a list or a JSON object that stands in two places would be one and the same
+                    own = [copy.deepcopy(each) for each in own]
                 batch |= tensors(chosen, moved(chosen, own, rows.get(chosen.image), self.movers.get(chosen.image)), ids)
         if "id" in self.spec.implicit:
             batch["id"] = torch.from_numpy(ids.copy())              # they are the feeder's own

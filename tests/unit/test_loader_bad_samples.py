@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import threading
 from dataclasses import replace
@@ -17,8 +18,9 @@ from fastload.decode.backend import DecodeResult, Status
 from fastload.decode.native import NativeBackend, NativeTicket
 from fastload.errors import BadImage, CorruptShard, FastloadError
 from fastload.loader.loader import DataLoader
-from tests.loading import backends, needs_core, our_threads, pack_photos, wait_until
-from tests.packed_datasets import flip, shard_of, spoil_image
+from fastload.store.fields import Field
+from tests.loading import backends, needs_core, our_threads, pack_photos, same_batch, wait_until
+from tests.packed_datasets import encoded, flip, pack_samples, photo, shard_of, spoil_image
 
 N, BAD = 24, (3, 10, 17)
 
@@ -89,6 +91,26 @@ def test_substitute_keeps_the_count_and_tells_which(spoiled: Path, backend: str)
     assert set(ids) == set(range(N)) - set(BAD)
     assert loader.stats().bad == len(BAD)
     assert {error.image_id for error in loader.errors if isinstance(error, BadImage)} == set(BAD)
+
+
+@pytest.mark.parametrize("ragged", ["list", "pad"])
+def test_a_substitute_shares_nothing_with_the_sample_it_is_a_copy_of(tmp_path: Path, ragged: str) -> None:
+    fields = (Field("image", "image"), Field("meta", "json"), Field("points", "points"), Field("feature", "array"), Field("words", "str", list=True))
+    samples = [{"image": encoded(photo(32, 24, seed=i)), "meta": {"seen": [i]}, "points": [[i, 1.0]] * (1 + i % 2),
+                "feature": np.full(3, i), "words": [str(i)]} for i in range(4)]
+    packed = pack_samples(tmp_path / "packed", fields, samples)
+    spoil_image(packed, 2)
+    batch, = DataLoader(packed, 4, transform=[T.Resize(16, 16)], on_error="substitute", ragged=ragged,
+                        fields=("image", "meta", "points", "feature", "words", "id"))
+    ids = batch["id"].tolist()
+    source, place = [at for at, i in enumerate(ids) if ids.count(i) == 2]
+    before = {name: copy.deepcopy(batch[name][place]) for name in batch}
+    batch["meta"][source]["seen"].append("again")
+    batch["words"][source][0] = "changed"
+    for name in ("image", "points", "feature"):
+        batch[name][source] += 1
+    for name, value in before.items():
+        assert same_batch(batch[name][place], value), name
 
 
 def test_a_lack_of_memory_is_no_bad_sample(spoiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
