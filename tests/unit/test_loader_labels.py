@@ -210,6 +210,15 @@ def test_arrays_of_a_list_are_stacked_only_where_there_is_one_for_each_image(tmp
     assert len(batches("late-listed", late, ragged={"pose": "list"})) == 44
 
 
+@pytest.mark.parametrize("ragged", ["list", "pad", {"tracks": "pad"}])
+def test_a_sample_may_have_none_of_the_arrays_of_a_list(tmp_path: Path, ragged: Any) -> None:
+    """They come as a list whatever is asked: nothing is one tensor that it could be missing in."""
+    samples = [{"tracks": [np.full((2, 3), i, np.int16)] * i} for i in range(3)]
+    packed = pack_samples(tmp_path / "packed", (Field("tracks", "array", list=True),), samples)
+    batch, = DataLoader(packed, 3, shuffle=False, ragged=ragged)
+    assert [[each.tolist() for each in tracks] for tracks in batch["tracks"]] == [[[[i] * 3] * 2] * i for i in range(3)]
+
+
 def test_lists_of_images_that_some_or_all_samples_lack(tmp_path: Path) -> None:
     """Most have none: those are the bad ones. All have none: said when the loader is made, or of no consequence."""
     image, fields = encoded(jpeg(spots(WIDTH, HEIGHT, []))), (Field("images", "image", list=True), Field("label", "int"))
