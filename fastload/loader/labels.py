@@ -54,7 +54,7 @@ def _complete(chosen: ChosenField, value: Any) -> Any:
         raise BadImage(f"field {chosen.name!r}: matrices of {shapes}: only (3, 3) and (3, 4) lead to an image; pack others as 'array'")
     if chosen.field.list and chosen.items and len(found) != chosen.items:
         raise BadImage(f"field {chosen.name!r}: {len(found)} values, expected {chosen.items}, one for each image")
-    if not found and (kind == "matrix" or (kind == "array" and chosen.ragged != "list" and not chosen.field.list)):
+    if not found and (kind == "matrix" or (kind in ("array", "mask") and chosen.ragged != "list" and not chosen.field.list)):
         raise BadImage(f"field {chosen.name!r}: the sample has none, and a batch is one tensor")
     return value
 

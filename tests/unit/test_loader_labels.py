@@ -219,6 +219,24 @@ def test_a_sample_may_have_none_of_the_arrays_of_a_list(tmp_path: Path, ragged: 
     assert [[each.tolist() for each in tracks] for tracks in batch["tracks"]] == [[[[i] * 3] * 2] * i for i in range(3)]
 
 
+@pytest.mark.parametrize("kind", ["array", "mask"])
+@pytest.mark.parametrize("ragged", ["list", "pad", {"grid": "pad"}])
+def test_a_sample_that_lacks_what_the_others_have_is_named(tmp_path: Path, kind: str, ragged: Any) -> None:
+    """A mask without an image is stacked as an array is."""
+    samples = [{"grid": None if i == 31 else np.full((4, 5), i, np.uint8)} for i in range(130)]        # it is not among those looked at
+    packed = pack_samples(tmp_path / "packed", (Field("grid", kind),), samples)
+    iterator = iter(DataLoader(packed, 10, shuffle=False, ragged=ragged))
+    for number in range(13):
+        if number == 3:
+            with pytest.raises(BadImage, match=r"sample 31 in .*, field 'grid': the sample has none, and a batch is one tensor"):
+                next(iterator)
+        else:
+            assert next(iterator)["grid"][:, 0, 0].tolist() == [*range(10 * number, 10 * number + 10)]
+    batches = list(DataLoader(packed, 10, shuffle=False, ragged=ragged, on_error="substitute"))
+    assert batches[3]["grid"][:3, 0, 0].tolist() == [30, 30, 32]
+    assert DataLoader(packed, 130, ragged={"grid": "list"}, shuffle=False).dataset[31]["grid"] is None
+
+
 def test_lists_of_images_that_some_or_all_samples_lack(tmp_path: Path) -> None:
     """Most have none: those are the bad ones. All have none: said when the loader is made, or of no consequence."""
     image, fields = encoded(jpeg(spots(WIDTH, HEIGHT, []))), (Field("images", "image", list=True), Field("label", "int"))
