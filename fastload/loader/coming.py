@@ -47,7 +47,8 @@ class _Pass:
             yield self._given[-1][1]
 
     def after(self, batch: Sequence[int]) -> list[list[int]]:
-        number = next((number for number, given in reversed(self._given) if given == batch), -1)
+        asked = list(batch)             # another's batch sampler may give an array, which compares number by number
+        number = next((number for number, given in reversed(self._given) if given == asked), -1)
         if number < 0:
             return []
         if 0 <= self._asked < number:

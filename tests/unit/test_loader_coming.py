@@ -48,6 +48,15 @@ def test_a_batch_of_somebody_else_has_nothing_behind_it() -> None:
     assert coming.after([3, 4]) == []
 
 
+@pytest.mark.parametrize("kind", [tuple, np.array, torch.tensor])
+def test_batches_may_be_asked_for_in_any_kind_of_list(kind: Any) -> None:
+    coming = Coming(2)
+    next(coming.noted(lists(5)))
+    assert coming.after(kind([0, 1000])) == [[1, 1001], [2, 1002]]
+    assert coming.after(kind([3, 4])) == []
+    assert coming.after(kind([3, 4, 5])) == []
+
+
 def test_two_iterations_at_once_lose_nothing() -> None:
     coming = Coming(3)
     one, other = coming.noted(lists(6)), coming.noted(lists(6))
