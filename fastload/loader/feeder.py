@@ -54,7 +54,7 @@ class Feeder(Generic[Begun, Batch_co]):
 
     def __init__(self, maker: Maker[Begun, Batch_co], batches: Iterator[Ids], *, ahead: int, draw_here: bool = False) -> None:
         self._shelf, self._pid = Shelf(self), os.getpid()
-        self._held: Any = None          # taken off the shelf, not yet in the consumer's hands
+        self._held: Any = None          # the first on the shelf, not yet in the consumer's hands
         self._drawn = batches if draw_here else None
         for _ in range(ahead):
             self._make_room()
@@ -64,7 +64,7 @@ class Feeder(Generic[Begun, Batch_co]):
     def next(self, timeout_s: float | None) -> Batch_co | Failed | None:
         """The next batch or what failed in its place, the same until ``took``; None behind the last. TimeoutError after ``timeout_s``."""
         if self._held is None:
-            self._held = Mark.END if self._shelf.stopped else self._off_the_shelf(timeout_s)
+            self._held = Mark.END if self._shelf.stopped else self._first(timeout_s)
         if self._held is Mark.GONE:
             raise WorkerDied("waiting for a batch: the loader's feeder thread is gone; call iter(loader) again")
         return None if self._held is Mark.END else cast("Batch_co | Failed", self._held)
@@ -72,21 +72,24 @@ class Feeder(Generic[Begun, Batch_co]):
     def took(self) -> None:
         """The consumer has what ``next`` returned."""
         self._make_room()
-        self._held = None
+        self._held = None               # no call from here on: Ctrl-C comes before both lines or behind them
+        del self._shelf.laid[0]
 
     def deepen(self) -> None:
         """One batch more is begun ahead from now on."""
         self._make_room()
 
-    def _off_the_shelf(self, timeout_s: float | None) -> Any:
+    def _first(self, timeout_s: float | None) -> Any:
+        """It stays where it is: Ctrl-C may come when a queue has given something, and then nobody has it."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
+        while not self._shelf.laid:
             left = _SLICE_S if deadline is None else max(0.0, min(_SLICE_S, deadline - time.monotonic()))
             try:
-                return self._shelf.ready.get(timeout=left)
+                self._shelf.news.get(timeout=left)
             except queue.Empty:
                 if deadline is not None and time.monotonic() >= deadline:
                     raise TimeoutError(f"no batch within {timeout_s} s") from None
+        return self._shelf.laid[0]
 
     def _make_room(self) -> None:
         """Tells the thread that it may begin one batch more; and which, where the ids are drawn here."""
@@ -109,7 +112,7 @@ class Feeder(Generic[Begun, Batch_co]):
     @property
     def n_ready(self) -> int:
         """Batches that wait for the consumer."""
-        return self._shelf.ready.qsize()
+        return len(self._shelf.laid)
 
     @property
     def oldest(self) -> Ids:
@@ -146,7 +149,7 @@ def _run(work: list[tuple[Maker[Begun, Batch_co], Iterator[Ids] | _Called, Shelf
     try:
         _feed(*work.pop())
     finally:
-        shelf.ready.put(Mark.GONE)         # behind END, where it came to that
+        shelf.lay(Mark.GONE)               # behind END, where it came to that
         _running[thread] = Ending(over)
         del shelf
         del _running[thread]
@@ -168,7 +171,7 @@ def _feed(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, shelf
         if begun:
             _finish(maker, begun.popleft(), shelf)
         else:
-            shelf.ready.put(Mark.END)
+            shelf.lay(Mark.END)
             return
 
 
@@ -206,7 +209,7 @@ def _finish(maker: Maker[Begun, Batch_co], oldest: Begun | Failed, shelf: Shelf)
     except BaseException as error:          # noqa: BLE001 - the same
         item = Failed.of(error)
     shelf.under_way.popleft()
-    shelf.ready.put(item)
+    shelf.lay(item)
     del item                                # an error whose traceback is kept holds this frame: they must not hold each other
 
 

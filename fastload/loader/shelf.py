@@ -44,7 +44,8 @@ class Shelf:
     """What thread and consumer share. SimpleQueue is all C: neither Ctrl-C nor a finaliser finds it with its lock held."""
 
     def __init__(self, owner: object) -> None:
-        self.ready: queue.SimpleQueue[Any] = queue.SimpleQueue()        # batches, Failed, END, GONE
+        self.laid: deque[Any] = deque()             # batches, Failed, END, GONE; each lies here until the consumer has it
+        self.news: queue.SimpleQueue[None] = queue.SimpleQueue()        # wakes the consumer; one is enough
         self.calls: queue.SimpleQueue[Any] = queue.SimpleQueue()        # ROOM, or the ids of a batch to begin; END, STOP
         self.under_way: deque[Ids] = deque()        # ids of the batches begun and not finished, oldest first
         self.stopped = False
@@ -52,6 +53,12 @@ class Shelf:
         self.over = threading.Lock()                # held until the thread has ended
         self.over.acquire()
         self.thread = 0
+
+    def lay(self, item: Any) -> None:
+        """Behind what lies there."""
+        self.laid.append(item)
+        if not self.news.qsize():           # who takes one that is there finds this, too
+            self.news.put(None)
 
     @property
     def unwanted(self) -> bool:

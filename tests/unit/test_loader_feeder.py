@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import queue
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from fastload.loader.feeder import Feeder
+from fastload.loader.shelf import Shelf
 
 
 class Logged:
@@ -40,3 +44,48 @@ def test_a_batch_that_is_done_goes_out_first(at_once: bool, expected: list[str])
         found.append(batch)
     assert found == [0, 1, 2, 3, 4]
     assert maker.log[:len(expected)] == expected
+
+
+class Interrupted:
+    """A queue that gives, and Ctrl-C comes before anybody has what it gave: once for each."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner, self._calls = inner, 0
+
+    def put(self, item: Any) -> None:
+        self._inner.put(item)
+
+    def qsize(self) -> int:
+        return int(self._inner.qsize())
+
+    def get(self, *, timeout: float) -> Any:
+        item = self._inner.get(timeout=timeout)
+        self._calls += 1
+        if self._calls % 2:
+            raise KeyboardInterrupt
+        return item
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_ctrl_c_when_a_batch_comes_does_not_lose_it(monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
+    """With one batch ahead, a lost one would be waited for for ever."""
+    queues = queue.SimpleQueue
+    monkeypatch.setattr("fastload.loader.shelf.queue.SimpleQueue", lambda: Interrupted(queues()))
+    shelf = Shelf(Logged)
+    monkeypatch.undo()
+    shelf.calls = queues()
+    monkeypatch.setattr("fastload.loader.feeder.Shelf", lambda owner: shelf)
+    maker = Logged(decodes_at_once=True)
+    feeder: Feeder[int, int] = Feeder(maker, iter(np.arange(5)[:, None]), ahead=ahead)
+    found, interrupts = [], 0
+    while True:
+        try:
+            if (batch := feeder.next(2)) is None:
+                break
+        except KeyboardInterrupt:
+            interrupts += 1
+            continue
+        feeder.took()
+        found.append(batch)
+    assert found == [0, 1, 2, 3, 4]
+    assert interrupts
