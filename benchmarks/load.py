@@ -58,10 +58,13 @@ def main() -> int:
 
 
 def core_share(folder: Path, args: Any) -> list[Row]:
-    """RandomResizedCrop 224 of photographs: the loader against the bare core on the same plans."""
+    """RandomResizedCrop 224 of photographs: the loader against the bare core on the same plans.
+
+    The bar is near, and on these machines the same epoch takes a tenth more or less from one time to the next: more rounds.
+    """
     packed = _once(folder / "photos.packed", lambda: pack_photos(folder, args.copies))
     return _against("RRC 224: loader / bare core", loader_epochs(packed, RRC, 64, args.threads), core_epochs(packed, RRC, 64, args.threads),
-                    args.rounds, ">= 0.95")
+                    3 * args.rounds, ">= 0.95")
 
 
 def gray_share(folder: Path, args: Any) -> list[Row]:
