@@ -34,7 +34,7 @@ class Together:
     def at_once(self, batch_size: int) -> int:
         """How many batches are prepared at a time, but for the first ones."""
         if self._record_bytes:
-            return max(1, int(CHECKED / self._record_bytes) // max(1, batch_size))
+            return max(1, int(min(SAMPLES, CHECKED / self._record_bytes)) // max(1, batch_size))
         return max(FEW, SAMPLES // max(1, batch_size))
 
     def passing(self, batches: Iterator[Ids]) -> Iterator[Ids]:
