@@ -1,6 +1,6 @@
 """How much of the native core's speed the loader delivers, how evenly, and how a cold disk streams.
 
-    python benchmarks/load.py [--only NAME] [--record]      each round runs every contestant once; --record keeps the figures
+    python benchmarks/load.py [--only NAME] [--record [FILE]]      each round runs every contestant once; --record keeps the figures
 
 Every figure has its bar beside it. Ratios are taken round by round, so that both sides saw the same mood of the machine.
 """
@@ -40,7 +40,7 @@ def main() -> int:
     options.add_argument("--cold-mb", type=int, default=2048, help="of the cold epoch")
     options.add_argument("--folder", type=Path, help="where datasets are made: on the disk to be measured")
     options.add_argument("--only", default="", help="parts whose name contains this: core, gray, raw, even, data_time, cold, order")
-    options.add_argument("--record", action="store_true", help=f"write the measured rows to {RECORD.name}")
+    options.add_argument("--record", type=Path, nargs="?", const=RECORD, metavar="FILE", help=f"write the rows to FILE, or {RECORD.name}")
     args = options.parse_args()
     for key, value in describe(*PACKAGES).items():
         print(f"{key:>24}: {value}")
@@ -52,7 +52,7 @@ def main() -> int:
                     rows.append(row)
                     print(row, flush=True)
     if args.record:
-        record(RECORD, rows, machine=describe(*PACKAGES), options={key: str(value) for key, value in vars(args).items()},
+        record(args.record, rows, machine=describe(*PACKAGES), options={key: str(value) for key, value in vars(args).items()},
                commit=commit(RECORD.parent))
     return 0 if all(row.reached for row in rows) else 1
 
