@@ -17,7 +17,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
@@ -69,10 +69,11 @@ class Feeder(Generic[Begun, Batch_co]):
             raise WorkerDied("waiting for a batch: the loader's feeder thread is gone; call iter(loader) again")
         return None if self._held is Mark.END else cast("Batch_co | Failed", self._held)
 
-    def took(self) -> None:
-        """The consumer has what ``next`` returned."""
+    def took(self, tell: Callable[[], None] = lambda: None) -> None:
+        """The consumer has what ``next`` returned. ``tell`` says so to whoever counts: it fails when it is called, or not at all."""
         self._make_room()
-        self._held = None               # no call from here on: Ctrl-C comes before both lines or behind them
+        tell()
+        self._held = None               # no call from here on: Ctrl-C comes before all of this or behind it
         del self._shelf.laid[0]
 
     def deepen(self) -> None:

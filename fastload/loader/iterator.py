@@ -145,9 +145,11 @@ class LoaderIterator:
         self._feeder.stop()
 
     def _took(self) -> None:
-        self._feeder.took()
+        self._feeder.took(self._count)
+
+    def _count(self) -> None:
+        self._order.delivered(self._pass, self._done + 1)          # Ctrl-C is raised where a call begins: here nothing has changed yet
         self._done += 1
-        self._order.delivered(self._pass, self._done)
 
     def _late(self) -> RuntimeError:
         """Says which samples the loader is waiting for."""
