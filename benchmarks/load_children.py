@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.load_rows import Row, middle
-from benchmarks.loads import evict, pack_blobs
+from benchmarks.loads import pack_blobs
+from fastload.bench.readers import evict
 
 EPOCH = """import fastload, sys, time
 make = fastload.DataLoader           # imports torch
@@ -56,7 +57,7 @@ def _cold_epochs(folder: Path, args: Any) -> tuple[dict[str, list[list[float]]],
     for turn in range(args.rounds):
         for name in list(ways) if turn % 2 else reversed(list(ways)):
             packed, shuffle = ways[name]
-            left.append(evict(packed))
+            left.append(evict(sorted(packed.glob("*.lmdb"))))
             found[name].append(_printed(EPOCH.format(shuffle=shuffle, seed=turn, threads=args.threads), str(packed)))
     return found, max(left)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -173,24 +172,3 @@ def pack_blobs(folder: Path, megabytes: int, order: str) -> Path:
 
     fastload.pack(samples(), folder / f"blobs-{order}", fields={"data": "array"}, order=order, shard_size=128 << 20)
     return folder / f"blobs-{order}"
-
-
-def evict(folder: Path) -> float:
-    """Throws a dataset's pages out of the cache; the share that is still there (mincore)."""
-    import ctypes
-    import mmap
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    here = pages = 0
-    for path in sorted(folder.glob("*.lmdb")):
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
-                count = -(-len(mapped) // mmap.PAGESIZE)
-                address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
-                found = (ctypes.c_ubyte * count)()
-                if libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(len(mapped)), found):
-                    raise OSError(ctypes.get_errno(), "mincore")
-                here, pages = here + sum(each & 1 for each in found), pages + count
-    return here / max(pages, 1)

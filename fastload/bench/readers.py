@@ -100,25 +100,25 @@ def evict(paths: Sequence[Path]) -> float:
         try:
             os.fdatasync(descriptor)                # dirty pages are not dropped
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            counts = _resident(descriptor)
+            here = pages_here(descriptor)
         finally:
             os.close(descriptor)
-        resident, pages = resident + counts[0], pages + counts[1]
+        resident, pages = resident + sum(here), pages + len(here)
     return resident / max(pages, 1)
 
 
-def _resident(descriptor: int) -> tuple[int, int]:
-    """(pages in memory, pages) of a file, by mincore."""
+def pages_here(descriptor: int) -> list[bool]:
+    """Which pages of a file are in memory, by mincore."""
     size = os.fstat(descriptor).st_size
     if not size:
-        return 0, 0
+        return []
     count = -(-size // mmap.PAGESIZE)
     with mmap.mmap(descriptor, size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED) as mapped:
         found = (ctypes.c_ubyte * count)()
         address = _address(mapped)
         if _LIBC.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), found):
             raise ConfigError(f"mincore: {os.strerror(ctypes.get_errno())}")
-        return sum(byte & 1 for byte in bytes(found)), count
+        return [bool(byte & 1) for byte in bytes(found)]
 
 
 def _address(mapped: mmap.mmap) -> int:
