@@ -15,7 +15,7 @@ from fastload.decode.helpers import Helpers
 from fastload.errors import ConfigError
 from fastload.finish import colour, warp
 from fastload.finish.threads import compute_alone
-from fastload.plan.base import Step
+from fastload.plan.base import Step, step_columns
 from fastload.plan.field_plan import FieldPlan
 
 Params = NDArray[np.float32]
@@ -39,7 +39,7 @@ class Finish:
     def __init__(self, plan: FieldPlan) -> None:
         self.steps = plan.steps
         self.output = plan.output
-        self._starts = np.cumsum([0, *(step.width for step in plan.steps)]).tolist()
+        self._columns = step_columns(plan.steps)
 
     @property
     def idle(self) -> bool:
@@ -101,9 +101,8 @@ class Finish:
 
     def _finished(self, x: Tensor, parameters: Params, on_device: Tensor) -> Tensor:
         for late in (False, True):
-            for step, start in zip(self.steps, self._starts, strict=False):
+            for step, columns in self._columns:
                 if step.after_normalize == late:
-                    columns = slice(start, start + step.width)
                     x = _applied(step, x, parameters[:, columns], on_device[:, columns])
             if not late:
                 x = self._normalised(x)
@@ -120,8 +119,9 @@ class Finish:
     def _check(self, images: Tensor, parameters: Params) -> None:
         if images.dtype != torch.uint8 or images.ndim != 4:
             raise ConfigError(f"finishing a batch: expected uint8 (n, height, width, channels), found {images.dtype} {tuple(images.shape)}")
-        if parameters.shape != (len(images), self._starts[-1]):
-            raise ConfigError(f"finishing {len(images)} images: expected parameters of {(len(images), self._starts[-1])}, "
+        expected = (len(images), sum(step.width for step in self.steps))
+        if parameters.shape != expected:
+            raise ConfigError(f"finishing {len(images)} images: expected parameters of {expected}, "
                               f"found {parameters.shape}: rows of another plan?")
         channels = images.shape[3]
         if self.steps and channels not in (1, 3):

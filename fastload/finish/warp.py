@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fastload.native import core
-from fastload.plan.base import Step
+from fastload.plan.base import Step, step_columns
 
 AS_IT_IS = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 
@@ -40,14 +40,11 @@ def _sampled(x: Tensor, inverse: Tensor, fill: Tensor) -> Tensor:
 
 def moved_masks(masks: Tensor, steps: Sequence[Step], parameters: Tensor, fill: Tensor) -> Tensor:
     """(n, height, width, bytes): each pixel picked, never mixed; ``fill``, (bytes,), where nothing comes from the canvas."""
-    start = 0
-    for step in steps:
-        columns = parameters[:, start:start + step.width]
-        start += step.width
+    for step, columns in step_columns(steps):
         if step.kind == "upside_down":
-            masks = torch.where(columns.view(-1, 1, 1, 1) > 0, masks.flip(1), masks)
+            masks = torch.where(parameters[:, columns].view(-1, 1, 1, 1) > 0, masks.flip(1), masks)
         elif step.kind == "affine":
-            masks = _picked(masks, columns, fill)
+            masks = _picked(masks, parameters[:, columns], fill)
     return masks
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import Field, dataclass, fields
+from itertools import accumulate
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -74,14 +76,20 @@ class Step:
     after_normalize: bool = False         # erase: the value is in normalised units
 
 
-class Photometric(Transform):
-    """Changes colours, after all geometry, in the order of the list."""
+class OnDevice(Transform):
+    """Done to the finished canvas, after all geometry, in the order of the list: colours and warps."""
 
     __slots__ = ()
 
     def steps(self) -> tuple[Step, ...]:
         """What is to be done on the device."""
         raise NotImplementedError
+
+
+class Photometric(OnDevice):
+    """Changes colours."""
+
+    __slots__ = ()
 
     def parameters(self, draws: Draws, canvas: Size, /) -> list[NDArray[np.float64]]:
         """The columns, (n,) each, of all its steps together."""
@@ -92,6 +100,12 @@ class Format(Transform):
     """Says what the finished batch looks like; its place among the others does not matter, but for RandomErasing."""
 
     __slots__ = ()
+
+
+def step_columns(steps: Sequence[Step]) -> list[tuple[Step, slice]]:
+    """Each step with its columns among the parameters of all."""
+    ends = list(accumulate(step.width for step in steps))
+    return [(step, slice(end - step.width, end)) for step, end in zip(steps, ends, strict=True)]
 
 
 def pair(width: float, height: float) -> Floats:

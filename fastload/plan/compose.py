@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from fastload.errors import ConfigError
-from fastload.plan.base import Geometric, Photometric, Step, Transform
+from fastload.plan.base import Geometric, OnDevice, Step, Transform
 from fastload.plan.checks import Size
 from fastload.plan.crops import HorizontalFlip
 from fastload.plan.field_plan import FieldPlan
@@ -95,9 +95,9 @@ def _check_order(listed: Sequence[Transform]) -> None:
         if isinstance(each, Geometric) and not isinstance(each, HorizontalFlip) and (colour or normalize):
             raise ConfigError(f"transform: {_name(each)} follows {_name(colour or normalize)}: geometry is done while decoding, "
                               f"before {_name(colour or normalize)}; put {_name(each)} in front of it")
-        if isinstance(each, Photometric) and not isinstance(each, RandomErasing) and normalize:
+        if isinstance(each, OnDevice) and not isinstance(each, RandomErasing) and normalize:
             raise ConfigError(f"transform: {_name(each)} follows Normalize: it works on levels, before; put {_name(each)} in front of it")
-        if isinstance(each, Photometric):
+        if isinstance(each, OnDevice):
             colour = colour or each
         if isinstance(each, Normalize):
             normalize = each
@@ -124,7 +124,7 @@ def _steps(listed: Sequence[Transform], fill: tuple[int, ...]) -> Iterator[Step]
     normalized = False
     for each in listed:
         normalized = normalized or isinstance(each, Normalize)
-        if isinstance(each, Photometric):
+        if isinstance(each, OnDevice):
             for step in each.steps():
                 if step.kind == "erase" and not normalized and not 0 <= min(step.value) <= max(step.value) <= 255:
                     raise ConfigError(f"transform: {each} stands before Normalize: its value is a level, 0 to 255")

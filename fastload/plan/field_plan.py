@@ -89,8 +89,12 @@ class FieldPlan:
 
     def _parameters(self, draws: list[Draws], canvas: Size, n: int, warps: dict[int, Floats]) -> NDArray[np.float32]:
         """(n, columns); without draws, zeros: nothing is known about the canvas where there is no usable image."""
-        columns = [column for place, (each, drawn) in enumerate(zip(self.transforms, draws, strict=False)) if isinstance(each, Photometric)
-                   for column in (each.columns(warps[place]) if isinstance(each, Warp) else each.parameters(drawn, canvas))]
+        columns: list[Floats] = []
+        for place, (each, drawn) in enumerate(zip(self.transforms, draws, strict=False)):
+            if isinstance(each, Warp):
+                columns += each.columns(warps[place])
+            elif isinstance(each, Photometric):
+                columns += each.parameters(drawn, canvas)
         if not columns:
             return np.zeros((n, sum(step.width for step in self.steps)), np.float32)
         return np.stack(columns, axis=1).astype(np.float32)

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fastload.errors import ConfigError
 from fastload.plan.geometry import moved_hulls, turns
-from fastload.plan.rows import PlanRow, PlanRows
+from fastload.plan.rows import Frame, PlanRow, PlanRows
 
 Floats = NDArray[np.float64]
 Float32 = NDArray[np.float32]
@@ -36,8 +36,7 @@ _EDGE = 1e-6      # pixels: a corner of the image stays a corner, however its sc
 
 def move_boxes(boxes: ArrayLike, row: PlanRow, *, min_visible: float = 0.0) -> tuple[Float32, Kept]:
     """(n, 4) boxes of one image → (kept, 4) boxes on the canvas, and the places of the kept ones in the input."""
-    moved, keep = _boxes(_shaped("boxes", boxes, (4,)).astype(np.float64), row.matrix, np.array(row.area, np.float64), min_visible,
-                         np.array(row.crop, np.float64) if row.warped else None)
+    moved, keep = _boxes(_shaped("boxes", boxes, (4,)).astype(np.float64), row.frame, min_visible)
     kept = np.flatnonzero(keep)
     return moved[kept].astype(np.float32), kept
 
@@ -45,7 +44,7 @@ def move_boxes(boxes: ArrayLike, row: PlanRow, *, min_visible: float = 0.0) -> t
 def move_boxes_batch(boxes: Sequence[ArrayLike], rows: PlanRows, *, min_visible: float = 0.0) -> list[tuple[Float32, Kept]]:
     """The same for a batch, in one pass: numpy's cost per call is paid once, not once a sample."""
     joined, counts, slots = _joined("boxes", boxes, (4,), rows)
-    moved, keep = _boxes(joined, rows.matrices[slots], rows.areas[slots], min_visible, rows.crops[slots] if rows.warped else None)
+    moved, keep = _boxes(joined, rows.frame.at(slots), min_visible)
     kept = np.flatnonzero(keep)
     starts = np.cumsum([0, *counts])
     places = np.searchsorted(kept, starts).tolist()
@@ -55,15 +54,14 @@ def move_boxes_batch(boxes: Sequence[ArrayLike], rows: PlanRows, *, min_visible:
 
 def move_points(points: ArrayLike, row: PlanRow) -> tuple[Float32, Flags]:
     """(n, 2) or (n, 3) points of one image → the same on the canvas, and which of them are visible."""
-    crop = np.array(row.crop, np.float64) if row.warped else None
-    moved, visible = _points(_shaped("points", points, (2, 3)).astype(np.float64), row.matrix, np.array(row.area, np.float64), crop)
+    moved, visible = _points(_shaped("points", points, (2, 3)).astype(np.float64), row.frame)
     return moved.astype(np.float32), visible
 
 
 def move_points_batch(points: Sequence[ArrayLike], rows: PlanRows) -> list[tuple[Float32, Flags]]:
     """The same for a batch, in one pass."""
     joined, counts, slots = _joined("points", points, (2, 3), rows)
-    moved, visible = _points(joined, rows.matrices[slots], rows.areas[slots], rows.crops[slots] if rows.warped else None)
+    moved, visible = _points(joined, rows.frame.at(slots))
     result = moved.astype(np.float32)
     return [(result[first:last], visible[first:last]) for first, last in pairwise(np.cumsum([0, *counts]).tolist())]
 
@@ -83,9 +81,9 @@ def move_from_image(matrix: ArrayLike, row: PlanRow) -> Float32:
     return (_camera(matrix, (3,)) @ np.linalg.inv(row.matrix)).astype(np.float32)
 
 
-def _boxes(boxes: Floats, matrix: Floats, area: Floats, min_visible: float, crop: Floats | None) -> tuple[Floats, Flags]:
-    """``matrix``, ``area`` and ``crop`` are one for all boxes, or one for each. ``crop``: what is used of the source, where that is turned
-    and so no box on the canvas: boxes are cut to it before they are moved."""
+def _boxes(boxes: Floats, frame: Frame, min_visible: float) -> tuple[Floats, Flags]:
+    """Where the image is turned, boxes are cut to what is used of it before they are moved."""
+    matrix, area, crop = frame
     if not 0.0 <= min_visible <= 1.0:
         raise ConfigError(f"min_visible: expected a share from 0 to 1, found {min_visible!r}")
     used = boxes if crop is None else _cut(boxes, crop)
@@ -104,8 +102,8 @@ def _cut(boxes: Floats, to: Floats) -> Floats:
     return np.clip(boxes, np.concatenate([to[..., :2]] * 2, axis=-1), np.concatenate([to[..., 2:]] * 2, axis=-1))
 
 
-def _points(points: Floats, matrix: Floats, area: Floats, crop: Floats | None) -> tuple[Floats, Flags]:
-    """``crop``: what is used of the source, where that is turned and so no box on the canvas."""
+def _points(points: Floats, frame: Frame) -> tuple[Floats, Flags]:
+    matrix, area, crop = frame
     moved = points.copy()
     moved[:, 0] = points[:, 0] * matrix[..., 0, 0] + matrix[..., 0, 2]
     moved[:, 1] = points[:, 1] * matrix[..., 1, 1] + matrix[..., 1, 2]

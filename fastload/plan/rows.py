@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fastload.plan.base import Step
+from fastload.plan.base import Step, step_columns
 from fastload.plan.geometry import moved_hulls
 from fastload.plan.warps import WARPS
 
@@ -20,6 +20,18 @@ Floats = NDArray[np.float64]
 
 REQUEST_NAMES = ("x", "y", "w", "h", "out_w", "out_h", "pad_left", "pad_top", "flip")
 NEAREST = 2
+
+
+class Frame(NamedTuple):
+    """What labels are moved by: one for all of them, or one for each."""
+
+    matrix: Floats               # (..., 3, 3): source → canvas
+    area: Floats                 # (..., 4): where the image lies on the canvas
+    crop: Floats | None          # (..., 4): what is used of the source, where that is turned and so no box on the canvas
+
+    def at(self, slots: NDArray[np.intp]) -> Frame:
+        """Of some samples."""
+        return Frame(self.matrix[slots], self.area[slots], None if self.crop is None else self.crop[slots])
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +78,12 @@ class PlanRows:
         return any(step.kind in WARPS for step in self.steps)
 
     @property
-    def crops(self) -> Floats:
+    def frame(self) -> Frame:
+        """One for each sample."""
+        return Frame(self.matrices, self.areas, self._crops if self.warped else None)
+
+    @property
+    def _crops(self) -> Floats:
         """(n, 4) x0, y0, x1, y1: what is used of the source."""
         return np.stack((self.x, self.y, self.x + self.w, self.y + self.h), axis=1).astype(np.float64)
 
@@ -74,7 +91,7 @@ class PlanRows:
     def areas(self) -> Floats:
         """(n, 4) x0, y0, x1, y1: where the image lies on the canvas; the rest is padding. The box around it where it is turned."""
         if self.warped:
-            return _on_canvas(moved_hulls(self.crops, self.matrices), self.canvas_w, self.canvas_h)
+            return _on_canvas(moved_hulls(self._crops, self.matrices), self.canvas_w, self.canvas_h)
         ends = (self.pad_left, self.pad_top, self.pad_left + self.out_w, self.pad_top + self.out_h)
         return np.stack(ends, axis=1).astype(np.float64)
 
@@ -105,11 +122,8 @@ class PlanRows:
         return replace(self, bad=bad, **changed)
 
     def _colours(self, slot: int) -> tuple[tuple[str, tuple[float, ...]], ...]:
-        values, found, start = self.parameters[slot].tolist(), [], 0
-        for step in self.steps:
-            found.append((str(step.kind), tuple(values[start:start + step.width])))
-            start += step.width
-        return tuple(found)
+        values = self.parameters[slot].tolist()
+        return tuple((str(step.kind), tuple(values[columns])) for step, columns in step_columns(self.steps))
 
 
 def _on_canvas(boxes: Floats, width: int, height: int) -> Floats:
@@ -148,15 +162,20 @@ class PlanRow:
         return any(kind in WARPS for kind, _ in self.colours)
 
     @property
-    def crop(self) -> tuple[int, int, int, int]:
+    def frame(self) -> Frame:
+        """For all its labels."""
+        return Frame(self.matrix, np.array(self.area, np.float64), self._crop if self.warped else None)
+
+    @property
+    def _crop(self) -> Floats:
         """x0, y0, x1, y1: what is used of the source."""
-        return self.x, self.y, self.x + self.w, self.y + self.h
+        return np.array((self.x, self.y, self.x + self.w, self.y + self.h), np.float64)
 
     @property
     def area(self) -> tuple[float, float, float, float]:
         """x0, y0, x1, y1: where the image lies on the canvas; the rest is padding. The box around it where it is turned."""
         if self.warped:
-            hull = moved_hulls(np.array([self.crop], np.float64), self.matrix)
+            hull = moved_hulls(self._crop[None], self.matrix)
             x0, y0, x1, y1 = _on_canvas(hull, self.canvas_w, self.canvas_h)[0].tolist()
             return x0, y0, x1, y1
         return self.pad_left, self.pad_top, self.pad_left + self.out_w, self.pad_top + self.out_h

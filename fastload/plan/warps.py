@@ -14,7 +14,7 @@ import numpy as np
 
 from fastload.errors import ConfigError
 from fastload.plan import checks
-from fastload.plan.base import Photometric, Step
+from fastload.plan.base import OnDevice, Step
 from fastload.plan.checks import Size
 from fastload.plan.geometry import Floats
 from fastload.plan.rng import Draws
@@ -23,7 +23,7 @@ WARPS = ("affine", "upside_down")       # kinds of steps
 _MOST_SHEAR = 80.0                      # degrees: at 90 nothing is left
 
 
-class Warp(Photometric):
+class Warp(OnDevice):
     """Moves what is on the canvas."""
 
     __slots__ = ()
@@ -40,10 +40,6 @@ class Warp(Photometric):
     def columns(self, forward: Floats, /) -> list[Floats]:
         """The step's parameters for these matrices, (n,) each."""
         raise NotImplementedError
-
-    def parameters(self, draws: Draws, canvas: Size) -> list[Floats]:
-        """As drawn; where a flip stands behind it the plan asks for ``columns`` of the mirrored matrices."""
-        return self.columns(self.forward(draws, canvas))
 
 
 @dataclass(frozen=True, slots=True)
