@@ -24,6 +24,7 @@ class Look:
         self._dataset = dataset
         self._ids = np.arange(0, len(dataset), max(1, -(-len(dataset) // LOOKED_AT)), dtype=np.int64)
         self._tables: BatchParts | None = None
+        self._checked: BatchParts | None = None
 
     def channels(self, field: int) -> int:
         """1 where all images looked at are gray, else 3."""
@@ -44,8 +45,7 @@ class Look:
 
     def same_shape(self, field: int, *, items: int = 0) -> bool:
         """Whether all samples have this array, in one shape and type; of a list field so many ``items`` of them."""
-        ask_for(self._dataset, self._ids)           # else one page fault after another, some thousand in all
-        parts = read_parts(self._dataset, self._ids, check_crc=True)
+        parts = self._records()
         shapes = set()
         for place, own in enumerate(parts.parts(field)):
             if place in parts.faults:
@@ -58,6 +58,13 @@ class Look:
             shapes |= {None if each is None else (each.shape, each.dtype) for each in arrays}
             shapes |= {None} if items and len(arrays) != items else set()
         return len(shapes) == 1 and None not in shapes
+
+    def _records(self) -> BatchParts:
+        """All their bytes, checked; for all fields the same."""
+        if self._checked is None:
+            ask_for(self._dataset, self._ids)           # else one page fault after another, some thousand in all
+            self._checked = read_parts(self._dataset, self._ids, check_crc=True)
+        return self._checked
 
     def _parts(self) -> BatchParts:
         if self._tables is None:

@@ -240,8 +240,8 @@ def test_samples_that_are_looked_at_whole_are_asked_for_before(packed: Path, tmp
     DataLoader(packed, 4)
     assert [name for name, _ in calls] == ["read_parts"]            # tables alone: a page each
     calls.clear()
-    samples = ({"pose": np.full((2, 2), i)} for i in range(200))
-    fastload.pack(samples, tmp_path / "arrays", fields={"pose": "array"})
+    samples = ({"pose": np.full((2, 2), i), "speed": np.full(3, i)} for i in range(200))         # both are looked at, in one reading
+    fastload.pack(samples, tmp_path / "arrays", fields={"pose": "array", "speed": "array"})
     DataLoader(tmp_path / "arrays", 4)
     assert calls == [("ask_for", [*range(0, 200, 4)]), ("read_parts", [*range(0, 200, 4)])]
 
