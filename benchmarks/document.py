@@ -135,7 +135,7 @@ SECTIONS: tuple[tuple[str, str, str, Callable[[Found], Section]], ...] = (
     ("bench_decode", "Decoding, by threads", "fastload bench decode DATASET --json", bench_decode),
     ("bench_io", "Reading orders", "fastload bench io DATASET --json", bench_io),
     ("load", "The loader's own limits", "python -m benchmarks.load --record", load),
-    ("load_epyc", "The same on an AMD EPYC, a day later", "python -m benchmarks.load --record", load),
+    ("load_epyc", "The same on an AMD EPYC, with newer code", "python -m benchmarks.load --record benchmarks/results/load_epyc.json", load),
     ("decode", "The core against simplejpeg and OpenCV", "python -m benchmarks.decode --json benchmarks/results/decode.json", decode),
     ("decode_xeon", "The same on an Intel Xeon, a day before", "python -m benchmarks.decode --json benchmarks/results/decode.json", decode),
     ("decode_instructions", "Instructions of the native core", "python -m benchmarks.decode --instructions --record", plain),
