@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.h native/*.cpp)
 CHECKED := fastload tools benchmarks examples tests
 
-.PHONY: help demo test test-pure lint types unit docs bench peers wheel sanitize clean
+.PHONY: help demo test test-pure lint format types unit docs bench peers wheel sanitize clean
 help:            ## list these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
 
@@ -30,8 +30,14 @@ demo: $(VENV)/.installed   ## see all of it on generated data, in ./demo
 
 test: lint types docs unit ## what CI runs: lint, types, documents, tests
 
-lint: $(VENV)/.checks   ## ruff
+lint: $(VENV)/.checks   ## formatting (ruff, clang-format) and ruff's rules
+	$(BIN)/ruff format --check -q $(CHECKED)
 	$(BIN)/ruff check $(CHECKED)
+	git ls-files 'native/*.h' 'native/*.cpp' | xargs $(BIN)/clang-format --dry-run -Werror
+
+format: $(VENV)/.checks ## format Python and C++ in place
+	$(BIN)/ruff format $(CHECKED)
+	git ls-files 'native/*.h' 'native/*.cpp' | xargs $(BIN)/clang-format -i
 
 types: $(VENV)/.checks  ## mypy --strict; and the native core's types against the core itself
 	$(BIN)/mypy

@@ -11,7 +11,7 @@ from fastload.bench.measure import number
 from fastload.bench.table import markdown
 
 Found = Mapping[str, Any]
-Section = tuple[list[str], dict[str, str]]          # paragraphs, plots by file name
+Section = tuple[list[str], dict[str, str]]  # paragraphs, plots by file name
 ABOUT = ("machine", "versions", "commit", "source", "workers", "dataset")
 GAINS = """Threads of the pool beside one, and beside that bare loops over the same samples in as many processes, which share nothing: much
 more than those reach, the machine does not have. *Busy* is the share of their time that the pool's threads spend inside samples."""
@@ -32,53 +32,135 @@ def decode(found: Found) -> Section:
     told = [_times(found["times"])]
     if gains := found.get("gains"):
         few, many = gains[0]["beside"], gains[0]["threads"]
-        told += [GAINS, _spreads(gains, {f"{many} threads / {few}": "pool", f"{many} processes / {few}": "processes",
-                                         "pool / processes": "of_processes", "busy": "busy"})]
+        told += [
+            GAINS,
+            _spreads(
+                gains,
+                {
+                    f"{many} threads / {few}": "pool",
+                    f"{many} processes / {few}": "processes",
+                    "pool / processes": "of_processes",
+                    "busy": "busy",
+                },
+            ),
+        ]
     if stages := found.get("stages"):
         names = ("cut", "decode", "resize", "finish")
-        rows = [(row["work"], row["simd"], *(f"{row[name]:,.1f}" for name in names), _spread(row, "share", 3) if "share" in row else "",
-                 str(row["rounds"]), str(row.get("bar", ""))) for row in stages]
-        told += [STAGES, markdown(("work", "vector code", *names, "resize / decode", "rounds", "bar"), rows, named=2)]
+        rows = [
+            (
+                row["work"],
+                row["simd"],
+                *(f"{row[name]:,.1f}" for name in names),
+                _spread(row, "share", 3) if "share" in row else "",
+                str(row["rounds"]),
+                str(row.get("bar", "")),
+            )
+            for row in stages
+        ]
+        told += [
+            STAGES,
+            markdown(
+                ("work", "vector code", *names, "resize / decode", "rounds", "bar"), rows, named=2
+            ),
+        ]
     if handover := found.get("handover"):
-        told += [HANDOVER, _spreads(handover, {"pool, outside the samples": "outside", "bare loop, outside the samples": "outside_bare",
-                                               "the pool has more": "more"})]
+        told += [
+            HANDOVER,
+            _spreads(
+                handover,
+                {
+                    "pool, outside the samples": "outside",
+                    "bare loop, outside the samples": "outside_bare",
+                    "the pool has more": "more",
+                },
+            ),
+        ]
     missed = list(misses(found))
     return [*told, f"Bars missed: {'; '.join(missed)}." if missed else "All bars are reached."], {}
 
 
 def _times(rows: Sequence[Found]) -> str:
-    headings = ("work", "threads", "images", "recipe, images/s", "fastload, images/s", "fastload is", "by processor time", "rounds", "bar")
-    return markdown(headings, [
-        (row["work"], str(row["threads"]), str(row["n"]), number(row["recipe_per_s"]), number(row["fastload_per_s"]),
-         f"{_spread(row, 'ratio')} x", f"{row['ratio_cpu']:.2f} x", str(row["rounds"]), str(row["bar"])) for row in rows])
+    headings = (
+        "work",
+        "threads",
+        "images",
+        "recipe, images/s",
+        "fastload, images/s",
+        "fastload is",
+        "by processor time",
+        "rounds",
+        "bar",
+    )
+    return markdown(
+        headings,
+        [
+            (
+                row["work"],
+                str(row["threads"]),
+                str(row["n"]),
+                number(row["recipe_per_s"]),
+                number(row["fastload_per_s"]),
+                f"{_spread(row, 'ratio')} x",
+                f"{row['ratio_cpu']:.2f} x",
+                str(row["rounds"]),
+                str(row["bar"]),
+            )
+            for row in rows
+        ],
+    )
 
 
 def _spreads(rows: Sequence[Found], figures: Mapping[str, str]) -> str:
     """A table of figures (by heading) with their quartiles, a row a work."""
     ends = ("rounds", "bar")
-    cells = [(row["work"], *(_spread(row, name) for name in figures.values()), *(str(row[end]) for end in ends)) for row in rows]
+    cells = [
+        (
+            row["work"],
+            *(_spread(row, name) for name in figures.values()),
+            *(str(row[end]) for end in ends),
+        )
+        for row in rows
+    ]
     return markdown(("work", *figures, *ends), cells)
 
 
 def _spread(row: Found, kind: str, digits: int = 2) -> str:
-    return f"{row[kind]:.{digits}f} [{row[f'{kind}_low']:.{digits}f}-{row[f'{kind}_high']:.{digits}f}]"
+    return (
+        f"{row[kind]:.{digits}f} [{row[f'{kind}_low']:.{digits}f}-{row[f'{kind}_high']:.{digits}f}]"
+    )
 
 
 def load(found: Found) -> Section:
     """The loader's own limits, and what its evenness is measured by."""
     paragraphs, plots = plain(found)
-    return [*([EVENNESS] if any(row["name"].startswith("batches of ") for row in found["rows"]) else []), *paragraphs], plots
+    return [
+        *(
+            [EVENNESS]
+            if any(row["name"].startswith("batches of ") for row in found["rows"])
+            else []
+        ),
+        *paragraphs,
+    ], plots
 
 
 def pack(found: Found) -> Section:
     """The packer alone, over more images, against those that do as much work."""
     n, seconds = found["n"], found["seconds"]
     ours = statistics.median(seconds["fastload pack"])
-    rows = [(name, f"{number(n / statistics.median(times))} [{number(n / max(times))}-{number(n / min(times))}]",
-             f"{statistics.median(times) / ours:.2f} x" if name != "fastload pack" else "") for name, times in seconds.items()]
-    return [f"{n:,} JPEGs, rounds: {len(seconds['fastload pack'])}, interleaved, median and extremes. FFCV's writer and Pillow decode and "
-            "encode anew with quality 90, and neither checks nor syncs anything; jpegtran does nothing but the lossless rewrite.",
-            markdown(("packer", "images/s", "fastload is"), rows), f"fastload's peak anonymous memory: {found['peak_mb']:.0f} MB."], {}
+    rows = [
+        (
+            name,
+            f"{number(n / statistics.median(times))} [{number(n / max(times))}-{number(n / min(times))}]",
+            f"{statistics.median(times) / ours:.2f} x" if name != "fastload pack" else "",
+        )
+        for name, times in seconds.items()
+    ]
+    return [
+        f"{n:,} JPEGs, rounds: {len(seconds['fastload pack'])}, interleaved, median and extremes. FFCV's writer and Pillow decode and "
+        "encode anew with quality 90, and neither checks nor syncs anything; jpegtran does nothing but the lossless rewrite.",
+        markdown(("packer", "images/s", "fastload is"), rows),
+        f"fastload's peak anonymous memory: {found['peak_mb']:.0f} MB.",
+    ], {}
 
 
 def plain(found: Found) -> Section:
@@ -88,7 +170,12 @@ def plain(found: Found) -> Section:
         keys = [key for key, value in rows[0].items() if isinstance(value, str | int | float)]
         return [markdown(keys, [[_cell(row.get(key, "")) for key in keys] for row in rows])], {}
     pairs = [(name, value) for name, value in found.items() if name not in ABOUT]
-    flat = [(f"{name}: {key}", value) for name, each in pairs if isinstance(each, Mapping) for key, value in each.items()]
+    flat = [
+        (f"{name}: {key}", value)
+        for name, each in pairs
+        if isinstance(each, Mapping)
+        for key, value in each.items()
+    ]
     flat += [(name, value) for name, value in pairs if not isinstance(value, Mapping)]
     return [markdown(("figure", "value"), [(name, _cell(value)) for name, value in flat])], {}
 

@@ -25,7 +25,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))     # so that it also runs as a script
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it also runs as a script
 
 from benchmarks.decode_pool import IN_FLIGHT, Sample, fastload, gains, handover, timed
 from benchmarks.decode_rows import Row, misses, row_of
@@ -39,22 +39,35 @@ from fastload.native import core
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "results" / "decode_instructions.json"
 MAX_GROWTH = 0.03
-GAIN_ROUNDS = 3                     # for each of the others: one thread and two see different processors, so they vary more
+GAIN_ROUNDS = (
+    3  # for each of the others: one thread and two see different processors, so they vary more
+)
 PACKAGES = ("simplejpeg", "opencv-python-headless", "pillow")
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--photos", type=int, default=96)
     options.add_argument("--rounds", type=int, default=11)
     options.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     options.add_argument("--only", default="", help="works whose name contains this")
     options.add_argument("--json", type=Path)
-    options.add_argument("--simd", choices=SIMD, default=SIMD[-1], help="vector code up to this level, as far as the processor has it")
+    options.add_argument(
+        "--simd",
+        choices=SIMD,
+        default=SIMD[-1],
+        help="vector code up to this level, as far as the processor has it",
+    )
     for part in PARTS:
         options.add_argument(f"--{part}", action="store_true", help="this part alone")
     options.add_argument("--instructions", action="store_true", help="count instructions, instead")
-    options.add_argument("--record", action="store_true", help="with --instructions: make these counts the recorded ones")
+    options.add_argument(
+        "--record",
+        action="store_true",
+        help="with --instructions: make these counts the recorded ones",
+    )
     args = options.parse_args()
     module = core()
     if module is not None:
@@ -67,7 +80,14 @@ def main() -> int:
     chosen = [part for part in PARTS if getattr(args, part)] or list(PARTS)
     found = {part: PARTS[part](works, args) for part in chosen}
     if args.json:
-        names = ("decode.py", "decode_pool.py", "decode_processes.py", "decode_rows.py", "decode_stages.py", "works.py")
+        names = (
+            "decode.py",
+            "decode_pool.py",
+            "decode_processes.py",
+            "decode_rows.py",
+            "decode_stages.py",
+            "works.py",
+        )
         source = {name: Path(__file__).with_name(name).read_text() for name in names}
         told = {"machine": describe(*PACKAGES), "commit": commit(ROOT), **found, "source": source}
         args.json.write_text(json.dumps(told, indent=1) + "\n")
@@ -79,16 +99,20 @@ def main() -> int:
 def times(works: list[Work], *, threads: list[int], rounds: int) -> list[Row]:
     """The table of ratios: medians over the rounds, quartiles in brackets."""
     cv2.setNumThreads(1)
-    print(f"\n{'work':24} threads  n x rounds   recipe img/s  fastload img/s   ratio (wall)      ratio (CPU)  target")
+    print(
+        f"\n{'work':24} threads  n x rounds   recipe img/s  fastload img/s   ratio (wall)      ratio (CPU)  target"
+    )
     rows: list[Row] = []
     for work in works:
         contestants = {count: (recipe(work, count), fastload(work, count)) for count in threads}
-        measured: dict[int, tuple[list[Sample], list[Sample]]] = {count: ([], []) for count in threads}
+        measured: dict[int, tuple[list[Sample], list[Sample]]] = {
+            count: ([], []) for count in threads
+        }
         for turn in range(rounds + 1):
             for count, pair in contestants.items():
                 for which in ((0, 1), (1, 0))[turn % 2]:
                     sample = timed(pair[which])
-                    if turn:                    # the first round fills caches and starts threads
+                    if turn:  # the first round fills caches and starts threads
                         measured[count][which].append(sample)
         for count in threads:
             rows.append(summary(work, count, *measured[count]))
@@ -99,11 +123,24 @@ def summary(work: Work, count: int, theirs: list[Sample], ours: list[Sample]) ->
     """One row, printed: ratios are taken round by round, so that both saw the same mood of the machine."""
     wall = [a[0] / b[0] for a, b in zip(theirs, ours, strict=True)]
     cpu = [a[1] / b[1] for a, b in zip(theirs, ours, strict=True)]
-    speed = [quartiles([IN_FLIGHT * len(work.requests) / one[0] for one in side])[1] for side in (theirs, ours)]
-    print(f"{work.name:24} {count:7}  {IN_FLIGHT * len(work.requests):4} x {len(wall):2}   {speed[0]:12.0f}  {speed[1]:14.0f}   "
-          f"{spread(wall):16}  {spread(cpu):16} {work.target:.1f}", flush=True)
-    return row_of(work.name, {"ratio": wall, "ratio_cpu": cpu}, threads=count, n=len(work.requests), recipe_per_s=speed[0],
-                  fastload_per_s=speed[1], bar=work.target)
+    speed = [
+        quartiles([IN_FLIGHT * len(work.requests) / one[0] for one in side])[1]
+        for side in (theirs, ours)
+    ]
+    print(
+        f"{work.name:24} {count:7}  {IN_FLIGHT * len(work.requests):4} x {len(wall):2}   {speed[0]:12.0f}  {speed[1]:14.0f}   "
+        f"{spread(wall):16}  {spread(cpu):16} {work.target:.1f}",
+        flush=True,
+    )
+    return row_of(
+        work.name,
+        {"ratio": wall, "ratio_cpu": cpu},
+        threads=count,
+        n=len(work.requests),
+        recipe_per_s=speed[0],
+        fastload_per_s=speed[1],
+        bar=work.target,
+    )
 
 
 def recipe(work: Work, threads: int) -> Callable[[], None]:
@@ -125,9 +162,14 @@ def recipe(work: Work, threads: int) -> Callable[[], None]:
 
 PARTS: dict[str, Callable[[list[Work], Any], list[Row]]] = {
     "times": lambda works, args: times(works, threads=args.threads, rounds=args.rounds),
-    "gains": lambda works, args: gains(works, threads=args.threads, rounds=GAIN_ROUNDS * args.rounds) if len(args.threads) > 1 else [],
+    "gains": lambda works, args: (
+        gains(works, threads=args.threads, rounds=GAIN_ROUNDS * args.rounds)
+        if len(args.threads) > 1
+        else []
+    ),
     "stages": lambda works, args: stages(works, most=args.simd, rounds=args.rounds),
-    "handover": lambda works, args: handover(works, rounds=args.rounds)}
+    "handover": lambda works, args: handover(works, rounds=args.rounds),
+}
 
 
 def instructions(*, record: bool) -> int:
@@ -136,7 +178,10 @@ def instructions(*, record: bool) -> int:
     valgrind knows no AVX-512: what it counts is the AVX2 path, on every machine.
     """
     build = ROOT / "build" / "driver"
-    for command in (["-S", str(ROOT / "native" / "tests"), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release"], ["--build", str(build)]):
+    for command in (
+        ["-S", str(ROOT / "native" / "tests"), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release"],
+        ["--build", str(build)],
+    ):
         subprocess.run(["cmake", *command], check=True, stdout=subprocess.DEVNULL)
     recorded = json.loads(RECORD.read_text())["per_sample"] if RECORD.exists() else {}
     counts: dict[str, int] = {}
@@ -146,25 +191,43 @@ def instructions(*, record: bool) -> int:
             if work.dtype is not np.uint8:
                 continue
             write_job(work, Path(folder) / "job")
-            counts[work.name] = count = _counted(build / "driver", Path(folder)) // len(work.requests)
+            counts[work.name] = count = _counted(build / "driver", Path(folder)) // len(
+                work.requests
+            )
             before = recorded.get(work.name)
             growth = count / before - 1 if before else 0.0
             grown = growth > MAX_GROWTH and not record
             failed |= grown
-            print(f"{work.name:24} {count:12,} instructions per sample" + (f"  {growth:+.1%}" if before else "") +
-                  ("  GROWN" if grown else ""))
+            print(
+                f"{work.name:24} {count:12,} instructions per sample"
+                + (f"  {growth:+.1%}" if before else "")
+                + ("  GROWN" if grown else "")
+            )
     if record:
         RECORD.parent.mkdir(exist_ok=True)
-        RECORD.write_text(json.dumps({"machine": describe(*PACKAGES), "per_sample": counts}, indent=1) + "\n")
+        RECORD.write_text(
+            json.dumps({"machine": describe(*PACKAGES), "per_sample": counts}, indent=1) + "\n"
+        )
     elif failed:
-        print(f"more than {MAX_GROWTH:.0%} over {RECORD.relative_to(ROOT)}; --record makes these the recorded ones", file=sys.stderr)
+        print(
+            f"more than {MAX_GROWTH:.0%} over {RECORD.relative_to(ROOT)}; --record makes these the recorded ones",
+            file=sys.stderr,
+        )
     return int(failed)
 
 
 def _counted(driver: Path, folder: Path) -> int:
     """Instructions of one run over the job, by callgrind."""
-    command = ["valgrind", "--tool=callgrind", "--toggle-collect=measured", f"--callgrind-out-file={folder / 'out'}",
-               str(driver), str(folder / "job"), "loop", "1"]
+    command = [
+        "valgrind",
+        "--tool=callgrind",
+        "--toggle-collect=measured",
+        f"--callgrind-out-file={folder / 'out'}",
+        str(driver),
+        str(folder / "job"),
+        "loop",
+        "1",
+    ]
     subprocess.run(command, check=True, capture_output=True)
     for line in (folder / "out").read_text().splitlines():
         if line.startswith(("summary:", "totals:")):

@@ -24,14 +24,16 @@ from fastload.decode.backend import DecodeBatch
 from fastload.decode.native import NativeBackend, NativeTicket
 from fastload.native import core
 
-Sample = tuple[float, float]         # seconds by the clock, seconds of processor time
-Times = NDArray[np.uint32]           # nanoseconds, by sample and stage
-Pair = tuple[Callable[[], object], Callable[[], object]]     # with few threads, with many
-IN_FLIGHT = 4                        # batches: what a loader has under way
-GAIN_BAR = 1.9                       # two threads over one
-HANDOVER_BAR = 2.0                   # percent of a bare loop's time
-SHORTEST_S = 6.0                     # a work's rounds together: short rounds are repeated more often
-SHORTEST_RUN_S = 0.6                 # one thread's side of a round: at its end a thread may wait for the other's last sample
+Sample = tuple[float, float]  # seconds by the clock, seconds of processor time
+Times = NDArray[np.uint32]  # nanoseconds, by sample and stage
+Pair = tuple[Callable[[], object], Callable[[], object]]  # with few threads, with many
+IN_FLIGHT = 4  # batches: what a loader has under way
+GAIN_BAR = 1.9  # two threads over one
+HANDOVER_BAR = 2.0  # percent of a bare loop's time
+SHORTEST_S = 6.0  # a work's rounds together: short rounds are repeated more often
+SHORTEST_RUN_S = (
+    0.6  # one thread's side of a round: at its end a thread may wait for the other's last sample
+)
 
 
 def timed(run: Callable[[], object]) -> Sample:
@@ -46,7 +48,9 @@ def batches(work: Work) -> list[DecodeBatch]:
     return [work.batch() for _ in range(IN_FLIGHT)]
 
 
-def fastload(work: Work, threads: int, passes: int = 1, under_way: list[DecodeBatch] | None = None) -> Callable[[], list[Times]]:
+def fastload(
+    work: Work, threads: int, passes: int = 1, under_way: list[DecodeBatch] | None = None
+) -> Callable[[], list[Times]]:
     """The native backend with several batches under way, as the loader uses it; returns the stage times of each.
 
     They are added up when the clock has stopped: beside two threads on two processors, numpy's 60 us a batch are taken from them.
@@ -77,7 +81,7 @@ def inside_s(times: list[Times]) -> float:
 def passes_of(work: Work) -> int:
     """How often to go over the batches so that a run takes a while: a loader begins and ends once an epoch."""
     batch = batches(work)[0]
-    bare_loop(batch)                            # its output's pages come into being: for raw pixels, half of the first time
+    bare_loop(batch)  # its output's pages come into being: for raw pixels, half of the first time
     return max(1, round(SHORTEST_RUN_S / (IN_FLIGHT * bare_loop(batch)[0])))
 
 
@@ -87,9 +91,16 @@ def bare_loop(batch: DecodeBatch) -> tuple[float, float]:
     if module is None:
         raise SystemExit("the native core is not built: nothing to measure")
     pixels = batch.pixels
-    seconds: tuple[float, float] = module.Pool.bare_loop(batch.sources, batch.requests, batch.output,
-                                                         planar=pixels.layout == "nchw", colour=0, fill=(0, 0, 0),
-                                                         mean=pixels.mean_levels(3), std=pixels.std_levels(3))
+    seconds: tuple[float, float] = module.Pool.bare_loop(
+        batch.sources,
+        batch.requests,
+        batch.output,
+        planar=pixels.layout == "nchw",
+        colour=0,
+        fill=(0, 0, 0),
+        mean=pixels.mean_levels(3),
+        std=pixels.std_levels(3),
+    )
     return seconds
 
 
@@ -103,17 +114,25 @@ def handover(works: list[Work], *, rounds: int) -> list[Row]:
     available = os.sched_getaffinity(0)
     one = {max(available)}
     bare_thread = ThreadPoolExecutor(1, initializer=os.sched_setaffinity, initargs=(0, one))
-    print(f"\n{'work':24} rounds  handing over, in % of the bare loop's time (wall); of its processor time; "
-          "wall time outside the samples, in % of that inside; the same of the bare loop; what the pool has more")
+    print(
+        f"\n{'work':24} rounds  handing over, in % of the bare loop's time (wall); of its processor time; "
+        "wall time outside the samples, in % of that inside; the same of the bare loop; what the pool has more"
+    )
     rows: list[Row] = []
     for work in works:
         passes = passes_of(work)
-        under_way = batches(work)               # the same memory for both: large pages, where the system has any, would serve one of them
+        under_way = batches(
+            work
+        )  # the same memory for both: large pages, where the system has any, would serve one of them
         run = fastload(work, 1, passes, under_way)
-        os.sched_setaffinity(0, one)            # the pool's thread begins with the first batch, and inherits this
+        os.sched_setaffinity(
+            0, one
+        )  # the pool's thread begins with the first batch, and inherits this
         run()
         os.sched_setaffinity(0, available)
-        rows.append(_handed_over(work, run, partial(_loops, bare_thread, under_way * passes), rounds=rounds))
+        rows.append(
+            _handed_over(work, run, partial(_loops, bare_thread, under_way * passes), rounds=rounds)
+        )
     return rows
 
 
@@ -121,23 +140,38 @@ def _loops(thread: ThreadPoolExecutor, under_way: list[DecodeBatch]) -> list[Sam
     return list(thread.map(bare_loop, under_way))
 
 
-def _handed_over(work: Work, pool: Callable[[], list[Times]], bare: Callable[[], list[Sample]], *, rounds: int) -> Row:
+def _handed_over(
+    work: Work, pool: Callable[[], list[Times]], bare: Callable[[], list[Sample]], *, rounds: int
+) -> Row:
     times: list[list[Times]] = []
     loops: list[list[Sample]] = []
-    found: dict[str, list[float]] = {name: [] for name in ("wall", "cpu", "outside", "outside_bare", "more")}
+    found: dict[str, list[float]] = {
+        name: [] for name in ("wall", "cpu", "outside", "outside_bare", "more")
+    }
     for turn in _turns(rounds):
         pool_s, bare_s = both(lambda: times.append(pool()), lambda: loops.append(bare()), turn)
-        if turn:                                # the first round fills caches and starts threads
+        if turn:  # the first round fills caches and starts threads
             loop_s, loop_inside_s = (sum(column) for column in zip(*loops[-1], strict=True))
             outside, outside_bare = pool_s[0] / inside_s(times[-1]) - 1, loop_s / loop_inside_s - 1
-            measured = (pool_s[0] / loop_s - 1, pool_s[1] / bare_s[1] - 1, outside, outside_bare, outside - outside_bare)
+            measured = (
+                pool_s[0] / loop_s - 1,
+                pool_s[1] / bare_s[1] - 1,
+                outside,
+                outside_bare,
+                outside - outside_bare,
+            )
             for values, value in zip(found.values(), measured, strict=True):
                 values.append(100 * value)
-    print(f"{work.name:24} {len(found['wall']):6}  " + "; ".join(map(spread, found.values())), flush=True)
+    print(
+        f"{work.name:24} {len(found['wall']):6}  " + "; ".join(map(spread, found.values())),
+        flush=True,
+    )
     return row_of(work.name, found, bar=HANDOVER_BAR)
 
 
-def both(first: Callable[[], object], second: Callable[[], object], turn: int) -> tuple[Sample, Sample]:
+def both(
+    first: Callable[[], object], second: Callable[[], object], turn: int
+) -> tuple[Sample, Sample]:
     """Times both, the second before the first in every other turn: what one leaves in the caches serves the other."""
     if turn % 2:
         late, early = timed(second), timed(first)
@@ -157,14 +191,23 @@ def _turns(rounds: int) -> Iterator[int]:
 def gains(works: list[Work], *, threads: list[int], rounds: int) -> list[Row]:
     """How much faster many threads are than one; beside it bare loops in as many processes, which is what the machine gives."""
     few, many = threads[0], threads[-1]
-    heads = (f"{many} threads / {few}", f"{many} processes / {few}", "pool / processes", "threads busy")
+    heads = (
+        f"{many} threads / {few}",
+        f"{many} processes / {few}",
+        "pool / processes",
+        "threads busy",
+    )
     print(f"\n{'work':24} rounds  " + "  ".join(f"{head:16}" for head in heads))
     rows: list[Row] = []
     for work in works:
         passes = passes_of(work)
         begin = partial(processes, bare_loop, partial(batches, work), passes=passes)
         with begin(count=few) as few_processes, begin(count=many) as many_processes:
-            rows.append(_gain(work, (few, many), (few_processes, many_processes), passes=passes, rounds=rounds))
+            rows.append(
+                _gain(
+                    work, (few, many), (few_processes, many_processes), passes=passes, rounds=rounds
+                )
+            )
     return rows
 
 
@@ -177,10 +220,16 @@ def _gain(work: Work, threads: tuple[int, int], alone: Pair, *, passes: int, rou
     for turn in _turns(rounds):
         for kind, pair in sides.items():
             slow, fast = both(*pair, turn)
-            if turn:                            # the first round fills caches and starts threads
+            if turn:  # the first round fills caches and starts threads
                 found[kind].append(slow[0] / fast[0])
             if turn and kind == "pool":
                 found["busy"].append(inside_s(times[-1]) / (many * fast[0]))
-    found["of_processes"] = [pool / best for pool, best in zip(found["pool"], found["processes"], strict=True)]
-    print(f"{work.name:24} {len(found['pool']):6}  " + "  ".join(f"{spread(values):16}" for values in found.values()), flush=True)
+    found["of_processes"] = [
+        pool / best for pool, best in zip(found["pool"], found["processes"], strict=True)
+    ]
+    print(
+        f"{work.name:24} {len(found['pool']):6}  "
+        + "  ".join(f"{spread(values):16}" for values in found.values()),
+        flush=True,
+    )
     return row_of(work.name, found, threads=many, beside=few, bar=GAIN_BAR)

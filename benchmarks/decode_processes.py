@@ -11,10 +11,17 @@ from fastload.decode.backend import DecodeBatch
 
 
 @contextmanager
-def processes(loop: Callable[[DecodeBatch], object], batches: Callable[[], list[DecodeBatch]], *, count: int,
-              passes: int) -> Iterator[Callable[[], None]]:
+def processes(
+    loop: Callable[[DecodeBatch], object],
+    batches: Callable[[], list[DecodeBatch]],
+    *,
+    count: int,
+    passes: int,
+) -> Iterator[Callable[[], None]]:
     """Runs ``loop`` over the batches in ``count`` processes, each with its share of them; yields what runs all of them once."""
-    context = multiprocessing.get_context("fork")       # they inherit the work, whose recipes cannot be pickled
+    context = multiprocessing.get_context(
+        "fork"
+    )  # they inherit the work, whose recipes cannot be pickled
     pipes = [context.Pipe() for _ in range(count)]
 
     def serve(connection: Connection, first: int) -> None:
@@ -24,7 +31,10 @@ def processes(loop: Callable[[DecodeBatch], object], batches: Callable[[], list[
                 loop(batch)
             connection.send(None)
 
-    started = [context.Process(target=serve, args=(theirs, first), daemon=True) for first, (_, theirs) in enumerate(pipes)]
+    started = [
+        context.Process(target=serve, args=(theirs, first), daemon=True)
+        for first, (_, theirs) in enumerate(pipes)
+    ]
     for process in started:
         process.start()
 

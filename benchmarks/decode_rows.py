@@ -9,7 +9,12 @@ from benchmarks.machine import quartiles
 
 Row = dict[str, float | str]
 # By part: which figure the bar is for, and on which side of it it has to be. A row without a bar is shown beside the others.
-BARS = {"times": ("ratio", "at least"), "gains": ("pool", "at least"), "stages": ("share", "at most"), "handover": ("more", "at most")}
+BARS = {
+    "times": ("ratio", "at least"),
+    "gains": ("pool", "at least"),
+    "stages": ("share", "at most"),
+    "handover": ("more", "at most"),
+}
 
 
 def row_of(work: str, found: Mapping[str, Sequence[float]], **more: float | str) -> Row:
@@ -24,7 +29,15 @@ def misses(parts: Mapping[str, Any]) -> Iterator[str]:
     """The bars that were not reached."""
     for part, (figure, side) in BARS.items():
         for row in parts.get(part, []):
-            if "bar" in row and (row[figure] < row["bar"] if side == "at least" else row[figure] > row["bar"]):
-                told = ", ".join(f"{name} {row[name]}" for name in ("threads", "simd") if name in row)
-                beside = f"; processes that share nothing reach {row['processes']:.2f} here" if part == "gains" else ""
+            if "bar" in row and (
+                row[figure] < row["bar"] if side == "at least" else row[figure] > row["bar"]
+            ):
+                told = ", ".join(
+                    f"{name} {row[name]}" for name in ("threads", "simd") if name in row
+                )
+                beside = (
+                    f"; processes that share nothing reach {row['processes']:.2f} here"
+                    if part == "gains"
+                    else ""
+                )
                 yield f"{part}, {row['work']}{told and f' ({told})'}: {row[figure]:.2f}, asked {side} {row['bar']}{beside}"

@@ -12,7 +12,9 @@ from fastload.decode.native import NativeBackend
 from fastload.native import core
 
 SIMD = ("portable", "avx2", "avx512")
-SHARE_BAR = 0.15                    # resize / decode, with vector code and bytes to write; floats are four times as many
+SHARE_BAR = (
+    0.15  # resize / decode, with vector code and bytes to write; floats are four times as many
+)
 
 
 def stages(works: list[Work], *, most: str, rounds: int) -> list[Row]:
@@ -20,8 +22,12 @@ def stages(works: list[Work], *, most: str, rounds: int) -> list[Row]:
     module = core()
     if module is None:
         raise SystemExit("the native core is not built: nothing to measure")
-    levels = [level for level in SIMD[:SIMD.index(most) + 1] if module.set_simd(level) == level]
-    print(f"\n{'work':24} {'simd':8} n x rounds " + " ".join(f"{name:>8}" for name in STAGES) + "  resize / decode")
+    levels = [level for level in SIMD[: SIMD.index(most) + 1] if module.set_simd(level) == level]
+    print(
+        f"\n{'work':24} {'simd':8} n x rounds "
+        + " ".join(f"{name:>8}" for name in STAGES)
+        + "  resize / decode"
+    )
     rows: list[Row] = []
     for work in works:
         backend = NativeBackend(threads=1)
@@ -31,7 +37,7 @@ def stages(works: list[Work], *, most: str, rounds: int) -> list[Row]:
             for level in levels:
                 module.set_simd(level)
                 times = backend.collect(backend.submit(batch)).times_ns.mean(axis=0) / 1e3
-                if turn:                    # the first round fills caches and starts the thread
+                if turn:  # the first round fills caches and starts the thread
                     found[level].append(times)
         rows += [_row(work, level, np.array(times)) for level, times in found.items()]
     module.set_simd(most)
@@ -41,9 +47,16 @@ def stages(works: list[Work], *, most: str, rounds: int) -> list[Row]:
 def _row(work: Work, level: str, times: np.ndarray) -> Row:
     """One row, printed. Raw pixels have no decode that a share could be of."""
     by_stage = {name: times[:, i].tolist() for i, name in enumerate(STAGES)}
-    shares = [resize / decode for resize, decode in zip(by_stage["resize"], by_stage["decode"], strict=True) if decode]
+    shares = [
+        resize / decode
+        for resize, decode in zip(by_stage["resize"], by_stage["decode"], strict=True)
+        if decode
+    ]
     told = " ".join(f"{quartiles(values)[1]:8.1f}" for values in by_stage.values())
-    print(f"{work.name:24} {level:8} {len(work.requests):4} x {len(times):2}  {told}  {spread(shares) if any(shares) else '-'}", flush=True)
+    print(
+        f"{work.name:24} {level:8} {len(work.requests):4} x {len(times):2}  {told}  {spread(shares) if any(shares) else '-'}",
+        flush=True,
+    )
     if not any(shares):
         return row_of(work.name, by_stage, simd=level)
     bar = {"bar": SHARE_BAR} if level != SIMD[0] and work.dtype is np.uint8 else {}

@@ -1,7 +1,7 @@
 """Writes docs/benchmarks.md and its plots from benchmarks/results/*.json: every figure there was printed by a script here.
 
-    python -m benchmarks.document            writes the page
-    python -m benchmarks.document --check    only says whether it is up to date (exit code 1 if not)
+python -m benchmarks.document            writes the page
+python -m benchmarks.document --check    only says whether it is up to date (exit code 1 if not)
 """
 
 from __future__ import annotations
@@ -42,24 +42,47 @@ make peers                                                         # other loade
 
 def peers(found: Found) -> Section:
     """The comparison with other loaders."""
-    told = [f"{found['workers']} workers or threads each, {found['rounds']} interleaved rounds of at least {found['seconds']:g} s, each "
-            "loader in a process of its own; `uint8` batches; memory is private and shared memory of all its processes."]
+    told = [
+        f"{found['workers']} workers or threads each, {found['rounds']} interleaved rounds of at least {found['seconds']:g} s, each "
+        "loader in a process of its own; `uint8` batches; memory is private and shared memory of all its processes."
+    ]
     plots = {}
     titles = _titles()
     for work in found["works"]:
         lines = sorted(work["lines"], key=lambda line: -line["images_per_s"]["median"])
-        ours = next((line["images_per_s"]["median"] for line in lines if line["peer"] == "fastload"), None)
-        rows = [(titles.get(line["peer"], line["peer"]), _spread(line["images_per_s"]),
-                 f"{ours / line['images_per_s']['median']:.2f} x" if ours and line["peer"] != "fastload" else "",
-                 number(line["cpu_ms"]["median"]), number(line["peak_mb"])) for line in lines]
+        ours = next(
+            (line["images_per_s"]["median"] for line in lines if line["peer"] == "fastload"), None
+        )
+        rows = [
+            (
+                titles.get(line["peer"], line["peer"]),
+                _spread(line["images_per_s"]),
+                f"{ours / line['images_per_s']['median']:.2f} x"
+                if ours and line["peer"] != "fastload"
+                else "",
+                number(line["cpu_ms"]["median"]),
+                number(line["peak_mb"]),
+            )
+            for line in lines
+        ]
         name = f"peers-{work['work']}.svg"
         if lines:
-            values = {titles.get(line["peer"], line["peer"]): _triple(line["images_per_s"]) for line in lines}
-            plots[name] = charts.bars(f"{work['title']}: images/s", values,
-                                      unit="", marked="fastload")
+            values = {
+                titles.get(line["peer"], line["peer"]): _triple(line["images_per_s"])
+                for line in lines
+            }
+            plots[name] = charts.bars(
+                f"{work['title']}: images/s", values, unit="", marked="fastload"
+            )
             told += [f"### {work['title']}", f"![{work['title']}]({PLOTS}/{name})"]
-            told.append(markdown(("loader", "images/s", "fastload is", "CPU ms an image", "memory MB"), rows))
-        told += [f"{titles.get(peer, peer)}: {why}" for peer, why in work["absent"].items()] + list(work.get("doubts", []))
+            told.append(
+                markdown(
+                    ("loader", "images/s", "fastload is", "CPU ms an image", "memory MB"), rows
+                )
+            )
+        told += [f"{titles.get(peer, peer)}: {why}" for peer, why in work["absent"].items()] + list(
+            work.get("doubts", [])
+        )
     if found.get("packing"):
         told += _packing(found["packing"], titles)
     return [*told, "### In short", *(f"- {line}" for line in found.get("reach", []))], plots
@@ -67,11 +90,26 @@ def peers(found: Found) -> Section:
 
 def _packing(packing: Found, titles: Mapping[str, str]) -> list[str]:
     n = packing["n"]
-    rows = [(titles.get(row["peer"], row["peer"]), number(n / row["seconds"]["median"]), number(row["bytes"] / 1e6),
-             "yes" if row["checksum"] else "no",
-             row["killed"], row["again"]) for row in sorted(packing["rows"], key=lambda row: row["seconds"]["median"])]
-    return ["### Packing", f"{n} images; then a pack is killed (SIGKILL) half way, read, and started again.",
-            markdown(("loader", "images/s", "MB", "checksum", "after the kill", "started again"), rows, named=1)]
+    rows = [
+        (
+            titles.get(row["peer"], row["peer"]),
+            number(n / row["seconds"]["median"]),
+            number(row["bytes"] / 1e6),
+            "yes" if row["checksum"] else "no",
+            row["killed"],
+            row["again"],
+        )
+        for row in sorted(packing["rows"], key=lambda row: row["seconds"]["median"])
+    ]
+    return [
+        "### Packing",
+        f"{n} images; then a pack is killed (SIGKILL) half way, read, and started again.",
+        markdown(
+            ("loader", "images/s", "MB", "checksum", "after the kill", "started again"),
+            rows,
+            named=1,
+        ),
+    ]
 
 
 def train(found: Found) -> Section:
@@ -79,67 +117,177 @@ def train(found: Found) -> Section:
     rows = []
     for name, runs in found["runs"].items():
         values = [run["accuracy"] for run in runs]
-        rows.append((name, f"{statistics.mean(values):.1%} [{min(values):.1%}-{max(values):.1%}]",
-                     number(statistics.median(run["epoch_s"] for run in runs)),
-                     f"{statistics.mean(run['waiting'] for run in runs):.0%}"))
+        rows.append(
+            (
+                name,
+                f"{statistics.mean(values):.1%} [{min(values):.1%}-{max(values):.1%}]",
+                number(statistics.median(run["epoch_s"] for run in runs)),
+                f"{statistics.mean(run['waiting'] for run in runs):.0%}",
+            )
+        )
     seeds = len(next(iter(found["runs"].values())))
-    return [f"{found['images']} generated images, {found['epochs']} epochs, {seeds} seeds; accuracy on images that were not trained on.",
-            markdown(("loader", "accuracy", "s an epoch", "waiting"), rows), found["verdict"]], {}
+    return [
+        f"{found['images']} generated images, {found['epochs']} epochs, {seeds} seeds; accuracy on images that were not trained on.",
+        markdown(("loader", "accuracy", "s an epoch", "waiting"), rows),
+        found["verdict"],
+    ], {}
 
 
 def bench_decode(found: Found) -> Section:
     """`fastload bench decode`."""
-    rows = [(row["work"], row["backend"], str(row["threads"]), _spread(row["images_per_s"]), number(row["cpu_ms"]["median"]),
-             number(row["gb_in_per_s"]),
-             number(row["gb_out_per_s"])) for row in found["rows"]]
+    rows = [
+        (
+            row["work"],
+            row["backend"],
+            str(row["threads"]),
+            _spread(row["images_per_s"]),
+            number(row["cpu_ms"]["median"]),
+            number(row["gb_in_per_s"]),
+            number(row["gb_out_per_s"]),
+        )
+        for row in found["rows"]
+    ]
     plots = {}
     works = list(dict.fromkeys(row["work"] for row in found["rows"]))
     for work in [name for name in works if name.startswith("RRC")][:1]:
-        curves = [charts.Curve(name, [(row["threads"], *_triple(row["images_per_s"])) for row in found["rows"]
-                                      if (row["work"], row["backend"]) == (work, name)])
-                  for name in dict.fromkeys(row["backend"] for row in found["rows"])]
-        plots["bench-decode.svg"] = charts.lines(f"{work}: images/s", curves, x_name="threads", y_name="images/s")
+        curves = [
+            charts.Curve(
+                name,
+                [
+                    (row["threads"], *_triple(row["images_per_s"]))
+                    for row in found["rows"]
+                    if (row["work"], row["backend"]) == (work, name)
+                ],
+            )
+            for name in dict.fromkeys(row["backend"] for row in found["rows"])
+        ]
+        plots["bench-decode.svg"] = charts.lines(
+            f"{work}: images/s", curves, x_name="threads", y_name="images/s"
+        )
     shown = [f"![scaling]({PLOTS}/{name})" for name in plots]
-    return [f"{found['n_images']} images.", *shown, markdown(("work", "backend", "threads", "images/s", "CPU ms", "GB/s in", "GB/s out"),
-                                                             rows, named=2),
-            found["limit"]], plots
+    return [
+        f"{found['n_images']} images.",
+        *shown,
+        markdown(
+            ("work", "backend", "threads", "images/s", "CPU ms", "GB/s in", "GB/s out"),
+            rows,
+            named=2,
+        ),
+        found["limit"],
+    ], plots
 
 
 def bench_io(found: Found) -> Section:
     """`fastload bench io`."""
-    rows = [(row["order"], "cold" if row["cold"] else "warm", str(row["readers"]), _spread(row["bytes_per_s"],
-                                                                                           1e-6)) for row in found["rows"]]
-    raw = [f"Raw disk, in sequence past the page cache: {_spread(found['raw'], 1e-6)} MB/s."] if found.get("raw") else []
-    return [f"{found['n_bytes'] / 1e6:,.0f} MB in {found['n_images']} records.", markdown(("order", "cache", "readers", "MB/s"), rows,
-                                                                                          named=2), *raw,
-            *found["notes"], found["verdict"]], {}
+    rows = [
+        (
+            row["order"],
+            "cold" if row["cold"] else "warm",
+            str(row["readers"]),
+            _spread(row["bytes_per_s"], 1e-6),
+        )
+        for row in found["rows"]
+    ]
+    raw = (
+        [f"Raw disk, in sequence past the page cache: {_spread(found['raw'], 1e-6)} MB/s."]
+        if found.get("raw")
+        else []
+    )
+    return [
+        f"{found['n_bytes'] / 1e6:,.0f} MB in {found['n_images']} records.",
+        markdown(("order", "cache", "readers", "MB/s"), rows, named=2),
+        *raw,
+        *found["notes"],
+        found["verdict"],
+    ], {}
 
 
 def bench_load(found: Found) -> Section:
     """`fastload bench load`."""
-    rows = [(row["loader"], _spread(row["images_per_s"]), number(row["wait_ms"]), f"{row['waiting']:.0%}", number(row["p50_ms"]),
-             number(row["p99_ms"]),
-             number(row["cpu_ms"]), number(row["peak_mb"])) for row in found["rows"]]
-    headings = ("loader", "images/s", "wait ms a batch", "waiting", "p50 ms", "p99 ms", "CPU ms an image", "memory MB")
-    return [f"Batches of {found['batch_size']}, random crops, a consumer that computes for {found['compute_ms']:g} ms.", markdown(headings,
-                                                                                                                                  rows),
-            found["verdict"]], {}
+    rows = [
+        (
+            row["loader"],
+            _spread(row["images_per_s"]),
+            number(row["wait_ms"]),
+            f"{row['waiting']:.0%}",
+            number(row["p50_ms"]),
+            number(row["p99_ms"]),
+            number(row["cpu_ms"]),
+            number(row["peak_mb"]),
+        )
+        for row in found["rows"]
+    ]
+    headings = (
+        "loader",
+        "images/s",
+        "wait ms a batch",
+        "waiting",
+        "p50 ms",
+        "p99 ms",
+        "CPU ms an image",
+        "memory MB",
+    )
+    return [
+        f"Batches of {found['batch_size']}, random crops, a consumer that computes for {found['compute_ms']:g} ms.",
+        markdown(headings, rows),
+        found["verdict"],
+    ], {}
 
 
 # File, title, the command that records it, and how it is shown; in the order of the page.
 SECTIONS: tuple[tuple[str, str, str, Callable[[Found], Section]], ...] = (
     ("peers", "fastload and other loaders", "make peers", peers),
-    ("train", "Training: same accuracy, less waiting", "python -m benchmarks.train --json benchmarks/results/train.json", train),
-    ("trainers", "Trainers", "python -m benchmarks.trainers --json benchmarks/results/trainers.json", trainers),
-    ("bench_load", "The whole loader, with a consumer", "fastload bench load DATASET --against torch --json", bench_load),
+    (
+        "train",
+        "Training: same accuracy, less waiting",
+        "python -m benchmarks.train --json benchmarks/results/train.json",
+        train,
+    ),
+    (
+        "trainers",
+        "Trainers",
+        "python -m benchmarks.trainers --json benchmarks/results/trainers.json",
+        trainers,
+    ),
+    (
+        "bench_load",
+        "The whole loader, with a consumer",
+        "fastload bench load DATASET --against torch --json",
+        bench_load,
+    ),
     ("bench_decode", "Decoding, by threads", "fastload bench decode DATASET --json", bench_decode),
     ("bench_io", "Reading orders", "fastload bench io DATASET --json", bench_io),
     ("load", "The loader's own limits", "python -m benchmarks.load --record", load),
-    ("load_epyc", "The same on an AMD EPYC, with newer code", "python -m benchmarks.load --record benchmarks/results/load_epyc.json", load),
-    ("decode", "The core against simplejpeg and OpenCV", "python -m benchmarks.decode --json benchmarks/results/decode.json", decode),
-    ("decode_xeon", "The same on an Intel Xeon, a day before", "python -m benchmarks.decode --json benchmarks/results/decode.json", decode),
-    ("decode_instructions", "Instructions of the native core", "python -m benchmarks.decode --instructions --record", plain),
-    ("pack", "Packing against FFCV's writer, Pillow and jpegtran", "python -m benchmarks.pack --json benchmarks/results/pack.json", pack),
+    (
+        "load_epyc",
+        "The same on an AMD EPYC, with newer code",
+        "python -m benchmarks.load --record benchmarks/results/load_epyc.json",
+        load,
+    ),
+    (
+        "decode",
+        "The core against simplejpeg and OpenCV",
+        "python -m benchmarks.decode --json benchmarks/results/decode.json",
+        decode,
+    ),
+    (
+        "decode_xeon",
+        "The same on an Intel Xeon, a day before",
+        "python -m benchmarks.decode --json benchmarks/results/decode.json",
+        decode,
+    ),
+    (
+        "decode_instructions",
+        "Instructions of the native core",
+        "python -m benchmarks.decode --instructions --record",
+        plain,
+    ),
+    (
+        "pack",
+        "Packing against FFCV's writer, Pillow and jpegtran",
+        "python -m benchmarks.pack --json benchmarks/results/pack.json",
+        pack,
+    ),
 )
 
 
@@ -148,15 +296,27 @@ def render(results: Path = RESULTS) -> dict[str, str]:
     told, files = [HEAD], dict[str, str]()
     known = {name for name, *_ in SECTIONS}
     others = sorted(path.stem for path in results.glob("*.json") if path.stem not in known)
-    for name, title, command, shown in (*SECTIONS, *((name, name.replace("_", " "), "", plain) for name in others)):
+    for name, title, command, shown in (
+        *SECTIONS,
+        *((name, name.replace("_", " "), "", plain) for name in others),
+    ):
         path = results / f"{name}.json"
         if not path.exists():
             continue
         found = json.loads(path.read_text())
         paragraphs, plots = shown(found)
-        told += [f"## {title}", *([f"Recorded with `{command}`."] if command else []), _about(found), *paragraphs]
+        told += [
+            f"## {title}",
+            *([f"Recorded with `{command}`."] if command else []),
+            _about(found),
+            *paragraphs,
+        ]
         files |= {f"{PLOTS}/{file}": text + "\n" for file, text in plots.items()}
-    missing = [f"{title} (`{command}`)" for name, title, command, _ in SECTIONS if not (results / f"{name}.json").exists()]
+    missing = [
+        f"{title} (`{command}`)"
+        for name, title, command, _ in SECTIONS
+        if not (results / f"{name}.json").exists()
+    ]
     if missing:
         told += ["## Not recorded yet", *(f"- {each}" for each in missing)]
     return {"benchmarks.md": _joined(told), **files}
@@ -165,18 +325,42 @@ def render(results: Path = RESULTS) -> dict[str, str]:
 def _joined(told: Sequence[str]) -> str:
     text = ""
     for each in told:
-        text += ("\n" if each.startswith("- ") and text.splitlines()[-1].startswith("- ") else "\n\n" if text else "") + each
+        text += (
+            "\n"
+            if each.startswith("- ") and text.splitlines()[-1].startswith("- ")
+            else "\n\n"
+            if text
+            else ""
+        ) + each
     return text + "\n"
 
 
 def _about(found: Found) -> str:
     machine = found.get("machine", {})
-    words = [f"{name} {value}" for name, value in machine.items() if name in ("processor", "cpus", "memory", "load", "system", "gpu")]
-    versions = {**{name: value for name, value in machine.items() if name not in ("processor", "cpus", "memory", "load", "system", "gpu")},
-                **found.get("versions", {})}
-    words += [f"{name} {value}".replace("core native core: present", "native core") for name,
-              value in versions.items() if value != "not installed"]
-    return "*On:* " + ", ".join(words) + (f", commit {found['commit']}" if found.get("commit") else "") + "."
+    words = [
+        f"{name} {value}"
+        for name, value in machine.items()
+        if name in ("processor", "cpus", "memory", "load", "system", "gpu")
+    ]
+    versions = {
+        **{
+            name: value
+            for name, value in machine.items()
+            if name not in ("processor", "cpus", "memory", "load", "system", "gpu")
+        },
+        **found.get("versions", {}),
+    }
+    words += [
+        f"{name} {value}".replace("core native core: present", "native core")
+        for name, value in versions.items()
+        if value != "not installed"
+    ]
+    return (
+        "*On:* "
+        + ", ".join(words)
+        + (f", commit {found['commit']}" if found.get("commit") else "")
+        + "."
+    )
 
 
 def _spread(value: Found, scale: float = 1.0) -> str:
@@ -194,16 +378,25 @@ def _titles() -> dict[str, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--docs", type=Path, default=DOCS)
     options = parser.parse_args(argv)
     files = render(options.results)
-    old = [name for name, text in files.items() if not (options.docs / name).exists() or (options.docs / name).read_text() != text]
+    old = [
+        name
+        for name, text in files.items()
+        if not (options.docs / name).exists() or (options.docs / name).read_text() != text
+    ]
     if options.check:
         for name in old:
-            print(f"{options.docs / name} is not what the results say: run python -m benchmarks.document", file=sys.stderr)
+            print(
+                f"{options.docs / name} is not what the results say: run python -m benchmarks.document",
+                file=sys.stderr,
+            )
         return 1 if old else 0
     for name, text in files.items():
         (options.docs / name).parent.mkdir(parents=True, exist_ok=True)

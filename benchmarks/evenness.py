@@ -14,8 +14,8 @@ import numpy as np
 
 from fastload.decode.cpus import available_cpus
 
-DRAWS = 400             # of the epochs, to see how far the figure depends on them
-STOLEN = 0.05           # of the processors' time: if the host of a virtual machine takes more of it, a time says nothing about us
+DRAWS = 400  # of the epochs, to see how far the figure depends on them
+STOLEN = 0.05  # of the processors' time: if the host of a virtual machine takes more of it, a time says nothing about us
 
 
 def stolen_s() -> float:
@@ -46,7 +46,9 @@ def step_to_step(times: Sequence[float]) -> float:
 
 def tail(epochs: Sequence[Sequence[float]]) -> float:
     """p99 / p50 of all times, each over the median of its own epoch: an epoch that the machine spent in a slow mood is slow, not uneven."""
-    return float(np.percentile([each / statistics.median(times) for times in epochs for each in times], 99))
+    return float(
+        np.percentile([each / statistics.median(times) for times in epochs for each in times], 99)
+    )
 
 
 def tail_spread(epochs: Sequence[Sequence[float]]) -> tuple[float, float, float]:

@@ -12,7 +12,10 @@ from benchmarks.works import Work
 def write_job(work: Work, path: Path, output: tuple[int, int, int, int] | None = None) -> None:
     """Requests and sources of a work; ``output``: channels, planar, dtype, colour, as numbers (native/layout.h)."""
     height, width, channels = work.shape
-    head = np.array([len(work.requests), len(work.sources), height, width, *(output or (channels, 0, 0, 0))], "<i8")
+    head = np.array(
+        [len(work.requests), len(work.sources), height, width, *(output or (channels, 0, 0, 0))],
+        "<i8",
+    )
     sizes = np.array([len(data) for data in work.sources], "<u8")
     with path.open("wb") as file:
         for part in (head.tobytes(), work.requests.tobytes(), sizes.tobytes(), *work.sources):

@@ -17,13 +17,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))     # so that it also runs as a script
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it also runs as a script
 
 import fastload
 from benchmarks.evenness import step_to_step, tail_spread
 from benchmarks.load_children import cold, order
 from benchmarks.load_rows import Row, middle, record
-from benchmarks.loads import RRC, Epoch, Gaps, core_epochs, core_gaps, loader_epochs, loader_gaps, pack_photos, torch_epochs, write_gray
+from benchmarks.loads import (
+    RRC,
+    Epoch,
+    Gaps,
+    core_epochs,
+    core_gaps,
+    loader_epochs,
+    loader_gaps,
+    pack_photos,
+    torch_epochs,
+    write_gray,
+)
 from benchmarks.machine import describe, quartiles, spread
 from fastload.bench.machine import commit
 
@@ -32,15 +43,30 @@ PACKAGES = ("torch", "opencv-python-headless", "lmdb")
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--rounds", type=int, default=11)
     options.add_argument("--copies", type=int, default=16, help="of the corpus's photographs")
     options.add_argument("--gray", type=int, default=16384, help="128x128 images")
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--cold-mb", type=int, default=2048, help="of the cold epoch")
-    options.add_argument("--folder", type=Path, help="where datasets are made: on the disk to be measured")
-    options.add_argument("--only", default="", help="parts whose name contains this: core, gray, raw, even, data_time, cold, order")
-    options.add_argument("--record", type=Path, nargs="?", const=RECORD, metavar="FILE", help=f"write the rows to FILE, or {RECORD.name}")
+    options.add_argument(
+        "--folder", type=Path, help="where datasets are made: on the disk to be measured"
+    )
+    options.add_argument(
+        "--only",
+        default="",
+        help="parts whose name contains this: core, gray, raw, even, data_time, cold, order",
+    )
+    options.add_argument(
+        "--record",
+        type=Path,
+        nargs="?",
+        const=RECORD,
+        metavar="FILE",
+        help=f"write the rows to FILE, or {RECORD.name}",
+    )
     args = options.parse_args()
     for key, value in describe(*PACKAGES).items():
         print(f"{key:>24}: {value}")
@@ -52,8 +78,13 @@ def main() -> int:
                     rows.append(row)
                     print(row, flush=True)
     if args.record:
-        record(args.record, rows, machine=describe(*PACKAGES), options={key: str(value) for key, value in vars(args).items()},
-               commit=commit(RECORD.parent))
+        record(
+            args.record,
+            rows,
+            machine=describe(*PACKAGES),
+            options={key: str(value) for key, value in vars(args).items()},
+            commit=commit(RECORD.parent),
+        )
     return 0 if all(row.reached for row in rows) else 1
 
 
@@ -63,25 +94,47 @@ def core_share(folder: Path, args: Any) -> list[Row]:
     The bar is near, and on these machines the same epoch takes a tenth more or less from one time to the next: more rounds.
     """
     packed = _once(folder / "photos.packed", lambda: pack_photos(folder, args.copies))
-    return _against("RRC 224: loader / bare core", loader_epochs(packed, RRC, 64, args.threads), core_epochs(packed, RRC, 64, args.threads),
-                    3 * args.rounds, ">= 0.95")
+    return _against(
+        "RRC 224: loader / bare core",
+        loader_epochs(packed, RRC, 64, args.threads),
+        core_epochs(packed, RRC, 64, args.threads),
+        3 * args.rounds,
+        ">= 0.95",
+    )
 
 
 def gray_share(folder: Path, args: Any) -> list[Row]:
     """128x128 gray JPEGs, so short that whatever is done in Python shows; and other orders, in which each record is asked for by itself."""
     packed = _gray(folder, args, "keep")
     loader = partial(loader_epochs, packed, None, 256, args.threads)
-    rows = _against("128x128 gray JPEG: loader / bare core", loader(), core_epochs(packed, None, 256, args.threads), args.rounds, ">= 0.9")
+    rows = _against(
+        "128x128 gray JPEG: loader / bare core",
+        loader(),
+        core_epochs(packed, None, 256, args.threads),
+        args.rounds,
+        ">= 0.9",
+    )
     for shuffle in ("full", False):
-        rows += _against(f"128x128 gray JPEG: shuffle={shuffle!r} / shuffle=True", loader(shuffle=shuffle), loader(), args.rounds, "")
+        rows += _against(
+            f"128x128 gray JPEG: shuffle={shuffle!r} / shuffle=True",
+            loader(shuffle=shuffle),
+            loader(),
+            args.rounds,
+            "",
+        )
     return rows
 
 
 def raw_gain(folder: Path, args: Any) -> list[Row]:
     """The same stored as pixels, against what everybody has: torch's DataLoader and cv2 over files."""
     packed = _gray(folder, args, "raw")
-    return _against("128x128 gray raw: loader / torch + cv2", loader_epochs(packed, None, 256, args.threads),
-                    torch_epochs(folder / "gray", 256, args.threads), args.rounds, ">= 4")
+    return _against(
+        "128x128 gray raw: loader / torch + cv2",
+        loader_epochs(packed, None, 256, args.threads),
+        torch_epochs(folder / "gray", 256, args.threads),
+        args.rounds,
+        ">= 4",
+    )
 
 
 def evenness(folder: Path, args: Any) -> list[Row]:
@@ -93,9 +146,16 @@ def evenness(folder: Path, args: Any) -> list[Row]:
     twentieth of the processors' time are left out and counted.
     """
     packed = _once(folder / "photos.packed", lambda: pack_photos(folder, args.copies))
-    loader, core = partial(loader_gaps, packed, threads=args.threads), partial(core_gaps, packed, threads=args.threads)
+    loader, core = (
+        partial(loader_gaps, packed, threads=args.threads),
+        partial(core_gaps, packed, threads=args.threads),
+    )
     large = {"256": loader(256), "256, bare core, one batch again and again": core(256, same=True)}
-    small = {"64": loader(64), "64, bare core": core(64), "64, bare core, one batch again and again": core(64, same=True)}
+    small = {
+        "64": loader(64),
+        "64, bare core": core(64),
+        "64, bare core, one batch again and again": core(64, same=True),
+    }
     return _even(large, 3 * args.rounds, "<= 1.3") + _even(small, args.rounds)
 
 
@@ -105,15 +165,22 @@ def _even(takers: dict[str, Callable[[], Gaps]], epochs: int, bar: str = "") -> 
     for turn in range(epochs + 1):
         for name in list(takers) if turn % 2 else reversed(list(takers)):
             gaps = takers[name]()
-            if turn:                            # the first round fills caches and starts threads
+            if turn:  # the first round fills caches and starts threads
                 found[name].append(gaps)
     rows: list[Row] = []
     for name, each in found.items():
         times = [gaps.seconds for gaps in each]
-        length, varying = 1e3 * statistics.median(map(statistics.median, times)), spread([100 * step_to_step(gaps) for gaps in times])
-        note = (f"{sum(map(len, times))} gaps of {length:.0f} ms, {sum(gaps.disturbed for gaps in each)} more left out; from one to the "
-                f"next they vary by {varying} %")
-        rows.append(Row(f"batches of {name}: p99 / p50", *tail_spread(times), "" if rows else bar, note))
+        length, varying = (
+            1e3 * statistics.median(map(statistics.median, times)),
+            spread([100 * step_to_step(gaps) for gaps in times]),
+        )
+        note = (
+            f"{sum(map(len, times))} gaps of {length:.0f} ms, {sum(gaps.disturbed for gaps in each)} more left out; from one to the "
+            f"next they vary by {varying} %"
+        )
+        rows.append(
+            Row(f"batches of {name}: p99 / p50", *tail_spread(times), "" if rows else bar, note)
+        )
     return rows
 
 
@@ -126,7 +193,11 @@ def data_time(folder: Path, args: Any) -> list[Row]:
     found = []
     for _ in range(max(3, args.rounds // 3)):
         waits = []
-        iterator = iter(fastload.DataLoader(packed, 64, shuffle=True, drop_last=True, transform=RRC, num_workers=args.threads))
+        iterator = iter(
+            fastload.DataLoader(
+                packed, 64, shuffle=True, drop_last=True, transform=RRC, num_workers=args.threads
+            )
+        )
         while True:
             asked = time.perf_counter()
             if next(iterator, None) is None:
@@ -135,11 +206,27 @@ def data_time(folder: Path, args: Any) -> list[Row]:
             time.sleep(step)
         found += waits[1:]
     low, middle, high = quartiles(found)
-    return [Row("data_time in ms, median of all steps", middle, low, high, "<= 1", f"{len(found)} steps of {1e3 * step:.0f} ms")]
+    return [
+        Row(
+            "data_time in ms, median of all steps",
+            middle,
+            low,
+            high,
+            "<= 1",
+            f"{len(found)} steps of {1e3 * step:.0f} ms",
+        )
+    ]
 
 
 PARTS: dict[str, Callable[[Path, Any], list[Row]]] = {
-    "core": core_share, "gray": gray_share, "raw": raw_gain, "even": evenness, "data_time": data_time, "cold": cold, "order": order}
+    "core": core_share,
+    "gray": gray_share,
+    "raw": raw_gain,
+    "even": evenness,
+    "data_time": data_time,
+    "cold": cold,
+    "order": order,
+}
 
 
 def _against(name: str, ours: Epoch, theirs: Epoch, rounds: int, bar: str) -> list[Row]:
@@ -149,12 +236,19 @@ def _against(name: str, ours: Epoch, theirs: Epoch, rounds: int, bar: str) -> li
     speeds: list[tuple[float, float]] = []
     for turn in range(rounds + 1):
         found = {which: _timed((ours, theirs)[which]) for which in ((0, 1), (1, 0))[turn % 2]}
-        if turn:                                # the first round fills caches and starts threads
+        if turn:  # the first round fills caches and starts threads
             speeds.append((found[0][0], found[1][0]))
             walls.append(found[0][0] / found[1][0])
             cpus.append(found[0][1] / found[1][1] if found[1][1] else 0.0)
     one, other = (quartiles([each[which] for each in speeds])[1] for which in (0, 1))
-    return [Row(name, *middle(walls), bar, f"{one:.0f} and {other:.0f} images/s; by processor time {spread(cpus)}")]
+    return [
+        Row(
+            name,
+            *middle(walls),
+            bar,
+            f"{one:.0f} and {other:.0f} images/s; by processor time {spread(cpus)}",
+        )
+    ]
 
 
 def _timed(run: Epoch) -> tuple[float, float]:

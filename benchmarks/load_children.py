@@ -38,11 +38,18 @@ def cold(folder: Path, args: Any) -> list[Row]:
     """MB/s out of a cold cache, over so much data that the start of an epoch does not count much."""
     epochs, left = _cold_epochs(folder, args)
     note = f"{args.cold_mb} MB; {left:.1%} of the pages were still cached"
-    rows = [Row(f"cold: {name}, {what}", *middle([found[place] for found in each]), "", note)
-            for place, what in enumerate(("MB/s", "ms to make the loader", "ms to the first batch")) for name, each in epochs.items()]
+    rows = [
+        Row(f"cold: {name}, {what}", *middle([found[place] for found in each]), "", note)
+        for place, what in enumerate(("MB/s", "ms to make the loader", "ms to the first batch"))
+        for name, each in epochs.items()
+    ]
     for name, bar in (("block-shuffled", ">= 0.9"), ("random", "")):
-        ratios = [one[0] / other[0] for one, other in zip(epochs[name], epochs["sequential"], strict=True)]
-        rows.append(Row(f"cold: {name} / sequential", *middle(ratios), bar, f"{len(ratios)} rounds"))
+        ratios = [
+            one[0] / other[0] for one, other in zip(epochs[name], epochs["sequential"], strict=True)
+        ]
+        rows.append(
+            Row(f"cold: {name} / sequential", *middle(ratios), bar, f"{len(ratios)} rounds")
+        )
     return rows
 
 
@@ -50,15 +57,26 @@ def _cold_epochs(folder: Path, args: Any) -> tuple[dict[str, list[list[float]]],
     """By order: MB/s, ms to make the loader, ms to the first batch, of each round; and the share of pages that could not be thrown out.
 
     Each epoch in a child of its own: mapped pages stay."""
-    shuffled, plain = pack_blobs(folder, args.cold_mb, "shuffle"), pack_blobs(folder, args.cold_mb, "source")
-    ways = {"sequential": (plain, "False"), "block-shuffled": (shuffled, "True"), "random": (shuffled, "'full'")}
+    shuffled, plain = (
+        pack_blobs(folder, args.cold_mb, "shuffle"),
+        pack_blobs(folder, args.cold_mb, "source"),
+    )
+    ways = {
+        "sequential": (plain, "False"),
+        "block-shuffled": (shuffled, "True"),
+        "random": (shuffled, "'full'"),
+    }
     found: dict[str, list[list[float]]] = {name: [] for name in ways}
     left = []
     for turn in range(args.rounds):
         for name in list(ways) if turn % 2 else reversed(list(ways)):
             packed, shuffle = ways[name]
             left.append(evict(sorted(packed.glob("*.lmdb"))))
-            found[name].append(_printed(EPOCH.format(shuffle=shuffle, seed=turn, threads=args.threads), str(packed)))
+            found[name].append(
+                _printed(
+                    EPOCH.format(shuffle=shuffle, seed=turn, threads=args.threads), str(packed)
+                )
+            )
     return found, max(left)
 
 
@@ -67,12 +85,26 @@ def order(_: Path, args: Any) -> list[Row]:
     rows = []
     for shuffle in ("True", "'full'"):
         found = [_printed(BILLION.format(shuffle=shuffle)) for _ in range(max(3, args.rounds // 2))]
-        rows.append(Row(f"10^9 samples, shuffle={shuffle}: first batch, ms", *middle([each[0] for each in found]), "<= 100"))
-        rows.append(Row(f"10^9 samples, shuffle={shuffle}: MB", *middle([each[1] for each in found]), "<= 100"))
+        rows.append(
+            Row(
+                f"10^9 samples, shuffle={shuffle}: first batch, ms",
+                *middle([each[0] for each in found]),
+                "<= 100",
+            )
+        )
+        rows.append(
+            Row(
+                f"10^9 samples, shuffle={shuffle}: MB",
+                *middle([each[1] for each in found]),
+                "<= 100",
+            )
+        )
     return rows
 
 
 def _printed(program: str, *words: str) -> list[float]:
     """What a program printed, as numbers."""
-    told = subprocess.run([sys.executable, "-c", program, *words], check=True, capture_output=True, text=True).stdout
+    told = subprocess.run(
+        [sys.executable, "-c", program, *words], check=True, capture_output=True, text=True
+    ).stdout
     return [float(each) for each in told.split()]

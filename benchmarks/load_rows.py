@@ -18,13 +18,15 @@ class Row:
     figure: float
     low: float
     high: float
-    bar: str                    # ">= 0.95"
+    bar: str  # ">= 0.95"
     note: str = ""
 
     @property
     def reached(self) -> bool:
         sign, _, limit = self.bar.partition(" ")
-        return not self.bar or (self.figure >= float(limit) if sign == ">=" else self.figure <= float(limit))
+        return not self.bar or (
+            self.figure >= float(limit) if sign == ">=" else self.figure <= float(limit)
+        )
 
     def __str__(self) -> str:
         missed = "" if self.reached else "MISSED"
@@ -37,8 +39,23 @@ def middle(values: Sequence[float]) -> tuple[float, float, float]:
     return median, low, high
 
 
-def record(path: Path, rows: Sequence[Row], *, machine: Mapping[str, str], options: Mapping[str, str], commit: str) -> None:
+def record(
+    path: Path,
+    rows: Sequence[Row],
+    *,
+    machine: Mapping[str, str],
+    options: Mapping[str, str],
+    commit: str,
+) -> None:
     """Keeps the rows, each with the commit it was measured at. Those of the record that were not measured now stay, in their place."""
-    kept = {row["name"]: row for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
+    kept = (
+        {row["name"]: row for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
+    )
     kept |= {row.name: {**asdict(row), "commit": commit} for row in rows}
-    path.write_text(json.dumps({"machine": dict(machine), "options": dict(options), "rows": list(kept.values())}, indent=1) + "\n")
+    path.write_text(
+        json.dumps(
+            {"machine": dict(machine), "options": dict(options), "rows": list(kept.values())},
+            indent=1,
+        )
+        + "\n"
+    )

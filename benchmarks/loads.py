@@ -25,7 +25,7 @@ from fastload.decode.backend import DecodeBatch
 from fastload.decode.native import NativeBackend
 from fastload.loader.arguments import batches_ahead
 
-Epoch = Callable[[], int]           # loads once through the data; how many images that were
+Epoch = Callable[[], int]  # loads once through the data; how many images that were
 RRC = [T.RandomResizedCrop(224), T.HorizontalFlip()]
 
 
@@ -41,20 +41,33 @@ def pack_photos(folder: Path, copies: int) -> Path:
 
 def write_gray(folder: Path, count: int) -> Path:
     """128x128 gray JPEGs in two class folders, cut out of the photographs."""
-    photos = [np.asarray(Image.open(path).convert("L").resize((256, 256))) for path in photo_paths()[:64]]
+    photos = [
+        np.asarray(Image.open(path).convert("L").resize((256, 256))) for path in photo_paths()[:64]
+    ]
     random = np.random.default_rng(0)
     for number in range(count):
         x, y = random.integers(0, 129, 2)
-        pixels = np.ascontiguousarray(photos[number % len(photos)][y:y + 128, x:x + 128])[:, :, None]
+        pixels = np.ascontiguousarray(photos[number % len(photos)][y : y + 128, x : x + 128])[
+            :, :, None
+        ]
         path = folder / "gray" / "ab"[number % 2] / f"{number:06}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(simplejpeg.encode_jpeg(pixels, quality=90, colorspace="GRAY"))
     return folder / "gray"
 
 
-def loader_epochs(packed: Path, transform: list[Any] | None, batch: int, threads: int, *, shuffle: bool | str = True) -> Epoch:
+def loader_epochs(
+    packed: Path,
+    transform: list[Any] | None,
+    batch: int,
+    threads: int,
+    *,
+    shuffle: bool | str = True,
+) -> Epoch:
     """fastload.DataLoader, an epoch a call; the same epoch every time."""
-    loader = fastload.DataLoader(packed, batch, shuffle=shuffle, drop_last=True, transform=transform, num_workers=threads)
+    loader = fastload.DataLoader(
+        packed, batch, shuffle=shuffle, drop_last=True, transform=transform, num_workers=threads
+    )
 
     def run() -> int:
         loader.set_epoch(0)
@@ -63,12 +76,21 @@ def loader_epochs(packed: Path, transform: list[Any] | None, batch: int, threads
     return run
 
 
-def core_epochs(packed: Path, transform: list[Any] | None, batch: int, threads: int, moments: list[Moment] | None = None, *,
-                same: bool = False) -> Epoch:
+def core_epochs(
+    packed: Path,
+    transform: list[Any] | None,
+    batch: int,
+    threads: int,
+    moments: list[Moment] | None = None,
+    *,
+    same: bool = False,
+) -> Epoch:
     """The bare native core on the same plans: all requests made before, batches kept under way as the loader does.
 
     ``moments``: when each batch was there. ``same``: the first batch again and again; what varies then is the machine."""
-    loader = fastload.DataLoader(packed, batch, shuffle=True, drop_last=True, transform=transform, num_workers=threads)
+    loader = fastload.DataLoader(
+        packed, batch, shuffle=True, drop_last=True, transform=transform, num_workers=threads
+    )
     maker = loader.maker
     chosen = maker.spec.images[0]
     made: list[tuple[Any, NDArray[np.void]]] = []
@@ -80,7 +102,9 @@ def core_epochs(packed: Path, transform: list[Any] | None, batch: int, threads: 
     if same:
         made = made[:1] * len(made)
     pictures = maker.pictures
-    outputs = [pictures._image_output(chosen, begun.rows[chosen.name]) for _ in range(loader.ahead + 1)]
+    outputs = [
+        pictures._image_output(chosen, begun.rows[chosen.name]) for _ in range(loader.ahead + 1)
+    ]
     backend = NativeBackend(threads=threads)
 
     def collect(ticket: Any) -> None:
@@ -93,7 +117,9 @@ def core_epochs(packed: Path, transform: list[Any] | None, batch: int, threads: 
         for number, (sources, requests) in enumerate(made):
             if len(tickets) == loader.ahead:
                 collect(tickets.popleft())
-            tickets.append(backend.submit(DecodeBatch(sources, requests, *outputs[number % len(outputs)])))
+            tickets.append(
+                backend.submit(DecodeBatch(sources, requests, *outputs[number % len(outputs)]))
+            )
         while tickets:
             collect(tickets.popleft())
         return batch * len(made)
@@ -119,7 +145,9 @@ class Gaps:
 
 def loader_gaps(packed: Path, batch: int, threads: int) -> Callable[[], Gaps]:
     """Between the batches of an epoch, but for the first ones, which come out of the stock; each call loads the next epoch."""
-    loader = fastload.DataLoader(packed, batch, shuffle=True, drop_last=True, transform=RRC, num_workers=threads)
+    loader = fastload.DataLoader(
+        packed, batch, shuffle=True, drop_last=True, transform=RRC, num_workers=threads
+    )
     return lambda: _gaps([Moment() for _ in loader], loader.ahead)
 
 
@@ -160,15 +188,29 @@ class Files(torch.utils.data.Dataset[Any]):
 def torch_epochs(folder: Path, batch: int, workers: int) -> Epoch:
     """torch's own DataLoader with as many worker processes; its workers stay between epochs."""
     cv2.setNumThreads(1)
-    loader = torch.utils.data.DataLoader(Files(folder), batch, shuffle=True, drop_last=True, num_workers=workers, persistent_workers=True)
+    loader = torch.utils.data.DataLoader(
+        Files(folder),
+        batch,
+        shuffle=True,
+        drop_last=True,
+        num_workers=workers,
+        persistent_workers=True,
+    )
     return lambda: sum(len(images) for images, _ in loader)
 
 
 def pack_blobs(folder: Path, megabytes: int, order: str) -> Path:
     """Records of 110 kB that cost nothing to decode, so that the disk is what is measured."""
+
     def samples() -> Iterator[dict[str, Any]]:
         for number in range(megabytes * 1_000_000 // 110_000):
             yield {"data": np.random.default_rng(number).integers(0, 256, 110_000, dtype=np.uint8)}
 
-    fastload.pack(samples(), folder / f"blobs-{order}", fields={"data": "array"}, order=order, shard_size=128 << 20)
+    fastload.pack(
+        samples(),
+        folder / f"blobs-{order}",
+        fields={"data": "array"},
+        order=order,
+        shard_size=128 << 20,
+    )
     return folder / f"blobs-{order}"

@@ -17,9 +17,17 @@ from fastload.decode.cpus import available_cpus
 
 def describe(*packages: str) -> dict[str, str]:
     """Processor, system, versions, and how busy the machine is with other work."""
-    return {"processor": _processor(), "cpus": str(available_cpus()), "load": " ".join(f"{x:.1f}" for x in os.getloadavg()),
-            "system": f"{platform.system()} {platform.release()}", "python": platform.python_version(), "numpy": np.__version__,
-            "fastload": __version__, "core": str(native_status()), **{name: _version(name) for name in packages}}
+    return {
+        "processor": _processor(),
+        "cpus": str(available_cpus()),
+        "load": " ".join(f"{x:.1f}" for x in os.getloadavg()),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "fastload": __version__,
+        "core": str(native_status()),
+        **{name: _version(name) for name in packages},
+    }
 
 
 def describe_machine(*packages: str) -> str:
@@ -43,10 +51,19 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 def photo_paths() -> list[Path]:
     """The photographs of the corpus: $FASTLOAD_CORPUS, or ../shared/corpus beside the project."""
-    folder = Path(os.environ.get("FASTLOAD_CORPUS", Path(__file__).resolve().parents[2] / "shared" / "corpus")) / "photos"
+    folder = (
+        Path(
+            os.environ.get(
+                "FASTLOAD_CORPUS", Path(__file__).resolve().parents[2] / "shared" / "corpus"
+            )
+        )
+        / "photos"
+    )
     paths = sorted(path for path in folder.glob("*") if path.is_file())
     if not paths:
-        raise SystemExit(f"no photographs in {folder}: set FASTLOAD_CORPUS to a folder that has photos/")
+        raise SystemExit(
+            f"no photographs in {folder}: set FASTLOAD_CORPUS to a folder that has photos/"
+        )
     return paths
 
 

@@ -29,7 +29,9 @@ BATCH = 64
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--nicer", default="0,5,10,19", help="(default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--copies", type=int, default=8, help="of the corpus's photographs")
@@ -40,25 +42,41 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{key:>12}: {value}")
     nicer = [int(each) for each in options.nicer.split(",")]
     with tempfile.TemporaryDirectory() as name:
-        loader = fastload.DataLoader(pack_photos(Path(name), options.copies), BATCH, shuffle=True, drop_last=True, transform=RRC,
-                                     num_workers=options.threads)
-        found = compare(loader, nicer, options.rounds, _computing() if options.busy else lambda: None)
-    print(f"\nmedians [quartiles] of {options.rounds} epochs of {len(loader) - loader.ahead - 1} gaps")
+        loader = fastload.DataLoader(
+            pack_photos(Path(name), options.copies),
+            BATCH,
+            shuffle=True,
+            drop_last=True,
+            transform=RRC,
+            num_workers=options.threads,
+        )
+        found = compare(
+            loader, nicer, options.rounds, _computing() if options.busy else lambda: None
+        )
+    print(
+        f"\nmedians [quartiles] of {options.rounds} epochs of {len(loader) - loader.ahead - 1} gaps"
+    )
     for each, epochs in found.items():
-        print(f"  nicer by {each:2}: {spread([1e3 * float(np.mean(gaps)) for gaps in epochs])} ms a batch, variation "
-              f"{spread([100 * step_to_step(gaps) for gaps in epochs])} %, "
-              f"p99 / p50 of all {tail(epochs):.2f}")
+        print(
+            f"  nicer by {each:2}: {spread([1e3 * float(np.mean(gaps)) for gaps in epochs])} ms a batch, variation "
+            f"{spread([100 * step_to_step(gaps) for gaps in epochs])} %, "
+            f"p99 / p50 of all {tail(epochs):.2f}"
+        )
     return 0
 
 
-def compare(loader: fastload.DataLoader, nicer: Sequence[int], rounds: int, step: Callable[[], object]) -> dict[int, list[list[float]]]:
+def compare(
+    loader: fastload.DataLoader, nicer: Sequence[int], rounds: int, step: Callable[[], object]
+) -> dict[int, list[list[float]]]:
     """Niceness → the gaps between batches, epoch by epoch."""
     found: dict[int, list[list[float]]] = {each: [] for each in nicer}
-    gaps_of(loader, step)                           # starts threads, fills caches
+    gaps_of(loader, step)  # starts threads, fills caches
     for turn in range(rounds):
         for each in nicer if turn % 2 == 0 else reversed(nicer):
             for thread in decode_threads():
-                os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, 0) + each))
+                os.setpriority(
+                    os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, 0) + each)
+                )
             loader.set_epoch(turn)
             found[each].append(gaps_of(loader, step))
     return found
@@ -70,12 +88,16 @@ def gaps_of(loader: fastload.DataLoader, step: Callable[[], object]) -> list[flo
     for _ in loader:
         times.append(time.perf_counter())
         step()
-    return np.diff(times[loader.ahead:]).tolist()
+    return np.diff(times[loader.ahead :]).tolist()
 
 
 def decode_threads() -> list[int]:
     """The core's threads in this process, by the name that it gives them."""
-    return [int(task.name) for task in Path("/proc/self/task").iterdir() if (task / "comm").read_text().strip() == "fastload-decode"]
+    return [
+        int(task.name)
+        for task in Path("/proc/self/task").iterdir()
+        if (task / "comm").read_text().strip() == "fastload-decode"
+    ]
 
 
 def _computing() -> Callable[[], object]:

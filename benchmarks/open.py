@@ -1,6 +1,6 @@
 """How long opening a dataset of ten million samples takes, and how much memory: manifest and columns are made up, shards are sparse files.
 
-    python -m benchmarks.open [--samples 10000000] [--shards 2200]
+python -m benchmarks.open [--samples 10000000] [--shards 2200]
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from fastload.store.dataset import open_dataset
 from fastload.store.fields import Field
 from fastload.store.manifest import NAME, Manifest, Shard, dump, expected_columns
 
-FIELDS = (Field("image", "image"), Field("label", "int", classes=tuple(f"class {i}" for i in range(1000))))
-PER_BLOCK = 76          # photographs of 110 kB in 8 MiB
+FIELDS = (
+    Field("image", "image"),
+    Field("label", "int", classes=tuple(f"class {i}" for i in range(1000))),
+)
+PER_BLOCK = 76  # photographs of 110 kB in 8 MiB
 
 
 def make(folder: Path, n: int, n_shards: int) -> None:
@@ -37,9 +40,15 @@ def make(folder: Path, n: int, n_shards: int) -> None:
     for name, dtype in expected_columns(FIELDS).items():
         with ColumnWriter(folder, name, dtype, width=2 if name == "_blocks" else 1) as writer:
             starts = np.arange(0, n, PER_BLOCK)
-            writer.append(np.stack([starts, np.minimum(PER_BLOCK, n - starts)], 1) if name == "_blocks" else np.zeros(n, dtype))
+            writer.append(
+                np.stack([starts, np.minimum(PER_BLOCK, n - starts)], 1)
+                if name == "_blocks"
+                else np.zeros(n, dtype)
+            )
             columns.append(writer.finish())
-    manifest = Manifest(n_samples=n, fields=FIELDS, shards=tuple(shards), columns=tuple(columns), content="0" * 64)
+    manifest = Manifest(
+        n_samples=n, fields=FIELDS, shards=tuple(shards), columns=tuple(columns), content="0" * 64
+    )
     (folder / NAME).write_bytes(dump(manifest))
 
 
@@ -48,7 +57,9 @@ def anonymous_mb() -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--samples", type=int, default=10_000_000)
     parser.add_argument("--shards", type=int, default=2200)
     options = parser.parse_args()
@@ -61,7 +72,9 @@ def main() -> int:
             started = time.perf_counter()
             dataset = open_dataset(name)
             times.append(1e3 * (time.perf_counter() - started))
-        print(f"{len(dataset)} samples in {options.shards} shards: {spread(times)} ms (n = 9), {anonymous_mb() - before:.1f} MB more")
+        print(
+            f"{len(dataset)} samples in {options.shards} shards: {spread(times)} ms (n = 9), {anonymous_mb() - before:.1f} MB more"
+        )
     return 0
 
 

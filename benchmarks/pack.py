@@ -51,7 +51,9 @@ def run_pillow(folder: Path, out: Path, jobs: int) -> None:
 
 def jpegtran(paths: list[str]) -> None:
     for path in paths:
-        subprocess.run(["jpegtran", "-optimize", "-copy", "none", "-outfile", "/dev/null", path], check=True)
+        subprocess.run(
+            ["jpegtran", "-optimize", "-copy", "none", "-outfile", "/dev/null", path], check=True
+        )
 
 
 def run_jpegtran(folder: Path, jobs: int) -> None:
@@ -66,20 +68,37 @@ def run_jpegtran(folder: Path, jobs: int) -> None:
 
 def run_fastload(folder: Path, dest: Path) -> tuple[float, float]:
     """Packs in a child; returns the seconds of pack() itself and the child's peak anonymous memory in MB."""
-    program = ("import sys, threading, time\nfrom fastload.packing.api import pack\npeak = 0\ndone = threading.Event()\n"
-               "def watch():\n    global peak\n    while not done.wait(0.01):\n"
-               "        text = open('/proc/self/status').read()\n"
-               "        peak = max(peak, int(text.split('RssAnon:')[1].split()[0]))\n"
-               "threading.Thread(target=watch, daemon=True).start()\nbegin = time.perf_counter()\npack(sys.argv[1], sys.argv[2])\n"
-               "print(time.perf_counter() - begin, peak)\ndone.set()")
-    result = subprocess.run([sys.executable, "-c", program, str(folder), str(dest)], check=True, capture_output=True, text=True)
+    program = (
+        "import sys, threading, time\nfrom fastload.packing.api import pack\npeak = 0\ndone = threading.Event()\n"
+        "def watch():\n    global peak\n    while not done.wait(0.01):\n"
+        "        text = open('/proc/self/status').read()\n"
+        "        peak = max(peak, int(text.split('RssAnon:')[1].split()[0]))\n"
+        "threading.Thread(target=watch, daemon=True).start()\nbegin = time.perf_counter()\npack(sys.argv[1], sys.argv[2])\n"
+        "print(time.perf_counter() - begin, peak)\ndone.set()"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program, str(folder), str(dest)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     seconds, peak = result.stdout.split()
     return float(seconds), int(peak) / 1024
 
 
 def run_ffcv(folder: Path, dest: Path, jobs: int) -> float:
     """The seconds of its writer itself, without Python's start and its import."""
-    command = [str(PEERS_PYTHON), "-m", "benchmarks.peers.serve", "pack", "ffcv", "rrc", str(folder.parent), str(dest), str(jobs)]
+    command = [
+        str(PEERS_PYTHON),
+        "-m",
+        "benchmarks.peers.serve",
+        "pack",
+        "ffcv",
+        "rrc",
+        str(folder.parent),
+        str(dest),
+        str(jobs),
+    ]
     result = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
     return float(result.stdout.split()[-1])
 
@@ -87,8 +106,14 @@ def run_ffcv(folder: Path, dest: Path, jobs: int) -> float:
 def ffcv_version() -> dict[str, str]:
     if not PEERS_PYTHON.exists():
         return {}
-    command = [str(PEERS_PYTHON), "-c", "from importlib.metadata import version; print(version('ffcv'))"]
-    return {"ffcv": subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()}
+    command = [
+        str(PEERS_PYTHON),
+        "-c",
+        "from importlib.metadata import version; print(version('ffcv'))",
+    ]
+    return {
+        "ffcv": subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    }
 
 
 def timed(call: Callable[[], None]) -> float:
@@ -106,8 +131,10 @@ def measure(folder: Path, rounds: int, work: Path) -> tuple[dict[str, list[float
         peaks.append(peak)
         return seconds
 
-    runs: dict[str, Callable[[], float]] = {"fastload pack": fastload,
-                                            "pillow re-encode": lambda: timed(lambda: run_pillow(folder, work / "reencoded", jobs))}
+    runs: dict[str, Callable[[], float]] = {
+        "fastload pack": fastload,
+        "pillow re-encode": lambda: timed(lambda: run_pillow(folder, work / "reencoded", jobs)),
+    }
     if PEERS_PYTHON.exists():
         runs["FFCV's writer"] = lambda: run_ffcv(folder, dest, jobs)
     if shutil.which("jpegtran"):
@@ -121,7 +148,9 @@ def measure(folder: Path, rounds: int, work: Path) -> tuple[dict[str, list[float
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--copies", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
@@ -139,11 +168,15 @@ def main() -> int:
     machine = {**describe("pillow"), **ffcv_version()}
     for key, value in machine.items():
         print(f"{key:>12}: {value}")
-    print(f"{n} JPEGs ({len(photos)} photos x {options.copies}), {options.rounds} rounds interleaved, {available_cpus()} jobs")
+    print(
+        f"{n} JPEGs ({len(photos)} photos x {options.copies}), {options.rounds} rounds interleaved, {available_cpus()} jobs"
+    )
     ours = statistics.median(seconds["fastload pack"])
     for contender, times in seconds.items():
         middle = statistics.median(times)
-        print(f"{contender:20} {n / middle:7.0f} images/s, seconds a round {spread(times)}; fastload pack is {middle / ours:.2f} x as fast")
+        print(
+            f"{contender:20} {n / middle:7.0f} images/s, seconds a round {spread(times)}; fastload pack is {middle / ours:.2f} x as fast"
+        )
     print(f"peak anonymous memory of fastload pack: {peak:.0f} MB")
     if options.json:
         found = {"machine": machine, "n": n, "seconds": seconds, "peak_mb": peak}

@@ -41,7 +41,9 @@ def cpu_us(run: Callable[[], None], steps: int) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--every", type=int, default=10)
@@ -50,14 +52,25 @@ def main() -> int:
         print(f"{key:>12}: {value}")
     batches = [(torch.zeros(8, 3), torch.zeros(8))] * options.steps
     costs: dict[str, list[float]] = {"no stages": [], "five stages": [], "no stages, every=1": []}
-    with tempfile.TemporaryDirectory() as folder, fastload.StepProbe(Path(folder) / "a.jsonl", every=options.every) as probe, \
-                fastload.StepProbe(Path(folder) / "b.jsonl", every=1) as each:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        fastload.StepProbe(Path(folder) / "a.jsonl", every=options.every) as probe,
+        fastload.StepProbe(Path(folder) / "b.jsonl", every=1) as each,
+    ):
         for _ in range(options.rounds):
             free = cpu_us(lambda: bare(batches), options.steps)
-            costs["no stages"].append(cpu_us(lambda: bare(probe.watch(batches)), options.steps) - free)
-            costs["five stages"].append(cpu_us(lambda: staged(probe, batches), options.steps) - free)
-            costs["no stages, every=1"].append(cpu_us(lambda: bare(each.watch(batches)), options.steps) - free)
-    print(f"\nus of CPU time a step, every={options.every}, median [quartiles] of {options.rounds} rounds of {options.steps} steps")
+            costs["no stages"].append(
+                cpu_us(lambda: bare(probe.watch(batches)), options.steps) - free
+            )
+            costs["five stages"].append(
+                cpu_us(lambda: staged(probe, batches), options.steps) - free
+            )
+            costs["no stages, every=1"].append(
+                cpu_us(lambda: bare(each.watch(batches)), options.steps) - free
+            )
+    print(
+        f"\nus of CPU time a step, every={options.every}, median [quartiles] of {options.rounds} rounds of {options.steps} steps"
+    )
     for name, values in costs.items():
         print(f"  {name:20} {spread(values)}")
     return 0 if sorted(costs["no stages"])[options.rounds // 2] < GOAL_US else 1

@@ -1,6 +1,6 @@
 """Records `fastload bench decode`, `load` and `io` on the corpus photographs into benchmarks/results/, and writes the page anew.
 
-    python -m benchmarks.record [--only decode,load,io] [--copies 8] [--quick]        (about 4 minutes on 2 cores)
+python -m benchmarks.record [--only decode,load,io] [--copies 8] [--quick]        (about 4 minutes on 2 cores)
 """
 
 from __future__ import annotations
@@ -24,15 +24,24 @@ KINDS = {"decode": ["--size", "256"], "load": ["--against", "torch", "--compute"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", default=",".join(KINDS), help="(default: %(default)s)")
-    parser.add_argument("--copies", type=int, default=8, help="of each photograph, for the disk (default: %(default)s)")
+    parser.add_argument(
+        "--copies",
+        type=int,
+        default=8,
+        help="of each photograph, for the disk (default: %(default)s)",
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--results", type=Path, default=document.RESULTS)
     parser.add_argument("--docs", type=Path, default=document.DOCS)
     options = parser.parse_args(argv)
     photos = photo_paths()
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:            # not in /tmp, which may live in memory
+    with tempfile.TemporaryDirectory(
+        dir=Path.cwd()
+    ) as name:  # not in /tmp, which may live in memory
         pictures, packed = Path(name) / "pictures", Path(name) / "packed"
         pictures.mkdir()
         for copy in range(options.copies):
@@ -41,7 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         fastload.pack(pictures, packed)
         for kind in options.only.split(","):
             sys.stderr.write(f"fastload bench {kind} ...\n")
-            found = measured([kind, str(packed), *KINDS[kind], *(["--quick"] if options.quick else [])])
+            found = measured(
+                [kind, str(packed), *KINDS[kind], *(["--quick"] if options.quick else [])]
+            )
             found["dataset"] = f"{len(photos)} photographs x {options.copies}"
             (options.results / f"bench_{kind}.json").write_text(json.dumps(found, indent=1) + "\n")
     return document.main(["--results", str(options.results), "--docs", str(options.docs)])

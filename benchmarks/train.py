@@ -38,17 +38,17 @@ from fastload.makedata import imagenet
 SIDE = 64
 MEAN, STD = 0.45, 0.25
 SCALE = (0.35, 1.0)
-Batches = Callable[[int], Iterable[tuple[torch.Tensor, torch.Tensor]]]          # of an epoch
+Batches = Callable[[int], Iterable[tuple[torch.Tensor, torch.Tensor]]]  # of an epoch
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
     """One run."""
 
-    accuracy: float             # on the validation images
-    epoch_s: float              # median, the first epoch left out
-    waiting: float              # share of the time spent waiting for data
-    loss: float                 # mean of the last epoch
+    accuracy: float  # on the validation images
+    epoch_s: float  # median, the first epoch left out
+    waiting: float  # share of the time spent waiting for data
+    loss: float  # mean of the last epoch
 
 
 class ImageFolder(torch.utils.data.Dataset[Any]):
@@ -56,7 +56,9 @@ class ImageFolder(torch.utils.data.Dataset[Any]):
 
     def __init__(self, root: Path, *, train: bool) -> None:
         classes = sorted(path.name for path in root.iterdir())
-        self.files = [(path, classes.index(path.parent.name)) for path in sorted(root.rglob("*.jpg"))]
+        self.files = [
+            (path, classes.index(path.parent.name)) for path in sorted(root.rglob("*.jpg"))
+        ]
         self.train = train
 
     def __len__(self) -> int:
@@ -68,32 +70,67 @@ class ImageFolder(torch.utils.data.Dataset[Any]):
             picture = image.convert("RGB")
             box = random_crop(picture.width, picture.height, scale=SCALE) if self.train else None
             small = picture.resize((SIDE, SIDE), Image.Resampling.BILINEAR, box=box)
-        pixels = torch.from_numpy(np.array(small)).permute(2, 0, 1).float().div_(255).sub_(MEAN).div_(STD)
+        pixels = (
+            torch.from_numpy(np.array(small))
+            .permute(2, 0, 1)
+            .float()
+            .div_(255)
+            .sub_(MEAN)
+            .div_(STD)
+        )
         return (pixels.flip(2) if self.train and torch.rand(()) < 0.5 else pixels), label
 
 
 def torch_loader(root: Path, *, batch_size: int, seed: int) -> Batches:
-    loader = torch.utils.data.DataLoader(ImageFolder(root / "train", train=True), batch_size, shuffle=True, drop_last=True,
-                                         num_workers=available_cpus(), persistent_workers=True,
-                                         generator=torch.Generator().manual_seed(seed))
+    loader = torch.utils.data.DataLoader(
+        ImageFolder(root / "train", train=True),
+        batch_size,
+        shuffle=True,
+        drop_last=True,
+        num_workers=available_cpus(),
+        persistent_workers=True,
+        generator=torch.Generator().manual_seed(seed),
+    )
     return lambda _: loader
 
 
-def fastload_loader(packed: Path, *, batch_size: int, seed: int, shuffle: bool | str = True, exact: bool = False) -> Batches:
+def fastload_loader(
+    packed: Path, *, batch_size: int, seed: int, shuffle: bool | str = True, exact: bool = False
+) -> Batches:
     steps = [T.RandomResizedCrop(SIDE, scale=SCALE), T.HorizontalFlip(), T.Normalize(MEAN, STD)]
-    loader = fastload.DataLoader(packed, batch_size=batch_size, shuffle=shuffle, drop_last=True, seed=seed, transform=steps, exact=exact,
-                                 fields=("image", "label"))
+    loader = fastload.DataLoader(
+        packed,
+        batch_size=batch_size,
+        shuffle=shuffle,
+        drop_last=True,
+        seed=seed,
+        transform=steps,
+        exact=exact,
+        fields=("image", "label"),
+    )
     return lambda _: loader
 
 
 def net(n_classes: int) -> nn.Module:
     widths = (3, 24, 48, 96, 96)
-    blocks = [nn.Sequential(nn.Conv2d(a, b, 3, 2, 1, bias=False), nn.BatchNorm2d(b), nn.ReLU()) for a, b in itertools.pairwise(widths)]
-    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], n_classes))
+    blocks = [
+        nn.Sequential(nn.Conv2d(a, b, 3, 2, 1, bias=False), nn.BatchNorm2d(b), nn.ReLU())
+        for a, b in itertools.pairwise(widths)
+    ]
+    return nn.Sequential(
+        *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], n_classes)
+    )
 
 
-def train(batches: Batches, validation: Sequence[tuple[torch.Tensor, torch.Tensor]], *, epochs: int, n_classes: int, seed: int,
-          steps: int) -> Trained:
+def train(
+    batches: Batches,
+    validation: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    *,
+    epochs: int,
+    n_classes: int,
+    seed: int,
+    steps: int,
+) -> Trained:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(seed)
     model = net(n_classes).to(device)
@@ -107,21 +144,30 @@ def train(batches: Batches, validation: Sequence[tuple[torch.Tensor, torch.Tenso
             waited += time.perf_counter() - asked
             loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
             optimizer.zero_grad()
-            loss.backward()             # type: ignore[no-untyped-call]
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             plan.step()
             losses.append(loss.detach())
             asked = time.perf_counter()
         times.append(time.perf_counter() - begin)
         total += times[-1]
-    return Trained(accuracy(model, validation, device), statistics.median(times[1:] or times), waited / total,
-                   float(torch.stack(losses).mean()))
+    return Trained(
+        accuracy(model, validation, device),
+        statistics.median(times[1:] or times),
+        waited / total,
+        float(torch.stack(losses).mean()),
+    )
 
 
-def accuracy(model: nn.Module, validation: Sequence[tuple[torch.Tensor, torch.Tensor]], device: str) -> float:
+def accuracy(
+    model: nn.Module, validation: Sequence[tuple[torch.Tensor, torch.Tensor]], device: str
+) -> float:
     model.eval()
     with torch.no_grad():
-        right = sum(int((model(images.to(device)).argmax(1).cpu() == labels).sum()) for images, labels in validation)
+        right = sum(
+            int((model(images.to(device)).argmax(1).cpu() == labels).sum())
+            for images, labels in validation
+        )
     return right / sum(len(labels) for _, labels in validation)
 
 
@@ -135,8 +181,14 @@ def verdict(runs: dict[str, list[Trained]]) -> str:
         values = [run.accuracy for run in own]
         difference = statistics.mean(values) - statistics.mean(base)
         noise = noise_of(base, values)
-        told.append(f"{name}: accuracy {difference:+.1%} against torch, "
-                    + (f"within the noise of the seeds ({noise:.1%})" if abs(difference) <= noise else f"outside the noise ({noise:.1%})"))
+        told.append(
+            f"{name}: accuracy {difference:+.1%} against torch, "
+            + (
+                f"within the noise of the seeds ({noise:.1%})"
+                if abs(difference) <= noise
+                else f"outside the noise ({noise:.1%})"
+            )
+        )
     return "; ".join(told) + "."
 
 
@@ -144,11 +196,17 @@ def noise_of(one: Sequence[float], other: Sequence[float]) -> float:
     """Two standard errors of the difference of the means; one image of a thousand at least."""
     if min(len(one), len(other)) < 2:
         return 1.0
-    return max(0.001, 2 * math.sqrt(statistics.variance(one) / len(one) + statistics.variance(other) / len(other)))
+    return max(
+        0.001,
+        2
+        * math.sqrt(statistics.variance(one) / len(one) + statistics.variance(other) / len(other)),
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--images", type=int, default=800)
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--epochs", type=int, default=6)
@@ -162,44 +220,84 @@ def main(argv: Sequence[str] | None = None) -> int:
         runs = compare(Path(name), options)
     show(runs, options)
     if options.json:
-        told = {"machine": here, "versions": versions("pillow"), "commit": commit(Path(__file__).parent), "images": options.images,
-                "epochs": options.epochs, "batch_size": options.batch_size, "side": SIDE, "verdict": verdict(runs),
-                "runs": {name: [{"accuracy": run.accuracy, "epoch_s": run.epoch_s, "waiting": run.waiting, "loss": run.loss} for run in own]
-                         for name, own in runs.items()}}
+        told = {
+            "machine": here,
+            "versions": versions("pillow"),
+            "commit": commit(Path(__file__).parent),
+            "images": options.images,
+            "epochs": options.epochs,
+            "batch_size": options.batch_size,
+            "side": SIDE,
+            "verdict": verdict(runs),
+            "runs": {
+                name: [
+                    {
+                        "accuracy": run.accuracy,
+                        "epoch_s": run.epoch_s,
+                        "waiting": run.waiting,
+                        "loss": run.loss,
+                    }
+                    for run in own
+                ]
+                for name, own in runs.items()
+            },
+        }
         options.json.write_text(json.dumps(told, indent=1) + "\n")
     return 0
 
 
 def compare(folder: Path, options: argparse.Namespace) -> dict[str, list[Trained]]:
     """Seed by seed, contestant by contestant: interleaved."""
-    imagenet.make(folder / "pictures", n=options.images, n_classes=options.classes, jobs=available_cpus())
+    imagenet.make(
+        folder / "pictures", n=options.images, n_classes=options.classes, jobs=available_cpus()
+    )
     fastload.pack(folder / "pictures" / "train", folder / "packed")
     held = ImageFolder(folder / "pictures" / "val", train=False)
     images, labels = zip(*(held[i] for i in range(len(held))), strict=True)
     validation = [(torch.stack(images), torch.tensor(labels))]
     size, steps = options.batch_size, options.images // options.batch_size
     makers: dict[str, Callable[[int], Batches]] = {
-        "torch DataLoader": lambda seed: torch_loader(folder / "pictures", batch_size=size, seed=seed),
+        "torch DataLoader": lambda seed: torch_loader(
+            folder / "pictures", batch_size=size, seed=seed
+        ),
         "fastload": lambda seed: fastload_loader(folder / "packed", batch_size=size, seed=seed),
-        "fastload, full shuffle, exact": lambda seed: fastload_loader(folder / "packed", batch_size=size, seed=seed, shuffle="full",
-                                                                      exact=True),
+        "fastload, full shuffle, exact": lambda seed: fastload_loader(
+            folder / "packed", batch_size=size, seed=seed, shuffle="full", exact=True
+        ),
     }
     runs: dict[str, list[Trained]] = {name: [] for name in makers}
     for seed in range(options.seeds):
         for name, maker in makers.items():
             sys.stderr.write(f"seed {seed}: {name} ...\n")
-            runs[name].append(train(maker(seed), validation, epochs=options.epochs, n_classes=options.classes, seed=seed, steps=steps))
+            runs[name].append(
+                train(
+                    maker(seed),
+                    validation,
+                    epochs=options.epochs,
+                    n_classes=options.classes,
+                    seed=seed,
+                    steps=steps,
+                )
+            )
     return runs
 
 
 def show(runs: dict[str, list[Trained]], options: argparse.Namespace) -> None:
-    table = Table(f"training on {options.images} images, {options.epochs} epochs, {options.seeds} seeds", ("loader", "accuracy", "epoch s",
-                                                                                                           "waiting", "loss"))
+    table = Table(
+        f"training on {options.images} images, {options.epochs} epochs, {options.seeds} seeds",
+        ("loader", "accuracy", "epoch s", "waiting", "loss"),
+    )
     for name, own in runs.items():
         values = [run.accuracy for run in own]
-        table.rows.append((name, f"{statistics.mean(values):.1%} [{min(values):.1%}-{max(values):.1%}]",
-                           str(spread([run.epoch_s for run in own])),
-                           f"{statistics.mean(run.waiting for run in own):.0%}", number(statistics.mean(run.loss for run in own))))
+        table.rows.append(
+            (
+                name,
+                f"{statistics.mean(values):.1%} [{min(values):.1%}-{max(values):.1%}]",
+                str(spread([run.epoch_s for run in own])),
+                f"{statistics.mean(run.waiting for run in own):.0%}",
+                number(statistics.mean(run.loss for run in own)),
+            )
+        )
     table.notes = [verdict(runs)]
     table.show()
 

@@ -24,8 +24,11 @@ from fastload.makedata import captcha, gray, imagenet, nuscenes, openlane
 from fastload.observe.rows import StepRow, read_metrics
 
 WAYS = ("plain", "fastload", "no loading")
-EPOCHS = 2                          # the loss is that of the second
-FILLING, EMPTYING = 4, 4            # steps at the two ends of an epoch in which a loader's stock of batches is filled and used up
+EPOCHS = 2  # the loss is that of the second
+FILLING, EMPTYING = (
+    4,
+    4,
+)  # steps at the two ends of an epoch in which a loader's stock of batches is filled and used up
 # Imported once, by the process of which every run is a copy: torch takes 3 s to import, and its optimizers another 2 s.
 PRELOADED = ("torch._dynamo", "benchmarks.trainer_runs")
 
@@ -36,11 +39,11 @@ class Trainer:
 
     letter: str
     about: str
-    make: Callable[..., object]         # generates the pictures
-    made: int                           # so many different samples; an epoch repeats them
+    make: Callable[..., object]  # generates the pictures
+    made: int  # so many different samples; an epoch repeats them
     batch_size: int
-    steps: int                          # an epoch
-    train: str = "."                    # where in the pictures the training samples are
+    steps: int  # an epoch
+    train: str = "."  # where in the pictures the training samples are
     encode: str = "keep"
 
 
@@ -59,13 +62,13 @@ TRAINERS = {
 class Trained:
     """One training. Times are of its steady steps only; variations of those among them that the host did not disturb."""
 
-    loss: float                 # mean of the last epoch
+    loss: float  # mean of the last epoch
     samples_per_s: float
-    waiting: float              # share of the time spent waiting for data
-    variation: float            # of the step time: standard deviation over mean
-    step_to_step: float         # the same without slow changes: benchmarks/evenness.py
-    steps: int                  # that count
-    disturbed: int = 0          # of them
+    waiting: float  # share of the time spent waiting for data
+    variation: float  # of the step time: standard deviation over mean
+    step_to_step: float  # the same without slow changes: benchmarks/evenness.py
+    steps: int  # that count
+    disturbed: int = 0  # of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +77,15 @@ class Data:
 
     source: Path
     packed: Path
-    validation: tuple[Path, Path] | None = None         # source, packed
+    validation: tuple[Path, Path] | None = None  # source, packed
 
     def words(self, way: str) -> list[str]:
         """The arguments that name it."""
         number = 0 if way == "plain" else 1
-        return [str((self.source, self.packed)[number]), *(["--val", str(self.validation[number])] if self.validation else [])]
+        return [
+            str((self.source, self.packed)[number]),
+            *(["--val", str(self.validation[number])] if self.validation else []),
+        ]
 
 
 def prepare(name: str, trainer: Trainer, folder: Path) -> Data:
@@ -87,9 +93,13 @@ def prepare(name: str, trainer: Trainer, folder: Path) -> Data:
     pictures, need = folder / "pictures", trainer.steps * trainer.batch_size
     trainer.make(pictures, n=min(trainer.made, need), jobs=os.cpu_count() or 1)
     source, packed = pictures / trainer.train, folder / "packed"
-    {"lanes": _repeat_frames, "bev": _repeat_rigs, "captcha": _repeat_rows}.get(name, _repeat_files)(source, need)
+    {"lanes": _repeat_frames, "bev": _repeat_rigs, "captcha": _repeat_rows}.get(
+        name, _repeat_files
+    )(source, need)
     if name == "captcha":
-        fastload.pack(captcha_rows(str(source)), packed, fields={"image": "image", "points": "points"})
+        fastload.pack(
+            captcha_rows(str(source)), packed, fields={"image": "image", "points": "points"}
+        )
     else:
         fastload.pack(source, packed, encode=trainer.encode)
     if name != "classifier":
@@ -119,7 +129,9 @@ def _repeat_frames(source: Path, need: int) -> None:
 def _repeat_rigs(source: Path, need: int) -> None:
     index = json.loads((source / "samples.json").read_text())
     again = itertools.islice(itertools.cycle(index["samples"]), need)
-    index["samples"] = [{**sample, "token": f"{sample['token']}{number}"} for number, sample in enumerate(again)]
+    index["samples"] = [
+        {**sample, "token": f"{sample['token']}{number}"} for number, sample in enumerate(again)
+    ]
     (source / "samples.json").write_text(json.dumps(index))
 
 
@@ -130,13 +142,26 @@ def _repeat_rows(source: Path, need: int) -> None:
         csv.writer(file).writerows([head, *itertools.islice(itertools.cycle(rows), need)])
 
 
-def trained(name: str, trainer: Trainer, data: Data, way: str, *, seed: int, folder: Path) -> Trained:
+def trained(
+    name: str, trainer: Trainer, data: Data, way: str, *, seed: int, folder: Path
+) -> Trained:
     """One run, in a process of its own; what it printed goes nowhere."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     metrics = folder / f"{name}-{way.replace(' ', '-')}-{seed}.jsonl"
-    words = [*data.words(way), "--batch-size", str(trainer.batch_size), "--epochs", str(EPOCHS), "--seed", str(seed), "--every", "1",
-             "--metrics", str(metrics)]
+    words = [
+        *data.words(way),
+        "--batch-size",
+        str(trainer.batch_size),
+        "--epochs",
+        str(EPOCHS),
+        "--seed",
+        str(seed),
+        "--every",
+        "1",
+        "--metrics",
+        str(metrics),
+    ]
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(name, words, way, there))
     process.start()
@@ -147,13 +172,17 @@ def trained(name: str, trainer: Trainer, data: Data, way: str, *, seed: int, fol
         losses, stolen = None, []
     process.join()
     if process.exitcode or losses is None:
-        raise SystemExit(f"examples.{name}, {way}: ended with exit code {process.exitcode}, what it said stands above")
+        raise SystemExit(
+            f"examples.{name}, {way}: ended with exit code {process.exitcode}, what it said stands above"
+        )
     return figures(read_metrics(metrics).steps, losses[-1], trainer.steps, stolen)
 
 
 def _run(name: str, words: list[str], way: str, answer: Connection) -> None:
     """The child's side: what the example's own last lines do."""
-    module = importlib.import_module(f"examples.{name}_torch" if way == "plain" else f"examples.{name}")
+    module = importlib.import_module(
+        f"examples.{name}_torch" if way == "plain" else f"examples.{name}"
+    )
     parser = arguments(None, batch_size=1, epochs=1)
     parser.add_argument("--val")
     parser.set_defaults(accumulate=4, compile=False, save_every=0, resume=None)
@@ -168,16 +197,16 @@ class _Probe:
 
     def __init__(self, probe: fastload.StepProbe, *, again: bool) -> None:
         self._probe, self._once = probe, again
-        self.stolen: list[float] = []               # seconds of processor time, step by step
+        self.stolen: list[float] = []  # seconds of processor time, step by step
 
     def watch(self, loader: Any) -> Iterator[Any]:
         if self._once:
             n, batches = len(loader), iter(loader)
             loader = _Again(next(batches), n)
-            del batches                 # ends the loader's threads' work
+            del batches  # ends the loader's threads' work
         steps, before = iter(self._probe.watch(loader)), 0.0
         for number in itertools.count():
-            now = stolen_s()            # here the step before ends: the next batch is being asked for
+            now = stolen_s()  # here the step before ends: the next batch is being asked for
             if number:
                 self.stolen.append(now - before)
             before = now
@@ -204,7 +233,9 @@ class _Again:
         return itertools.repeat(self.batch, self.n)
 
 
-def figures(rows: Iterable[StepRow], loss: float, steps: int, stolen: Sequence[float] = ()) -> Trained:
+def figures(
+    rows: Iterable[StepRow], loss: float, steps: int, stolen: Sequence[float] = ()
+) -> Trained:
     """Of the steps in the middle of each epoch of ``steps``; of all where epochs are too short to have one.
 
     ``stolen``: what the host took during each step. Those in which it took much are left out of the variations, unless few would be left.
@@ -212,8 +243,18 @@ def figures(rows: Iterable[StepRow], loss: float, steps: int, stolen: Sequence[f
     rows = list(rows)
     filling, emptying = (FILLING, EMPTYING) if steps >= 2 * (FILLING + EMPTYING) else (0, 0)
     steady = [row for row in rows if filling <= (row.iter - 1) % steps < steps - emptying]
-    times, waits = [row.iter_time or 0.0 for row in steady], [row.data_time or 0.0 for row in steady]
+    times, waits = (
+        [row.iter_time or 0.0 for row in steady],
+        [row.data_time or 0.0 for row in steady],
+    )
     total = sum(times)
     counted = undisturbed(times, [stolen[row.iter - 1] for row in steady]) if stolen else times
-    return Trained(loss, sum(row.samples or 0 for row in steady) / total, sum(waits) / total,
-                   statistics.pstdev(counted) / statistics.mean(counted), step_to_step(counted), len(steady), len(times) - len(counted))
+    return Trained(
+        loss,
+        sum(row.samples or 0 for row in steady) / total,
+        sum(waits) / total,
+        statistics.pstdev(counted) / statistics.mean(counted),
+        step_to_step(counted),
+        len(steady),
+        len(times) - len(counted),
+    )

@@ -28,26 +28,42 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe
-from benchmarks.trainer_runs import EMPTYING, EPOCHS, FILLING, TRAINERS, WAYS, Data, Trained, Trainer, prepare, trained
+from benchmarks.trainer_runs import (
+    EMPTYING,
+    EPOCHS,
+    FILLING,
+    TRAINERS,
+    WAYS,
+    Data,
+    Trained,
+    Trainer,
+    prepare,
+    trained,
+)
 from fastload.bench.machine import commit
 from fastload.bench.measure import spread
 from fastload.bench.table import Table
 
 PACKAGES = ("torch", "pillow", "lmdb")
-BAR = 0.10                  # of the step time's variation with fastload
-SAME = 0.01                 # losses that differ by less are the same whatever the seeds say
-Runs = dict[str, dict[str, list[Trained]]]          # trainer → way → its runs, round by round
+BAR = 0.10  # of the step time's variation with fastload
+SAME = 0.01  # losses that differ by less are the same whatever the seeds say
+Runs = dict[str, dict[str, list[Trained]]]  # trainer → way → its runs, round by round
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", default=",".join(TRAINERS), help="(default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, help="an epoch, of which there are two (default: 24)")
     parser.add_argument("--folder", type=Path, help="where datasets are made")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)
-    chosen = {name: replace(TRAINERS[name], steps=options.steps or TRAINERS[name].steps) for name in options.only.split(",")}
+    chosen = {
+        name: replace(TRAINERS[name], steps=options.steps or TRAINERS[name].steps)
+        for name in options.only.split(",")
+    }
     here = describe(*PACKAGES)
     for key, value in here.items():
         print(f"{key:>12}: {value}")
@@ -57,9 +73,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = [row(name, chosen[name], ways) for name, ways in runs.items()]
     show(rows, options.rounds)
     if options.json:
-        told = {"machine": here, "commit": commit(Path(__file__).parent), "rounds": options.rounds, "epochs": EPOCHS, "bar": BAR,
-                "ends": [FILLING, EMPTYING], "seconds": round(time.perf_counter() - began), "rows": rows,
-                "runs": {name: {way: [asdict(each) for each in own] for way, own in ways.items()} for name, ways in runs.items()}}
+        told = {
+            "machine": here,
+            "commit": commit(Path(__file__).parent),
+            "rounds": options.rounds,
+            "epochs": EPOCHS,
+            "bar": BAR,
+            "ends": [FILLING, EMPTYING],
+            "seconds": round(time.perf_counter() - began),
+            "rows": rows,
+            "runs": {
+                name: {way: [asdict(each) for each in own] for way, own in ways.items()}
+                for name, ways in runs.items()
+            },
+        }
         options.json.write_text(json.dumps(told, indent=1) + "\n")
     return 0
 
@@ -74,23 +101,46 @@ def compare(folder: Path, chosen: Mapping[str, Trainer], rounds: int) -> Runs:
     for turn in range(rounds):
         for name, trainer in chosen.items():
             for way in WAYS if turn % 2 == 0 else reversed(WAYS):
-                sys.stderr.write(f"{time.strftime('%X')} round {turn + 1} of {rounds}: {name}, {way} ...\n")
-                runs[name][way].append(trained(name, trainer, data[name], way, seed=turn, folder=folder))
+                sys.stderr.write(
+                    f"{time.strftime('%X')} round {turn + 1} of {rounds}: {name}, {way} ...\n"
+                )
+                runs[name][way].append(
+                    trained(name, trainer, data[name], way, seed=turn, folder=folder)
+                )
     return runs
 
 
 def row(name: str, trainer: Trainer, ways: Mapping[str, Sequence[Trained]]) -> dict[str, Any]:
     """One trainer's figures. The gain is taken round by round: both sides then saw the same mood of the machine."""
     plain, ours, alone = (ways[way] for way in WAYS)
-    gains = [one.samples_per_s / other.samples_per_s for one, other in zip(ours, plain, strict=True)]
-    told = {what: {way: spread([getattr(each, what) for each in own]).as_json() for way, own in ways.items()}
-            for what in ("samples_per_s", "waiting", "variation", "step_to_step")}
+    gains = [
+        one.samples_per_s / other.samples_per_s for one, other in zip(ours, plain, strict=True)
+    ]
+    told = {
+        what: {
+            way: spread([getattr(each, what) for each in own]).as_json()
+            for way, own in ways.items()
+        }
+        for what in ("samples_per_s", "waiting", "variation", "step_to_step")
+    }
     told["loss"] = {way: spread([each.loss for each in ways[way]]).as_json() for way in WAYS[:2]}
-    own_work = statistics.median(one.samples_per_s / other.samples_per_s for one, other in zip(plain, alone, strict=True))
-    return {"name": name, "letter": trainer.letter, "about": trainer.about, "batch_size": trainer.batch_size, "steps": trainer.steps,
-            "counted": ours[0].steps, "disturbed": {way: sum(each.disturbed for each in own) for way, own in ways.items()},
-            "gain": spread(gains).as_json(), **told,
-            "own_work": own_work, "limit": limit(own_work), "losses": losses([each.loss for each in plain], [each.loss for each in ours])}
+    own_work = statistics.median(
+        one.samples_per_s / other.samples_per_s for one, other in zip(plain, alone, strict=True)
+    )
+    return {
+        "name": name,
+        "letter": trainer.letter,
+        "about": trainer.about,
+        "batch_size": trainer.batch_size,
+        "steps": trainer.steps,
+        "counted": ours[0].steps,
+        "disturbed": {way: sum(each.disturbed for each in own) for way, own in ways.items()},
+        "gain": spread(gains).as_json(),
+        **told,
+        "own_work": own_work,
+        "limit": limit(own_work),
+        "losses": losses([each.loss for each in plain], [each.loss for each in ours]),
+    }
 
 
 def limit(own_work: float) -> str:
@@ -104,20 +154,51 @@ def losses(plain: Sequence[float], ours: Sequence[float]) -> str:
     difference = (statistics.mean(ours) - mean) / mean
     if min(len(plain), len(ours)) < 2:
         return f"{difference:+.1%}, one seed"
-    noise = max(SAME, 2 * math.sqrt(statistics.variance(plain) / len(plain) + statistics.variance(ours) / len(ours)) / mean)
+    noise = max(
+        SAME,
+        2
+        * math.sqrt(statistics.variance(plain) / len(plain) + statistics.variance(ours) / len(ours))
+        / mean,
+    )
     return f"{difference:+.1%}, {'within' if abs(difference) <= noise else 'outside'} the noise of the seeds ({noise:.1%})"
 
 
 def show(rows: Sequence[Mapping[str, Any]], rounds: int) -> None:
-    headings = ("trainer", "plain/s", "fastload/s", "gain", "no loading/s", "waiting", "variation", "", "step to step", "loss", "", "limit")
+    headings = (
+        "trainer",
+        "plain/s",
+        "fastload/s",
+        "gain",
+        "no loading/s",
+        "waiting",
+        "variation",
+        "",
+        "step to step",
+        "loss",
+        "",
+        "limit",
+    )
     title = f"samples/s, medians of {rounds} rounds [quartiles]; the rest: plain, fastload, and the variations without loading"
     table = Table(title, headings)
     for each in rows:
         gain, missed = each["gain"], each["variation"]["fastload"]["median"] >= BAR
         plain, ours, alone = (f"{each['samples_per_s'][way]['median']:.1f}" for way in WAYS)
-        table.rows.append((each["name"], plain, ours, f"{gain['median']:.2f} [{gain['low']:.2f}-{gain['high']:.2f}]", alone,
-                           _both(each["waiting"], ".1%"), _all(each["variation"]), "MISSED" if missed else "", _all(each["step_to_step"]),
-                           _both(each["loss"], ".3g"), each["losses"], each["limit"]))
+        table.rows.append(
+            (
+                each["name"],
+                plain,
+                ours,
+                f"{gain['median']:.2f} [{gain['low']:.2f}-{gain['high']:.2f}]",
+                alone,
+                _both(each["waiting"], ".1%"),
+                _all(each["variation"]),
+                "MISSED" if missed else "",
+                _all(each["step_to_step"]),
+                _both(each["loss"], ".3g"),
+                each["losses"],
+                each["limit"],
+            )
+        )
     table.show()
 
 

@@ -1,6 +1,6 @@
 """What turning a finished image costs on the CPU: the native core beside torch's grid_sample, and in the loader beside other transforms.
 
-    python benchmarks/warp.py [--rounds N]      each round runs every contestant once; processor time, one thread each
+python benchmarks/warp.py [--rounds N]      each round runs every contestant once; processor time, one thread each
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))     # so that it also runs as a script
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it also runs as a script
 
 import torch
 
@@ -24,13 +24,20 @@ from fastload.finish import warp
 from fastload.plan import compile
 
 AFFINE = T.RandomAffine(15, (0.1, 0.1), (0.9, 1.1), 5)
-LISTS = {"RandomResizedCrop(224), flip": RRC, "... VerticalFlip": [*RRC, T.VerticalFlip()], "... RandomAffine": [*RRC, AFFINE],
-         "... ColorJitter": [*RRC, T.ColorJitter(0.4, 0.4, 0.4, 0.1)], "... GaussianBlur(9)": [*RRC, T.GaussianBlur(9)]}
-N = 8           # images at a time: what the loader's helpers take of 224x224
+LISTS = {
+    "RandomResizedCrop(224), flip": RRC,
+    "... VerticalFlip": [*RRC, T.VerticalFlip()],
+    "... RandomAffine": [*RRC, AFFINE],
+    "... ColorJitter": [*RRC, T.ColorJitter(0.4, 0.4, 0.4, 0.1)],
+    "... GaussianBlur(9)": [*RRC, T.GaussianBlur(9)],
+}
+N = 8  # images at a time: what the loader's helpers take of 224x224
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--rounds", type=int, default=15)
     options.add_argument("--copies", type=int, default=4, help="of the corpus's photographs")
     args = options.parse_args()
@@ -38,19 +45,37 @@ def main() -> int:
         print(f"{key:>24}: {value}")
     torch.set_num_threads(1)
     rows = compile([AFFINE]).rows(range(N), [(224, 224)] * N, seed=0, epoch=0)
-    x, inverse, fill = torch.rand(N, 3, 224, 224) * 255, torch.from_numpy(rows.parameters), torch.zeros(1)
-    _print("224x224x3 turned, us an image", _compared({"native core": lambda: _turned(warp.affine, x, inverse, fill),
-                                                      "torch grid_sample": lambda: _turned(warp._sampled, x, inverse, fill)}, args.rounds))
+    x, inverse, fill = (
+        torch.rand(N, 3, 224, 224) * 255,
+        torch.from_numpy(rows.parameters),
+        torch.zeros(1),
+    )
+    _print(
+        "224x224x3 turned, us an image",
+        _compared(
+            {
+                "native core": lambda: _turned(warp.affine, x, inverse, fill),
+                "torch grid_sample": lambda: _turned(warp._sampled, x, inverse, fill),
+            },
+            args.rounds,
+        ),
+    )
     with tempfile.TemporaryDirectory() as folder:
         packed = pack_photos(Path(folder), args.copies)
-        loaders = {name: fastload.DataLoader(packed, 64, shuffle=True, drop_last=True, transform=each, num_workers=2)
-                   for name, each in LISTS.items()}
+        loaders = {
+            name: fastload.DataLoader(
+                packed, 64, shuffle=True, drop_last=True, transform=each, num_workers=2
+            )
+            for name, each in LISTS.items()
+        }
         epochs = {name: _epoch(each) for name, each in loaders.items()}
         _print("photographs through the loader, us an image", _compared(epochs, args.rounds))
     return 0
 
 
-def _turned(turn: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor], *given: torch.Tensor) -> int:
+def _turned(
+    turn: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor], *given: torch.Tensor
+) -> int:
     for _ in range(10):
         turn(*given)
     return 10 * N
@@ -76,7 +101,9 @@ def _print(what: str, found: dict[str, list[float]]) -> None:
     first = next(iter(found.values()))
     print(what)
     for name, times in found.items():
-        print(f"  {name:32} {spread(times):24}  {spread([one / other for one, other in zip(times, first, strict=True)])} x the first")
+        print(
+            f"  {name:32} {spread(times):24}  {spread([one / other for one, other in zip(times, first, strict=True)])} x the first"
+        )
 
 
 if __name__ == "__main__":

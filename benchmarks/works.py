@@ -21,7 +21,7 @@ from fastload.native import core
 Pixels = NDArray[np.uint8]
 Index = NDArray[np.uint32]
 BYTES = PixelFormat()
-Baseline = Callable[[int, NDArray[Any]], None]    # decodes sample i into its slot
+Baseline = Callable[[int, NDArray[Any]], None]  # decodes sample i into its slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class Work:
     """One line of the table."""
 
     name: str
-    target: float                    # ratio the project promises
+    target: float  # ratio the project promises
     sources: list[bytes]
     requests: NDArray[np.void]
-    shape: tuple[int, int, int]      # height, width, channels
+    shape: tuple[int, int, int]  # height, width, channels
     baseline: Baseline
     pixels: PixelFormat = BYTES
     dtype: type[np.generic] = np.uint8
@@ -61,8 +61,14 @@ def all_works(count: int, *, seed: int = 0) -> list[Work]:
     indexed = [_indexed(data) for data in stored]
     crops = [_random_crop(data, np.random.default_rng((seed, i))) for i, data in enumerate(stored)]
     large = _mosaics(stored, max(4, count // 8))
-    small = [_encoded(Image.open(io.BytesIO(data)).convert("RGB").resize((128, 128), Image.Resampling.BILINEAR))
-             for data in stored] * 6          # so short that a batch of them is over before the second thread wakes
+    small = [
+        _encoded(
+            Image.open(io.BytesIO(data))
+            .convert("RGB")
+            .resize((128, 128), Image.Resampling.BILINEAR)
+        )
+        for data in stored
+    ] * 6  # so short that a batch of them is over before the second thread wakes
     return [
         _crops("RRC 224, indexed", 1.8, stored, indexed, crops),
         _normalised("RRC 224, float32", _crops("", 1.8, stored, indexed, crops)),
@@ -74,13 +80,23 @@ def all_works(count: int, *, seed: int = 0) -> list[Work]:
     ]
 
 
-def _crops(name: str, target: float, stored: list[bytes], packed: list[tuple[bytes, Index | None, int]],
-           crops: list[tuple[int, int, int, int]]) -> Work:
+def _crops(
+    name: str,
+    target: float,
+    stored: list[bytes],
+    packed: list[tuple[bytes, Index | None, int]],
+    crops: list[tuple[int, int, int, int]],
+) -> Work:
     requests = new_requests(len(stored))
     sources = []
     for row, (data, index, interval), (x, y, w, h) in zip(requests, packed, crops, strict=True):
         entries = b"" if index is None else index.tobytes()
-        row["size"], row["index_offset"], row["index_count"], row["interval"] = len(data), len(data), len(entries) // 4, interval
+        row["size"], row["index_offset"], row["index_count"], row["interval"] = (
+            len(data),
+            len(data),
+            len(entries) // 4,
+            interval,
+        )
         row["x"], row["y"], row["w"], row["h"] = x, y, w, h
         sources.append(data + entries)
     requests["out_w"] = requests["out_h"] = 224
@@ -88,19 +104,27 @@ def _crops(name: str, target: float, stored: list[bytes], packed: list[tuple[byt
     def baseline(i: int, slot: Pixels) -> None:
         x, y, w, h = crops[i]
         pixels = simplejpeg.decode_jpeg(stored[i])
-        cv2.resize(pixels[y:y + h, x:x + w], (224, 224), dst=slot, interpolation=cv2.INTER_LINEAR)
+        cv2.resize(
+            pixels[y : y + h, x : x + w], (224, 224), dst=slot, interpolation=cv2.INTER_LINEAR
+        )
 
     return Work(name, target, sources, requests, (224, 224, 3), baseline)
 
 
 def _normalised(name: str, work: Work) -> Work:
     """The same as trainers want it: normalised planes of float32. No bar was set for it; that of the bytes is taken."""
-    mean, std = (np.array(values, np.float32) for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    mean, std = (
+        np.array(values, np.float32) for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    )
 
     def baseline(i: int, slot: NDArray[Any]) -> None:
         pixels = np.empty(work.shape, np.uint8)
         work.baseline(i, pixels)
-        np.divide(np.subtract(pixels, 255 * mean, dtype=np.float32), 255 * std, out=slot.transpose(1, 2, 0))
+        np.divide(
+            np.subtract(pixels, 255 * mean, dtype=np.float32),
+            255 * std,
+            out=slot.transpose(1, 2, 0),
+        )
 
     pixels = PixelFormat("nchw", mean=tuple(mean.tolist()), std=tuple(std.tolist()))
     return replace(work, name=name, baseline=baseline, pixels=pixels, dtype=np.float32)
@@ -125,7 +149,12 @@ def _raw(name: str, target: float, stored: list[bytes]) -> Work:
     """Raw pixels against decoding the JPEG of the same picture."""
     raw = [simplejpeg.decode_jpeg(data) for data in stored]
     requests = new_requests(len(raw))
-    requests["codec"], requests["size"], requests["raw_channels"], requests["raw_bits"] = Codec.RAW, raw[0].nbytes, 3, 8
+    requests["codec"], requests["size"], requests["raw_channels"], requests["raw_bits"] = (
+        Codec.RAW,
+        raw[0].nbytes,
+        3,
+        8,
+    )
     requests["raw_w"] = requests["raw_h"] = requests["out_w"] = requests["out_h"] = 128
     recipe = _whole("", 0, stored, 128, 128).baseline
     return Work(name, target, [pixels.tobytes() for pixels in raw], requests, (128, 128, 3), recipe)
@@ -147,7 +176,12 @@ def _random_crop(data: bytes, random: np.random.Generator) -> tuple[int, int, in
         ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
         w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
-            return int(random.integers(0, width - w + 1)), int(random.integers(0, height - h + 1)), w, h
+            return (
+                int(random.integers(0, width - w + 1)),
+                int(random.integers(0, height - h + 1)),
+                w,
+                h,
+            )
     side = min(width, height)
     return (width - side) // 2, (height - side) // 2, side, side
 
@@ -159,7 +193,9 @@ def _mosaics(stored: list[bytes], count: int) -> list[bytes]:
         canvas = Image.new("RGB", (1920, 1280))
         for k in range(4):
             picture = Image.open(io.BytesIO(stored[(4 * i + k) % len(stored)])).convert("RGB")
-            canvas.paste(picture.resize((960, 640), Image.Resampling.BICUBIC), (k % 2 * 960, k // 2 * 640))
+            canvas.paste(
+                picture.resize((960, 640), Image.Resampling.BICUBIC), (k % 2 * 960, k // 2 * 640)
+            )
         result.append(_encoded(canvas))
     return result
 

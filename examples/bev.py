@@ -1,8 +1,8 @@
 """Team B: a bird's-eye view of the road from six cameras of 1600x900, resized to 704x256; the camera matrices move along.
 
-    python -m fastload.makedata nuscenes pictures --n 32
-    fastload pack pictures packed
-    python -m examples.bev packed --accumulate 4
+python -m fastload.makedata nuscenes pictures --n 32
+fastload pack pictures packed
+python -m examples.bev packed --accumulate 4
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import fastload
 from examples.common import Run, arguments, conv, moved, running
 from fastload import transforms as T
 
-REACH_M, CELLS = 50.0, 50           # the view: 100 m x 100 m around the car, in cells of 2 m
+REACH_M, CELLS = 50.0, 50  # the view: 100 m x 100 m around the car, in cells of 2 m
 
 
 class BirdsEye(nn.Module):
@@ -23,21 +23,38 @@ class BirdsEye(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.net = nn.Sequential(conv(3, 16), conv(16, 32), conv(32, 48))
-        self.head = nn.Sequential(conv(48, 48, stride=1), conv(48, 48, stride=1), nn.Conv2d(48, 1, 1))
+        self.head = nn.Sequential(
+            conv(48, 48, stride=1), conv(48, 48, stride=1), nn.Conv2d(48, 1, 1)
+        )
         place = torch.linspace(REACH_M, -REACH_M, CELLS)
         ahead, left = torch.meshgrid(place, place, indexing="ij")
-        self.register_buffer("ground", torch.stack([ahead, left, torch.zeros_like(left), torch.ones_like(left)], -1).view(-1, 4))
+        self.register_buffer(
+            "ground",
+            torch.stack([ahead, left, torch.zeros_like(left), torch.ones_like(left)], -1).view(
+                -1, 4
+            ),
+        )
 
-    def forward(self, images: torch.Tensor, intrinsics: torch.Tensor, sensor2ego: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, images: torch.Tensor, intrinsics: torch.Tensor, sensor2ego: torch.Tensor
+    ) -> torch.Tensor:
         n, cameras, _, height, width = images.shape
         seen = self.net(images.flatten(0, 1)).float()
-        with torch.autocast(images.device.type, enabled=False):         # pixel coordinates are not for bfloat16
+        with torch.autocast(
+            images.device.type, enabled=False
+        ):  # pixel coordinates are not for bfloat16
             points = torch.linalg.inv(sensor2ego.flatten(0, 1)) @ self.ground.T
             points = intrinsics.flatten(0, 1) @ points[:, :3]
             depth = points[:, 2].clamp(min=0.1)
-            at = torch.stack([points[:, 0] / depth / width, points[:, 1] / depth / height], -1) * 2 - 1
+            at = (
+                torch.stack([points[:, 0] / depth / width, points[:, 1] / depth / height], -1) * 2
+                - 1
+            )
             visible = (points[:, 2] > 0.1) & (at.abs() < 1).all(-1)
-            found = nn.functional.grid_sample(seen, at[:, None], align_corners=False)[:, :, 0] * visible[:, None]
+            found = (
+                nn.functional.grid_sample(seen, at[:, None], align_corners=False)[:, :, 0]
+                * visible[:, None]
+            )
         count = visible.view(n, cameras, 1, -1).sum(1).clamp(min=1)
         view = (found.view(n, cameras, found.shape[1], -1).sum(1) / count).view(n, -1, CELLS, CELLS)
         logits: torch.Tensor = self.head(view)
@@ -48,8 +65,14 @@ def train(run: Run) -> list[float]:
     options = run.options
     size = (128, 352) if options.smoke else (256, 704)
     loader = fastload.DataLoader(
-        options.data, batch_size=options.batch_size, shuffle=True, drop_last=True, seed=options.seed,
-        fields=("images", "intrinsics", "sensor2ego", "bev_mask"), transform=[T.Crop(top=140), T.Resize(*size), T.Normalize(0.45, 0.25)])
+        options.data,
+        batch_size=options.batch_size,
+        shuffle=True,
+        drop_last=True,
+        seed=options.seed,
+        fields=("images", "intrinsics", "sensor2ego", "bev_mask"),
+        transform=[T.Crop(top=140), T.Resize(*size), T.Normalize(0.45, 0.25)],
+    )
     model = run.model(BirdsEye())
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     losses = []
@@ -61,9 +84,13 @@ def train(run: Run) -> list[float]:
             last = step % options.accumulate == 0 or step == len(loader)
             with run.gathering(model, last=last):
                 with run.probe.stage("forward"), run.autocast():
-                    logits = model(batch["images"], batch["intrinsics"].float(), batch["sensor2ego"].float())
+                    logits = model(
+                        batch["images"], batch["intrinsics"].float(), batch["sensor2ego"].float()
+                    )
                 with run.probe.stage("loss"):
-                    target = nn.functional.adaptive_max_pool2d((batch["bev_mask"] > 0).float(), CELLS)
+                    target = nn.functional.adaptive_max_pool2d(
+                        (batch["bev_mask"] > 0).float(), CELLS
+                    )
                     loss = nn.functional.binary_cross_entropy_with_logits(logits.float(), target)
                 with run.probe.stage("backward"):
                     (loss / options.accumulate).backward()

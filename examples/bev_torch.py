@@ -1,7 +1,7 @@
 """Team B: a bird's-eye view from six cameras, as they had it: JPEGs and an index, torch's DataLoader with worker processes.
 
-    python -m fastload.makedata nuscenes pictures --n 32
-    python -m examples.bev_torch pictures --accumulate 4
+python -m fastload.makedata nuscenes pictures --n 32
+python -m examples.bev_torch pictures --accumulate 4
 """
 
 from __future__ import annotations
@@ -29,17 +29,32 @@ class Rigs(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         sample = self.samples[index]
         cameras = [self.camera(each) for _, each in sorted(sample["cams"].items())]
-        images, intrinsics, sensor2ego = (torch.stack(values) for values in zip(*cameras, strict=True))
-        mask = torch.from_numpy(np.asarray(Image.open(self.folder / sample["bev_mask"])).astype(np.int64))
-        return {"images": images, "intrinsics": intrinsics, "sensor2ego": sensor2ego, "bev_mask": mask}
+        images, intrinsics, sensor2ego = (
+            torch.stack(values) for values in zip(*cameras, strict=True)
+        )
+        mask = torch.from_numpy(
+            np.asarray(Image.open(self.folder / sample["bev_mask"])).astype(np.int64)
+        )
+        return {
+            "images": images,
+            "intrinsics": intrinsics,
+            "sensor2ego": sensor2ego,
+            "bev_mask": mask,
+        }
 
     def camera(self, camera: dict[str, object]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         image = Image.open(self.folder / str(camera["filename"])).convert("RGB")
         scale_x, scale_y = self.size[1] / image.width, self.size[0] / (image.height - 140)
-        image = image.crop((0, 140, image.width, image.height)).resize(self.size[::-1], Image.Resampling.BILINEAR)
+        image = image.crop((0, 140, image.width, image.height)).resize(
+            self.size[::-1], Image.Resampling.BILINEAR
+        )
         pixels = torch.from_numpy(np.asarray(image, np.float32) / 255).permute(2, 0, 1)
         move = torch.tensor([[scale_x, 0, 0], [0, scale_y, -140 * scale_y], [0, 0, 1]])
-        return (pixels - 0.45) / 0.25, move @ torch.tensor(camera["camera_intrinsic"]), torch.tensor(camera["sensor2ego"])
+        return (
+            (pixels - 0.45) / 0.25,
+            move @ torch.tensor(camera["camera_intrinsic"]),
+            torch.tensor(camera["sensor2ego"]),
+        )
 
 
 def train(run: Run) -> list[float]:
@@ -47,8 +62,15 @@ def train(run: Run) -> list[float]:
     size = (128, 352) if options.smoke else (256, 704)
     rigs = Rigs(options.data, size)
     sampler = dealt(rigs, options.seed)
-    loader = torch.utils.data.DataLoader(rigs, batch_size=options.batch_size, shuffle=sampler is None, sampler=sampler, drop_last=True,
-                                         num_workers=2, persistent_workers=True)
+    loader = torch.utils.data.DataLoader(
+        rigs,
+        batch_size=options.batch_size,
+        shuffle=sampler is None,
+        sampler=sampler,
+        drop_last=True,
+        num_workers=2,
+        persistent_workers=True,
+    )
     model = run.model(BirdsEye())
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     losses = []
@@ -62,9 +84,13 @@ def train(run: Run) -> list[float]:
             last = step % options.accumulate == 0 or step == len(loader)
             with run.gathering(model, last=last):
                 with run.probe.stage("forward"), run.autocast():
-                    logits = model(batch["images"], batch["intrinsics"].float(), batch["sensor2ego"].float())
+                    logits = model(
+                        batch["images"], batch["intrinsics"].float(), batch["sensor2ego"].float()
+                    )
                 with run.probe.stage("loss"):
-                    target = nn.functional.adaptive_max_pool2d((batch["bev_mask"] > 0).float(), CELLS)
+                    target = nn.functional.adaptive_max_pool2d(
+                        (batch["bev_mask"] > 0).float(), CELLS
+                    )
                     loss = nn.functional.binary_cross_entropy_with_logits(logits.float(), target)
                 with run.probe.stage("backward"):
                     (loss / options.accumulate).backward()

@@ -1,7 +1,7 @@
 """Team D: two keypoints in 320x160 CAPTCHA pictures, as they had it: a file a picture, torch's DataLoader with worker processes.
 
-    python -m fastload.makedata captcha pictures --n 2000
-    python -m examples.captcha_torch pictures --amp
+python -m fastload.makedata captcha pictures --n 2000
+python -m examples.captcha_torch pictures --amp
 """
 
 from __future__ import annotations
@@ -30,13 +30,24 @@ class Captchas(torch.utils.data.Dataset[dict[str, Any]]):
     def __getitem__(self, index: int) -> dict[str, Any]:
         row = self.rows[index]
         image = Image.open(self.folder / row["path"]).convert("RGB")
-        points = torch.tensor([(float(row["x1"]), float(row["y1"])), (float(row["x2"]), float(row["y2"]))])
+        points = torch.tensor(
+            [(float(row["x1"]), float(row["y1"])), (float(row["x2"]), float(row["y2"]))]
+        )
         share = float(torch.empty(()).uniform_(0.8, 1.0)) ** 0.5
         width, height = round(SIZE[1] * share), round(SIZE[0] * share)
-        left, top = int(torch.randint(SIZE[1] - width + 1, ())), int(torch.randint(SIZE[0] - height + 1, ()))
-        image = image.crop((left, top, left + width, top + height)).resize(self.size[::-1], Image.Resampling.BILINEAR)
-        pixels = torch.from_numpy(np.asarray(image, np.float32) / 255).permute(2, 0, 1) * (0.8 + 0.4 * torch.rand(()))
-        points = (points - torch.tensor([left, top])) * torch.tensor([self.size[1] / width, self.size[0] / height])
+        left, top = (
+            int(torch.randint(SIZE[1] - width + 1, ())),
+            int(torch.randint(SIZE[0] - height + 1, ())),
+        )
+        image = image.crop((left, top, left + width, top + height)).resize(
+            self.size[::-1], Image.Resampling.BILINEAR
+        )
+        pixels = torch.from_numpy(np.asarray(image, np.float32) / 255).permute(2, 0, 1) * (
+            0.8 + 0.4 * torch.rand(())
+        )
+        points = (points - torch.tensor([left, top])) * torch.tensor(
+            [self.size[1] / width, self.size[0] / height]
+        )
         return {"image": (pixels.clamp(0, 1) - 0.5) / 0.25, "points": points}
 
 
@@ -46,8 +57,15 @@ def train(run: Run) -> list[float]:
     scale = torch.tensor(size[::-1], device=run.device)
     captchas = Captchas(options.data, size)
     sampler = dealt(captchas, options.seed)
-    loader = torch.utils.data.DataLoader(captchas, batch_size=options.batch_size, shuffle=sampler is None, sampler=sampler, drop_last=True,
-                                         num_workers=2, persistent_workers=True)
+    loader = torch.utils.data.DataLoader(
+        captchas,
+        batch_size=options.batch_size,
+        shuffle=sampler is None,
+        sampler=sampler,
+        drop_last=True,
+        num_workers=2,
+        persistent_workers=True,
+    )
     model = run.model(Keypoints())
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     losses = []
@@ -64,7 +82,7 @@ def train(run: Run) -> list[float]:
                 loss = nn.functional.smooth_l1_loss(found, batch["points"] / scale, beta=0.05)
             with run.probe.stage("backward"):
                 optimizer.zero_grad()
-                loss.backward()             # type: ignore[no-untyped-call]
+                loss.backward()  # type: ignore[no-untyped-call]
             with run.probe.stage("optimizer"):
                 optimizer.step()
             total += loss.detach()

@@ -1,9 +1,9 @@
 """Team E: a classifier in the manner of ImageNet: validation, mixed precision, channels_last, compile, checkpoints; goes on in mid-epoch.
 
-    python -m fastload.makedata imagenet pictures --n 600
-    fastload pack pictures/train packed/train && fastload pack pictures/val packed/val
-    python -m examples.classifier packed/train --val packed/val --amp --save-every 10
-    python -m examples.classifier packed/train --val packed/val --amp --save-every 10 --resume checkpoint.pt     # after a kill
+python -m fastload.makedata imagenet pictures --n 600
+fastload pack pictures/train packed/train && fastload pack pictures/val packed/val
+python -m examples.classifier packed/train --val packed/val --amp --save-every 10
+python -m examples.classifier packed/train --val packed/val --amp --save-every 10 --resume checkpoint.pt     # after a kill
 """
 
 from __future__ import annotations
@@ -20,19 +20,38 @@ from fastload import transforms as T
 
 
 def network(classes: int) -> nn.Module:
-    return nn.Sequential(conv(3, 16), conv(16, 32), conv(32, 64), conv(64, 64),
-                         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
+    return nn.Sequential(
+        conv(3, 16),
+        conv(16, 32),
+        conv(32, 64),
+        conv(64, 64),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, classes),
+    )
 
 
 def loaders(run: Run) -> tuple[fastload.DataLoader, fastload.DataLoader]:
     options, side = run.options, 64 if run.options.smoke else 224
     norm = T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     train = fastload.DataLoader(
-        options.data, batch_size=options.batch_size, shuffle=True, drop_last=True, seed=options.seed, device=run.device,
-        fields=("image", "label"), transform=[T.RandomResizedCrop(side, scale=(0.35, 1.0)), T.HorizontalFlip(), norm])
+        options.data,
+        batch_size=options.batch_size,
+        shuffle=True,
+        drop_last=True,
+        seed=options.seed,
+        device=run.device,
+        fields=("image", "label"),
+        transform=[T.RandomResizedCrop(side, scale=(0.35, 1.0)), T.HorizontalFlip(), norm],
+    )
     val = fastload.DataLoader(
-        options.val or options.data, batch_size=options.batch_size, ending="partial", device=run.device,      # no picture twice
-        fields=("image", "label"), transform=[T.Resize(shorter=side * 8 // 7), T.CenterCrop(side), norm])
+        options.val or options.data,
+        batch_size=options.batch_size,
+        ending="partial",
+        device=run.device,  # no picture twice
+        fields=("image", "label"),
+        transform=[T.Resize(shorter=side * 8 // 7), T.CenterCrop(side), norm],
+    )
     return train, val
 
 
@@ -54,14 +73,20 @@ def accuracy(model: nn.Module, loader: Any, run: Run) -> float:
 
 def save(path: Path, **parts: Any) -> None:
     """All of it or nothing: a kill while writing leaves the checkpoint before."""
-    torch.save({name: part.state_dict() if hasattr(part, "state_dict") else part for name, part in parts.items()}, path.with_suffix(".new"))
+    torch.save(
+        {
+            name: part.state_dict() if hasattr(part, "state_dict") else part
+            for name, part in parts.items()
+        },
+        path.with_suffix(".new"),
+    )
     path.with_suffix(".new").replace(path)
 
 
 def train(run: Run) -> list[float]:
     options = run.options
     loader, val = loaders(run)
-    net = network(len(loader.packed.classes["label"])).to(memory_format=torch.channels_last)        # type: ignore[call-overload]
+    net = network(len(loader.packed.classes["label"])).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     model = run.model(net)
     step_model = torch.compile(model) if options.compile else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=run.device.type == "cuda")
@@ -70,16 +95,20 @@ def train(run: Run) -> list[float]:
         state = torch.load(options.resume, map_location=run.device, weights_only=True)
         net.load_state_dict(state["net"])
         optimizer.load_state_dict(state["optimizer"])
-        loader.load_state_dict(state["loader"])         # the next iteration goes on behind the last batch that was trained
-        first = loader.sampler.epoch                    # type: ignore[attr-defined] # that iteration's: at an epoch's end the next one
+        loader.load_state_dict(
+            state["loader"]
+        )  # the next iteration goes on behind the last batch that was trained
+        first = loader.sampler.epoch  # type: ignore[attr-defined] # that iteration's: at an epoch's end the next one
     losses = []
     for epoch in range(first, options.epochs):
         total, steps = torch.zeros((), device=run.device), 0
         for images, labels in run.batches(loader):
             with run.autocast():
-                loss = nn.functional.cross_entropy(step_model(images.to(memory_format=torch.channels_last)), labels)
+                loss = nn.functional.cross_entropy(
+                    step_model(images.to(memory_format=torch.channels_last)), labels
+                )
             optimizer.zero_grad()
-            loss.backward()                 # type: ignore[no-untyped-call]
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             total, steps = total + loss.detach(), steps + 1
             if run.main and options.save_every and (run.probe.iter + 1) % options.save_every == 0:
@@ -88,7 +117,9 @@ def train(run: Run) -> list[float]:
         losses.append(total.item() / max(1, steps))
         with run.probe.event("evaluation"):
             right = accuracy(model, val, run)
-        run.say(f"epoch {epoch}: loss {losses[-1]:.3f}, {100 * right:.1f} % of {len(val.dataset)} right")       # type: ignore[arg-type]
+        run.say(
+            f"epoch {epoch}: loss {losses[-1]:.3f}, {100 * right:.1f} % of {len(val.dataset)} right"  # type: ignore[arg-type]
+        )
     return losses
 
 

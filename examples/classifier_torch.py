@@ -1,7 +1,7 @@
 """Team E: a classifier in the manner of ImageNet, as they had it: class folders, torch's DataLoader with worker processes.
 
-    python -m fastload.makedata imagenet pictures --n 600
-    python -m examples.classifier_torch pictures/train --val pictures/val --amp
+python -m fastload.makedata imagenet pictures --n 600
+python -m examples.classifier_torch pictures/train --val pictures/val --amp
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
     def __init__(self, folder: str, side: int, *, augment: bool) -> None:
         self.side, self.augment = side, augment
         self.classes = sorted(path.name for path in Path(folder).iterdir() if path.is_dir())
-        self.samples = [(path, number) for number, name in enumerate(self.classes) for path in sorted((Path(folder) / name).glob("*.jpg"))]
+        self.samples = [
+            (path, number)
+            for number, name in enumerate(self.classes)
+            for path in sorted((Path(folder) / name).glob("*.jpg"))
+        ]
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -31,7 +35,15 @@ class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
         path, label = self.samples[index]
         image = Image.open(path).convert("RGB")
         size, (left, top, width, height) = (self.side, self.side), self.box(*image.size)
-        pixels = np.asarray(image.crop((left, top, left + width, top + height)).resize(size, Image.Resampling.BILINEAR), np.float32) / 255
+        pixels = (
+            np.asarray(
+                image.crop((left, top, left + width, top + height)).resize(
+                    size, Image.Resampling.BILINEAR
+                ),
+                np.float32,
+            )
+            / 255
+        )
         if self.augment and torch.rand(()) < 0.5:
             pixels = pixels[:, ::-1]
         normal = (pixels - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)
@@ -46,23 +58,39 @@ class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
             ratio = float(torch.empty(()).uniform_(-0.2877, 0.2877).exp())
             w, h = round((area * ratio) ** 0.5), round((area / ratio) ** 0.5)
             if 0 < w <= width and 0 < h <= height:
-                return int(torch.randint(width - w + 1, ())), int(torch.randint(height - h + 1, ())), w, h
+                return (
+                    int(torch.randint(width - w + 1, ())),
+                    int(torch.randint(height - h + 1, ())),
+                    w,
+                    h,
+                )
         return 0, 0, width, height
 
 
 def loaders(run: Run) -> tuple[torch.utils.data.DataLoader[Any], torch.utils.data.DataLoader[Any]]:
     options, side = run.options, 64 if run.options.smoke else 224
-    pictures, val = Pictures(options.data, side, augment=True), Pictures(options.val or options.data, side, augment=False)
+    pictures, val = (
+        Pictures(options.data, side, augment=True),
+        Pictures(options.val or options.data, side, augment=False),
+    )
     sampler = dealt(pictures, options.seed)
-    shared: dict[str, Any] = {"batch_size": options.batch_size, "num_workers": 2, "persistent_workers": True}
-    return (torch.utils.data.DataLoader(pictures, shuffle=sampler is None, sampler=sampler, drop_last=True, **shared),
-            torch.utils.data.DataLoader(val, **shared))
+    shared: dict[str, Any] = {
+        "batch_size": options.batch_size,
+        "num_workers": 2,
+        "persistent_workers": True,
+    }
+    return (
+        torch.utils.data.DataLoader(
+            pictures, shuffle=sampler is None, sampler=sampler, drop_last=True, **shared
+        ),
+        torch.utils.data.DataLoader(val, **shared),
+    )
 
 
 def train(run: Run) -> list[float]:
     options = run.options
     loader, val = loaders(run)
-    net = network(len(loader.dataset.classes)).to(memory_format=torch.channels_last)        # type: ignore[attr-defined,call-overload]
+    net = network(len(loader.dataset.classes)).to(memory_format=torch.channels_last)  # type: ignore[attr-defined,call-overload]
     model = run.model(net)
     step_model = torch.compile(model) if options.compile else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=run.device.type == "cuda")
@@ -71,18 +99,20 @@ def train(run: Run) -> list[float]:
         state = torch.load(options.resume, map_location=run.device, weights_only=True)
         net.load_state_dict(state["net"])
         optimizer.load_state_dict(state["optimizer"])
-        first = state["epoch"]                          # from its start: torch's DataLoader does not know where it was
+        first = state["epoch"]  # from its start: torch's DataLoader does not know where it was
     losses = []
     for epoch in range(first, options.epochs):
         if isinstance(loader.sampler, torch.utils.data.DistributedSampler):
             loader.sampler.set_epoch(epoch)
         total, steps = torch.zeros((), device=run.device), 0
         for images, labels in run.batches(loader):
-            images, labels = images.to(run.device), labels.to(run.device)       # noqa: PLW2901
+            images, labels = images.to(run.device), labels.to(run.device)  # noqa: PLW2901
             with run.autocast():
-                loss = nn.functional.cross_entropy(step_model(images.to(memory_format=torch.channels_last)), labels)
+                loss = nn.functional.cross_entropy(
+                    step_model(images.to(memory_format=torch.channels_last)), labels
+                )
             optimizer.zero_grad()
-            loss.backward()                 # type: ignore[no-untyped-call]
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             total, steps = total + loss.detach(), steps + 1
             if run.main and options.save_every and (run.probe.iter + 1) % options.save_every == 0:
@@ -91,7 +121,9 @@ def train(run: Run) -> list[float]:
         losses.append(total.item() / max(1, steps))
         with run.probe.event("evaluation"):
             right = accuracy(model, val, run)
-        run.say(f"epoch {epoch}: loss {losses[-1]:.3f}, {100 * right:.1f} % of {len(val.dataset)} right")       # type: ignore[arg-type]
+        run.say(
+            f"epoch {epoch}: loss {losses[-1]:.3f}, {100 * right:.1f} % of {len(val.dataset)} right"  # type: ignore[arg-type]
+        )
     return losses
 
 

@@ -1,8 +1,8 @@
 """Team C: 128x128 gray pictures, classified. Gray stays one channel from the file to the model.
 
-    python -m fastload.makedata gray pictures --n 2000
-    fastload pack pictures/train packed --encode raw
-    python -m examples.gray packed
+python -m fastload.makedata gray pictures --n 2000
+fastload pack pictures/train packed --encode raw
+python -m examples.gray packed
 """
 
 from __future__ import annotations
@@ -16,15 +16,29 @@ from fastload import transforms as T
 
 
 def network(classes: int) -> nn.Module:
-    return nn.Sequential(conv(1, 16), conv(16, 32), conv(32, 64), conv(64, 64),
-                         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
+    return nn.Sequential(
+        conv(1, 16),
+        conv(16, 32),
+        conv(32, 64),
+        conv(64, 64),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, classes),
+    )
 
 
 def train(run: Run) -> list[float]:
     options = run.options
     loader = fastload.DataLoader(
-        options.data, batch_size=options.batch_size, shuffle=True, drop_last=True, seed=options.seed, device=run.device,
-        fields=("image", "label"), transform=[T.RandomCrop(112), T.HorizontalFlip(), T.Normalize(0.45, 0.25)])
+        options.data,
+        batch_size=options.batch_size,
+        shuffle=True,
+        drop_last=True,
+        seed=options.seed,
+        device=run.device,
+        fields=("image", "label"),
+        transform=[T.RandomCrop(112), T.HorizontalFlip(), T.Normalize(0.45, 0.25)],
+    )
     model = run.model(network(10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses = []
@@ -34,9 +48,11 @@ def train(run: Run) -> list[float]:
             with run.autocast():
                 loss = nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()
-            loss.backward()                 # type: ignore[no-untyped-call]
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            total += loss.detach()          # no .item() here: it would make the CPU wait for the GPU at every step
+            total += (
+                loss.detach()
+            )  # no .item() here: it would make the CPU wait for the GPU at every step
         losses.append(total.item() / len(loader))
         run.say(f"epoch {epoch}: loss {losses[-1]:.3f}")
     return losses

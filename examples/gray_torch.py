@@ -1,7 +1,7 @@
 """Team C: 128x128 gray pictures, classified, as they had it: one file a picture, torch's DataLoader with worker processes.
 
-    python -m fastload.makedata gray pictures --n 2000
-    python -m examples.gray_torch pictures/train
+python -m fastload.makedata gray pictures --n 2000
+python -m examples.gray_torch pictures/train
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from examples.gray import network
 class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
     def __init__(self, folder: str) -> None:
         classes = sorted(path for path in Path(folder).iterdir() if path.is_dir())
-        self.samples = [(path, number) for number, name in enumerate(classes) for path in sorted(name.glob("*.jpg"))]
+        self.samples = [
+            (path, number)
+            for number, name in enumerate(classes)
+            for path in sorted(name.glob("*.jpg"))
+        ]
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -29,7 +33,7 @@ class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
         path, label = self.samples[index]
         pixels = np.asarray(Image.open(path).convert("L"), np.float32) / 255
         top, left = (int(torch.randint(128 - 112 + 1, ())) for _ in range(2))
-        pixels = pixels[top:top + 112, left:left + 112]
+        pixels = pixels[top : top + 112, left : left + 112]
         if torch.rand(()) < 0.5:
             pixels = pixels[:, ::-1]
         return torch.from_numpy((pixels - 0.45) / 0.25)[None], label
@@ -39,8 +43,15 @@ def train(run: Run) -> list[float]:
     options = run.options
     pictures = Pictures(options.data)
     sampler = dealt(pictures, options.seed)
-    loader = torch.utils.data.DataLoader(pictures, batch_size=options.batch_size, shuffle=sampler is None, sampler=sampler, drop_last=True,
-                                         num_workers=2, persistent_workers=True)
+    loader = torch.utils.data.DataLoader(
+        pictures,
+        batch_size=options.batch_size,
+        shuffle=sampler is None,
+        sampler=sampler,
+        drop_last=True,
+        num_workers=2,
+        persistent_workers=True,
+    )
     model = run.model(network(10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses = []
@@ -49,13 +60,15 @@ def train(run: Run) -> list[float]:
             sampler.set_epoch(epoch)
         total = torch.zeros((), device=run.device)
         for images, labels in run.batches(loader):
-            images, labels = images.to(run.device), labels.to(run.device)       # noqa: PLW2901
+            images, labels = images.to(run.device), labels.to(run.device)  # noqa: PLW2901
             with run.autocast():
                 loss = nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()
-            loss.backward()                 # type: ignore[no-untyped-call]
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            total += loss.detach()          # no .item() here: it would make the CPU wait for the GPU at every step
+            total += (
+                loss.detach()
+            )  # no .item() here: it would make the CPU wait for the GPU at every step
         losses.append(total.item() / len(loader))
         run.say(f"epoch {epoch}: loss {losses[-1]:.3f}")
     return losses

@@ -1,8 +1,8 @@
 """Team A: lanes in 1920x1280 street pictures, cut to the road and resized to 960x720; polylines and camera move along.
 
-    python -m fastload.makedata openlane pictures --n 64
-    fastload pack pictures packed
-    torchrun --nproc-per-node 2 -m examples.lanes packed
+python -m fastload.makedata openlane pictures --n 64
+fastload pack pictures packed
+torchrun --nproc-per-node 2 -m examples.lanes packed
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class Lanes(nn.Module):
 
     def forward(self, images: torch.Tensor, cameras: torch.Tensor) -> torch.Tensor:
         seen = self.net(images)
-        rows, columns = (STRIDE * (torch.arange(n, device=images.device) + 0.5) for n in seen.shape[-2:])
+        rows, columns = (
+            STRIDE * (torch.arange(n, device=images.device) + 0.5) for n in seen.shape[-2:]
+        )
         x = (columns - cameras[:, 0, 2, None]) / cameras[:, 0, 0, None]
         y = (rows - cameras[:, 1, 2, None]) / cameras[:, 1, 1, None]
         shape = (len(images), seen.shape[-2], seen.shape[-1])
@@ -48,15 +50,23 @@ def lane_cells(lanes: list[list[torch.Tensor]], shape: torch.Size) -> torch.Tens
 
 
 def lane_loss(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return nn.functional.binary_cross_entropy_with_logits(logits.float(), target, pos_weight=torch.tensor(4.0, device=logits.device))
+    return nn.functional.binary_cross_entropy_with_logits(
+        logits.float(), target, pos_weight=torch.tensor(4.0, device=logits.device)
+    )
 
 
 def train(run: Run) -> list[float]:
     options = run.options
     size = (192, 256) if options.smoke else (720, 960)
     loader = fastload.DataLoader(
-        options.data, batch_size=options.batch_size, shuffle=True, drop_last=True, seed=options.seed,
-        fields=("image", "lanes", "intrinsic"), transform=[T.Crop(top=0.25), T.Resize(*size), T.Normalize(0.45, 0.25)])
+        options.data,
+        batch_size=options.batch_size,
+        shuffle=True,
+        drop_last=True,
+        seed=options.seed,
+        fields=("image", "lanes", "intrinsic"),
+        transform=[T.Crop(top=0.25), T.Resize(*size), T.Normalize(0.45, 0.25)],
+    )
     model = run.model(Lanes())
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     losses = []
@@ -64,7 +74,10 @@ def train(run: Run) -> list[float]:
         total = torch.zeros((), device=run.device)
         for batch in run.batches(loader):
             with run.probe.stage("to_device"):
-                images, cameras = batch["image"].to(run.device), batch["intrinsic"].to(run.device, torch.float32)
+                images, cameras = (
+                    batch["image"].to(run.device),
+                    batch["intrinsic"].to(run.device, torch.float32),
+                )
             with run.probe.stage("forward"), run.autocast():
                 logits = model(images, cameras)
             with run.probe.stage("loss"):
@@ -72,7 +85,7 @@ def train(run: Run) -> list[float]:
                 loss = lane_loss(logits, target)
             with run.probe.stage("backward"):
                 optimizer.zero_grad()
-                loss.backward()             # type: ignore[no-untyped-call]
+                loss.backward()  # type: ignore[no-untyped-call]
             with run.probe.stage("optimizer"):
                 optimizer.step()
             total += loss.detach()

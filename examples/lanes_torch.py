@@ -1,7 +1,7 @@
 """Team A: lanes in 1920x1280 street pictures, as they had it: a JPEG and a JSON a frame, torch's DataLoader with worker processes.
 
-    python -m fastload.makedata openlane pictures --n 64
-    torchrun --nproc-per-node 2 -m examples.lanes_torch pictures
+python -m fastload.makedata openlane pictures --n 64
+torchrun --nproc-per-node 2 -m examples.lanes_torch pictures
 """
 
 from __future__ import annotations
@@ -32,16 +32,28 @@ class Frames(torch.utils.data.Dataset[dict[str, Any]]):
         image = Image.open(self.images / frame["file_path"]).convert("RGB")
         top = round(0.25 * image.height)
         scale_x, scale_y = self.size[1] / image.width, self.size[0] / (image.height - top)
-        image = image.crop((0, top, image.width, image.height)).resize(self.size[::-1], Image.Resampling.BILINEAR)
+        image = image.crop((0, top, image.width, image.height)).resize(
+            self.size[::-1], Image.Resampling.BILINEAR
+        )
         pixels = torch.from_numpy(np.asarray(image, np.float32) / 255).permute(2, 0, 1)
         move = np.array([[scale_x, 0, 0], [0, scale_y, -top * scale_y], [0, 0, 1]])
-        lanes = [torch.tensor(np.array(lane["uv"]).T * [scale_x, scale_y] - [0, top * scale_y]) for lane in frame["lane_lines"]]
-        return {"image": (pixels - 0.45) / 0.25, "lanes": lanes, "intrinsic": torch.from_numpy(move @ np.array(frame["intrinsic"]))}
+        lanes = [
+            torch.tensor(np.array(lane["uv"]).T * [scale_x, scale_y] - [0, top * scale_y])
+            for lane in frame["lane_lines"]
+        ]
+        return {
+            "image": (pixels - 0.45) / 0.25,
+            "lanes": lanes,
+            "intrinsic": torch.from_numpy(move @ np.array(frame["intrinsic"])),
+        }
 
 
 def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"image": torch.stack([each["image"] for each in samples]), "lanes": [each["lanes"] for each in samples],
-            "intrinsic": torch.stack([each["intrinsic"] for each in samples])}
+    return {
+        "image": torch.stack([each["image"] for each in samples]),
+        "lanes": [each["lanes"] for each in samples],
+        "intrinsic": torch.stack([each["intrinsic"] for each in samples]),
+    }
 
 
 def train(run: Run) -> list[float]:
@@ -49,8 +61,16 @@ def train(run: Run) -> list[float]:
     size = (192, 256) if options.smoke else (720, 960)
     frames = Frames(options.data, size)
     sampler = dealt(frames, options.seed)
-    loader = torch.utils.data.DataLoader(frames, batch_size=options.batch_size, shuffle=sampler is None, sampler=sampler, drop_last=True,
-                                         num_workers=2, persistent_workers=True, collate_fn=collate)
+    loader = torch.utils.data.DataLoader(
+        frames,
+        batch_size=options.batch_size,
+        shuffle=sampler is None,
+        sampler=sampler,
+        drop_last=True,
+        num_workers=2,
+        persistent_workers=True,
+        collate_fn=collate,
+    )
     model = run.model(Lanes())
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     losses = []
@@ -60,7 +80,10 @@ def train(run: Run) -> list[float]:
         total = torch.zeros((), device=run.device)
         for batch in run.batches(loader):
             with run.probe.stage("to_device"):
-                images, cameras = batch["image"].to(run.device), batch["intrinsic"].to(run.device, torch.float32)
+                images, cameras = (
+                    batch["image"].to(run.device),
+                    batch["intrinsic"].to(run.device, torch.float32),
+                )
             with run.probe.stage("forward"), run.autocast():
                 logits = model(images, cameras)
             with run.probe.stage("loss"):
@@ -68,7 +91,7 @@ def train(run: Run) -> list[float]:
                 loss = lane_loss(logits, target)
             with run.probe.stage("backward"):
                 optimizer.zero_grad()
-                loss.backward()             # type: ignore[no-untyped-call]
+                loss.backward()  # type: ignore[no-untyped-call]
             with run.probe.stage("optimizer"):
                 optimizer.step()
             total += loss.detach()

@@ -6,7 +6,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-Buffer = bytes | bytearray | memoryview | NDArray[Any]      # anything with contiguous bytes
+Buffer = bytes | bytearray | memoryview | NDArray[Any]  # anything with contiguous bytes
 
 libjpeg_turbo_version: str
 
@@ -17,7 +17,9 @@ def set_simd(most: str) -> str: ...
 def crc32c(data: Buffer, crc: int = 0) -> int: ...
 def jpeg_header(
     data: Buffer,
-) -> tuple[int, int, int, int, tuple[tuple[int, int], ...], int, int, int, bool, int, bool, int, int]: ...
+) -> tuple[
+    int, int, int, int, tuple[tuple[int, int], ...], int, int, int, bool, int, bool, int, int
+]: ...
 
 # bind_transform.cpp
 MAX_SIDE: int
@@ -26,7 +28,12 @@ MAX_PIXELS_PER_BYTE: int
 MAX_SCANS: int
 
 def rewrite(
-    data: Buffer, *, restart: int = -1, orient: bool = True, optimize: bool = True, fast: bool = True
+    data: Buffer,
+    *,
+    restart: int = -1,
+    orient: bool = True,
+    optimize: bool = True,
+    fast: bool = True,
 ) -> tuple[bytes, NDArray[np.uint32], int, int, int, int, str]:
     """JPEG, segment index, width, height, restart interval, orientation still to be applied, harmless warning or ""."""
 
@@ -41,7 +48,9 @@ def cut(
 # Decoding (bind_decode.cpp): see fastload/decode/backend.py for what the arguments mean.
 request_size: int
 
-def decode_region(data: Buffer, denominator: int, x0: int, y0: int, x1: int, y1: int, *, gray: bool = False) -> NDArray[np.uint8]: ...
+def decode_region(
+    data: Buffer, denominator: int, x0: int, y0: int, x1: int, y1: int, *, gray: bool = False
+) -> NDArray[np.uint8]: ...
 def set_entropy_hook(wanted: bool) -> bool: ...
 def request_members() -> list[tuple[str, int, int]]: ...
 
@@ -101,25 +110,49 @@ class Records(Sequence[memoryview]):
     def __getitem__(self, which: slice) -> Records: ...
 
 def read_records(
-    maps: list[ShardMap | None], shards: NDArray[np.int64], ids: NDArray[np.int64], check_crc: bool = True
+    maps: list[ShardMap | None],
+    shards: NDArray[np.int64],
+    ids: NDArray[np.int64],
+    check_crc: bool = True,
 ) -> tuple[Records, bytes, bytes, int, dict[int, str]]: ...
 
 # Reading ahead (bind_record.cpp): see fastload/loader/readahead.py.
-def record_runs(maps: list[ShardMap | None], shards: NDArray[np.int64], ids: NDArray[np.int64]) -> bytes: ...
+def record_runs(
+    maps: list[ShardMap | None], shards: NDArray[np.int64], ids: NDArray[np.int64]
+) -> bytes: ...
 def read_ahead(runs: Buffer) -> None: ...
 
 # Decode requests out of part tables and a plan (bind_request.cpp): see fastload/loader/requests.py.
 def image_requests(
-    rows: Buffer, plan: tuple[Buffer, ...], requests: Buffer, *, field: int, first: int, mask_bits: int, filter: int, exact: bool
+    rows: Buffer,
+    plan: tuple[Buffer, ...],
+    requests: Buffer,
+    *,
+    field: int,
+    first: int,
+    mask_bits: int,
+    filter: int,
+    exact: bool,
 ) -> tuple[int, list[int]]:
     """Writes ``requests``; encoded bytes of the images, and slots of those that decode threads do not read in place."""
 
 # Random numbers of order and plan (bind_numbers.cpp): see fastload/order/permute.py and fastload/plan/rng.py. ``result`` is written.
 def permute(positions: Buffer, result: Buffer, *, n: int, half_bits: int, keys: Buffer) -> None: ...
-def uniform(ids: Buffer, counters: Buffer, result: Buffer, *, key_low: int, key_high: int) -> None: ...
+def uniform(
+    ids: Buffer, counters: Buffer, result: Buffer, *, key_low: int, key_high: int
+) -> None: ...
 
 # Finished canvases moved on the CPU (bind_warp.cpp): see fastload/finish/warp.py. ``output`` is written.
-def warp_affine(input: Buffer, output: Buffer, inverse: Buffer, fill: Buffer, *, channels: int, height: int, width: int) -> None: ...
+def warp_affine(
+    input: Buffer,
+    output: Buffer,
+    inverse: Buffer,
+    fill: Buffer,
+    *,
+    channels: int,
+    height: int,
+    width: int,
+) -> None: ...
 
 # What pack does for every image (bind_pack.cpp); None where the path in Python must be taken.
 def keep_jpeg(data: Buffer, restart: int) -> tuple[bytes, bytes, int, int, int, int, int] | None:

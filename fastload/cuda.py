@@ -12,11 +12,11 @@ import torch
 
 from fastload.loader.nested import mapped
 
-LEASES = 4          # of DALI outputs that a lagging GPU has not read yet
+LEASES = 4  # of DALI outputs that a lagging GPU has not read yet
 
 
 def numbered(device: torch.device) -> torch.device:
-    """"cuda" of the thread that asks, with its number: the feeder thread's own "cuda" would always be GPU 0."""
+    """ "cuda" of the thread that asks, with its number: the feeder thread's own "cuda" would always be GPU 0."""
     return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
 
 
@@ -30,7 +30,7 @@ class CudaTransfer:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._stream = torch.cuda.Stream(device)            # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def stream(self) -> AbstractContextManager[object]:
         """One for all pixels, copies and colours: the event that ``send`` records comes after them. Also sets the current device."""
@@ -42,12 +42,18 @@ class CudaTransfer:
 
     def send(self, batch: Any) -> Any:
         """Pinned first (a copy from pageable memory would block), then copied; the event marks the end of the copy."""
-        with self.stream():                     # around the pinning, too: it would make a context on GPU 0 from this thread
+        with (
+            self.stream()
+        ):  # around the pinning, too: it would make a context on GPU 0 from this thread
             pinned = mapped(batch, lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory())
             copied = mapped(pinned, lambda tensor: tensor.to(self.device, non_blocking=True))
-            event = torch.cuda.Event()                      # type: ignore[no-untyped-call]
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self._stream)
-        return copied, event, pinned            # pinned lives until receive; after that torch keeps it until the copy has read it
+        return (
+            copied,
+            event,
+            pinned,
+        )  # pinned lives until receive; after that torch keeps it until the copy has read it
 
     def receive(self, sent: Any) -> Any:
         """Makes the current stream wait for the copy, and keeps the memory until that stream is done with it."""
@@ -70,10 +76,12 @@ class DaliHands:
 
     def lease(self, *things: object) -> None:
         """Called after the copy was queued: the event comes behind it, and ``things`` go when the event has passed."""
-        event = torch.cuda.Event()                          # type: ignore[no-untyped-call]
-        event.record()                                      # on the current stream, which the copy is on
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()  # on the current stream, which the copy is on
         self._held.append((event, things))
-        while len(self._held) > LEASES:                     # a consumer that lags: wait, or DALI's memory would grow without end
+        while (
+            len(self._held) > LEASES
+        ):  # a consumer that lags: wait, or DALI's memory would grow without end
             self._held[0][0].synchronize()
             self._held.popleft()
         while self._held and self._held[0][0].query():
@@ -84,19 +92,21 @@ class StageEvents:
     """Stage times by the GPU's own clock (fastload.observe.clocks.StageClock). Events are read once they have passed: nobody waits."""
 
     def __init__(self) -> None:
-        self._line: deque[tuple[str, torch.cuda.Event, torch.cuda.Event] | None] = deque()         # None = end of a step
+        self._line: deque[tuple[str, torch.cuda.Event, torch.cuda.Event] | None] = (
+            deque()
+        )  # None = end of a step
         self._free: list[torch.cuda.Event] = []
 
     def begin(self) -> object:
         """Marks the current stream; the kernels of the stage come behind it."""
-        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)        # type: ignore[no-untyped-call]
+        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 
     def end(self, name: str, begun: object, /) -> None:
         """The second mark, on the stream that is current now."""
         if isinstance(begun, torch.cuda.Event):
-            self._line.append((name, begun, self.begin()))                   # type: ignore[arg-type]
+            self._line.append((name, begun, self.begin()))  # type: ignore[arg-type]
 
     def step_ended(self) -> None:
         """What stands in the line since the last step belongs to this one."""
@@ -127,14 +137,14 @@ class StageEvents:
         for place, item in enumerate(self._line):
             if item is None:
                 whole = place + 1
-            elif not item[2].query():               # type: ignore[no-untyped-call]
+            elif not item[2].query():  # type: ignore[no-untyped-call]
                 break
         return whole
 
 
 def in_use() -> bool:
     """The program has begun to use a GPU. Asking does not start CUDA."""
-    return bool(torch.cuda.is_initialized())            # type: ignore[no-untyped-call]
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def device_and_name() -> tuple[str, str]:
@@ -161,7 +171,7 @@ def pin_and_copy_s(batch: Any, rounds: int = 3) -> tuple[float, float]:
         pinned = mapped(batch, torch.Tensor.pin_memory)
         between = time.perf_counter()
         mapped(pinned, lambda tensor: tensor.to("cuda", non_blocking=True))
-        wait()                                              # the copies were only queued
+        wait()  # the copies were only queued
         times.append((between - began, time.perf_counter() - between))
     return min(pin for pin, _ in times), min(copy for _, copy in times)
 
@@ -190,12 +200,12 @@ class CudaLane:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)            # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.decode_arguments = {"cuda_stream": int(self._stream.cuda_stream)}
 
     def mark(self) -> object:
         """In the feeder's thread, after the output was allocated: what still uses that memory is queued before this event."""
-        event = torch.cuda.Event()                          # type: ignore[no-untyped-call]
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
 
@@ -204,7 +214,9 @@ class CudaLane:
         """Waits for ``after`` first, then takes work: the kernel writes an output that others may have used until then."""
         if after is not None:
             self._stream.wait_event(after)
-        with torch.cuda.stream(self._stream):               # also sets the current device, in a thread that has none yet
+        with torch.cuda.stream(
+            self._stream
+        ):  # also sets the current device, in a thread that has none yet
             yield
 
     def settle(self) -> None:
@@ -220,10 +232,16 @@ class _DeviceBytes:
     """Bytes of a buffer that is not torch's, in the words that torch understands; version 2, so that no stream is waited for."""
 
     def __init__(self, address: int, n_bytes: int) -> None:
-        self.__cuda_array_interface__ = {"shape": (n_bytes,), "typestr": "|u1", "data": (address, False), "version": 2}
+        self.__cuda_array_interface__ = {
+            "shape": (n_bytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 2,
+        }
 
 
 # What `fastload selftest` needs of a GPU.
+
 
 def sums_that_changed(decode: Callable[[], object], device: torch.device, trials: int) -> int:
     """How often a sum over a tensor is wrong because a decode wrote into its memory before its turn."""
@@ -231,11 +249,11 @@ def sums_that_changed(decode: Callable[[], object], device: torch.device, trials
     with torch.cuda.device(device):
         for trial in range(trials):
             victim = torch.full((64 << 20,), trial % 251, dtype=torch.uint8, device=device)
-            torch.cuda.synchronize(device)                  # the value is there; what follows only reads it
-            torch.cuda._sleep(100_000_000)                  # type: ignore[no-untyped-call] # some 50 ms: the sum below waits behind it
+            torch.cuda.synchronize(device)  # the value is there; what follows only reads it
+            torch.cuda._sleep(100_000_000)  # type: ignore[no-untyped-call] # some 50 ms: the sum below waits behind it
             total = victim.sum(dtype=torch.int64)
-            del victim                                      # torch may give its memory away now: for work queued behind the sum
-            decode()                                        # whoever ignores the queue writes into it before the sum has run
+            del victim  # torch may give its memory away now: for work queued behind the sum
+            decode()  # whoever ignores the queue writes into it before the sum has run
             wrong += int(total.item()) != (64 << 20) * (trial % 251)
     return wrong
 
@@ -246,10 +264,12 @@ def checksums(loader: Any, device: torch.device, *, behind: int) -> list[int]:
     for number, batch in enumerate(loader):
         (name,) = (each for each in batch if each != "id")
         if behind and number % behind == 0:
-            torch.cuda._sleep(200_000_000)                  # type: ignore[no-untyped-call] # on the consumer's stream: batches go on arriving meanwhile
+            torch.cuda._sleep(200_000_000)  # type: ignore[no-untyped-call] # on the consumer's stream: batches go on arriving meanwhile
         pixels = batch[name]
         weights = torch.arange(1, pixels.numel() + 1, device=device) % 65_521
-        totals.append((pixels.flatten().long() * weights).sum())        # queued, not read: the batch is dropped before it has run
+        totals.append(
+            (pixels.flatten().long() * weights).sum()
+        )  # queued, not read: the batch is dropped before it has run
         if not behind:
             torch.cuda.synchronize(device)
     loader.close()
@@ -261,11 +281,15 @@ def utilisation(device: torch.device) -> dict[str, int]:
     import pynvml
 
     found: dict[str, int] = {}
-    asked: dict[str, Callable[[Any], Any]] = {"gpu_percent": lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,
-                                              "jpeg_engine_percent": lambda handle: pynvml.nvmlDeviceGetJpgUtilization(handle)[0]}
+    asked: dict[str, Callable[[Any], Any]] = {
+        "gpu_percent": lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+        "jpeg_engine_percent": lambda handle: pynvml.nvmlDeviceGetJpgUtilization(handle)[0],
+    }
     try:
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID("GPU-" + str(torch.cuda.get_device_properties(device).uuid))   # NVML counts otherwise
+        handle = pynvml.nvmlDeviceGetHandleByUUID(
+            "GPU-" + str(torch.cuda.get_device_properties(device).uuid)
+        )  # NVML counts otherwise
         for name, ask in asked.items():
             with suppress(pynvml.NVMLError):
                 found[name] = int(ask(handle))

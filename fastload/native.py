@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-REINSTALL = "pip install --force-reinstall --no-deps . (in a clone of fastload)"      # by name pip would look elsewhere for it
+REINSTALL = "pip install --force-reinstall --no-deps . (in a clone of fastload)"  # by name pip would look elsewhere for it
 COST = "images are decoded by the reference path, several times slower, and pack keeps JPEGs as they are"
 
 
@@ -23,10 +23,10 @@ class NativeStatus:
     """What is known of the native core; ``if native_status():`` reads "if it is here"."""
 
     present: bool
-    simd: str = ""          # "avx512", "avx2" or "portable"
-    libjpeg: str = ""       # version of libjpeg-turbo it was built against
-    missing: str = ""       # what a build would need that is not here
-    command: str = ""       # what adds it
+    simd: str = ""  # "avx512", "avx2" or "portable"
+    libjpeg: str = ""  # version of libjpeg-turbo it was built against
+    missing: str = ""  # what a build would need that is not here
+    command: str = ""  # what adds it
 
     def __bool__(self) -> bool:
         return self.present
@@ -34,13 +34,18 @@ class NativeStatus:
     def __str__(self) -> str:
         if self.present:
             return f"native core: present (libjpeg-turbo {self.libjpeg}, {self.simd})"
-        return f"native core: not built ({self.missing}); to add it: {self.command}; without it {COST}"
+        return (
+            f"native core: not built ({self.missing}); to add it: {self.command}; without it {COST}"
+        )
 
 
 @functools.cache
 def core() -> ModuleType | None:
     """The extension module, or None where it was not built. ``FASTLOAD_NATIVE=off`` hides it (for tests)."""
-    if os.environ.get("FASTLOAD_NATIVE", "").lower() in ("off", "0", "no") or importlib.util.find_spec("fastload._core") is None:
+    if (
+        os.environ.get("FASTLOAD_NATIVE", "").lower() in ("off", "0", "no")
+        or importlib.util.find_spec("fastload._core") is None
+    ):
         return None
     return importlib.import_module("fastload._core")
 
@@ -53,12 +58,20 @@ def native_status() -> NativeStatus:
         return NativeStatus(True, simd=module.simd_level(), libjpeg=module.libjpeg_turbo_version)
     missing, packages = _missing_for_build()
     if importlib.util.find_spec("fastload._core") is not None:
-        return NativeStatus(False, missing="switched off by FASTLOAD_NATIVE", command="unset FASTLOAD_NATIVE")
+        return NativeStatus(
+            False, missing="switched off by FASTLOAD_NATIVE", command="unset FASTLOAD_NATIVE"
+        )
     if not missing:
-        return NativeStatus(False, missing="it was not there when fastload was built", command=REINSTALL)
+        return NativeStatus(
+            False, missing="it was not there when fastload was built", command=REINSTALL
+        )
     if shutil.which("apt-get"):
-        return NativeStatus(False, missing=missing, command=f"apt-get install {' '.join(packages)} && {REINSTALL}")
-    return NativeStatus(False, missing=missing, command=f"install {missing.removeprefix('no ')}, then {REINSTALL}")
+        return NativeStatus(
+            False, missing=missing, command=f"apt-get install {' '.join(packages)} && {REINSTALL}"
+        )
+    return NativeStatus(
+        False, missing=missing, command=f"install {missing.removeprefix('no ')}, then {REINSTALL}"
+    )
 
 
 @functools.cache
@@ -69,15 +82,24 @@ def warn_once_if_missing() -> None:
         sys.stderr.write(f"fastload: {status}\n")
 
 
-def _missing_for_build(include_dirs: Iterable[str] = ("/usr/include", "/usr/local/include")) -> tuple[str, list[str]]:
+def _missing_for_build(
+    include_dirs: Iterable[str] = ("/usr/include", "/usr/local/include"),
+) -> tuple[str, list[str]]:
     """What a build of the core would lack here, in words and as Debian packages."""
     wanted: list[tuple[str, str]] = []
     compiler = os.environ.get("CXX", "").split()[:1]
-    if not any(shutil.which(name) for name in (compiler or ["c++", "g++", "clang++"])) or compiler == ["false"]:
+    if not any(
+        shutil.which(name) for name in (compiler or ["c++", "g++", "clang++"])
+    ) or compiler == ["false"]:
         wanted.append(("C++ compiler", "g++"))
-    prefixes = [*include_dirs, *(str(Path(p) / "include") for p in (sys.prefix, os.environ.get("CONDA_PREFIX", "")) if p)]
+    prefixes = [
+        *include_dirs,
+        *(str(Path(p) / "include") for p in (sys.prefix, os.environ.get("CONDA_PREFIX", "")) if p),
+    ]
     if not any((Path(folder) / "jpeglib.h").exists() for folder in prefixes):
         wanted.append(("libjpeg-turbo headers (jpeglib.h)", "libjpeg-dev"))
     elif ctypes.util.find_library("jpeg") is None:
         wanted.append(("libjpeg library", "libjpeg-dev"))
-    return ("no " + " and no ".join(what for what, _ in wanted) if wanted else ""), [package for _, package in wanted]
+    return ("no " + " and no ".join(what for what, _ in wanted) if wanted else ""), [
+        package for _, package in wanted
+    ]

@@ -9,7 +9,16 @@ from fastload.plan.base import Transform
 from fastload.plan.crops import CenterCrop, Crop, HorizontalFlip, RandomCrop
 from fastload.plan.geometric import Letterbox, RandomResizedCrop, Resize
 from fastload.plan.output import Layout, Normalize, ToDtype
-from fastload.plan.photometric import Brightness, ColorJitter, Contrast, GaussianBlur, Grayscale, Hue, RandomErasing, Saturation
+from fastload.plan.photometric import (
+    Brightness,
+    ColorJitter,
+    Contrast,
+    GaussianBlur,
+    Grayscale,
+    Hue,
+    RandomErasing,
+    Saturation,
+)
 from fastload.plan.warps import RandomAffine, VerticalFlip
 
 __all__ = [

@@ -14,8 +14,11 @@ NB_MODULE(_core, module) {
     module.def(
         "set_simd",
         [](std::string_view most) {
-            if (most != "avx512" && most != "avx2" && most != "portable") throw nb::value_error("simd: expected avx512, avx2 or portable");
-            set_simd(most == "avx512" ? Simd::kAvx512 : most == "avx2" ? Simd::kAvx2 : Simd::kPortable);
+            if (most != "avx512" && most != "avx2" && most != "portable")
+                throw nb::value_error("simd: expected avx512, avx2 or portable");
+            set_simd(most == "avx512" ? Simd::kAvx512
+                     : most == "avx2" ? Simd::kAvx2
+                                      : Simd::kPortable);
             return simd_level();
         },
         nb::arg("most"));

@@ -9,12 +9,13 @@
 
 namespace fastload {
 
-// A read-only view of any contiguous bytes-like object (bytes, memoryview of a shard, uint8 array); no copy.
-// The object stays alive and locked while the view does.
+// A read-only view of any contiguous bytes-like object (bytes, memoryview of a shard, uint8 array);
+// no copy. The object stays alive and locked while the view does.
 class Bytes {
 public:
     explicit Bytes(nanobind::handle object, bool writable = false) {
-        if (PyObject_GetBuffer(object.ptr(), &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE)) throw nanobind::python_error();
+        if (PyObject_GetBuffer(object.ptr(), &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE))
+            throw nanobind::python_error();
     }
     ~Bytes() { PyBuffer_Release(&view_); }
     Bytes(const Bytes&) = delete;
@@ -27,9 +28,10 @@ private:
     Py_buffer view_;
 };
 
-// Lets go of the interpreter's lock while it lives. Not nanobind's: a thread that comes back while Python exits is ended there, by
-// unwinding its stack (up to Python 3.13), and the first frame that lets no exception through, nanobind has some, ends the process
-// with SIGABRT. Such a thread stays here until the process is gone, as Python itself has it from 3.14 on.
+// Lets go of the interpreter's lock while it lives. Not nanobind's: a thread that comes back while
+// Python exits is ended there, by unwinding its stack (up to Python 3.13), and the first frame that
+// lets no exception through, nanobind has some, ends the process with SIGABRT. Such a thread stays
+// here until the process is gone, as Python itself has it from 3.14 on.
 class Unlocked {
 public:
     Unlocked() : state_(PyEval_SaveThread()) {}

@@ -28,8 +28,9 @@ nb::tuple jpeg_header(nb::handle data) {
         Unlocked unlocked;
         header = read_jpeg_header(bytes.data(), bytes.size());
     }
-    return nb::make_tuple(header.width, header.height, header.precision, header.sof, sampling(header), header.orientation,
-                          header.restart_interval, header.n_scans, header.complete, header.adobe_transform, header.jfif,
+    return nb::make_tuple(header.width, header.height, header.precision, header.sof,
+                          sampling(header), header.orientation, header.restart_interval,
+                          header.n_scans, header.complete, header.adobe_transform, header.jfif,
                           header.scan_offset, header.end_offset);
 }
 

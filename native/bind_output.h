@@ -19,7 +19,9 @@ template <typename... Parts>
     throw nanobind::value_error(message.c_str());
 }
 
-inline std::string text(int64_t number) { return std::to_string(number); }
+inline std::string text(int64_t number) {
+    return std::to_string(number);
+}
 
 struct OutputOptions {
     bool planar;

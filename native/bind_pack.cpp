@@ -1,6 +1,6 @@
-// What pack does for every image, each in one call: Python holds its lock for microseconds in between, so threads do not wait
-// for each other. All of these answer None where anything is out of the ordinary; the slower Python path then does the work,
-// or says what is wrong.
+// What pack does for every image, each in one call: Python holds its lock for microseconds in
+// between, so threads do not wait for each other. All of these answer None where anything is out of
+// the ordinary; the slower Python path then does the work, or says what is wrong.
 #include <fcntl.h>
 #include <malloc.h>
 
@@ -19,7 +19,9 @@ namespace nb = nanobind;
 namespace fastload {
 namespace {
 
-nb::object as_bytes(const void* data, size_t size) { return nb::bytes(static_cast<const char*>(data), size); }
+nb::object as_bytes(const void* data, size_t size) {
+    return nb::bytes(static_cast<const char*>(data), size);
+}
 
 // The bytes of a regular file; the path, absolute, must have no link in it.
 nb::object read_plain(const nb::bytes& path, size_t limit) {
@@ -52,8 +54,10 @@ nb::object keep_jpeg(nb::handle data, int restart) {
         }
     }
     if (!result || !result->common) return nb::none();
-    return nb::make_tuple(as_bytes(result->bytes, result->size), as_bytes(result->index.data(), 4 * result->index.size()), result->width,
-                          result->height, result->n_components, result->interval, result->orientation);
+    return nb::make_tuple(as_bytes(result->bytes, result->size),
+                          as_bytes(result->index.data(), 4 * result->index.size()), result->width,
+                          result->height, result->n_components, result->interval,
+                          result->orientation);
 }
 
 // A row of the part table (docs/FORMAT.md) and the data it stands for.
@@ -73,7 +77,8 @@ constexpr size_t kHeader = 24, kRow = 24, kMaxRecord = size_t(64) << 20, kMaxPar
 // False where a number does not fit: fastload/store/record.py says which.
 bool take(nb::handle tuple, Part& part) {
     // field, (data), item, codec, role, channels, bits, width, height, interval, orientation
-    static constexpr long kMost[11] = {0xFFFF, 0, 0xFFFF, 5, 1, 255, 255, 0xFFFF, 0xFFFF, 0xFFFF, 8};
+    static constexpr long kMost[11] = {0xFFFF, 0,      0xFFFF, 5,      1, 255,
+                                       255,    0xFFFF, 0xFFFF, 0xFFFF, 8};
     static constexpr int kPlace[11] = {0, -1, 2, 4, 5, 6, 7, 16, 18, 20, 22};
     if (!PyTuple_Check(tuple.ptr()) || PyTuple_GET_SIZE(tuple.ptr()) != 11) return false;
     long values[11] = {};
@@ -84,8 +89,10 @@ bool take(nb::handle tuple, Part& part) {
         int overflow = 0;
         values[i] = PyLong_AsLongAndOverflow(item, &overflow);
         if (overflow || values[i] < 0 || values[i] > kMost[i]) return false;
-        if (kMost[i] > 255) put(part.row + kPlace[i], uint16_t(values[i]));
-        else part.row[kPlace[i]] = uint8_t(values[i]);
+        if (kMost[i] > 255)
+            put(part.row + kPlace[i], uint16_t(values[i]));
+        else
+            part.row[kPlace[i]] = uint8_t(values[i]);
     }
     part.data = std::make_unique<Bytes>(PyTuple_GET_ITEM(tuple.ptr(), 1));
     part.key = uint64_t(values[0]) << 24 | uint64_t(values[2]) << 8 | uint64_t(values[4]);
@@ -98,7 +105,8 @@ nb::object encode_record(uint64_t sample_id, nb::sequence given) {
     if (parts.size() > kMaxParts || sample_id >> 63) return nb::none();
     for (size_t i = 0; i < parts.size(); ++i)
         if (!take(given[i], parts[i])) return nb::none();
-    std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.key < b.key; });
+    std::sort(parts.begin(), parts.end(),
+              [](const Part& a, const Part& b) { return a.key < b.key; });
     size_t end = kHeader + kRow * parts.size();
     for (size_t i = 0; i < parts.size(); ++i) {
         if (i && parts[i].key == parts[i - 1].key) return nb::none();
@@ -126,8 +134,8 @@ nb::object encode_record(uint64_t sample_id, nb::sequence given) {
     return record;
 }
 
-// Asks the system to begin writing what it holds back of a file; false where it cannot be asked. A sync at the end then has
-// little left to do.
+// Asks the system to begin writing what it holds back of a file; false where it cannot be asked. A
+// sync at the end then has little left to do.
 bool start_writing(int descriptor) {
 #ifdef SYNC_FILE_RANGE_WRITE
     Unlocked unlocked;
@@ -137,8 +145,9 @@ bool start_writing(int descriptor) {
 #endif
 }
 
-// A pack frees and takes the same tens of megabytes again and again: without this, glibc hands them back to the system each
-// time, and every page is cleared and mapped anew. Returns whether the allocator could be told.
+// A pack frees and takes the same tens of megabytes again and again: without this, glibc hands them
+// back to the system each time, and every page is cleared and mapped anew. Returns whether the
+// allocator could be told.
 bool keep_freed_memory(int n_bytes) {
 #ifdef M_TRIM_THRESHOLD
     return mallopt(M_MMAP_THRESHOLD, n_bytes / 8) && mallopt(M_TRIM_THRESHOLD, n_bytes);

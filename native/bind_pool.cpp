@@ -16,7 +16,8 @@ namespace nb = nanobind;
 namespace fastload {
 namespace {
 
-// The pool as Python sees it: its threads begin with the first batch, and begin anew in a forked child.
+// The pool as Python sees it: its threads begin with the first batch, and begin anew in a forked
+// child.
 class PythonPool {
 public:
     explicit PythonPool(int threads) : threads_(checked(threads)) {
@@ -34,21 +35,25 @@ public:
         close();
     }
 
-    Ticket* submit(nb::handle sources, nb::handle requests, Tensor memory, bool planar, int colour, std::vector<int> fill, std::vector<float> mean,
-                   std::vector<float> std) {
+    Ticket* submit(nb::handle sources, nb::handle requests, Tensor memory, bool planar, int colour,
+                   std::vector<int> fill, std::vector<float> mean, std::vector<float> std) {
         if (closed_) throw std::runtime_error("the decode pool is closed");
-        const OutputOptions options{planar, colour, std::move(fill), std::move(mean), std::move(std)};
+        const OutputOptions options{planar, colour, std::move(fill), std::move(mean),
+                                    std::move(std)};
         const Output output = output_of(memory, options);
-        auto ticket = std::make_unique<Ticket>(sources, copied(requests, output.slots), output, std::move(memory));
+        auto ticket = std::make_unique<Ticket>(sources, copied(requests, output.slots), output,
+                                               std::move(memory));
         pool().submit(ticket->batch);
         return ticket.release();
     }
 
-    // Seconds that a bare loop over the same samples takes, in this thread, and those inside the samples: what handing over to a
-    // pool is compared with.
-    static nb::tuple bare_loop(nb::handle sources, nb::handle requests, Tensor memory, bool planar, int colour, std::vector<int> fill, std::vector<float> mean,
+    // Seconds that a bare loop over the same samples takes, in this thread, and those inside the
+    // samples: what handing over to a pool is compared with.
+    static nb::tuple bare_loop(nb::handle sources, nb::handle requests, Tensor memory, bool planar,
+                               int colour, std::vector<int> fill, std::vector<float> mean,
                                std::vector<float> std) {
-        const OutputOptions options{planar, colour, std::move(fill), std::move(mean), std::move(std)};
+        const OutputOptions options{planar, colour, std::move(fill), std::move(mean),
+                                    std::move(std)};
         const Output output = output_of(memory, options);
         Ticket ticket(sources, copied(requests, output.slots), output, std::move(memory));
         static thread_local SampleLoader loader;
@@ -57,9 +62,11 @@ public:
             Unlocked unlocked;
             const auto begin = std::chrono::steady_clock::now();
             ticket.batch->run_here(loader);
-            seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+            seconds =
+                std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
         }
-        for (const StageTimes& times : ticket.batch->times()) inside_ns += std::accumulate(times.begin(), times.end(), 0.0);
+        for (const StageTimes& times : ticket.batch->times())
+            inside_ns += std::accumulate(times.begin(), times.end(), 0.0);
         return nb::make_tuple(seconds, inside_ns * 1e-9);
     }
 
@@ -94,7 +101,8 @@ public:
         held->close();
     }
 
-    // Holds the pools themselves: while it waits for one, another thread may drop the last reference to the Python object of the next.
+    // Holds the pools themselves: while it waits for one, another thread may drop the last
+    // reference to the Python object of the next.
     static void close_all() {
         std::vector<std::shared_ptr<Pool>> pools;
         {
@@ -110,11 +118,13 @@ public:
 
 private:
     static int checked(int threads) {
-        if (threads < 1 || threads > 1024) wrong("threads: expected 1 to 1024, found ", text(threads));
+        if (threads < 1 || threads > 1024)
+            wrong("threads: expected 1 to 1024, found ", text(threads));
         return threads;
     }
 
-    // Never destroyed: a pool may outlive them otherwise. The mutex is only taken under the GIL, so no fork finds it locked.
+    // Never destroyed: a pool may outlive them otherwise. The mutex is only taken under the GIL, so
+    // no fork finds it locked.
     static std::set<PythonPool*>& all() {
         static auto* pools = new std::set<PythonPool*>;
         return *pools;
@@ -126,9 +136,12 @@ private:
 
     static std::vector<Request> copied(nb::handle requests, int64_t slots) {
         Bytes bytes(requests);
-        if (bytes.size() % sizeof(Request)) wrong("requests: expected items of ", text(sizeof(Request)), " bytes (backend.REQUEST)");
+        if (bytes.size() % sizeof(Request))
+            wrong("requests: expected items of ", text(sizeof(Request)),
+                  " bytes (backend.REQUEST)");
         const size_t n = bytes.size() / sizeof(Request);
-        if (int64_t(n) > slots) wrong("output: ", text(slots), " slots for ", text(int64_t(n)), " requests");
+        if (int64_t(n) > slots)
+            wrong("output: ", text(slots), " slots for ", text(int64_t(n)), " requests");
         std::vector<Request> copy(n);
         if (n) std::memcpy(static_cast<void*>(copy.data()), bytes.data(), bytes.size());
         return copy;
@@ -158,13 +171,16 @@ private:
 }  // namespace
 
 void bind_pool(nb::module_& module) {
-    nb::set_leak_warnings(false);  // at exit a global loader may still hold its pool: that is no leak of ours
+    nb::set_leak_warnings(
+        false);  // at exit a global loader may still hold its pool: that is no leak of ours
     nb::class_<PythonPool>(module, "Pool")
         .def(nb::init<int>(), nb::arg("threads"))
-        .def("submit", &PythonPool::submit, nb::arg("sources"), nb::arg("requests"), nb::arg("output").noconvert(), nb::kw_only(), nb::arg("planar"),
-             nb::arg("colour"), nb::arg("fill"), nb::arg("mean"), nb::arg("std"))
-        .def_static("bare_loop", &PythonPool::bare_loop, nb::arg("sources"), nb::arg("requests"), nb::arg("output").noconvert(), nb::kw_only(),
-                    nb::arg("planar"), nb::arg("colour"), nb::arg("fill"), nb::arg("mean"), nb::arg("std"))
+        .def("submit", &PythonPool::submit, nb::arg("sources"), nb::arg("requests"),
+             nb::arg("output").noconvert(), nb::kw_only(), nb::arg("planar"), nb::arg("colour"),
+             nb::arg("fill"), nb::arg("mean"), nb::arg("std"))
+        .def_static("bare_loop", &PythonPool::bare_loop, nb::arg("sources"), nb::arg("requests"),
+                    nb::arg("output").noconvert(), nb::kw_only(), nb::arg("planar"),
+                    nb::arg("colour"), nb::arg("fill"), nb::arg("mean"), nb::arg("std"))
         .def("under_way", &PythonPool::under_way, nb::arg("ticket"))
         .def_prop_rw("threads", &PythonPool::threads, &PythonPool::set_threads)
         .def("close", &PythonPool::close);

@@ -1,4 +1,5 @@
-// Records as Python holds them: where they lie in their shards' maps, which stay mapped as long as anybody holds the records.
+// Records as Python holds them: where they lie in their shards' maps, which stay mapped as long as
+// anybody holds the records.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,13 +11,16 @@
 
 namespace fastload {
 
-// A batch's records, or those of several batches that were read together. Handed to the pool as they are; Python gets a memoryview
-// of the few that it looks at.
+// A batch's records, or those of several batches that were read together. Handed to the pool as
+// they are; Python gets a memoryview of the few that it looks at.
 class Records {
 public:
     using All = std::vector<RecordBytes>;
 
-    Records(All all, nanobind::object maps) : all_(std::make_shared<const All>(std::move(all))), count_(all_->size()), maps_(std::move(maps)) {}
+    Records(All all, nanobind::object maps)
+        : all_(std::make_shared<const All>(std::move(all))),
+          count_(all_->size()),
+          maps_(std::move(maps)) {}
 
     size_t size() const { return count_; }
     const RecordBytes& operator[](size_t place) const { return (*all_)[first_ + place]; }

@@ -36,7 +36,9 @@ void Views::add(PyObject* const* objects, size_t n) {
     }
 }
 
-Ticket::Ticket(nb::handle sources, std::vector<Request> requests, const Output& output, Tensor memory) : memory_(std::move(memory)), pid_(getpid()) {
+Ticket::Ticket(nb::handle sources, std::vector<Request> requests, const Output& output,
+               Tensor memory)
+    : memory_(std::move(memory)), pid_(getpid()) {
     batch = std::make_shared<Batch>(std::move(requests), spans(sources), output);
 }
 
@@ -46,15 +48,18 @@ std::vector<Source> Ticket::spans(nb::handle sources) {
         records_ = nb::borrow(sources);
         const Records& records = *nb::inst_ptr<Records>(sources);
         spans.reserve(records.size());
-        for (size_t i = 0; i < records.size(); ++i) spans.push_back({records[i].bytes, records[i].size, nullptr});
+        for (size_t i = 0; i < records.size(); ++i)
+            spans.push_back({records[i].bytes, records[i].size, nullptr});
         return spans;
     }
-    PyObject* list = PySequence_Fast(sources.ptr(), "sources: expected a sequence of bytes-like objects");
+    PyObject* list =
+        PySequence_Fast(sources.ptr(), "sources: expected a sequence of bytes-like objects");
     if (!list) throw nb::python_error();
     nb::object owned = nb::steal(list);
     views_.add(PySequence_Fast_ITEMS(list), size_t(PySequence_Fast_GET_SIZE(list)));
     spans.reserve(views_.all().size());
-    for (const Py_buffer& view : views_.all()) spans.push_back({static_cast<const uint8_t*>(view.buf), size_t(view.len), nullptr});
+    for (const Py_buffer& view : views_.all())
+        spans.push_back({static_cast<const uint8_t*>(view.buf), size_t(view.len), nullptr});
     return spans;
 }
 
@@ -65,16 +70,21 @@ Ticket::~Ticket() {
 }
 
 bool Ticket::wait(std::optional<double> timeout_s) {
-    if (foreign() && !batch->done()) throw std::runtime_error("the batch was submitted before a fork, in the parent process: submit it here again");
+    if (foreign() && !batch->done())
+        throw std::runtime_error(
+            "the batch was submitted before a fork, in the parent process: submit it here again");
     using Clock = std::chrono::steady_clock;
     const double seconds = std::min(timeout_s.value_or(1e9), 1e9);
-    const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                        std::chrono::duration<double>(seconds));
     for (;;) {  // in slices, so that Ctrl-C is answered
         bool done;
         {
             Unlocked unlocked;
-            const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
-            done = batch->wait_for(std::clamp(left, std::chrono::milliseconds(0), std::chrono::milliseconds(50)));
+            const auto left =
+                std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+            done = batch->wait_for(
+                std::clamp(left, std::chrono::milliseconds(0), std::chrono::milliseconds(50)));
         }
         if (done) return true;
         if (PyErr_CheckSignals()) throw nb::python_error();
@@ -86,7 +96,8 @@ nb::tuple Ticket::result() {
     if (!batch->done()) throw std::runtime_error("the batch is not done: wait() first");
     nb::dict reasons;
     for (size_t i = 0; i < batch->size(); ++i)
-        if (batch->statuses()[i] != Status::kOk) reasons[nb::int_(i)] = nb::str(batch->reasons()[i].c_str());
+        if (batch->statuses()[i] != Status::kOk)
+            reasons[nb::int_(i)] = nb::str(batch->reasons()[i].c_str());
     return nb::make_tuple(as_bytes(batch->statuses()), as_bytes(batch->times()), reasons);
 }
 

@@ -13,8 +13,8 @@
 
 namespace fastload {
 
-// Read-only views of many objects in one piece of memory. Each object's head is a cache miss of its own where the sources are
-// many and small: asked for some objects ahead they overlap.
+// Read-only views of many objects in one piece of memory. Each object's head is a cache miss of its
+// own where the sources are many and small: asked for some objects ahead they overlap.
 class Views {
 public:
     Views() = default;
@@ -30,24 +30,27 @@ private:
     std::vector<Py_buffer> views_;
 };
 
-// Keeps the sources and the output alive, and unchanged in size, until the batch is done. Sources: Records, or a sequence of
-// bytes-like objects.
+// Keeps the sources and the output alive, and unchanged in size, until the batch is done. Sources:
+// Records, or a sequence of bytes-like objects.
 class Ticket {
 public:
-    Ticket(nanobind::handle sources, std::vector<Request> requests, const Output& output, Tensor memory);
+    Ticket(nanobind::handle sources, std::vector<Request> requests, const Output& output,
+           Tensor memory);
     Ticket(const Ticket&) = delete;
     Ticket& operator=(const Ticket&) = delete;
     ~Ticket();
 
     // True once the batch is done; false after a timeout.
     bool wait(std::optional<double> timeout_s);
-    // (statuses, times, {slot: why it failed}), both as bytes: nanobind asks numpy for its arrays, in Python
+    // (statuses, times, {slot: why it failed}), both as bytes: nanobind asks numpy for its arrays,
+    // in Python
     nanobind::tuple result();
 
     std::shared_ptr<Batch> batch;
 
 private:
-    // The threads of a parent process are not here: there is nothing to wait for, and nobody writes.
+    // The threads of a parent process are not here: there is nothing to wait for, and nobody
+    // writes.
     bool foreign() const { return pid_ != getpid(); }
     std::vector<Source> spans(nanobind::handle sources);
 

@@ -15,13 +15,14 @@ inline uint64_t swap_to_big_endian(uint64_t value) {
 #endif
 }
 
-// Up to 63 bits in advance, the next one on top. No bounds are checked: whoever reads asks how far it is often enough for the
-// padding he gave the data.
+// Up to 63 bits in advance, the next one on top. No bounds are checked: whoever reads asks how far
+// it is often enough for the padding he gave the data.
 struct BitReader {
     uint64_t buffer = 0, count = 0;
     const uint8_t* next = nullptr;
 
-    // To 56 bits at least. Reads 8 bytes, wherever they are in relation to the end. No branch: what is loaded twice is the same.
+    // To 56 bits at least. Reads 8 bytes, wherever they are in relation to the end. No branch: what
+    // is loaded twice is the same.
     void refill() {
         uint64_t word;
         std::memcpy(&word, next, sizeof word);
@@ -31,7 +32,9 @@ struct BitReader {
     }
     uint32_t peek(uint32_t n) const { return uint32_t(buffer >> (64 - n)); }
     // n bits (none, too) that come `from` bits ahead
-    uint32_t peek_behind(uint32_t from, uint32_t n) const { return uint32_t((buffer << from) >> 1 >> (63 - n)); }
+    uint32_t peek_behind(uint32_t from, uint32_t n) const {
+        return uint32_t((buffer << from) >> 1 >> (63 - n));
+    }
     void drop(uint32_t n) {
         buffer <<= n;
         count -= n;

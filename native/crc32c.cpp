@@ -20,7 +20,8 @@ constexpr Tables make_tables() {
         tables[0][byte] = state;
     }
     for (uint32_t byte = 0; byte < 256; ++byte)
-        for (size_t i = 1; i < 8; ++i) tables[i][byte] = (tables[i - 1][byte] >> 8) ^ tables[0][tables[i - 1][byte] & 255];
+        for (size_t i = 1; i < 8; ++i)
+            tables[i][byte] = (tables[i - 1][byte] >> 8) ^ tables[0][tables[i - 1][byte] & 255];
     return tables;
 }
 
@@ -61,15 +62,18 @@ namespace detail {
 uint32_t crc32c_portable(uint32_t crc, const uint8_t* bytes, size_t size) {
     uint32_t state = ~crc;
     for (; size >= 8; bytes += 8, size -= 8) {
-        uint32_t low = state ^ (uint32_t(bytes[0]) | uint32_t(bytes[1]) << 8 | uint32_t(bytes[2]) << 16 | uint32_t(bytes[3]) << 24);
-        state = kTables[7][low & 255] ^ kTables[6][low >> 8 & 255] ^ kTables[5][low >> 16 & 255] ^ kTables[4][low >> 24] ^
-                kTables[3][bytes[4]] ^ kTables[2][bytes[5]] ^ kTables[1][bytes[6]] ^ kTables[0][bytes[7]];
+        uint32_t low = state ^ (uint32_t(bytes[0]) | uint32_t(bytes[1]) << 8 |
+                                uint32_t(bytes[2]) << 16 | uint32_t(bytes[3]) << 24);
+        state = kTables[7][low & 255] ^ kTables[6][low >> 8 & 255] ^ kTables[5][low >> 16 & 255] ^
+                kTables[4][low >> 24] ^ kTables[3][bytes[4]] ^ kTables[2][bytes[5]] ^
+                kTables[1][bytes[6]] ^ kTables[0][bytes[7]];
     }
     for (; size; ++bytes, --size) state = (state >> 8) ^ kTables[0][(state ^ *bytes) & 255];
     return ~state;
 }
 
-// Made by the compiler: made at its first use, by a decode thread, a fork at that moment would leave it half made in the child for ever.
+// Made by the compiler: made at its first use, by a decode thread, a fork at that moment would
+// leave it half made in the child for ever.
 constexpr LaneShift kLaneShift = make_lane_shift();
 
 }  // namespace detail

@@ -1,5 +1,6 @@
-// The processor's own CRC-32C instruction. It takes 3 cycles but a new one can start each cycle, so three
-// independent lanes run side by side and are joined by shifting a lane's register over the bytes behind it.
+// The processor's own CRC-32C instruction. It takes 3 cycles but a new one can start each cycle, so
+// three independent lanes run side by side and are joined by shifting a lane's register over the
+// bytes behind it.
 #include "cpu.h"
 #include "crc32c.h"
 
@@ -20,7 +21,8 @@ uint64_t word(const uint8_t* bytes) {
 // The register behind kLane zero bytes, by four table look-ups.
 uint32_t shift(uint32_t state) {
     const auto& table = kLaneShift.table;
-    return table[0][state & 255] ^ table[1][state >> 8 & 255] ^ table[2][state >> 16 & 255] ^ table[3][state >> 24];
+    return table[0][state & 255] ^ table[1][state >> 8 & 255] ^ table[2][state >> 16 & 255] ^
+           table[3][state >> 24];
 }
 
 }  // namespace

@@ -6,11 +6,13 @@
 namespace fastload {
 namespace {
 
-constexpr size_t kReserved = 256;  // a symbol that never occurs gets the code of ones only: no real symbol may have it
-constexpr size_t kLongest = 32;    // as libjpeg; cut down to 16 afterwards
+constexpr size_t kReserved =
+    256;  // a symbol that never occurs gets the code of ones only: no real symbol may have it
+constexpr size_t kLongest = 32;  // as libjpeg; cut down to 16 afterwards
 
-// Code lengths by Huffman's method. A node is known by one of its symbols, `next` links the symbols of a node.
-// The order of equals decides which of several best codes comes out: the larger symbol first, as libjpeg does it.
+// Code lengths by Huffman's method. A node is known by one of its symbols, `next` links the symbols
+// of a node. The order of equals decides which of several best codes comes out: the larger symbol
+// first, as libjpeg does it.
 class Tree {
 public:
     explicit Tree(const uint32_t counts[256]) {
@@ -55,8 +57,8 @@ private:
     uint8_t sizes_[kReserved + 1] = {};
 };
 
-// Moves codes of more than 16 bits up the tree: a pair of the longest becomes one a bit shorter, and its partner goes
-// below the next shorter code (annex K.2 of the standard).
+// Moves codes of more than 16 bits up the tree: a pair of the longest becomes one a bit shorter,
+// and its partner goes below the next shorter code (annex K.2 of the standard).
 void shorten(uint32_t lengths[kLongest + 1]) {
     for (size_t i = kLongest; i > 16; --i)
         while (lengths[i] > 0) {
@@ -80,8 +82,10 @@ bool make_optimal_code(const uint32_t counts[256], HuffmanCode& code) {
         if (sizes[symbol]) ++lengths[sizes[symbol]];
     }
     code = {};
-    for (size_t size = 1; size <= kLongest; ++size) next[size + 1] = next[size] + lengths[size] - (size == sizes[kReserved]);
-    for (size_t symbol = 0; symbol < kReserved; ++symbol)  // by size; of equals, the smaller symbol first
+    for (size_t size = 1; size <= kLongest; ++size)
+        next[size + 1] = next[size] + lengths[size] - (size == sizes[kReserved]);
+    for (size_t symbol = 0; symbol < kReserved;
+         ++symbol)  // by size; of equals, the smaller symbol first
         if (sizes[symbol]) code.symbols[next[sizes[symbol]]++] = uint8_t(symbol), ++code.n_symbols;
     shorten(lengths);
     size_t longest = 16;

@@ -13,8 +13,9 @@ struct HuffmanCode {
     size_t n_symbols = 0;
 };
 
-// The best code for symbols that occur `counts[symbol]` times. False where a code of more than 32 bits would come up on the
-// way (counts like Fibonacci numbers, in the millions). Same result, to the byte, as libjpeg's jpeg_gen_optimal_table.
+// The best code for symbols that occur `counts[symbol]` times. False where a code of more than 32
+// bits would come up on the way (counts like Fibonacci numbers, in the millions). Same result, to
+// the byte, as libjpeg's jpeg_gen_optimal_table.
 bool make_optimal_code(const uint32_t counts[256], HuffmanCode& code);
 
 // Codes and their lengths by symbol; length 0 = the symbol has none.

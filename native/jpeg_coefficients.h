@@ -8,7 +8,8 @@
 
 namespace fastload {
 
-// True where turning the coefficients upside down is what the EXIF orientation asks for, and leaves every pixel exact.
+// True where turning the coefficients upside down is what the EXIF orientation asks for, and leaves
+// every pixel exact.
 bool can_flip(const JpegFrame& frame, uint8_t orientation);
 
 void flip_vertically(jpeg_decompress_struct& source, jvirt_barray_ptr* coefficients);

@@ -1,8 +1,9 @@
-// The seam between fastload and whatever turns JPEG bytes into rows of pixels: libjpeg-turbo, with our own Huffman decoder
-// (jpeg_entropy.h) for regular baseline images.
+// The seam between fastload and whatever turns JPEG bytes into rows of pixels: libjpeg-turbo, with
+// our own Huffman decoder (jpeg_entropy.h) for regular baseline images.
 //
-// One object per thread, used for one image after the other: open -> start -> read ... -> finish (or close).
-// Every method that can fail returns false, and why() then says what was wrong; the object can be used again at once.
+// One object per thread, used for one image after the other: open -> start -> read ... -> finish
+// (or close). Every method that can fail returns false, and why() then says what was wrong; the
+// object can be used again at once.
 #pragma once
 
 #include <cstddef>
@@ -21,16 +22,17 @@ public:
     JpegDecoder(const JpegDecoder&) = delete;
     JpegDecoder& operator=(const JpegDecoder&) = delete;
 
-    // Reads the header and checks it against image_limits.h, before anything of the image's size is allocated.
-    // The bytes must stay where they are until finish() or close().
+    // Reads the header and checks it against image_limits.h, before anything of the image's size is
+    // allocated. The bytes must stay where they are until finish() or close().
     bool open(const uint8_t* bytes, size_t size);
     int width() const { return int(decoder_.image_width); }
     int height() const { return int(decoder_.image_height); }
     bool gray() const { return decoder_.num_components == 1; }
 
-    // Decodes at 1/denominator (1, 2, 4, 8) the columns [x0, x1) from row y0 on, in scaled coordinates. Rows then come with
-    // left() pixels too many in front and columns() pixels altogether; pixels inside are those of a whole decode, bit for bit.
-    // After a failure with irregular(): open and start again with `plain`, and libjpeg alone will judge the image.
+    // Decodes at 1/denominator (1, 2, 4, 8) the columns [x0, x1) from row y0 on, in scaled
+    // coordinates. Rows then come with left() pixels too many in front and columns() pixels
+    // altogether; pixels inside are those of a whole decode, bit for bit. After a failure with
+    // irregular(): open and start again with `plain`, and libjpeg alone will judge the image.
     enum class Pixels { kGray = 1, kRgb = 3, kBgr };
     bool start(int denominator, Pixels pixels, int x0, int x1, int y0, bool plain = false);
     bool irregular() const { return taken_over_; }

@@ -13,20 +13,26 @@ struct EntropyEntries {
     boolean (*decode_mcu)(j_decompress_ptr, JBLOCKROW*);
 };
 
-EntropyEntries& entries(jpeg_decompress_struct& decoder) { return *reinterpret_cast<EntropyEntries*>(decoder.entropy); }
+EntropyEntries& entries(jpeg_decompress_struct& decoder) {
+    return *reinterpret_cast<EntropyEntries*>(decoder.entropy);
+}
 
 constexpr size_t kWorstBlock = 64 * (16 + 15) / 8;  // bytes: 64 codes of 16 bits with 15 extra
 constexpr size_t kChunk = 8192;
 
 }  // namespace
 
-bool EntropyReader::take_over(jpeg_decompress_struct& decoder, unsigned first_column, unsigned last_column) {
-    if (decoder.progressive_mode || decoder.arith_code || decoder.comps_in_scan != decoder.num_components || decoder.Ss != 0 ||
-        decoder.Se != DCTSIZE2 - 1 || decoder.Ah || decoder.Al || decoder.blocks_in_MCU > D_MAX_BLOCKS_IN_MCU)
+bool EntropyReader::take_over(jpeg_decompress_struct& decoder, unsigned first_column,
+                              unsigned last_column) {
+    if (decoder.progressive_mode || decoder.arith_code ||
+        decoder.comps_in_scan != decoder.num_components || decoder.Ss != 0 ||
+        decoder.Se != DCTSIZE2 - 1 || decoder.Ah || decoder.Al ||
+        decoder.blocks_in_MCU > D_MAX_BLOCKS_IN_MCU)
         return false;
     for (int i = 0; i < decoder.comps_in_scan; ++i) {
         const jpeg_component_info& component = *decoder.cur_comp_info[i];
-        const JHUFF_TBL *dc = decoder.dc_huff_tbl_ptrs[component.dc_tbl_no], *ac = decoder.ac_huff_tbl_ptrs[component.ac_tbl_no];
+        const JHUFF_TBL *dc = decoder.dc_huff_tbl_ptrs[component.dc_tbl_no],
+                        *ac = decoder.ac_huff_tbl_ptrs[component.ac_tbl_no];
         if (!dc || !ac) return false;
         dc_[component.dc_tbl_no].make(*dc, true);
         ac_[component.ac_tbl_no].make(*ac, false);
@@ -36,7 +42,8 @@ bool EntropyReader::take_over(jpeg_decompress_struct& decoder, unsigned first_co
         const int number = decoder.MCU_membership[i];
         const jpeg_component_info& component = *decoder.cur_comp_info[number];
         const bool needed = component.component_needed;
-        blocks_[i] = {&dc_[component.dc_tbl_no], &ac_[component.ac_tbl_no], uint8_t(number), needed, needed && block_side(component) > 1};
+        blocks_[i] = {&dc_[component.dc_tbl_no], &ac_[component.ac_tbl_no], uint8_t(number), needed,
+                      needed && block_side(component) > 1};
     }
     decoder_ = &decoder;
     columns_ = decoder.MCUs_per_row;
@@ -66,7 +73,8 @@ void EntropyReader::begin_segment() {
     count_ = 0;
 }
 
-// Moves what is left to the front and takes more of the file, without the zero that follows each 0xFF.
+// Moves what is left to the front and takes more of the file, without the zero that follows each
+// 0xFF.
 void EntropyReader::more_bytes() {
     uint8_t* to = plain_.data();
     const size_t left = size_t(end_ - at_);
@@ -88,7 +96,8 @@ void EntropyReader::more_bytes() {
         if (stop_ - next_ >= 2 && next_[1] == 0) {
             *to++ = 0xFF;
             next_ += 2;
-        } else {  // 0xFF 0xFF 0, too, which libjpeg reads in a second try, over the values of its first
+        } else {  // 0xFF 0xFF 0, too, which libjpeg reads in a second try, over the values of its
+                  // first
             at_marker_ = true;
         }
     }
@@ -96,7 +105,8 @@ void EntropyReader::more_bytes() {
     std::memset(to, 0, worst_mcu_);  // read, but never used by what is regular
 }
 
-// Behind the last MCU of a segment: all its bytes must be used up, and the next marker be the right one.
+// Behind the last MCU of a segment: all its bytes must be used up, and the next marker be the right
+// one.
 bool EntropyReader::end_segment() {
     while (!at_marker_) {
         if (end_ - at_ > 16) return false;
@@ -137,10 +147,12 @@ bool EntropyReader::decode_dc_slowly(BitReader& bits, const EntropyTable& table,
 }
 
 // One AC code, whatever it is.
-bool EntropyReader::decode_slowly(BitReader& bits, const EntropyTable& table, unsigned& k, JCOEF* block) {
+bool EntropyReader::decode_slowly(BitReader& bits, const EntropyTable& table, unsigned& k,
+                                  JCOEF* block) {
     bits.refill();  // 56 bits, of which 16 + 15 are taken at most
     unsigned length;
-    const unsigned symbol = table.find(bits.peek(16), length), size = symbol & 15, run = symbol >> 4;
+    const unsigned symbol = table.find(bits.peek(16), length), size = symbol & 15,
+                   run = symbol >> 4;
     if (!length) return false;
     bits.drop(length);
     if (size) {
@@ -154,9 +166,12 @@ bool EntropyReader::decode_slowly(BitReader& bits, const EntropyTable& table, un
     return true;
 }
 
-// The AC values of one block. `bits` stays in registers: only copies of it are handed to functions that are not inlined.
+// The AC values of one block. `bits` stays in registers: only copies of it are handed to functions
+// that are not inlined.
 template <bool kStore>
-inline __attribute__((always_inline)) bool EntropyReader::decode_ac(BitReader& bits, const EntropyTable& table, JCOEF* block) {
+inline __attribute__((always_inline)) bool EntropyReader::decode_ac(BitReader& bits,
+                                                                    const EntropyTable& table,
+                                                                    JCOEF* block) {
     unsigned k = 1, before = 1;
     uint32_t found = 0;
     do {
@@ -183,7 +198,8 @@ inline __attribute__((always_inline)) bool EntropyReader::decode_ac(BitReader& b
         }
     } while (k < 64);
     if (__builtin_expect(k == 64 || (k > kEndOfBlock && k < 64 + kEndOfBlock), 1)) return true;
-    // The first of two values was the block's last; what was taken for the second is the next block's.
+    // The first of two values was the block's last; what was taken for the second is the next
+    // block's.
     BitReader copy = bits;
     copy.go_back(bits_of(found));
     if (!decode_slowly(copy, table, before, nullptr) || before != 64) return false;

@@ -30,14 +30,16 @@ size_t make_test_jpeg(jpeg_compress_struct& encoder, unsigned char** bytes) {
     JSAMPLE row[40 * 3];
     JSAMPROW rows[1] = {row};
     while (encoder.next_scanline < encoder.image_height) {
-        for (JSAMPLE& sample : row) sample = JSAMPLE((random = random * 1664525u + 1013904223u) >> 24);
+        for (JSAMPLE& sample : row)
+            sample = JSAMPLE((random = random * 1664525u + 1013904223u) >> 24);
         jpeg_write_scanlines(&encoder, rows, 1);
     }
     jpeg_finish_compress(&encoder);
     return size;
 }
 
-void decode_test_jpeg(jpeg_decompress_struct& decoder, const unsigned char* bytes, size_t size, EntropyReader* reader, JSAMPLE* pixels) {
+void decode_test_jpeg(jpeg_decompress_struct& decoder, const unsigned char* bytes, size_t size,
+                      EntropyReader* reader, JSAMPLE* pixels) {
     jpeg_create_decompress(&decoder);
     jpeg_mem_src(&decoder, bytes, static_cast<unsigned long>(size));
     jpeg_read_header(&decoder, TRUE);
@@ -82,7 +84,9 @@ bool entropy_hook_works() {
     return works;
 }
 
-bool use_entropy_hook() { return hook_state().load(std::memory_order_relaxed) && entropy_hook_works(); }
+bool use_entropy_hook() {
+    return hook_state().load(std::memory_order_relaxed) && entropy_hook_works();
+}
 
 bool set_entropy_hook(bool wanted) {
     hook_state().store(wanted, std::memory_order_relaxed);

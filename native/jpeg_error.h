@@ -6,12 +6,14 @@
 //     if (setjmp(errors.jump)) return fail(errors.text);      // every libjpeg error lands here
 //     jpeg_create_decompress(&decoder);
 //
-// The trap: longjmp runs no destructors. Between setjmp and the libjpeg calls there may be no C++ object with a destructor
-// whose life began after setjmp; what is changed after setjmp and read when it returns again must be volatile or in memory
-// that libjpeg's caller owns. No exception may pass through libjpeg's frames either: throw after setjmp returned.
+// The trap: longjmp runs no destructors. Between setjmp and the libjpeg calls there may be no C++
+// object with a destructor whose life began after setjmp; what is changed after setjmp and read
+// when it returns again must be volatile or in memory that libjpeg's caller owns. No exception may
+// pass through libjpeg's frames either: throw after setjmp returned.
 //
-// Another trap: a decoder object used for a second image keeps the quantization and Huffman tables of the first
-// (quant_tbl_ptrs, dc_huff_tbl_ptrs, ac_huff_tbl_ptrs); a file that lacks its own is then decoded with those, silently.
+// Another trap: a decoder object used for a second image keeps the quantization and Huffman tables
+// of the first (quant_tbl_ptrs, dc_huff_tbl_ptrs, ac_huff_tbl_ptrs); a file that lacks its own is
+// then decoded with those, silently.
 #pragma once
 
 #include <csetjmp>
@@ -23,10 +25,12 @@ namespace fastload {
 
 struct JpegErrors : jpeg_error_mgr {
     std::jmp_buf jump;
-    char text[JMSG_LENGTH_MAX] = "";     // the error, once setjmp has returned not 0
-    char warning[JMSG_LENGTH_MAX] = "";  // the first warning since reset(); num_warnings says how many
-    int warning_code = 0;                // its code (jerror.h)
-    // True for a warning that makes the pixels doubtful: it is then an error, at once. Null: no warning is.
+    char text[JMSG_LENGTH_MAX] = "";  // the error, once setjmp has returned not 0
+    char warning[JMSG_LENGTH_MAX] =
+        "";                // the first warning since reset(); num_warnings says how many
+    int warning_code = 0;  // its code (jerror.h)
+    // True for a warning that makes the pixels doubtful: it is then an error, at once. Null: no
+    // warning is.
     bool (*fatal_warning)(j_common_ptr) = nullptr;
 
     JpegErrors() {

@@ -7,16 +7,32 @@ namespace fastload {
 namespace {
 
 enum : uint8_t {
-    kSOF0 = 0xC0, kSOF1 = 0xC1, kDHT = 0xC4, kRST0 = 0xD0, kSOI = 0xD8, kEOI = 0xD9, kSOS = 0xDA, kDQT = 0xDB, kDRI = 0xDD,
-    kAPP0 = 0xE0, kAPP15 = 0xEF, kCOM = 0xFE,
+    kSOF0 = 0xC0,
+    kSOF1 = 0xC1,
+    kDHT = 0xC4,
+    kRST0 = 0xD0,
+    kSOI = 0xD8,
+    kEOI = 0xD9,
+    kSOS = 0xDA,
+    kDQT = 0xDB,
+    kDRI = 0xDD,
+    kAPP0 = 0xE0,
+    kAPP15 = 0xEF,
+    kCOM = 0xFE,
 };
 
-uint32_t u16(const uint8_t* bytes) { return uint32_t(bytes[0]) << 8 | bytes[1]; }
+uint32_t u16(const uint8_t* bytes) {
+    return uint32_t(bytes[0]) << 8 | bytes[1];
+}
 
-uint32_t divide_up(uint32_t value, uint32_t by) { return (value + by - 1) / by; }
+uint32_t divide_up(uint32_t value, uint32_t by) {
+    return (value + by - 1) / by;
+}
 
 bool take_frame(const uint8_t* body, size_t size, JpegLayout& layout) {
-    if (layout.n_components || size < 6 || body[0] != 8 || (body[5] != 1 && body[5] != 3) || size != 6 + 3u * body[5]) return false;
+    if (layout.n_components || size < 6 || body[0] != 8 || (body[5] != 1 && body[5] != 3) ||
+        size != 6 + 3u * body[5])
+        return false;
     layout.height = u16(body + 1);
     layout.width = u16(body + 3);
     layout.n_components = body[5];
@@ -36,7 +52,9 @@ bool take_frame(const uint8_t* body, size_t size, JpegLayout& layout) {
 }
 
 bool is_whole_scan(const uint8_t* body, size_t size, const JpegLayout& layout) {
-    if (!layout.n_components || size != 4 + 2u * layout.n_components || body[0] != layout.n_components) return false;
+    if (!layout.n_components || size != 4 + 2u * layout.n_components ||
+        body[0] != layout.n_components)
+        return false;
     const uint8_t* spectrum = body + 1 + 2u * layout.n_components;
     return spectrum[0] == 0 && spectrum[1] == 63 && spectrum[2] == 0;
 }
@@ -62,14 +80,16 @@ bool read_layout(const uint8_t* jpeg, size_t size, JpegLayout& layout) {
         } else if (marker == kDRI) {
             if (length != 4) return false;
             layout.interval = u16(body);
-        } else if (marker != kDHT && marker != kDQT && marker != kCOM && !(marker >= kAPP0 && marker <= kAPP15)) {
+        } else if (marker != kDHT && marker != kDQT && marker != kCOM &&
+                   !(marker >= kAPP0 && marker <= kAPP15)) {
             return false;
         }
     }
     return false;
 }
 
-bool find_segments(const uint8_t* jpeg, size_t size, const JpegLayout& layout, std::vector<uint32_t>& index) {
+bool find_segments(const uint8_t* jpeg, size_t size, const JpegLayout& layout,
+                   std::vector<uint32_t>& index) {
     index.clear();
     if (size > UINT32_MAX) return false;
     index.reserve(size_t(std::min<uint64_t>(layout.n_segments(), size / 2)) + 1);
@@ -85,7 +105,8 @@ bool find_segments(const uint8_t* jpeg, size_t size, const JpegLayout& layout, s
             return true;
         }
         if (marker != 0) {
-            if (marker != kRST0 + (index.size() - 1) % 8) break;  // out of turn, or none that belongs here
+            if (marker != kRST0 + (index.size() - 1) % 8)
+                break;  // out of turn, or none that belongs here
             index.push_back(uint32_t(position + 2));
         }
         position += 2;

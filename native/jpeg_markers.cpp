@@ -5,8 +5,9 @@ namespace {
 
 // Where the i-th coefficient of a block's zigzag is, row by row.
 constexpr uint8_t kZigzag[64] = {
-    0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28,
-    35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63,
+    0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
+    41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
+    30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63,
 };
 
 bool is_wide(const uint16_t values[64]) {
@@ -36,14 +37,18 @@ void put_huffman(ByteBuffer& out, uint32_t kind_and_table, const HuffmanCode& co
 
 // What tells every decoder the colours: JFIF means YCbCr or gray, Adobe's transform 0 means RGB.
 void put_colours(ByteBuffer& out, bool rgb) {
-    static const uint8_t jfif[] = {0xFF, 0xE0, 0, 16, 'J', 'F', 'I', 'F', 0, 1, 1, 0, 0, 1, 0, 1, 0, 0};
-    static const uint8_t adobe[] = {0xFF, 0xEE, 0, 14, 'A', 'd', 'o', 'b', 'e', 0, 100, 0, 0, 0, 0, 0};
-    if (rgb) out.put(adobe, sizeof adobe);
-    else out.put(jfif, sizeof jfif);
+    static const uint8_t jfif[] = {0xFF, 0xE0, 0, 16, 'J', 'F', 'I', 'F', 0,
+                                   1,    1,    0, 0,  1,   0,   1,   0,   0};
+    static const uint8_t adobe[] = {0xFF, 0xEE, 0,   14, 'A', 'd', 'o', 'b',
+                                    'e',  0,    100, 0,  0,   0,   0,   0};
+    if (rgb)
+        out.put(adobe, sizeof adobe);
+    else
+        out.put(jfif, sizeof jfif);
 }
 
-// Baseline, unless a quantization table needs 16 bits: then extended sequential, which libjpeg, Pillow, OpenCV and nvJPEG's
-// CUDA path read, its hardware engine not. Returns the marker.
+// Baseline, unless a quantization table needs 16 bits: then extended sequential, which libjpeg,
+// Pillow, OpenCV and nvJPEG's CUDA path read, its hardware engine not. Returns the marker.
 uint32_t put_quantizations(ByteBuffer& out, const JpegFrame& frame) {
     uint32_t marker = 0xFFC0, written = 0;
     for (uint32_t i = 0; i < frame.n_components; ++i) {
@@ -92,9 +97,9 @@ void put_markers(ByteBuffer& out, const JpegFrame& frame, const HuffmanCode code
         out.put(frame.components[i].id);
         out.put(frame.components[i].huffman * 17u);
     }
-    out.put(0);   // the whole spectrum,
+    out.put(0);  // the whole spectrum,
     out.put(63);
-    out.put(0);   // all bits
+    out.put(0);  // all bits
 }
 
 }  // namespace fastload

@@ -17,42 +17,55 @@
 namespace fastload {
 namespace {
 
-constexpr long kMemory = 512L << 20;      // coefficients of 64 megapixels, three components, 2 bytes each: 384 MB; no more
+constexpr long kMemory =
+    512L << 20;  // coefficients of 64 megapixels, three components, 2 bytes each: 384 MB; no more
 constexpr size_t kKeep = size_t(4) << 20;  // of each buffer a thread keeps between images
 
-[[noreturn]] void refuse(const std::string& why) { throw BadJpeg("cannot be rewritten losslessly: " + why); }
+[[noreturn]] void refuse(const std::string& why) {
+    throw BadJpeg("cannot be rewritten losslessly: " + why);
+}
 
 void check_kind(const JpegHeader& header) {
     if (header.arithmetic()) refuse("arithmetic coding");
     if (header.sof != 0xC0 && header.sof != 0xC1 && header.sof != 0xC2)
-        refuse("frame type SOF" + std::to_string(header.sof - 0xC0) + " (lossless or hierarchical)");
-    if (header.precision != 8) refuse(std::to_string(header.precision) + " bits per sample, expected 8");
-    if (header.n_components == 4) refuse(header.adobe_transform == 2 ? "YCCK, four components" : "CMYK, four components");
+        refuse("frame type SOF" + std::to_string(header.sof - 0xC0) +
+               " (lossless or hierarchical)");
+    if (header.precision != 8)
+        refuse(std::to_string(header.precision) + " bits per sample, expected 8");
+    if (header.n_components == 4)
+        refuse(header.adobe_transform == 2 ? "YCCK, four components" : "CMYK, four components");
     if (header.n_components == 2) refuse("two components");
 }
 
-// Warnings that cannot have changed a pixel. Everything else libjpeg warns of means that it guessed. That includes bytes
-// between the header's markers: they may be padding, but also a table or a colour marker whose first byte was hit (one bit of
-// a DHT flipped, and libjpeg went on with the standard's table).
+// Warnings that cannot have changed a pixel. Everything else libjpeg warns of means that it
+// guessed. That includes bytes between the header's markers: they may be padding, but also a table
+// or a colour marker whose first byte was hit (one bit of a DHT flipped, and libjpeg went on with
+// the standard's table).
 bool is_fatal(j_common_ptr common) {
     switch (common->err->msg_code) {
         case JWRN_JFIF_MAJOR:   // an unknown JFIF version: nothing depends on it
-        case JWRN_ADOBE_XFORM:  // an unknown Adobe colour code: libjpeg takes it for YCbCr, and we write that down
+        case JWRN_ADOBE_XFORM:  // an unknown Adobe colour code: libjpeg takes it for YCbCr, and we
+                                // write that down
             return false;
-        default: return true;
+        default:
+            return true;
     }
 }
 
-uint32_t divide_up(uint32_t value, uint32_t by) { return (value + by - 1) / by; }
+uint32_t divide_up(uint32_t value, uint32_t by) {
+    return (value + by - 1) / by;
+}
 
 class Rewriter {
 public:
     Rewriter() {
         errors_.fatal_warning = &is_fatal;
         source_.err = target_.err = &errors_;
-        // The scans were counted before libjpeg saw the file; this holds even if it should find more.
+        // The scans were counted before libjpeg saw the file; this holds even if it should find
+        // more.
         guard_.progress_monitor = [](j_common_ptr common) {
-            if (reinterpret_cast<j_decompress_ptr>(common)->input_scan_number > int(MAX_SCANS)) ERREXIT(common, JERR_BAD_LENGTH);
+            if (reinterpret_cast<j_decompress_ptr>(common)->input_scan_number > int(MAX_SCANS))
+                ERREXIT(common, JERR_BAD_LENGTH);
         };
     }
     ~Rewriter() { std::free(allocated_); }
@@ -89,14 +102,16 @@ private:
         symbols_.shrink(kKeep);
     }
 
-    // What libjpeg has said. A lack of memory is no fault of the image: a pack that skips bad ones must not lose it.
+    // What libjpeg has said. A lack of memory is no fault of the image: a pack that skips bad ones
+    // must not lose it.
     [[noreturn]] void fail() const {
         if (errors_.msg_code == JERR_OUT_OF_MEMORY) throw std::bad_alloc();
         throw BadJpeg(errors_.text);
     }
 
-    // libjpeg's objects are made for each image, which takes a few microseconds: used again, a decoder keeps the last image's
-    // tables, and a file without its own would be read with those; an encoder keeps its Huffman tables, too.
+    // libjpeg's objects are made for each image, which takes a few microseconds: used again, a
+    // decoder keeps the last image's tables, and a file without its own would be read with those;
+    // an encoder keeps its Huffman tables, too.
     struct Closer {
         Rewriter& self;
         ~Closer() {
@@ -115,7 +130,8 @@ private:
         return true;
     }
 
-    // What the new file says of itself. Component ids and colour marker leave no decoder in doubt about the colours.
+    // What the new file says of itself. Component ids and colour marker leave no decoder in doubt
+    // about the colours.
     void describe(const JpegHeader& header, const RewriteOptions& options) {
         static const uint8_t ids[2][3] = {{1, 2, 3}, {'R', 'G', 'B'}};
         frame_ = {};
@@ -126,26 +142,33 @@ private:
         uint32_t max_h = 1, max_v = 1;
         for (uint32_t i = 0; i < frame_.n_components; ++i) {
             const jpeg_component_info& old = source_.comp_info[i];
-            bool gray = frame_.n_components == 1;  // whose sampling factors mean nothing; 1x1 is what every decoder takes
-            frame_.components[i] = {ids[frame_.rgb][i], uint8_t(gray ? 1 : old.h_samp_factor), uint8_t(gray ? 1 : old.v_samp_factor),
+            bool gray = frame_.n_components ==
+                        1;  // whose sampling factors mean nothing; 1x1 is what every decoder takes
+            frame_.components[i] = {ids[frame_.rgb][i], uint8_t(gray ? 1 : old.h_samp_factor),
+                                    uint8_t(gray ? 1 : old.v_samp_factor),
                                     uint8_t(old.quant_tbl_no), uint8_t(!frame_.rgb && i > 0)};
             max_h = std::max<uint32_t>(max_h, frame_.components[i].h);
             max_v = std::max<uint32_t>(max_v, frame_.components[i].v);
         }
         mcus_per_row_ = divide_up(frame_.width, 8 * max_h);
         mcu_rows_ = divide_up(frame_.height, 8 * max_v);
-        frame_.interval = options.restart >= 0 ? uint32_t(options.restart)
-                                               : restart_interval(mcus_per_row_, mcu_rows_, header.end_offset - header.scan_offset);
+        frame_.interval = options.restart >= 0
+                              ? uint32_t(options.restart)
+                              : restart_interval(mcus_per_row_, mcu_rows_,
+                                                 header.end_offset - header.scan_offset);
     }
 
-    // The fast way: Huffman symbols to Huffman symbols, for a file of one regular scan. False where it is not one, or where
-    // anything is wrong with it; nothing has been spoilt then, and libjpeg has the word.
+    // The fast way: Huffman symbols to Huffman symbols, for a file of one regular scan. False where
+    // it is not one, or where anything is wrong with it; nothing has been spoilt then, and libjpeg
+    // has the word.
     bool rewrite_symbols() {
         if (!plan_scan()) return false;
-        if (!symbols_.read(source_.src->next_input_byte, source_.src->bytes_in_buffer, shape_)) return false;
+        if (!symbols_.read(source_.src->next_input_byte, source_.src->bytes_in_buffer, shape_))
+            return false;
         HuffmanCode codes[kTables];
         for (size_t table = 0; table < kTables; ++table)
-            if ((table % 2 == 0 || (frame_.n_components == 3 && !frame_.rgb)) && !make_optimal_code(symbols_.counts(table), codes[table]))
+            if ((table % 2 == 0 || (frame_.n_components == 3 && !frame_.rgb)) &&
+                !make_optimal_code(symbols_.counts(table), codes[table]))
                 return false;
         put_markers(buffer_, frame_, codes);
         symbols_.write(codes, buffer_, result_.index);
@@ -156,7 +179,9 @@ private:
     }
 
     bool plan_scan() {
-        if (source_.progressive_mode || source_.arith_code || source_.comps_in_scan != source_.num_components) return false;
+        if (source_.progressive_mode || source_.arith_code ||
+            source_.comps_in_scan != source_.num_components)
+            return false;
         if (source_.Ss != 0 || source_.Se != 63 || source_.Ah != 0 || source_.Al != 0) return false;
         shape_ = {};
         shape_.n_components = frame_.n_components;
@@ -167,15 +192,24 @@ private:
         uint32_t blocks = 0;
         for (uint32_t i = 0; i < shape_.n_components; ++i) {
             const jpeg_component_info* old = source_.cur_comp_info[i];
-            if (old != &source_.comp_info[i]) return false;  // a scan in another order than the frame
-            const JHUFF_TBL *dc = table(source_.dc_huff_tbl_ptrs, old->dc_tbl_no), *ac = table(source_.ac_huff_tbl_ptrs, old->ac_tbl_no);
-            if (!dc || !ac || old->quant_tbl_no < 0 || old->quant_tbl_no >= NUM_QUANT_TBLS || !source_.quant_tbl_ptrs[old->quant_tbl_no])
+            if (old != &source_.comp_info[i])
+                return false;  // a scan in another order than the frame
+            const JHUFF_TBL *dc = table(source_.dc_huff_tbl_ptrs, old->dc_tbl_no),
+                            *ac = table(source_.ac_huff_tbl_ptrs, old->ac_tbl_no);
+            if (!dc || !ac || old->quant_tbl_no < 0 || old->quant_tbl_no >= NUM_QUANT_TBLS ||
+                !source_.quant_tbl_ptrs[old->quant_tbl_no])
                 return false;
-            frame_.quantization[old->quant_tbl_no] = source_.quant_tbl_ptrs[old->quant_tbl_no]->quantval;
+            frame_.quantization[old->quant_tbl_no] =
+                source_.quant_tbl_ptrs[old->quant_tbl_no]->quantval;
             const JpegFrame::Component& component = frame_.components[i];
             blocks += component.h * component.v;
-            shape_.components[i] = {component.h, component.v, old->width_in_blocks, old->height_in_blocks, component.huffman,
-                                    take(codes_[old->dc_tbl_no], *dc), take(codes_[NUM_HUFF_TBLS + old->ac_tbl_no], *ac)};
+            shape_.components[i] = {component.h,
+                                    component.v,
+                                    old->width_in_blocks,
+                                    old->height_in_blocks,
+                                    component.huffman,
+                                    take(codes_[old->dc_tbl_no], *dc),
+                                    take(codes_[NUM_HUFF_TBLS + old->ac_tbl_no], *ac)};
         }
         return blocks <= D_MAX_BLOCKS_IN_MCU;
     }
@@ -191,7 +225,8 @@ private:
         return &code;
     }
 
-    // libjpeg's way, over the coefficients: for progressive files, several scans, and everything strange.
+    // libjpeg's way, over the coefficients: for progressive files, several scans, and everything
+    // strange.
     bool rewrite_coefficients(bool flip, bool optimize) {
         if (setjmp(errors_.jump)) return false;
         jpeg_create_compress(&target_);
@@ -225,7 +260,8 @@ private:
         if (result_.size > UINT32_MAX) refuse("more than 4 GiB");
         JpegLayout layout;
         bool simple = read_layout(result_.bytes, result_.size, layout);
-        if (frame_.interval && result_.index.empty()) simple = simple && find_segments(result_.bytes, result_.size, layout, result_.index);
+        if (frame_.interval && result_.index.empty())
+            simple = simple && find_segments(result_.bytes, result_.size, layout, result_.index);
         if (!simple) refuse("the file written would not be one scan with regular restart markers");
         if (!frame_.interval) result_.index.clear();
         result_.width = frame_.width;
@@ -251,7 +287,8 @@ private:
 
 }  // namespace
 
-const RewrittenJpeg& rewrite_jpeg(const uint8_t* bytes, size_t size, const RewriteOptions& options) {
+const RewrittenJpeg& rewrite_jpeg(const uint8_t* bytes, size_t size,
+                                  const RewriteOptions& options) {
     thread_local Rewriter rewriter;
     return rewriter.run(bytes, size, options);
 }

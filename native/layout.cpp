@@ -16,7 +16,8 @@ uint32_t bits_of(float value) {
 
 // Looks up n levels, `step` bytes apart, and stores them `stride` bytes apart.
 template <typename Item>
-void look_up(const uint8_t* row, int step, const uint32_t* levels, uint8_t* to, ptrdiff_t stride, int n) {
+void look_up(const uint8_t* row, int step, const uint32_t* levels, uint8_t* to, ptrdiff_t stride,
+             int n) {
     for (int i = 0; i < n; ++i, row += step, to += stride) {
         Item item = Item(levels[*row]);
         std::memcpy(to, &item, sizeof item);
@@ -31,21 +32,27 @@ void split3(const uint8_t* row, uint8_t* const planes[3], size_t n, [[maybe_unus
 }
 
 // The rectangle [left, right) x [top, bottom) of a slot in the fill colour.
-void fill_rectangle(const Output& output, const NormaliseTable* table, uint8_t* slot, ptrdiff_t left, ptrdiff_t right, ptrdiff_t top, ptrdiff_t bottom) {
+void fill_rectangle(const Output& output, const NormaliseTable* table, uint8_t* slot,
+                    ptrdiff_t left, ptrdiff_t right, ptrdiff_t top, ptrdiff_t bottom) {
     for (int channel = 0; channel < output.channels; ++channel) {
         const uint8_t level = output.fill[channel];
         const uint32_t item = table ? table->levels(channel)[level] : level;
         const size_t size = output.item_size();
         for (ptrdiff_t y = top; y < bottom; ++y) {
-            uint8_t* to = slot + y * output.row_stride + left * output.pixel_stride + channel * output.channel_stride;
+            uint8_t* to = slot + y * output.row_stride + left * output.pixel_stride +
+                          channel * output.channel_stride;
             if (size == 1 && output.pixel_stride == 1) {
                 std::memset(to, level, size_t(std::max<ptrdiff_t>(right - left, 0)));
                 continue;
             }
             for (ptrdiff_t x = left; x < right; ++x, to += output.pixel_stride) {
-                if (size == 1) *to = uint8_t(item);
-                else if (size == 2) { uint16_t half = uint16_t(item); std::memcpy(to, &half, 2); }
-                else std::memcpy(to, &item, 4);
+                if (size == 1)
+                    *to = uint8_t(item);
+                else if (size == 2) {
+                    uint16_t half = uint16_t(item);
+                    std::memcpy(to, &half, 2);
+                } else
+                    std::memcpy(to, &item, 4);
             }
         }
     }
@@ -53,7 +60,8 @@ void fill_rectangle(const Output& output, const NormaliseTable* table, uint8_t* 
 
 }  // namespace
 
-NormaliseTable::NormaliseTable(const Output& output) : table_(size_t(256) * size_t(output.channels)), patterns_(size_t(output.channels)) {
+NormaliseTable::NormaliseTable(const Output& output)
+    : table_(size_t(256) * size_t(output.channels)), patterns_(size_t(output.channels)) {
     for (int i = 0; i < 24; ++i) {
         in_turn_.mean[i] = output.mean[i % 3];
         in_turn_.std[i] = output.std[i % 3];
@@ -65,15 +73,18 @@ NormaliseTable::NormaliseTable(const Output& output) : table_(size_t(256) * size
         for (int level = 0; level < 256; ++level) {
             float value = (float(level) - output.mean[channel]) / output.std[channel];
             uint32_t& entry = table_[size_t(256 * channel + level)];
-            if (output.dtype == Dtype::kFloat16) entry = detail::to_float16(value);
-            else if (output.dtype == Dtype::kBfloat16) entry = detail::to_bfloat16(value);
-            else entry = bits_of(value);
+            if (output.dtype == Dtype::kFloat16)
+                entry = detail::to_float16(value);
+            else if (output.dtype == Dtype::kBfloat16)
+                entry = detail::to_bfloat16(value);
+            else
+                entry = bits_of(value);
         }
     }
 }
 
-void RowWriter::begin(const Output& output, const NormaliseTable* table, int64_t slot, int left, int top, int width, int height, int channels,
-                      bool swap_colours) {
+void RowWriter::begin(const Output& output, const NormaliseTable* table, int64_t slot, int left,
+                      int top, int width, int height, int channels, bool swap_colours) {
     output_ = &output;
     table_ = table;
     slot_ = output.memory + slot * output.slot_stride;
@@ -86,9 +97,10 @@ void RowWriter::begin(const Output& output, const NormaliseTable* table, int64_t
     vector_ = use_avx2();
     const auto item = ptrdiff_t(output.item_size());
     planes_ = output.pixel_stride == item;
-    pixels_ = output.channels == 3 && output.channel_stride == item && output.pixel_stride == 3 * item;
-    direct_ = output.dtype == Dtype::kUint8 && channels == output.channels && !swap_ && output.pixel_stride == channels &&
-              (channels == 1 || output.channel_stride == 1);
+    pixels_ =
+        output.channels == 3 && output.channel_stride == item && output.pixel_stride == 3 * item;
+    direct_ = output.dtype == Dtype::kUint8 && channels == output.channels && !swap_ &&
+              output.pixel_stride == channels && (channels == 1 || output.channel_stride == 1);
 }
 
 void RowWriter::write(int y, const uint8_t* row) {
@@ -100,7 +112,8 @@ void RowWriter::write(int y, const uint8_t* row) {
         gray_.resize(size_t(width_));
         for (int i = 0; i < width_; ++i) {
             const uint8_t* pixel = row + 3 * i;
-            gray_[size_t(i)] = uint8_t((19595 * pixel[0] + 38470 * pixel[1] + 7471 * pixel[2] + 32768) >> 16);
+            gray_[size_t(i)] =
+                uint8_t((19595 * pixel[0] + 38470 * pixel[1] + 7471 * pixel[2] + 32768) >> 16);
         }
         write_plane(place(y, 0), gray_.data(), 1, 0);
         return;
@@ -109,9 +122,12 @@ void RowWriter::write(int y, const uint8_t* row) {
     if (channels_ == 3 && output_->channels == 3 && planes_ && (bytes || vector_)) {
         if (!bytes) split_.resize(3 * size_t(width_));
         uint8_t* planes[3];
-        for (int channel = 0; channel < 3; ++channel) planes[swap_ ? 2 - channel : channel] = bytes ? place(y, channel) : &split_[size_t(channel * width_)];
+        for (int channel = 0; channel < 3; ++channel)
+            planes[swap_ ? 2 - channel : channel] =
+                bytes ? place(y, channel) : &split_[size_t(channel * width_)];
         split3(row, planes, size_t(width_), vector_);
-        for (int channel = 0; channel < 3 && !bytes; ++channel) write_plane(place(y, channel), &split_[size_t(channel * width_)], 1, channel);
+        for (int channel = 0; channel < 3 && !bytes; ++channel)
+            write_plane(place(y, channel), &split_[size_t(channel * width_)], 1, channel);
         return;
     }
     if (channels_ == 3 && pixels_ && !bytes && !swap_ && vector_) {
@@ -121,13 +137,15 @@ void RowWriter::write(int y, const uint8_t* row) {
     const bool widen = output_->colour == Colour::kStored && channels_ < output_->channels;
     for (int channel = 0; channel < output_->channels; ++channel) {
         const int from = widen ? channel : channels_ == 1 ? 0 : swap_ ? 2 - channel : channel;
-        if (from < channels_) write_plane(place(y, channel), row + from, channels_, channel);
-        else write_plane(place(y, channel), zeros(size_t(width_)), 1, channel);
+        if (from < channels_)
+            write_plane(place(y, channel), row + from, channels_, channel);
+        else
+            write_plane(place(y, channel), zeros(size_t(width_)), 1, channel);
     }
 }
 
-// Rows that follow each other without a gap on both sides are one piece: the C library copies a large one faster than many
-// small ones (raw 128x128, benchmarks/decode.py --stages).
+// Rows that follow each other without a gap on both sides are one piece: the C library copies a
+// large one faster than many small ones (raw 128x128, benchmarks/decode.py --stages).
 void RowWriter::write_rows(int y, const uint8_t* rows, ptrdiff_t stride, int n) {
     const ptrdiff_t bytes = ptrdiff_t(width_) * channels_;
     if (direct_ && stride == bytes && output_->row_stride == bytes) {
@@ -151,25 +169,32 @@ void RowWriter::write_plane(uint8_t* to, const uint8_t* row, int step, int chann
     }
     switch (output_->dtype) {
         case Dtype::kUint8:
-            if (stride == 1 && step == 1) std::memcpy(to, row, size_t(width_));
+            if (stride == 1 && step == 1)
+                std::memcpy(to, row, size_t(width_));
             else
                 for (int i = 0; i < width_; ++i, row += step, to += stride) *to = *row;
             break;
-        case Dtype::kFloat32: look_up<uint32_t>(row, step, table_->levels(channel), to, stride, width_); break;
+        case Dtype::kFloat32:
+            look_up<uint32_t>(row, step, table_->levels(channel), to, stride, width_);
+            break;
         case Dtype::kFloat16:
-        case Dtype::kBfloat16: look_up<uint16_t>(row, step, table_->levels(channel), to, stride, width_); break;
+        case Dtype::kBfloat16:
+            look_up<uint16_t>(row, step, table_->levels(channel), to, stride, width_);
+            break;
     }
 }
 
 // `channel` may be NormaliseTable::kInTurn: whole pixels.
-void RowWriter::write_side_by_side(uint8_t* to, const uint8_t* levels, size_t n, int channel) const {
+void RowWriter::write_side_by_side(uint8_t* to, const uint8_t* levels, size_t n,
+                                   int channel) const {
     size_t done = 0;
 #ifdef FASTLOAD_X86
     done = detail::normalise_avx2(levels, n, table_->pattern(channel), output_->dtype, to);
 #endif
     const size_t size = output_->item_size();
     for (; done < n; ++done) {
-        const uint32_t item = table_->levels(channel == NormaliseTable::kInTurn ? int(done % 3) : channel)[levels[done]];
+        const uint32_t item = table_->levels(
+            channel == NormaliseTable::kInTurn ? int(done % 3) : channel)[levels[done]];
         std::memcpy(to + done * size, &item, size);  // the low half, on a little-endian processor
     }
 }
@@ -177,13 +202,15 @@ void RowWriter::write_side_by_side(uint8_t* to, const uint8_t* levels, size_t n,
 void RowWriter::fill_borders() {
     const ptrdiff_t right = left_ + width_, bottom = top_ + height_, full = output_->width;
     if (top_ > 0) fill_rectangle(*output_, table_, slot_, 0, full, 0, top_);
-    if (bottom < output_->height) fill_rectangle(*output_, table_, slot_, 0, full, bottom, output_->height);
+    if (bottom < output_->height)
+        fill_rectangle(*output_, table_, slot_, 0, full, bottom, output_->height);
     if (left_ > 0) fill_rectangle(*output_, table_, slot_, 0, left_, top_, bottom);
     if (right < full) fill_rectangle(*output_, table_, slot_, right, full, top_, bottom);
 }
 
 void RowWriter::fill_slot(const Output& output, const NormaliseTable* table, int64_t slot) {
-    fill_rectangle(output, table, output.memory + slot * output.slot_stride, 0, output.width, 0, output.height);
+    fill_rectangle(output, table, output.memory + slot * output.slot_stride, 0, output.width, 0,
+                   output.height);
 }
 
 namespace detail {
@@ -198,16 +225,17 @@ uint16_t to_float16(float value) {
     bits &= 0x7FFFFFFF;
     if (bits > 0x7F800000) return uint16_t(sign | 0x7E00);   // not a number
     if (bits >= 0x47800000) return uint16_t(sign | 0x7C00);  // 65536 and more, infinity
-    if (bits < 0x38800000) {                                 // below 2^-14: the target has no leading one
-        if (bits < 0x33000000) return uint16_t(sign);        // below half of the smallest
+    if (bits < 0x38800000) {                           // below 2^-14: the target has no leading one
+        if (bits < 0x33000000) return uint16_t(sign);  // below half of the smallest
         const uint32_t exponent = bits >> 23, mantissa = (bits & 0x7FFFFF) | 0x800000;
-        const uint32_t shift = 126 - exponent;               // 14..24
+        const uint32_t shift = 126 - exponent;  // 14..24
         const uint32_t half = 1u << (shift - 1), rest = mantissa & ((half << 1) - 1);
         uint32_t result = mantissa >> shift;
         result += rest > half || (rest == half && (result & 1));
         return uint16_t(sign | result);
     }
-    uint32_t result = (bits - 0x38000000 + 0xFFF + (bits >> 13 & 1)) >> 13;  // may carry into infinity: right so
+    uint32_t result =
+        (bits - 0x38000000 + 0xFFF + (bits >> 13 & 1)) >> 13;  // may carry into infinity: right so
     return uint16_t(sign | result);
 }
 

@@ -1,4 +1,5 @@
-// Numbers as the formats on disk have them: little-endian, at any address, and so is every machine we build for.
+// Numbers as the formats on disk have them: little-endian, at any address, and so is every machine
+// we build for.
 #pragma once
 
 #include <cstdint>

@@ -31,13 +31,16 @@ void permute(const Network& network, const int64_t* positions, size_t count, int
     }
 }
 
-void uniform(uint32_t key_low, uint32_t key_high, const uint64_t* ids, size_t count, const Counter* counters, size_t n_counters, double* result) {
+void uniform(uint32_t key_low, uint32_t key_high, const uint64_t* ids, size_t count,
+             const Counter* counters, size_t n_counters, double* result) {
     for (size_t which = 0; which < n_counters; ++which, result += 4 * count) {
         for (size_t i = 0; i < count; ++i) {
-            uint32_t words[4] = {uint32_t(ids[i]), uint32_t(ids[i] >> 32), counters[which].stream, counters[which].block};
+            uint32_t words[4] = {uint32_t(ids[i]), uint32_t(ids[i] >> 32), counters[which].stream,
+                                 counters[which].block};
             uint32_t low = key_low, high = key_high;
             for (int round = 0; round < kRounds; ++round, low += 0x9E3779B9u, high += 0xBB67AE85u) {
-                const uint64_t first = uint64_t(words[0]) * 0xD2511F53u, second = uint64_t(words[2]) * 0xCD9E8D57u;
+                const uint64_t first = uint64_t(words[0]) * 0xD2511F53u,
+                               second = uint64_t(words[2]) * 0xCD9E8D57u;
                 words[0] = uint32_t(second >> 32) ^ words[1] ^ low;
                 words[1] = uint32_t(second);
                 words[2] = uint32_t(first >> 32) ^ words[3] ^ high;

@@ -1,5 +1,6 @@
-// The random numbers of order and plan, as fastload/order/permute.py and fastload/plan/rng.py define them: whole numbers only, so the
-// same on every machine. numpy makes an array for every step in between.
+// The random numbers of order and plan, as fastload/order/permute.py and fastload/plan/rng.py
+// define them: whole numbers only, so the same on every machine. numpy makes an array for every
+// step in between.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +8,8 @@
 
 namespace fastload {
 
-// A permutation of 0..n-1: a Feistel network over 2 * half_bits bits, walked until it lands below n.
+// A permutation of 0..n-1: a Feistel network over 2 * half_bits bits, walked until it lands below
+// n.
 struct Network {
     uint64_t n;
     unsigned half_bits;
@@ -22,7 +24,9 @@ struct Counter {
     uint32_t stream, block;
 };
 
-// Philox 4x32-10 with the counter (id low, id high, stream, block): for each counter four rows of `count` numbers in [0, 1).
-void uniform(uint32_t key_low, uint32_t key_high, const uint64_t* ids, size_t count, const Counter* counters, size_t n_counters, double* result);
+// Philox 4x32-10 with the counter (id low, id high, stream, block): for each counter four rows of
+// `count` numbers in [0, 1).
+void uniform(uint32_t key_low, uint32_t key_high, const uint64_t* ids, size_t count,
+             const Counter* counters, size_t n_counters, double* result);
 
 }  // namespace fastload

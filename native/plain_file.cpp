@@ -14,7 +14,8 @@
 namespace fastload {
 namespace {
 
-// No link anywhere on the path, checked by the kernel while it walks: nothing can be swapped in between.
+// No link anywhere on the path, checked by the kernel while it walks: nothing can be swapped in
+// between.
 int open_without_links(const char* path) {
 #ifdef FASTLOAD_OPENAT2
     open_how how = {};
@@ -29,7 +30,8 @@ int open_without_links(const char* path) {
 
 bool is_same_time(const struct stat& one, const struct stat& other) {
 #ifdef __linux__
-    return one.st_mtim.tv_sec == other.st_mtim.tv_sec && one.st_mtim.tv_nsec == other.st_mtim.tv_nsec;
+    return one.st_mtim.tv_sec == other.st_mtim.tv_sec &&
+           one.st_mtim.tv_nsec == other.st_mtim.tv_nsec;
 #else
     return one.st_mtime == other.st_mtime;
 #endif
@@ -43,7 +45,8 @@ PlainFile::~PlainFile() {
 
 bool PlainFile::open(const char* path, size_t limit) {
     descriptor_ = open_without_links(path);
-    return descriptor_ >= 0 && fstat(descriptor_, &before_) == 0 && S_ISREG(before_.st_mode) && before_.st_size > 0 && size() <= limit;
+    return descriptor_ >= 0 && fstat(descriptor_, &before_) == 0 && S_ISREG(before_.st_mode) &&
+           before_.st_size > 0 && size() <= limit;
 }
 
 bool PlainFile::read(char* to) {
@@ -54,7 +57,8 @@ bool PlainFile::read(char* to) {
         done += size_t(n);
     }
     struct stat after;
-    return fstat(descriptor_, &after) == 0 && after.st_size == before_.st_size && is_same_time(after, before_);
+    return fstat(descriptor_, &after) == 0 && after.st_size == before_.st_size &&
+           is_same_time(after, before_);
 }
 
 }  // namespace fastload

@@ -1,4 +1,5 @@
-// The usual case of reading a source file, in four system calls: a regular file by a path without any link.
+// The usual case of reading a source file, in four system calls: a regular file by a path without
+// any link.
 #pragma once
 
 #include <sys/stat.h>
@@ -7,8 +8,8 @@
 
 namespace fastload {
 
-// Everything else (links, FIFOs, files that change, systems without openat2) is refused without a reason:
-// fastload/packing/files.py then looks for itself, and names what is wrong.
+// Everything else (links, FIFOs, files that change, systems without openat2) is refused without a
+// reason: fastload/packing/files.py then looks for itself, and names what is wrong.
 class PlainFile {
 public:
     PlainFile() = default;

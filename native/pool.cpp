@@ -13,29 +13,40 @@
 namespace fastload {
 namespace {
 
-// Raw pixels are copied in a few microseconds. Taking such samples one by one costs half a percent of that: the counter waits
-// until the pixels before it are written, and neighbours in the batch share the cache lines that their threads report in
-// (benchmarks/decode.py --handover and --gains). What is decoded takes so long that only an even end of the batch counts.
+// Raw pixels are copied in a few microseconds. Taking such samples one by one costs half a percent
+// of that: the counter waits until the pixels before it are written, and neighbours in the batch
+// share the cache lines that their threads report in (benchmarks/decode.py --handover and --gains).
+// What is decoded takes so long that only an even end of the batch counts.
 size_t claim_of(const std::vector<Request>& requests) {
     constexpr uint64_t kBytes = 256 << 10;
     constexpr size_t kLeastClaims = 32;
     uint64_t bytes = 1;
     for (const Request& request : requests) {
         if (request.codec != uint8_t(Codec::kRaw)) return 1;
-        const auto area = [](int32_t w, int32_t h) { return uint64_t(std::max(w, 0)) * uint64_t(std::max(h, 0)); };
-        bytes = std::max({bytes, area(request.raw_w, request.raw_h) * request.raw_channels * request.raw_bits / 8, area(request.out_w, request.out_h)});
+        const auto area = [](int32_t w, int32_t h) {
+            return uint64_t(std::max(w, 0)) * uint64_t(std::max(h, 0));
+        };
+        bytes = std::max(
+            {bytes,
+             area(request.raw_w, request.raw_h) * request.raw_channels * request.raw_bits / 8,
+             area(request.out_w, request.out_h)});
     }
-    return size_t(std::clamp<uint64_t>(kBytes / bytes, 1, std::max<size_t>(requests.size() / kLeastClaims, 1)));
+    return size_t(std::clamp<uint64_t>(kBytes / bytes, 1,
+                                       std::max<size_t>(requests.size() / kLeastClaims, 1)));
 }
 
-constexpr int kNicer = 5;  // than the process (benchmarks/niceness.py); with 19 a trainer that computes on the CPU waits for batches
+constexpr int kNicer = 5;  // than the process (benchmarks/niceness.py); with 19 a trainer that
+                           // computes on the CPU waits for batches
 
-// The calling thread gets a name for top -H and perf, and steps back: where every processor is busy, the trainer's own threads and the
-// one that hands batches over come first. They wake up for a moment at each batch, and would each wait for the end of a decode thread's
-// time slice. Where a processor is free it changes nothing.
+// The calling thread gets a name for top -H and perf, and steps back: where every processor is
+// busy, the trainer's own threads and the one that hands batches over come first. They wake up for
+// a moment at each batch, and would each wait for the end of a decode thread's time slice. Where a
+// processor is free it changes nothing.
 void step_back() {
 #ifdef __linux__
-    setpriority(PRIO_PROCESS, 0, std::min(getpriority(PRIO_PROCESS, 0) + kNicer, 19));  // Linux: of this thread only; never refused
+    setpriority(PRIO_PROCESS, 0,
+                std::min(getpriority(PRIO_PROCESS, 0) + kNicer,
+                         19));  // Linux: of this thread only; never refused
     pthread_setname_np(pthread_self(), "fastload-decode");  // 15 characters at most
 #endif
 }
@@ -43,8 +54,12 @@ void step_back() {
 }  // namespace
 
 Batch::Batch(std::vector<Request> requests, std::vector<Source> sources, const Output& output)
-    : requests_(std::move(requests)), sources_(std::move(sources)), output_(output), statuses_(requests_.size(), Status::kCancelled),
-      times_(requests_.size()), claim_(claim_of(requests_)) {
+    : requests_(std::move(requests)),
+      sources_(std::move(sources)),
+      output_(output),
+      statuses_(requests_.size(), Status::kCancelled),
+      times_(requests_.size()),
+      claim_(claim_of(requests_)) {
     checked_ = std::vector<std::atomic<bool>>(sources_.size());
     for (size_t i = 0; i < sources_.size(); ++i) sources_[i].right = &checked_[i];
     if (output_.dtype != Dtype::kUint8) table_ = std::make_unique<NormaliseTable>(output_);
@@ -98,7 +113,9 @@ Pool::Pool(int threads) {
     }
 }
 
-Pool::~Pool() { close(); }
+Pool::~Pool() {
+    close();
+}
 
 void Pool::set_threads(int threads) {
     std::lock_guard<std::mutex> one(change_);
@@ -118,17 +135,21 @@ void Pool::set_threads(int threads) {
     for (std::thread& thread : leaving) thread.join();
 }
 
-// What can fail (memory, the system's limit of threads) fails here, in the caller's thread; those begun before stay.
+// What can fail (memory, the system's limit of threads) fails here, in the caller's thread; those
+// begun before stay.
 void Pool::start_missing(int threads) {
     while (int(threads_.size()) < threads) {
         auto loader = std::make_unique<SampleLoader>();
         const int number = int(threads_.size());
         if (int(works_.size()) == number) works_.emplace_back();
         try {
-            threads_.emplace_back([this, number, work = &works_[size_t(number)], owned = std::move(loader)] { run(number, *owned, *work); });
+            threads_.emplace_back([this, number, work = &works_[size_t(number)],
+                                   owned = std::move(loader)] { run(number, *owned, *work); });
         } catch (const std::system_error& error) {
-            throw std::runtime_error("the system refuses decode thread " + std::to_string(number + 1) + " of " + std::to_string(threads) + " (" +
-                                     error.code().message() + "): ask for fewer, or raise the limit of threads (ulimit -u, a container's pids)");
+            throw std::runtime_error(
+                "the system refuses decode thread " + std::to_string(number + 1) + " of " +
+                std::to_string(threads) + " (" + error.code().message() +
+                "): ask for fewer, or raise the limit of threads (ulimit -u, a container's pids)");
         }
         wanted_ = int(threads_.size());
     }
@@ -147,12 +168,14 @@ void Pool::submit(std::shared_ptr<Batch> batch) {
     work_.notify_all();
 }
 
-// The oldest batch with samples left to begin, and `behind` (just found empty) out of the queue; null: the thread shall end.
+// The oldest batch with samples left to begin, and `behind` (just found empty) out of the queue;
+// null: the thread shall end.
 std::shared_ptr<Batch> Pool::next_batch(int number, const std::shared_ptr<Batch>& behind) {
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
         if (dismissed(number)) return nullptr;
-        while (!queue_.empty() && (queue_.front() == behind || queue_.front()->exhausted())) queue_.pop_front();
+        while (!queue_.empty() && (queue_.front() == behind || queue_.front()->exhausted()))
+            queue_.pop_front();
         if (!queue_.empty()) return queue_.front();
         work_.wait(lock);
     }
@@ -162,8 +185,11 @@ void Pool::run(int number, SampleLoader& loader, Work& work) {
     step_back();
     std::shared_ptr<Batch> batch;
     while ((batch = next_batch(number, batch))) {
-        size_t loaded = 0;  // told once, when none is left: the batch cannot be done before, and each time costs the other threads a cache miss
-        for (Batch::Claim claim; !dismissed(number) && (claim = batch->take()).begin < batch->size(); loaded += claim.end - claim.begin)
+        size_t loaded = 0;  // told once, when none is left: the batch cannot be done before, and
+                            // each time costs the other threads a cache miss
+        for (Batch::Claim claim;
+             !dismissed(number) && (claim = batch->take()).begin < batch->size();
+             loaded += claim.end - claim.begin)
             for (size_t i = claim.begin; i < claim.end; ++i) {
                 work.slot.store(i, std::memory_order_relaxed);
                 work.batch.store(batch.get(), std::memory_order_release);

@@ -1,5 +1,6 @@
-// Threads that load batches of samples. submit() returns at once; several batches may be under way, and a thread that finds
-// no sample left in the oldest goes on with the next, so that none idles at a batch's end.
+// Threads that load batches of samples. submit() returns at once; several batches may be under way,
+// and a thread that finds no sample left in the oldest goes on with the next, so that none idles at
+// a batch's end.
 #pragma once
 
 #include <algorithm>
@@ -30,11 +31,12 @@ public:
     void keep(size_t slot, std::string why) { by_slot_.emplace(slot, std::move(why)); }
 
 private:
-    std::map<size_t, std::string> by_slot_;  // few fail: most batches have none to make, to look at and to take down
+    std::map<size_t, std::string>
+        by_slot_;  // few fail: most batches have none to make, to look at and to take down
 };
 
-// One batch: what was asked, where it goes, what came of it. The memory it points to belongs to the caller, who keeps it
-// until done() or cancel() has returned.
+// One batch: what was asked, where it goes, what came of it. The memory it points to belongs to the
+// caller, who keeps it until done() or cancel() has returned.
 class Batch {
 public:
     Batch(std::vector<Request> requests, std::vector<Source> sources, const Output& output);
@@ -43,7 +45,8 @@ public:
     bool done() const { return finished_.load(std::memory_order_acquire) == size(); }
     // True once every sample is done; false after `timeout`.
     bool wait_for(std::chrono::milliseconds timeout);
-    // Takes the samples that no thread has claimed out of the queue, and waits for those that are: at most one claim per thread.
+    // Takes the samples that no thread has claimed out of the queue, and waits for those that are:
+    // at most one claim per thread.
     void cancel();
     // Loads every sample in this thread, one after the other: what a pool's work is compared with.
     void run_here(SampleLoader& loader) {
@@ -78,9 +81,10 @@ private:
     std::unique_ptr<NormaliseTable> table_;
     std::vector<Status> statuses_;
     std::vector<StageTimes> times_;
-    Reasons reasons_;                          // under mutex_
-    size_t claim_ = 1;                         // samples that a thread takes at a time
-    alignas(64) std::atomic<size_t> next_{0};  // apart from what every row reads: each claim writes it
+    Reasons reasons_;   // under mutex_
+    size_t claim_ = 1;  // samples that a thread takes at a time
+    alignas(64) std::atomic<size_t> next_{
+        0};  // apart from what every row reads: each claim writes it
     std::atomic<size_t> finished_{0};
     std::mutex mutex_;
     std::condition_variable all_done_;
@@ -96,13 +100,16 @@ public:
     void submit(std::shared_ptr<Batch> batch);
     void set_threads(int threads);  // threads too many end after their claim
     int threads() const { return wanted_.load(std::memory_order_relaxed); }
-    // The samples of a batch that threads are at work on just now: what a batch that does not end waits for.
+    // The samples of a batch that threads are at work on just now: what a batch that does not end
+    // waits for.
     std::vector<size_t> under_way(const Batch& batch);
-    // Ends the threads; samples not begun become kCancelled. Batches submitted later are cancelled at once.
+    // Ends the threads; samples not begun become kCancelled. Batches submitted later are cancelled
+    // at once.
     void close();
 
 private:
-    // What one thread does, for under_way(); on a cache line of its own, since it is written for each sample.
+    // What one thread does, for under_way(); on a cache line of its own, since it is written for
+    // each sample.
     struct alignas(64) Work {
         std::atomic<const Batch*> batch{nullptr};
         std::atomic<size_t> slot{0};
@@ -113,13 +120,13 @@ private:
     bool dismissed(int number) const { return number >= wanted_.load(std::memory_order_relaxed); }
     std::shared_ptr<Batch> next_batch(int number, const std::shared_ptr<Batch>& behind);
 
-    std::mutex change_;                         // one change of the number of threads at a time
-    std::mutex mutex_;                          // of what follows
+    std::mutex change_;  // one change of the number of threads at a time
+    std::mutex mutex_;   // of what follows
     std::condition_variable work_;
     std::deque<std::shared_ptr<Batch>> queue_;  // oldest first; those with samples left to begin
     std::vector<std::thread> threads_;          // by number
     std::deque<Work> works_;                    // by number; of all threads that there ever were
-    std::atomic<int> wanted_{0};                // written under mutex_; a thread with a number from here on ends
+    std::atomic<int> wanted_{0};  // written under mutex_; a thread with a number from here on ends
     bool closed_ = false;
 };
 

@@ -9,7 +9,8 @@ namespace {
 constexpr uint8_t kStoredJpeg = 1, kStoredRaw = 3;  // codecs in a part table
 constexpr uint8_t kData = 0, kRestartIndex = 1;     // roles
 
-void fill(Request& request, const PartRow& row, const Wanted& wanted, const PlanColumns& plan, size_t slot) {
+void fill(Request& request, const PartRow& row, const Wanted& wanted, const PlanColumns& plan,
+          size_t slot) {
     std::memset(static_cast<void*>(&request), 0, sizeof request);
     request.offset = row.offset;
     request.size = row.length;
@@ -37,19 +38,22 @@ void fill(Request& request, const PartRow& row, const Wanted& wanted, const Plan
 
 }  // namespace
 
-Asked fill_requests(const PartRow* rows, size_t n_rows, const Wanted& wanted, const PlanColumns& plan, Request* requests) {
+Asked fill_requests(const PartRow* rows, size_t n_rows, const Wanted& wanted,
+                    const PlanColumns& plan, Request* requests) {
     Asked asked;
     const PartRow* image = nullptr;  // the last one; its index follows it
     for (const PartRow* row = rows; row != rows + n_rows; ++row) {
         if (row->field != wanted.field) continue;
         if (row->role == kData) {
-            const bool in_place = (row->codec == kStoredJpeg || row->codec == kStoredRaw) && (!wanted.mask_bits || row->bits == wanted.mask_bits);
+            const bool in_place = (row->codec == kStoredJpeg || row->codec == kStoredRaw) &&
+                                  (!wanted.mask_bits || row->bits == wanted.mask_bits);
             if (!in_place) asked.elsewhere.push_back(asked.n);
             if (asked.n < plan.n) fill(requests[asked.n], *row, wanted, plan, asked.n);
             asked.n_bytes += row->length;
             ++asked.n;
             image = row;
-        } else if (row->role == kRestartIndex && image && image->sample == row->sample && image->item == row->item && asked.n <= plan.n) {
+        } else if (row->role == kRestartIndex && image && image->sample == row->sample &&
+                   image->item == row->item && asked.n <= plan.n) {
             requests[asked.n - 1].index_offset = row->offset;
             requests[asked.n - 1].index_count = row->length / 4;
         }

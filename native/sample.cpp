@@ -10,16 +10,20 @@
 namespace fastload {
 namespace {
 
-constexpr size_t kKeepBytes = size_t(16) << 20;  // a thread's buffers beyond this are given back after the sample
+constexpr size_t kKeepBytes =
+    size_t(16) << 20;  // a thread's buffers beyond this are given back after the sample
 
 uint64_t now_ns() {
-    return uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+    return uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                        std::chrono::steady_clock::now().time_since_epoch())
+                        .count());
 }
 
 }  // namespace
 
-Status SampleLoader::load(const Request& request, const Source& source, const Output& output, const NormaliseTable* table, int64_t slot,
-                          StageTimes& times, std::string& why) {
+Status SampleLoader::load(const Request& request, const Source& source, const Output& output,
+                          const NormaliseTable* table, int64_t slot, StageTimes& times,
+                          std::string& why) {
     times_ = {};
     clock_ = now_ns();
     Status status;
@@ -50,31 +54,47 @@ void SampleLoader::tick(Stage stage) {
 }
 
 void SampleLoader::trim() {
-    if (strip_.capacity() + cut_.capacity() + whole_.capacity() + turned_.capacity() + resizer_.memory() <= kKeepBytes) return;
+    if (strip_.capacity() + cut_.capacity() + whole_.capacity() + turned_.capacity() +
+            resizer_.memory() <=
+        kKeepBytes)
+        return;
     for (auto* buffer : {&strip_, &cut_, &whole_, &turned_}) std::vector<uint8_t>().swap(*buffer);
     resizer_.release_memory();
 }
 
-Status SampleLoader::run(const Request& asked, const Source& source, const Output& output, const NormaliseTable* table, int64_t slot) {
+Status SampleLoader::run(const Request& asked, const Source& source, const Output& output,
+                         const NormaliseTable* table, int64_t slot) {
     Request request = asked;
     if (!request.size && request.offset <= source.size) request.size = source.size - request.offset;
     if (request.check && !source.checked()) {
-        if (source.size < 24 || std::memcmp(source.bytes, "FLR1", 4) || little<uint32_t>(source.bytes + 12) != source.size)
+        if (source.size < 24 || std::memcmp(source.bytes, "FLR1", 4) ||
+            little<uint32_t>(source.bytes + 12) != source.size)
             return refuse(Status::kCorrupt, "not a record, or cut off");
-        const uint32_t found = crc32c(0, source.bytes + 8, source.size - 8), expected = little<uint32_t>(source.bytes + 4);
-        if (found != expected) return refuse(Status::kCorrupt, "checksum " + text(found) + ", expected " + text(expected));
+        const uint32_t found = crc32c(0, source.bytes + 8, source.size - 8),
+                       expected = little<uint32_t>(source.bytes + 4);
+        if (found != expected)
+            return refuse(Status::kCorrupt,
+                          "checksum " + text(found) + ", expected " + text(expected));
         source.set_checked();
         tick(kRead);
     }
     if (request.size > source.size || request.offset > source.size - request.size ||
-        uint64_t(request.index_count) * 4 > source.size || request.index_offset > source.size - uint64_t(request.index_count) * 4)
-        return refuse(Status::kBadRequest, "image or index lies outside its source of " + text(int64_t(source.size)) + " bytes");
+        uint64_t(request.index_count) * 4 > source.size ||
+        request.index_offset > source.size - uint64_t(request.index_count) * 4)
+        return refuse(Status::kBadRequest, "image or index lies outside its source of " +
+                                               text(int64_t(source.size)) + " bytes");
     if (request.out_w < 1 || request.out_h < 1 || request.pad_left < 0 || request.pad_top < 0 ||
-        int64_t(request.pad_left) + request.out_w > output.width || int64_t(request.pad_top) + request.out_h > output.height)
-        return refuse(Status::kBadRequest, text(request.out_w, request.out_h) + " pixels at " + text(request.pad_left) + "," + text(request.pad_top) +
-                                               " do not fit the output of " + text(output.width, output.height));
-    if (request.orientation < 1 || request.orientation > 8) return refuse(Status::kBadRequest, "orientation " + text(request.orientation) + ": expected 1 to 8");
-    if (request.filter > uint8_t(Filter::kNearest)) return refuse(Status::kBadRequest, "unknown filter " + text(request.filter));
+        int64_t(request.pad_left) + request.out_w > output.width ||
+        int64_t(request.pad_top) + request.out_h > output.height)
+        return refuse(Status::kBadRequest,
+                      text(request.out_w, request.out_h) + " pixels at " + text(request.pad_left) +
+                          "," + text(request.pad_top) + " do not fit the output of " +
+                          text(output.width, output.height));
+    if (request.orientation < 1 || request.orientation > 8)
+        return refuse(Status::kBadRequest,
+                      "orientation " + text(request.orientation) + ": expected 1 to 8");
+    if (request.filter > uint8_t(Filter::kNearest))
+        return refuse(Status::kBadRequest, "unknown filter " + text(request.filter));
     Plan plan{request, output, table, slot};
     if (request.codec == uint8_t(Codec::kJpeg)) return load_jpeg(request, source, plan);
     if (request.codec == uint8_t(Codec::kRaw)) return load_raw(request, source, plan);
@@ -85,7 +105,8 @@ Status SampleLoader::run(const Request& asked, const Source& source, const Outpu
 void SampleLoader::begin_output(Plan& plan, int channels) {
     const Request& request = plan.request;
     const double d = plan.denominator;
-    Rectangle box{plan.roi.x0 / d - plan.x0, plan.roi.y0 / d - plan.y0, plan.roi.x1 / d - plan.x0, plan.roi.y1 / d - plan.y0};
+    Rectangle box{plan.roi.x0 / d - plan.x0, plan.roi.y0 / d - plan.y0, plan.roi.x1 / d - plan.x0,
+                  plan.roi.y1 / d - plan.y0};
     ResizeJob job;
     job.in_w = plan.columns();
     job.in_h = plan.rows();
@@ -101,7 +122,8 @@ void SampleLoader::begin_output(Plan& plan, int channels) {
     job.flip = request.flip != 0;
     job.scaled = plan.denominator > 1;
     resizer_.begin(job);
-    writer_.begin(plan.output, plan.table, plan.slot, request.pad_left, request.pad_top, request.out_w, request.out_h, channels, plan.swap_colours);
+    writer_.begin(plan.output, plan.table, plan.slot, request.pad_left, request.pad_top,
+                  request.out_w, request.out_h, channels, plan.swap_colours);
     writer_.fill_borders();
 }
 

@@ -1,4 +1,5 @@
-// One sample from encoded bytes to finished pixels in the caller's memory: check -> cut -> decode -> orient -> resize -> place.
+// One sample from encoded bytes to finished pixels in the caller's memory: check -> cut -> decode
+// -> orient -> resize -> place.
 #pragma once
 
 #include <array>
@@ -24,24 +25,27 @@ enum class Status : uint8_t {
     kNoMemory = 5,
 };
 
-// What to do for one sample, in whole numbers; the layout of the numpy array that Python hands over (bind_decode.cpp).
+// What to do for one sample, in whole numbers; the layout of the numpy array that Python hands over
+// (bind_decode.cpp).
 struct Request {
-    uint64_t offset = 0, size = 0;    // the encoded image in its source; size 0: up to its end
-    uint64_t index_offset = 0;        // its restart-segment index in the same source (uint32 little-endian)
-    uint32_t index_count = 0;         // entries of the index, 0 = none
-    uint32_t interval = 0;            // MCUs per segment
-    uint32_t source = 0;              // which of the batch's sources
-    int32_t x = 0, y = 0, w = 0, h = 0;        // ROI in the oriented image; w = h = 0: all of it
-    int32_t out_w = 0, out_h = 0;              // what the ROI becomes
-    int32_t pad_left = 0, pad_top = 0;         // where that is placed in the canvas (the output's height x width)
-    int32_t raw_w = 0, raw_h = 0;              // raw: size as stored
+    uint64_t offset = 0, size = 0;  // the encoded image in its source; size 0: up to its end
+    uint64_t index_offset =
+        0;  // its restart-segment index in the same source (uint32 little-endian)
+    uint32_t index_count = 0;            // entries of the index, 0 = none
+    uint32_t interval = 0;               // MCUs per segment
+    uint32_t source = 0;                 // which of the batch's sources
+    int32_t x = 0, y = 0, w = 0, h = 0;  // ROI in the oriented image; w = h = 0: all of it
+    int32_t out_w = 0, out_h = 0;        // what the ROI becomes
+    int32_t pad_left = 0,
+            pad_top = 0;  // where that is placed in the canvas (the output's height x width)
+    int32_t raw_w = 0, raw_h = 0;  // raw: size as stored
     uint8_t codec = 0;
-    uint8_t raw_channels = 0, raw_bits = 0;    // raw: 8 bits; 16 or 32 with nearest
-    uint8_t orientation = 1;                   // EXIF 1..8, to be applied
+    uint8_t raw_channels = 0, raw_bits = 0;  // raw: 8 bits; 16 or 32 with nearest
+    uint8_t orientation = 1;                 // EXIF 1..8, to be applied
     uint8_t flip = 0;
     uint8_t filter = 0;
-    uint8_t exact = 0;                         // never decode at a smaller scale
-    uint8_t check = 0;                         // the source is a whole record: check its length and CRC first
+    uint8_t exact = 0;  // never decode at a smaller scale
+    uint8_t check = 0;  // the source is a whole record: check its length and CRC first
 };
 
 enum Stage { kRead, kCut, kDecode, kResize, kFinish, kStages };
@@ -50,7 +54,8 @@ using StageTimes = std::array<uint32_t, kStages>;  // nanoseconds
 struct Source {
     const uint8_t* bytes = nullptr;
     size_t size = 0;
-    // Set once its checksum was right: several images may lie in one record. Two threads may both find out.
+    // Set once its checksum was right: several images may lie in one record. Two threads may both
+    // find out.
     std::atomic<bool>* right = nullptr;
 
     bool checked() const { return right && right->load(std::memory_order_relaxed); }
@@ -63,13 +68,14 @@ struct Source {
 class SampleLoader {
 public:
     // Never throws. The slot is always written: with the fill colour where the status is not kOk.
-    Status load(const Request& request, const Source& source, const Output& output, const NormaliseTable* table, int64_t slot,
-                StageTimes& times, std::string& why);
+    Status load(const Request& request, const Source& source, const Output& output,
+                const NormaliseTable* table, int64_t slot, StageTimes& times, std::string& why);
 
 private:
     struct Plan;  // of one sample: sizes, scale, boxes
 
-    Status run(const Request& asked, const Source& source, const Output& output, const NormaliseTable* table, int64_t slot);
+    Status run(const Request& asked, const Source& source, const Output& output,
+               const NormaliseTable* table, int64_t slot);
     Status load_jpeg(const Request& request, const Source& source, Plan& plan);
     Status load_raw(const Request& request, const Source& source, Plan& plan);
     Status decode_jpeg(Plan& plan, bool plain);
@@ -87,7 +93,8 @@ private:
     RowWriter writer_;
     std::vector<uint8_t> strip_, cut_, whole_, turned_;
     std::string why_;
-    StageTimes times_{};  // of the sample under way; the caller's lie beside those that other threads write
+    StageTimes times_{};  // of the sample under way; the caller's lie beside those that other
+                          // threads write
     uint64_t clock_ = 0;
 };
 

@@ -1,7 +1,8 @@
-// A published shard, mapped read-only: finds records in its LMDB tree (docs/FORMAT.md), every step checked against the file's size.
+// A published shard, mapped read-only: finds records in its LMDB tree (docs/FORMAT.md), every step
+// checked against the file's size.
 //
-// LMDB's own reader trusts its pages: a damaged one can end the process. Here it is an error, and finding a record takes a tenth of
-// the time that a call from Python does.
+// LMDB's own reader trusts its pages: a damaged one can end the process. Here it is an error, and
+// finding a record takes a tenth of the time that a call from Python does.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// One block's entropy-coded data to tokens, for symbol_reader.cpp. It is the wait for the next look-up that costs here (about
-// 140,000 symbols in a photo of 100 kB): each one finds as many symbols as it can, and nothing but the number of bits used
-// lies between it and the next.
+// One block's entropy-coded data to tokens, for symbol_reader.cpp. It is the wait for the next
+// look-up that costs here (about 140,000 symbols in a photo of 100 kB): each one finds as many
+// symbols as it can, and nothing but the number of bits used lies between it and the next.
 #pragma once
 
 #include "symbol_tables.h"
@@ -9,13 +9,15 @@ namespace fastload {
 
 constexpr size_t kMostTokens = 2 * 64;  // of a block: a symbol that no look-up finds takes two
 
-// Appends tokens and counts them. Every function returns false for what is not regular; all is void then.
+// Appends tokens and counts them. Every function returns false for what is not regular; all is void
+// then.
 class BlockReader {
 public:
     explicit BlockReader(uint32_t* counts) : counts_(counts) {}  // by token number
 
     // A difference, as it is.
-    static bool read_dc(const SymbolTable& table, BitReader& bits, uint32_t& size, uint32_t& extra) {
+    static bool read_dc(const SymbolTable& table, BitReader& bits, uint32_t& size,
+                        uint32_t& extra) {
         Found found;
         bits.refill();
         const bool good = table.find_dc(bits, found);
@@ -25,8 +27,10 @@ public:
     }
 
     void put_dc(const SymbolTable& table, uint32_t size, uint32_t extra, Token*& to) {
-        if (size <= kTailBits) put(table.dc_token(size, extra), to);
-        else put_apart(table, size, size, extra, to);
+        if (size <= kTailBits)
+            put(table.dc_token(size, extra), to);
+        else
+            put_apart(table, size, size, extra, to);
     }
 
     // The rest of the block. Three look-ups a turn: one refill serves all.
@@ -50,15 +54,18 @@ public:
             do bits.refill();
             while (step() && step() && step());
             if (k - SymbolTable::kEnd < 64) {  // most blocks end here
-                // Runs of 16 zeros in front of the end of block are legal, but no encoder needs them, and libjpeg writes none.
-                if (bool(entry >> 6 == SymbolTable::kEnd) & table.is_zeros(to[-2])) drop_zeros(table, out, to);
+                // Runs of 16 zeros in front of the end of block are legal, but no encoder needs
+                // them, and libjpeg writes none.
+                if (bool(entry >> 6 == SymbolTable::kEnd) & table.is_zeros(to[-2]))
+                    drop_zeros(table, out, to);
                 out = to;
                 reader = bits;
                 return true;
             }
             --counts_[*--to >> kTailBits];
             k -= entry >> 6;
-            // A symbol that the look-up does not hold; or the block is full, and what follows is another's: one by one then.
+            // A symbol that the look-up does not hold; or the block is full, and what follows is
+            // another's: one by one then.
             const bool whole = entry >> 6 != SymbolTable::kUnknown;
             if (whole) bits.go_back(entry & 63);
             do
@@ -85,7 +92,8 @@ private:
         ++counts_[token >> kTailBits];
     }
 
-    void put_apart(const SymbolTable& table, uint32_t symbol, uint32_t extra_bits, uint32_t extra, Token*& to) {
+    void put_apart(const SymbolTable& table, uint32_t symbol, uint32_t extra_bits, uint32_t extra,
+                   Token*& to) {
         put(table.code_token(symbol), to);
         if (extra_bits) *to++ = (kExtraTokens + (1u << extra_bits) + extra) << kTailBits;
     }
@@ -99,8 +107,10 @@ private:
     }
 
     bool end_block(const SymbolTable& table, uint32_t k, Token*& out, Token* to) {
-        if (k >= SymbolTable::kEnd) drop_zeros(table, out, to);
-        else if (k != 64 || table.is_zeros(to[-1])) return false;  // a run beyond the block
+        if (k >= SymbolTable::kEnd)
+            drop_zeros(table, out, to);
+        else if (k != 64 || table.is_zeros(to[-1]))
+            return false;  // a run beyond the block
         out = to;
         return true;
     }

@@ -8,8 +8,9 @@
 namespace fastload {
 namespace {
 
-// Writes tokens as bits, filled up with ones to a whole byte. Up to 8 bytes behind the end are written over.
-// Whole words, two tokens each, and no branch that is hard to foresee: what a stuffed zero needs is looked at afterwards.
+// Writes tokens as bits, filled up with ones to a whole byte. Up to 8 bytes behind the end are
+// written over. Whole words, two tokens each, and no branch that is hard to foresee: what a stuffed
+// zero needs is looked at afterwards.
 uint8_t* pack_bits(const Token* token, const Token* end, const Output* outputs, uint8_t* to) {
     constexpr uint64_t kMost = 56, kHalf = 28;
     uint64_t buffer = 0, count = 0;  // the next bit out on top; less than 8 of them
@@ -35,7 +36,8 @@ uint8_t* pack_bits(const Token* token, const Token* end, const Output* outputs, 
         put(value & ((uint64_t(1) << kHalf) - 1), kHalf);
     };
     for (; end - token >= 2; token += 2) {
-        const Output first = outputs[token[0] >> kTailBits], second = outputs[token[1] >> kTailBits];
+        const Output first = outputs[token[0] >> kTailBits],
+                     second = outputs[token[1] >> kTailBits];
         const uint64_t length = (first & 63) + (second & 63);
         if (length <= kMost) {
             put(bits_of(token[0], first) << (second & 63) | bits_of(token[1], second), length);
@@ -49,7 +51,8 @@ uint8_t* pack_bits(const Token* token, const Token* end, const Output* outputs, 
     return to;
 }
 
-FASTLOAD_BMI2 uint8_t* pack_bits_bmi2(const Token* token, const Token* end, const Output* outputs, uint8_t* to) {
+FASTLOAD_BMI2 uint8_t* pack_bits_bmi2(const Token* token, const Token* end, const Output* outputs,
+                                      uint8_t* to) {
     return pack_bits(token, end, outputs, to);
 }
 
@@ -69,7 +72,8 @@ uint8_t* stuff(const uint8_t* from, size_t size, uint8_t* to) {
 
 }  // namespace
 
-void SymbolList::write(const HuffmanCode codes[kTables], ByteBuffer& out, std::vector<uint32_t>& index) {
+void SymbolList::write(const HuffmanCode codes[kTables], ByteBuffer& out,
+                       std::vector<uint32_t>& index) {
     Output* outputs = tables_->outputs;
     list_outputs(codes, outputs);
     for (const SymbolTable* table : tables_->used) table->translate(outputs);
@@ -78,7 +82,8 @@ void SymbolList::write(const HuffmanCode codes[kTables], ByteBuffer& out, std::v
         const size_t extra = key < 512 ? key & 255 : key & 15;
         bits += uint64_t(counts_[key]) * ((outputs[kCodeTokens + key] & 63) + extra);
     }
-    out.reserve(size_t(bits / 8 + ends_.size()) * 2 + ends_.size() * 2);  // if every byte had to be stuffed
+    out.reserve(size_t(bits / 8 + ends_.size()) * 2 +
+                ends_.size() * 2);  // if every byte had to be stuffed
     index.reserve(ends_.size() + 1);
     const auto pack = use_avx2() ? pack_bits_bmi2 : pack_bits;
     size_t begin = 0;

@@ -35,9 +35,19 @@ def reference() -> Any:
     return ReferenceBackend(threads=2)
 
 
-def run(backend: Any, sources: Sequence[bytes], to: tuple[int, int], /, *, pixels: PixelFormat | None = None,
-        canvas: tuple[int, int] | None = None, channels: int = 3, dtype: Any = np.uint8, output: Any = None,
-        **request: Any) -> DecodeResult:
+def run(
+    backend: Any,
+    sources: Sequence[bytes],
+    to: tuple[int, int],
+    /,
+    *,
+    pixels: PixelFormat | None = None,
+    canvas: tuple[int, int] | None = None,
+    channels: int = 3,
+    dtype: Any = np.uint8,
+    output: Any = None,
+    **request: Any,
+) -> DecodeResult:
     """Decodes each source to ``to`` (width, height); keywords are columns of the requests. The output is in the result."""
     requests = new_requests(len(sources))
     requests["out_w"], requests["out_h"] = to
@@ -46,9 +56,15 @@ def run(backend: Any, sources: Sequence[bytes], to: tuple[int, int], /, *, pixel
     pixels = pixels or PixelFormat()
     if output is None:
         width, height = canvas or to
-        shape = (len(sources), channels, height, width) if pixels.layout == "nchw" else (len(sources), height, width, channels)
+        shape = (
+            (len(sources), channels, height, width)
+            if pixels.layout == "nchw"
+            else (len(sources), height, width, channels)
+        )
         output = np.full(shape, 77, dtype)
-    result: DecodeResult = backend.collect(backend.submit(DecodeBatch(sources, requests, output, pixels)))
+    result: DecodeResult = backend.collect(
+        backend.submit(DecodeBatch(sources, requests, output, pixels))
+    )
     return result
 
 
@@ -62,12 +78,25 @@ def pixels_of(backend: Any, source: bytes, to: tuple[int, int], /, **options: An
 def raw_pixels(backend: Any, image: NDArray[Any], to: tuple[int, int], /, **options: Any) -> Any:
     """The same for raw pixels (H, W, C)."""
     height, width, channels = image.shape
-    options = {"channels": channels * image.itemsize, "pixels": PixelFormat(colour="stored"), **options}
-    return pixels_of(backend, image.tobytes(), to, codec=Codec.RAW, raw_w=width, raw_h=height, raw_channels=channels,
-                     raw_bits=8 * image.itemsize, **options)
+    options = {
+        "channels": channels * image.itemsize,
+        "pixels": PixelFormat(colour="stored"),
+        **options,
+    }
+    return pixels_of(
+        backend,
+        image.tobytes(),
+        to,
+        codec=Codec.RAW,
+        raw_w=width,
+        raw_h=height,
+        raw_channels=channels,
+        raw_bits=8 * image.itemsize,
+        **options,
+    )
 
 
-LOWER_LEVELS = ("avx2", "portable")      # below the best, which is what runs otherwise
+LOWER_LEVELS = ("avx2", "portable")  # below the best, which is what runs otherwise
 
 
 @contextmanager

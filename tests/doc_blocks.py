@@ -17,7 +17,12 @@ import pytest
 from fastload.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "examples" / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 FENCE = re.compile(r"^(`{3,}|~{3,})[ ]*([^\n`]*)\n(.*?)^\1[ ]*$", re.S | re.M)
 
 
@@ -25,8 +30,8 @@ FENCE = re.compile(r"^(`{3,}|~{3,})[ ]*([^\n`]*)\n(.*?)^\1[ ]*$", re.S | re.M)
 class Block:
     """One fenced block."""
 
-    page: str               # its path from the root
-    number: int             # on the page, from 0
+    page: str  # its path from the root
+    number: int  # on the page, from 0
     language: str
     text: str
 
@@ -41,7 +46,10 @@ def name_of(page: Path) -> str:
 
 def blocks_of(name: str, text: str) -> list[Block]:
     """In the page's order; a fence that is indented, or never closed, would hide a block: ValueError."""
-    blocks = [Block(name, number, language.strip(), body) for number, (_, language, body) in enumerate(FENCE.findall(text))]
+    blocks = [
+        Block(name, number, language.strip(), body)
+        for number, (_, language, body) in enumerate(FENCE.findall(text))
+    ]
     if len(re.findall(r"^\s*(?:`{3,}|~{3,})", text, re.M)) != 2 * len(blocks):
         raise ValueError(f"{name}: a block is indented, or not closed")
     return blocks
@@ -52,11 +60,19 @@ def run_python(block: Block, names: dict[str, object], changes: Mapping[str, str
     exec(compile(changed(block, changes), str(block), "exec"), names)
 
 
-def run_shell(block: Block, changes: Mapping[str, str], *, more: Mapping[str, str] | None = None, expected: int = 0) -> int:
+def run_shell(
+    block: Block,
+    changes: Mapping[str, str],
+    *,
+    more: Mapping[str, str] | None = None,
+    expected: int = 0,
+) -> int:
     """Line by line; ``more``: arguments for commands that contain the key. Returns how many commands ran."""
     done = 0
     lines = changed(block, changes).splitlines()
-    shown = [line[2:] for line in lines if line.startswith("$ ")] or lines          # with a prompt, other lines are output
+    shown = [
+        line[2:] for line in lines if line.startswith("$ ")
+    ] or lines  # with a prompt, other lines are output
     for line in shown:
         for command in re.split(r"&&", line.partition(" #")[0]):
             words = shlex.split(command)
@@ -77,14 +93,18 @@ def run_command(words: list[str]) -> int:
     if words[0] == "torchrun":
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *words[1:]]
         return subprocess.run(command, capture_output=True, timeout=900, check=False).returncode
-    if words[0] == "make":                                      # a target that is there; what it does, others test
-        return subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, timeout=300, check=False).returncode
-    raise AssertionError(f"a page shows {' '.join(words)!r}: teach tests/doc_blocks.py how to run it")
+    if words[0] == "make":  # a target that is there; what it does, others test
+        return subprocess.run(
+            ["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, timeout=300, check=False
+        ).returncode
+    raise AssertionError(
+        f"a page shows {' '.join(words)!r}: teach tests/doc_blocks.py how to run it"
+    )
 
 
 def _module(name: str, words: list[str]) -> int:
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)         # it may have been imported by another test
+        warnings.simplefilter("ignore", RuntimeWarning)  # it may have been imported by another test
         patch.setattr(sys, "argv", [name, *words])
         try:
             runpy.run_module(name, run_name="__main__", alter_sys=True)

@@ -29,18 +29,30 @@ def lanes(folder: Path) -> None:
     at = np.sort(np.random.default_rng(4).choice(np.arange(200, 4000), 70, replace=False))
     run.data[at] += np.random.default_rng(5).gamma(2.0, 1.3, 70).clip(0.5, 6.6)
     write(folder / "lanes.jsonl", foreign_rows(run, number="iter", took="iter_time"))
-    probe = {"read": 0.092, "cut": 0.0003, "decode": 0.021, "resize": 0.006, "finish": 0.002, "wait": 0.2}
+    probe = {
+        "read": 0.092,
+        "cut": 0.0003,
+        "decode": 0.021,
+        "resize": 0.006,
+        "finish": 0.002,
+        "wait": 0.2,
+    }
     late = replace(made(2000, step=0.21, data=0.2, batch=16, seed=2), probe=probe)
     write(folder / "lanes-probed.jsonl", rows_of(late))
-    write_window(folder / "lanes-window.json", window(util=49.0, waves=0.5, gpus=2, iowait=31.0, cpu=35.0, power=180.0))
+    write_window(
+        folder / "lanes-window.json",
+        window(util=49.0, waves=0.5, gpus=2, iowait=31.0, cpu=35.0, power=180.0),
+    )
 
 
 def cameras(folder: Path) -> None:
     """B: six cameras. Stutter: checkpoints, evaluation, and swapping in between."""
-    run = every(every(made(62_000, step=0.148, data=0.004, batch=4, seed=3), 5000, 4.1), 20_000, 190.0)
+    run = every(
+        every(made(62_000, step=0.148, data=0.004, batch=4, seed=3), 5000, 4.1), 20_000, 190.0
+    )
     slow = np.zeros(62_000, bool)
     for start in (6_200, 17_200, 28_200, 37_200, 51_200):
-        slow[start:start + 1500] = True
+        slow[start : start + 1500] = True
     run.data[slow] += 0.75
     run = replace(run, swap=np.where(slow, 6e7, 0.0))
     write(folder / "bev.jsonl", rows_of(run, every_steps=50))
@@ -50,25 +62,36 @@ def small_images(folder: Path) -> None:
     """C: gray 128 x 128, four GPUs, every eighth step waits for its worker."""
     run = every(made(6000, step=0.0135, data=0.0004, batch=64, seed=4), 8, 0.065, data=True)
     write(folder / "gray.jsonl", rows_of(run))
-    write_window(folder / "gray-window.json", window(util=65.0, waves=0.3, gpus=4, cpu=97.0, cores=16))
+    write_window(
+        folder / "gray-window.json", window(util=65.0, waves=0.3, gpus=4, cpu=97.0, cores=16)
+    )
 
 
 def captcha(folder: Path) -> None:
     """D: keypoints on a large GPU with a small model: nothing waits for data, and yet 300 W of 575 W."""
     write(folder / "captcha.jsonl", rows_of(made(3000, step=0.32, data=0.0006, batch=32, seed=5)))
-    write_window(folder / "captcha-window.json", window(util=93.0, power=300.0, limit=575.0, cpu=22.0, cores=28))
+    write_window(
+        folder / "captcha-window.json",
+        window(util=93.0, power=300.0, limit=575.0, cpu=22.0, cores=28),
+    )
 
 
 def batch_sizes(folder: Path) -> None:
     """E: batch 4 against batch 8."""
     for batch, speed in ((4, 7.5), (8, 3.653)):
-        write(folder / f"batch{batch}.jsonl", rows_of(made(3000, step=1 / speed, data=0.0008, batch=batch, seed=6)))
+        write(
+            folder / f"batch{batch}.jsonl",
+            rows_of(made(3000, step=1 / speed, data=0.0008, batch=batch, seed=6)),
+        )
 
 
 def healthy(folder: Path) -> None:
     """What all of them want to see."""
     run: Made = every(made(22_000, step=0.146, data=0.0009, batch=4, noise=0.02, seed=7), 5000, 4.1)
-    write(folder / "after.jsonl", rows_of(replace(run, events=[(k, "checkpoint", 4.1) for k in range(5000, 22_001, 5000)])))
+    write(
+        folder / "after.jsonl",
+        rows_of(replace(run, events=[(k, "checkpoint", 4.1) for k in range(5000, 22_001, 5000)])),
+    )
     write_window(folder / "after-window.json", window(util=96.0))
 
 
@@ -96,9 +119,11 @@ def said(command: str, folder: Path) -> str:
 
 def renewed(page: str, folder: Path) -> str:
     """The page with every console block run again; lines are cut at 138 characters as in the page."""
+
     def block(found: re.Match[str]) -> str:
         command = found[1].split("\n", 1)[0]
         return f"```console\n{command}\n{folded(said(command, folder))}```"
+
     return BLOCK.sub(block, page)
 
 
@@ -111,7 +136,7 @@ def folded(text: str) -> str:
         while len(line) > 130:
             cut = line.rfind(" ", indent, 130)
             lines.append(line[:cut])
-            line = " " * indent + line[cut + 1:]
+            line = " " * indent + line[cut + 1 :]
         lines.append(line)
     return "\n".join(lines) + "\n"
 

@@ -40,7 +40,9 @@ class Child:
 
     def wait(self, timeout_s: float = 60) -> Outcome:
         """Waits for its end; a child that takes longer is killed, and the test fails."""
-        status = self._zygote.ask({"wait": self.pid}, timeout_s, on_timeout=lambda: os.kill(self.pid, 9))
+        status = self._zygote.ask(
+            {"wait": self.pid}, timeout_s, on_timeout=lambda: os.kill(self.pid, 9)
+        )
         return Outcome(os.waitstatus_to_exitcode(status), self._log.read_text(errors="replace"))
 
 
@@ -53,8 +55,13 @@ class Zygote:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._count = 0
-        self._process = subprocess.Popen([sys.executable, "-W", "error", "-m", "tests.forking", *modules], cwd=ROOT, stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment})
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", "tests.forking", *modules],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment},
+        )
         self.ask({}, 60)
 
     def warm(self, function: Callable[..., object]) -> None:
@@ -64,14 +71,20 @@ class Zygote:
     def start(self, function: Callable[..., object], *arguments: object) -> Child:
         self._count += 1
         log = self._folder / f"{self._count}.log"
-        log.touch()             # it may be killed before it opens it
+        log.touch()  # it may be killed before it opens it
         call = f"{function.__module__}:{function.__name__}"
-        return Child(self, self.ask({"call": call, "arguments": arguments, "log": str(log)}, 30), log)
+        return Child(
+            self, self.ask({"call": call, "arguments": arguments, "log": str(log)}, 30), log
+        )
 
-    def run(self, function: Callable[..., object], *arguments: object, timeout_s: float = 60) -> Outcome:
+    def run(
+        self, function: Callable[..., object], *arguments: object, timeout_s: float = 60
+    ) -> Outcome:
         return self.start(function, *arguments).wait(timeout_s)
 
-    def ask(self, request: object, timeout_s: float, on_timeout: Callable[[], None] | None = None) -> int:
+    def ask(
+        self, request: object, timeout_s: float, on_timeout: Callable[[], None] | None = None
+    ) -> int:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -82,13 +95,20 @@ class Zygote:
             self._process.stdout.readline()
         answer = self._process.stdout.readline() if ready else b""
         if not answer:
-            raise TimeoutError(f"{request!r:.300}: no answer within {timeout_s} s, or the process that forks has died")
+            raise TimeoutError(
+                f"{request!r:.300}: no answer within {timeout_s} s, or the process that forks has died"
+            )
         return int(answer)
 
     def __enter__(self) -> Zygote:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -132,7 +152,7 @@ def _call(request: dict[str, object]) -> None:
         arguments = request["arguments"]
         _function(str(request["call"]))(*(arguments if isinstance(arguments, list) else ()))
         code = 0
-    except BaseException:       # noqa: BLE001 - the parent reads it
+    except BaseException:  # noqa: BLE001 - the parent reads it
         traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()

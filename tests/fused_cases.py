@@ -22,7 +22,7 @@ class Case:
     jobs: Jobs
     pictures: list[torch.Tensor]
     pixels: PixelFormat
-    output: torch.Tensor            # 77 everywhere
+    output: torch.Tensor  # 77 everywhere
 
     def placed(self, *, triton: bool) -> torch.Tensor:
         output = self.output.clone()
@@ -30,7 +30,9 @@ class Case:
         return output
 
 
-def random_case(seed: int, *, n: int = 4, largest: int = 90, canvas: int = 60, smallest: int = 1) -> Case:
+def random_case(
+    seed: int, *, n: int = 4, largest: int = 90, canvas: int = 60, smallest: int = 1
+) -> Case:
     """Everything that a plan can ask for, drawn; the slots are shuffled, and there is one more than pictures."""
     rng = np.random.default_rng(seed)
     channels, dtype = (1, 3, 3)[seed % 3], DTYPES[seed % 4]
@@ -38,19 +40,35 @@ def random_case(seed: int, *, n: int = 4, largest: int = 90, canvas: int = 60, s
     jobs = np.zeros(n, JOB)
     pictures = []
     for job in jobs:
-        whole = torch.from_numpy(rng.integers(0, 256, (*rng.integers(1, largest, 2).tolist(), channels), np.uint8))
+        whole = torch.from_numpy(
+            rng.integers(0, 256, (*rng.integers(1, largest, 2).tolist(), channels), np.uint8)
+        )
         x, y = int(rng.integers(0, whole.shape[1])), int(rng.integers(0, whole.shape[0]))
-        part = whole[y:, x:]                                    # rows are further apart than they are long
+        part = whole[y:, x:]  # rows are further apart than they are long
         pictures.append(part)
         job["in_h"], job["in_w"] = part.shape[:2]
-        job["out_w"], job["out_h"] = rng.integers(smallest, width + 1), rng.integers(smallest, height + 1)
-        job["left"], job["top"] = rng.integers(0, width - job["out_w"] + 1), rng.integers(0, height - job["out_h"] + 1)
+        job["out_w"], job["out_h"] = (
+            rng.integers(smallest, width + 1),
+            rng.integers(smallest, height + 1),
+        )
+        job["left"], job["top"] = (
+            rng.integers(0, width - job["out_w"] + 1),
+            rng.integers(0, height - job["out_h"] + 1),
+        )
         job["flip"], job["filter"] = rng.integers(0, 2), rng.choice(list(Filter))
     jobs["slot"] = rng.permutation(n + 1)[:n]
     colour: Any = "gray" if channels == 1 else ("rgb", "bgr")[seed % 2]
     layout: Any = ("nchw", "nhwc")[seed // 2 % 2]
-    pixels = PixelFormat(layout, colour, tuple(range(9, 9 + channels)), (0.48, 0.46, 0.41)[:channels], (0.22, 0.23, 0.24)[:channels])
-    shape = (n + 1, channels, height, width) if layout == "nchw" else (n + 1, height, width, channels)
+    pixels = PixelFormat(
+        layout,
+        colour,
+        tuple(range(9, 9 + channels)),
+        (0.48, 0.46, 0.41)[:channels],
+        (0.22, 0.23, 0.24)[:channels],
+    )
+    shape = (
+        (n + 1, channels, height, width) if layout == "nchw" else (n + 1, height, width, channels)
+    )
     return Case(jobs, pictures, pixels, torch.full(shape, 77, dtype=dtype))
 
 
@@ -58,25 +76,38 @@ def gray_to_colour(seed: int) -> Case:
     """One channel in, three out."""
     case = random_case(3 * seed, n=2, canvas=24, largest=30, smallest=12)
     pixels = PixelFormat("nchw", "bgr", (1, 2, 3))
-    return Case(case.jobs, case.pictures, pixels, torch.full((len(case.jobs) + 1, 3, 40, 40), 77, dtype=torch.uint8))
+    return Case(
+        case.jobs,
+        case.pictures,
+        pixels,
+        torch.full((len(case.jobs) + 1, 3, 40, 40), 77, dtype=torch.uint8),
+    )
 
 
 def interpreted(seeds: list[int]) -> list[int]:
     """Those seeds where the kernel and the torch path differ in any bit; and -1 where the pattern is not found as it should be."""
     cases = [(seed, random_case(seed, n=2, largest=30, canvas=34, smallest=16)) for seed in seeds]
     cases += [(100 + seeds[0], gray_to_colour(seeds[0]))]
-    wrong = [seed for seed, case in cases if not torch.equal(case.placed(triton=True), case.placed(triton=False))]
+    wrong = [
+        seed
+        for seed, case in cases
+        if not torch.equal(case.placed(triton=True), case.placed(triton=False))
+    ]
     spots = [torch.zeros(size, dtype=torch.uint8) for size in (1, 3, 255, 1000, 70_001)]
     others = [torch.zeros_like(spot) for spot in spots]
     write_pattern(spots, triton=True)
     write_pattern(others, triton=False)
     same = all(torch.equal(one, other) for one, other in zip(spots, others, strict=True))
     spots[3][:] = 0
-    spots[4][:len(spots[4]) * 9 // 10] = 0              # the last tenth was not written
+    spots[4][: len(spots[4]) * 9 // 10] = 0  # the last tenth was not written
     found = has_pattern(spots, triton=True)
     if kernel_trouble(torch.device("cpu")):
         wrong.append(-2)
-    return wrong + ([] if same and found == has_pattern(spots, triton=False) == [True, True, True, False, True] else [-1])
+    return wrong + (
+        []
+        if same and found == has_pattern(spots, triton=False) == [True, True, True, False, True]
+        else [-1]
+    )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,10 @@ INTERIOR, RING, CORNER = 1, 32, 60
 
 def needs_dali() -> None:
     """Skips the test without DALI; fails it under FASTLOAD_REQUIRE_DALI=1."""
-    if importlib.util.find_spec("nvidia") is None or importlib.util.find_spec("nvidia.dali") is None:
+    if (
+        importlib.util.find_spec("nvidia") is None
+        or importlib.util.find_spec("nvidia.dali") is None
+    ):
         if os.environ.get("FASTLOAD_REQUIRE_DALI") == "1":
             pytest.fail("not run: DALI is not installed")
         pytest.skip("not run: DALI is not installed")
@@ -39,5 +42,9 @@ def worst(one: NDArray[Any], other: NDArray[Any]) -> tuple[int, int, int]:
     corners = max(int(off[y, x].max()) for y in (0, -1) for x in (0, -1))
     off[[0, 0, -1, -1], [0, -1, 0, -1]] = 0
     inside = off[1:-1, 1:-1]
-    ring = int(off.max()) if not inside.size else max(int(side.max()) for side in (off[0], off[-1], off[:, 0], off[:, -1]))
+    ring = (
+        int(off.max())
+        if not inside.size
+        else max(int(side.max()) for side in (off[0], off[-1], off[:, 0], off[:, -1]))
+    )
     return (int(inside.max()) if inside.size else 0), ring, corners

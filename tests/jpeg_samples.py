@@ -20,7 +20,11 @@ def picture(width: int, height: int, seed: int = 0) -> Pixels:
     """Coloured waves with some noise: neighbouring pixels and blocks all differ, in chroma, too."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width].astype(np.float32)
-    planes = [128 + 90 * np.sin(x / rng.uniform(2, 19) + rng.uniform(0, 6)) * np.cos(y / rng.uniform(2, 19)) for _ in range(3)]
+    planes = [
+        128
+        + 90 * np.sin(x / rng.uniform(2, 19) + rng.uniform(0, 6)) * np.cos(y / rng.uniform(2, 19))
+        for _ in range(3)
+    ]
     noisy = np.stack(planes, axis=-1) + rng.normal(0, 8, (height, width, 3))
     return np.clip(noisy, 0, 255).astype(np.uint8)
 
@@ -28,7 +32,9 @@ def picture(width: int, height: int, seed: int = 0) -> Pixels:
 def encode(pixels: Pixels, sampling: str, quality: int = 85) -> bytes:
     """A baseline JPEG without restart markers; any of SAMPLINGS."""
     if sampling == "gray":
-        return bytes(simplejpeg.encode_jpeg(np.ascontiguousarray(pixels[:, :, :1]), quality, "GRAY", "gray"))
+        return bytes(
+            simplejpeg.encode_jpeg(np.ascontiguousarray(pixels[:, :, :1]), quality, "GRAY", "gray")
+        )
     return bytes(simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality, "RGB", sampling))
 
 
@@ -46,7 +52,9 @@ def encode_by_pillow(pixels: Pixels, sampling: str, quality: int = 85, **options
 def decode(jpeg: bytes, *, strict: bool = True) -> Pixels:
     """Pixels by libjpeg-turbo: gray as one channel, colours as RGB."""
     gray = simplejpeg.decode_jpeg_header(jpeg, strict=strict)[2] == "Gray"
-    return np.asarray(simplejpeg.decode_jpeg(jpeg, colorspace="GRAY" if gray else "RGB", strict=strict))
+    return np.asarray(
+        simplejpeg.decode_jpeg(jpeg, colorspace="GRAY" if gray else "RGB", strict=strict)
+    )
 
 
 def decode_by_pillow(jpeg: bytes) -> Pixels:
@@ -59,8 +67,11 @@ def markers(jpeg: bytes) -> Iterator[tuple[int, bytes]]:
     position = 2
     while True:
         assert jpeg[position] == 0xFF, f"no marker at {position}"
-        marker, length = jpeg[position + 1], int.from_bytes(jpeg[position + 2:position + 4], "big")
-        yield marker, jpeg[position + 4:position + 2 + length]
+        marker, length = (
+            jpeg[position + 1],
+            int.from_bytes(jpeg[position + 2 : position + 4], "big"),
+        )
+        yield marker, jpeg[position + 4 : position + 2 + length]
         position += 2 + length
         if marker == 0xDA:
             return
@@ -68,8 +79,12 @@ def markers(jpeg: bytes) -> Iterator[tuple[int, bytes]]:
 
 def replace_frame(jpeg: bytes, marker: int | None = None, body: bytes | None = None) -> bytes:
     """The JPEG with another frame marker (SOFn) or another body of it."""
-    at = next(i for i in range(2, len(jpeg)) if jpeg[i] == 0xFF and jpeg[i + 1] in (0xC0, 0xC1, 0xC2))
-    length = int.from_bytes(jpeg[at + 2:at + 4], "big")
-    body = jpeg[at + 4:at + 2 + length] if body is None else body
-    head = bytes((0xFF, jpeg[at + 1] if marker is None else marker)) + (len(body) + 2).to_bytes(2, "big")
-    return jpeg[:at] + head + body + jpeg[at + 2 + length:]
+    at = next(
+        i for i in range(2, len(jpeg)) if jpeg[i] == 0xFF and jpeg[i + 1] in (0xC0, 0xC1, 0xC2)
+    )
+    length = int.from_bytes(jpeg[at + 2 : at + 4], "big")
+    body = jpeg[at + 4 : at + 2 + length] if body is None else body
+    head = bytes((0xFF, jpeg[at + 1] if marker is None else marker)) + (len(body) + 2).to_bytes(
+        2, "big"
+    )
+    return jpeg[:at] + head + body + jpeg[at + 2 + length :]

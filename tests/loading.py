@@ -37,18 +37,31 @@ def needs_core() -> None:
         pytest.skip("not run: no native core")
 
 
-def pack_photos(dest: Path, count: int = 40, *, size: tuple[int, int] = (96, 72), vary: int = 8, **options: Any) -> Path:
+def pack_photos(
+    dest: Path, count: int = 40, *, size: tuple[int, int] = (96, 72), vary: int = 8, **options: Any
+) -> Path:
     """JPEGs and labels, in blocks of about four samples, shards of about 1 MiB where there are many; shuffled by the packer."""
     width, height = size
-    files = [photo(width + vary * (i % 3), height + vary * (i % 2), seed=i, noise=12, quality=92) for i in range(count)]
+    files = [
+        photo(width + vary * (i % 3), height + vary * (i % 2), seed=i, noise=12, quality=92)
+        for i in range(count)
+    ]
     samples = [{"image": encoded(file), "label": i % 3} for i, file in enumerate(files)]
     one = len(files[0])
-    return pack_samples(dest, LABELLED, samples, **{"order": "shuffle", "seed": 5, "block_size": 4 * one, "shard_size": 1 << 20, **options})
+    return pack_samples(
+        dest,
+        LABELLED,
+        samples,
+        **{"order": "shuffle", "seed": 5, "block_size": 4 * one, "shard_size": 1 << 20, **options},
+    )
 
 
 def pack_gray(dest: Path, count: int = 24, *, side: int = 128, **options: Any) -> Path:
     """Gray JPEGs of one size, as the captcha users have them."""
-    samples = [{"image": encoded(photo(side, side, seed=i, gray=True, noise=10)), "label": i % 3} for i in range(count)]
+    samples = [
+        {"image": encoded(photo(side, side, seed=i, gray=True, noise=10)), "label": i % 3}
+        for i in range(count)
+    ]
     return pack_samples(dest, LABELLED, samples, **options)
 
 
@@ -59,7 +72,9 @@ def png(pixels: NDArray[np.uint8]) -> bytes:
     return file.getvalue()
 
 
-def spots(width: int, height: int, points: Sequence[tuple[float, float]], *, sigma: float = 3.0) -> NDArray[np.uint8]:
+def spots(
+    width: int, height: int, points: Sequence[tuple[float, float]], *, sigma: float = 3.0
+) -> NDArray[np.uint8]:
     """A dark RGB image with a soft spot at each point, in turn red, green and blue; pixel centres are at .5."""
     x, y = np.arange(width) + 0.5, np.arange(height) + 0.5
     image = np.zeros((height, width, 3))
@@ -75,8 +90,10 @@ def centroid(plane: NDArray[Any]) -> tuple[float, float]:
     weights = np.asarray(plane, np.float64)
     weights = np.where(weights > 0.2 * weights.max(), weights, 0.0)
     total = weights.sum()
-    return (float((weights.sum(0) * (np.arange(weights.shape[1]) + 0.5)).sum() / total),
-            float((weights.sum(1) * (np.arange(weights.shape[0]) + 0.5)).sum() / total))
+    return (
+        float((weights.sum(0) * (np.arange(weights.shape[1]) + 0.5)).sum() / total),
+        float((weights.sum(1) * (np.arange(weights.shape[0]) + 0.5)).sum() / total),
+    )
 
 
 def same_batch(one: Any, other: Any, *, atol: float = 0.0) -> bool:
@@ -85,14 +102,20 @@ def same_batch(one: Any, other: Any, *, atol: float = 0.0) -> bool:
         if one.dtype != other.dtype or one.shape != other.shape:
             return False
         if atol:
-            return bool((one.double() - other.double()).abs().max() <= atol) if one.numel() else True
+            return (
+                bool((one.double() - other.double()).abs().max() <= atol) if one.numel() else True
+            )
         return torch.equal(one, other)
     if type(one) is not type(other):
         return False
     if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(same_batch(one[name], other[name], atol=atol) for name in one)
+        return one.keys() == other.keys() and all(
+            same_batch(one[name], other[name], atol=atol) for name in one
+        )
     if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(same_batch(a, b, atol=atol) for a, b in zip(one, other, strict=True))
+        return len(one) == len(other) and all(
+            same_batch(a, b, atol=atol) for a, b in zip(one, other, strict=True)
+        )
     return bool(one == other)
 
 
@@ -100,14 +123,19 @@ def digest(batch: Any) -> str:
     """A few characters that tell batches apart, for children to print."""
     found = hashlib.sha256()
     for value in batch.values() if isinstance(batch, dict) else batch:
-        found.update(value.numpy().tobytes() if isinstance(value, torch.Tensor) else repr(value).encode())
+        found.update(
+            value.numpy().tobytes() if isinstance(value, torch.Tensor) else repr(value).encode()
+        )
     return found.hexdigest()[:16]
 
 
 def our_threads(before: Collection[threading.Thread] = ()) -> list[str]:
     """The names of an iteration's threads that are alive and were not there before; helpers live as long as their loader."""
-    return sorted(thread.name for thread in threading.enumerate()
-                  if thread.name in ("fastload-feeder", "fastload-readahead") and thread not in before)
+    return sorted(
+        thread.name
+        for thread in threading.enumerate()
+        if thread.name in ("fastload-feeder", "fastload-readahead") and thread not in before
+    )
 
 
 def wait_until(true: Callable[[], bool], *, at_most_s: float = 20.0) -> bool:

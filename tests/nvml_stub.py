@@ -74,7 +74,19 @@ def compiled(folder: Path, *flags: str) -> Path:
         pytest.skip("not run: no C compiler")
     folder.mkdir(parents=True)
     (folder / "stub.c").write_text(SOURCE)
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", *flags, "-o", str(folder / "libnvidia-ml.so.1"), str(folder / "stub.c")], check=True)
+    subprocess.run(
+        [
+            compiler,
+            "-shared",
+            "-fPIC",
+            "-O1",
+            *flags,
+            "-o",
+            str(folder / "libnvidia-ml.so.1"),
+            str(folder / "stub.c"),
+        ],
+        check=True,
+    )
     return folder
 
 

@@ -33,7 +33,12 @@ class ListSource:
     name = "list"
     thread_safe = True
 
-    def __init__(self, fields: Sequence[Field], samples: Sequence[Mapping[str, Any]], info: Info | None = None) -> None:
+    def __init__(
+        self,
+        fields: Sequence[Field],
+        samples: Sequence[Mapping[str, Any]],
+        info: Info | None = None,
+    ) -> None:
         self.fields = tuple(fields)
         self.info: Info = info or {}
         self._samples = samples
@@ -46,7 +51,9 @@ class ListSource:
         return Sample(dict(self._samples[number]), source=f"samples/{number:03}")
 
 
-def photo(width: int, height: int, *, seed: int, gray: bool = False, noise: float = 0.0, **options: Any) -> bytes:
+def photo(
+    width: int, height: int, *, seed: int, gray: bool = False, noise: float = 0.0, **options: Any
+) -> bytes:
     """A JPEG: smooth colours, and noise where bytes are wanted."""
     rng = np.random.default_rng(seed)
     channels = () if gray else (3,)
@@ -54,7 +61,9 @@ def photo(width: int, height: int, *, seed: int, gray: bool = False, noise: floa
     pixels = np.asarray(small.resize((width, height), Image.Resampling.BICUBIC)).astype(np.float64)
     pixels += noise * rng.normal(size=pixels.shape)
     file = io.BytesIO()
-    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file, "JPEG", **{"quality": 90, **options})
+    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(
+        file, "JPEG", **{"quality": 90, **options}
+    )
     return file.getvalue()
 
 
@@ -63,15 +72,37 @@ def pack_folder(root: Path, *, count: int = 40, order: str = "shuffle") -> Path:
     for i in range(count):
         path = root / "source" / CLASSES[3 * i // count] / f"{i:03}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(photo(200 + 8 * (i % 3), 160, seed=i, gray=i % 5 == 0, noise=60, quality=95, progressive=i % 7 == 0))
-    Packer(FolderSource(root / "source"), root / "packed", PackOptions(shard_size=1 << 20, block_size=200_000, order=order)).run()
+        path.write_bytes(
+            photo(
+                200 + 8 * (i % 3),
+                160,
+                seed=i,
+                gray=i % 5 == 0,
+                noise=60,
+                quality=95,
+                progressive=i % 7 == 0,
+            )
+        )
+    Packer(
+        FolderSource(root / "source"),
+        root / "packed",
+        PackOptions(shard_size=1 << 20, block_size=200_000, order=order),
+    ).run()
     return root / "packed"
 
 
-def pack_samples(dest: Path, fields: Sequence[Field], samples: Sequence[Mapping[str, Any]], *, info: Info | None = None,
-                 **options: Any) -> Path:
+def pack_samples(
+    dest: Path,
+    fields: Sequence[Field],
+    samples: Sequence[Mapping[str, Any]],
+    *,
+    info: Info | None = None,
+    **options: Any,
+) -> Path:
     """Packs samples in their order unless told otherwise."""
-    Packer(ListSource(fields, samples, info), dest, PackOptions(**{"order": "source", **options})).run()
+    Packer(
+        ListSource(fields, samples, info), dest, PackOptions(**{"order": "source", **options})
+    ).run()
     return dest
 
 
@@ -82,7 +113,10 @@ def encoded(data: bytes) -> Encoded:
 
 def values_of(dataset: Path, shard: Shard) -> dict[int, bytes]:
     """All record values of a shard, by sample number."""
-    with lmdb.open(str(dataset / shard.name), subdir=False, readonly=True, lock=False) as env, env.begin() as transaction:
+    with (
+        lmdb.open(str(dataset / shard.name), subdir=False, readonly=True, lock=False) as env,
+        env.begin() as transaction,
+    ):
         return {int.from_bytes(key, "big"): value for key, value in transaction.cursor()}
 
 
@@ -93,7 +127,11 @@ def value_of(dataset: Path, sample_id: int) -> bytes:
 
 def shard_of(dataset: Path, sample_id: int) -> Shard:
     """The shard that holds a sample."""
-    return next(each for each in read_manifest(dataset).shards if each.first <= sample_id < each.first + each.records)
+    return next(
+        each
+        for each in read_manifest(dataset).shards
+        if each.first <= sample_id < each.first + each.records
+    )
 
 
 def put_value(dataset: Path, sample_id: int, value: bytes | None) -> None:
@@ -102,15 +140,23 @@ def put_value(dataset: Path, sample_id: int, value: bytes | None) -> None:
     values = {**values_of(dataset, shard), sample_id: value}
     path = dataset / shard.name
     path.unlink()
-    with lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 30) as env, env.begin(write=True) as transaction:
+    with (
+        lmdb.open(str(path), subdir=False, lock=False, map_size=1 << 30) as env,
+        env.begin(write=True) as transaction,
+    ):
         for key, each in sorted(values.items()):
             if each is not None:
                 transaction.put(key.to_bytes(8, "big"), each)
     with path.open("ab") as file:
         file.write(manifest.stamp_page(shard.first, shard.records, shard.stamp))
     data = path.read_bytes()
-    row = shard._replace(size=len(data), sha256=hashlib.sha256(data[8192:] + data[:8192]).hexdigest())
-    write_manifest(dataset, replace(found, shards=tuple(row if each == shard else each for each in found.shards)))
+    row = shard._replace(
+        size=len(data), sha256=hashlib.sha256(data[8192:] + data[:8192]).hexdigest()
+    )
+    write_manifest(
+        dataset,
+        replace(found, shards=tuple(row if each == shard else each for each in found.shards)),
+    )
 
 
 def change_parts(dataset: Path, sample_id: int, change: Callable[[list[Part]], list[Part]]) -> None:
@@ -121,8 +167,14 @@ def change_parts(dataset: Path, sample_id: int, change: Callable[[list[Part]], l
 
 def spoil_image(dataset: Path, sample_id: int) -> None:
     """Puts bytes that are no JPEG in the place of a sample's first field; all checksums are right."""
-    change_parts(dataset, sample_id, lambda parts: [part._replace(data=b"?" * 300) if (part.field, part.role) == (0, DATA) else part
-                                                    for part in parts])
+    change_parts(
+        dataset,
+        sample_id,
+        lambda parts: [
+            part._replace(data=b"?" * 300) if (part.field, part.role) == (0, DATA) else part
+            for part in parts
+        ],
+    )
 
 
 def change_column(dataset: Path, name: str, change: Callable[[Any], Any]) -> None:
@@ -134,7 +186,12 @@ def change_column(dataset: Path, name: str, change: Callable[[Any], Any]) -> Non
     with ColumnWriter(dataset, name, column.dtype, width=2 if name == "_blocks" else 1) as writer:
         writer.append(rows if changed is None else changed)
         written = writer.finish()
-    write_manifest(dataset, replace(found, columns=tuple(written if each.name == name else each for each in found.columns)))
+    write_manifest(
+        dataset,
+        replace(
+            found, columns=tuple(written if each.name == name else each for each in found.columns)
+        ),
+    )
 
 
 def write_manifest(dataset: Path, changed: Manifest) -> None:

@@ -23,7 +23,10 @@ from fastload.store.fields import Field
 
 IMAGE = Field("image", "image")
 LABEL = Field("label", "int", classes=("ant", "bee", "cow"))
-SMALL_SHARDS: dict[str, Any] = {"shard_size": 1 << 20, "block_size": 1 << 17}       # the smallest that are allowed
+SMALL_SHARDS: dict[str, Any] = {
+    "shard_size": 1 << 20,
+    "block_size": 1 << 17,
+}  # the smallest that are allowed
 
 
 class Listed:
@@ -32,8 +35,13 @@ class Listed:
     name = "listed"
     thread_safe = True
 
-    def __init__(self, samples: Sequence[Sample | BadImage], fields: tuple[Field, ...] = (IMAGE, LABEL), *,
-                 info: Info | None = None) -> None:
+    def __init__(
+        self,
+        samples: Sequence[Sample | BadImage],
+        fields: tuple[Field, ...] = (IMAGE, LABEL),
+        *,
+        info: Info | None = None,
+    ) -> None:
         self.samples = samples
         self.fields = fields
         self.info: Info = info or {}
@@ -53,7 +61,9 @@ class Streamed:
 
     name = "streamed"
 
-    def __init__(self, samples: Iterable[Sample | BadImage], fields: tuple[Field, ...] = (IMAGE, LABEL)) -> None:
+    def __init__(
+        self, samples: Iterable[Sample | BadImage], fields: tuple[Field, ...] = (IMAGE, LABEL)
+    ) -> None:
         self.samples = samples
         self.fields = fields
         self.info: Info = {}
@@ -63,10 +73,17 @@ class Streamed:
         return iter(self.samples)
 
 
-def pixels(width: int, height: int, *, seed: int = 0, gray: bool = False, grain: int = 8) -> NDArray[np.uint8]:
+def pixels(
+    width: int, height: int, *, seed: int = 0, gray: bool = False, grain: int = 8
+) -> NDArray[np.uint8]:
     """Smooth noise, (H, W, 3) or (H, W); the smaller the grain, the more bytes a JPEG of it takes."""
     rng = np.random.default_rng(seed)
-    small = rng.integers(0, 256, (-(-height // grain) + 1, -(-width // grain) + 1) + (() if gray else (3,)), dtype=np.uint8)
+    small = rng.integers(
+        0,
+        256,
+        (-(-height // grain) + 1, -(-width // grain) + 1) + (() if gray else (3,)),
+        dtype=np.uint8,
+    )
     return np.asarray(Image.fromarray(small).resize((width, height), Image.Resampling.BILINEAR))
 
 
@@ -79,40 +96,68 @@ def file_of(array: NDArray[Any], kind: str = "JPEG", **options: Any) -> bytes:
 
 def image_sample(data: bytes | NDArray[np.generic], name: str = "a.jpg", **values: Any) -> Sample:
     """A sample of one image, given as a file or as pixels, and whatever else."""
-    return Sample({"image": Encoded(data, name) if isinstance(data, bytes) else data, **values}, source=name)
+    return Sample(
+        {"image": Encoded(data, name) if isinstance(data, bytes) else data, **values}, source=name
+    )
 
 
-def samples(count: int, *, size: int = 32, extra_bytes: int = 0, labels: Callable[[int], int] = lambda i: i % 3) -> list[Sample | BadImage]:
+def samples(
+    count: int,
+    *,
+    size: int = 32,
+    extra_bytes: int = 0,
+    labels: Callable[[int], int] = lambda i: i % 3,
+) -> list[Sample | BadImage]:
     """Different JPEGs with a label; with ``extra_bytes`` also a field ``blob`` of random bytes, to fill shards quickly."""
     rng = np.random.default_rng(count)
-    return [image_sample(file_of(pixels(size + i % 5, size, seed=i)), f"{i:04}.jpg", label=labels(i),
-                         **({"blob": rng.bytes(extra_bytes)} if extra_bytes else {})) for i in range(count)]
+    return [
+        image_sample(
+            file_of(pixels(size + i % 5, size, seed=i)),
+            f"{i:04}.jpg",
+            label=labels(i),
+            **({"blob": rng.bytes(extra_bytes)} if extra_bytes else {}),
+        )
+        for i in range(count)
+    ]
 
 
-def class_folders(root: Path, *, per_class: int = 10, classes: Sequence[str] = LABEL.classes, size: int = 32) -> Path:
+def class_folders(
+    root: Path, *, per_class: int = 10, classes: Sequence[str] = LABEL.classes, size: int = 32
+) -> Path:
     """ROOT/ant/0000.jpg ... with real files."""
     for number, name in enumerate(classes):
         (root / name).mkdir(parents=True)
         for i in range(per_class):
-            (root / name / f"{i:04}.jpg").write_bytes(file_of(pixels(size + i % 3, size, seed=100 * number + i)))
+            (root / name / f"{i:04}.jpg").write_bytes(
+                file_of(pixels(size + i % 3, size, seed=100 * number + i))
+            )
     return root
 
 
-def pack(source: AnySource | Path | Sequence[Sample | BadImage], dest: Path, *, name: str = "",
-         on_progress: Callable[[PackProgress], None] | None = None, **options: Any) -> PackResult:
+def pack(
+    source: AnySource | Path | Sequence[Sample | BadImage],
+    dest: Path,
+    *,
+    name: str = "",
+    on_progress: Callable[[PackProgress], None] | None = None,
+    **options: Any,
+) -> PackResult:
     """Packs a source, a folder of class folders, or a list of samples."""
     if isinstance(source, Path):
         source = FolderSource(source)
     elif isinstance(source, list):
         source = Listed(source)
-    return Packer(source, dest, PackOptions(**options), name=name, on_progress=on_progress).run()       # type: ignore[arg-type]
+    return Packer(source, dest, PackOptions(**options), name=name, on_progress=on_progress).run()  # type: ignore[arg-type]
 
 
 def content(dest: Path) -> str:
     """SHA-256 over all keys and values of all shards, read with bare lmdb."""
     digest = hashlib.sha256()
     for shard in sorted(dest.glob("shard-*.lmdb")):
-        with lmdb.open(str(shard), subdir=False, readonly=True, lock=False, max_spare_txns=0) as env, env.begin() as transaction:
+        with (
+            lmdb.open(str(shard), subdir=False, readonly=True, lock=False, max_spare_txns=0) as env,
+            env.begin() as transaction,
+        ):
             for key, value in transaction.cursor():
                 digest.update(key + value)
     return digest.hexdigest()
@@ -120,8 +165,12 @@ def content(dest: Path) -> str:
 
 def tree(dest: Path) -> dict[str, str]:
     """SHA-256 of every file below a folder, hidden ones too; folders as such."""
-    return {str(path.relative_to(dest)): "folder" if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in sorted(dest.rglob("*"))}
+    return {
+        str(path.relative_to(dest)): "folder"
+        if path.is_dir()
+        else hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(dest.rglob("*"))
+    }
 
 
 def log_of(dest: Path) -> list[dict[str, str]]:

@@ -23,12 +23,15 @@ def fields(message: object) -> dict[int, list[Value]]:
             size = 8 if kind == 1 else 4
             if position + size > len(message):
                 raise ValueError("cut off")
-            value, position = struct.unpack("<d" if kind == 1 else "<f", message[position:position + size])[0], position + size
+            value, position = (
+                struct.unpack("<d" if kind == 1 else "<f", message[position : position + size])[0],
+                position + size,
+            )
         elif kind == 2:
             size, position = _varint(message, position)
             if position + size > len(message):
                 raise ValueError("cut off")
-            value, position = message[position:position + size], position + size
+            value, position = message[position : position + size], position + size
         else:
             raise ValueError(f"wire type {kind}")
         if not number:

@@ -63,12 +63,12 @@ class SlowPipe:
 
     def _serve(self) -> None:
         while not self._ended:
-            file = os.open(self.path, os.O_WRONLY)          # returns when a reader has opened it
+            file = os.open(self.path, os.O_WRONLY)  # returns when a reader has opened it
             time.sleep(self._seconds)
             if not self._ended:
                 os.write(file, b"x")
             os.close(file)
-            time.sleep(0.005)                               # the reader sees the end before the next one is let in
+            time.sleep(0.005)  # the reader sees the end before the next one is let in
 
     def __enter__(self) -> Path:
         self._thread.start()

@@ -20,15 +20,28 @@ from fastload.store.record import JPEG, Part, encode_record, shown_size
 from fastload.store.values import encode_value, source_part
 from fastload.store.writer import ShardWriter
 
-FIELDS = (Field("image", "image"), Field("label", "int", classes=("cat", "dog", "emu")), Field("note", "str"))
+FIELDS = (
+    Field("image", "image"),
+    Field("label", "int", classes=("cat", "dog", "emu")),
+    Field("note", "str"),
+)
 _MISSING = {"int": MISSING_INT, "float": float("nan")}
 
 
-def jpeg(width: int, height: int, *, seed: int = 0, gray: bool = False, quality: int = 90,
-         exif_orientation: int = 0) -> bytes:
+def jpeg(
+    width: int,
+    height: int,
+    *,
+    seed: int = 0,
+    gray: bool = False,
+    quality: int = 90,
+    exif_orientation: int = 0,
+) -> bytes:
     """A JPEG of smooth noise."""
     rng = np.random.default_rng(seed)
-    pixels = rng.integers(0, 256, (max(2, height // 8), max(2, width // 8)) + (() if gray else (3,)), dtype=np.uint8)
+    pixels = rng.integers(
+        0, 256, (max(2, height // 8), max(2, width // 8)) + (() if gray else (3,)), dtype=np.uint8
+    )
     image = Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)
     exif = Image.Exif()
     if exif_orientation:
@@ -43,8 +56,17 @@ def jpeg_part(number: int, data: bytes, *, item: int = 0, orientation: int = 1) 
     with Image.open(io.BytesIO(data)) as image:
         width, height = image.size
         channels = len(image.getbands())
-    return Part(number, data, item, JPEG, channels=channels, bits=8, width=width, height=height,
-                orientation=orientation)
+    return Part(
+        number,
+        data,
+        item,
+        JPEG,
+        channels=channels,
+        bits=8,
+        width=width,
+        height=height,
+        orientation=orientation,
+    )
 
 
 def parts_of(fields: Sequence[Field], sample: dict[str, Any], source: str) -> list[Part]:
@@ -59,9 +81,15 @@ def parts_of(fields: Sequence[Field], sample: dict[str, Any], source: str) -> li
     return parts
 
 
-def write_dataset(folder: Path, samples: Sequence[dict[str, Any]], *, fields: tuple[Field, ...] = FIELDS,
-                  per_shard: int = 8,
-                  per_block: int = 4, sources: Sequence[str] = ()) -> Manifest:
+def write_dataset(
+    folder: Path,
+    samples: Sequence[dict[str, Any]],
+    *,
+    fields: tuple[Field, ...] = FIELDS,
+    per_shard: int = 8,
+    per_block: int = 4,
+    sources: Sequence[str] = (),
+) -> Manifest:
     """Packs samples in their order and publishes; returns the manifest it wrote."""
     folder.mkdir(parents=True, exist_ok=True)
     rows: dict[str, list[Any]] = {name: [] for name in manifest.expected_columns(fields)}
@@ -76,28 +104,45 @@ def write_dataset(folder: Path, samples: Sequence[dict[str, Any]], *, fields: tu
                 record = encode_record(sample_id, parts)
                 writer.add(sample_id, record)
                 _add_rows(rows, fields, sample, parts, sample_id)
-            rows["_blocks"] += [(block, min(per_block, writer.first + writer.records - block))
-                                for block in range(first, first + writer.records, per_block)]
+            rows["_blocks"] += [
+                (block, min(per_block, writer.first + writer.records - block))
+                for block in range(first, first + writer.records, per_block)
+            ]
             shards.append(writer.publish())
             content.update(bytes.fromhex(shards[-1].sha256))
-    columns = tuple(_write_column(folder, name, dtype, rows[name]) for name,
-                    dtype in manifest.expected_columns(fields).items())
-    written = Manifest(n_samples=len(samples), fields=fields, shards=tuple(shards), columns=columns,
-                       content=content.hexdigest(),
-                       tool="fastload test", order="source")
+    columns = tuple(
+        _write_column(folder, name, dtype, rows[name])
+        for name, dtype in manifest.expected_columns(fields).items()
+    )
+    written = Manifest(
+        n_samples=len(samples),
+        fields=fields,
+        shards=tuple(shards),
+        columns=columns,
+        content=content.hexdigest(),
+        tool="fastload test",
+        order="source",
+    )
     files.write_atomically(folder / manifest.NAME, manifest.dump(written))
     return written
 
 
-def _add_rows(rows: dict[str, list[Any]], fields: Sequence[Field], sample: dict[str, Any], parts: list[Part],
-              sample_id: int) -> None:
+def _add_rows(
+    rows: dict[str, list[Any]],
+    fields: Sequence[Field],
+    sample: dict[str, Any],
+    parts: list[Part],
+    sample_id: int,
+) -> None:
     rows["_source_index"].append(sample_id)
     for number, field in enumerate(fields):
         if field.name in rows:
             value = sample.get(field.name)
             rows[field.name].append(_MISSING[field.kind] if value is None else value)
         if f"{field.name}.width" in rows:
-            width, height = next((shown_size(part) for part in parts if part.field == number), (0, 0))
+            width, height = next(
+                (shown_size(part) for part in parts if part.field == number), (0, 0)
+            )
             rows[f"{field.name}.width"].append(width)
             rows[f"{field.name}.height"].append(height)
 
@@ -110,13 +155,20 @@ def _write_column(folder: Path, name: str, dtype: str, rows: list[Any]) -> Colum
 
 def simple_samples(count: int, *, size: int = 32) -> list[dict[str, Any]]:
     """Samples of FIELDS, each different."""
-    return [{"image": jpeg(size + i % 3, size, seed=i), "label": i % 3, "note": f"note {i}"} for i in range(count)]
+    return [
+        {"image": jpeg(size + i % 3, size, seed=i), "label": i % 3, "note": f"note {i}"}
+        for i in range(count)
+    ]
 
 
 def same(a: Any, b: Any) -> bool:
     """Equality that looks into arrays, lists and dicts, types included."""
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return type(a) is type(b) and a.dtype == b.dtype and bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
+        return (
+            type(a) is type(b)
+            and a.dtype == b.dtype
+            and bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
+        )
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     if isinstance(a, list) and isinstance(b, list):

@@ -24,7 +24,9 @@ class Loaded:
     source: str
 
 
-def image_bytes(seed: int = 0, *, form: str = "JPEG", mode: str = "RGB", size: tuple[int, int] = (16, 16)) -> bytes:
+def image_bytes(
+    seed: int = 0, *, form: str = "JPEG", mode: str = "RGB", size: tuple[int, int] = (16, 16)
+) -> bytes:
     """A small image, another for each seed."""
     pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     stream = io.BytesIO()
@@ -34,7 +36,9 @@ def image_bytes(seed: int = 0, *, form: str = "JPEG", mode: str = "RGB", size: t
 
 def put_image(path: Path, seed: int = 0, *, mode: str = "RGB") -> bytes:
     """Writes an image in the format its name says; returns the bytes."""
-    form = {".jpg": "JPEG", ".jpeg": "JPEG", ".tif": "TIFF"}.get(path.suffix.lower(), path.suffix[1:].upper())
+    form = {".jpg": "JPEG", ".jpeg": "JPEG", ".tif": "TIFF"}.get(
+        path.suffix.lower(), path.suffix[1:].upper()
+    )
     data = image_bytes(seed, form=form, mode=mode)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
@@ -101,10 +105,18 @@ def _fits(value: object, field: Field) -> bool:
     if field.kind in ("image", "mask") and isinstance(value, Encoded):
         return isinstance(value.data, bytes) and bool(value.data) and bool(value.name)
     if isinstance(value, np.ndarray):
-        shapes = {"boxes": (np.float32, 2, (4,)), "points": (np.float32, 2, (2, 3)), "matrix": (np.float64, 2, None)}
+        shapes = {
+            "boxes": (np.float32, 2, (4,)),
+            "points": (np.float32, 2, (2, 3)),
+            "matrix": (np.float64, 2, None),
+        }
         if field.kind in shapes:
             dtype, ndim, widths = shapes[field.kind]
-            return value.dtype == dtype and value.ndim == ndim and (widths is None or value.shape[1] in widths)
+            return (
+                value.dtype == dtype
+                and value.ndim == ndim
+                and (widths is None or value.shape[1] in widths)
+            )
         if field.kind == "mask":
             return value.dtype.kind in "iu" and value.ndim == 2
         if field.kind == "image":

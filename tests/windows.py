@@ -9,16 +9,39 @@ from fastload.observe.window import GPU_SERIES, HOST_SERIES, GpuWindow, HostWind
 from fastload.store.strict_json import Json
 
 
-def window(*utils: Sequence[float | None], hz: float = 10.0, training: dict[str, Json] | None = None, gate: dict[str, Json] | None = None,
-           limit: float = 575.0) -> Window:
+def window(
+    *utils: Sequence[float | None],
+    hz: float = 10.0,
+    training: dict[str, Json] | None = None,
+    gate: dict[str, Json] | None = None,
+    limit: float = 575.0,
+) -> Window:
     """A window with this utilisation on each GPU."""
     seconds = max((len(util) for util in utils), default=0) / hz
     gpus = []
     for index, util in enumerate(utils):
         t = [place / hz for place in range(len(util))]
-        series: dict[str, Series] = {name: [None] * len(util) for name in GPU_SERIES if name not in ("t", "throttle")}
+        series: dict[str, Series] = {
+            name: [None] * len(util) for name in GPU_SERIES if name not in ("t", "throttle")
+        }
         series |= {"util": list(util), "power_limit_w": [limit] * len(util)}
-        gpus.append(GpuWindow(index, "Stub", f"GPU-{index}", t, series, [[] for _ in util], summarise(t, util, seconds=seconds)))
-    host = HostWindow([0.0, 1.0], [[50.0], [60.0]], {name: [None, 1.0] for name in HOST_SERIES[2:]}, {"cpu": 55.0})
-    summary = summary_of_all([(gpu.index, gpu.t, gpu.series["util"], gpu.summary) for gpu in gpus], None)
-    return Window(1.8e9, seconds, hz, tuple(gpus), host, summary, ("a note",), gate, training, {"host": "a"})
+        gpus.append(
+            GpuWindow(
+                index,
+                "Stub",
+                f"GPU-{index}",
+                t,
+                series,
+                [[] for _ in util],
+                summarise(t, util, seconds=seconds),
+            )
+        )
+    host = HostWindow(
+        [0.0, 1.0], [[50.0], [60.0]], {name: [None, 1.0] for name in HOST_SERIES[2:]}, {"cpu": 55.0}
+    )
+    summary = summary_of_all(
+        [(gpu.index, gpu.t, gpu.series["util"], gpu.summary) for gpu in gpus], None
+    )
+    return Window(
+        1.8e9, seconds, hz, tuple(gpus), host, summary, ("a note",), gate, training, {"host": "a"}
+    )

@@ -28,7 +28,10 @@ def main() -> int:
     stub = declared(Path(__file__).parents[1] / "fastload" / "_core.pyi")
     built = {name for name in dir(module) if not name.startswith("_")}
     for name in sorted(stub ^ built):
-        print(f"{name}: {'only in _core.pyi' if name in stub else 'missing in _core.pyi'}", file=sys.stderr)
+        print(
+            f"{name}: {'only in _core.pyi' if name in stub else 'missing in _core.pyi'}",
+            file=sys.stderr,
+        )
     return 1 if stub != built else 0
 
 

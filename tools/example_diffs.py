@@ -30,29 +30,43 @@ def page() -> str:
 
 def section(name: str, title: str) -> str:
     before, after = ((EXAMPLES / file).read_text() for file in (f"{name}_torch.py", f"{name}.py"))
-    lines = difflib.unified_diff(training(before), training(after), f"{name}_torch.py", f"{name}.py", n=1, lineterm="")
-    commands = "\n".join(line.removeprefix("    ") for line in after.split('"""')[1].partition("\n\n")[2].rstrip().splitlines())
+    lines = difflib.unified_diff(
+        training(before), training(after), f"{name}_torch.py", f"{name}.py", n=1, lineterm=""
+    )
+    commands = "\n".join(
+        line.removeprefix("    ")
+        for line in after.split('"""')[1].partition("\n\n")[2].rstrip().splitlines()
+    )
     gone, length = dataset_class(before)
     why = f"The class `{gone}`, which read, cut and resized the pictures in {length} lines, is gone; the training changes by"
-    return f"## {title}\n\n```\n{commands}\n```\n\n{why}\n\n```diff\n" + "\n".join(lines) + "\n```\n"
+    return (
+        f"## {title}\n\n```\n{commands}\n```\n\n{why}\n\n```diff\n" + "\n".join(lines) + "\n```\n"
+    )
 
 
 def training(text: str) -> list[str]:
     """From the loaders on."""
     start = min(text.index(mark) for mark in ("def loaders", "def train") if mark in text)
     lines = text[start:].splitlines()
-    skip = any(line.startswith("def accuracy") for line in lines)           # shared, unchanged; the other file imports it
+    skip = any(
+        line.startswith("def accuracy") for line in lines
+    )  # shared, unchanged; the other file imports it
     if not skip:
         return lines
-    from_, to = (next(place for place, line in enumerate(lines) if line.startswith(mark)) for mark in ("def accuracy", "def train"))
+    from_, to = (
+        next(place for place, line in enumerate(lines) if line.startswith(mark))
+        for mark in ("def accuracy", "def train")
+    )
     return lines[:from_] + lines[to:]
 
 
 def dataset_class(text: str) -> tuple[str, int]:
     """Its name, and how long it is with what belongs to it."""
-    start = text.index("\nclass ") + 1           # the text above may speak of classes
+    start = text.index("\nclass ") + 1  # the text above may speak of classes
     end = min(text.index(mark) for mark in ("def loaders", "def train") if mark in text)
-    return text[start:].split("(", maxsplit=1)[0].removeprefix("class "), text[start:end].rstrip().count("\n") + 1
+    return text[start:].split("(", maxsplit=1)[0].removeprefix("class "), text[
+        start:end
+    ].rstrip().count("\n") + 1
 
 
 def main() -> int:

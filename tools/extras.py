@@ -13,7 +13,11 @@ def of(extra: str) -> list[str]:
     found = []
     for line in requires("fastload") or ():
         wanted = Requirement(line)
-        if wanted.marker is None or not wanted.marker.evaluate({"extra": extra}) or wanted.marker.evaluate({"extra": ""}):
+        if (
+            wanted.marker is None
+            or not wanted.marker.evaluate({"extra": extra})
+            or wanted.marker.evaluate({"extra": ""})
+        ):
             continue
         if wanted.name == "fastload":
             found += [each for other in sorted(wanted.extras) for each in of(other)]

@@ -36,8 +36,15 @@ def images() -> list[tuple[bytes, bytes, int]]:
     if module is None:
         raise SystemExit("the native core is not built")
     random = np.random.default_rng(1)
-    whole = [encode(picture(120 + 7 * i, 90 + 5 * i, i), sampling) for i, sampling in enumerate(SAMPLINGS)]
-    whole += [encode_by_pillow(picture(100, 80), "420", progressive=True), encode(picture(640, 480), "420"), encode(picture(3, 2), "444")]
+    whole = [
+        encode(picture(120 + 7 * i, 90 + 5 * i, i), sampling)
+        for i, sampling in enumerate(SAMPLINGS)
+    ]
+    whole += [
+        encode_by_pillow(picture(100, 80), "420", progressive=True),
+        encode(picture(640, 480), "420"),
+        encode(picture(3, 2), "444"),
+    ]
     found = [(data, b"", 0) for data in whole]
     for restart in (1, 3, -1):
         for data in whole:
@@ -49,9 +56,11 @@ def images() -> list[tuple[bytes, bytes, int]]:
             for at in random.integers(2, len(data), 3):
                 damaged[at] = random.integers(256)
             found.append((bytes(damaged), index, interval))
-        found.append((data[:int(random.integers(len(data)))], index, interval))
+        found.append((data[: int(random.integers(len(data)))], index, interval))
     odd = ROOT.parent / "shared" / "corpus" / "odd"
-    return found + [(path.read_bytes(), b"", 0) for path in sorted(odd.rglob("*")) if path.is_file()]
+    return found + [
+        (path.read_bytes(), b"", 0) for path in sorted(odd.rglob("*")) if path.is_file()
+    ]
 
 
 def work(sources: list[tuple[bytes, bytes, int]]) -> Work:
@@ -59,17 +68,34 @@ def work(sources: list[tuple[bytes, bytes, int]]) -> Work:
     random = np.random.default_rng(2)
     requests = new_requests(2 * len(sources) + 100)
     for i, row in enumerate(requests):
-        row["out_w"], row["out_h"], row["filter"], row["flip"] = random.integers(1, 65), random.integers(1, 49), random.integers(3), i % 2
+        row["out_w"], row["out_h"], row["filter"], row["flip"] = (
+            random.integers(1, 65),
+            random.integers(1, 49),
+            random.integers(3),
+            i % 2,
+        )
         row["orientation"], row["exact"] = random.integers(1, 9), random.integers(2)
         if i >= 2 * len(sources):
-            row["source"], row["codec"], row["raw_w"], row["raw_h"] = len(sources), Codec.RAW, 40, 30
+            row["source"], row["codec"], row["raw_w"], row["raw_h"] = (
+                len(sources),
+                Codec.RAW,
+                40,
+                30,
+            )
             row["raw_channels"], row["raw_bits"] = 3, 8
             continue
         data, index, interval = sources[i // 2]
         row["source"], row["size"] = i // 2, len(data)
-        row["index_offset"], row["index_count"], row["interval"] = len(data), len(index) // 4, interval
+        row["index_offset"], row["index_count"], row["interval"] = (
+            len(data),
+            len(index) // 4,
+            interval,
+        )
         if i % 2:
-            row["x"], row["y"], row["w"], row["h"] = *random.integers(0, 60, 2), *random.integers(1, 90, 2)
+            row["x"], row["y"], row["w"], row["h"] = (
+                *random.integers(0, 60, 2),
+                *random.integers(1, 90, 2),
+            )
     joined = [data + index for data, index, _ in sources] + [picture(40, 30).tobytes()]
     return Work("sanitize", 0.0, joined, requests, (48, 64, 3), lambda _i, _slot: None)
 
@@ -78,8 +104,16 @@ def built(name: str) -> Path:
     """The driver with this sanitizer."""
     build = ROOT / "build" / f"sanitize-{name}"
     print(f"{SANITIZERS[name]}: {build.relative_to(ROOT)}", flush=True)
-    for command in (["-S", str(ROOT / "native" / "tests"), "-B", str(build), f"-DFASTLOAD_SANITIZE={SANITIZERS[name]}"],
-                    ["--build", str(build), "--parallel"]):
+    for command in (
+        [
+            "-S",
+            str(ROOT / "native" / "tests"),
+            "-B",
+            str(build),
+            f"-DFASTLOAD_SANITIZE={SANITIZERS[name]}",
+        ],
+        ["--build", str(build), "--parallel"],
+    ):
         subprocess.run(["cmake", *command], check=True, stdout=subprocess.DEVNULL)
     return build / "driver"
 
@@ -98,12 +132,18 @@ def fuzz(program: Path, found: list[tuple[bytes, bytes, int]], folder: Path) -> 
     for i, (data, _, _) in enumerate(found):
         paths.append(folder / f"{i}.jpg")
         paths[-1].write_bytes(data)
-    run(program, str(FUZZ_ROUNDS), *map(str, paths), shown=f"fuzz_transform over {len(paths)} files")
+    run(
+        program, str(FUZZ_ROUNDS), *map(str, paths), shown=f"fuzz_transform over {len(paths)} files"
+    )
 
 
 def main() -> None:
     found = images()
-    everything, some, raw = work(found), work(found[::13]), work([])     # raw: threads take several of them at a time
+    everything, some, raw = (
+        work(found),
+        work(found[::13]),
+        work([]),
+    )  # raw: threads take several of them at a time
     with tempfile.TemporaryDirectory() as folder:
         job = Path(folder) / "job"
         for name in [name for name in SANITIZERS if name in sys.argv[1:]] or list(SANITIZERS):
@@ -111,9 +151,14 @@ def main() -> None:
             if name == "address":
                 for output in OUTPUTS:
                     write_job(everything, job, output)
-                    pixels = {how: run(driver, str(job), how, "1").split("failed")[1] for how in ("loop", "plain", "avx2", "portable")}
+                    pixels = {
+                        how: run(driver, str(job), how, "1").split("failed")[1]
+                        for how in ("loop", "plain", "avx2", "portable")
+                    }
                     if len(set(pixels.values())) > 1:
-                        raise SystemExit(f"Huffman decoders (ours, libjpeg's) or vector levels give other pixels: {pixels}")
+                        raise SystemExit(
+                            f"Huffman decoders (ours, libjpeg's) or vector levels give other pixels: {pixels}"
+                        )
                 fuzz(driver.with_name("fuzz_transform"), found, Path(folder))
             for batch in (some, raw):
                 write_job(batch, job)

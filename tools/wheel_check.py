@@ -16,19 +16,27 @@ from fastload.native import core
 
 def loaded_libjpegs() -> set[str]:
     """Every libjpeg mapped into this process by now."""
-    return {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libjpeg" in line}
+    return {
+        line.split()[-1]
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if "libjpeg" in line
+    }
 
 
 def main() -> None:
     if core() is None:
         raise SystemExit(str(fastload.native_status()))
     file = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8)).save(file, "JPEG", quality=90)
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8)).save(
+        file, "JPEG", quality=90
+    )
     pixels = np.zeros((1, 48, 64, 3), np.uint8)
     requests = new_requests(1)
     requests["size"], requests["out_w"], requests["out_h"] = len(file.getvalue()), 64, 48
     with NativeBackend(threads=1) as backend:
-        backend.collect(backend.submit(DecodeBatch([file.getvalue()], requests, pixels))).raise_first()
+        backend.collect(
+            backend.submit(DecodeBatch([file.getvalue()], requests, pixels))
+        ).raise_first()
     np.testing.assert_array_equal(pixels[0], np.asarray(Image.open(file)))
     used = {path for path in loaded_libjpegs() if "fastload" in path}
     system = {path for path in loaded_libjpegs() if path.startswith(("/usr/", "/lib"))}

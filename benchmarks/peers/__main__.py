@@ -28,22 +28,40 @@ from fastload.decode.cpus import available_cpus
 def main(argv: Sequence[str] | None = None) -> int:
     options = _options(argv)
     here = machine()
-    told = {"machine": here, "versions": _versions(options.peers), "commit": commit(Path(__file__).parent), "workers": options.workers,
-            "rounds": options.rounds, "seconds": options.seconds, "quick": options.quick}
+    told = {
+        "machine": here,
+        "versions": _versions(options.peers),
+        "commit": commit(Path(__file__).parent),
+        "workers": options.workers,
+        "rounds": options.rounds,
+        "seconds": options.seconds,
+        "quick": options.quick,
+    }
     print(in_one_line(here))
-    print(", ".join(f"{name} {each}" for name, each in _versions(options.peers).items()) + f"; {options.workers} workers or threads each")
+    print(
+        ", ".join(f"{name} {each}" for name, each in _versions(options.peers).items())
+        + f"; {options.workers} workers or threads each"
+    )
     with tempfile.TemporaryDirectory(prefix="fastload-peers-") as name:
         folder = options.data or Path(name) / "data"
         _say("making the images")
         data.prepare(folder, options.works, quick=options.quick)
         _say("packing them for each peer")
-        failed = packing.prepare(options.peers, options.works, folder, Path(name) / "packed", options.workers)
+        failed = packing.prepare(
+            options.peers, options.works, folder, Path(name) / "packed", options.workers
+        )
         compared = []
         for work in options.works:
             _say(f"loading: {WORKS[work].title}")
-            found = compare(work, [peer for peer in options.peers if peer not in failed], folder, Path(name) / "packed",
-                            workers=options.workers,
-                            rounds=options.rounds, seconds=options.seconds)
+            found = compare(
+                work,
+                [peer for peer in options.peers if peer not in failed],
+                folder,
+                Path(name) / "packed",
+                workers=options.workers,
+                rounds=options.rounds,
+                seconds=options.seconds,
+            )
             found.absent.update({peer: f"could not pack: {why}" for peer, why in failed.items()})
             found.table().show()
             print()
@@ -59,16 +77,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if any(found.lines for found in compared) else 1
 
 
-def _pack(options: argparse.Namespace, folder: Path, scratch: Path, told: dict[str, object]) -> None:
+def _pack(
+    options: argparse.Namespace, folder: Path, scratch: Path, told: dict[str, object]
+) -> None:
     work = options.works[0]
     _say(f"packing: {WORKS[work].title}")
-    rows, wrong = packing.measure(options.peers, folder, scratch, work=work, workers=options.workers, rounds=options.rounds)
+    rows, wrong = packing.measure(
+        options.peers, folder, scratch, work=work, workers=options.workers, rounds=options.rounds
+    )
     n = len(list((folder / WORKS[work].data).glob("*.jpg")))
     if rows:
         packing.table(rows, n).show()
     for peer, why in wrong.items():
         print(f"{PEERS[peer].title}: could not pack: {why}")
-    told["packing"] = {"work": work, "n": n, "rows": [row.as_json() for row in rows], "failed": wrong}
+    told["packing"] = {
+        "work": work,
+        "n": n,
+        "rows": [row.as_json() for row in rows],
+        "failed": wrong,
+    }
 
 
 def reached(compared: Sequence[Compared]) -> list[str]:
@@ -82,9 +109,11 @@ def reached(compared: Sequence[Compared]) -> list[str]:
             continue
         best = max(others, key=lambda line: line.per_s.middle)
         lightest = min(line.peak_mb for line in others)
-        said = (f"{WORKS[found.work].title}: {ours.per_s.middle / best.per_s.middle:.2f} x the best peer ({PEERS[best.peer].title}), CPU "
-                f"time {part(ours.cpu_ms.middle, best.cpu_ms.middle)} of its, memory "
-                f"{ours.peak_mb / max(lightest, 0.1):.2f} x the least of all")
+        said = (
+            f"{WORKS[found.work].title}: {ours.per_s.middle / best.per_s.middle:.2f} x the best peer ({PEERS[best.peer].title}), CPU "
+            f"time {part(ours.cpu_ms.middle, best.cpu_ms.middle)} of its, memory "
+            f"{ours.peak_mb / max(lightest, 0.1):.2f} x the least of all"
+        )
         if core is not None:
             said += f", {ours.per_s.middle / core.per_s.middle:.0%} of the bare core"
         raw = by_name.get("fastload-raw")
@@ -95,21 +124,50 @@ def reached(compared: Sequence[Compared]) -> list[str]:
 
 
 def _versions(peers: Sequence[str]) -> dict[str, str]:
-    packages = dict.fromkeys(package for peer in peers if not missing(peer) for package in adapter(peer).PACKAGES)
+    packages = dict.fromkeys(
+        package for peer in peers if not missing(peer) for package in adapter(peer).PACKAGES
+    )
     return {**versions(), **{package: package_version(package) for package in packages}}
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", type=_some_of(tuple(PEERS)), default=list(PEERS), help=f"some of {','.join(PEERS)} (default: all)")
-    parser.add_argument("--works", type=_some_of(tuple(WORKS)), default=list(WORKS), help=f"some of {','.join(WORKS)} (default: all)")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--peers",
+        type=_some_of(tuple(PEERS)),
+        default=list(PEERS),
+        help=f"some of {','.join(PEERS)} (default: all)",
+    )
+    parser.add_argument(
+        "--works",
+        type=_some_of(tuple(WORKS)),
+        default=list(WORKS),
+        help=f"some of {','.join(WORKS)} (default: all)",
+    )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.5, help="least length of one round (default: %(default)s)")
-    parser.add_argument("--workers", type=int, default=available_cpus(), help="threads or worker processes of each (default: %(default)s)")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=1.5,
+        help="least length of one round (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=available_cpus(),
+        help="threads or worker processes of each (default: %(default)s)",
+    )
     parser.add_argument("--data", type=Path, help="keep the images here, to use them again")
-    parser.add_argument("--no-packing", action="store_true", help="leave out the comparison of packing")
-    parser.add_argument("--quick", action="store_true", help="few images, one short round: does it run?")
+    parser.add_argument(
+        "--no-packing", action="store_true", help="leave out the comparison of packing"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="few images, one short round: does it run?"
+    )
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write all figures to a file")
     options = parser.parse_args(argv)
     if options.quick:
@@ -117,12 +175,14 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _some_of(known: tuple[str, ...]):       # type: ignore[no-untyped-def]
+def _some_of(known: tuple[str, ...]):  # type: ignore[no-untyped-def]
     def chosen(text: str) -> list[str]:
         names = text.split(",")
         unknown = [name for name in names if name not in known]
         if unknown:
-            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: expected some of {','.join(known)}")
+            raise argparse.ArgumentTypeError(
+                f"{', '.join(unknown)}: expected some of {','.join(known)}"
+            )
         return names
 
     return chosen

@@ -29,7 +29,12 @@ def prepare(folder: Path, works: list[str], *, quick: bool = False) -> None:
         target.mkdir(parents=True)
         count = (QUICK if quick else COUNTS)[kind]
         with tempfile.TemporaryDirectory() as name:
-            _copy(_images(kind, count, Path(name)), target, count, cameras=6 if kind == "cameras" else 1)
+            _copy(
+                _images(kind, count, Path(name)),
+                target,
+                count,
+                cameras=6 if kind == "cameras" else 1,
+            )
         (target / DONE).touch()
 
 
@@ -43,7 +48,10 @@ def _images(kind: str, count: int, scratch: Path) -> list[Path]:
         openlane.make(scratch / "made", n=min(count, 12), jobs=jobs)
     else:
         nuscenes.make(scratch / "made", n=min(count, 4), jobs=jobs)
-        by_sample = sorted((scratch / "made").rglob("*.jpg"), key=lambda path: (path.name.rsplit("__", 1)[1][:13], path.parent.name))
+        by_sample = sorted(
+            (scratch / "made").rglob("*.jpg"),
+            key=lambda path: (path.name.rsplit("__", 1)[1][:13], path.parent.name),
+        )
         return by_sample
     return sorted((scratch / "made").rglob("*.jpg"))
 
@@ -53,7 +61,12 @@ def _photos(scratch: Path, count: int) -> list[Path]:
     try:
         paths = photo_paths()
     except SystemExit:
-        imagenet.make(scratch / "made", n=min(count, 100), jobs=available_cpus(), shares=imagenet.Shares(gray=0, progressive=0, oriented=0))
+        imagenet.make(
+            scratch / "made",
+            n=min(count, 100),
+            jobs=available_cpus(),
+            shares=imagenet.Shares(gray=0, progressive=0, oriented=0),
+        )
         return sorted((scratch / "made").rglob("*.jpg"))
     found = []
     for path in paths:
@@ -83,4 +96,7 @@ def _gray(scratch: Path, count: int) -> list[Path]:
 def _copy(files: list[Path], target: Path, count: int, *, cameras: int) -> None:
     for number in range(count):
         for camera in range(cameras):
-            shutil.copyfile(files[(number * cameras + camera) % len(files)], target / f"{number:06}-{camera}.jpg")
+            shutil.copyfile(
+                files[(number * cameras + camera) % len(files)],
+                target / f"{number:06}-{camera}.jpg",
+            )

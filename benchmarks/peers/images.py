@@ -13,9 +13,15 @@ from benchmarks.peers.job import Work, module
 from fastload.bench.torchfolder import random_crop
 
 
-def by_pillow(source: bytes | Path | Image.Image, work: Work) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def by_pillow(
+    source: bytes | Path | Image.Image, work: Work
+) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """(H, W, C) uint8."""
-    image = source if isinstance(source, Image.Image) else Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+    image = (
+        source
+        if isinstance(source, Image.Image)
+        else Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+    )
     picture = image.convert("L" if work.gray else "RGB")
     box = random_crop(picture.width, picture.height) if work.crop else None
     height, width = work.size
@@ -29,7 +35,13 @@ def by_opencv(source: bytes | memoryview | Path, work: Work) -> np.ndarray[Any, 
     """(H, W, C) uint8, RGB. The flags: no turning by EXIF, as in the recipe of most repositories."""
     cv2 = module("cv2")
     data = source.read_bytes() if isinstance(source, Path) else source
-    flags = cv2.IMREAD_GRAYSCALE if work.gray else cv2.IMREAD_COLOR_RGB if hasattr(cv2, "IMREAD_COLOR_RGB") else cv2.IMREAD_COLOR
+    flags = (
+        cv2.IMREAD_GRAYSCALE
+        if work.gray
+        else cv2.IMREAD_COLOR_RGB
+        if hasattr(cv2, "IMREAD_COLOR_RGB")
+        else cv2.IMREAD_COLOR
+    )
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     if not work.gray and not hasattr(cv2, "IMREAD_COLOR_RGB"):
         pixels = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)

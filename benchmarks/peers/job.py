@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-Batches = Callable[[], Iterator[Any]]           # one epoch of uint8 batches, (N, H, W, C) or (N, C, H, W) or with cameras before H
+Batches = Callable[
+    [], Iterator[Any]
+]  # one epoch of uint8 batches, (N, H, W, C) or (N, C, H, W) or with cameras before H
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +20,11 @@ class Work:
     name: str
     title: str
     size: tuple[int, int]
-    batch_size: int                     # samples
-    data: str                           # which images
-    crop: bool = False                  # random resized crop instead of the whole image
+    batch_size: int  # samples
+    data: str  # which images
+    crop: bool = False  # random resized crop instead of the whole image
     gray: bool = False
-    cameras: int = 1                    # images a sample
+    cameras: int = 1  # images a sample
 
     @property
     def channels(self) -> int:
@@ -30,13 +32,16 @@ class Work:
         return 1 if self.gray else 3
 
 
-WORKS = {work.name: work for work in (
-    Work("rrc", "RRC 224", (224, 224), 64, "photos", crop=True),
-    Work("whole", "whole -> 256x256", (256, 256), 64, "photos"),
-    Work("gray", "128x128 gray", (128, 128), 256, "gray", gray=True),
-    Work("large", "1920x1280 -> 960x640", (640, 960), 16, "large"),
-    Work("cameras", "6 cameras 1600x900 -> 704x256", (256, 704), 4, "cameras", cameras=6),
-)}
+WORKS = {
+    work.name: work
+    for work in (
+        Work("rrc", "RRC 224", (224, 224), 64, "photos", crop=True),
+        Work("whole", "whole -> 256x256", (256, 256), 64, "photos"),
+        Work("gray", "128x128 gray", (128, 128), 256, "gray", gray=True),
+        Work("large", "1920x1280 -> 960x640", (640, 960), 16, "large"),
+        Work("cameras", "6 cameras 1600x900 -> 704x256", (256, 704), 4, "cameras", cameras=6),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class Job:
     """A work, its images as files, and a place for what the peer packs them into."""
 
     work: Work
-    samples: list[list[Path]]           # images of each sample
+    samples: list[list[Path]]  # images of each sample
     packed: Path
     workers: int
 
@@ -53,7 +58,7 @@ class Job:
         """``data`` holds one folder a kind of images, with files NUMBER-CAMERA.jpg."""
         files = sorted((data / WORKS[work].data).glob("*.jpg"))
         count = WORKS[work].cameras
-        samples = [files[i:i + count] for i in range(0, len(files), count)]
+        samples = [files[i : i + count] for i in range(0, len(files), count)]
         return Job(WORKS[work], samples, packed, workers)
 
     @property
@@ -70,9 +75,9 @@ def module(name: str) -> Any:
 class Peer(Protocol):
     """One module of ``benchmarks/peers/adapters``."""
 
-    PACKAGES: tuple[str, ...]           # whose versions are told
-    NOTE: str                           # what its docs recommend and is done here
-    CHECKSUM: bool                      # of the data, written by default or as it is used here
+    PACKAGES: tuple[str, ...]  # whose versions are told
+    NOTE: str  # what its docs recommend and is done here
+    CHECKSUM: bool  # of the data, written by default or as it is used here
 
     def pack(self, job: Job) -> None:
         """Writes ``job.packed`` (a folder or a file in it); not for peers that read the files themselves."""

@@ -15,8 +15,8 @@ from fastload.bench.measure import Spread, number, spread
 from fastload.bench.table import Table
 from fastload.errors import FastloadError
 
-SAME = 3.0              # levels by which the mean of all pixels may differ between peers that do the same work
-SAME_CROPS = 12.0       # the same where each draws its own crops
+SAME = 3.0  # levels by which the mean of all pixels may differ between peers that do the same work
+SAME_CROPS = 12.0  # the same where each draws its own crops
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,18 @@ class Line:
 
     peer: str
     per_s: Spread
-    cpu_ms: Spread              # an image
+    cpu_ms: Spread  # an image
     peak_mb: float
-    mean: float                 # of all pixels
+    mean: float  # of all pixels
 
     def as_json(self) -> dict[str, object]:
-        return {"peer": self.peer, "images_per_s": self.per_s.as_json(), "cpu_ms": self.cpu_ms.as_json(), "peak_mb": self.peak_mb,
-                "mean": self.mean}
+        return {
+            "peer": self.peer,
+            "images_per_s": self.per_s.as_json(),
+            "cpu_ms": self.cpu_ms.as_json(),
+            "peak_mb": self.peak_mb,
+            "mean": self.mean,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +46,32 @@ class Compared:
     work: str
     n: int
     lines: list[Line]
-    absent: dict[str, str]      # peer -> why
+    absent: dict[str, str]  # peer -> why
 
     def table(self) -> Table:
-        table = Table(f"{WORKS[self.work].title}, {self.n} images; images/s: median [quartiles] of interleaved rounds",
-                      ("loader", "images/s", "fastload is", "CPU ms an image", "memory MB"))
+        table = Table(
+            f"{WORKS[self.work].title}, {self.n} images; images/s: median [quartiles] of interleaved rounds",
+            ("loader", "images/s", "fastload is", "CPU ms an image", "memory MB"),
+        )
         ours = next((line for line in self.lines if line.peer == "fastload"), None)
         for line in sorted(self.lines, key=lambda line: -line.per_s.middle):
-            ratio = f"{ours.per_s.middle / line.per_s.middle:.2f} x" if ours and line is not ours else ""
-            table.rows.append((PEERS[line.peer].title, str(line.per_s), ratio, number(line.cpu_ms.middle), number(line.peak_mb)))
-        table.notes = [f"{PEERS[peer].title}: {why}" for peer, why in self.absent.items()] + self.doubts()
+            ratio = (
+                f"{ours.per_s.middle / line.per_s.middle:.2f} x"
+                if ours and line is not ours
+                else ""
+            )
+            table.rows.append(
+                (
+                    PEERS[line.peer].title,
+                    str(line.per_s),
+                    ratio,
+                    number(line.cpu_ms.middle),
+                    number(line.peak_mb),
+                )
+            )
+        table.notes = [
+            f"{PEERS[peer].title}: {why}" for peer, why in self.absent.items()
+        ] + self.doubts()
         return table
 
     def doubts(self) -> list[str]:
@@ -59,15 +80,33 @@ class Compared:
             return []
         means = sorted(line.mean for line in self.lines)
         middle, most = means[len(means) // 2], SAME_CROPS if WORKS[self.work].crop else SAME
-        return [f"{PEERS[line.peer].title}: mean pixel {line.mean:.1f}, the others {middle:.1f}: not the same work?" for line in self.lines
-                if abs(line.mean - middle) > most]
+        return [
+            f"{PEERS[line.peer].title}: mean pixel {line.mean:.1f}, the others {middle:.1f}: not the same work?"
+            for line in self.lines
+            if abs(line.mean - middle) > most
+        ]
 
     def as_json(self) -> dict[str, object]:
-        return {"work": self.work, "title": WORKS[self.work].title, "n": self.n, "lines": [line.as_json() for line in self.lines],
-                "absent": self.absent, "doubts": self.doubts()}
+        return {
+            "work": self.work,
+            "title": WORKS[self.work].title,
+            "n": self.n,
+            "lines": [line.as_json() for line in self.lines],
+            "absent": self.absent,
+            "doubts": self.doubts(),
+        }
 
 
-def compare(work: str, peers: Sequence[str], data: Path, packed: Path, *, workers: int, rounds: int, seconds: float) -> Compared:
+def compare(
+    work: str,
+    peers: Sequence[str],
+    data: Path,
+    packed: Path,
+    *,
+    workers: int,
+    rounds: int,
+    seconds: float,
+) -> Compared:
     """Each peer loads the same images; one that cannot is listed with its last words."""
     absent: dict[str, str] = {}
     found: dict[str, list[Round]] = {}
@@ -82,13 +121,27 @@ def compare(work: str, peers: Sequence[str], data: Path, packed: Path, *, worker
             if why:
                 absent[peer] = why
                 continue
-            command = [sys.executable, "-m", "benchmarks.peers.serve", "load", peer, work, str(data), str(packed / peer / WORKS[work].data),
-                       str(workers), str(seconds)]
-            children[peer] = stack.enter_context(Child(entry.title, command))         # they start side by side
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.peers.serve",
+                "load",
+                peer,
+                work,
+                str(data),
+                str(packed / peer / WORKS[work].data),
+                str(workers),
+                str(seconds),
+            ]
+            children[peer] = stack.enter_context(
+                Child(entry.title, command)
+            )  # they start side by side
         for peer, child in list(children.items()):
             try:
                 child.wait()
-                means[peer] = child.round("warm").told["mean"]          # numba compiles, workers start, files come into memory
+                means[peer] = child.round("warm").told[
+                    "mean"
+                ]  # numba compiles, workers start, files come into memory
             except FastloadError as error:
                 absent[peer] = str(error).partition(": ")[2]
                 del children[peer]
@@ -104,6 +157,10 @@ def compare(work: str, peers: Sequence[str], data: Path, packed: Path, *, worker
 
 
 def _line(peer: str, rounds: Sequence[Round], mean: float) -> Line:
-    return Line(peer, spread([one.told["n"] / one.told["seconds"] for one in rounds]),
-                spread([1e3 * one.cpu_s / one.told["n"] for one in rounds]),
-                max(one.peak_mb for one in rounds), mean)
+    return Line(
+        peer,
+        spread([one.told["n"] / one.told["seconds"] for one in rounds]),
+        spread([1e3 * one.cpu_s / one.told["n"] for one in rounds]),
+        max(one.peak_mb for one in rounds),
+        mean,
+    )

@@ -34,8 +34,14 @@ class Packed:
     again: str = ""
 
     def as_json(self) -> dict[str, object]:
-        return {"peer": self.peer, "checksum": bool(adapter(self.peer).CHECKSUM), "seconds": spread(self.seconds).as_json(),
-                "bytes": self.n_bytes, "killed": self.left, "again": self.again}
+        return {
+            "peer": self.peer,
+            "checksum": bool(adapter(self.peer).CHECKSUM),
+            "seconds": spread(self.seconds).as_json(),
+            "bytes": self.n_bytes,
+            "killed": self.left,
+            "again": self.again,
+        }
 
 
 def can_pack(peer: str) -> bool:
@@ -43,10 +49,17 @@ def can_pack(peer: str) -> bool:
     return hasattr(adapter(peer), "pack") and peer not in ("core", "fastload-raw")
 
 
-def prepare(peers: Sequence[str], works: Sequence[str], data: Path, packed: Path, workers: int) -> dict[str, str]:
+def prepare(
+    peers: Sequence[str], works: Sequence[str], data: Path, packed: Path, workers: int
+) -> dict[str, str]:
     """Packs what is loaded later, two at a time (nobody is timed here); why not, by peer."""
-    wanted = {(peer, WORKS[work].data): work for peer in peers if not missing(peer) and hasattr(adapter(peer), "pack")
-              for work in works if not PEERS[peer].works or work in PEERS[peer].works}
+    wanted = {
+        (peer, WORKS[work].data): work
+        for peer in peers
+        if not missing(peer) and hasattr(adapter(peer), "pack")
+        for work in works
+        if not PEERS[peer].works or work in PEERS[peer].works
+    }
 
     def one(peer: str, kind: str) -> tuple[str, str]:
         dest = packed / peer / kind
@@ -58,8 +71,9 @@ def prepare(peers: Sequence[str], works: Sequence[str], data: Path, packed: Path
         return {peer: words for peer, words in pool.map(lambda key: one(*key), wanted) if words}
 
 
-def measure(peers: Sequence[str], data: Path, scratch: Path, *, work: str, workers: int, rounds: int) -> tuple[list[Packed], dict[str,
-                                                                                                                                  str]]:
+def measure(
+    peers: Sequence[str], data: Path, scratch: Path, *, work: str, workers: int, rounds: int
+) -> tuple[list[Packed], dict[str, str]]:
     """Packs in turn, then kills one pack of each."""
     rows = {peer: Packed(peer) for peer in peers if not missing(peer) and can_pack(peer)}
     wrong: dict[str, str] = {}
@@ -80,16 +94,27 @@ def measure(peers: Sequence[str], data: Path, scratch: Path, *, work: str, worke
 
 def table(rows: Sequence[Packed], n: int) -> Table:
     ours = next((row for row in rows if row.peer == "fastload"), None)
-    told = Table(f"packing {n} images; killed with SIGKILL half way, then read, then packed again", ("loader", "images/s", "fastload is",
-                                                                                                     "MB",
-                 "checksum", "after kill -9", "packed again"))
+    told = Table(
+        f"packing {n} images; killed with SIGKILL half way, then read, then packed again",
+        ("loader", "images/s", "fastload is", "MB", "checksum", "after kill -9", "packed again"),
+    )
     for row in sorted(rows, key=lambda row: spread(row.seconds).middle):
         each = spread(row.seconds)
         per_s = Spread(n / each.high, n / each.middle, n / each.low, each.n)
-        ratio = f"{each.middle / spread(ours.seconds).middle:.2f} x" if ours and row is not ours else ""
-        told.rows.append((PEERS[row.peer].title, str(per_s), ratio, number(row.n_bytes / 1e6),
-                          "yes" if adapter(row.peer).CHECKSUM else "no",
-                          row.left, row.again))
+        ratio = (
+            f"{each.middle / spread(ours.seconds).middle:.2f} x" if ours and row is not ours else ""
+        )
+        told.rows.append(
+            (
+                PEERS[row.peer].title,
+                str(per_s),
+                ratio,
+                number(row.n_bytes / 1e6),
+                "yes" if adapter(row.peer).CHECKSUM else "no",
+                row.left,
+                row.again,
+            )
+        )
     return told
 
 
@@ -101,7 +126,11 @@ def _kill(row: Packed, dest: Path, data: Path, work: str, workers: int) -> None:
     while process.poll() is None:
         written = _bytes(dest)
         began = began or (time.perf_counter() if written else None)
-        if written >= row.n_bytes / 2 or (began and time.perf_counter() - began > half) or time.perf_counter() - begin > TIMEOUT_S:
+        if (
+            written >= row.n_bytes / 2
+            or (began and time.perf_counter() - began > half)
+            or time.perf_counter() - begin > TIMEOUT_S
+        ):
             break
         time.sleep(0.005)
     _kill_all(process)
@@ -118,13 +147,20 @@ def _kill(row: Packed, dest: Path, data: Path, work: str, workers: int) -> None:
         row.again = f"fails ({_short(words)})"
         return
     code, words, _ = _run("count", row.peer, work, data, dest, workers)
-    row.again = f"whole ({words.split()[-1]})" if not code and words.split()[-1] == str(n) else f"wrong ({_short(words)})"
+    row.again = (
+        f"whole ({words.split()[-1]})"
+        if not code and words.split()[-1] == str(n)
+        else f"wrong ({_short(words)})"
+    )
 
 
 def _kill_all(process: subprocess.Popen[str]) -> None:
     """The process and its workers, all by their ids, at once: as a machine that goes down does."""
     try:
-        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        family = [
+            psutil.Process(process.pid),
+            *psutil.Process(process.pid).children(recursive=True),
+        ]
     except psutil.NoSuchProcess:
         family = []
     for each in family:
@@ -135,12 +171,28 @@ def _kill_all(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def _start(task: str, peer: str, work: str, data: Path, dest: Path, workers: int) -> subprocess.Popen[str]:      # noqa: PLR0917
-    command = [sys.executable, "-m", "benchmarks.peers.serve", task, peer, work, str(data), str(dest), str(workers)]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def _start(  # noqa: PLR0917
+    task: str, peer: str, work: str, data: Path, dest: Path, workers: int
+) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.peers.serve",
+        task,
+        peer,
+        work,
+        str(data),
+        str(dest),
+        str(workers),
+    ]
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
-def _run(task: str, peer: str, work: str, data: Path, dest: Path, workers: int) -> tuple[int, str, float]:         # noqa: PLR0917
+def _run(  # noqa: PLR0917
+    task: str, peer: str, work: str, data: Path, dest: Path, workers: int
+) -> tuple[int, str, float]:
     """Exit code, last words, and the seconds that the task itself took."""
     process = _start(task, peer, work, data, dest, workers)
     try:
@@ -168,7 +220,7 @@ def _bytes(folder: Path) -> int:
     total = 0
     for path in folder.rglob("*"):
         try:
-            total += path.stat().st_blocks * 512 if path.is_file() else 0        # LMDB files are sparse
+            total += path.stat().st_blocks * 512 if path.is_file() else 0  # LMDB files are sparse
         except FileNotFoundError:
             continue
     return total

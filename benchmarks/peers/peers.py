@@ -37,7 +37,7 @@ PEERS = {
     "streaming": Entry("MosaicML Streaming", "streaming", "streaming"),
     "datasets": Entry("HF datasets", "hf_datasets", "datasets"),
 }
-REASONS = "peers.json"          # in the venv: what setup could not install, and why
+REASONS = "peers.json"  # in the venv: what setup could not install, and why
 
 
 def adapter(name: str) -> Any:

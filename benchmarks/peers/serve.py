@@ -19,12 +19,14 @@ from fastload.bench.children import serve
 
 def main() -> None:
     task, peer, work, data, packed, workers, *rest = sys.argv[1:]
-    warnings.simplefilter("ignore")         # of peers about each other; errors are errors anyway
+    warnings.simplefilter("ignore")  # of peers about each other; errors are errors anyway
     module = adapter(peer)
     _with_environment(getattr(module, "environment", dict)())
     job = Job.of(work, Path(data), Path(packed), int(workers))
     if task == "pack":
-        getattr(module, "ready", lambda: importlib.import_module(PEERS[peer].module))()        # packing is timed, not importing
+        getattr(
+            module, "ready", lambda: importlib.import_module(PEERS[peer].module)
+        )()  # packing is timed, not importing
         started = time.perf_counter()
         module.pack(job)
         print(f"\npacked {time.perf_counter() - started}")
@@ -37,16 +39,24 @@ def main() -> None:
 def _with_environment(wanted: dict[str, str]) -> None:
     """Starts this program again where a peer needs variables that only count at the start."""
     if any(os.environ.get(name) != value for name, value in wanted.items()):
-        os.execve(sys.executable, [sys.executable, "-m", "benchmarks.peers.serve", *sys.argv[1:]], {**os.environ, **wanted})
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "benchmarks.peers.serve", *sys.argv[1:]],
+            {**os.environ, **wanted},
+        )
 
 
-def _loading(module: Any, job: Job, seconds: float) -> tuple[dict[str, Any], Callable[[str], dict[str, Any]]]:
+def _loading(
+    module: Any, job: Job, seconds: float
+) -> tuple[dict[str, Any], Callable[[str], dict[str, Any]]]:
     import torch
 
     torch.set_num_threads(1)
     random.seed(0)
     epoch = module.batches(job)
-    return {"note": module.NOTE, "checksum": module.CHECKSUM}, lambda word: _round(epoch, job, 0.0 if word == "warm" else seconds)
+    return {"note": module.NOTE, "checksum": module.CHECKSUM}, lambda word: _round(
+        epoch, job, 0.0 if word == "warm" else seconds
+    )
 
 
 def _round(epoch: Callable[[], Any], job: Job, seconds: float) -> dict[str, Any]:
@@ -70,7 +80,9 @@ def _round(epoch: Callable[[], Any], job: Job, seconds: float) -> dict[str, Any]
 def _check(batch: Any, job: Job) -> None:
     sides = set(job.work.size)
     if batch.dtype.itemsize != 1 or not sides <= set(batch.shape[1:]):
-        raise SystemExit(f"a batch of {tuple(batch.shape)} {batch.dtype}, expected uint8 of {job.work.size}")
+        raise SystemExit(
+            f"a batch of {tuple(batch.shape)} {batch.dtype}, expected uint8 of {job.work.size}"
+        )
 
 
 if __name__ == "__main__":

@@ -20,17 +20,30 @@ from fastload.bench.machine import package_version
 # streaming names old versions of numpy and of every cloud's client; what it imports here is these.
 INSTALLS = {
     "dali": [["nvidia-dali-cuda120"]],
-    "spdl": [["spdl"], ["--no-deps", "av"]],           # av: its wheel holds the FFmpeg that spdl's does not
+    "spdl": [["spdl"], ["--no-deps", "av"]],  # av: its wheel holds the FFmpeg that spdl's does not
     "webdataset": [["webdataset"]],
     "litdata": [["litdata"]],
-    "streaming": [["--no-deps", "mosaicml-streaming", "brotli", "python-snappy", "cramjam", "xxhash", "zstd", "catalogue"]],
+    "streaming": [
+        [
+            "--no-deps",
+            "mosaicml-streaming",
+            "brotli",
+            "python-snappy",
+            "cramjam",
+            "xxhash",
+            "zstd",
+            "catalogue",
+        ]
+    ],
     "datasets": [["datasets"]],
     "torch-cv2": [["opencv-python-headless"]],
 }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("venv", type=Path)
     folder = parser.parse_args().venv.absolute()
     python = folder / "bin" / "python"
@@ -38,7 +51,9 @@ def main() -> int:
         venv.create(folder, with_pip=True)
     share(python)
     constraints = folder / "constraints.txt"
-    constraints.write_text(f"torch=={package_version('torch').partition('+')[0]}\nnumpy=={package_version('numpy')}\n")
+    constraints.write_text(
+        f"torch=={package_version('torch').partition('+')[0]}\nnumpy=={package_version('numpy')}\n"
+    )
     reasons: dict[str, str] = {}
     for peer, commands in INSTALLS.items():
         for words in commands:
@@ -46,10 +61,14 @@ def main() -> int:
             if why:
                 reasons[peer] = why
     link_ffmpeg(python, folder / "ffmpeg")
-    why = run(["sh", str(Path(__file__).with_name("build_ffcv.sh")), str(python), str(folder / "ffcv")])
+    why = run(
+        ["sh", str(Path(__file__).with_name("build_ffcv.sh")), str(python), str(folder / "ffcv")]
+    )
     if why:
         reasons["ffcv"] = why
-    if run([str(python), "-c", "import torchvision"]):          # a build for another torch breaks those who only look for it
+    if run(
+        [str(python), "-c", "import torchvision"]
+    ):  # a build for another torch breaks those who only look for it
         pip(python, "uninstall", "-y", "torchvision")
     (folder / REASONS).write_text(json.dumps(reasons, indent=1))
     for peer, text in reasons.items():
@@ -66,7 +85,11 @@ def share(python: Path) -> None:
 def packages(python: Path) -> Path:
     """Where another Python keeps its packages."""
     program = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    return Path(subprocess.run([str(python), "-c", program], check=True, capture_output=True, text=True).stdout.strip())
+    return Path(
+        subprocess.run(
+            [str(python), "-c", program], check=True, capture_output=True, text=True
+        ).stdout.strip()
+    )
 
 
 def link_ffmpeg(python: Path, links: Path) -> None:
@@ -89,8 +112,14 @@ def run(command: list[str]) -> str:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if not result.returncode:
         return ""
-    lines = [line.strip() for line in result.stderr.splitlines() if line.strip() and not line.startswith(("WARNING", "hint", "note"))]
-    told = [line for line in lines if line.lower().startswith(("error", "runtimeerror", "no "))] or lines
+    lines = [
+        line.strip()
+        for line in result.stderr.splitlines()
+        if line.strip() and not line.startswith(("WARNING", "hint", "note"))
+    ]
+    told = [
+        line for line in lines if line.lower().startswith(("error", "runtimeerror", "no "))
+    ] or lines
     return told[-1][:200] if told else f"exit code {result.returncode}"
 
 

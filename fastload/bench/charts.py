@@ -7,10 +7,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-COLOURS = ("#0b6e99", "#d9730d", "#4d7c0f", "#9a3fb5", "#b91c1c", "#0f766e", "#a16207", "#475569", "#be185d", "#1d4ed8")
-_STYLE = ("<style>text{font:12px system-ui,sans-serif;fill:#444}.t{font-weight:600;font-size:14px;fill:#111}.g{stroke:#ddd}"
-          ".i{stroke:#999;stroke-dasharray:5 4;fill:none}"
-          "@media(prefers-color-scheme:dark){text{fill:#bbb}.t{fill:#eee}.g{stroke:#444}}</style>")
+COLOURS = (
+    "#0b6e99",
+    "#d9730d",
+    "#4d7c0f",
+    "#9a3fb5",
+    "#b91c1c",
+    "#0f766e",
+    "#a16207",
+    "#475569",
+    "#be185d",
+    "#1d4ed8",
+)
+_STYLE = (
+    "<style>text{font:12px system-ui,sans-serif;fill:#444}.t{font-weight:600;font-size:14px;fill:#111}.g{stroke:#ddd}"
+    ".i{stroke:#999;stroke-dasharray:5 4;fill:none}"
+    "@media(prefers-color-scheme:dark){text{fill:#bbb}.t{fill:#eee}.g{stroke:#444}}</style>"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +35,15 @@ class Curve:
     ideal: bool = False
 
 
-def lines(title: str, curves: Sequence[Curve], *, x_name: str, y_name: str, width: int = 640, height: int = 360) -> str:
+def lines(
+    title: str,
+    curves: Sequence[Curve],
+    *,
+    x_name: str,
+    y_name: str,
+    width: int = 640,
+    height: int = 360,
+) -> str:
     """x in powers of two (threads, readers), y from 0."""
     left, right, top, bottom = 70, 190, 34, 46
     points = [point for curve in curves for point in curve.points]
@@ -32,33 +53,53 @@ def lines(title: str, curves: Sequence[Curve], *, x_name: str, y_name: str, widt
     ticks = nice_ticks(most)
 
     def at(x: float, y: float) -> tuple[float, float]:
-        return (left + (width - left - right) * math.log2(x / x_all[0]) / span,
-                height - bottom - (height - top - bottom) * y / ticks[-1])
+        return (
+            left + (width - left - right) * math.log2(x / x_all[0]) / span,
+            height - bottom - (height - top - bottom) * y / ticks[-1],
+        )
 
     parts = [f'<text class="t" x="{left}" y="18">{escape(title)}</text>']
     for tick in ticks:
         _, y = at(x_all[0], tick)
-        parts.append(f'<line class="g" x1="{left}" x2="{width - right}" y1="{y:.1f}" y2="{y:.1f}"/>'
-                     f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:,g}</text>')
+        parts.append(
+            f'<line class="g" x1="{left}" x2="{width - right}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:,g}</text>'
+        )
     for each in x_all:
         x, _ = at(each, 0)
-        parts.append(f'<text x="{x:.1f}" y="{height - bottom + 18}" text-anchor="middle">{each:g}</text>')
-    parts.append(f'<text x="{(left + width - right) / 2}" y="{height - 8}" text-anchor="middle">{escape(x_name)}</text>'
-                 f'<text x="14" y="{height / 2}" transform="rotate(-90 14 {height / 2})" text-anchor="middle">{escape(y_name)}</text>')
+        parts.append(
+            f'<text x="{x:.1f}" y="{height - bottom + 18}" text-anchor="middle">{each:g}</text>'
+        )
+    parts.append(
+        f'<text x="{(left + width - right) / 2}" y="{height - 8}" text-anchor="middle">{escape(x_name)}</text>'
+        f'<text x="14" y="{height / 2}" transform="rotate(-90 14 {height / 2})" text-anchor="middle">{escape(y_name)}</text>'
+    )
     for place, curve in enumerate(curves):
         colour = "#999" if curve.ideal else COLOURS[place % len(COLOURS)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(p[0], p[1]) for p in curve.points))
-        parts.append(f'<polyline class="i" points="{path}"/>' if curve.ideal else
-                     f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(
+            f'<polyline class="i" points="{path}"/>'
+            if curve.ideal
+            else f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
+        )
         for p in () if curve.ideal else curve.points:
             (x, y), (_, low), (_, high) = at(p[0], p[1]), at(p[0], p[2]), at(p[0], p[3])
-            parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{low:.1f}" y2="{high:.1f}" stroke="{colour}"/>'
-                         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
+            parts.append(
+                f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{low:.1f}" y2="{high:.1f}" stroke="{colour}"/>'
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'
+            )
         parts.append(_key(width - right + 14, top + 18 * place, colour, curve.name))
     return _svg(width, height, parts)
 
 
-def bars(title: str, values: Mapping[str, tuple[float, float, float]], *, unit: str, width: int = 640, marked: str = "") -> str:
+def bars(
+    title: str,
+    values: Mapping[str, tuple[float, float, float]],
+    *,
+    unit: str,
+    width: int = 640,
+    marked: str = "",
+) -> str:
     """One bar a name, the longest first; ``values``: median, low, high. ``marked`` is drawn in another colour."""
     left, right, row = 190, 110, 22
     most = max(high for _, _, high in values.values()) or 1.0
@@ -67,22 +108,30 @@ def bars(title: str, values: Mapping[str, tuple[float, float, float]], *, unit: 
     for place, (name, (middle, low, high)) in enumerate(ordered):
         y = 34 + row * place
         scale = (width - left - right) / most
-        parts.append(f'<text x="{left - 8}" y="{y + 12}" text-anchor="end">{escape(name)}</text>'
-                     f'<rect x="{left}" y="{y}" width="{middle * scale:.1f}" height="{row - 7}" '
-                     f'fill="{COLOURS[0 if name == marked else 7]}"/>'
-                     f'<line x1="{left + low * scale:.1f}" x2="{left + high * scale:.1f}" y1="{y + 7.5}" y2="{y + 7.5}" stroke="#111"/>'
-                     f'<text x="{left + high * scale + 6:.1f}" y="{y + 12}">{middle:,.0f} {escape(unit)}</text>')
+        parts.append(
+            f'<text x="{left - 8}" y="{y + 12}" text-anchor="end">{escape(name)}</text>'
+            f'<rect x="{left}" y="{y}" width="{middle * scale:.1f}" height="{row - 7}" '
+            f'fill="{COLOURS[0 if name == marked else 7]}"/>'
+            f'<line x1="{left + low * scale:.1f}" x2="{left + high * scale:.1f}" y1="{y + 7.5}" y2="{y + 7.5}" stroke="#111"/>'
+            f'<text x="{left + high * scale + 6:.1f}" y="{y + 12}">{middle:,.0f} {escape(unit)}</text>'
+        )
     return _svg(width, 44 + row * len(ordered), parts)
 
 
-def page(title: str, paragraphs: Sequence[str], charts: Sequence[str], tables: Sequence[str] = ()) -> str:
+def page(
+    title: str, paragraphs: Sequence[str], charts: Sequence[str], tables: Sequence[str] = ()
+) -> str:
     """One self-contained HTML file."""
-    body = "".join(f"<p>{escape(text)}</p>" for text in paragraphs) + "".join(f"<figure>{chart}</figure>" for chart in charts)
+    body = "".join(f"<p>{escape(text)}</p>" for text in paragraphs) + "".join(
+        f"<figure>{chart}</figure>" for chart in charts
+    )
     body += "".join(f"<pre>{escape(text)}</pre>" for text in tables)
-    return (f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
-            '<meta name="color-scheme" content="light dark">'
-            f"<style>body{{font:15px system-ui,sans-serif;margin:2em auto;max-width:60em;padding:0 1em}}figure{{margin:1em 0}}"
-            f"pre{{overflow-x:auto}}svg{{max-width:100%}}</style><h1>{escape(title)}</h1>{body}</html>\n")
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
+        '<meta name="color-scheme" content="light dark">'
+        f"<style>body{{font:15px system-ui,sans-serif;margin:2em auto;max-width:60em;padding:0 1em}}figure{{margin:1em 0}}"
+        f"pre{{overflow-x:auto}}svg{{max-width:100%}}</style><h1>{escape(title)}</h1>{body}</html>\n"
+    )
 
 
 def nice_ticks(most: float, count: int = 5) -> list[float]:

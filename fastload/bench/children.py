@@ -25,7 +25,7 @@ import psutil
 from fastload.errors import WorkerDied
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_EVERY_S = 0.1                  # reading a process's memory takes its map lock for about a millisecond
+_EVERY_S = 0.1  # reading a process's memory takes its map lock for about a millisecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +35,27 @@ class Round:
     told: dict[str, Any]
     wall_s: float
     cpu_s: float
-    peak_mb: float              # private and shared memory of the child and its workers, shared pages counted once
+    peak_mb: (
+        float  # private and shared memory of the child and its workers, shared pages counted once
+    )
 
 
 class Child:
     """``command`` must end up in ``serve``. Raises WorkerDied with the child's last words where it ends."""
 
-    def __init__(self, name: str, command: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], *, env: Mapping[str, str] | None = None
+    ) -> None:
         self.name = name
-        self._errors = tempfile.TemporaryFile()             # noqa: SIM115 - closed with the child
-        self._process = subprocess.Popen(list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE,      # noqa: S603
-                                         stderr=self._errors, text=True, env=None if env is None else {**os.environ, **env})
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
+        self._process = subprocess.Popen(  # noqa: S603
+            list(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=None if env is None else {**os.environ, **env},
+        )
         self._tree = psutil.Process(self._process.pid)
         self.ready: dict[str, Any] = {}
 
@@ -68,7 +78,7 @@ class Child:
         family = _family(self._tree)[1:] if self._process.poll() is None else []
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()             # its loop ends with its input
+                self._process.stdin.close()  # its loop ends with its input
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:
@@ -76,21 +86,21 @@ class Child:
             self._process.wait()
         for each in family:
             with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()                             # psutil looks whether the id is still the same process
+                each.kill()  # psutil looks whether the id is still the same process
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._errors.close()
 
     def _say(self, word: str) -> None:
         try:
-            assert self._process.stdin is not None      # noqa: S101
+            assert self._process.stdin is not None  # noqa: S101
             self._process.stdin.write(word + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             self._died()
 
     def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None         # noqa: S101
+        assert self._process.stdout is not None  # noqa: S101
         line = self._process.stdout.readline()
         if not line:
             self._died()
@@ -100,14 +110,26 @@ class Child:
     def _died(self) -> None:
         code = self._process.wait()
         self._errors.seek(0)
-        words = [line for line in self._errors.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        words = [
+            line
+            for line in self._errors.read().decode("utf-8", "replace").splitlines()
+            if line.strip()
+        ]
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        raise WorkerDied(f"{self.name}: ended with {how}: {words[-1].strip() if words else 'without a word'}", how=how)
+        raise WorkerDied(
+            f"{self.name}: ended with {how}: {words[-1].strip() if words else 'without a word'}",
+            how=how,
+        )
 
     def __enter__(self) -> Child:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -159,7 +181,11 @@ def _memory_kb(pid: int) -> int:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
         return 0
-    return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
+    return sum(
+        int(line.split()[1])
+        for line in text.splitlines()
+        if line.startswith(("Pss_Anon:", "Pss_Shmem:"))
+    )
 
 
 def cpu_s(tree: psutil.Process) -> float:

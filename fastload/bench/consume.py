@@ -1,6 +1,6 @@
 """The child of `fastload bench load`: one loader, and a consumer that computes for a given time with each batch.
 
-    python -m fastload.bench.consume '{"kind": "fastload", "dataset": "packed", ...}'
+python -m fastload.bench.consume '{"kind": "fastload", "dataset": "packed", ...}'
 """
 
 from __future__ import annotations
@@ -39,15 +39,29 @@ def make_loader(spec: dict[str, Any]) -> Any:
         from fastload import transforms as T
 
         steps = [T.RandomResizedCrop(size), T.HorizontalFlip(), T.Normalize(0.45, 0.225)]
-        return fastload.DataLoader(spec["dataset"], batch_size=spec["batch_size"], shuffle=True, drop_last=True, transform=steps,
-                                   fields=(spec["field"],), num_workers=spec["workers"], backend=spec["backend"])
+        return fastload.DataLoader(
+            spec["dataset"],
+            batch_size=spec["batch_size"],
+            shuffle=True,
+            drop_last=True,
+            transform=steps,
+            fields=(spec["field"],),
+            num_workers=spec["workers"],
+            backend=spec["backend"],
+        )
     from fastload.bench.export import image_files
     from fastload.bench.torchfolder import FolderImages
 
     images = FolderImages(image_files(Path(spec["folder"])), size)
     workers = spec["workers"]
-    return torch.utils.data.DataLoader(images, spec["batch_size"], shuffle=True, num_workers=workers, drop_last=True,
-                                       persistent_workers=workers > 0)
+    return torch.utils.data.DataLoader(
+        images,
+        spec["batch_size"],
+        shuffle=True,
+        num_workers=workers,
+        drop_last=True,
+        persistent_workers=workers > 0,
+    )
 
 
 def endless(loader: Any) -> Iterator[Any]:
@@ -82,7 +96,13 @@ def consume(batches: Iterator[Any], spec: dict[str, Any]) -> dict[str, Any]:
         del batch, images
         if now - begin > spec["seconds"] and len(steps) >= 3:
             break
-    return {"waits_s": waits, "steps_s": steps, "n": n, "seconds": last - begin, "cpu_s": cpu_s(family) - cpu}
+    return {
+        "waits_s": waits,
+        "steps_s": steps,
+        "n": n,
+        "seconds": last - begin,
+        "cpu_s": cpu_s(family) - cpu,
+    }
 
 
 def compute(seconds: float, *, busy: bool) -> None:

@@ -27,7 +27,9 @@ def usable(names: Sequence[str] | None = None) -> tuple[list[str], dict[str, str
     here, reasons = list[str](), dict[str, str]()
     for name in NAMES if names is None else names:
         if names is None and name in ON_GPU and not torch.cuda.is_available():
-            reasons[name] = f"it decodes on a GPU and torch sees none; '--backend {name}' runs it on the processor"
+            reasons[name] = (
+                f"it decodes on a GPU and torch sees none; '--backend {name}' runs it on the processor"
+            )
             continue
         if name not in NAMES:
             raise ConfigError(f"backend {name!r:.40}: expected some of {', '.join(NAMES)}")

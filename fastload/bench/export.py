@@ -15,10 +15,16 @@ from fastload.store.record import DATA, JPEG, PNG
 SUFFIXES = (".jpg", ".jpeg", ".png", ".JPEG", ".JPG", ".PNG", ".webp", ".bmp")
 
 
-def export_images(dataset: Dataset, folder: Path, *, field: str | None = None, most: int | None = None) -> int:
+def export_images(
+    dataset: Dataset, folder: Path, *, field: str | None = None, most: int | None = None
+) -> int:
     """Writes the images of up to ``most`` samples: the stored JPEG or PNG file where there is one, else a PNG. Returns how many."""
     names = [each.name for each in dataset.fields]
-    chosen = next((each.name for each in dataset.fields if each.kind == "image"), "") if field is None else field
+    chosen = (
+        next((each.name for each in dataset.fields if each.kind == "image"), "")
+        if field is None
+        else field
+    )
     if chosen not in names:
         raise ConfigError(f"image field {chosen!r:.40}: {dataset.path} has {', '.join(names)}")
     number, count = names.index(chosen), 0

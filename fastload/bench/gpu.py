@@ -11,7 +11,7 @@ import torch
 
 from fastload.bench.measure import timed
 
-WATCHED_S = 2.0         # NVML renews its shares every sixth of a second to a second; its energy counter every few milliseconds
+WATCHED_S = 2.0  # NVML renews its shares every sixth of a second to a second; its energy counter every few milliseconds
 
 
 def figures(n_bytes: int, runs: Mapping[str, Callable[[], int]]) -> dict[str, object]:
@@ -62,7 +62,9 @@ class Meter:
         with contextlib.suppress(AttributeError, self._nvml.NVMLError):
             found["sm_share"] = self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu / 100
         with contextlib.suppress(AttributeError, self._nvml.NVMLError):
-            found["jpeg_engine_share"] = self._nvml.nvmlDeviceGetJpgUtilization(self._handle)[0] / 100
+            found["jpeg_engine_share"] = (
+                self._nvml.nvmlDeviceGetJpgUtilization(self._handle)[0] / 100
+            )
         return found
 
     def _millijoules(self) -> float:

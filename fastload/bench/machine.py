@@ -15,8 +15,13 @@ from fastload.native import native_status
 
 def machine() -> dict[str, str]:
     """Processor, memory, system, GPU, load by others."""
-    found = {"processor": processor(), "cpus": str(available_cpus()), "memory": _memory(),
-             "load": " ".join(f"{x:.1f}" for x in os.getloadavg()), "system": f"{platform.system()} {platform.release()}"}
+    found = {
+        "processor": processor(),
+        "cpus": str(available_cpus()),
+        "memory": _memory(),
+        "load": " ".join(f"{x:.1f}" for x in os.getloadavg()),
+        "system": f"{platform.system()} {platform.release()}",
+    }
     gpu = _gpu()
     return {**found, "gpu": gpu} if gpu else found
 
@@ -24,7 +29,12 @@ def machine() -> dict[str, str]:
 def versions(*packages: str) -> dict[str, str]:
     """Of Python, fastload, its core, and the packages named."""
     named = {name: package_version(name) for name in ("torch", "numpy", "lmdb", *packages)}
-    return {"python": platform.python_version(), "fastload": __version__, "core": str(native_status()), **named}
+    return {
+        "python": platform.python_version(),
+        "fastload": __version__,
+        "core": str(native_status()),
+        **named,
+    }
 
 
 def package_version(name: str) -> str:
@@ -37,8 +47,14 @@ def package_version(name: str) -> str:
 
 def commit(folder: Path) -> str:
     """The commit that ``folder`` is at, with a + where files differ from it; '' outside of git."""
+
     def git(*words: str) -> str:
-        result = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=False)    # noqa: S603, S607
+        result = subprocess.run(  # noqa: S603
+            ["git", "-C", str(folder), *words],  # noqa: S607
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         return result.stdout.strip() if result.returncode == 0 else ""
 
     try:

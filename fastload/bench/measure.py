@@ -39,7 +39,15 @@ def spread(values: Sequence[float]) -> Spread:
 def number(value: float) -> str:
     """Three digits that matter: 12,345 / 123 / 12.3 / 1.23."""
     size = abs(value)
-    return f"{value:,.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.2f}" if size >= 0.0995 else f"{value:.3g}"
+    return (
+        f"{value:,.0f}"
+        if size >= 99.95
+        else f"{value:.1f}"
+        if size >= 9.995
+        else f"{value:.2f}"
+        if size >= 0.0995
+        else f"{value:.3g}"
+    )
 
 
 def part(one: float, other: float) -> str:
@@ -53,17 +61,24 @@ class Pass:
 
     wall_s: float
     cpu_s: float
-    n: int              # images
+    n: int  # images
 
 
-@dataclass(frozen=True)             # no slots: Python 3.11 cannot make Rounds[str](...) of a frozen class with them
+@dataclass(
+    frozen=True
+)  # no slots: Python 3.11 cannot make Rounds[str](...) of a frozen class with them
 class Rounds(Generic[Key]):
     """Runs contestants in turn, so that each sees every mood of the machine; the first round fills caches and does not count."""
 
     rounds: int
-    seconds: float          # at least so long a pass
+    seconds: float  # at least so long a pass
 
-    def run(self, contestants: Mapping[Key, Callable[[], int]], *, tick: Callable[[int, int], None] | None = None) -> dict[Key, list[Pass]]:
+    def run(
+        self,
+        contestants: Mapping[Key, Callable[[], int]],
+        *,
+        tick: Callable[[int, int], None] | None = None,
+    ) -> dict[Key, list[Pass]]:
         """``contestants``: each does its work once and says how many images that were."""
         found: dict[Key, list[Pass]] = {key: [] for key in contestants}
         total, done = (self.rounds + 1) * len(contestants), 0

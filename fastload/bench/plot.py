@@ -21,15 +21,28 @@ def check(path: Path) -> None:
         _pyplot()
 
 
-def write(path: Path, title: str, plots: Mapping[str, Sequence[Curve]], *, x_name: str, y_name: str, notes: Sequence[str] = (),
-          tables: Sequence[str] = ()) -> None:
+def write(
+    path: Path,
+    title: str,
+    plots: Mapping[str, Sequence[Curve]],
+    *,
+    x_name: str,
+    y_name: str,
+    notes: Sequence[str] = (),
+    tables: Sequence[str] = (),
+) -> None:
     """``plots``: title to curves. SVG takes the first only."""
     check(path)
     if path.suffix == ".png":
         _png(path, plots, x_name=x_name, y_name=y_name)
         return
-    drawn = [charts.lines(name, curves, x_name=x_name, y_name=y_name) for name, curves in plots.items()]
-    path.write_text(drawn[0] + "\n" if path.suffix == ".svg" else charts.page(title, notes, drawn, tables), encoding="utf-8")
+    drawn = [
+        charts.lines(name, curves, x_name=x_name, y_name=y_name) for name, curves in plots.items()
+    ]
+    path.write_text(
+        drawn[0] + "\n" if path.suffix == ".svg" else charts.page(title, notes, drawn, tables),
+        encoding="utf-8",
+    )
 
 
 def _png(path: Path, plots: Mapping[str, Sequence[Curve]], *, x_name: str, y_name: str) -> None:
@@ -42,8 +55,18 @@ def _png(path: Path, plots: Mapping[str, Sequence[Curve]], *, x_name: str, y_nam
             if curve.ideal:
                 axis.plot(x, y, "--", color="#999", label=curve.name)
             else:
-                around = [[b - a for a, b in zip(low, y, strict=True)], [b - a for a, b in zip(y, high, strict=True)]]
-                axis.errorbar(x, y, yerr=around, marker="o", label=curve.name, color=charts.COLOURS[place % len(charts.COLOURS)])
+                around = [
+                    [b - a for a, b in zip(low, y, strict=True)],
+                    [b - a for a, b in zip(y, high, strict=True)],
+                ]
+                axis.errorbar(
+                    x,
+                    y,
+                    yerr=around,
+                    marker="o",
+                    label=curve.name,
+                    color=charts.COLOURS[place % len(charts.COLOURS)],
+                )
         axis.set(title=name, xlabel=x_name, ylabel=y_name, ylim=(0, None))
         axis.set_xscale("log", base=2)
         ticks = sorted({point[0] for curve in curves for point in curve.points})
@@ -58,7 +81,9 @@ def _pyplot() -> Callable[..., Any]:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingPart("plotting to PNG needs matplotlib: pip install 'fastload[report]', or name an .html file instead") from None
+        raise MissingPart(
+            "plotting to PNG needs matplotlib: pip install 'fastload[report]', or name an .html file instead"
+        ) from None
 
     def new(**options: Any) -> Figure:
         figure = Figure(**options)

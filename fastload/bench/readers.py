@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fastload.errors import ConfigError
 
-PIECE = 1 << 20                 # bytes a read
+PIECE = 1 << 20  # bytes a read
 _DIRECT_PIECE = 4 << 20
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -44,7 +44,9 @@ def read_runs(runs: Sequence[Run], *, readers: int, most_s: float) -> float:
             if run is None:
                 return
             for start in range(0, run.length, PIECE):
-                total[number] += os.preadv(files[run.path], [view[:min(PIECE, run.length - start)]], run.offset + start)
+                total[number] += os.preadv(
+                    files[run.path], [view[: min(PIECE, run.length - start)]], run.offset + start
+                )
 
     _together(read, readers)
     seconds = time.perf_counter() - begin
@@ -58,12 +60,14 @@ def read_direct(paths: Sequence[Path], *, readers: int, most_s: float) -> float:
     if not hasattr(os, "O_DIRECT"):
         raise OSError(errno.EINVAL, "not on this system")
     files = {path: os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT) for path in paths}
-    pieces = iter([(path, start) for path in paths for start in range(0, path.stat().st_size, _DIRECT_PIECE)])
+    pieces = iter(
+        [(path, start) for path in paths for start in range(0, path.stat().st_size, _DIRECT_PIECE)]
+    )
     lock, total, wrong = threading.Lock(), [0] * readers, list[OSError]()
     begin = time.perf_counter()
 
     def read(number: int) -> None:
-        with mmap.mmap(-1, _DIRECT_PIECE) as memory:            # aligned to pages, as O_DIRECT wants it
+        with mmap.mmap(-1, _DIRECT_PIECE) as memory:  # aligned to pages, as O_DIRECT wants it
             while time.perf_counter() - begin < most_s:
                 with lock:
                     piece = next(pieces, None)
@@ -98,7 +102,7 @@ def evict(paths: Sequence[Path]) -> float:
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fdatasync(descriptor)                # dirty pages are not dropped
+            os.fdatasync(descriptor)  # dirty pages are not dropped
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             here = pages_here(descriptor)
         finally:

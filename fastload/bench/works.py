@@ -23,9 +23,8 @@ from fastload.plan.rows import PlanRows
 from fastload.store.dataset import Dataset
 from fastload.store.record import JPEG, RAW
 
-PER_BATCH = 32                  # samples a ticket; all tickets of a pass are under way at once
-MAX_OUTPUT = 512 << 20          # bytes of decoded pixels in a pass
-
+PER_BATCH = 32  # samples a ticket; all tickets of a pass are under way at once
+MAX_OUTPUT = 512 << 20  # bytes of decoded pixels in a pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class Ticket:
     images: NDArray[np.void]
     rows: PlanRows
     output: torch.Tensor
-    ready: DecodeBatch | None = None        # None: PNGs are unpacked each time, as the loader has to
+    ready: DecodeBatch | None = None  # None: PNGs are unpacked each time, as the loader has to
 
 
 @dataclass(slots=True)
@@ -60,7 +59,7 @@ class Works:
     """Images of one field of a dataset, kept mapped, for any number of works."""
 
     dataset: Dataset
-    number: int                             # of the field
+    number: int  # of the field
     ids: NDArray[np.int64]
     channels: int
     n_images: int
@@ -70,10 +69,14 @@ class Works:
     @staticmethod
     def of(dataset: Dataset, *, field: str | None, samples: int) -> Works:
         """``samples`` of the dataset, spread over all of it, in the order of the disk."""
-        images = {each.name: number for number, each in enumerate(dataset.fields) if each.kind == "image"}
+        images = {
+            each.name: number for number, each in enumerate(dataset.fields) if each.kind == "image"
+        }
         name = next(iter(images), "") if field is None else field
         if name not in images:
-            raise ConfigError(f"image field {name!r:.40}: {dataset.path} has {', '.join(images) or 'none'}")
+            raise ConfigError(
+                f"image field {name!r:.40}: {dataset.path} has {', '.join(images) or 'none'}"
+            )
         count = min(samples, len(dataset))
         if not count:
             raise ConfigError(f"{dataset.path} has no samples: nothing to measure")
@@ -83,23 +86,43 @@ class Works:
         pixels = np.cumsum(sizes[:, 0] * sizes[:, 1] * 3)
         keep = max(1, int(np.searchsorted(pixels, MAX_OUTPUT)))
         if keep < len(rows):
-            ids, rows = ids[:max(1, int(rows["sample"][keep - 1]))], rows[:keep]
-        return Works(dataset, images[name], ids, Look(dataset).channels(images[name]), len(rows), int(rows["length"].sum()))
+            ids, rows = ids[: max(1, int(rows["sample"][keep - 1]))], rows[:keep]
+        return Works(
+            dataset,
+            images[name],
+            ids,
+            Look(dataset).channels(images[name]),
+            len(rows),
+            int(rows["length"].sum()),
+        )
 
     def tickets(self, work: Work, device: torch.device | str = "cpu") -> list[Ticket]:
         """All images, in groups that share an output size; crops are drawn once, so that every pass does the same work."""
         plan = work.plan()
         images = read_parts(self.dataset, self.ids, check_crc=False).of(self.number)
-        first = images[np.unique(images["sample"], return_index=True)[1]]           # of each sample; the others of a list have its size
+        first = images[
+            np.unique(images["sample"], return_index=True)[1]
+        ]  # of each sample; the others of a list have its size
         sizes = shown_sizes(first)
-        groups = [self.ids] if work.size else [self.ids[first["sample"][(sizes == size).all(1)]] for size in np.unique(sizes, axis=0)]
+        groups = (
+            [self.ids]
+            if work.size
+            else [
+                self.ids[first["sample"][(sizes == size).all(1)]]
+                for size in np.unique(sizes, axis=0)
+            ]
+        )
         found = []
         for group in groups:
             for start in range(0, len(group), PER_BATCH):
-                parts = read_parts(self.dataset, group[start:start + PER_BATCH], check_crc=False)
+                parts = read_parts(self.dataset, group[start : start + PER_BATCH], check_crc=False)
                 chosen = parts.of(self.number)
                 rows = plan.rows(parts.ids[chosen["sample"]], shown_sizes(chosen), seed=0, epoch=0)
-                output = torch.empty((len(chosen), rows.canvas_h, rows.canvas_w, self.channels), dtype=torch.uint8, device=device)
+                output = torch.empty(
+                    (len(chosen), rows.canvas_h, rows.canvas_w, self.channels),
+                    dtype=torch.uint8,
+                    device=device,
+                )
                 ticket = Ticket(parts, chosen, rows, output)
                 if np.isin(chosen["codec"], (JPEG, RAW)).all():
                     ticket.ready = self._batch(ticket, work)
@@ -107,7 +130,14 @@ class Works:
         return found
 
     def _batch(self, ticket: Ticket, work: Work) -> DecodeBatch:
-        asked = field_requests(ticket.parts, self.number, ticket.rows, exact=work.exact, mask_bits=0, unpackers=self.unpackers)
+        asked = field_requests(
+            ticket.parts,
+            self.number,
+            ticket.rows,
+            exact=work.exact,
+            mask_bits=0,
+            unpackers=self.unpackers,
+        )
         for why in asked.faults.values():
             raise why
         colour = PixelFormat("nhwc", "gray" if self.channels == 1 else "rgb")
@@ -125,7 +155,9 @@ class Works:
         return stages
 
 
-def works_for(sizes: Sequence[tuple[int, int]], *, crop: tuple[int, int] = (224, 224), exact: str = "both") -> list[Work]:
+def works_for(
+    sizes: Sequence[tuple[int, int]], *, crop: tuple[int, int] = (224, 224), exact: str = "both"
+) -> list[Work]:
     """As stored, a random crop, and whole images to each of ``sizes``; each scaled, exact, or both."""
     names = [Work("as stored", None)]
     for scaled in {"off": (False,), "on": (True,), "both": (False, True)}[exact]:

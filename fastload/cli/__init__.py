@@ -24,8 +24,13 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="fastload",
         description="Takes the waiting out of training: packs image datasets and feeds them, decoded, to PyTorch.",
-        epilog="Start with: fastload demo. Every command: --help shows an example, --debug the traceback of an error.")
-    top.add_argument("--version", action="store_true", help="print the version and whether the native core is here")
+        epilog="Start with: fastload demo. Every command: --help shows an example, --debug the traceback of an error.",
+    )
+    top.add_argument(
+        "--version",
+        action="store_true",
+        help="print the version and whether the native core is here",
+    )
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
     for name in COMMANDS:
         importlib.import_module(f"fastload.cli.{name}").add(commands)
@@ -42,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("fastload: interrupted\n")
         return 130
-    except BrokenPipeError:        # `fastload inspect ... | head`: nobody reads on, and nothing is wrong
+    except BrokenPipeError:  # `fastload inspect ... | head`: nobody reads on, and nothing is wrong
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except FastloadError as error:
@@ -50,7 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         sys.stderr.write(f"fastload: {error}\n")
         return 2 if isinstance(error, ConfigError) else 1
-    except OSError as error:           # a file that may not be read, a full disk: the user's to mend, not a fault of ours
+    except (
+        OSError
+    ) as error:  # a file that may not be read, a full disk: the user's to mend, not a fault of ours
         if debug:
             raise
         sys.stderr.write(f"fastload: {error}; --debug shows where\n")
@@ -61,9 +68,9 @@ def _run(words: Sequence[str]) -> int:
     top = parser()
     try:
         options, unknown = top.parse_known_args(words)
-        if unknown:                    # said by the command it was meant for, with that one's options, not by the top
+        if unknown:  # said by the command it was meant for, with that one's options, not by the top
             getattr(options, "own", top).error(f"unrecognized arguments: {' '.join(unknown)}")
-    except SystemExit as stop:         # --help, or a usage error that argparse has printed
+    except SystemExit as stop:  # --help, or a usage error that argparse has printed
         return stop.code if isinstance(stop.code, int) else 2
     if options.version:
         print(f"fastload {__version__}\n{native_status()}")

@@ -18,11 +18,16 @@ def train(pictures: Path, packed: Path, dest: Path, *, epochs: int = 3) -> list[
 
     torch.manual_seed(0)
     written = []
-    for name, loader in (("torch", _torch_loader(pictures)), ("fastload", _fastload_loader(packed))):
+    for name, loader in (
+        ("torch", _torch_loader(pictures)),
+        ("fastload", _fastload_loader(packed)),
+    ):
         path = dest / f"{name}.jsonl"
         steps, seconds, waited = _steps(loader, path, epochs=epochs)
-        print(f"{name:>8}: {steps} steps in {seconds:.1f} s, {steps * BATCH / seconds:.0f} images/s, {waited / seconds:.0%} of the time "
-              "waiting for data")
+        print(
+            f"{name:>8}: {steps} steps in {seconds:.1f} s, {steps * BATCH / seconds:.0f} images/s, {waited / seconds:.0%} of the time "
+            "waiting for data"
+        )
         written.append(path)
     return written
 
@@ -56,14 +61,18 @@ def _step() -> Any:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     widths = (3, 16, 32, 64)
-    blocks = [nn.Sequential(nn.Conv2d(a, b, 3, 2, 1), nn.ReLU()) for a, b in itertools.pairwise(widths)]
-    model = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], 10)).to(device)
+    blocks = [
+        nn.Sequential(nn.Conv2d(a, b, 3, 2, 1), nn.ReLU()) for a, b in itertools.pairwise(widths)
+    ]
+    model = nn.Sequential(
+        *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], 10)
+    ).to(device)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
 
     def step(images: torch.Tensor, labels: torch.Tensor) -> None:
         loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
         optimizer.zero_grad()
-        loss.backward()             # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     return step
@@ -83,8 +92,14 @@ def _torch_loader(pictures: Path) -> Any:
         def __getitem__(self, index: int) -> Any:
             return super().__getitem__(index), classes.index(paths[index].parent.name)
 
-    return torch.utils.data.DataLoader(Labelled(paths, (SIDE, SIDE)), BATCH, shuffle=True, drop_last=True, num_workers=available_cpus(),
-                                       persistent_workers=True)
+    return torch.utils.data.DataLoader(
+        Labelled(paths, (SIDE, SIDE)),
+        BATCH,
+        shuffle=True,
+        drop_last=True,
+        num_workers=available_cpus(),
+        persistent_workers=True,
+    )
 
 
 def _fastload_loader(packed: Path) -> Any:
@@ -92,4 +107,11 @@ def _fastload_loader(packed: Path) -> Any:
     from fastload import transforms as T
 
     steps = [T.RandomResizedCrop(SIDE), T.HorizontalFlip(), T.Normalize(0.45, 0.225)]
-    return fastload.DataLoader(packed, batch_size=BATCH, shuffle=True, drop_last=True, transform=steps, fields=("image", "label"))
+    return fastload.DataLoader(
+        packed,
+        batch_size=BATCH,
+        shuffle=True,
+        drop_last=True,
+        transform=steps,
+        fields=("image", "label"),
+    )

@@ -15,18 +15,28 @@ _STYLES = {"BAD": "bold red", "LOOK": "bold yellow", "INFO": "dim"}
 def add(commands: Commands) -> None:
     """Adds `fastload doctor`."""
     doctor = commands.add_parser(
-        "doctor", help="why does the GPU wait, and what helps", formatter_class=argparse.RawDescriptionHelpFormatter,
+        "doctor",
+        help="why does the GPU wait, and what helps",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         description="With files: says what slows a recorded run down: evidence, share of the time, one fix, and the speed without it.\n"
-                    "Takes what fastload.StepProbe writes, or any JSON lines with iter and iter_time (or time), and a window of\n"
-                    "fastload monitor. Two runs are compared; files of several ranks are one run. With --script: measures the loader you\n"
-                    "have today, torch's or any other, and says what to change. With neither: looks at the machine.\n"
-                    "Exit code: 0 healthy, 1 something to repair, 2 used wrongly.",
+        "Takes what fastload.StepProbe writes, or any JSON lines with iter and iter_time (or time), and a window of\n"
+        "fastload monitor. Two runs are compared; files of several ranks are one run. With --script: measures the loader you\n"
+        "have today, torch's or any other, and says what to change. With neither: looks at the machine.\n"
+        "Exit code: 0 healthy, 1 something to repair, 2 used wrongly.",
         epilog="Example: fastload doctor metrics.jsonl window.json\n"
-               "         fastload doctor batch4.jsonl batch8.jsonl\n"
-               "         fastload doctor --script train.py:make_loader,make_step\n"
-               "         fastload doctor --data /data/train")
-    doctor.add_argument("files", metavar="FILE", type=Path, nargs="*", help="metrics.jsonl of a run, window.json")
-    doctor.add_argument("--data", type=Path, metavar="DIR", help="measure the disk that holds this folder (reads for some seconds)")
+        "         fastload doctor batch4.jsonl batch8.jsonl\n"
+        "         fastload doctor --script train.py:make_loader,make_step\n"
+        "         fastload doctor --data /data/train",
+    )
+    doctor.add_argument(
+        "files", metavar="FILE", type=Path, nargs="*", help="metrics.jsonl of a run, window.json"
+    )
+    doctor.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="measure the disk that holds this folder (reads for some seconds)",
+    )
     doctor.add_argument("--json", action="store_true", help="print the result as JSON")
     command.add_options(doctor)
     doctor.set_defaults(run=run)

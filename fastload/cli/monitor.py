@@ -17,34 +17,103 @@ if TYPE_CHECKING:
 def add(commands: Commands) -> None:
     """Adds `fastload monitor`."""
     monitor = commands.add_parser(
-        "monitor", help="GPU, CPU, disk over a window", formatter_class=argparse.RawDescriptionHelpFormatter,
+        "monitor",
+        help="GPU, CPU, disk over a window",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Measures GPUs (NVML) and the machine for a minute, ten times a second: utilisation, memory, power, clocks,\n"
-                    "temperature, throttling, JPEG engine, PCIe; processors, iowait, memory, swap, disk, network. Ends with a summary and\n"
-                    "one word a GPU: steady, wavy, starved or idle. Without a GPU it shows the rest.",
+        "temperature, throttling, JPEG engine, PCIe; processors, iowait, memory, swap, disk, network. Ends with a summary and\n"
+        "one word a GPU: steady, wavy, starved or idle. Without a GPU it shows the rest.",
         epilog="Example: fastload monitor --out before.json\n"
-               "         fastload monitor --gate metrics.jsonl --gate-iter 120 --gate-data-time 0.02 --out after.json\n"
-               "         fastload monitor --compare before.json after.json     exit code 0: better beyond the spread, 1: not\n\n"
-               "Exit codes: 0 measured (or: better), 1 the gate did not open (or: not better), 2 used wrongly.")
-    monitor.add_argument("--interval", type=_seconds, default=1.0, metavar="S", help="seconds between two lines (default: %(default)s)")
-    monitor.add_argument("--duration", type=_seconds, default=60.0, metavar="S", help="length of the window (default: %(default)s)")
-    monitor.add_argument("--hz", type=_hz, default=10.0, help="raw samples a second, 5 to 50 (default: %(default)s)")
-    monitor.add_argument("--gpus", metavar="0,1", help="indices or UUIDs as NVML counts them (default: all)")
-    monitor.add_argument("--pid", type=_positive, action="append", default=[], metavar="PID",
-                         help="show what this process and its children use; may be repeated (default: those named in the metrics file)")
-    monitor.add_argument("--metrics", type=Path, metavar="FILE", help="metrics.jsonl of the run: adds images/s and energy per image")
-    monitor.add_argument("--out", type=Path, metavar="FILE", help="write the window with all samples, for --compare, doctor and report")
-    monitor.add_argument("--json", action="store_true", help="print the window (or the comparison) as JSON, nothing else")
-    monitor.add_argument("--gate", type=Path, metavar="FILE",
-                         help="wait until the run that writes this metrics.jsonl is steady, then measure")
-    monitor.add_argument("--gate-iter", type=_positive, default=120, metavar="N",
-                         help="steady: it has reached this step (default: %(default)s)")
-    monitor.add_argument("--gate-data-time", type=_seconds, default=0.02, metavar="S",
-                         help="steady: its last rows waited less than this for data (default: %(default)s)")
-    monitor.add_argument("--gate-rows", type=_positive, default=5, metavar="N", help="how many last rows that means (default: %(default)s)")
-    monitor.add_argument("--gate-timeout", type=_seconds, default=1800.0, metavar="S",
-                         help="give up waiting after this many seconds (default: %(default)s)")
-    monitor.add_argument("--compare", type=Path, nargs=2, metavar=("BEFORE", "AFTER"),
-                         help="compare two windows: is the second better, beyond the spread?")
+        "         fastload monitor --gate metrics.jsonl --gate-iter 120 --gate-data-time 0.02 --out after.json\n"
+        "         fastload monitor --compare before.json after.json     exit code 0: better beyond the spread, 1: not\n\n"
+        "Exit codes: 0 measured (or: better), 1 the gate did not open (or: not better), 2 used wrongly.",
+    )
+    monitor.add_argument(
+        "--interval",
+        type=_seconds,
+        default=1.0,
+        metavar="S",
+        help="seconds between two lines (default: %(default)s)",
+    )
+    monitor.add_argument(
+        "--duration",
+        type=_seconds,
+        default=60.0,
+        metavar="S",
+        help="length of the window (default: %(default)s)",
+    )
+    monitor.add_argument(
+        "--hz", type=_hz, default=10.0, help="raw samples a second, 5 to 50 (default: %(default)s)"
+    )
+    monitor.add_argument(
+        "--gpus", metavar="0,1", help="indices or UUIDs as NVML counts them (default: all)"
+    )
+    monitor.add_argument(
+        "--pid",
+        type=_positive,
+        action="append",
+        default=[],
+        metavar="PID",
+        help="show what this process and its children use; may be repeated (default: those named in the metrics file)",
+    )
+    monitor.add_argument(
+        "--metrics",
+        type=Path,
+        metavar="FILE",
+        help="metrics.jsonl of the run: adds images/s and energy per image",
+    )
+    monitor.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write the window with all samples, for --compare, doctor and report",
+    )
+    monitor.add_argument(
+        "--json",
+        action="store_true",
+        help="print the window (or the comparison) as JSON, nothing else",
+    )
+    monitor.add_argument(
+        "--gate",
+        type=Path,
+        metavar="FILE",
+        help="wait until the run that writes this metrics.jsonl is steady, then measure",
+    )
+    monitor.add_argument(
+        "--gate-iter",
+        type=_positive,
+        default=120,
+        metavar="N",
+        help="steady: it has reached this step (default: %(default)s)",
+    )
+    monitor.add_argument(
+        "--gate-data-time",
+        type=_seconds,
+        default=0.02,
+        metavar="S",
+        help="steady: its last rows waited less than this for data (default: %(default)s)",
+    )
+    monitor.add_argument(
+        "--gate-rows",
+        type=_positive,
+        default=5,
+        metavar="N",
+        help="how many last rows that means (default: %(default)s)",
+    )
+    monitor.add_argument(
+        "--gate-timeout",
+        type=_seconds,
+        default=1800.0,
+        metavar="S",
+        help="give up waiting after this many seconds (default: %(default)s)",
+    )
+    monitor.add_argument(
+        "--compare",
+        type=Path,
+        nargs=2,
+        metavar=("BEFORE", "AFTER"),
+        help="compare two windows: is the second better, beyond the spread?",
+    )
     monitor.set_defaults(run=run)
 
 
@@ -60,12 +129,27 @@ def run(options: argparse.Namespace) -> int:
     from fastload.observe.window import write_window
 
     if options.out is not None and not options.out.parent.is_dir():
-        raise ConfigError(f"--out {options.out}: no such folder: {options.out.parent}")         # before a minute is spent
-    gpus = None if options.gpus is None else tuple(word.strip() for word in options.gpus.split(",") if word.strip())
-    wanted = MonitorOptions(interval=options.interval, duration=options.duration, hz=options.hz, gpus=gpus, pids=tuple(options.pid),
-                            metrics=options.metrics, gate=_gate(options))
+        raise ConfigError(
+            f"--out {options.out}: no such folder: {options.out.parent}"
+        )  # before a minute is spent
+    gpus = (
+        None
+        if options.gpus is None
+        else tuple(word.strip() for word in options.gpus.split(",") if word.strip())
+    )
+    wanted = MonitorOptions(
+        interval=options.interval,
+        duration=options.duration,
+        hz=options.hz,
+        gpus=gpus,
+        pids=tuple(options.pid),
+        metrics=options.metrics,
+        gate=_gate(options),
+    )
     try:
-        window = measure(wanted, Silent() if options.json else Table() if sys.stdout.isatty() else Lines())
+        window = measure(
+            wanted, Silent() if options.json else Table() if sys.stdout.isatty() else Lines()
+        )
     except GateClosed as closed:
         if options.json:
             print_json({"gate": closed.seen})
@@ -75,7 +159,11 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(window.as_json())
     else:
-        show(f"{window.seconds:g} s, {window.hz:g} samples a second" + (f", in {options.out}" if options.out else ""), sections(window))
+        show(
+            f"{window.seconds:g} s, {window.hz:g} samples a second"
+            + (f", in {options.out}" if options.out else ""),
+            sections(window),
+        )
     return 0
 
 
@@ -84,8 +172,13 @@ def _gate(options: argparse.Namespace) -> GateRule | None:
 
     if options.gate is None:
         return None
-    return GateRule(options.gate, iter=options.gate_iter, data_time=options.gate_data_time, rows=options.gate_rows,
-                    timeout_s=options.gate_timeout)
+    return GateRule(
+        options.gate,
+        iter=options.gate_iter,
+        data_time=options.gate_data_time,
+        rows=options.gate_rows,
+        timeout_s=options.gate_timeout,
+    )
 
 
 def _compare(options: argparse.Namespace) -> int:

@@ -25,9 +25,11 @@ def byte_size(text: str) -> int:
     digits = text.strip().lower().removesuffix("b")
     number = digits.rstrip("kmgi ")
     try:
-        return int(float(number) * _UNITS[digits[len(number):].strip()])
+        return int(float(number) * _UNITS[digits[len(number) :].strip()])
     except (ValueError, KeyError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a size such as 512MiB, 8MB or 100000") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected a size such as 512MiB, 8MB or 100000"
+        ) from None
 
 
 def human_bytes(count: float) -> str:
@@ -50,7 +52,9 @@ class ProgressLine:
     Use as a context manager; ``update(done, note)`` may be called as often as you like.
     """
 
-    def __init__(self, title: str, total: int | None, *, every_s: float = 5.0, quiet: bool = False) -> None:
+    def __init__(
+        self, title: str, total: int | None, *, every_s: float = 5.0, quiet: bool = False
+    ) -> None:
         self.title, self.total, self.every_s, self.quiet = title, total, every_s, quiet
         self._started = self._last = time.monotonic()
         self._bar: Progress | None = None
@@ -62,13 +66,23 @@ class ProgressLine:
             from rich.console import Console
 
             self._bar = progress.Progress(
-                progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn(),
-                progress.TimeRemainingColumn(), progress.TextColumn("{task.fields[note]}"), console=Console(stderr=True))
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(),
+                progress.MofNCompleteColumn(),
+                progress.TimeRemainingColumn(),
+                progress.TextColumn("{task.fields[note]}"),
+                console=Console(stderr=True),
+            )
             self._task = self._bar.add_task(self.title, total=self.total, note="")
             self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -81,5 +95,7 @@ class ProgressLine:
         if not self.quiet and now - self._last >= self.every_s:
             self._last = now
             share = f" of {self.total} ({100 * done / self.total:.0f} %)" if self.total else ""
-            sys.stderr.write(f"{self.title}: {done}{share}, {now - self._started:.0f} s{', ' + note if note else ''}\n")
+            sys.stderr.write(
+                f"{self.title}: {done}{share}, {now - self._started:.0f} s{', ' + note if note else ''}\n"
+            )
             sys.stderr.flush()

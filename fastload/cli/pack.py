@@ -17,35 +17,98 @@ if TYPE_CHECKING:
 def add(commands: Commands) -> None:
     """Adds `fastload pack`."""
     pack = commands.add_parser(
-        "pack", help="pack a dataset into shards", formatter_class=argparse.RawDescriptionHelpFormatter,
+        "pack",
+        help="pack a dataset into shards",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Packs a dataset into LMDB shards: same pixels, checksummed, order shuffled. Killed at any moment and started\n"
-                    "again with the same command, it goes on where it was.",
+        "again with the same command, it goes on where it was.",
         epilog="Example: fastload pack imagenet/train packed/train\n"
-               "         fastload pack labels.csv packed --points corners=x1,y1,x2,y2 --on-error skip")
-    pack.add_argument("source", metavar="SOURCE", type=Path, help="folder, list (.csv, .jsonl), COCO .json, .tar shards, Parquet ...")
+        "         fastload pack labels.csv packed --points corners=x1,y1,x2,y2 --on-error skip",
+    )
+    pack.add_argument(
+        "source",
+        metavar="SOURCE",
+        type=Path,
+        help="folder, list (.csv, .jsonl), COCO .json, .tar shards, Parquet ...",
+    )
     pack.add_argument("dest", metavar="DEST", type=Path, help="new folder for the packed dataset")
-    pack.add_argument("--format", metavar="NAME",
-                      help="what SOURCE is, where it cannot be told by looking: nuscenes, openlane, coco, hf, webdataset, lists, folder")
+    pack.add_argument(
+        "--format",
+        metavar="NAME",
+        help="what SOURCE is, where it cannot be told by looking: nuscenes, openlane, coco, hf, webdataset, lists, folder",
+    )
     what = pack.add_argument_group("what is stored")
-    what.add_argument("--encode", choices=("keep", "jpeg", "raw", "auto"), default="keep",
-                      help="keep: same pixels, lossless (default); jpeg: re-encode; raw: pixels; auto: measure and choose keep or raw")
-    what.add_argument("--quality", type=int, default=90, help="of re-encoded JPEGs (default: %(default)s)")
-    what.add_argument("--max-side", type=int, default=0, metavar="N",
-                      help="shrink larger images; boxes, points and masks go with them (default: never)")
-    what.add_argument("--resize", type=_size, metavar="WxH", help="scale every image to this size, whatever its ratio (default: never)")
-    what.add_argument("--restart", type=_restart, default=-1, metavar="auto|off|N",
-                      help="MCUs between restart markers, which let the loader cut a crop out of the file (default: auto)")
+    what.add_argument(
+        "--encode",
+        choices=("keep", "jpeg", "raw", "auto"),
+        default="keep",
+        help="keep: same pixels, lossless (default); jpeg: re-encode; raw: pixels; auto: measure and choose keep or raw",
+    )
+    what.add_argument(
+        "--quality", type=int, default=90, help="of re-encoded JPEGs (default: %(default)s)"
+    )
+    what.add_argument(
+        "--max-side",
+        type=int,
+        default=0,
+        metavar="N",
+        help="shrink larger images; boxes, points and masks go with them (default: never)",
+    )
+    what.add_argument(
+        "--resize",
+        type=_size,
+        metavar="WxH",
+        help="scale every image to this size, whatever its ratio (default: never)",
+    )
+    what.add_argument(
+        "--restart",
+        type=_restart,
+        default=-1,
+        metavar="auto|off|N",
+        help="MCUs between restart markers, which let the loader cut a crop out of the file (default: auto)",
+    )
     order = pack.add_argument_group("order and files")
-    order.add_argument("--order", choices=("shuffle", "source"), default="shuffle", help="default: one seeded shuffle of everything")
+    order.add_argument(
+        "--order",
+        choices=("shuffle", "source"),
+        default="shuffle",
+        help="default: one seeded shuffle of everything",
+    )
     order.add_argument("--seed", type=int, default=0, help="of the shuffle (default: %(default)s)")
-    order.add_argument("--shard-size", type=byte_size, default="512MiB", metavar="SIZE", help="of one file (default: %(default)s)")
-    order.add_argument("--block-size", type=byte_size, default="8MiB", metavar="SIZE", help="read in one go (default: %(default)s)")
+    order.add_argument(
+        "--shard-size",
+        type=byte_size,
+        default="512MiB",
+        metavar="SIZE",
+        help="of one file (default: %(default)s)",
+    )
+    order.add_argument(
+        "--block-size",
+        type=byte_size,
+        default="8MiB",
+        metavar="SIZE",
+        help="read in one go (default: %(default)s)",
+    )
     run_options = pack.add_argument_group("running")
-    run_options.add_argument("--jobs", type=int, default=0, metavar="N", help="threads (default: every core this process may use)")
-    run_options.add_argument("--on-error", choices=("stop", "skip"), default="stop",
-                             help="a bad image: stop and name it (default), or skip it and list it in DEST/pack-log.jsonl")
-    run_options.add_argument("--max-bad", type=int, metavar="N",
-                             help="with --on-error skip: stop at more than N bad images (default: no limit)")
+    run_options.add_argument(
+        "--jobs",
+        type=int,
+        default=0,
+        metavar="N",
+        help="threads (default: every core this process may use)",
+    )
+    run_options.add_argument(
+        "--on-error",
+        choices=("stop", "skip"),
+        default="stop",
+        help="a bad image: stop and name it (default), or skip it and list it in DEST/pack-log.jsonl",
+    )
+    run_options.add_argument(
+        "--max-bad",
+        type=int,
+        metavar="N",
+        help="with --on-error skip: stop at more than N bad images (default: no limit)",
+    )
     run_options.add_argument("--json", action="store_true", help="print the result as JSON")
     _add_source_options(pack)
     pack.set_defaults(run=run)
@@ -55,29 +118,90 @@ def _add_source_options(pack: argparse.ArgumentParser) -> None:
     """Options of single formats; one that was not given is not handed on, one that the format lacks is refused by name."""
     group = pack.add_argument_group("the source (which format has which: docs/sources.md)")
     group.add_argument("--split", help="one split of a source that has several: train, val ...")
-    group.add_argument("--classes", type=_classes, metavar="A,B,...", help="class names in label order; for a list COLUMN=A,B,...")
-    group.add_argument("--type", dest="types", action="append", type=_pair, metavar="NAME=KIND",
-                       help="kind of a column or file extension: int, float, str, class, json, image, mask ...")
-    group.add_argument("--points", action="append", type=_columns, metavar="NAME=X1,Y1,...", help="columns that make up a points field")
-    group.add_argument("--boxes", action="append", type=_columns, metavar="NAME=X1,Y1,X2,Y2", help="columns that make up a boxes field")
-    group.add_argument("--drop", type=_names, metavar="A,B,...", help="columns of a list to leave out")
-    group.add_argument("--root", type=Path, help="folder that a list's paths start from (default: the list's own)")
-    group.add_argument("--path", dest="paths", action="append", type=_pair, metavar="NAME=PATTERN",
-                       help="lists: an image field whose file names are made of columns, e.g. image=train/{image_id}.jpg")
-    group.add_argument("--columns", type=_names, metavar="A,B,...", help="Parquet, Hugging Face: columns to take (default: all)")
+    group.add_argument(
+        "--classes",
+        type=_classes,
+        metavar="A,B,...",
+        help="class names in label order; for a list COLUMN=A,B,...",
+    )
+    group.add_argument(
+        "--type",
+        dest="types",
+        action="append",
+        type=_pair,
+        metavar="NAME=KIND",
+        help="kind of a column or file extension: int, float, str, class, json, image, mask ...",
+    )
+    group.add_argument(
+        "--points",
+        action="append",
+        type=_columns,
+        metavar="NAME=X1,Y1,...",
+        help="columns that make up a points field",
+    )
+    group.add_argument(
+        "--boxes",
+        action="append",
+        type=_columns,
+        metavar="NAME=X1,Y1,X2,Y2",
+        help="columns that make up a boxes field",
+    )
+    group.add_argument(
+        "--drop", type=_names, metavar="A,B,...", help="columns of a list to leave out"
+    )
+    group.add_argument(
+        "--root", type=Path, help="folder that a list's paths start from (default: the list's own)"
+    )
+    group.add_argument(
+        "--path",
+        dest="paths",
+        action="append",
+        type=_pair,
+        metavar="NAME=PATTERN",
+        help="lists: an image field whose file names are made of columns, e.g. image=train/{image_id}.jpg",
+    )
+    group.add_argument(
+        "--columns",
+        type=_names,
+        metavar="A,B,...",
+        help="Parquet, Hugging Face: columns to take (default: all)",
+    )
     group.add_argument("--images", type=Path, help="COCO: the folder of the images")
-    group.add_argument("--masks", action="store_true", default=None, help="COCO: instance masks too")
+    group.add_argument(
+        "--masks", action="store_true", default=None, help="COCO: instance masks too"
+    )
     group.add_argument("--annotations", help="OpenLane: the folder of the lane files")
-    group.add_argument("--nuscenes-version", metavar="V", help="nuScenes: which of several v1.0-* folders")
-    group.add_argument("--scenes", type=_names, metavar="A,B,...", help="nuScenes: these scenes only")
+    group.add_argument(
+        "--nuscenes-version", metavar="V", help="nuScenes: which of several v1.0-* folders"
+    )
+    group.add_argument(
+        "--scenes", type=_names, metavar="A,B,...", help="nuScenes: these scenes only"
+    )
     group.add_argument("--bev", help="nuScenes: the folder of bird's-eye masks")
 
 
 def _source_options(options: argparse.Namespace) -> dict[str, object]:
-    given = {name: getattr(options, name) for name in ("split", "classes", "drop", "root", "columns", "images", "masks",
-                                                          "annotations", "scenes", "bev")}
+    given = {
+        name: getattr(options, name)
+        for name in (
+            "split",
+            "classes",
+            "drop",
+            "root",
+            "columns",
+            "images",
+            "masks",
+            "annotations",
+            "scenes",
+            "bev",
+        )
+    }
     given["version"] = options.nuscenes_version
-    given |= {name: dict(pairs) for name in ("types", "points", "boxes", "paths") if (pairs := getattr(options, name))}
+    given |= {
+        name: dict(pairs)
+        for name in ("types", "points", "boxes", "paths")
+        if (pairs := getattr(options, name))
+    }
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -88,15 +212,31 @@ def run(options: argparse.Namespace) -> int:
     from fastload.packing.sources import open_source
 
     settings = PackOptions(
-        encode=options.encode, quality=options.quality, max_side=options.max_side, resize=options.resize, restart=options.restart,
-        order=options.order, seed=options.seed, shard_size=options.shard_size, block_size=options.block_size,
-        on_error=options.on_error, max_bad=options.max_bad, jobs=options.jobs)
+        encode=options.encode,
+        quality=options.quality,
+        max_side=options.max_side,
+        resize=options.resize,
+        restart=options.restart,
+        order=options.order,
+        seed=options.seed,
+        shard_size=options.shard_size,
+        block_size=options.block_size,
+        on_error=options.on_error,
+        max_bad=options.max_bad,
+        jobs=options.jobs,
+    )
     source = open_source(options.source, format=options.format, **_source_options(options))
-    if not options.json:        # before hours of packing: keypoints that came out as numbers are not moved by any transform
-        told = ", ".join(f"{each.name}: {'list of ' * each.list}{each.kind}" for each in source.fields)
+    if (
+        not options.json
+    ):  # before hours of packing: keypoints that came out as numbers are not moved by any transform
+        told = ", ".join(
+            f"{each.name}: {'list of ' * each.list}{each.kind}" for each in source.fields
+        )
         sys.stderr.write(f"{options.source}: {source.name}, with {told}\n")
     with PackReporter(quiet=options.json) as reporter:
-        result = Packer(source, options.dest, settings, name=str(options.source.resolve()), on_progress=reporter).run()
+        result = Packer(
+            source, options.dest, settings, name=str(options.source.resolve()), on_progress=reporter
+        ).run()
     if options.json:
         print_json(result.as_json())
     else:
@@ -129,8 +269,11 @@ class PackReporter:
             self._first = (now, progress.done - 1)
         rate = (progress.done - self._first[1]) / max(now - self._first[0], 1e-3)
         self._line.title, self._line.total = "packing", progress.total
-        self._line.update(progress.done, f"{rate:.0f}/s, {human_bytes(progress.bytes_in)} in, {human_bytes(progress.bytes_out)} out"
-                          + (f", {progress.skipped} skipped" if progress.skipped else ""))
+        self._line.update(
+            progress.done,
+            f"{rate:.0f}/s, {human_bytes(progress.bytes_in)} in, {human_bytes(progress.bytes_out)} out"
+            + (f", {progress.skipped} skipped" if progress.skipped else ""),
+        )
 
 
 def _size(text: str) -> tuple[int, int]:

@@ -33,46 +33,59 @@ COLOURS = ("rgb", "bgr", "gray", "stored")
 MAX_CHANNELS = 8
 
 # One sample. Offsets are bytes in its source; x, y, w, h and the rest pixels. Kept equal to native/sample.h by a test.
-REQUEST = np.dtype([
-    ("offset", "<u8"), ("size", "<u8"),                 # the encoded image; size 0: up to the end of the source
-    ("index_offset", "<u8"), ("index_count", "<u4"),    # its restart-segment index in the same source; count 0 = none
-    ("interval", "<u4"),                                # MCUs per restart segment
-    ("source", "<u4"),                                  # which of the batch's sources; several rows may share one
-    ("x", "<i4"), ("y", "<i4"), ("w", "<i4"), ("h", "<i4"),     # ROI in the upright image; all 0 = the whole image
-    ("out_w", "<i4"), ("out_h", "<i4"),                 # what the ROI becomes
-    ("pad_left", "<i4"), ("pad_top", "<i4"),            # where that goes in the output; the rest of the slot is filled
-    ("raw_w", "<i4"), ("raw_h", "<i4"),                 # raw pixels: size as stored
-    ("codec", "u1"), ("raw_channels", "u1"), ("raw_bits", "u1"),
-    ("orientation", "u1"),                              # EXIF 1..8, still to be applied; x, y, w, h are those after it
-    ("flip", "u1"),                                     # left-right, after resizing
-    ("filter", "u1"),
-    ("exact", "u1"),                                    # 1: always decode at full scale, then resize
-    ("check", "u1"),                                    # 1: the source is one whole record; check its CRC first
-], align=True)
+REQUEST = np.dtype(
+    [
+        ("offset", "<u8"),
+        ("size", "<u8"),  # the encoded image; size 0: up to the end of the source
+        ("index_offset", "<u8"),
+        ("index_count", "<u4"),  # its restart-segment index in the same source; count 0 = none
+        ("interval", "<u4"),  # MCUs per restart segment
+        ("source", "<u4"),  # which of the batch's sources; several rows may share one
+        ("x", "<i4"),
+        ("y", "<i4"),
+        ("w", "<i4"),
+        ("h", "<i4"),  # ROI in the upright image; all 0 = the whole image
+        ("out_w", "<i4"),
+        ("out_h", "<i4"),  # what the ROI becomes
+        ("pad_left", "<i4"),
+        ("pad_top", "<i4"),  # where that goes in the output; the rest of the slot is filled
+        ("raw_w", "<i4"),
+        ("raw_h", "<i4"),  # raw pixels: size as stored
+        ("codec", "u1"),
+        ("raw_channels", "u1"),
+        ("raw_bits", "u1"),
+        ("orientation", "u1"),  # EXIF 1..8, still to be applied; x, y, w, h are those after it
+        ("flip", "u1"),  # left-right, after resizing
+        ("filter", "u1"),
+        ("exact", "u1"),  # 1: always decode at full scale, then resize
+        ("check", "u1"),  # 1: the source is one whole record; check its CRC first
+    ],
+    align=True,
+)
 
 
 class Codec(enum.IntEnum):
     """How the image is stored."""
 
     JPEG = 0
-    RAW = 1        # H*W*C, row major, interleaved; 16 and 32 bits only with Filter.NEAREST, each byte then counts as a channel
+    RAW = 1  # H*W*C, row major, interleaved; 16 and 32 bits only with Filter.NEAREST, each byte then counts as a channel
 
 
 class Filter(enum.IntEnum):
     """How pixels are resized."""
 
-    ANTIALIAS = 0   # Pillow's BILINEAR and torch's antialias=True
-    BILINEAR = 1    # OpenCV's INTER_LINEAR
-    NEAREST = 2     # floor((i + 0.5) * scale); for masks
+    ANTIALIAS = 0  # Pillow's BILINEAR and torch's antialias=True
+    BILINEAR = 1  # OpenCV's INTER_LINEAR
+    NEAREST = 2  # floor((i + 0.5) * scale); for masks
 
 
 class Status(enum.IntEnum):
     """What became of a sample. Only OK has pixels; the slot of any other holds the fill colour."""
 
     OK = 0
-    BAD_IMAGE = 1       # cannot be decoded, or is beyond the limits
-    BAD_REQUEST = 2     # e.g. the ROI is not inside the image
-    CORRUPT = 3         # the record's CRC is wrong
+    BAD_IMAGE = 1  # cannot be decoded, or is beyond the limits
+    BAD_REQUEST = 2  # e.g. the ROI is not inside the image
+    CORRUPT = 3  # the record's CRC is wrong
     CANCELLED = 4
     NO_MEMORY = 5
 
@@ -88,8 +101,10 @@ class PixelFormat:
 
     layout: Literal["nhwc", "nchw"] = "nhwc"
     colour: Literal["rgb", "bgr", "gray", "stored"] = "rgb"
-    fill: int | tuple[int, ...] = 0                 # letterbox borders and failed samples, 0..255, before normalising
-    mean: tuple[float, ...] | None = None           # in the order of the output's channels
+    fill: int | tuple[int, ...] = (
+        0  # letterbox borders and failed samples, 0..255, before normalising
+    )
+    mean: tuple[float, ...] | None = None  # in the order of the output's channels
     std: tuple[float, ...] | None = None
     white: float = 1.0
 
@@ -118,9 +133,9 @@ class PixelFormat:
 class DecodeBatch:
     """What to decode and where to. Sources and output must stay as they are until the batch is collected or dropped."""
 
-    sources: Sequence[Source]       # records or files, as bytes-like objects
-    requests: NDArray[np.void]      # REQUEST; no more rows than the output has slots
-    output: Output                  # (N, H, W, C) or (N, C, H, W), any strides; uint8, float32, float16 or bfloat16
+    sources: Sequence[Source]  # records or files, as bytes-like objects
+    requests: NDArray[np.void]  # REQUEST; no more rows than the output has slots
+    output: Output  # (N, H, W, C) or (N, C, H, W), any strides; uint8, float32, float16 or bfloat16
     pixels: PixelFormat = PixelFormat()
 
 
@@ -128,9 +143,9 @@ class DecodeBatch:
 class DecodeResult:
     """How a batch went, sample by sample."""
 
-    status: NDArray[np.uint8]       # Status
-    times_ns: NDArray[np.uint32]    # (n, len(STAGES)): where each sample's time went
-    reasons: dict[int, str]         # slot -> why, for each sample that is not OK
+    status: NDArray[np.uint8]  # Status
+    times_ns: NDArray[np.uint32]  # (n, len(STAGES)): where each sample's time went
+    reasons: dict[int, str]  # slot -> why, for each sample that is not OK
     output: Output
 
     @property
@@ -142,7 +157,9 @@ class DecodeResult:
         """Raises BadImage for the first sample that failed."""
         if self.reasons:
             slot = min(self.reasons)
-            raise BadImage(f"{self.reasons[slot]} ({Status(int(self.status[slot])).name.lower()}, slot {slot})")
+            raise BadImage(
+                f"{self.reasons[slot]} ({Status(int(self.status[slot])).name.lower()}, slot {slot})"
+            )
 
 
 TicketT = TypeVar("TicketT")
@@ -185,10 +202,16 @@ def new_requests(n: int) -> NDArray[np.void]:
 def check_batch(batch: DecodeBatch) -> None:
     """Raises ConfigError for what no backend can serve."""
     dtype = batch.requests.dtype
-    if (dtype is not REQUEST and dtype != REQUEST) or batch.requests.ndim != 1:        # numpy compares member by member
-        raise ConfigError(f"requests: expected one axis of dtype backend.REQUEST, found {batch.requests.shape} of "
-                          f"{dtype!s:.40}")
+    if (
+        dtype is not REQUEST and dtype != REQUEST
+    ) or batch.requests.ndim != 1:  # numpy compares member by member
+        raise ConfigError(
+            f"requests: expected one axis of dtype backend.REQUEST, found {batch.requests.shape} of "
+            f"{dtype!s:.40}"
+        )
     shape = tuple(batch.output.shape)
     if len(shape) != 4 or shape[0] < len(batch.requests):
-        raise ConfigError(f"output: expected {len(batch.requests)} slots and 4 axes ({batch.pixels.layout.upper()}), found "
-                          f"shape {shape}")
+        raise ConfigError(
+            f"output: expected {len(batch.requests)} slots and 4 axes ({batch.pixels.layout.upper()}), found "
+            f"shape {shape}"
+        )

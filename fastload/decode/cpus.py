@@ -12,7 +12,7 @@ def available_cpus(*, root: str = "/") -> int:
     """Processors to use, at least 1. A quota of 2.5 processors gives 3: threads also wait for the disk."""
     try:
         count = len(os.sched_getaffinity(0))
-    except AttributeError:          # not on macOS
+    except AttributeError:  # not on macOS
         count = os.cpu_count() or 1
     return max(1, min([count, *(math.ceil(quota) for quota in _quotas(Path(root)))]))
 
@@ -27,7 +27,9 @@ def _quotas(root: Path) -> Iterator[float]:
         top = base / "cpu" if controllers else base
         # In a container the path named may be that of the host; the group is then mounted at the top itself.
         folders = [top / path.lstrip("/")]
-        folders += [folder for folder in folders[0].parents if folder == top or top in folder.parents]
+        folders += [
+            folder for folder in folders[0].parents if folder == top or top in folder.parents
+        ]
         for folder in {*folders, top}:
             yield from _quota_v1(folder) if controllers else _quota_v2(folder)
 
@@ -39,8 +41,11 @@ def _quota_v2(folder: Path) -> Iterator[float]:
 
 
 def _quota_v1(folder: Path) -> Iterator[float]:
-    quota, period = _text(folder / "cpu.cfs_quota_us").strip(), _text(folder / "cpu.cfs_period_us").strip()
-    if quota.isdigit() and period.isdigit() and int(period):          # -1 = unlimited
+    quota, period = (
+        _text(folder / "cpu.cfs_quota_us").strip(),
+        _text(folder / "cpu.cfs_period_us").strip(),
+    )
+    if quota.isdigit() and period.isdigit() and int(period):  # -1 = unlimited
         yield int(quota) / int(period)
 
 

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-TensorCPU: Any = importlib.import_module("nvidia.dali.tensors").TensorCPU        # its stubs know no buffers: a border, hence Any
+TensorCPU: Any = importlib.import_module(
+    "nvidia.dali.tensors"
+).TensorCPU  # its stubs know no buffers: a border, hence Any
 
 
 class Run:
@@ -31,8 +33,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    run: weakref.ref[Run]           # nobody may want it any more
-    held: object                    # what DALI still reads
+    run: weakref.ref[Run]  # nobody may want it any more
+    held: object  # what DALI still reads
 
 
 class Runs:
@@ -49,7 +51,12 @@ class Runs:
         pipeline.build()
         _all.add(self)
 
-    def push(self, streams: Sequence[memoryview], numbers: Mapping[str, NDArray[np.generic]], held: object) -> Run:
+    def push(
+        self,
+        streams: Sequence[memoryview],
+        numbers: Mapping[str, NDArray[np.generic]],
+        held: object,
+    ) -> Run:
         """Begins a batch: the streams are read in place."""
         run = Run()
         with self._lock:
@@ -87,7 +94,9 @@ class Runs:
 
     def abandon(self) -> None:
         """Leaves the pipeline as it is for ever; what was under way in it never lands."""
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._pipeline._pipe))          # the C++ object is not destroyed, at exit neither
+        ctypes.pythonapi.Py_IncRef(
+            ctypes.py_object(self._pipeline._pipe)
+        )  # the C++ object is not destroyed, at exit neither
         self._pipeline._pipe = None
         self._pending.clear()
 

@@ -23,8 +23,11 @@ from fastload.decode.fused_taps import HALF, PRECISION, Taps
 # 8 x 32 pixels on 4 warps, a warp along a row: its loads share cache lines. ptxas for sm_80: 47 registers, none spilled (16 x 32: 72).
 # Not tuned: no GPU has run it yet.
 TILE_Y, TILE_X = 8, 32
-LAUNCH = {"num_warps": 4, "enable_fp_fusion": False}      # no float is computed; unsaid, Triton 3.9 warns
-N_COLUMNS = 13              # of a job, see fused.JOB
+LAUNCH = {
+    "num_warps": 4,
+    "enable_fp_fusion": False,
+}  # no float is computed; unsaid, Triton 3.9 warns
+N_COLUMNS = 13  # of a job, see fused.JOB
 
 _SHIFT = tl.constexpr(PRECISION)
 _ROUND = tl.constexpr(HALF)
@@ -37,9 +40,30 @@ def _level(total):
 
 
 @triton.jit
-def fused(jobs, first_x, weights_x, first_y, weights_y, levels, output,
-          canvas_h, canvas_w, longest_x, longest_y, most_x, most_y, stride_n, stride_c, stride_y, stride_x,
-          IN: tl.constexpr, OUT: tl.constexpr, SWAP: tl.constexpr, TILE_Y: tl.constexpr, TILE_X: tl.constexpr):
+def fused(
+    jobs,
+    first_x,
+    weights_x,
+    first_y,
+    weights_y,
+    levels,
+    output,
+    canvas_h,
+    canvas_w,
+    longest_x,
+    longest_y,
+    most_x,
+    most_y,
+    stride_n,
+    stride_c,
+    stride_y,
+    stride_x,
+    IN: tl.constexpr,
+    OUT: tl.constexpr,
+    SWAP: tl.constexpr,
+    TILE_Y: tl.constexpr,
+    TILE_X: tl.constexpr,
+):
     """``levels``: (OUT, 257) of the output's dtype, what each level becomes; the last is the fill colour."""
     picture = tl.program_id(2)
     job = jobs + picture * _COLUMNS
@@ -78,7 +102,9 @@ def fused(jobs, first_x, weights_x, first_y, weights_y, levels, output,
         across2 = tl.zeros((TILE_Y, TILE_X), tl.int32) + _ROUND
         for i in range(taps_x):
             column = tl.minimum(start_x + i, in_w - 1) * IN
-            weight_x = tl.load(weights_x + (picture * most_x + i) * longest_x + x, mask=has_x, other=0)[None, :]
+            weight_x = tl.load(
+                weights_x + (picture * most_x + i) * longest_x + x, mask=has_x, other=0
+            )[None, :]
             at = pixels + (row[:, None] + column[None, :])
             across0 += tl.load(at, mask=inside, other=0).to(tl.int32) * weight_x
             if IN == 3:
@@ -91,7 +117,12 @@ def fused(jobs, first_x, weights_x, first_y, weights_y, levels, output,
 
     # 256 is the place of the fill colour. Offsets in the output are 64 bits wide: a batch may be larger than 2 GiB.
     on_canvas = (canvas_y < canvas_h)[:, None] & (canvas_x < canvas_w)[None, :]
-    to = output + slot * stride_n + canvas_y.to(tl.int64)[:, None] * stride_y + canvas_x.to(tl.int64)[None, :] * stride_x
+    to = (
+        output
+        + slot * stride_n
+        + canvas_y.to(tl.int64)[:, None] * stride_y
+        + canvas_x.to(tl.int64)[None, :] * stride_x
+    )
     level0 = tl.where(inside, _level(down0), 256)
     if OUT == 1:
         tl.store(to, tl.load(levels + level0), mask=on_canvas)
@@ -103,16 +134,46 @@ def fused(jobs, first_x, weights_x, first_y, weights_y, levels, output,
             level2 = tl.where(inside, _level(down2), 256)
         tl.store(to, tl.load(levels + (level2 if SWAP else level0)), mask=on_canvas)
         tl.store(to + stride_c, tl.load(levels + 257 + level1), mask=on_canvas)
-        tl.store(to + 2 * stride_c, tl.load(levels + 514 + (level0 if SWAP else level2)), mask=on_canvas)
+        tl.store(
+            to + 2 * stride_c, tl.load(levels + 514 + (level0 if SWAP else level2)), mask=on_canvas
+        )
 
 
-def launch(jobs: torch.Tensor, across: Taps, down: Taps, levels: torch.Tensor, output: torch.Tensor, *, channels: int, swap: bool) -> None:
+def launch(
+    jobs: torch.Tensor,
+    across: Taps,
+    down: Taps,
+    levels: torch.Tensor,
+    output: torch.Tensor,
+    *,
+    channels: int,
+    swap: bool,
+) -> None:
     """Queues the kernel on the current stream. ``jobs``: (n, N_COLUMNS) int64; ``output``: (N, C, H, W), any strides."""
     _, out_channels, height, width = output.shape
     grid = (triton.cdiv(width, TILE_X), triton.cdiv(height, TILE_Y), len(jobs))
-    fused[grid](jobs, across.first, across.weights, down.first, down.weights, levels, output, height, width,
-                across.first.shape[1], down.first.shape[1], across.weights.shape[1], down.weights.shape[1], *output.stride(),
-                IN=channels, OUT=out_channels, SWAP=swap, TILE_Y=TILE_Y, TILE_X=TILE_X, **LAUNCH)
+    fused[grid](
+        jobs,
+        across.first,
+        across.weights,
+        down.first,
+        down.weights,
+        levels,
+        output,
+        height,
+        width,
+        across.first.shape[1],
+        down.first.shape[1],
+        across.weights.shape[1],
+        down.weights.shape[1],
+        *output.stride(),
+        IN=channels,
+        OUT=out_channels,
+        SWAP=swap,
+        TILE_Y=TILE_Y,
+        TILE_X=TILE_X,
+        **LAUNCH,
+    )
 
 
 @triton.jit
@@ -131,6 +192,8 @@ def probe(spots, unwritten, WRITE: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl
         tl.store(unwritten + n, tl.max(tl.min(same, axis=1), axis=0).to(tl.int32))
 
 
-def launch_probe(spots: torch.Tensor, unwritten: torch.Tensor, *, write: bool, groups: int, group: int) -> None:
+def launch_probe(
+    spots: torch.Tensor, unwritten: torch.Tensor, *, write: bool, groups: int, group: int
+) -> None:
     """Queues it on the current stream. ``spots``: (n, 2) int64, address and size; ``unwritten``: (n,) int32, for ``write=False``."""
     probe[(len(spots),)](spots, unwritten, WRITE=write, GROUPS=groups, GROUP=group, **LAUNCH)

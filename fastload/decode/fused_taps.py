@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fastload.decode.backend import Filter
 
-PRECISION = 22          # Pillow's: 32 bits - 8 of the pixel - 2 spare
+PRECISION = 22  # Pillow's: 32 bits - 8 of the pixel - 2 spare
 HALF = 1 << (PRECISION - 1)
 
 
@@ -26,30 +26,45 @@ class Taps:
     Inputs beyond the last have weight 0. What is behind a picture's own outputs means nothing.
     """
 
-    first: Tensor                   # (n, longest) int32
-    weights: Tensor                 # (n, most, longest) int32, fixed point
-    counts: NDArray[np.int64]       # (n,) on the host
+    first: Tensor  # (n, longest) int32
+    weights: Tensor  # (n, most, longest) int32, fixed point
+    counts: NDArray[np.int64]  # (n,) on the host
 
 
-def count_taps(in_sizes: NDArray[np.int64], out_sizes: NDArray[np.int64], filters: NDArray[np.int64]) -> NDArray[np.int64]:
+def count_taps(
+    in_sizes: NDArray[np.int64], out_sizes: NDArray[np.int64], filters: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """How many inputs an output may need."""
     scale = np.maximum(in_sizes / out_sizes, 1.0)
     wide = np.ceil(2 * scale).astype(np.int64) + 1
-    counts: NDArray[np.int64] = np.where(filters == Filter.ANTIALIAS, wide, np.where(filters == Filter.BILINEAR, 2, 1))
+    counts: NDArray[np.int64] = np.where(
+        filters == Filter.ANTIALIAS, wide, np.where(filters == Filter.BILINEAR, 2, 1)
+    )
     return np.minimum(counts, in_sizes)
 
 
-def make_taps(in_sizes: NDArray[np.int64], out_sizes: NDArray[np.int64], filters: NDArray[np.int64], device: torch.device) -> Taps:
+def make_taps(
+    in_sizes: NDArray[np.int64],
+    out_sizes: NDArray[np.int64],
+    filters: NDArray[np.int64],
+    device: torch.device,
+) -> Taps:
     """For ``in_sizes[n]`` inputs → ``out_sizes[n]`` outputs; ``filters`` are those of ``backend.Filter``."""
     counts = count_taps(in_sizes, out_sizes, filters)
     most, longest = int(counts.max()), int(out_sizes.max())
     host = np.stack([in_sizes, out_sizes, filters])
     sizes = torch.from_numpy(host).to(device)[:, :, None]
-    made = [(how, _TABLES[how](sizes[0], sizes[1], most, longest)) for how in sorted(set(filters.tolist()))]
+    made = [
+        (how, _TABLES[how](sizes[0], sizes[1], most, longest))
+        for how in sorted(set(filters.tolist()))
+    ]
     (_, (first, weights)), *others = made
     for how, (its_first, its_weights) in others:
         those = sizes[2] == how
-        first, weights = torch.where(those, its_first, first), torch.where(those[:, None], its_weights, weights)
+        first, weights = (
+            torch.where(those, its_first, first),
+            torch.where(those[:, None], its_weights, weights),
+        )
     return Taps(first.to(torch.int32).contiguous(), weights.contiguous(), counts)
 
 
@@ -62,7 +77,9 @@ def _antialias(n_in: Tensor, n_out: Tensor, most: int, longest: int) -> tuple[Te
     start = (centre - support + 0.5).long().clamp(min=0)
     stop = torch.minimum((centre + support + 0.5).long(), n_in)
     values, total = [], torch.zeros_like(centre)
-    for j in range(most):                   # one after the other, as Pillow adds: another order may round another way
+    for j in range(
+        most
+    ):  # one after the other, as Pillow adds: another order may round another way
         x = start + j
         value = (1.0 - ((x - centre + 0.5) * inverse).abs()).clamp(min=0.0)
         value = torch.where(x < stop, value, 0.0)
@@ -94,4 +111,8 @@ def _nearest(n_in: Tensor, n_out: Tensor, most: int, longest: int) -> tuple[Tens
     return start, weights
 
 
-_TABLES = {int(Filter.ANTIALIAS): _antialias, int(Filter.BILINEAR): _bilinear, int(Filter.NEAREST): _nearest}
+_TABLES = {
+    int(Filter.ANTIALIAS): _antialias,
+    int(Filter.BILINEAR): _bilinear,
+    int(Filter.NEAREST): _nearest,
+}

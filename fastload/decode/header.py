@@ -15,13 +15,20 @@ from fastload.native import core
 # Limits, from the header, before any decoder runs (reliability: a 300-byte JPEG can ask for gigabytes).
 MAX_SIDE = 16_384
 MAX_PIXELS = 64_000_000
-MAX_PIXELS_PER_BYTE = 512      # a complete Huffman-coded JPEG spends at least one bit per 8x8 block
+MAX_PIXELS_PER_BYTE = 512  # a complete Huffman-coded JPEG spends at least one bit per 8x8 block
 MAX_SCANS = 128
 
-_SUBSAMPLING = {((1, 1),): "gray", ((1, 1),) * 3: "444", ((2, 1), (1, 1), (1, 1)): "422", ((2, 2), (1, 1), (1, 1)): "420",
-                ((1, 2), (1, 1), (1, 1)): "440", ((4, 1), (1, 1), (1, 1)): "411", ((4, 2), (1, 1), (1, 1)): "410"}
-_NO_LENGTH = frozenset((0x00, 0x01, *range(0xD0, 0xD8)))          # stuffed zero, TEM, RST0-7: not segments
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}       # SOFn; the others are DHT, JPG, DAC
+_SUBSAMPLING = {
+    ((1, 1),): "gray",
+    ((1, 1),) * 3: "444",
+    ((2, 1), (1, 1), (1, 1)): "422",
+    ((2, 2), (1, 1), (1, 1)): "420",
+    ((1, 2), (1, 1), (1, 1)): "440",
+    ((4, 1), (1, 1), (1, 1)): "411",
+    ((4, 2), (1, 1), (1, 1)): "410",
+}
+_NO_LENGTH = frozenset((0x00, 0x01, *range(0xD0, 0xD8)))  # stuffed zero, TEM, RST0-7: not segments
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOFn; the others are DHT, JPG, DAC
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +37,17 @@ class JpegHeader:
 
     width: int
     height: int
-    precision: int                              # bits per sample
-    sof: int                                    # frame marker: 0xC0 baseline, 0xC1 extended, 0xC2 progressive
-    sampling: tuple[tuple[int, int], ...]       # (horizontal, vertical) factors, one pair a component
-    orientation: int                            # EXIF 1..8; 1 = as stored
-    restart_interval: int                       # MCUs between restart markers, 0 = none
+    precision: int  # bits per sample
+    sof: int  # frame marker: 0xC0 baseline, 0xC1 extended, 0xC2 progressive
+    sampling: tuple[tuple[int, int], ...]  # (horizontal, vertical) factors, one pair a component
+    orientation: int  # EXIF 1..8; 1 = as stored
+    restart_interval: int  # MCUs between restart markers, 0 = none
     n_scans: int
-    complete: bool                              # the end marker is there
-    adobe_transform: int                        # -1 without an Adobe marker
+    complete: bool  # the end marker is there
+    adobe_transform: int  # -1 without an Adobe marker
     jfif: bool
-    scan_offset: int                            # where the first scan's entropy-coded data starts
-    end_offset: int                             # behind the end marker
+    scan_offset: int  # where the first scan's entropy-coded data starts
+    end_offset: int  # behind the end marker
 
     @property
     def components(self) -> int:
@@ -103,8 +110,10 @@ def check_bomb(header: JpegHeader, n_bytes: int) -> None:
     width, height = header.width, header.height
     check_size(width, height)
     if width * height > MAX_PIXELS_PER_BYTE * n_bytes:
-        raise BadImage(f"{width}x{height} pixels in {n_bytes} bytes: truncated or a decompression bomb "
-                       f"(at most {MAX_PIXELS_PER_BYTE} pixels per byte)")
+        raise BadImage(
+            f"{width}x{height} pixels in {n_bytes} bytes: truncated or a decompression bomb "
+            f"(at most {MAX_PIXELS_PER_BYTE} pixels per byte)"
+        )
     if header.n_scans > MAX_SCANS:
         raise BadImage(f"{header.n_scans} scans: at most {MAX_SCANS}")
 
@@ -134,7 +143,9 @@ def parse_markers(data: bytes | memoryview) -> JpegHeader:
             frame = (marker, _checked_frame(body, start))
         elif marker == 0xDA:
             if frame is None:
-                raise BadImage(f"a scan (SOS) before the frame header (SOF) at byte {start + len(body)}")
+                raise BadImage(
+                    f"a scan (SOS) before the frame header (SOF) at byte {start + len(body)}"
+                )
             found["scans"] = found.get("scans", 0) + 1
             found.setdefault("scan_offset", start + len(body))
         elif marker == 0xDD and len(body) >= 2 and "scans" not in found:
@@ -150,10 +161,21 @@ def parse_markers(data: bytes | memoryview) -> JpegHeader:
     if "scans" not in found:
         raise BadImage(f"no image data: no scan (SOS) in {len(data)} bytes")
     sof, body = frame
-    return JpegHeader(width=int.from_bytes(body[3:5], "big"), height=int.from_bytes(body[1:3], "big"), precision=body[0], sof=sof,
-                      sampling=tuple((factors >> 4, factors & 15) for factors in body[7::3]), orientation=orientation or 1,
-                      restart_interval=found.get("restart", 0), n_scans=found["scans"], complete=complete,
-                      adobe_transform=found.get("adobe", -1), jfif=jfif, scan_offset=found["scan_offset"], end_offset=end)
+    return JpegHeader(
+        width=int.from_bytes(body[3:5], "big"),
+        height=int.from_bytes(body[1:3], "big"),
+        precision=body[0],
+        sof=sof,
+        sampling=tuple((factors >> 4, factors & 15) for factors in body[7::3]),
+        orientation=orientation or 1,
+        restart_interval=found.get("restart", 0),
+        n_scans=found["scans"],
+        complete=complete,
+        adobe_transform=found.get("adobe", -1),
+        jfif=jfif,
+        scan_offset=found["scan_offset"],
+        end_offset=end,
+    )
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, int, bytes]]:
@@ -173,12 +195,12 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, bytes]]:
             return
         if marker == 0xD8:
             raise BadImage(f"a second start marker at byte {position - 2}")
-        length = int.from_bytes(data[position:position + 2], "big")
+        length = int.from_bytes(data[position : position + 2], "big")
         if position + 2 <= len(data) and length < 2:
             raise BadImage(f"marker 0xFF{marker:02X} has length {length} at byte {position - 2}")
         if position + max(length, 2) > len(data):
             raise BadImage(f"cut off in marker 0xFF{marker:02X} at byte {position - 2}")
-        yield marker, position + 2, data[position + 2:position + length]
+        yield marker, position + 2, data[position + 2 : position + length]
         position += length
 
 
@@ -192,7 +214,9 @@ def _checked_frame(body: bytes, start: int) -> bytes:
         raise BadImage(f"expected 1 to 4 components, found {body[5]}")
     for i, factors in enumerate(body[7::3]):
         if not (1 <= factors >> 4 <= 4 and 1 <= factors & 15 <= 4):
-            raise BadImage(f"component {i} has sampling factors {factors >> 4}x{factors & 15}, expected 1 to 4")
+            raise BadImage(
+                f"component {i} has sampling factors {factors >> 4}x{factors & 15}, expected 1 to 4"
+            )
     return body
 
 
@@ -210,7 +234,9 @@ def _exif_orientation(tiff: bytes) -> int:
             return 1
         tag, kind, count = struct.unpack_from(order + "HHI", tiff, entry)
         if tag == 0x0112:
-            if kind not in (3, 4) or count != 1:        # 3 = 16 bits, as the standard has it; some cameras write 32
+            if (
+                kind not in (3, 4) or count != 1
+            ):  # 3 = 16 bits, as the standard has it; some cameras write 32
                 return 1
             (value,) = struct.unpack_from(order + ("H" if kind == 3 else "I"), tiff, entry + 8)
             return int(value) if 1 <= value <= 8 else 1

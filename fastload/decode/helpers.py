@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
-_END_S = 1.5            # what the jobs under way get when Python exits
+_END_S = 1.5  # what the jobs under way get when Python exits
 
 
 class Helpers:
@@ -36,7 +36,7 @@ class Helpers:
         job: Future[Made] = Future()
         self._crew.jobs.put((job, function, arguments))
         if self._crew.stopped:
-            job.cancel()            # perhaps nobody sees it any more; whoever asks for the result must not wait for ever
+            job.cancel()  # perhaps nobody sees it any more; whoever asks for the result must not wait for ever
         return job
 
     def map(self, function: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
@@ -56,9 +56,13 @@ class _Crew:
     def __init__(self, owner: Helpers, threads: int, name: str) -> None:
         self.pid, self.stopped = os.getpid(), False
         self.jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.owner = weakref.ref(owner, self.jobs.put)          # all C: wakes a thread when the owner is dropped
+        self.owner = weakref.ref(
+            owner, self.jobs.put
+        )  # all C: wakes a thread when the owner is dropped
         for number in range(threads):
-            threading.Thread(target=_work, args=(self,), name=f"{name}-{number}", daemon=True).start()
+            threading.Thread(
+                target=_work, args=(self,), name=f"{name}-{number}", daemon=True
+            ).start()
 
     @property
     def unwanted(self) -> bool:
@@ -80,7 +84,7 @@ def _work(crew: _Crew) -> None:
         while job is not None and not isinstance(job, weakref.ref):
             job[0].cancel()
             job = crew.jobs.get()
-        crew.jobs.put(job)                      # for the next thread
+        crew.jobs.put(job)  # for the next thread
     finally:
         del _at_work[threading.get_ident()]
 
@@ -90,7 +94,7 @@ def _do(job: Future[Any], function: Callable[..., Any], arguments: tuple[Any, ..
         return
     try:
         result = function(*arguments)
-    except BaseException as error:              # noqa: BLE001 - handed to whoever asks for the result
+    except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
         job.set_exception(error)
     else:
         job.set_result(result)
@@ -104,7 +108,7 @@ def _stop_all() -> None:
     """A thread that is inside torch when the interpreter goes would end the process with an abort."""
     until = time.monotonic() + _END_S
     while _at_work and time.monotonic() < until:
-        with contextlib.suppress(KeyboardInterrupt):        # a second Ctrl-C: nothing here lasts longer
+        with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C: nothing here lasts longer
             for crew in list(_at_work.values()):
                 crew.stop()
             time.sleep(0.002)

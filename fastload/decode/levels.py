@@ -22,12 +22,15 @@ def write_levels(levels: torch.Tensor, batch: DecodeBatch, rows: Rows) -> None:
     if output.dtype != torch.uint8:
         channels = levels.shape[-1]
         values = values.to(torch.float32)
-        for numbers, neutral, apply in ((pixels.mean_levels(channels), 0.0, values.sub_), (pixels.std_levels(channels), 1.0, values.div_)):
+        for numbers, neutral, apply in (
+            (pixels.mean_levels(channels), 0.0, values.sub_),
+            (pixels.std_levels(channels), 1.0, values.div_),
+        ):
             if any(number != neutral for number in numbers):
                 apply(torch.tensor(numbers, dtype=torch.float32, device=values.device))
     if pixels.layout == "nchw":
         values = values.permute(0, 3, 1, 2)
     if len(rows) == len(batch.requests):
-        output[:len(rows)].copy_(values)
+        output[: len(rows)].copy_(values)
     else:
         output.index_copy_(0, torch.from_numpy(rows).to(output.device), values.to(output.dtype))

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, TypedDict, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fastload.decode.backend import COLOURS, STAGES, DecodeBatch, DecodeResult, PixelFormat, check_batch
+from fastload.decode.backend import (
+    COLOURS,
+    STAGES,
+    DecodeBatch,
+    DecodeResult,
+    PixelFormat,
+    check_batch,
+)
 from fastload.decode.cpus import available_cpus
 from fastload.errors import ConfigError, MissingPart
 from fastload.native import core, native_status
@@ -48,7 +55,9 @@ class NativeBackend:
         if module is None:
             raise MissingPart(f"decoding with the native backend: {native_status()}")
         if threads is not None and not 1 <= threads <= 1024:
-            raise ConfigError(f"threads {threads!r}: expected 1 to 1024, or None for one per available processor")
+            raise ConfigError(
+                f"threads {threads!r}: expected 1 to 1024, or None for one per available processor"
+            )
         self._pool: _core.Pool = module.Pool(threads or available_cpus())
 
     @property
@@ -78,8 +87,14 @@ class NativeBackend:
         check_batch(batch)
         try:
             # As bytes, a copy: a view would call Python code in numpy, which takes longer beside threads that have emptied the caches.
-            ticket = self._pool.submit(batch.sources, batch.requests.tobytes(), _memory(batch.output),
-                                       **_told(batch.pixels, batch.output.shape[1 if batch.pixels.layout == "nchw" else 3]))
+            ticket = self._pool.submit(
+                batch.sources,
+                batch.requests.tobytes(),
+                _memory(batch.output),
+                **_told(
+                    batch.pixels, batch.output.shape[1 if batch.pixels.layout == "nchw" else 3]
+                ),
+            )
         except (ValueError, TypeError) as error:
             raise ConfigError(f"decoding a batch of {len(batch.requests)}: {error}") from None
         return NativeTicket(batch, ticket)
@@ -87,7 +102,9 @@ class NativeBackend:
     def collect(self, ticket: NativeTicket, *, timeout_s: float | None = None) -> DecodeResult:
         """Waits for a batch (Ctrl-C is answered meanwhile); TimeoutError after ``timeout_s``: then call it again."""
         if not ticket.ticket.wait(timeout_s):
-            raise TimeoutError(f"decoding a batch of {len(ticket.batch.requests)}: not done after {timeout_s} s")
+            raise TimeoutError(
+                f"decoding a batch of {len(ticket.batch.requests)}: not done after {timeout_s} s"
+            )
         status, times_ns, reasons = ticket.ticket.result()
         times = np.frombuffer(times_ns, np.uint32).reshape(-1, len(STAGES))
         return DecodeResult(np.frombuffer(status, np.uint8), times, reasons, ticket.batch.output)
@@ -103,7 +120,12 @@ class NativeBackend:
     def __enter__(self) -> NativeBackend:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -121,8 +143,13 @@ class _Told(TypedDict):
 @functools.lru_cache
 def _told(pixels: PixelFormat, channels: int) -> _Told:
     """What the core is told about an output. A loader's batches all have the same."""
-    return {"planar": pixels.layout == "nchw", "colour": COLOURS.index(pixels.colour), "fill": pixels.fill_levels(channels),
-            "mean": pixels.mean_levels(channels), "std": pixels.std_levels(channels)}
+    return {
+        "planar": pixels.layout == "nchw",
+        "colour": COLOURS.index(pixels.colour),
+        "fill": pixels.fill_levels(channels),
+        "mean": pixels.mean_levels(channels),
+        "std": pixels.std_levels(channels),
+    }
 
 
 @functools.cache

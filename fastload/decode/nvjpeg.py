@@ -28,14 +28,14 @@ from fastload.errors import ConfigError, MissingPart
 if TYPE_CHECKING:
     from fastload.decode.streams import Rows
 
-CHUNK_BYTES = 512 << 20         # decoded pixels at a time; a batch of 256 photos of 500x375 has 144 MB
+CHUNK_BYTES = 512 << 20  # decoded pixels at a time; a batch of 256 photos of 500x375 has 144 MB
 
 
 @dataclass(slots=True)
 class Done:
     """What became of the rows that were decoded here."""
 
-    failed: list[int] = field(default_factory=list)         # slots
+    failed: list[int] = field(default_factory=list)  # slots
     decode_ns: int = 0
     resize_ns: int = 0
 
@@ -58,23 +58,37 @@ class NvjpegBackend:
 
     name = "nvjpeg"
 
-    def __init__(self, *, threads: int | None = None, device: str | torch.device = "cpu", hardware: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        threads: int | None = None,
+        device: str | torch.device = "cpu",
+        hardware: bool = False,
+    ) -> None:
         self.device = checked_device(device)
         if hardware and self.device.type == "cpu":
-            raise ConfigError("hardware=True: the JPEG engine is a part of GPUs; with device='cpu' leave it out")
+            raise ConfigError(
+                "hardware=True: the JPEG engine is a part of GPUs; with device='cpu' leave it out"
+            )
         if threads is not None and not 1 <= threads <= 1024:
-            raise ConfigError(f"threads {threads!r}: expected 1 to 1024, or None for one per available processor")
+            raise ConfigError(
+                f"threads {threads!r}: expected 1 to 1024, or None for one per available processor"
+            )
         require(self.name, self.device, hardware=hardware)
         threads = threads or available_cpus()
         self._lane: Lane = self._new_lane()
         try:
             self._images = Images(self.device, self._lane, threads=threads, hardware=hardware)
-        except RuntimeError as error:           # in spite of all that `require` has looked at
-            raise MissingPart(f"decoding with backend='nvjpeg' on {self.device}: nvImageCodec does not start ({error}): "
-                              "run 'fastload selftest' to see what is here, or use backend='native'") from None
+        except RuntimeError as error:  # in spite of all that `require` has looked at
+            raise MissingPart(
+                f"decoding with backend='nvjpeg' on {self.device}: nvImageCodec does not start ({error}): "
+                "run 'fastload selftest' to see what is here, or use backend='native'"
+            ) from None
         self._warn_without_kernel()
         self._cutter, self._rest = StreamCutter(threads=threads), Rest(threads=threads)
-        self._thread = ThreadPoolExecutor(1, "fastload-nvjpeg")      # decode() blocks, and its buffers serve one batch at a time
+        self._thread = ThreadPoolExecutor(
+            1, "fastload-nvjpeg"
+        )  # decode() blocks, and its buffers serve one batch at a time
 
     def _new_lane(self) -> Lane:
         if self.device.type == "cpu":
@@ -85,11 +99,16 @@ class NvjpegBackend:
 
     def _warn_without_kernel(self) -> None:
         """What the user gets instead is right, but slow: some 40 launches a picture."""
-        with self._lane.stream(None):           # Triton launches on the current device, which may be another one
+        with self._lane.stream(
+            None
+        ):  # Triton launches on the current device, which may be another one
             trouble = kernel_trouble(self.device) if self.device.type == "cuda" else ""
         if trouble:
-            warnings.warn(f"backend 'nvjpeg' on {self.device}: {trouble}; torch resizes picture by picture, slowly", RuntimeWarning,
-                          stacklevel=3)
+            warnings.warn(
+                f"backend 'nvjpeg' on {self.device}: {trouble}; torch resizes picture by picture, slowly",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def submit(self, batch: DecodeBatch) -> NvjpegTicket:
         """Cuts the streams here, decodes and resizes in a thread of its own."""
@@ -122,26 +141,38 @@ class NvjpegBackend:
         for which in _chunks(streams, gray=batch.pixels.colour == "gray"):
             try:
                 self._chunk(batch, streams, which, ready, done)
-            except RuntimeError as error:           # the library's own; the next batch may be all right
-                warnings.warn(f"backend 'nvjpeg' on {self.device}: decoding {len(which)} images failed ({error}); the CPU decodes them",
-                              RuntimeWarning, stacklevel=2)
+            except RuntimeError as error:  # the library's own; the next batch may be all right
+                warnings.warn(
+                    f"backend 'nvjpeg' on {self.device}: decoding {len(which)} images failed ({error}); the CPU decodes them",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
                 done.failed += streams.rows[which].tolist()
         return done
 
-    def _chunk(self, batch: DecodeBatch, streams: Streams, which: Rows, ready: object, done: Done) -> None:
+    def _chunk(
+        self, batch: DecodeBatch, streams: Streams, which: Rows, ready: object, done: Done
+    ) -> None:
         """The order matters on a GPU: see `fastload.cuda.CudaLane`."""
         started = time.perf_counter_ns()
-        self._lane.settle()                 # nobody reads the buffers any more
-        pictures = self._images.decode([streams.data[i] for i in which], streams.sizes[which], gray=batch.pixels.colour == "gray")
+        self._lane.settle()  # nobody reads the buffers any more
+        pictures = self._images.decode(
+            [streams.data[i] for i in which],
+            streams.sizes[which],
+            gray=batch.pixels.colour == "gray",
+        )
         decoded = time.perf_counter_ns()
         good = [i for i, picture in zip(which, pictures, strict=True) if picture is not None]
         done.failed += streams.rows[np.setdiff1d(which, good)].tolist()
         parts = [picture for picture in pictures if picture is not None]
         boxes = streams.boxes[good].tolist()
-        parts = [picture[y:y + h, x:x + w] for picture, (x, y, w, h) in zip(parts, boxes, strict=True)]
+        parts = [
+            picture[y : y + h, x : x + w]
+            for picture, (x, y, w, h) in zip(parts, boxes, strict=True)
+        ]
         with self._lane.stream(ready):
             place(_jobs(batch, streams, good), parts, torch.as_tensor(batch.output), batch.pixels)
-        self._lane.settle()                 # the pixels are in the output; the buffers may be written again
+        self._lane.settle()  # the pixels are in the output; the buffers may be written again
         self._images.trim()
         done.decode_ns += decoded - started
         done.resize_ns += time.perf_counter_ns() - decoded

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fastload.decode.fused import kernel_trouble
 
 PROBES, GROUP = 256, 16
-POOL_BYTES = 1 << 30            # buffers beyond this are given back after the batch that needed them
+POOL_BYTES = 1 << 30  # buffers beyond this are given back after the batch that needed them
 
 
 class Lane(Protocol):
@@ -45,7 +45,7 @@ class Lane(Protocol):
 class HostLane:
     """The CPU: nothing is queued."""
 
-    decode_arguments: dict[str, int] = {}       # noqa: RUF012 - never written
+    decode_arguments: dict[str, int] = {}  # noqa: RUF012 - never written
 
     def mark(self) -> object:
         """There is no queue."""
@@ -67,7 +67,12 @@ class _HostBytes:
     """Bytes of a buffer that is not numpy's, in words that numpy understands."""
 
     def __init__(self, address: int, n_bytes: int) -> None:
-        self.__array_interface__ = {"shape": (n_bytes,), "typestr": "|u1", "data": (address, False), "version": 3}
+        self.__array_interface__ = {
+            "shape": (n_bytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }
 
 
 class Buffer:
@@ -95,10 +100,12 @@ class Images:
     def __init__(self, device: torch.device, lane: Lane, *, threads: int, hardware: bool) -> None:
         self._lane, self._hardware = lane, hardware
         self._decoder = new_decoder(device, threads=threads, hardware=hardware)
-        self._pool: list[Buffer] = []           # the largest first
+        self._pool: list[Buffer] = []  # the largest first
         _all.add(self)
 
-    def decode(self, data: Sequence[memoryview], sizes: NDArray[np.int32], *, gray: bool) -> list[torch.Tensor | None]:
+    def decode(
+        self, data: Sequence[memoryview], sizes: NDArray[np.int32], *, gray: bool
+    ) -> list[torch.Tensor | None]:
         """(height, width, channels) uint8, RGB or gray, valid until the next call; None where it was not decoded.
 
         Returns with work queued on the lane's stream; nothing may be queued there when it is called.
@@ -110,28 +117,46 @@ class Images:
         pictures: list[torch.Tensor | None] = [None] * len(order)
         for place, size, buffer in zip(order, n_bytes, found, strict=True):
             width, height = sizes[place].tolist()
-            if buffer is not None and buffer.image.shape == (height, width, 1 if gray else 3) and buffer.image.strides[0] * height == size:
+            if (
+                buffer is not None
+                and buffer.image.shape == (height, width, 1 if gray else 3)
+                and buffer.image.strides[0] * height == size
+            ):
                 pictures[place] = self._lane.memory(buffer.address, size).view(height, width, -1)
         return pictures
 
-    def _decode(self, data: list[memoryview], n_bytes: list[int], *, gray: bool) -> list[Buffer | None]:
-        reused = self._pool[:len(data)]
-        found, changed = self._into(reused, data[:len(reused)], n_bytes, gray=gray)
+    def _decode(
+        self, data: list[memoryview], n_bytes: list[int], *, gray: bool
+    ) -> list[Buffer | None]:
+        reused = self._pool[: len(data)]
+        found, changed = self._into(reused, data[: len(reused)], n_bytes, gray=gray)
         if len(reused) < len(data):
-            fresh = [None if image is None else Buffer(image) for image in self._run(data[len(reused):], None, gray=gray)]
+            fresh = [
+                None if image is None else Buffer(image)
+                for image in self._run(data[len(reused) :], None, gray=gray)
+            ]
             changed += [len(reused) + i for i in range(len(fresh))]
             found += fresh
-        if self._hardware and changed:          # memory of which nobody knows what was in it before: now it is known, so once more
+        if (
+            self._hardware and changed
+        ):  # memory of which nobody knows what was in it before: now it is known, so once more
             again = {i: buffer for i in changed if (buffer := found[i]) is not None}
-            second, _ = self._into([*again.values()], [data[i] for i in again], [n_bytes[i] for i in again], gray=gray)
+            second, _ = self._into(
+                [*again.values()], [data[i] for i in again], [n_bytes[i] for i in again], gray=gray
+            )
             for i, buffer in zip(again, second, strict=True):
                 found[i] = buffer
-        self._pool = reused + self._pool[len(data):] + [buffer for buffer in found[len(reused):] if buffer is not None]
+        self._pool = (
+            reused
+            + self._pool[len(data) :]
+            + [buffer for buffer in found[len(reused) :] if buffer is not None]
+        )
         self._pool.sort(key=lambda buffer: -buffer.capacity)
         return found
 
-    def _into(self, buffers: list[Buffer], data: list[memoryview], n_bytes: list[int], *,
-              gray: bool) -> tuple[list[Buffer | None], list[int]]:
+    def _into(
+        self, buffers: list[Buffer], data: list[memoryview], n_bytes: list[int], *, gray: bool
+    ) -> tuple[list[Buffer | None], list[int]]:
         """Decodes into buffers that are there. Those that had to grow are named: they could not be checked."""
         if not buffers:
             return [], []
@@ -139,34 +164,46 @@ class Images:
         spots = [self._lane.memory(buffers[i].address, n_bytes[i]) for i in held]
         with self._lane.stream(None):
             write_pattern(spots)
-        self._lane.settle()                     # the pattern is there before the engine writes, whatever it thinks of streams
+        self._lane.settle()  # the pattern is there before the engine writes, whatever it thinks of streams
         images = self._run(data, [buffer.image for buffer in buffers], gray=gray)
-        found = [None if image is None else buffer for image, buffer in zip(images, buffers, strict=True)]
+        found = [
+            None if image is None else buffer for image, buffer in zip(images, buffers, strict=True)
+        ]
         changed = [i for i, buffer in enumerate(buffers) if buffer.grown()]
         with self._lane.stream(None):
-            unwritten = has_pattern(spots)      # behind the decoding: decode() lets this stream wait for its own
+            unwritten = has_pattern(
+                spots
+            )  # behind the decoding: decode() lets this stream wait for its own
         for i, bad in zip(held, unwritten, strict=True):
             if bad and i not in changed:
                 found[i] = None
         return found, changed
 
-    def _run(self, data: Sequence[memoryview], images: list[Any] | None, *, gray: bool) -> list[Any]:
+    def _run(
+        self, data: Sequence[memoryview], images: list[Any] | None, *, gray: bool
+    ) -> list[Any]:
         import nvidia.nvimgcodec as nv
 
-        params = nv.DecodeParams(apply_exif_orientation=False, color_spec=nv.ColorSpec.GRAY if gray else nv.ColorSpec.SRGB)
+        params = nv.DecodeParams(
+            apply_exif_orientation=False,
+            color_spec=nv.ColorSpec.GRAY if gray else nv.ColorSpec.SRGB,
+        )
         streams = [nv.CodeStream(each) for each in data]
-        return list(self._decoder.decode(streams, images=images, params=params, **self._lane.decode_arguments))
+        return list(
+            self._decoder.decode(
+                streams, images=images, params=params, **self._lane.decode_arguments
+            )
+        )
 
     def trim(self) -> None:
         """Gives memory back where very large pictures have come by; nothing may be queued."""
         if sum(buffer.capacity for buffer in self._pool) > POOL_BYTES:
             self._pool.clear()
 
-
     def abandon(self) -> None:
         """Leaves decoder and buffers as they are for ever."""
         for each in (self._decoder, self._pool):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))          # never destroyed, at exit neither
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))  # never destroyed, at exit neither
         self._decoder, self._pool = None, []
 
 
@@ -188,26 +225,47 @@ def new_decoder(device: torch.device, *, threads: int, hardware: bool) -> Any:
     import nvidia.nvimgcodec as nv
 
     kinds = nv.BackendKind
-    threads = min(threads, max(1, (os.cpu_count() or 1) - 1))       # it takes no more, and complains on stderr
+    threads = min(
+        threads, max(1, (os.cpu_count() or 1) - 1)
+    )  # it takes no more, and complains on stderr
     if device.type == "cpu":
-        return nv.Decoder(device_id=nv.NVIMGCODEC_DEVICE_CPU_ONLY, max_num_cpu_threads=threads, backends=[nv.Backend(kinds.CPU_ONLY)])
-    chain = [*([kinds.HW_GPU_ONLY] if hardware else []), kinds.GPU_ONLY, kinds.HYBRID_CPU_GPU, kinds.CPU_ONLY]
+        return nv.Decoder(
+            device_id=nv.NVIMGCODEC_DEVICE_CPU_ONLY,
+            max_num_cpu_threads=threads,
+            backends=[nv.Backend(kinds.CPU_ONLY)],
+        )
+    chain = [
+        *([kinds.HW_GPU_ONLY] if hardware else []),
+        kinds.GPU_ONLY,
+        kinds.HYBRID_CPU_GPU,
+        kinds.CPU_ONLY,
+    ]
     # All or nothing to the engine: with a share of each batch, pixels would depend on what else is in it.
-    return nv.Decoder(device_id=device.index or 0, max_num_cpu_threads=threads, options=":fancy_upsampling=1",
-                      backends=[nv.Backend(kind, load_hint=1.0) for kind in chain])
+    return nv.Decoder(
+        device_id=device.index or 0,
+        max_num_cpu_threads=threads,
+        options=":fancy_upsampling=1",
+        backends=[nv.Backend(kind, load_hint=1.0) for kind in chain],
+    )
 
 
 def address(image: Any) -> int:
     """Where its pixels are, on the host or the device."""
     import nvidia.nvimgcodec as nv
 
-    name = "__array_interface__" if image.buffer_kind == nv.ImageBufferKind.STRIDED_HOST else "__cuda_array_interface__"
+    name = (
+        "__array_interface__"
+        if image.buffer_kind == nv.ImageBufferKind.STRIDED_HOST
+        else "__cuda_array_interface__"
+    )
     return int(getattr(image, name)["data"][0])
 
 
 def write_pattern(spots: list[torch.Tensor], *, triton: bool | None = None) -> None:
     """Into each buffer. ``triton``: as in `fused.place`."""
-    if spots and (spots[0].is_cuda and not kernel_trouble(spots[0].device) if triton is None else triton):
+    if spots and (
+        spots[0].is_cuda and not kernel_trouble(spots[0].device) if triton is None else triton
+    ):
         _probed(spots, write=True)
         return
     for spot in spots:
@@ -232,7 +290,9 @@ def _probed(spots: list[torch.Tensor], *, write: bool) -> torch.Tensor:
     """One launch for all buffers."""
     from fastload.decode.fused_kernel import launch_probe
 
-    rows = torch.tensor([[spot.data_ptr(), len(spot)] for spot in spots], dtype=torch.int64).to(spots[0].device)
+    rows = torch.tensor([[spot.data_ptr(), len(spot)] for spot in spots], dtype=torch.int64).to(
+        spots[0].device
+    )
     unwritten = torch.zeros(len(spots), dtype=torch.int32, device=spots[0].device)
     launch_probe(rows, unwritten, write=write, groups=PROBES // GROUP, group=GROUP)
     return unwritten

@@ -45,8 +45,8 @@ class RestTicket:
 
     batch: DecodeBatch
     rows: Rows
-    pixels: torch.Tensor        # the output itself, where it can be written in place
-    ticket: Any                 # the CPU backend's
+    pixels: torch.Tensor  # the output itself, where it can be written in place
+    ticket: Any  # the CPU backend's
 
 
 class Rest:
@@ -63,8 +63,8 @@ class Rest:
         output = torch.as_tensor(batch.output)
         here = output.device.type == "cpu" and len(rows) == len(batch.requests)
         pixels = output if here else torch.empty((len(rows), *output.shape[1:]), dtype=output.dtype)
-        requests = batch.requests[rows]             # a copy
-        requests["exact"] = 1                       # as GPU decoders do it: pixels may not depend on who decoded them
+        requests = batch.requests[rows]  # a copy
+        requests["exact"] = 1  # as GPU decoders do it: pixels may not depend on who decoded them
         ticket = self._decoder().submit(DecodeBatch(batch.sources, requests, pixels, batch.pixels))
         return RestTicket(batch, rows, pixels, ticket)
 
@@ -76,8 +76,13 @@ class Rest:
         output = torch.as_tensor(ticket.batch.output)
         if ticket.pixels is not output and ticket.pixels.data_ptr() != output.data_ptr():
             # From pageable memory: the copy has been read when .to() returns, so `pixels` may go.
-            output.index_copy_(0, torch.from_numpy(ticket.rows).to(output.device), ticket.pixels.to(output.device))
-        outcomes.status[ticket.rows], outcomes.times_ns[ticket.rows] = result.status, result.times_ns
+            output.index_copy_(
+                0, torch.from_numpy(ticket.rows).to(output.device), ticket.pixels.to(output.device)
+            )
+        outcomes.status[ticket.rows], outcomes.times_ns[ticket.rows] = (
+            result.status,
+            result.times_ns,
+        )
         outcomes.reasons.update({int(ticket.rows[row]): why for row, why in result.reasons.items()})
 
     def redo(self, batch: DecodeBatch, rows: Rows, outcomes: Outcomes) -> None:

@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 Rows = NDArray[np.intp]
-Found = tuple[memoryview, tuple[int, int, int, int], tuple[int, int]]      # JPEG, box, size
+Found = tuple[memoryview, tuple[int, int, int, int], tuple[int, int]]  # JPEG, box, size
 
 _RECORD_HEADER = 24
-_CHUNK = 16             # rows a thread takes at a time
+_CHUNK = 16  # rows a thread takes at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Streams:
     """The rows that a GPU decoder serves, in order, and the others. ``data`` are views into the sources, or bytes of their own."""
 
-    rows: Rows                          # slots; streams, boxes and sizes are theirs
-    data: list[memoryview]              # a complete baseline JPEG each
-    boxes: NDArray[np.int32]            # (k, 4): x, y, w, h of what is wanted, in that JPEG
-    sizes: NDArray[np.int32]            # (k, 2): width and height of that JPEG
-    rest: Rows                          # slots left to the CPU
+    rows: Rows  # slots; streams, boxes and sizes are theirs
+    data: list[memoryview]  # a complete baseline JPEG each
+    boxes: NDArray[np.int32]  # (k, 4): x, y, w, h of what is wanted, in that JPEG
+    sizes: NDArray[np.int32]  # (k, 2): width and height of that JPEG
+    rest: Rows  # slots left to the CPU
     took_ns: int
 
 
@@ -56,16 +56,24 @@ class StreamCutter:
         check_batch(batch)
         channels = _channels(batch)
         candidates = np.flatnonzero(_plain(batch)) if channels else np.empty(0, np.intp)
-        chunks = [candidates[i:i + _CHUNK] for i in range(0, len(candidates), _CHUNK)]
-        mapped: Callable[..., object] = map if self._pool is None or len(chunks) < 2 else self._pool.map
+        chunks = [candidates[i : i + _CHUNK] for i in range(0, len(candidates), _CHUNK)]
+        mapped: Callable[..., object] = (
+            map if self._pool is None or len(chunks) < 2 else self._pool.map
+        )
         intact = _Intact(batch)
         parts = mapped(lambda rows: [_stream(batch, row, intact) for row in rows], chunks)
         found = [each for part in cast("list[list[Found | None]]", parts) for each in part]
         good = np.array([each is not None for each in found], np.bool_)
         served = [each for each in found if each is not None]
         rest = np.setdiff1d(np.arange(len(batch.requests)), candidates[good])
-        return Streams(candidates[good], [data for data, _, _ in served], np.array([box for _, box, _ in served], np.int32).reshape(-1, 4),
-                       np.array([size for _, _, size in served], np.int32).reshape(-1, 2), rest, time.perf_counter_ns() - started)
+        return Streams(
+            candidates[good],
+            [data for data, _, _ in served],
+            np.array([box for _, box, _ in served], np.int32).reshape(-1, 4),
+            np.array([size for _, _, size in served], np.int32).reshape(-1, 2),
+            rest,
+            time.perf_counter_ns() - started,
+        )
 
     def close(self) -> None:
         """Ends the threads."""
@@ -81,9 +89,12 @@ class _Intact:
 
     def __call__(self, number: int, source: memoryview) -> bool:
         if number not in self._known:
-            self._known[number] = (len(source) >= _RECORD_HEADER and bytes(source[:4]) == b"FLR1"
-                                   and int.from_bytes(source[12:16], "little") == len(source)
-                                   and int.from_bytes(source[4:8], "little") == crc32c(source[8:]))
+            self._known[number] = (
+                len(source) >= _RECORD_HEADER
+                and bytes(source[:4]) == b"FLR1"
+                and int.from_bytes(source[12:16], "little") == len(source)
+                and int.from_bytes(source[4:8], "little") == crc32c(source[8:])
+            )
         return self._known[number]
 
 
@@ -94,21 +105,38 @@ def _channels(batch: DecodeBatch) -> int:
         return 0
     wanted = 1 if batch.pixels.colour == "gray" else 3
     if channels != wanted:
-        raise ConfigError(f"output: expected {wanted} channels for {batch.pixels.colour!r}, found {channels}")
+        raise ConfigError(
+            f"output: expected {wanted} channels for {batch.pixels.colour!r}, found {channels}"
+        )
     return channels
 
 
 def _plain(batch: DecodeBatch) -> NDArray[np.bool_]:
     """Requests for JPEGs that are upright, with an output that fits; the CPU says what is wrong with the others."""
     asked = batch.requests
-    height, width = batch.output.shape[2:] if batch.pixels.layout == "nchw" else batch.output.shape[1:3]
-    wide = {name: asked[name].astype(np.int64) for name in ("x", "y", "w", "h", "out_w", "out_h", "pad_left", "pad_top")}
+    height, width = (
+        batch.output.shape[2:] if batch.pixels.layout == "nchw" else batch.output.shape[1:3]
+    )
+    wide = {
+        name: asked[name].astype(np.int64)
+        for name in ("x", "y", "w", "h", "out_w", "out_h", "pad_left", "pad_top")
+    }
     whole = (wide["x"] == 0) & (wide["y"] == 0) & (wide["w"] == 0) & (wide["h"] == 0)
     plain: NDArray[np.bool_] = (
-        (asked["codec"] == Codec.JPEG) & (asked["orientation"] == 1) & (asked["filter"] <= max(Filter))
-        & (asked["source"] < len(batch.sources)) & (wide["x"] >= 0) & (wide["y"] >= 0) & (whole | ((wide["w"] > 0) & (wide["h"] > 0)))
-        & (wide["out_w"] > 0) & (wide["out_h"] > 0) & (wide["pad_left"] >= 0) & (wide["pad_top"] >= 0)
-        & (wide["pad_left"] + wide["out_w"] <= width) & (wide["pad_top"] + wide["out_h"] <= height))
+        (asked["codec"] == Codec.JPEG)
+        & (asked["orientation"] == 1)
+        & (asked["filter"] <= max(Filter))
+        & (asked["source"] < len(batch.sources))
+        & (wide["x"] >= 0)
+        & (wide["y"] >= 0)
+        & (whole | ((wide["w"] > 0) & (wide["h"] > 0)))
+        & (wide["out_w"] > 0)
+        & (wide["out_h"] > 0)
+        & (wide["pad_left"] >= 0)
+        & (wide["pad_top"] >= 0)
+        & (wide["pad_left"] + wide["out_w"] <= width)
+        & (wide["pad_top"] + wide["out_h"] <= height)
+    )
     return plain
 
 
@@ -119,7 +147,7 @@ def _stream(batch: DecodeBatch, row: int, intact: _Intact) -> Found | None:
     source = memoryview(cast("memoryview", batch.sources[number])).cast("B")
     if asked["check"] and not intact(number, source):
         return None
-    jpeg = source[offset:offset + size if size else None]
+    jpeg = source[offset : offset + size if size else None]
     try:
         header = read_header(jpeg)
         check_limits(header, len(jpeg))
@@ -128,14 +156,24 @@ def _stream(batch: DecodeBatch, row: int, intact: _Intact) -> Found | None:
     x, y, w, h = (int(asked[name]) for name in ("x", "y", "w", "h"))
     if not (w or h):
         w, h = header.width, header.height
-    if len(jpeg) < size or x + w > header.width or y + h > header.height or not _usual(header) or header.end_offset != len(jpeg):
+    if (
+        len(jpeg) < size
+        or x + w > header.width
+        or y + h > header.height
+        or not _usual(header)
+        or header.end_offset != len(jpeg)
+    ):
         return None
     module, start, count = core(), int(asked["index_offset"]), int(asked["index_count"])
-    index = source[start:start + 4 * count]
+    index = source[start : start + 4 * count]
     if len(index) < 4 * count:
         return None
     whole = jpeg, (x, y, w, h), (header.width, header.height)
-    return whole if module is None or not count or (w, h) == whole[2] else _cut(module, index, int(asked["interval"]), whole)
+    return (
+        whole
+        if module is None or not count or (w, h) == whole[2]
+        else _cut(module, index, int(asked["interval"]), whole)
+    )
 
 
 def _cut(module: ModuleType, index: memoryview, interval: int, whole: Found) -> Found:
@@ -151,8 +189,10 @@ def _frame_size(jpeg: bytes) -> tuple[int, int]:
     """(width, height) of a baseline JPEG whose markers are known to be in order: those of the whole were read before the cut."""
     position = 2
     while jpeg[position + 1] != 0xC0:
-        position += 2 + int.from_bytes(jpeg[position + 2:position + 4], "big")
-    return int.from_bytes(jpeg[position + 7:position + 9], "big"), int.from_bytes(jpeg[position + 5:position + 7], "big")
+        position += 2 + int.from_bytes(jpeg[position + 2 : position + 4], "big")
+    return int.from_bytes(jpeg[position + 7 : position + 9], "big"), int.from_bytes(
+        jpeg[position + 5 : position + 7], "big"
+    )
 
 
 def _usual(header: JpegHeader) -> bool:
@@ -160,5 +200,15 @@ def _usual(header: JpegHeader) -> bool:
 
     Without JFIF or Adobe marker libjpeg looks at the component numbers to tell RGB from YCbCr; others do not.
     """
-    colours = header.components == 1 or header.adobe_transform == 1 or (header.jfif and header.adobe_transform != 0)
-    return header.sof == 0xC0 and header.n_scans == 1 and header.complete and colours and "," not in header.subsampling
+    colours = (
+        header.components == 1
+        or header.adobe_transform == 1
+        or (header.jfif and header.adobe_transform != 0)
+    )
+    return (
+        header.sof == 0xC0
+        and header.n_scans == 1
+        and header.complete
+        and colours
+        and "," not in header.subsampling
+    )

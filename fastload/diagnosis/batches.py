@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-KEPT = 8                        # batches kept to be replayed
+KEPT = 8  # batches kept to be replayed
 KEPT_BYTES = 512 << 20
 
 
@@ -47,7 +47,9 @@ def image_size(batch: object) -> tuple[int, int] | None:
 
 def float_images(batch: object) -> bool:
     """Whether the images travel as float32: four bytes where one would do."""
-    return any(len(each.shape) == 4 and str(each.dtype).endswith("float32") for each in arrays(batch))
+    return any(
+        len(each.shape) == 4 and str(each.dtype).endswith("float32") for each in arrays(batch)
+    )
 
 
 class Keeper:

@@ -20,9 +20,9 @@ class StageClock:
 
     def __init__(self) -> None:
         self.totals: dict[str, float] = {}
-        self.inside: list[str] = []             # names of the stages that are open
+        self.inside: list[str] = []  # names of the stages that are open
         self._began: list[float] = []
-        self._inner: list[float] = []           # seconds of the stages within each open one
+        self._inner: list[float] = []  # seconds of the stages within each open one
         self._thread: int | None = None
 
     def start(self) -> None:
@@ -67,12 +67,23 @@ class StageClock:
         finally:
             self.leave()
 
-    def timed(self, original: Callable[P, R], stage: str, *, unless_in: str = "", see: Callable[..., None] | None = None) -> Callable[P, R]:
+    def timed(
+        self,
+        original: Callable[P, R],
+        stage: str,
+        *,
+        unless_in: str = "",
+        see: Callable[..., None] | None = None,
+    ) -> Callable[P, R]:
         """The same function, counted as ``stage`` (as its surroundings, inside ``unless_in``); ``see`` is shown its arguments."""
 
-        @functools.wraps(original, assigned=("__name__", "__qualname__", "__doc__", "__module__"), updated=())
+        @functools.wraps(
+            original, assigned=("__name__", "__qualname__", "__doc__", "__module__"), updated=()
+        )
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if not self.counts or (unless_in and any(name.startswith(unless_in) for name in self.inside)):
+            if not self.counts or (
+                unless_in and any(name.startswith(unless_in) for name in self.inside)
+            ):
                 return original(*args, **kwargs)
             if see is not None:
                 see(*args)

@@ -13,10 +13,23 @@ EXAMPLE = "fastload doctor --script train.py:make_loader,make_step --seconds 60"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds --script, --seconds and --migrate; ``options.script`` is None where nothing of this was asked for."""
     group = parser.add_argument_group("the loader you have today", f"Example: {EXAMPLE}")
-    group.add_argument("--script", metavar="FILE.py:MAKE_LOADER[,MAKE_STEP]",
-                       help="call these functions of a script (without arguments) and diagnose the loader, with the step it feeds")
-    group.add_argument("--seconds", type=_seconds, default=60.0, metavar="S", help="how long to measure (default: 60)")
-    group.add_argument("--migrate", action="store_true", help="with --script: print how to move that loader to fastload instead")
+    group.add_argument(
+        "--script",
+        metavar="FILE.py:MAKE_LOADER[,MAKE_STEP]",
+        help="call these functions of a script (without arguments) and diagnose the loader, with the step it feeds",
+    )
+    group.add_argument(
+        "--seconds",
+        type=_seconds,
+        default=60.0,
+        metavar="S",
+        help="how long to measure (default: 60)",
+    )
+    group.add_argument(
+        "--migrate",
+        action="store_true",
+        help="with --script: print how to move that loader to fastload instead",
+    )
 
 
 def run_script(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import torch
 
 def gpu_in_use() -> bool:
     """CUDA was initialised by this process: asking must not do that itself."""
-    return torch.cuda.is_available() and bool(torch.cuda.is_initialized())      # type: ignore[no-untyped-call]
+    return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def synchronise() -> None:

@@ -18,21 +18,46 @@ from fastload.diagnosis.clock import StageClock
 
 # module, attribute (dots: inside a class), stage. Only modules that are imported already are touched.
 WATCHED = (
-    ("os", "read", "read"), ("os", "pread", "read"), ("numpy", "fromfile", "read"), ("torchvision.io", "read_file", "read"),
-    ("PIL.Image", "open", "decode"), ("PIL.ImageFile", "ImageFile.load", "decode"), ("PIL.Image", "Image.convert", "decode"),
+    ("os", "read", "read"),
+    ("os", "pread", "read"),
+    ("numpy", "fromfile", "read"),
+    ("torchvision.io", "read_file", "read"),
+    ("PIL.Image", "open", "decode"),
+    ("PIL.ImageFile", "ImageFile.load", "decode"),
+    ("PIL.Image", "Image.convert", "decode"),
     ("PIL.JpegImagePlugin", "JpegImageFile.draft", "decode"),
-    ("cv2", "imread", "decode"), ("cv2", "imdecode", "decode"), ("simplejpeg", "decode_jpeg", "decode"),
-    ("turbojpeg", "TurboJPEG.decode", "decode"), ("torchvision.io", "decode_image", "decode"), ("torchvision.io", "decode_jpeg", "decode"),
-    ("torchvision.io", "read_image", "decode"), ("imageio", "imread", "decode"), ("imageio.v3", "imread", "decode"),
+    ("cv2", "imread", "decode"),
+    ("cv2", "imdecode", "decode"),
+    ("simplejpeg", "decode_jpeg", "decode"),
+    ("turbojpeg", "TurboJPEG.decode", "decode"),
+    ("torchvision.io", "decode_image", "decode"),
+    ("torchvision.io", "decode_jpeg", "decode"),
+    ("torchvision.io", "read_image", "decode"),
+    ("imageio", "imread", "decode"),
+    ("imageio.v3", "imread", "decode"),
     ("skimage.io", "imread", "decode"),
-    ("PIL.Image", "Image.resize", "transform"), ("PIL.Image", "Image.crop", "transform"), ("PIL.Image", "Image.transpose", "transform"),
-    ("PIL.Image", "Image.rotate", "transform"), ("PIL.Image", "Image.transform", "transform"), ("PIL.Image", "Image.reduce", "transform"),
-    ("cv2", "resize", "transform"), ("cv2", "cvtColor", "transform"), ("cv2", "warpAffine", "transform"), ("cv2", "flip", "transform"),
+    ("PIL.Image", "Image.resize", "transform"),
+    ("PIL.Image", "Image.crop", "transform"),
+    ("PIL.Image", "Image.transpose", "transform"),
+    ("PIL.Image", "Image.rotate", "transform"),
+    ("PIL.Image", "Image.transform", "transform"),
+    ("PIL.Image", "Image.reduce", "transform"),
+    ("cv2", "resize", "transform"),
+    ("cv2", "cvtColor", "transform"),
+    ("cv2", "warpAffine", "transform"),
+    ("cv2", "flip", "transform"),
     ("torch.nn.functional", "interpolate", "transform"),
 )
-CALLABLES = ("transform", "transforms", "target_transform", "joint_transform", "augment", "augmentation")
-_SEEN = 64                      # paths and encoded images that are remembered
-_DEPTH = 4                      # datasets within datasets: Subset, ConcatDataset ...
+CALLABLES = (
+    "transform",
+    "transforms",
+    "target_transform",
+    "joint_transform",
+    "augment",
+    "augmentation",
+)
+_SEEN = 64  # paths and encoded images that are remembered
+_DEPTH = 4  # datasets within datasets: Subset, ConcatDataset ...
 
 
 class Instruments:
@@ -40,9 +65,9 @@ class Instruments:
 
     def __init__(self, dataset: object) -> None:
         self.clock = StageClock()
-        self.paths: list[str] = []              # files opened for reading
-        self.encoded: list[bytes] = []          # images handed to a decoder as bytes
-        self.whole_calls: set[str] = set()      # functions seen that read and decode in one go
+        self.paths: list[str] = []  # files opened for reading
+        self.encoded: list[bytes] = []  # images handed to a decoder as bytes
+        self.whole_calls: set[str] = set()  # functions seen that read and decode in one go
         self._dataset = dataset
         self._undo: list[tuple[Any, str, Any]] = []
         self._done: set[tuple[str, str]] = set()
@@ -58,7 +83,12 @@ class Instruments:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._restore()
 
     def refresh(self) -> None:
@@ -81,15 +111,23 @@ class Instruments:
         within = "transform" if stage == "transform" or name == "convert" else ""
         timed = self.clock.timed(original, stage, unless_in=within, see=self._seer(attribute))
         self._exchange(owner, name, timed)
-        if not classes:             # `from cv2 import imread` in the dataset's own module
+        if not classes:  # `from cv2 import imread` in the dataset's own module
             for user in self._user_modules():
                 for known, value in list(vars(user).items()):
                     if value is original:
                         self._exchange(user, known, timed)
 
     def _user_modules(self) -> list[ModuleType]:
-        names = {base.__module__ for each in nested_datasets(self._dataset) for base in type(each).__mro__}
-        return [sys.modules[name] for name in names if name in sys.modules and name.split(".")[0] not in ("builtins", "torch", "typing")]
+        names = {
+            base.__module__
+            for each in nested_datasets(self._dataset)
+            for base in type(each).__mro__
+        }
+        return [
+            sys.modules[name]
+            for name in names
+            if name in sys.modules and name.split(".")[0] not in ("builtins", "torch", "typing")
+        ]
 
     def _seer(self, attribute: str) -> Any:
         def see(*args: object) -> None:
@@ -102,9 +140,19 @@ class Instruments:
                     self.encoded.append(first.getvalue())
                 elif isinstance(first, bytes | bytearray | memoryview):
                     self.encoded.append(bytes(first))
-                elif hasattr(first, "tobytes") and attribute in ("imdecode", "decode_jpeg", "decode_image"):
+                elif hasattr(first, "tobytes") and attribute in (
+                    "imdecode",
+                    "decode_jpeg",
+                    "decode_image",
+                ):
                     self.encoded.append(first.tobytes())
-        return see if attribute in ("open", "imread", "read_image", "imdecode", "decode_jpeg", "decode_image") else None
+
+        return (
+            see
+            if attribute
+            in ("open", "imread", "read_image", "imdecode", "decode_jpeg", "decode_image")
+            else None
+        )
 
     def _saw_path(self, path: object) -> None:
         if len(self.paths) < _SEEN and isinstance(path, str | os.PathLike):
@@ -114,17 +162,36 @@ class Instruments:
         """builtins.open and io.open (pathlib's) give files whose reads are counted, too."""
         original, clock = builtins.open, self.clock
 
-        def opened(file: Any, mode: str = "r", buffering: int = -1, encoding: Any = None,       # noqa: PLR0917 - open's own order
-                   errors: Any = None, newline: Any = None, closefd: bool = True, opener: Any = None) -> Any:
+        def opened(  # noqa: PLR0917 - open's own order
+            file: Any,
+            mode: str = "r",
+            buffering: int = -1,
+            encoding: Any = None,
+            errors: Any = None,
+            newline: Any = None,
+            closefd: bool = True,
+            opener: Any = None,
+        ) -> Any:
             if not clock.counts:
                 return original(file, mode, buffering, encoding, errors, newline, closefd, opener)
             clock.enter("read")
             try:
-                if mode not in ("r", "rt", "rb", "br") or buffering != -1 or opener is not None or isinstance(file, int):
-                    return original(file, mode, buffering, encoding, errors, newline, closefd, opener)
+                if (
+                    mode not in ("r", "rt", "rb", "br")
+                    or buffering != -1
+                    or opener is not None
+                    or isinstance(file, int)
+                ):
+                    return original(
+                        file, mode, buffering, encoding, errors, newline, closefd, opener
+                    )
                 self._saw_path(file)
                 reader = CountedReader(io.FileIO(file, "r"), clock)
-                return reader if "b" in mode else io.TextIOWrapper(reader, encoding or "locale", errors, newline)
+                return (
+                    reader
+                    if "b" in mode
+                    else io.TextIOWrapper(reader, encoding or "locale", errors, newline)
+                )
             finally:
                 clock.leave()
 
@@ -137,15 +204,27 @@ class Instruments:
             if not callable(found) or isinstance(found, CountedCallable):
                 continue
             parts = getattr(found, "transforms", None)
-            if isinstance(parts, list) and parts and all(map(callable, parts)):         # Compose: each by its own name
-                self._exchange(found, "transforms", [CountedCallable(each, f"transform.{_name(each)}", self.clock) for each in parts])
+            if (
+                isinstance(parts, list) and parts and all(map(callable, parts))
+            ):  # Compose: each by its own name
+                self._exchange(
+                    found,
+                    "transforms",
+                    [
+                        CountedCallable(each, f"transform.{_name(each)}", self.clock)
+                        for each in parts
+                    ],
+                )
             self._exchange(dataset, name, CountedCallable(found, "transform", self.clock))
 
     def _exchange(self, owner: Any, name: str, new: object) -> None:
         old = vars(owner)[name] if name in getattr(owner, "__dict__", {}) else _NOT_ITS_OWN
         try:
             setattr(owner, name, new)
-        except (AttributeError, TypeError):         # a frozen dataclass, a property, a C type: it stays as it is, uncounted
+        except (
+            AttributeError,
+            TypeError,
+        ):  # a frozen dataclass, a property, a C type: it stays as it is, uncounted
             return
         self._undo.append((owner, name, old))
 
@@ -203,7 +282,9 @@ def nested_datasets(dataset: object, depth: int = _DEPTH) -> Iterator[object]:
     if depth:
         inner = getattr(dataset, "dataset", None)
         more = getattr(dataset, "datasets", None)
-        for each in [inner] * (inner is not None) + (list(more) if isinstance(more, list | tuple) else []):
+        for each in [inner] * (inner is not None) + (
+            list(more) if isinstance(more, list | tuple) else []
+        ):
             yield from nested_datasets(each, depth - 1)
 
 

@@ -16,7 +16,7 @@ from fastload.diagnosis.meter import Meter, Work, mean_of
 from fastload.diagnosis.source import Source
 from fastload.loader.nested import mapped
 
-_ECHOES = 12                    # batches sent to measure the way between processes
+_ECHOES = 12  # batches sent to measure the way between processes
 
 
 class WatchedDataset:
@@ -27,7 +27,7 @@ class WatchedDataset:
 
     def _counted(self, function: Callable[..., Any], *args: Any) -> Any:
         mine = self.__dict__
-        if mine["_instruments"] is None:            # never left: the process ends with its work
+        if mine["_instruments"] is None:  # never left: the process ends with its work
             mine["_instruments"] = Instruments(mine["_inner"]).__enter__()
         clock, meter = mine["_instruments"].clock, Meter()
         clock.start()
@@ -35,7 +35,9 @@ class WatchedDataset:
             return function(*args)
         finally:
             clock.stop()
-            mine["_spent"] = [before + more for before, more in zip(mine["_spent"], meter.read(), strict=True)]
+            mine["_spent"] = [
+                before + more for before, more in zip(mine["_spent"], meter.read(), strict=True)
+            ]
 
     def __getitem__(self, index: Any) -> Any:
         self.__dict__["_items"] += 1
@@ -65,7 +67,14 @@ class WatchedDataset:
         mine = self.__dict__
         instruments = mine["_instruments"]
         wall, cpu, queued = mine["_spent"]
-        work = Work(mine["_items"], wall, cpu, queued, instruments.clock.taken() if instruments else {}, collate_s)
+        work = Work(
+            mine["_items"],
+            wall,
+            cpu,
+            queued,
+            instruments.clock.taken() if instruments else {},
+            collate_s,
+        )
         mine.update(_spent=[0.0, 0.0, 0.0], _items=0)
         if instruments:
             instruments.refresh()
@@ -84,7 +93,11 @@ class WatchedCollate:
         batch = self._inner(items)
         collate_s = time.perf_counter() - began
         info = torch.utils.data.get_worker_info()
-        watched = info.dataset if info is not None and isinstance(info.dataset, WatchedDataset) else self._dataset
+        watched = (
+            info.dataset
+            if info is not None and isinstance(info.dataset, WatchedDataset)
+            else self._dataset
+        )
         return batch, watched.taken(collate_s)
 
 
@@ -94,7 +107,12 @@ def in_workers(source: Source, seconds: float) -> Work | None:
         return None
     loader = copy.copy(source.loader)
     dataset = WatchedDataset(loader.dataset)
-    loader.__dict__.update(dataset=dataset, collate_fn=WatchedCollate(loader.collate_fn, dataset), pin_memory=False, _iterator=None)
+    loader.__dict__.update(
+        dataset=dataset,
+        collate_fn=WatchedCollate(loader.collate_fn, dataset),
+        pin_memory=False,
+        _iterator=None,
+    )
     watched = Source.of(loader)
     works: list[Work] = []
     warm, deadline = watched.group, time.perf_counter() + seconds
@@ -131,7 +149,12 @@ def ipc_seconds(loader: Any, batch: Any) -> float:
         began = time.perf_counter()
         mapped(here, torch.Tensor.clone)
         clones.append(time.perf_counter() - began)
-    plain = torch.utils.data.DataLoader(Echo(here), batch_size=None, num_workers=1, multiprocessing_context=loader.multiprocessing_context)
+    plain = torch.utils.data.DataLoader(
+        Echo(here),
+        batch_size=None,
+        num_workers=1,
+        multiprocessing_context=loader.multiprocessing_context,
+    )
     source = Source.of(plain)
     came = []
     try:
@@ -139,4 +162,8 @@ def ipc_seconds(loader: Any, batch: Any) -> float:
             came.append(time.perf_counter())
     finally:
         source.close()
-    return max(0.0, statistics.median(later - earlier for earlier, later in itertools.pairwise(came[2:])) - min(clones))
+    return max(
+        0.0,
+        statistics.median(later - earlier for earlier, later in itertools.pairwise(came[2:]))
+        - min(clones),
+    )

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_SCHEDSTAT = Path("/proc/thread-self/schedstat")        # nanoseconds on a core, nanoseconds ready but waiting for one, turns
+_SCHEDSTAT = Path(
+    "/proc/thread-self/schedstat"
+)  # nanoseconds on a core, nanoseconds ready but waiting for one, turns
 
 
 def queued_s() -> float:
@@ -35,9 +37,9 @@ class Work:
     """What one batch cost where it was made."""
 
     items: int
-    wall_s: float               # of all items, without collate
+    wall_s: float  # of all items, without collate
     cpu_s: float
-    queued_s: float             # of the wall time: ready to run, but no core was free
+    queued_s: float  # of the wall time: ready to run, but no core was free
     stages: Mapping[str, float]
     collate_s: float
 
@@ -47,7 +49,11 @@ def mean_of(works: Sequence[Work], size: int) -> Work:
     n = sum(each.items for each in works)
     scale = size / max(n, 1)
     names = {name for each in works for name in each.stages}
-    return Work(size, scale * sum(each.wall_s for each in works), scale * sum(each.cpu_s for each in works),
-                scale * sum(each.queued_s for each in works),
-                {name: scale * sum(each.stages.get(name, 0.0) for each in works) for name in sorted(names)},
-                scale * sum(each.collate_s for each in works))
+    return Work(
+        size,
+        scale * sum(each.wall_s for each in works),
+        scale * sum(each.cpu_s for each in works),
+        scale * sum(each.queued_s for each in works),
+        {name: scale * sum(each.stages.get(name, 0.0) for each in works) for name in sorted(names)},
+        scale * sum(each.collate_s for each in works),
+    )

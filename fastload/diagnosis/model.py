@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from fastload.diagnosis.result import Suggestion
 
-WORTH = 0.05                # a gain below this is not suggested: two measurements differ by as much
-_MOST_WORKERS = 4           # times the cores (16 at least): each costs memory, whatever the model says
+WORTH = 0.05  # a gain below this is not suggested: two measurements differ by as much
+_MOST_WORKERS = 4  # times the cores (16 at least): each costs memory, whatever the model says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,15 +25,15 @@ class Facts:
     cores: int
     step_s: float | None = None
     together_s: float | None = None
-    workers: int | None = None          # None: not a torch loader
-    threads: int | None = None          # of a fastload loader, where the user has fixed them
-    wall_s: float | None = None         # of one worker, with collate and the way between processes
+    workers: int | None = None  # None: not a torch loader
+    threads: int | None = None  # of a fastload loader, where the user has fixed them
+    wall_s: float | None = None  # of one worker, with collate and the way between processes
     cpu_s: float | None = None
     collate_ipc_s: float = 0.0
     float_images: bool = False
     read_share: float = 0.0
     decode_share: float = 0.0
-    ours_s: float | None = None         # fastload's decode of a batch, on one thread
+    ours_s: float | None = None  # fastload's decode of a batch, on one thread
     ours_backend: str = ""
     start_s: float = 0.0
     epoch_batches: int | None = None
@@ -55,7 +55,9 @@ class Facts:
         """What loader and step take from each other (cores, mostly): measured together over what the formula says; 1 = nothing."""
         if self.together_s is None:
             return 1.0
-        return max(1.0, self.together_s / self.overlapped(self.loader_s, background=self.workers != 0))
+        return max(
+            1.0, self.together_s / self.overlapped(self.loader_s, background=self.workers != 0)
+        )
 
     def with_workers(self, workers: int) -> float | None:
         """The loader's seconds with so many worker processes."""
@@ -63,7 +65,9 @@ class Facts:
             return None
         scale = 1.0
         if self.workers:
-            scale = max(1.0, self.loader_s / max(self.wall_s / self.workers, self.cpu_s / self.cores))
+            scale = max(
+                1.0, self.loader_s / max(self.wall_s / self.workers, self.cpu_s / self.cores)
+            )
         return scale * max(self.wall_s / workers, self.cpu_s / self.cores)
 
 
@@ -77,21 +81,35 @@ def _all(facts: Facts) -> Iterator[Suggestion]:
     if facts.workers is not None:
         yield from _workers(facts)
     if facts.threads is not None and facts.threads < facts.cores:
-        yield _suggest(facts, facts.loader_s * facts.threads / facts.cores, f"num_workers=None (now {facts.threads})",
-                       f"{facts.threads} decode threads on {cores(facts.cores)}: left out, the loader takes what this job has")
+        yield _suggest(
+            facts,
+            facts.loader_s * facts.threads / facts.cores,
+            f"num_workers=None (now {facts.threads})",
+            f"{facts.threads} decode threads on {cores(facts.cores)}: left out, the loader takes what this job has",
+        )
     if facts.ours_s is not None:
         loader_s = facts.ours_s / facts.cores
-        yield _suggest(facts, loader_s, "fastload.DataLoader on the packed dataset (fastload.migrate(loader) prints how)",
-                       f"its {facts.ours_backend} decoder was measured on your own images: {1e3 * facts.ours_s:.1f} ms a batch on one "
-                       f"thread, {cores(facts.cores)}")
+        yield _suggest(
+            facts,
+            loader_s,
+            "fastload.DataLoader on the packed dataset (fastload.migrate(loader) prints how)",
+            f"its {facts.ours_backend} decoder was measured on your own images: {1e3 * facts.ours_s:.1f} ms a batch on one "
+            f"thread, {cores(facts.cores)}",
+        )
     if facts.collate_ipc_s and facts.float_images and facts.wall_s and facts.workers:
         saved = 0.75 * facts.collate_ipc_s
-        yield _suggest(facts, facts.loader_s * (facts.wall_s - saved) / facts.wall_s, "hand out uint8 images and normalise on the device",
-                       "collate and the way between processes move four bytes a value where one would do")
+        yield _suggest(
+            facts,
+            facts.loader_s * (facts.wall_s - saved) / facts.wall_s,
+            "hand out uint8 images and normalise on the device",
+            "collate and the way between processes move four bytes a value where one would do",
+        )
     if not facts.persistent and facts.workers and facts.epoch_batches:
         lost = facts.start_s / (facts.epoch_batches * facts.now_s)
-        why = f"each epoch begins with {facts.start_s:.1f} s of starting workers, for {facts.epoch_batches} batches: " \
-              f"{1 / facts.now_s / (1 + lost):.1f} it/s over an epoch as it is"
+        why = (
+            f"each epoch begins with {facts.start_s:.1f} s of starting workers, for {facts.epoch_batches} batches: "
+            f"{1 / facts.now_s / (1 + lost):.1f} it/s over an epoch as it is"
+        )
         yield Suggestion("persistent_workers=True", why, 1.0 / facts.now_s, lost)
 
 
@@ -111,8 +129,10 @@ def _workers(facts: Facts) -> Iterator[Suggestion]:
     loader_s = facts.with_workers(wanted)
     if loader_s is None or wanted <= (facts.workers or 0):
         return
-    why = f"a batch costs one worker {1e3 * facts.wall_s:.0f} ms, {100 * min(1.0, facts.cpu_s / facts.wall_s):.0f} % of it on a core; " \
-          f"this job has {cores(facts.cores)}"
+    why = (
+        f"a batch costs one worker {1e3 * facts.wall_s:.0f} ms, {100 * min(1.0, facts.cpu_s / facts.wall_s):.0f} % of it on a core; "
+        f"this job has {cores(facts.cores)}"
+    )
     if not facts.workers:
         why = "with num_workers=0 loading and training take turns; " + why
     yield _suggest(facts, loader_s, f"num_workers={wanted} (now {facts.workers})", why)

@@ -21,7 +21,7 @@ from fastload.diagnosis.source import Source, short
 from fastload.errors import ConfigError
 from fastload.loader.nested import mapped
 
-_ITEMS = 4096                   # at most, in this process
+_ITEMS = 4096  # at most, in this process
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Opened:
     here: Work
     there: Work | None = None
     ipc_s: float = 0.0
-    pin_s: float = 0.0              # where a GPU is in use
+    pin_s: float = 0.0  # where a GPU is in use
     copy_s: float = 0.0
     paths: list[str] = field(default_factory=list)
     encoded: list[bytes] = field(default_factory=list)
@@ -54,7 +54,7 @@ def open_up(source: Source, seconds: float, sample_batch: object) -> Opened | No
     here_s = seconds * (0.4 if workers else 1.0)
     threads = torch.get_num_threads()
     if workers:
-        torch.set_num_threads(1)            # as torch does in its workers
+        torch.set_num_threads(1)  # as torch does in its workers
     try:
         opened = _here(loader, here_s)
     finally:
@@ -84,7 +84,13 @@ def _here(loader: Any, seconds: float) -> Opened:
                 break
     if not n:
         raise ConfigError("diagnose: the loader's dataset gave no item")
-    return Opened(size, mean_of(works, size), paths=instruments.paths, encoded=instruments.encoded, whole_calls=instruments.whole_calls)
+    return Opened(
+        size,
+        mean_of(works, size),
+        paths=instruments.paths,
+        encoded=instruments.encoded,
+        whole_calls=instruments.whole_calls,
+    )
 
 
 class Fetch:
@@ -93,7 +99,9 @@ class Fetch:
     def __init__(self, loader: Any, instruments: Instruments) -> None:
         self._loader, self._dataset, self._instruments = loader, loader.dataset, instruments
         self._streams = isinstance(loader.dataset, torch.utils.data.IterableDataset)
-        self._batched = loader.batch_sampler is not None or (self._streams and loader.batch_size is not None)
+        self._batched = loader.batch_sampler is not None or (
+            self._streams and loader.batch_size is not None
+        )
 
     def batches(self) -> Iterator[Sequence[Any]]:
         """What to fetch for each batch: indices, or so many items of a stream."""

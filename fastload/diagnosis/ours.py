@@ -15,9 +15,9 @@ from fastload.loader.backends import Backend
 from fastload.native import core
 from fastload.packing.files import is_image_name
 
-_MOST = 24                  # images
-_RUNS = 2                   # the faster one counts: the first also touches fresh memory
-_LARGEST = 64 << 20         # bytes of a file that is read for this
+_MOST = 24  # images
+_RUNS = 2  # the faster one counts: the first also touches fresh memory
+_LARGEST = 64 << 20  # bytes of a file that is read for this
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def jpegs_of(paths: Sequence[str], encoded: Sequence[bytes]) -> tuple[list[bytes
                 is_jpeg = content[:3] == b"\xff\xd8\xff"
                 found += [content] if is_jpeg else []
                 others += not is_jpeg and is_image_name(path)
-        except OSError:             # gone since, or not ours to read
+        except OSError:  # gone since, or not ours to read
             continue
     return found[:_MOST], others
 
@@ -55,11 +55,13 @@ def our_decode(jpegs: Sequence[bytes], size: tuple[int, int] | None) -> OurDecod
         for each in jpegs:
             try:
                 seconds.append(_one(backend, each, size))
-            except FastloadError:           # not every JPEG can be read; pack would name it
+            except FastloadError:  # not every JPEG can be read; pack would name it
                 continue
     finally:
         backend.close()
-    return OurDecode(float(np.mean(seconds)), len(seconds), backend.choice.name) if seconds else None
+    return (
+        OurDecode(float(np.mean(seconds)), len(seconds), backend.choice.name) if seconds else None
+    )
 
 
 def _one(backend: Backend, jpeg: bytes, size: tuple[int, int] | None) -> float:
@@ -67,7 +69,7 @@ def _one(backend: Backend, jpeg: bytes, size: tuple[int, int] | None) -> float:
     if module is not None:
         try:
             jpeg = module.rewrite(jpeg)[0]
-        except ValueError as error:         # BadJpeg
+        except ValueError as error:  # BadJpeg
             raise BadImage(str(error)) from None
     header = read_header(jpeg)
     height, width = size or (header.height, header.width)
@@ -76,7 +78,9 @@ def _one(backend: Backend, jpeg: bytes, size: tuple[int, int] | None) -> float:
     output = np.empty((1, height, width, 3), np.uint8)
     best = float("inf")
     for _ in range(_RUNS):
-        result = backend.decoder.collect(backend.decoder.submit(DecodeBatch([jpeg], requests, output)))
+        result = backend.decoder.collect(
+            backend.decoder.submit(DecodeBatch([jpeg], requests, output))
+        )
         result.raise_first()
         best = min(best, float(result.times_ns.sum()) / 1e9)
     return best

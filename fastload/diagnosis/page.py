@@ -15,10 +15,17 @@ def page(found: Diagnosis) -> str:
     if found.suggestions:
         parts += ["", "What to change, the best first:"]
         for number, each in enumerate(found.suggestions, 1):
-            parts.append(f"  {number}. {each.change}: expected {rate(each.expected_per_s)} ({each.gain:+.0%})".replace("%)", " %)"))
+            parts.append(
+                f"  {number}. {each.change}: expected {rate(each.expected_per_s)} ({each.gain:+.0%})".replace(
+                    "%)", " %)"
+                )
+            )
             parts.append(f"     {each.why}")
     elif found.verdict == "step":
-        parts += ["", "Nothing to gain from the loader: look at the step itself (fastload.check_trainer)."]
+        parts += [
+            "",
+            "Nothing to gain from the loader: look at the step itself (fastload.check_trainer).",
+        ]
     if found.notes:
         parts += ["", *(f"Note: {each}" for each in found.notes)]
     return "\n".join(parts)
@@ -57,14 +64,18 @@ def _rates(found: Diagnosis) -> str:
         return f"{found.loader.batches} batches measured on {where}. With a step (diagnose(loader, step)) you learn whether that is enough."
     told = []
     if found.together is not None:
-        told.append(f"Together they reach {_both(found, found.together.per_s)} ({found.together.batches} batches measured)")
+        told.append(
+            f"Together they reach {_both(found, found.together.per_s)} ({found.together.batches} batches measured)"
+        )
     told.append(f"with data for free it would be {_both(found, found.step.per_s)}")
     return "; ".join(told) + f"; {where}."
 
 
 def _row(each: Stage) -> str:
     detail = ", ".join(f"{name} {1e3 * seconds:.1f}" for name, seconds in each.detail)
-    return f"  {each.name:10} {1e3 * each.seconds:9.1f} ms {percent(each.share):>6}" + (f"   {detail}" if detail else "")
+    return f"  {each.name:10} {1e3 * each.seconds:9.1f} ms {percent(each.share):>6}" + (
+        f"   {detail}" if detail else ""
+    )
 
 
 def _of(found: Diagnosis) -> str:
@@ -73,7 +84,9 @@ def _of(found: Diagnosis) -> str:
 
 def _both(found: Diagnosis, per_s: float) -> str:
     """it/s beside samples/s: the first alone misleads when batch sizes differ."""
-    return rate(per_s) + (f" = {per_s * found.batch_size:.0f} samples/s" if found.batch_size else "")
+    return rate(per_s) + (
+        f" = {per_s * found.batch_size:.0f} samples/s" if found.batch_size else ""
+    )
 
 
 def rate(per_s: float) -> str:

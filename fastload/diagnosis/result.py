@@ -25,7 +25,9 @@ class Stage:
     name: str
     seconds: float
     share: float
-    detail: tuple[tuple[str, float], ...] = ()      # parts of it by name, in seconds; e.g. the single transforms
+    detail: tuple[
+        tuple[str, float], ...
+    ] = ()  # parts of it by name, in seconds; e.g. the single transforms
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +36,26 @@ class Suggestion:
 
     change: str
     why: str
-    expected_per_s: float           # batches per second
-    gain: float                     # 0.32 = 32 % more than now
+    expected_per_s: float  # batches per second
+    gain: float  # 0.32 = 32 % more than now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """Why the trainer waits, or why it does not. ``print(diagnosis)`` is a page, ``to_json()`` the same for machines."""
 
-    loader_kind: str                            # "torch", "fastload", "other"
-    batch_size: int                             # samples; 0 = could not be told
-    cores: int                                  # that this job may use
-    workers: int | None                         # processes (torch) or threads (fastload); None = not known
-    loader: Timing                              # alone
-    step: Timing | None = None                  # alone, on batches replayed from memory: the ceiling
-    together: Timing | None = None              # both; None without a step, or where the loader ended before
-    wait_share: float | None = None             # of the time together in which the trainer waits for data
+    loader_kind: str  # "torch", "fastload", "other"
+    batch_size: int  # samples; 0 = could not be told
+    cores: int  # that this job may use
+    workers: int | None  # processes (torch) or threads (fastload); None = not known
+    loader: Timing  # alone
+    step: Timing | None = None  # alone, on batches replayed from memory: the ceiling
+    together: Timing | None = None  # both; None without a step, or where the loader ended before
+    wait_share: float | None = None  # of the time together in which the trainer waits for data
     on_gpu: bool = False
-    start_s: float = 0.0                        # from iter(loader) to its first batch
+    start_s: float = 0.0  # from iter(loader) to its first batch
     stages: tuple[Stage, ...] = ()
-    stages_from: str = ""                       # how they were measured
+    stages_from: str = ""  # how they were measured
     suggestions: tuple[Suggestion, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -65,7 +67,10 @@ class Diagnosis:
     @property
     def slower(self) -> Timing:
         """The loader's timing, or the step's."""
-        return max((each for each in (self.loader, self.step) if each is not None), key=lambda each: each.seconds)
+        return max(
+            (each for each in (self.loader, self.step) if each is not None),
+            key=lambda each: each.seconds,
+        )
 
     @property
     def ceiling_per_s(self) -> float | None:
@@ -81,7 +86,11 @@ class Diagnosis:
         """
         if self.step is None or self.wait_share is None:
             return "unknown"
-        return "loader" if self.wait_share >= (0.05 if self.loader.seconds > 0.8 * self.step.seconds else 0.15) else "step"
+        return (
+            "loader"
+            if self.wait_share >= (0.05 if self.loader.seconds > 0.8 * self.step.seconds else 0.15)
+            else "step"
+        )
 
     def stage(self, name: str) -> Stage | None:
         """The stage of this name, where there is one."""
@@ -90,9 +99,14 @@ class Diagnosis:
     def to_json(self) -> dict[str, object]:
         """Plain dicts, lists, numbers and text."""
         told: dict[str, object] = asdict(self)
-        told |= {"per_s": self.per_s, "ceiling_per_s": self.ceiling_per_s, "verdict": self.verdict,
-                 "stages": [{**asdict(each), "detail": dict(each.detail)} for each in self.stages],
-                 "suggestions": [asdict(each) for each in self.suggestions], "notes": list(self.notes)}
+        told |= {
+            "per_s": self.per_s,
+            "ceiling_per_s": self.ceiling_per_s,
+            "verdict": self.verdict,
+            "stages": [{**asdict(each), "detail": dict(each.detail)} for each in self.stages],
+            "suggestions": [asdict(each) for each in self.suggestions],
+            "notes": list(self.notes),
+        }
         return told
 
     def __str__(self) -> str:

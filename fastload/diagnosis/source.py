@@ -21,14 +21,25 @@ class Source:
 
     def __init__(self, loader: Iterable[Any]) -> None:
         if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
-            raise ConfigError(f"diagnose: expected a loader to iterate over, found {type(loader).__name__}")
-        self.kind = "fastload" if isinstance(loader, DataLoader) else \
-            "torch" if isinstance(loader, torch.utils.data.DataLoader) else "other"
+            raise ConfigError(
+                f"diagnose: expected a loader to iterate over, found {type(loader).__name__}"
+            )
+        self.kind = (
+            "fastload"
+            if isinstance(loader, DataLoader)
+            else "torch"
+            if isinstance(loader, torch.utils.data.DataLoader)
+            else "other"
+        )
         self.loader: Any = loader
         if self.kind != "other":
-            self.loader = copy.copy(loader)                 # a fastload loader copies itself as a new one, with its own threads
+            self.loader = copy.copy(
+                loader
+            )  # a fastload loader copies itself as a new one, with its own threads
             if self.kind == "torch":
-                self.loader.__dict__["_iterator"] = None    # persistent workers of the user's own iteration stay his
+                self.loader.__dict__["_iterator"] = (
+                    None  # persistent workers of the user's own iteration stay his
+                )
         self._iterators: list[Any] = []
         self.once = self.kind == "other" and hasattr(loader, "__next__")
 
@@ -71,12 +82,14 @@ class Source:
         try:
             iterator = iter(self.loader)
             self._iterators.append(iterator)
-            for number, batch in enumerate(iterator, 1):        # noqa: B007 - for the message
+            for number, batch in enumerate(iterator, 1):  # noqa: B007 - for the message
                 yield batch
         except (ConfigError, GeneratorExit):
             raise
         except Exception as error:
-            raise ConfigError(f"diagnose: the loader raised {short(error)} (after {number} batches); run it alone to see more") from error
+            raise ConfigError(
+                f"diagnose: the loader raised {short(error)} (after {number} batches); run it alone to see more"
+            ) from error
 
     def end_pass(self) -> None:
         """Ends iterations that were left in the middle."""
@@ -98,7 +111,15 @@ class Source:
 def short(error: BaseException) -> str:
     """Class and first line of an error; the last one where torch has put a worker's whole traceback into the message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    line = lines[-1 if any(each.startswith("Traceback ") or "Original Traceback" in each for each in lines) else 0] if lines else ""
+    line = (
+        lines[
+            -1
+            if any(each.startswith("Traceback ") or "Original Traceback" in each for each in lines)
+            else 0
+        ]
+        if lines
+        else ""
+    )
     name = type(error).__name__
     return line if line.startswith(f"{name}:") else f"{name}: {line}" if line else name
 
@@ -107,7 +128,10 @@ class RandomState:
     """A context behind which torch's, numpy's and Python's random numbers go on as if nothing had happened."""
 
     def __init__(self, loader: object = None) -> None:
-        places = [loader, *(getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset"))]
+        places = [
+            loader,
+            *(getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset")),
+        ]
         places.append(getattr(getattr(loader, "batch_sampler", None), "sampler", None))
         found = (getattr(place, "generator", None) for place in places if place is not None)
         self._generators = [each for each in found if isinstance(each, torch.Generator)]
@@ -123,7 +147,12 @@ class RandomState:
         self._states = [each.get_state() for each in self._generators]
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         random.setstate(self._python)
         np.random.set_state(self._numpy)
         torch.set_rng_state(self._torch)

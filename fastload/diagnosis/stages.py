@@ -20,10 +20,16 @@ def of_torch(opened: Opened, workers: int) -> tuple[tuple[Stage, ...], str]:
         if part:
             detail[part] = value
     seconds["other"] = max(0.0, work.wall_s - sum(seconds.values()))
-    seconds |= {"collate": work.collate_s, "ipc": opened.ipc_s} if workers else {"collate": work.collate_s}
-    seconds |= {name: value for name, value in (("pin", opened.pin_s), ("copy", opened.copy_s)) if value}
+    seconds |= (
+        {"collate": work.collate_s, "ipc": opened.ipc_s} if workers else {"collate": work.collate_s}
+    )
+    seconds |= {
+        name: value for name, value in (("pin", opened.pin_s), ("copy", opened.copy_s)) if value
+    }
     largest = tuple(sorted(detail.items(), key=lambda each: -each[1])[:4])
-    where = f"one batch of {work.items}" + (f" in one of {workers} worker{'s' * (workers != 1)}" if opened.there else ", in one process")
+    where = f"one batch of {work.items}" + (
+        f" in one of {workers} worker{'s' * (workers != 1)}" if opened.there else ", in one process"
+    )
     return _shares(seconds, {"transform": largest}), where
 
 
@@ -31,10 +37,20 @@ def of_fastload(loader: Any, size: int) -> tuple[tuple[Stage, ...], str]:
     """As the loader's own statistics say; stages of an image times the images of a batch."""
     stats = loader.stats()
     per_batch = max(1, size) * loader.images_per_sample
-    seconds = {name: each.mean * (1 if name in ("plan", "copy") else per_batch) for name, each in stats.stages.items() if name != "wait"}
-    return _shares(seconds, {}), f"one batch of {size} on one of {stats.threads} threads, from loader.stats()"
+    seconds = {
+        name: each.mean * (1 if name in ("plan", "copy") else per_batch)
+        for name, each in stats.stages.items()
+        if name != "wait"
+    }
+    return _shares(
+        seconds, {}
+    ), f"one batch of {size} on one of {stats.threads} threads, from loader.stats()"
 
 
-def _shares(seconds: Mapping[str, float], detail: Mapping[str, tuple[tuple[str, float], ...]]) -> tuple[Stage, ...]:
+def _shares(
+    seconds: Mapping[str, float], detail: Mapping[str, tuple[tuple[str, float], ...]]
+) -> tuple[Stage, ...]:
     total = sum(seconds.values()) or 1.0
-    return tuple(Stage(name, value, value / total, detail.get(name, ())) for name, value in seconds.items())
+    return tuple(
+        Stage(name, value, value / total, detail.get(name, ())) for name, value in seconds.items()
+    )

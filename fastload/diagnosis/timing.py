@@ -19,8 +19,8 @@ from fastload.diagnosis.source import Source, short
 from fastload.errors import ConfigError
 
 Step = Callable[[Any], object]
-WARM_STEPS = 3          # of a step alone: compilation, autotuning, first allocations
-_PATIENCE = 3.0         # so many times the given time may pass until there is a steady state to measure
+WARM_STEPS = 3  # of a step alone: compilation, autotuning, first allocations
+_PATIENCE = 3.0  # so many times the given time may pass until there is a steady state to measure
 
 
 @dataclass(slots=True)
@@ -37,13 +37,15 @@ class LoaderTiming:
     """The loader alone, or together with the step."""
 
     timing: Timing
-    wait_s: float                   # in next(), per batch
-    start_s: float                  # to the first batch of a pass, mean
-    settled: bool                   # False: too few batches to leave a warm-up out
-    ended: bool                     # the loader has no more
+    wait_s: float  # in next(), per batch
+    start_s: float  # to the first batch of a pass, mean
+    settled: bool  # False: too few batches to leave a warm-up out
+    ended: bool  # the loader has no more
 
 
-def time_loader(source: Source, seconds: float, *, keeper: Keeper | None = None, step: Step | None = None) -> LoaderTiming | None:
+def time_loader(
+    source: Source, seconds: float, *, keeper: Keeper | None = None, step: Step | None = None
+) -> LoaderTiming | None:
     """Runs passes for about ``seconds``, with ``step`` on each batch; None where no batch comes."""
     deadline, limit = time.perf_counter() + seconds, time.perf_counter() + _PATIENCE * seconds
     passes: list[Pass] = []
@@ -51,7 +53,9 @@ def time_loader(source: Source, seconds: float, *, keeper: Keeper | None = None,
     try:
         while not ended and not _enough(passes, group, deadline, limit):
             passes.append(Pass(time.perf_counter()))
-            ended = not _run_pass(source, passes, keeper, step, lambda: _enough(passes, group, deadline, limit))
+            ended = not _run_pass(
+                source, passes, keeper, step, lambda: _enough(passes, group, deadline, limit)
+            )
     finally:
         synchronise()
         source.end_pass()
@@ -63,7 +67,13 @@ def time_loader(source: Source, seconds: float, *, keeper: Keeper | None = None,
     return LoaderTiming(timing, wait_s, sum(starts) / len(starts), settled, ended)
 
 
-def _run_pass(source: Source, passes: Sequence[Pass], keeper: Keeper | None, step: Step | None, enough: Callable[[], bool]) -> bool:
+def _run_pass(
+    source: Source,
+    passes: Sequence[Pass],
+    keeper: Keeper | None,
+    step: Step | None,
+    enough: Callable[[], bool],
+) -> bool:
     """One pass, until ``enough``; whether the loader could begin another one."""
     current = passes[-1]
     asked = current.began
@@ -102,15 +112,21 @@ def _steady(passes: Sequence[Pass], group: int) -> tuple[Timing, float, bool] | 
         n = n // group * group or n
         if n > 0:
             seconds += each.came[first + n] - each.came[first]
-            waited += sum(each.waited[first + 1:first + n + 1])
+            waited += sum(each.waited[first + 1 : first + n + 1])
             count += n
     if count:
         return Timing(seconds / count, count), waited / count, True
     if not passes:
         return None
-    batches = sum(len(each.came) for each in passes)            # one batch a pass: its start cannot be told from the rest
+    batches = sum(
+        len(each.came) for each in passes
+    )  # one batch a pass: its start cannot be told from the rest
     seconds = sum(each.came[-1] - each.began for each in passes)
-    return Timing(seconds / batches, batches), sum(sum(each.waited) for each in passes) / batches, False
+    return (
+        Timing(seconds / batches, batches),
+        sum(sum(each.waited) for each in passes) / batches,
+        False,
+    )
 
 
 def time_step(step: Step, batches: Sequence[object], seconds: float) -> Timing:
@@ -133,4 +149,6 @@ def run_step(step: Step, batch: object) -> None:
     try:
         step(batch)
     except Exception as error:
-        raise ConfigError(f"diagnose: the step raised {short(error)}. It is called as step(batch), with what the loader gives") from error
+        raise ConfigError(
+            f"diagnose: the step raised {short(error)}. It is called as step(batch), with what the loader gives"
+        ) from error

@@ -15,34 +15,77 @@ def compare(runs: Sequence[RunFacts]) -> list[Finding]:
 
 
 def _pair(first: RunFacts, other: RunFacts) -> list[Finding]:
-    if first.samples_s is None or other.samples_s is None or first.batch_size is None or other.batch_size is None:
+    if (
+        first.samples_s is None
+        or other.samples_s is None
+        or first.batch_size is None
+        or other.batch_size is None
+    ):
         change = other.it_s / first.it_s - 1
-        return [Finding("comparison", f"{other.name} does {_change(change)} in it/s than {first.name}", (_speeds(first), _speeds(other)),
-                        "batch sizes are not recorded: where they differ, it/s cannot be compared", severity="info")]
+        return [
+            Finding(
+                "comparison",
+                f"{other.name} does {_change(change)} in it/s than {first.name}",
+                (_speeds(first), _speeds(other)),
+                "batch sizes are not recorded: where they differ, it/s cannot be compared",
+                severity="info",
+            )
+        ]
     change = other.samples_s / first.samples_s - 1
     seen = other.it_s / first.it_s - 1
     evidence = (_speeds(first), _speeds(other))
     if abs(other.batch_size / first.batch_size - 1) <= SAME_BATCH:
-        return [Finding("comparison", f"{other.name} {_verb(change)} {first.name}", evidence, "", severity="info")]
-    batches = f"batch {other.batch_size:.4g} {_verb(change)} batch {first.batch_size:.4g} in samples/s"
+        return [
+            Finding(
+                "comparison",
+                f"{other.name} {_verb(change)} {first.name}",
+                evidence,
+                "",
+                severity="info",
+            )
+        ]
+    batches = (
+        f"batch {other.batch_size:.4g} {_verb(change)} batch {first.batch_size:.4g} in samples/s"
+    )
     riddle = abs(change) <= SAME_SPEED or (change > 0) != (seen > 0)
     why = f"; it/s says {100 * seen:+.0f} % and means nothing here" if riddle else ""
-    limit = ("the limit is a cost per sample: " + (_limit(other) if other.data_share is not None else "the loader or the GPU")
-             if abs(change) <= SAME_SPEED else "")
-    return [Finding("batch-size", batches + why, (*evidence, *([limit] if limit else [])),
-                    "compare samples/s. " + ("A larger batch does not pay; repair what limits each sample" if change <= SAME_SPEED else
-                                             "The larger figure wins, as long as the model learns as well"),
-                    severity="look" if riddle else "info")]
+    limit = (
+        "the limit is a cost per sample: "
+        + (_limit(other) if other.data_share is not None else "the loader or the GPU")
+        if abs(change) <= SAME_SPEED
+        else ""
+    )
+    return [
+        Finding(
+            "batch-size",
+            batches + why,
+            (*evidence, *([limit] if limit else [])),
+            "compare samples/s. "
+            + (
+                "A larger batch does not pay; repair what limits each sample"
+                if change <= SAME_SPEED
+                else "The larger figure wins, as long as the model learns as well"
+            ),
+            severity="look" if riddle else "info",
+        )
+    ]
 
 
 def _limit(run: RunFacts) -> str:
     waits = run.data_share is not None and run.data_share >= 0.05
-    return f"the loader ({words.percent(run.data_share or 0)} waiting for data)" if waits else \
-        f"the step itself (data wait {words.percent(run.data_share or 0)})"
+    return (
+        f"the loader ({words.percent(run.data_share or 0)} waiting for data)"
+        if waits
+        else f"the step itself (data wait {words.percent(run.data_share or 0)})"
+    )
 
 
 def _speeds(run: RunFacts) -> str:
-    more = f" x {run.batch_size:.4g} = {words.rate(run.samples_s)} samples/s" if run.samples_s is not None and run.batch_size else ""
+    more = (
+        f" x {run.batch_size:.4g} = {words.rate(run.samples_s)} samples/s"
+        if run.samples_s is not None and run.batch_size
+        else ""
+    )
     return f"{run.name}: {words.rate(run.it_s)} it/s{more}"
 
 

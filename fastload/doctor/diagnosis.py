@@ -10,10 +10,24 @@ from fastload.doctor import words
 from fastload.doctor.limits import BAD_SHARE, LOOK_SHARE
 
 STATES = {
-    "data-bound": "Data-bound", "disk-bound": "Disk-bound", "cpu-saturated": "CPU-bound loading", "transfer-bound": "Transfer-bound",
-    "slow-rank": "One slow rank", "jitter": "Jitter", "checkpoint": "Stalls", "evaluation": "Stalls", "logging": "Stalls",
-    "epoch-start": "Stalls", "stall": "Stalls", "swap": "Swapping", "throttled": "Throttled GPU", "host-bound": "Host-bound step",
-    "low-power": "Underused GPU", "gpu-idle": "Idle GPU", "batch-size": "Batch size", "comparison": "Comparison",
+    "data-bound": "Data-bound",
+    "disk-bound": "Disk-bound",
+    "cpu-saturated": "CPU-bound loading",
+    "transfer-bound": "Transfer-bound",
+    "slow-rank": "One slow rank",
+    "jitter": "Jitter",
+    "checkpoint": "Stalls",
+    "evaluation": "Stalls",
+    "logging": "Stalls",
+    "epoch-start": "Stalls",
+    "stall": "Stalls",
+    "swap": "Swapping",
+    "throttled": "Throttled GPU",
+    "host-bound": "Host-bound step",
+    "low-power": "Underused GPU",
+    "gpu-idle": "Idle GPU",
+    "batch-size": "Batch size",
+    "comparison": "Comparison",
 }
 
 
@@ -40,8 +54,8 @@ class Finding:
     share: float = 0.0
     of_lost: float = 0.0
     ceiling: Ceiling | None = None
-    severity: str = "look"          # "bad", "look" or "info"; info does not spoil a clean bill
-    run: str = ""                   # which one, where several were given
+    severity: str = "look"  # "bad", "look" or "info"; info does not spoil a clean bill
+    run: str = ""  # which one, where several were given
 
     @property
     def state(self) -> str:
@@ -57,10 +71,10 @@ class RunFacts:
     steps: int
     seconds: float
     it_s: float
-    step_s: float                   # mean
-    typical_step_s: float           # median
-    spread: float                   # of ordinary steps: (p95 - p5) / median
-    data_s: float | None            # waiting that nothing covered, mean a step
+    step_s: float  # mean
+    typical_step_s: float  # median
+    spread: float  # of ordinary steps: (p95 - p5) / median
+    data_s: float | None  # waiting that nothing covered, mean a step
     data_share: float | None
     samples_s: float | None
     batch_size: float | None
@@ -73,12 +87,17 @@ class RunFacts:
         speed = f"{words.rate(self.it_s)} it/s"
         if self.samples_s is not None and self.batch_size is not None:
             speed += f", {words.rate(self.samples_s)} samples/s (batch {self.batch_size:.4g})"
-        wait = "data wait not recorded" if self.data_s is None or self.data_share is None else (
-            f"data wait {words.seconds(self.data_s)} ({words.percent(self.data_share)})")
+        wait = (
+            "data wait not recorded"
+            if self.data_s is None or self.data_share is None
+            else (f"data wait {words.seconds(self.data_s)} ({words.percent(self.data_share)})")
+        )
         ranks = f" on {self.ranks} ranks" if self.ranks > 1 else ""
-        return (f"{self.name}: {words.count(self.steps, 'step')} in {words.seconds(self.seconds)}{ranks}: {speed}, step "
-                f"{words.seconds(self.step_s)} (median {words.seconds(self.typical_step_s)}), {wait}; warm-up left out: "
-                f"{words.count(self.warm_steps, 'step')}, {words.seconds(self.warm_s)}")
+        return (
+            f"{self.name}: {words.count(self.steps, 'step')} in {words.seconds(self.seconds)}{ranks}: {speed}, step "
+            f"{words.seconds(self.step_s)} (median {words.seconds(self.typical_step_s)}), {wait}; warm-up left out: "
+            f"{words.count(self.warm_steps, 'step')}, {words.seconds(self.warm_s)}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +119,16 @@ class Diagnosis:
 
     def as_json(self) -> dict[str, object]:
         """For machines (``--json``)."""
-        return {"verdict": self.verdict, "healthy": self.healthy, "state": self.state,
-                "findings": [_finite(asdict(each)) for each in self.findings], "runs": [_finite(asdict(each)) for each in self.runs],
-                "checked": list(self.checked), "not_checked": list(self.not_checked), "notes": list(self.notes)}
+        return {
+            "verdict": self.verdict,
+            "healthy": self.healthy,
+            "state": self.state,
+            "findings": [_finite(asdict(each)) for each in self.findings],
+            "runs": [_finite(asdict(each)) for each in self.runs],
+            "checked": list(self.checked),
+            "not_checked": list(self.not_checked),
+            "notes": list(self.notes),
+        }
 
     def __str__(self) -> str:
         lines = [self.verdict, "", *(str(run) for run in self.runs)]
@@ -118,10 +144,19 @@ def _lines(number: int, finding: Finding) -> list[str]:
     where = f" [{finding.run}]" if finding.run else ""
     lines = [f"{number}. {finding.severity.upper()}  {finding.state}: {finding.title}{where}"]
     if finding.lost_s:
-        lines.append(f"   lost      {words.seconds(finding.lost_s)}: {words.percent(finding.share)} of the time, "
-                     f"{words.percent(finding.of_lost)} of what is lost")
-    lines += [f"   {'evidence' if not place else '':9} {text}" for place, text in enumerate(finding.evidence)]
-    lines += [f"   {'fix' if finding.severity != 'info' else 'if needed':9} {finding.fix}"] if finding.fix else []
+        lines.append(
+            f"   lost      {words.seconds(finding.lost_s)}: {words.percent(finding.share)} of the time, "
+            f"{words.percent(finding.of_lost)} of what is lost"
+        )
+    lines += [
+        f"   {'evidence' if not place else '':9} {text}"
+        for place, text in enumerate(finding.evidence)
+    ]
+    lines += (
+        [f"   {'fix' if finding.severity != 'info' else 'if needed':9} {finding.fix}"]
+        if finding.fix
+        else []
+    )
     return lines + ([f"   ceiling   {finding.ceiling}"] if finding.ceiling else [])
 
 
@@ -141,4 +176,11 @@ def severity_of(share: float, *, bad: float = BAD_SHARE, look: float = LOOK_SHAR
 def ranked(findings: Sequence[Finding]) -> list[Finding]:
     """The most costly first; comparisons of runs before all, for they answer the question that was asked."""
     order = {"bad": 0, "look": 1, "info": 2}
-    return sorted(findings, key=lambda each: (each.kind not in ("batch-size", "comparison"), order[each.severity], -each.share))
+    return sorted(
+        findings,
+        key=lambda each: (
+            each.kind not in ("batch-size", "comparison"),
+            order[each.severity],
+            -each.share,
+        ),
+    )

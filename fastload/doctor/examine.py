@@ -40,19 +40,35 @@ def examine_runs(runs: Sequence[Run], windows: Sequence[Window] = ()) -> Diagnos
         raise ConfigError("nothing to examine: expected metrics.jsonl, or a window.json, or both")
     if not runs:
         return _window_only(windows)
-    cases = [case_of(run, windows[place] if place < len(windows) else None) for place, run in enumerate(runs)]
+    cases = [
+        case_of(run, windows[place] if place < len(windows) else None)
+        for place, run in enumerate(runs)
+    ]
     found: list[Finding] = []
     facts: list[RunFacts] = []
     for case in cases:
         studied = study(case)
         facts.append(facts_of(studied.case))
-        found += [replace(each, run=case.run.name) if len(cases) > 1 else each for each in studied.findings]
+        found += [
+            replace(each, run=case.run.name) if len(cases) > 1 else each
+            for each in studied.findings
+        ]
     found = ranked(found + compare(facts))
     bad = [each for each in found if each.severity != "info"]
-    notes = [note for run in runs for note in run.notes] + [note for window in windows for note in window.notes]
+    notes = [note for run in runs for note in run.notes] + [
+        note for window in windows for note in window.notes
+    ]
     notes += [f"warm-up {RULE}"] if any(each.warm_steps for each in facts) else []
     checked, not_checked = _looked_for(cases)
-    return Diagnosis(_verdict(found, facts, cases), not bad, tuple(found), tuple(facts), checked, not_checked, tuple(notes))
+    return Diagnosis(
+        _verdict(found, facts, cases),
+        not bad,
+        tuple(found),
+        tuple(facts),
+        checked,
+        not_checked,
+        tuple(notes),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +93,32 @@ def study(case: Case) -> Study:
     stalls = [stall for stall in stalls if not stall.by_data] + rare
     wait_s = max(wait_s - sum(stall.data_s for stall in rare), 0.0)
     more, rest = by_period(case, stalls)
-    findings = [*swap, *data_wait(case, wait_s), *transfer(case), *pauses(case, [*named, *more]), *jitter(case, rest), *slow_rank(case),
-                *throttle_findings(case)]
+    findings = [
+        *swap,
+        *data_wait(case, wait_s),
+        *transfer(case),
+        *pauses(case, [*named, *more]),
+        *jitter(case, rest),
+        *slow_rank(case),
+        *throttle_findings(case),
+    ]
     findings += host_bound(case, sum(each.lost_s for each in findings))
     lost = sum(each.lost_s for each in findings)
-    shares = tuple(replace(each, of_lost=each.lost_s / lost if lost > 0 else 0.0) for each in findings)
+    shares = tuple(
+        replace(each, of_lost=each.lost_s / lost if lost > 0 else 0.0) for each in findings
+    )
     return Study(case, shares, (*named, *more), tuple(rest))
 
 
 def _verdict(found: Sequence[Finding], facts: Sequence[RunFacts], cases: Sequence[Case]) -> str:
     first = found[0] if found else None
     if first is not None and first.kind in ("batch-size", "comparison"):
-        other = next((each for each in found if each.severity != "info" and each is not first), None)
-        return f"{first.state}: {first.title}." + (f" {other.state}: {other.title}{_with_ceiling(other)}." if other else "")
+        other = next(
+            (each for each in found if each.severity != "info" and each is not first), None
+        )
+        return f"{first.state}: {first.title}." + (
+            f" {other.state}: {other.title}{_with_ceiling(other)}." if other else ""
+        )
     if first is None or first.severity == "info":
         return _clean_bill(facts[0], first)
     total = sum(each.share for each in found)
@@ -104,16 +133,31 @@ def _verdict(found: Sequence[Finding], facts: Sequence[RunFacts], cases: Sequenc
 def _with_ceiling(finding: Finding) -> str:
     if finding.ceiling is None:
         return ""
-    free = "with data for free" if finding.kind in ("data-bound", "disk-bound", "cpu-saturated") else "without that"
+    free = (
+        "with data for free"
+        if finding.kind in ("data-bound", "disk-bound", "cpu-saturated")
+        else "without that"
+    )
     return f"; {free} you would reach {finding.ceiling}"
 
 
 def _clean_bill(facts: RunFacts, minor: Finding | None) -> str:
-    wait = f"data wait {words.percent(facts.data_share)} of the time" if facts.data_share is not None else "no data wait recorded"
+    wait = (
+        f"data wait {words.percent(facts.data_share)} of the time"
+        if facts.data_share is not None
+        else "no data wait recorded"
+    )
     largest = max(facts.stages, key=lambda name: facts.stages[name], default="")
-    limit = f"the step itself is the limit ({largest} {words.percent(facts.stages[largest] / facts.step_s)} of it)" if largest else \
-        "the step itself is the limit"
-    told = f" Minor: {minor.title} ({words.percent(minor.share)} of the time)." if minor is not None and minor.lost_s else ""
+    limit = (
+        f"the step itself is the limit ({largest} {words.percent(facts.stages[largest] / facts.step_s)} of it)"
+        if largest
+        else "the step itself is the limit"
+    )
+    told = (
+        f" Minor: {minor.title} ({words.percent(minor.share)} of the time)."
+        if minor is not None and minor.lost_s
+        else ""
+    )
     return f"Healthy: {wait}, ordinary steps vary by {words.percent(facts.spread)}; {limit}, {words.rate(facts.it_s)} it/s.{told}"
 
 
@@ -126,7 +170,9 @@ def _looked_for(cases: Sequence[Case]) -> tuple[tuple[str, ...], tuple[str, ...]
     if not any("to_device" in case.account.stages for case in cases):
         checked.remove("transfer")
         missing.append("transfer (no to_device in stage_times)")
-    if not any(np.isfinite(case.rank.swap).any() for case in cases) and not any(case.window for case in cases):
+    if not any(np.isfinite(case.rank.swap).any() for case in cases) and not any(
+        case.window for case in cases
+    ):
         checked.remove("swap")
         missing.append("swap (no swap_bytes in the file)")
     if any(len(case.own) > 1 for case in cases):
@@ -134,7 +180,9 @@ def _looked_for(cases: Sequence[Case]) -> tuple[tuple[str, ...], tuple[str, ...]
     if any(case.window for case in cases):
         checked += ["throttling", "CPU and disk load", "GPU utilisation"]
     else:
-        missing.append("throttling, CPU and disk load, GPU utilisation (no window.json: fastload monitor --out window.json)")
+        missing.append(
+            "throttling, CPU and disk load, GPU utilisation (no window.json: fastload monitor --out window.json)"
+        )
     return tuple(checked), tuple(missing)
 
 
@@ -143,17 +191,44 @@ def _window_only(windows: Sequence[Window]) -> Diagnosis:
     found = []
     for window in windows:
         for each in throttling(window):
-            found.append(Finding("throttled", each.title, each.evidence, each.fix, share=each.share,
-                                 severity=severity_of(each.share, look=-1.0)))
+            found.append(
+                Finding(
+                    "throttled",
+                    each.title,
+                    each.evidence,
+                    each.fix,
+                    share=each.share,
+                    severity=severity_of(each.share, look=-1.0),
+                )
+            )
         for gpu in window.gpus:
             util = mean_of(gpu.util)
             if util < 85.0:
                 idle = 1 - util / 100
-                found.append(Finding("gpu-idle", f"GPU {gpu.index} idles {words.percent(idle)} of the time", (f"utilisation {util:.0f} %",),
-                                     "record the steps with fastload.StepProbe and give metrics.jsonl as well: this window cannot say why",
-                                     share=idle, severity=severity_of(idle)))
+                found.append(
+                    Finding(
+                        "gpu-idle",
+                        f"GPU {gpu.index} idles {words.percent(idle)} of the time",
+                        (f"utilisation {util:.0f} %",),
+                        "record the steps with fastload.StepProbe and give metrics.jsonl as well: this window cannot say why",
+                        share=idle,
+                        severity=severity_of(idle),
+                    )
+                )
     found = ranked(found)
     first = next(iter(found), None)
-    verdict = f"{first.state}: {first.title}." if first else "Healthy: the GPUs are busy and nothing holds them back."
+    verdict = (
+        f"{first.state}: {first.title}."
+        if first
+        else "Healthy: the GPUs are busy and nothing holds them back."
+    )
     notes = tuple(note for window in windows for note in window.notes)
-    return Diagnosis(verdict, not found, tuple(found), (), ("throttling", "GPU utilisation"), ("all else (no metrics.jsonl)",), notes)
+    return Diagnosis(
+        verdict,
+        not found,
+        tuple(found),
+        (),
+        ("throttling", "GPU utilisation"),
+        ("all else (no metrics.jsonl)",),
+        notes,
+    )

@@ -12,7 +12,15 @@ from fastload.doctor import words
 from fastload.doctor.account import Stall
 from fastload.doctor.case import Case
 from fastload.doctor.diagnosis import Finding
-from fastload.doctor.limits import CLOCK_DROP, LOOK_SHARE, POWER_LOW, SWAP_BYTES_S, THROTTLE_PART, UTIL_BUSY, UTIL_LOW
+from fastload.doctor.limits import (
+    CLOCK_DROP,
+    LOOK_SHARE,
+    POWER_LOW,
+    SWAP_BYTES_S,
+    THROTTLE_PART,
+    UTIL_BUSY,
+    UTIL_LOW,
+)
 from fastload.doctor.runs import Bools, Gpu, Window, mean_of
 
 HOT = ("therm", "hot", "temp")
@@ -26,7 +34,13 @@ FIXES = {
 
 def throttled(gpu: Gpu, words_of: Sequence[str]) -> Bools:
     """Samples in which one of the reasons contains one of these words."""
-    return np.array([any(part in reason.lower() for reason in reasons for part in words_of) for reasons in gpu.throttle], bool)
+    return np.array(
+        [
+            any(part in reason.lower() for reason in reasons for part in words_of)
+            for reasons in gpu.throttle
+        ],
+        bool,
+    )
 
 
 def clock_loss(gpu: Gpu, slowed: Bools) -> float:
@@ -50,49 +64,101 @@ def throttling(window: Window) -> list[Throttling]:
     """By heat and by power, at most one each."""
     found = []
     for reason, parts in (("heat", HOT + SLOWED), ("power", POWER)):
-        slowed = [(gpu, mask, float(mask.mean())) for gpu in window.gpus if len(mask := throttled(gpu, parts))]
+        slowed = [
+            (gpu, mask, float(mask.mean()))
+            for gpu in window.gpus
+            if len(mask := throttled(gpu, parts))
+        ]
         # Heat is a fault by itself. A power cap is how a full GPU looks, unless it costs clock.
-        these = [(gpu, mask, part) for gpu, mask, part in slowed
-                 if part >= THROTTLE_PART and (reason == "heat" or clock_loss(gpu, mask) >= CLOCK_DROP)]
+        these = [
+            (gpu, mask, part)
+            for gpu, mask, part in slowed
+            if part >= THROTTLE_PART and (reason == "heat" or clock_loss(gpu, mask) >= CLOCK_DROP)
+        ]
         if these:
             names = ", ".join(str(gpu.index) for gpu, _, _ in these)
-            title = (f"GPU {names} is" if len(these) == 1 else f"GPUs {names} are") + \
-                f" held back by {reason} {words.percent(max(part for _, _, part in these))} of the time"
-            found.append(Throttling(title, tuple(_told(gpu, mask, part) for gpu, mask, part in these[:8]), FIXES[reason],
-                                    max(part * clock_loss(gpu, mask) for gpu, mask, part in these)))
+            title = (
+                (f"GPU {names} is" if len(these) == 1 else f"GPUs {names} are")
+                + f" held back by {reason} {words.percent(max(part for _, _, part in these))} of the time"
+            )
+            found.append(
+                Throttling(
+                    title,
+                    tuple(_told(gpu, mask, part) for gpu, mask, part in these[:8]),
+                    FIXES[reason],
+                    max(part * clock_loss(gpu, mask) for gpu, mask, part in these),
+                )
+            )
     return found
 
 
 def _told(gpu: Gpu, slowed: Bools, part: float) -> str:
-    drop, hot, power = clock_loss(gpu, slowed), mean_of(gpu.temp_c[slowed]), mean_of(gpu.power_w[slowed])
-    clock = f"clock {mean_of(gpu.sm_mhz[slowed]):.0f} MHz then, {np.nanmax(gpu.sm_mhz):.0f} at best" if drop else "no clock seen lost"
-    told = f"GPU {gpu.index}: {words.percent(part)} of the samples; {clock}" + (f"; {hot:.0f} C" if hot > 0 else "")
+    drop, hot, power = (
+        clock_loss(gpu, slowed),
+        mean_of(gpu.temp_c[slowed]),
+        mean_of(gpu.power_w[slowed]),
+    )
+    clock = (
+        f"clock {mean_of(gpu.sm_mhz[slowed]):.0f} MHz then, {np.nanmax(gpu.sm_mhz):.0f} at best"
+        if drop
+        else "no clock seen lost"
+    )
+    told = f"GPU {gpu.index}: {words.percent(part)} of the samples; {clock}" + (
+        f"; {hot:.0f} C" if hot > 0 else ""
+    )
     limit = mean_of(gpu.limit_w)
-    return told + (f"; {power:.0f} W" + (f" of {limit:.0f}" if limit > 0 else "") if power > 0 else "")
+    return told + (
+        f"; {power:.0f} W" + (f" of {limit:.0f}" if limit > 0 else "") if power > 0 else ""
+    )
 
 
 def throttle_findings(case: Case) -> list[Finding]:
     """As findings of a run: the part of the time in which it computes is stretched by the missing clock."""
     computing = max(case.total_s - case.account.wait_s, 0.0)
-    return [case.finding("throttled", each.title, each.evidence, each.fix, lost_s=each.share * computing, least="look")
-            for each in (throttling(case.window) if case.window else [])]
+    return [
+        case.finding(
+            "throttled",
+            each.title,
+            each.evidence,
+            each.fix,
+            lost_s=each.share * computing,
+            least="look",
+        )
+        for each in (throttling(case.window) if case.window else [])
+    ]
 
 
 def host_bound(case: Case, lost_s: float) -> list[Finding]:
     """The data is there and yet the GPU idles, or it is busy with little: kernels too small, syncs, float32."""
     if case.window is None:
         return []
-    util = mean_of(np.concatenate([gpu.util for gpu in case.window.gpus])) if case.window.gpus else math.nan
+    util = (
+        mean_of(np.concatenate([gpu.util for gpu in case.window.gpus]))
+        if case.window.gpus
+        else math.nan
+    )
     power = _power_share(case.window)
     drawn = f"power {words.percent(power)} of the limit" if power > 0 else ""
     idle = (1 - util / 100) * case.total_s
-    fix = ("fastload.check_trainer(model, optimizer, step, batch): is AMP really on, compile really called, .item() or print in each step? "
-           "Then larger batches or CUDA graphs")
+    fix = (
+        "fastload.check_trainer(model, optimizer, step, batch): is AMP really on, compile really called, .item() or print in each step? "
+        "Then larger batches or CUDA graphs"
+    )
     if util < UTIL_LOW and idle - lost_s > LOOK_SHARE * case.total_s and lost_s < idle / 2:
-        evidence = [f"GPU utilisation {util:.0f} % ({case.window.name}), data wait only "
-                    f"{words.percent(case.account.wait_s / case.total_s)} of the time", *([drawn] if drawn else [])]
-        return [case.finding("host-bound", "the data is there, and the GPU still waits: for the trainer's own Python", evidence, fix,
-                             lost_s=idle - lost_s)]
+        evidence = [
+            f"GPU utilisation {util:.0f} % ({case.window.name}), data wait only "
+            f"{words.percent(case.account.wait_s / case.total_s)} of the time",
+            *([drawn] if drawn else []),
+        ]
+        return [
+            case.finding(
+                "host-bound",
+                "the data is there, and the GPU still waits: for the trainer's own Python",
+                evidence,
+                fix,
+                lost_s=idle - lost_s,
+            )
+        ]
     if util >= UTIL_BUSY and 0 < power < POWER_LOW:
         evidence = [f"GPU utilisation {util:.0f} %, but {drawn}: it is busy with little at a time"]
         title = f"the GPU is busy, but draws {words.percent(power)} of its power limit"
@@ -101,7 +167,9 @@ def host_bound(case: Case, lost_s: float) -> list[Finding]:
 
 
 def _power_share(window: Window) -> float:
-    shares = [mean_of(gpu.power_w) / limit for gpu in window.gpus if (limit := mean_of(gpu.limit_w)) > 0]
+    shares = [
+        mean_of(gpu.power_w) / limit for gpu in window.gpus if (limit := mean_of(gpu.limit_w)) > 0
+    ]
     shares = [share for share in shares if share >= 0]
     return sum(shares) / len(shares) if shares else math.nan
 
@@ -118,10 +186,29 @@ def swapping(case: Case, stalls: Sequence[Stall], wait_s: float) -> tuple[list[F
         return [], 0.0
     always = 2 * int(busy.sum()) > len(busy)
     explained = wait_s if always else sum(stall.data_s for stall in stalled)
-    lost = sum(stall.excess_s for stall in stalled) + (max(wait_s - sum(stall.data_s for stall in stalled), 0.0) if always else 0.0)
-    evidence = [f"{words.percent(float(busy.mean()))} of the rows swap, {rate / 1e6:.0f} MB/s while they do"] if busy.any() else []
-    evidence += [f"{window_rate / 1e6:.0f} MB/s in {case.window.name}"] if case.window and window_rate > SWAP_BYTES_S else []
-    return [case.finding("swap", "the job needs more memory than the machine has", evidence,
-                         "fewer workers or a smaller prefetch_factor (each worker holds its own batches), a smaller cache; then "
-                         "swapoff -a to keep it so. fastload.DataLoader has no worker processes and names its buffers in loader.stats()",
-                         lost_s=lost, least="look" if busy.sum() > 1 or window_rate > SWAP_BYTES_S else "")], explained
+    lost = sum(stall.excess_s for stall in stalled) + (
+        max(wait_s - sum(stall.data_s for stall in stalled), 0.0) if always else 0.0
+    )
+    evidence = (
+        [
+            f"{words.percent(float(busy.mean()))} of the rows swap, {rate / 1e6:.0f} MB/s while they do"
+        ]
+        if busy.any()
+        else []
+    )
+    evidence += (
+        [f"{window_rate / 1e6:.0f} MB/s in {case.window.name}"]
+        if case.window and window_rate > SWAP_BYTES_S
+        else []
+    )
+    return [
+        case.finding(
+            "swap",
+            "the job needs more memory than the machine has",
+            evidence,
+            "fewer workers or a smaller prefetch_factor (each worker holds its own batches), a smaller cache; then "
+            "swapoff -a to keep it so. fastload.DataLoader has no worker processes and names its buffers in loader.stats()",
+            lost_s=lost,
+            least="look" if busy.sum() > 1 or window_rate > SWAP_BYTES_S else "",
+        )
+    ], explained

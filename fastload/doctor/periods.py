@@ -12,11 +12,16 @@ from fastload.doctor.account import Stall
 from fastload.doctor.limits import EXACT_PERIOD, PERIOD_FILLED, PERIOD_SLACK, PERIOD_TIMES
 from fastload.doctor.runs import Bools, Ints
 
-LEVELS = (0.5, 0.2, 0.05, 0.0)      # long stalls first: a save of 4 s must not drown in hiccups of 0.2 s
-MOST_STALLS = 300                   # distances are taken among so many
-NEIGHBOURS = 12                     # and to so many that follow
-MOST_PERIODS = 4                    # logging, checkpoint, evaluation, epoch
-CHANCE = 0.01                       # a period that noise would show with this probability is none
+LEVELS = (
+    0.5,
+    0.2,
+    0.05,
+    0.0,
+)  # long stalls first: a save of 4 s must not drown in hiccups of 0.2 s
+MOST_STALLS = 300  # distances are taken among so many
+NEIGHBOURS = 12  # and to so many that follow
+MOST_PERIODS = 4  # logging, checkpoint, evaluation, epoch
+CHANCE = 0.01  # a period that noise would show with this probability is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +29,7 @@ class Group:
     """Stalls every ``period`` steps; ``seconds`` is the median of one."""
 
     period: int
-    phase: int                      # iter % period
+    phase: int  # iter % period
     stalls: tuple[Stall, ...]
     seconds: float
     lost_s: float
@@ -35,7 +40,9 @@ def find_groups(stalls: Sequence[Stall], first: int, last: int) -> tuple[list[Gr
     pool = list(stalls)
     done: list[Stall] = []
     groups: list[Group] = []
-    while len(groups) < MOST_PERIODS and (group := _next_group(pool, done, first, last)) is not None:
+    while (
+        len(groups) < MOST_PERIODS and (group := _next_group(pool, done, first, last)) is not None
+    ):
         groups.append(group)
         taken = set(map(id, group.stalls))
         done += group.stalls
@@ -51,7 +58,9 @@ def _next_group(pool: list[Stall], done: list[Stall], first: int, last: int) -> 
         members = [stall for stall in pool if stall.excess_s >= level * largest]
         iters = np.array([stall.iter for stall in members], np.int64)
         slack = int(np.median([stall.slack for stall in members]))
-        found = find_period(iters, np.array([stall.iter for stall in done], np.int64), first, last, slack=slack)
+        found = find_period(
+            iters, np.array([stall.iter for stall in done], np.int64), first, last, slack=slack
+        )
         if found is not None:
             period, phase, chosen = found
             group = tuple(stall for stall, one in zip(members, chosen, strict=True) if one)
@@ -60,7 +69,9 @@ def _next_group(pool: list[Stall], done: list[Stall], first: int, last: int) -> 
     return None
 
 
-def find_period(iters: Ints, known: Ints, first: int, last: int, *, slack: int = 0) -> tuple[int, int, Bools] | None:
+def find_period(
+    iters: Ints, known: Ints, first: int, last: int, *, slack: int = 0
+) -> tuple[int, int, Bools] | None:
     """Period, phase and which of ``iters`` are on it. ``known`` were explained before; they may fill places, but do not count."""
     if len(iters) < PERIOD_TIMES:
         return None
@@ -75,8 +86,19 @@ def find_period(iters: Ints, known: Ints, first: int, last: int, *, slack: int =
         if near is None:
             continue
         phase, on = _phase(iters, period, near)
-        count = _filled(iters[on] - phase, known - phase, period, (first - phase, last - phase), near=near, n_stalls=len(iters))
-        if count and (period >= EXACT_PERIOD or 2 * on.sum() > len(iters)) and (count, period) > (most, best[0] if best else 0):
+        count = _filled(
+            iters[on] - phase,
+            known - phase,
+            period,
+            (first - phase, last - phase),
+            near=near,
+            n_stalls=len(iters),
+        )
+        if (
+            count
+            and (period >= EXACT_PERIOD or 2 * on.sum() > len(iters))
+            and (count, period) > (most, best[0] if best else 0)
+        ):
             best, most = (period, phase, on), count
     return best
 
@@ -89,14 +111,16 @@ def _near(period: int, slack: int) -> int | None:
 
 def _phase(iters: Ints, period: int, near: int) -> tuple[int, Bools]:
     rest = iters % period
-    values = np.unique(rest)[:2 * MOST_STALLS]
+    values = np.unique(rest)[: 2 * MOST_STALLS]
     distance = np.abs(rest[None, :] - values[:, None])
     on = np.minimum(distance, period - distance) <= near
     phase = int(np.argmax(on.sum(axis=1)))
     return int(values[phase]), on[phase]
 
 
-def _filled(iters: Ints, known: Ints, period: int, extent: tuple[int, int], *, near: int, n_stalls: int) -> int:
+def _filled(
+    iters: Ints, known: Ints, period: int, extent: tuple[int, int], *, near: int, n_stalls: int
+) -> int:
     """How many places of the period these stalls fill; 0 where too many are empty, or chance could do the same."""
     mine = np.unique((iters + near) // period)
     rest = known % period
@@ -108,8 +132,13 @@ def _filled(iters: Ints, known: Ints, period: int, extent: tuple[int, int], *, n
     # Any two stalls have a distance and a phase; chance has to put all the others on their places.
     hit = min((2 * near + 1) * n_stalls / max(extent[1] - extent[0] + 1, 1), 1.0)
     n = max(wanted, len(places))
-    log_chance = math.log(n_stalls * min(n_stalls, NEIGHBOURS)) + (len(mine) - 2) * math.log(hit) \
-        + math.lgamma(n + 1) - math.lgamma(len(mine) + 1) - math.lgamma(n - len(mine) + 1)
+    log_chance = (
+        math.log(n_stalls * min(n_stalls, NEIGHBOURS))
+        + (len(mine) - 2) * math.log(hit)
+        + math.lgamma(n + 1)
+        - math.lgamma(len(mine) + 1)
+        - math.lgamma(n - len(mine) + 1)
+    )
     return len(mine) if log_chance < math.log(CHANCE) else 0
 
 
@@ -119,9 +148,21 @@ def _shared(groups: list[Group]) -> list[Group]:
     for low, small in enumerate(groups):
         for high in range(low + 1, len(groups)):
             large = groups[high]
-            if large.period % small.period or abs((large.phase - small.phase) % small.period) > 1 or large.seconds <= small.seconds:
+            if (
+                large.period % small.period
+                or abs((large.phase - small.phase) % small.period) > 1
+                or large.seconds <= small.seconds
+            ):
                 continue
             n = len(large.stalls)
-            groups[high] = replace(large, seconds=large.seconds - small.seconds, lost_s=large.lost_s - n * small.seconds)
-            groups[low] = replace(groups[low], stalls=(*groups[low].stalls, *large.stalls), lost_s=groups[low].lost_s + n * small.seconds)
+            groups[high] = replace(
+                large,
+                seconds=large.seconds - small.seconds,
+                lost_s=large.lost_s - n * small.seconds,
+            )
+            groups[low] = replace(
+                groups[low],
+                stalls=(*groups[low].stalls, *large.stalls),
+                lost_s=groups[low].lost_s + n * small.seconds,
+            )
     return groups

@@ -20,7 +20,7 @@ from fastload.doctor.runs import Floats, Ints, Rank
 if TYPE_CHECKING:
     from fastload.doctor.case import Case
 
-WAITING_STAGE = "backward"          # where DDP waits for the slowest
+WAITING_STAGE = "backward"  # where DDP waits for the slowest
 
 
 def own_time(rank: Rank, account: Account) -> float:
@@ -55,7 +55,9 @@ def slow_rank(case: Case) -> list[Finding]:
     excess = case.own[slowest] - float(np.median(others))
     rank, account = case.run.ranks[slowest], case.accounts[slowest]
     wait = median_of_chunks(np.nan_to_num(rank.data[account.rows]), rank.steps[account.rows])
-    usual = median_of_chunks(np.nan_to_num(case.rank.data[case.account.rows]), case.rank.steps[case.account.rows])
+    usual = median_of_chunks(
+        np.nan_to_num(case.rank.data[case.account.rows]), case.rank.steps[case.account.rows]
+    )
     work, usual_work = case.own[slowest] - wait, float(np.median(others)) - usual
     by_data = wait - usual >= excess / 2
     if not by_data and usual_work > 0 and WAITING_STAGE in account.stages:
@@ -63,14 +65,29 @@ def slow_rank(case: Case) -> list[Finding]:
         excess += account.stages[WAITING_STAGE] * max(1 - usual_work / work, 0.0)
     if excess < RANK_SHARE * case.account.total_s / case.account.n_steps:
         return []
-    evidence = [f"rank {rank.rank} needs {words.seconds(case.own[slowest])} a step for itself, the other {len(others)} "
-                f"{words.seconds(float(np.median(others)))}: everybody waits {words.seconds(excess)} for it"]
+    evidence = [
+        f"rank {rank.rank} needs {words.seconds(case.own[slowest])} a step for itself, the other {len(others)} "
+        f"{words.seconds(float(np.median(others)))}: everybody waits {words.seconds(excess)} for it"
+    ]
     if by_data:
-        evidence.append(f"it waits for data {words.seconds(wait)} a step, the others {words.seconds(usual)}")
-        fix = (f"look at rank {rank.rank}'s disk, cores and share of the data (same machine? same affinity? fastload doctor there): "
-               "its loader alone is late")
+        evidence.append(
+            f"it waits for data {words.seconds(wait)} a step, the others {words.seconds(usual)}"
+        )
+        fix = (
+            f"look at rank {rank.rank}'s disk, cores and share of the data (same machine? same affinity? fastload doctor there): "
+            "its loader alone is late"
+        )
     else:
-        evidence.append(f"its data is there in time ({words.seconds(wait)}): the step itself is slower")
+        evidence.append(
+            f"its data is there in time ({words.seconds(wait)}): the step itself is slower"
+        )
         fix = f"look at rank {rank.rank}'s GPU: clocks, temperature, PCIe width, another process on it (fastload monitor)"
-    return [case.finding("slow-rank", f"rank {rank.rank} of {len(case.own)} holds the others up {words.seconds(excess)} a step",
-                         evidence, fix, lost_s=excess * case.account.n_steps)]
+    return [
+        case.finding(
+            "slow-rank",
+            f"rank {rank.rank} of {len(case.own)} holds the others up {words.seconds(excess)} a step",
+            evidence,
+            fix,
+            lost_s=excess * case.account.n_steps,
+        )
+    ]

@@ -13,7 +13,13 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 STAGES = ("to_device", "forward", "loss", "backward", "optimizer")
-SAMPLE_STAGES = ("read", "cut", "decode", "resize", "finish")          # "wait" is the trainer's, not the sample's
+SAMPLE_STAGES = (
+    "read",
+    "cut",
+    "decode",
+    "resize",
+    "finish",
+)  # "wait" is the trainer's, not the sample's
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +47,19 @@ class Rank:
     """The rows of one rank, in file order; each is the mean of ``steps`` steps, the last of them number ``last``. NaN: not known."""
 
     rank: int
-    session: Ints               # grows by one where the run was started again
-    time: Floats                # unix, end of the last step
+    session: Ints  # grows by one where the run was started again
+    time: Floats  # unix, end of the last step
     last: Ints
     steps: Ints
-    data: Floats                # seconds a step waits for its batch
+    data: Floats  # seconds a step waits for its batch
     data_max: Floats
-    step: Floats                # seconds of the whole step, waiting included
+    step: Floats  # seconds of the whole step, waiting included
     step_max: Floats
     stages: Mapping[str, Floats]
-    probe: Mapping[str, Floats]             # mean seconds a sample, by stage of the loader
+    probe: Mapping[str, Floats]  # mean seconds a sample, by stage of the loader
     probe_max: Mapping[str, Floats]
-    samples: Floats                         # in these steps
-    swap: Floats                            # bytes since the last row
+    samples: Floats  # in these steps
+    swap: Floats  # bytes since the last row
     memory_mb: Floats
     slow: tuple[tuple[SlowStep, ...], ...]
 
@@ -71,8 +77,8 @@ class Run:
     ranks: tuple[Rank, ...]
     events: tuple[Event, ...] = ()
     header: Mapping[str, str | int | float] = field(default_factory=dict)
-    foreign: bool = False                   # rows of somebody else's logger
-    notes: tuple[str, ...] = ()             # what was odd in the files
+    foreign: bool = False  # rows of somebody else's logger
+    notes: tuple[str, ...] = ()  # what was odd in the files
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +106,12 @@ class Window:
     started: float
     gpus: tuple[Gpu, ...]
     host_t: Floats
-    cpu: Floats                 # mean over cores, per cent
+    cpu: Floats  # mean over cores, per cent
     cores: int
     iowait: Floats
     swap_mb_s: Floats
     disk_read_mb_s: Floats
-    tree_cpu: Floats            # per cent of one core, of the processes watched (fastload monitor --pid)
+    tree_cpu: Floats  # per cent of one core, of the processes watched (fastload monitor --pid)
     notes: tuple[str, ...] = ()
 
 
@@ -116,7 +122,12 @@ def mean_of(values: Floats, weights: NDArray[np.generic] | None = None) -> float
         known &= np.asarray(weights, np.float64) > 0
     if not known.any():
         return float("nan")
-    return float(np.average(values[known], weights=None if weights is None else np.asarray(weights, np.float64)[known]))
+    return float(
+        np.average(
+            values[known],
+            weights=None if weights is None else np.asarray(weights, np.float64)[known],
+        )
+    )
 
 
 def weighted_median(values: Floats, weights: Ints) -> float:

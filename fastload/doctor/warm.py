@@ -7,8 +7,10 @@ import numpy as np
 from fastload.doctor.limits import CHUNK_STEPS, WARM_FACTOR, WARM_PART, WARM_STEPS
 from fastload.doctor.runs import Bools, Floats, Ints, Rank
 
-RULE = (f"left out: all before the first {CHUNK_STEPS} steps that take at most {WARM_FACTOR} x the median of the run's second half "
-        f"(at most 1/{WARM_PART} of the run; of a short one {WARM_STEPS} steps, up to half of it)")
+RULE = (
+    f"left out: all before the first {CHUNK_STEPS} steps that take at most {WARM_FACTOR} x the median of the run's second half "
+    f"(at most 1/{WARM_PART} of the run; of a short one {WARM_STEPS} steps, up to half of it)"
+)
 
 
 def steady_rows(rank: Rank) -> Bools:
@@ -16,7 +18,7 @@ def steady_rows(rank: Rank) -> Bools:
     keep = np.ones(len(rank.step), bool)
     for session in np.unique(rank.session):
         rows = np.flatnonzero(rank.session == session)
-        keep[rows[:warm_rows(rank.step[rows], rank.steps[rows])]] = False
+        keep[rows[: warm_rows(rank.step[rows], rank.steps[rows])]] = False
     return keep if keep.any() else ~keep
 
 
@@ -28,7 +30,7 @@ def warm_rows(step: Floats, steps: Ints) -> int:
     n = len(means)
     if n < 2:
         return int(len(step) >= 4 and step[0] > WARM_FACTOR * float(np.median(step[1:])))
-    fine = means <= WARM_FACTOR * float(np.median(means[n // 2:]))
+    fine = means <= WARM_FACTOR * float(np.median(means[n // 2 :]))
     least = 1 if n >= 2 * WARM_PART else 0
     most = max(n // WARM_PART, min(n // 2, WARM_STEPS // CHUNK_STEPS), 1)
     end = least + int(np.argmax(fine[least:])) if fine[least:].any() else most

@@ -14,7 +14,13 @@ def seconds(value: float) -> str:
     if value < 0.9995:
         return f"{1e3 * value:.0f} ms"
     if value < 119.5:
-        return f"{value:.2f} s" if value < 1.995 else f"{value:.1f} s" if value < 99.5 else f"{value:.0f} s"
+        return (
+            f"{value:.2f} s"
+            if value < 1.995
+            else f"{value:.1f} s"
+            if value < 99.5
+            else f"{value:.0f} s"
+        )
     if value < 7200:
         return f"{round(value) // 60} min {round(value) % 60} s"
     return f"{round(value / 60) // 60} h {round(value / 60) % 60} min"

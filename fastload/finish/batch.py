@@ -20,10 +20,20 @@ from fastload.plan.field_plan import FieldPlan
 
 Params = NDArray[np.float32]
 
-_DTYPES = {"uint8": torch.uint8, "float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-_SIMPLE = {"brightness": colour.brightness, "contrast": colour.contrast, "saturation": colour.saturation, "hue": colour.hue,
-           "gray": colour.gray}
-_WRITERS = {"erase": "RandomErasing", "affine": "RandomAffine"}         # steps that write a value
+_DTYPES = {
+    "uint8": torch.uint8,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+}
+_SIMPLE = {
+    "brightness": colour.brightness,
+    "contrast": colour.contrast,
+    "saturation": colour.saturation,
+    "hue": colour.hue,
+    "gray": colour.gray,
+}
+_WRITERS = {"erase": "RandomErasing", "affine": "RandomAffine"}  # steps that write a value
 # A blur needs a sigma above 0; a hue that is turned by 0, and pixels that are moved by nothing, are rounded all the same.
 _NEVER_NEUTRAL = ("blur", "hue", "affine", "upside_down")
 # Values worked on at once: on the CPU few enough for the cache, elsewhere few enough for the memory (4 bytes each, some copies).
@@ -47,7 +57,14 @@ class Finish:
         return all(step.kind == "upside_down" for step in self.steps)
 
     @torch.no_grad()
-    def __call__(self, images: Tensor, parameters: Params, *, out: Tensor | None = None, helpers: Helpers | None = None) -> Tensor:
+    def __call__(
+        self,
+        images: Tensor,
+        parameters: Params,
+        *,
+        out: Tensor | None = None,
+        helpers: Helpers | None = None,
+    ) -> Tensor:
         """The finished batch; ``out`` takes it where given (see ``empty``), ``helpers`` do the work on the CPU."""
         self._check(images, parameters)
         out = self.empty(images.shape, images.device) if out is None else out
@@ -56,20 +73,32 @@ class Finish:
             planar.copy_(images.permute(0, 3, 1, 2))
             return out
         on_device = torch.from_numpy(parameters).to(images.device, non_blocking=True)
-        chunk = max(1, (_CHUNK_CPU if images.device.type == "cpu" else _CHUNK_DEVICE) // max(1, images[:1].numel()))
+        chunk = max(
+            1,
+            (_CHUNK_CPU if images.device.type == "cpu" else _CHUNK_DEVICE)
+            // max(1, images[:1].numel()),
+        )
 
         def finish(start: int) -> None:
             part = slice(start, start + chunk)
-            x = images[part].permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
+            x = (
+                images[part]
+                .permute(0, 3, 1, 2)
+                .to(torch.float32, memory_format=torch.contiguous_format)
+            )
             planar[part] = self._finished(x, parameters[part], on_device[part])
 
         def finish_alone(start: int) -> None:
             compute_alone()
-            with torch.no_grad():           # this, too, is a thread's own
+            with torch.no_grad():  # this, too, is a thread's own
                 finish(start)
 
         starts = range(0, len(images), chunk)
-        for _ in map(finish, starts) if helpers is None or images.device.type != "cpu" else helpers.map(finish_alone, starts):
+        for _ in (
+            map(finish, starts)
+            if helpers is None or images.device.type != "cpu"
+            else helpers.map(finish_alone, starts)
+        ):
             pass
         return out
 
@@ -96,8 +125,14 @@ class Finish:
         dtype = _DTYPES[self.output.dtype]
         if self.output.layout == "NHWC":
             return torch.empty((n, height, width, channels), dtype=dtype, device=device)
-        memory = torch.channels_last if self.output.layout == "channels_last" else torch.contiguous_format
-        return torch.empty((n, channels, height, width), dtype=dtype, device=device, memory_format=memory)
+        memory = (
+            torch.channels_last
+            if self.output.layout == "channels_last"
+            else torch.contiguous_format
+        )
+        return torch.empty(
+            (n, channels, height, width), dtype=dtype, device=device, memory_format=memory
+        )
 
     def _finished(self, x: Tensor, parameters: Params, on_device: Tensor) -> Tensor:
         for late in (False, True):
@@ -118,17 +153,28 @@ class Finish:
 
     def _check(self, images: Tensor, parameters: Params) -> None:
         if images.dtype != torch.uint8 or images.ndim != 4:
-            raise ConfigError(f"finishing a batch: expected uint8 (n, height, width, channels), found {images.dtype} {tuple(images.shape)}")
+            raise ConfigError(
+                f"finishing a batch: expected uint8 (n, height, width, channels), found {images.dtype} {tuple(images.shape)}"
+            )
         expected = (len(images), sum(step.width for step in self.steps))
         if parameters.shape != expected:
-            raise ConfigError(f"finishing {len(images)} images: expected parameters of {expected}, "
-                              f"found {parameters.shape}: rows of another plan?")
+            raise ConfigError(
+                f"finishing {len(images)} images: expected parameters of {expected}, "
+                f"found {parameters.shape}: rows of another plan?"
+            )
         channels = images.shape[3]
         if self.steps and channels not in (1, 3):
-            raise ConfigError(f"finishing a batch: colours can be changed in RGB and in gray images, these have {channels} channels")
-        for what, values in (("Normalize", self.output.mean), *((_WRITERS[step.kind], step.value) for step in self.steps if step.value)):
+            raise ConfigError(
+                f"finishing a batch: colours can be changed in RGB and in gray images, these have {channels} channels"
+            )
+        for what, values in (
+            ("Normalize", self.output.mean),
+            *((_WRITERS[step.kind], step.value) for step in self.steps if step.value),
+        ):
             if len(values) not in (1, channels):
-                raise ConfigError(f"{what} has numbers for {len(values)} channels, the images have {channels}; one number serves any")
+                raise ConfigError(
+                    f"{what} has numbers for {len(values)} channels, the images have {channels}; one number serves any"
+                )
 
 
 def _applied(step: Step, x: Tensor, parameters: Params, on_device: Tensor) -> Tensor:
@@ -139,7 +185,9 @@ def _applied(step: Step, x: Tensor, parameters: Params, on_device: Tensor) -> Te
     if len(active) == len(x) or (step.kind not in _NEVER_NEUTRAL and 2 * len(active) > len(x)):
         return _run(step, x, on_device)
     which = torch.from_numpy(active).to(x.device, non_blocking=True)
-    return x.index_copy_(0, which, _run(step, x.index_select(0, which), on_device.index_select(0, which)))
+    return x.index_copy_(
+        0, which, _run(step, x.index_select(0, which), on_device.index_select(0, which))
+    )
 
 
 def _changes(step: Step, parameters: Params) -> NDArray[np.bool_]:
@@ -148,7 +196,9 @@ def _changes(step: Step, parameters: Params) -> NDArray[np.bool_]:
         return np.greater(parameters[:, 2], parameters[:, 0])
     if step.kind == "affine":
         return np.asarray(np.not_equal(parameters, warp.AS_IT_IS).any(axis=1))
-    return np.not_equal(parameters[:, 0], 1.0 if step.kind in ("brightness", "contrast", "saturation") else 0.0)
+    return np.not_equal(
+        parameters[:, 0], 1.0 if step.kind in ("brightness", "contrast", "saturation") else 0.0
+    )
 
 
 def _run(step: Step, x: Tensor, parameters: Tensor) -> Tensor:

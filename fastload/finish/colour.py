@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-RED, GREEN, BLUE = 0.2989, 0.587, 0.114      # torchvision's weights: ITU-R 601 to four digits
+RED, GREEN, BLUE = 0.2989, 0.587, 0.114  # torchvision's weights: ITU-R 601 to four digits
 
 
 def brightness(x: Tensor, factor: Tensor) -> Tensor:
@@ -43,8 +43,11 @@ def hue(x: Tensor, share: Tensor) -> Tensor:
     chroma = high - low
     safe = torch.where(chroma == 0, 1.0, chroma)
     # The hue in sixths of the circle, then HSV -> RGB in closed form: value and chroma do not change.
-    sixths = torch.where(high == red, (green - blue) / safe,
-                         torch.where(high == green, 2 + (blue - red) / safe, 4 + (red - green) / safe))
+    sixths = torch.where(
+        high == red,
+        (green - blue) / safe,
+        torch.where(high == green, 2 + (blue - red) / safe, 4 + (red - green) / safe),
+    )
     sixths = sixths.add_(6 * share.view(-1, 1, 1))
     result = torch.empty_like(x)
     for channel, start in enumerate((5, 3, 1)):

@@ -13,13 +13,15 @@ import threading
 import torch
 
 _local = threading.local()
-_set_num_threads = getattr(ctypes.CDLL(None), "omp_set_num_threads", None)      # torch has loaded OpenMP for all to see, where it uses it
+_set_num_threads = getattr(
+    ctypes.CDLL(None), "omp_set_num_threads", None
+)  # torch has loaded OpenMP for all to see, where it uses it
 
 
 def compute_alone() -> None:
     """From now on torch's operations on this thread use this thread only; costs nothing when called again."""
     if not getattr(_local, "alone", False):
-        torch.get_num_threads()             # torch sets a thread's number when it first looks, and would undo ours
+        torch.get_num_threads()  # torch sets a thread's number when it first looks, and would undo ours
         if _set_num_threads is not None:
             _set_num_threads(1)
         _local.alone = True

@@ -23,9 +23,19 @@ def affine(x: Tensor, inverse: Tensor, fill: Tensor) -> Tensor:
     module, (_, channels, height, width) = core(), x.shape
     if module is None or x.device.type != "cpu":
         return _sampled(x, inverse, fill)
-    out, levels = torch.empty_like(x, memory_format=torch.contiguous_format), fill.expand(channels).contiguous()
-    module.warp_affine(x.contiguous().numpy(), out.numpy(), inverse.contiguous().numpy(), levels.numpy(), channels=channels, height=height,
-                       width=width)
+    out, levels = (
+        torch.empty_like(x, memory_format=torch.contiguous_format),
+        fill.expand(channels).contiguous(),
+    )
+    module.warp_affine(
+        x.contiguous().numpy(),
+        out.numpy(),
+        inverse.contiguous().numpy(),
+        levels.numpy(),
+        channels=channels,
+        height=height,
+        width=width,
+    )
     return out
 
 
@@ -35,7 +45,9 @@ def _sampled(x: Tensor, inverse: Tensor, fill: Tensor) -> Tensor:
     across, down = _origins(inverse, height, width)
     grid = torch.stack([across * (2 / width) - 1, down * (2 / height) - 1], dim=-1)
     fill = fill.view(1, -1, 1, 1)
-    return F.grid_sample(x - fill, grid, align_corners=False).add_(fill)        # beyond the edge it takes zeros
+    return F.grid_sample(x - fill, grid, align_corners=False).add_(
+        fill
+    )  # beyond the edge it takes zeros
 
 
 def moved_masks(masks: Tensor, steps: Sequence[Step], parameters: Tensor, fill: Tensor) -> Tensor:
@@ -52,8 +64,14 @@ def _picked(masks: Tensor, inverse: Tensor, fill: Tensor) -> Tensor:
     n, height, width, n_bytes = masks.shape
     across, down = (each.floor().long() for each in _origins(inverse, height, width))
     inside = (across >= 0) & (across < width) & (down >= 0) & (down < height)
-    places = (down.clamp_(0, height - 1) * width + across.clamp_(0, width - 1)).view(n, -1, 1).expand(-1, -1, n_bytes)
-    return torch.where(inside[..., None], masks.reshape(n, -1, n_bytes).gather(1, places).view(masks.shape), fill)
+    places = (
+        (down.clamp_(0, height - 1) * width + across.clamp_(0, width - 1))
+        .view(n, -1, 1)
+        .expand(-1, -1, n_bytes)
+    )
+    return torch.where(
+        inside[..., None], masks.reshape(n, -1, n_bytes).gather(1, places).view(masks.shape), fill
+    )
 
 
 def _origins(inverse: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:

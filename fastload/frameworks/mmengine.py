@@ -29,8 +29,14 @@ class _Sample(dict[str, Any]):
 class FastloadDataset(torch.utils.data.Dataset[Any]):
     """A packed dataset with its transforms; ``options`` are fastload.DataLoader's. Samples are dicts."""
 
-    def __init__(self, path: str, transform: Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
-                 **options: Any) -> None:
+    def __init__(
+        self,
+        path: str,
+        transform: Sequence[Mapping[str, Any]]
+        | Mapping[str, Sequence[Mapping[str, Any]]]
+        | None = None,
+        **options: Any,
+    ) -> None:
         self._options = {**options, "transform": _transforms(transform)}
         self.loader = DataLoader(path, **self._options)
         self.metainfo = {"classes": next(iter(self.loader.packed.classes.values()), ())}
@@ -42,7 +48,7 @@ class FastloadDataset(torch.utils.data.Dataset[Any]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[_Sample]:
-        samples = self.loader.dataset.__getitems__(indices)     # type: ignore[attr-defined]
+        samples = self.loader.dataset.__getitems__(indices)  # type: ignore[attr-defined]
         return [_Sample(self._named(sample), self) for sample in samples]
 
     def _named(self, values: Any) -> dict[str, Any]:
@@ -52,14 +58,20 @@ class FastloadDataset(torch.utils.data.Dataset[Any]):
     def collate(self, samples: list[_Sample]) -> dict[str, Any]:
         """A batch as the loader gives it, but always a dict."""
         as_tuple, collate = self.loader.maker.spec.as_tuple, self.loader.collate_fn
-        return self._named(collate([tuple(sample.values()) if as_tuple else dict(sample) for sample in samples]))
+        return self._named(
+            collate([tuple(sample.values()) if as_tuple else dict(sample) for sample in samples])
+        )
 
     def ordered(self, **order: Any) -> DataLoader:
         """The loader again, in this order: its batches are begun ahead by the dataset that this one uses."""
         self._options |= order
         # In source order it is for evaluation: MMEngine lines the ranks' results up one by one and cuts off what is too many at the end,
         # where repeated samples of a rank's stretch are not.
-        exact = {} if self._options.get("drop_last") or self._options["shuffle"] else {"ending": "partial"}
+        exact = (
+            {}
+            if self._options.get("drop_last") or self._options["shuffle"]
+            else {"ending": "partial"}
+        )
         self.loader = DataLoader(self.loader.packed, **{**exact, **self._options})
         return self.loader
 
@@ -68,9 +80,13 @@ class FastloadDataset(torch.utils.data.Dataset[Any]):
 class FastloadSampler:
     """This rank's samples of an epoch: ``shuffle`` True (blocks), "full" or False."""
 
-    def __init__(self, dataset: FastloadDataset, shuffle: bool | str = True, seed: int | None = None) -> None:
+    def __init__(
+        self, dataset: FastloadDataset, shuffle: bool | str = True, seed: int | None = None
+    ) -> None:
         if not isinstance(dataset, FastloadDataset):
-            raise ConfigError(f"FastloadSampler needs a FastloadDataset, not a {type(dataset).__name__}")
+            raise ConfigError(
+                f"FastloadSampler needs a FastloadDataset, not a {type(dataset).__name__}"
+            )
         self._dataset, self.loader = dataset, dataset.ordered(shuffle=shuffle, seed=seed or 0)
 
     def dealt(self, batch_size: int, drop_last: bool) -> DataLoader:
@@ -82,7 +98,7 @@ class FastloadSampler:
         return iter(self.loader.sampler)
 
     def __len__(self) -> int:
-        return len(self.loader.sampler)     # type: ignore[arg-type]
+        return len(self.loader.sampler)  # type: ignore[arg-type]
 
     def set_epoch(self, epoch: int) -> None:
         """Called by MMEngine before each epoch."""
@@ -95,9 +111,11 @@ class FastloadBatches(RankBatches):
 
     def __init__(self, sampler: FastloadSampler, batch_size: int, drop_last: bool = False) -> None:
         if not isinstance(sampler, FastloadSampler):
-            raise ConfigError(f"FastloadBatches needs a FastloadSampler, not a {type(sampler).__name__}")
+            raise ConfigError(
+                f"FastloadBatches needs a FastloadSampler, not a {type(sampler).__name__}"
+            )
         loader = sampler.dealt(batch_size, drop_last)
-        super().__init__(loader.sampler, batch_size, drop_last, loader.coming)      # type: ignore[arg-type]
+        super().__init__(loader.sampler, batch_size, drop_last, loader.coming)  # type: ignore[arg-type]
 
 
 def fastload_collate(samples: list[_Sample]) -> dict[str, Any]:
@@ -121,5 +139,7 @@ def _transform(given: Any) -> Any:
     options = dict(given)
     name = options.pop("type", None)
     if name not in transforms.__all__:
-        raise ConfigError(f"transform type {name!r:.40}: expected one of {', '.join(transforms.__all__)}")
+        raise ConfigError(
+            f"transform type {name!r:.40}: expected one of {', '.join(transforms.__all__)}"
+        )
     return getattr(transforms, name)(**options)

@@ -24,7 +24,7 @@ class ClassCounts:
     field: str
     names: tuple[str, ...]
     counts: tuple[int, ...]
-    missing: int                                # samples without a class
+    missing: int  # samples without a class
 
     def ranked(self) -> list[tuple[str, int]]:
         """Names and counts, most frequent first; equal ones in class order."""
@@ -50,7 +50,7 @@ class Sizes:
     smallest: tuple[int, int]
     median: tuple[int, int]
     largest: tuple[int, int]
-    common: tuple[tuple[tuple[int, int], int], ...]         # the most frequent sizes and how often
+    common: tuple[tuple[tuple[int, int], int], ...]  # the most frequent sizes and how often
     n_sizes: int
     n_images: int
 
@@ -84,7 +84,9 @@ def sizes_of(field: str, widths: NDArray[np.uint16], heights: NDArray[np.uint16]
     for wide, high in zip(_pieces(widths), _pieces(heights), strict=True):
         found, times = np.unique(wide.astype(np.int64) << 16 | high, return_counts=True)
         keys, inverse = np.unique(np.concatenate((keys, found)), return_inverse=True)
-        counts = np.bincount(inverse, np.concatenate((counts, times)), minlength=len(keys)).astype(np.int64)
+        counts = np.bincount(inverse, np.concatenate((counts, times)), minlength=len(keys)).astype(
+            np.int64
+        )
     return summarise(field, keys[keys > 0] >> 16, keys[keys > 0] & 0xFFFF, counts[keys > 0])
 
 
@@ -100,9 +102,16 @@ def summarise(field: str, widths: Ints, heights: Ints, counts: Ints) -> Sizes | 
     def size(i: int) -> tuple[int, int]:
         return int(widths[i]), int(heights[i])
 
-    return Sizes(field, size(0), size(middle), size(-1), tuple((size(i), int(counts[i])) for i in frequent.tolist()), len(counts),
-                 int(counts.sum()))
+    return Sizes(
+        field,
+        size(0),
+        size(middle),
+        size(-1),
+        tuple((size(i), int(counts[i])) for i in frequent.tolist()),
+        len(counts),
+        int(counts.sum()),
+    )
 
 
 def _pieces(column: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    return (column[start:start + _ROWS] for start in range(0, len(column), _ROWS))
+    return (column[start : start + _ROWS] for start in range(0, len(column), _ROWS))

@@ -14,10 +14,10 @@ Colour = tuple[int, int, int]
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 Array = NDArray[Any]
 
-_FINER = 3              # shapes are drawn this much larger and shrunk: Pillow's lines have no smooth edges
+_FINER = 3  # shapes are drawn this much larger and shrunk: Pillow's lines have no smooth edges
 _MASK_ALPHA, _EDGE_ALPHA = 110, 230
 _SHADOW = (0, 0, 0, 170)
-_FAR = 4.0              # points further out than this many picture sizes are pulled in: Pillow's integers are small
+_FAR = 4.0  # points further out than this many picture sizes are pulled in: Pillow's integers are small
 
 
 def colour(number: int) -> Colour:
@@ -39,7 +39,9 @@ def as_picture(pixels: Array) -> Image.Image:
     """Any stored image as 8-bit RGB; 16-bit ones are scaled to their brightest pixel."""
     if pixels.dtype != np.uint8:
         pixels = (pixels.astype(np.float64) * (255.0 / max(1, int(pixels.max())))).astype(np.uint8)
-    return Image.fromarray(pixels[:, :, :3] if pixels.shape[2] >= 3 else pixels[:, :, 0]).convert("RGB")
+    return Image.fromarray(pixels[:, :, :3] if pixels.shape[2] >= 3 else pixels[:, :, 0]).convert(
+        "RGB"
+    )
 
 
 def fitted(size: tuple[int, int], room: tuple[int, int]) -> tuple[int, int]:
@@ -56,11 +58,16 @@ def scaled(picture: Image.Image, size: tuple[int, int]) -> Image.Image:
 
 def draw_mask(picture: Image.Image, mask: Array, *, alpha: int = _MASK_ALPHA) -> Image.Image:
     """Lays a mask over the picture: 0 is nothing, every other label a translucent colour with a firm edge."""
-    labels = np.asarray(Image.fromarray(mask.astype(np.int32)).resize(picture.size, Image.Resampling.NEAREST))
+    labels = np.asarray(
+        Image.fromarray(mask.astype(np.int32)).resize(picture.size, Image.Resampling.NEAREST)
+    )
     layer = np.zeros((*labels.shape, 4), np.uint8)
     for label in np.unique(labels)[:256].tolist():
         if label:
-            layer[labels == label] = (*((200, 200, 200) if label == 255 else colour(label)), alpha)     # 255: "ignore"
+            layer[labels == label] = (
+                *((200, 200, 200) if label == 255 else colour(label)),
+                alpha,
+            )  # 255: "ignore"
     edge = np.zeros(labels.shape, np.bool_)
     edge[:, 1:] |= labels[:, 1:] != labels[:, :-1]
     edge[1:] |= labels[1:] != labels[:-1]
@@ -68,18 +75,30 @@ def draw_mask(picture: Image.Image, mask: Array, *, alpha: int = _MASK_ALPHA) ->
     return Image.alpha_composite(picture.convert("RGBA"), Image.fromarray(layer)).convert("RGB")
 
 
-def draw_shapes(picture: Image.Image, scale: tuple[float, float], *, boxes: Array | None = None, lines: Sequence[Array] = (),
-                points: Array | None = None, colours: Sequence[Colour] = ()) -> Image.Image:
+def draw_shapes(
+    picture: Image.Image,
+    scale: tuple[float, float],
+    *,
+    boxes: Array | None = None,
+    lines: Sequence[Array] = (),
+    points: Array | None = None,
+    colours: Sequence[Colour] = (),
+) -> Image.Image:
     """Boxes (n, 4), polylines and points (n, 2 or 3), in pixels of the stored image, ``scale`` times larger here."""
     layer = Image.new("RGBA", (picture.width * _FINER, picture.height * _FINER))
     draw = ImageDraw.Draw(layer)
     for number, box in enumerate(_rows(boxes, 4)):
-        left, top, right, bottom = (*_moved(box[:2], scale, picture.size), *_moved(box[2:], scale, picture.size))
+        left, top, right, bottom = (
+            *_moved(box[:2], scale, picture.size),
+            *_moved(box[2:], scale, picture.size),
+        )
         # A box ends before its last coordinate, Pillow's rectangle with it.
         (left, right), (top, bottom) = sorted((left, right)), sorted((top, bottom))
         corners = (left, top, max(left, right - 1), max(top, bottom - 1))
         draw.rectangle(corners, outline=_SHADOW, width=4 * _FINER)
-        inner = tuple(side + d for side, d in zip(corners, (_FINER, _FINER, -_FINER, -_FINER), strict=True))
+        inner = tuple(
+            side + d for side, d in zip(corners, (_FINER, _FINER, -_FINER, -_FINER), strict=True)
+        )
         if inner[0] <= inner[2] and inner[1] <= inner[3]:
             draw.rectangle(inner, outline=(*_chosen(colours, number), 255), width=2 * _FINER)
     for number, line in enumerate(lines):
@@ -97,16 +116,26 @@ def draw_shapes(picture: Image.Image, scale: tuple[float, float], *, boxes: Arra
     return Image.alpha_composite(picture.convert("RGBA"), layer).convert("RGB")
 
 
-def draw_tags(picture: Image.Image, scale: tuple[float, float], boxes: Array, *, names: Sequence[str],
-              colours: Sequence[Colour]) -> None:
+def draw_tags(
+    picture: Image.Image,
+    scale: tuple[float, float],
+    boxes: Array,
+    *,
+    names: Sequence[str],
+    colours: Sequence[Colour],
+) -> None:
     """The class of each box, on its upper edge, inside the picture."""
     letters = font(12)
     draw = ImageDraw.Draw(picture)
     for number, box in enumerate(_rows(boxes, 4)):
         if number >= len(names) or not names[number]:
             continue
-        left, top = (min(max(0.0, place / _FINER), limit) for place, limit in
-                     zip(_moved(np.minimum(box[:2], box[2:]), scale, picture.size), picture.size, strict=True))
+        left, top = (
+            min(max(0.0, place / _FINER), limit)
+            for place, limit in zip(
+                _moved(np.minimum(box[:2], box[2:]), scale, picture.size), picture.size, strict=True
+            )
+        )
         width = draw.textlength(names[number], font=letters) + 8
         x, y = min(left, max(0, picture.width - width)), max(0, top - 16)
         draw.rectangle((x, y, x + width, y + 16), fill=_chosen(colours, number))
@@ -124,7 +153,7 @@ def shortened(text: str, letters: Font, room: float) -> str:
 
 
 def _middle_out(text: str, keep: int) -> str:
-    return f"{text[:keep // 2]}...{text[len(text) - (keep - keep // 2):]}"
+    return f"{text[: keep // 2]}...{text[len(text) - (keep - keep // 2) :]}"
 
 
 def _chosen(colours: Sequence[Colour], number: int) -> Colour:
@@ -139,6 +168,8 @@ def _rows(array: Array | None, least: int) -> Array:
 
 
 def _moved(point: Array, scale: tuple[float, float], size: tuple[int, int]) -> tuple[float, float]:
-    x, y = (float(np.clip(place * factor, -_FAR * side, _FAR * side)) * _FINER for place, factor, side in
-            zip(point, scale, size, strict=True))
+    x, y = (
+        float(np.clip(place * factor, -_FAR * side, _FAR * side)) * _FINER
+        for place, factor, side in zip(point, scale, size, strict=True)
+    )
     return x, y

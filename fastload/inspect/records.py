@@ -18,8 +18,14 @@ from fastload.store.dataset import Dataset
 from fastload.store.fields import Field
 from fastload.store.record import CODEC_NAMES, JPEG, RESTART_INDEX, Part, shown_size
 
-LIMIT = 2000                                        # records looked at
-_ENGINE_SAMPLING = ("444", "422", "420", "440", "gray")     # nvJPEG's documentation, §1.5: not 410, not 411
+LIMIT = 2000  # records looked at
+_ENGINE_SAMPLING = (
+    "444",
+    "422",
+    "420",
+    "440",
+    "gray",
+)  # nvJPEG's documentation, §1.5: not 410, not 411
 
 
 @dataclass(slots=True)
@@ -27,27 +33,37 @@ class RecordFacts:
     """Counts over the records looked at; images of list fields count one by one."""
 
     n_records: int = 0
-    all_records: bool = True                        # False: an evenly spread sample
+    all_records: bool = True  # False: an evenly spread sample
     n_images: int = 0
     codecs: Counter[str] = field(default_factory=Counter)
-    coding: Counter[str] = field(default_factory=Counter)               # of JPEGs: baseline, progressive ...
-    subsampling: Counter[str] = field(default_factory=Counter)          # of JPEGs
+    coding: Counter[str] = field(default_factory=Counter)  # of JPEGs: baseline, progressive ...
+    subsampling: Counter[str] = field(default_factory=Counter)  # of JPEGs
     channels: Counter[int] = field(default_factory=Counter)
-    sizes: dict[str, Counter[tuple[int, int]]] = field(default_factory=dict)        # (width, height) as shown, by field
-    to_orient: int = 0                              # images with an orientation left to apply
-    indexed: int = 0                                # images with a restart index
+    sizes: dict[str, Counter[tuple[int, int]]] = field(
+        default_factory=dict
+    )  # (width, height) as shown, by field
+    to_orient: int = 0  # images with an orientation left to apply
+    indexed: int = 0  # images with a restart index
     image_bytes: int = 0
     record_bytes: list[int] = field(default_factory=list)
-    values: Counter[str] = field(default_factory=Counter)               # by field: records that have it
-    items: Counter[str] = field(default_factory=Counter)                # by field: values of a list, rows of boxes and points
-    engine: int = 0                                 # images a GPU's JPEG engine would take
-    engine_refusals: Counter[str] = field(default_factory=Counter)      # why it would not take the others
+    values: Counter[str] = field(default_factory=Counter)  # by field: records that have it
+    items: Counter[str] = field(
+        default_factory=Counter
+    )  # by field: values of a list, rows of boxes and points
+    engine: int = 0  # images a GPU's JPEG engine would take
+    engine_refusals: Counter[str] = field(
+        default_factory=Counter
+    )  # why it would not take the others
     damaged: list[str] = field(default_factory=list)
 
 
 def spread(n: int, limit: int) -> NDArray[np.int64]:
     """At most ``limit`` numbers of 0..n-1, evenly spread, both ends included."""
-    return np.arange(n) if n <= limit else np.unique(np.linspace(0, n - 1, limit).round().astype(np.int64))
+    return (
+        np.arange(n)
+        if n <= limit
+        else np.unique(np.linspace(0, n - 1, limit).round().astype(np.int64))
+    )
 
 
 def look_at_records(dataset: Dataset, *, limit: int = LIMIT) -> RecordFacts:

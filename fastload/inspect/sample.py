@@ -19,10 +19,10 @@ from fastload.store.fields import Field
 from fastload.store.record import CODEC_NAMES, DATA, JPEG, RESTART_INDEX, Part, RecordError
 from fastload.store.values import decode_value
 
-_TEXT = 200             # characters of a text shown
-_VALUES = 8             # numbers of a row shown
+_TEXT = 200  # characters of a text shown
+_VALUES = 8  # numbers of a row shown
 _ROWS = 4
-_ITEMS = 12             # of a list shown
+_ITEMS = 12  # of a list shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +35,49 @@ class SampleView:
     shard: str
     record: int
     n_bytes: int
-    values: tuple[tuple[str, str, tuple[str, ...]], ...]        # field, kind, what it holds: one line, for a list one an item
+    values: tuple[
+        tuple[str, str, tuple[str, ...]], ...
+    ]  # field, kind, what it holds: one line, for a list one an item
 
     def sections(self) -> list[Section]:
         """For ``screen.show``."""
-        rows = [Row("original file", self.source or "not kept"), Row("stored in", f"{self.shard}, record {self.record}"),
-                Row("bytes", f"{self.n_bytes:,}")]
-        fields = [Row(name if i == 0 else "", line) for name, _, lines in self.values for i, line in enumerate(lines)]
-        return [Section(f"sample {self.number:,} of {self.n_samples:,}", rows), Section("fields", fields)]
+        rows = [
+            Row("original file", self.source or "not kept"),
+            Row("stored in", f"{self.shard}, record {self.record}"),
+            Row("bytes", f"{self.n_bytes:,}"),
+        ]
+        fields = [
+            Row(name if i == 0 else "", line)
+            for name, _, lines in self.values
+            for i, line in enumerate(lines)
+        ]
+        return [
+            Section(f"sample {self.number:,} of {self.n_samples:,}", rows),
+            Section("fields", fields),
+        ]
 
     def as_json(self) -> dict[str, object]:
         """For machines: the same words."""
-        return {"number": self.number, "source": self.source, "shard": self.shard, "record": self.record, "bytes": self.n_bytes,
-                "fields": [{"name": name, "kind": kind, "values": list(lines)} for name, kind, lines in self.values]}
+        return {
+            "number": self.number,
+            "source": self.source,
+            "shard": self.shard,
+            "record": self.record,
+            "bytes": self.n_bytes,
+            "fields": [
+                {"name": name, "kind": kind, "values": list(lines)}
+                for name, kind, lines in self.values
+            ],
+        }
 
 
 def view_sample(dataset: Dataset, index: int) -> SampleView:
     """Reads and decodes one sample; a field that cannot be decoded says so, the others are shown."""
     n = len(dataset)
     if not -n <= index < n:
-        raise ConfigError(f"sample {index}: {dataset.path} has {n} samples" + (f", 0 to {n - 1}" if n else ""))
+        raise ConfigError(
+            f"sample {index}: {dataset.path} has {n} samples" + (f", 0 to {n - 1}" if n else "")
+        )
     number = index % n
     parts = dataset.parts(number)
     shard = dataset.reader(number).shard
@@ -62,8 +85,22 @@ def view_sample(dataset: Dataset, index: int) -> SampleView:
     for place, field in enumerate(dataset.fields):
         own = [part for part in parts if part.field == place]
         kind = f"list of {field.kind}" if field.list else field.kind
-        values.append((field.name, kind, tuple(_lines(field, own)) or ("an empty list" if field.list else "missing",)))
-    return SampleView(number, n, source_of(parts), shard.name, number - shard.first, sum(len(part.data) for part in parts), tuple(values))
+        values.append(
+            (
+                field.name,
+                kind,
+                tuple(_lines(field, own)) or ("an empty list" if field.list else "missing",),
+            )
+        )
+    return SampleView(
+        number,
+        n,
+        source_of(parts),
+        shard.name,
+        number - shard.first,
+        sum(len(part.data) for part in parts),
+        tuple(values),
+    )
 
 
 def _lines(field: Field, own: list[Part]) -> Iterator[str]:
@@ -73,7 +110,9 @@ def _lines(field: Field, own: list[Part]) -> Iterator[str]:
         where = f"[{part.item}] " if field.list else ""
         try:
             value = decode_value(field, [part])
-            yield where + _told(field, value[0] if field.list else value, part, indexes.get(part.item))
+            yield where + _told(
+                field, value[0] if field.list else value, part, indexes.get(part.item)
+            )
         except (BadImage, RecordError) as error:
             yield f"{where}CANNOT BE DECODED: {error.why if isinstance(error, BadImage) else error}"
     if len(found) > _ITEMS:
@@ -91,7 +130,11 @@ def _told(field: Field, value: Any, part: Part, index: Part | None) -> str:
     if isinstance(value, np.ndarray):
         return f"{_shape(value)} {_numbers(value)}"
     if field.classes:
-        return f"{value} ({field.classes[value]})" if 0 <= value < len(field.classes) else f"{value}: NO SUCH CLASS"
+        return (
+            f"{value} ({field.classes[value]})"
+            if 0 <= value < len(field.classes)
+            else f"{value}: NO SUCH CLASS"
+        )
     if field.kind == "bytes":
         return f"{len(value)} bytes: {value[:16].hex(' ')}{' ...' if len(value) > 16 else ''}"
     text = value if field.kind == "str" else json.dumps(value, ensure_ascii=False)
@@ -101,7 +144,10 @@ def _told(field: Field, value: Any, part: Part, index: Part | None) -> str:
 def _told_image(pixels: NDArray[Any], part: Part, index: Part | None) -> str:
     height, width, channels = pixels.shape
     colours = {1: "gray", 3: "RGB"}.get(channels, f"{channels} channels")
-    words = [f"{width} x {height} {colours} {pixels.dtype}", f"{CODEC_NAMES[part.codec]} of {len(part.data):,} bytes"]
+    words = [
+        f"{width} x {height} {colours} {pixels.dtype}",
+        f"{CODEC_NAMES[part.codec]} of {len(part.data):,} bytes",
+    ]
     if part.codec == JPEG:
         header = read_header(memoryview(part.data))
         words.append(f"{coding_name(header)} {sampling_name(header.subsampling)}")
@@ -119,7 +165,11 @@ def _shape(array: NDArray[Any]) -> str:
 def _numbers(array: NDArray[Any]) -> str:
     """The first numbers, rows apart: ``[1 0 0 | 0 1 0 | ...]``."""
     rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)
-    shown = [" ".join(_number(value) for value in row[:_VALUES].tolist()) + (" ..." if len(row) > _VALUES else "") for row in rows[:_ROWS]]
+    shown = [
+        " ".join(_number(value) for value in row[:_VALUES].tolist())
+        + (" ..." if len(row) > _VALUES else "")
+        for row in rows[:_ROWS]
+    ]
     return f"[{' | '.join([*shown, *(['...'] if len(rows) > _ROWS else [])])}]"
 
 

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_BAR = 24               # characters of a full bar
-_MOST_WIDTH = 28        # of the names' column
+_BAR = 24  # characters of a full bar
+_MOST_WIDTH = 28  # of the names' column
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,11 @@ class Section:
 
 def clean(text: str) -> str:
     r"""Text out of a dataset that is safe to print: a stranger's class name must not move the cursor (``\x1b``)."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    )
 
 
 def percent(part: float, whole: float) -> str:
@@ -55,7 +59,7 @@ def show(title: str, sections: Sequence[Section]) -> None:
     if sys.stdout.isatty():
         _show_on_terminal(title, sections)
     else:
-        print(plain(title, sections))               # noqa: T201 - this is the one place that prints
+        print(plain(title, sections))  # noqa: T201 - this is the one place that prints
 
 
 def plain(title: str, sections: Sequence[Section]) -> str:
@@ -64,7 +68,9 @@ def plain(title: str, sections: Sequence[Section]) -> str:
     lines = [clean(title)]
     for section in sections:
         lines += ["", section.title + (f" ({section.note})" if section.note else "")]
-        lines += [f"  {clean(row.name):{width}}  {clean(row.value)}".rstrip() for row in section.rows]
+        lines += [
+            f"  {clean(row.name):{width}}  {clean(row.value)}".rstrip() for row in section.rows
+        ]
     return "\n".join(lines)
 
 
@@ -100,4 +106,7 @@ def bar(share: float | None) -> str:
 
 
 def _name_width(sections: Sequence[Section]) -> int:
-    return min(max((len(clean(row.name)) for section in sections for row in section.rows), default=0), _MOST_WIDTH)
+    return min(
+        max((len(clean(row.name)) for section in sections for row in section.rows), default=0),
+        _MOST_WIDTH,
+    )

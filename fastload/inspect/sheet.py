@@ -19,11 +19,11 @@ from fastload.store.dataset import Dataset
 from fastload.store.files import partly
 
 COUNT = 24
-_WIDTH = 1680                       # of the page, about
-_TALL = 210                         # of a picture
+_WIDTH = 1680  # of the page, about
+_TALL = 210  # of a picture
 _GAP, _EDGE, _HEAD = 14, 28, 92
-_TITLE, _LINE = 24, 22              # heights of the words below a sample
-_ACROSS = 4                         # pictures of one sample side by side, before a second row begins
+_TITLE, _LINE = 24, 22  # heights of the words below a sample
+_ACROSS = 4  # pictures of one sample side by side, before a second row begins
 _PAPER, _FRAME, _INK, _FAINT = (24, 26, 31), (42, 45, 52), (236, 238, 242), (146, 151, 162)
 
 
@@ -41,8 +41,11 @@ def write_sheet(dataset: Dataset, path: Path, *, seed: int = 0, count: int = COU
     _check_path(path)
     n = min(count, len(dataset))
     numbers = Permutation(len(dataset), seed=seed)(np.arange(n)).tolist()
-    page = _page([_cell(dataset, number) for number in numbers], "/".join(dataset.path.parts[-2:]).lstrip("/"),
-                 f"{n:,} of {len(dataset):,} samples, seed {seed}")
+    page = _page(
+        [_cell(dataset, number) for number in numbers],
+        "/".join(dataset.path.parts[-2:]).lstrip("/"),
+        f"{n:,} of {len(dataset):,} samples, seed {seed}",
+    )
     temporary = partly(path)
     try:
         with temporary.open("wb") as file:
@@ -58,9 +61,13 @@ def _check_path(path: Path) -> None:
     """Before anything is decoded."""
     Image.init()
     if Image.registered_extensions().get(path.suffix.lower()) not in Image.SAVE:
-        raise ConfigError(f"--sheet {path}: {path.suffix or 'no suffix'}: expected a file name that ends with .png or .jpg")
+        raise ConfigError(
+            f"--sheet {path}: {path.suffix or 'no suffix'}: expected a file name that ends with .png or .jpg"
+        )
     if not path.absolute().parent.is_dir():
-        raise ConfigError(f"--sheet {path}: there is no folder {path.absolute().parent}; make it first")
+        raise ConfigError(
+            f"--sheet {path}: there is no folder {path.absolute().parent}; make it first"
+        )
     if path.is_dir():
         raise ConfigError(f"--sheet {path}: is a folder, expected the name of a new picture")
 
@@ -72,24 +79,54 @@ def _cell(dataset: Dataset, number: int) -> _Cell:
         source = dataset.source(number)
     except FastloadError as error:
         return _Cell([Panel(None, (4, 3), note=str(error))], "DAMAGED", f"#{number}")
-    return _Cell(pictures.panels() or [Panel(None, (4, 3), note="no image")], clean(pictures.title()), clean(f"#{number}  {source}"))
+    return _Cell(
+        pictures.panels() or [Panel(None, (4, 3), note="no image")],
+        clean(pictures.title()),
+        clean(f"#{number}  {source}"),
+    )
 
 
 def _page(cells: Sequence[_Cell], title: str, below: str) -> Image.Image:
     grid = _Grid.of(cells)
     page = Image.new("RGB", grid.page, _PAPER)
     draw = ImageDraw.Draw(page)
-    draw.text((_EDGE, 30), shortened(clean(title), font(28), page.width - 2 * _EDGE), _INK, font(28), anchor="lm")
+    draw.text(
+        (_EDGE, 30),
+        shortened(clean(title), font(28), page.width - 2 * _EDGE),
+        _INK,
+        font(28),
+        anchor="lm",
+    )
     draw.text((_EDGE, 64), below, _FAINT, font(15), anchor="lm")
     for place, cell in enumerate(cells):
         x = _EDGE + place % grid.columns * (grid.cell[0] + _GAP)
         y = _HEAD + place // grid.columns * (grid.cell[1] + _GAP)
         for number, panel in enumerate(cell.panels):
-            _paste(page, panel, (x + number % grid.across * (grid.wide + 4), y + number // grid.across * (_TALL + 4)), (grid.wide, _TALL))
+            _paste(
+                page,
+                panel,
+                (
+                    x + number % grid.across * (grid.wide + 4),
+                    y + number // grid.across * (_TALL + 4),
+                ),
+                (grid.wide, _TALL),
+            )
         bottom = y + grid.cell[1]
         if cell.title:
-            draw.text((x, bottom - _LINE - 9), shortened(cell.title, font(15), grid.cell[0]), _INK, font(15), anchor="lm")
-        draw.text((x, bottom - 11), shortened(cell.below, font(12), grid.cell[0]), _FAINT, font(12), anchor="lm")
+            draw.text(
+                (x, bottom - _LINE - 9),
+                shortened(cell.title, font(15), grid.cell[0]),
+                _INK,
+                font(15),
+                anchor="lm",
+            )
+        draw.text(
+            (x, bottom - 11),
+            shortened(cell.below, font(12), grid.cell[0]),
+            _FAINT,
+            font(12),
+            anchor="lm",
+        )
     return page
 
 
@@ -97,9 +134,9 @@ def _page(cells: Sequence[_Cell], title: str, below: str) -> Image.Image:
 class _Grid:
     """Where things go; sizes are (width, height)."""
 
-    wide: int                       # of a picture
-    across: int                     # pictures of a sample in a row
-    cell: tuple[int, int]           # of a sample with its words
+    wide: int  # of a picture
+    across: int  # pictures of a sample in a row
+    cell: tuple[int, int]  # of a sample with its words
     columns: int
     page: tuple[int, int]
 
@@ -117,7 +154,10 @@ class _Grid:
         if columns > 2 and len(cells) % columns and not len(cells) % (columns - 1):
             columns -= 1
         rows = -(-len(cells) // columns)
-        page = max(columns * (cell[0] + _GAP) - _GAP, 420) + 2 * _EDGE, _HEAD + rows * (cell[1] + _GAP) - _GAP + _EDGE
+        page = (
+            max(columns * (cell[0] + _GAP) - _GAP, 420) + 2 * _EDGE,
+            _HEAD + rows * (cell[1] + _GAP) - _GAP + _EDGE,
+        )
         return cls(wide, across, cell, columns, page)
 
 
@@ -126,15 +166,29 @@ def _paste(page: Image.Image, panel: Panel, corner: tuple[int, int], room: tuple
     draw.rectangle((*corner, corner[0] + room[0] - 1, corner[1] + room[1] - 1), fill=_FRAME)
     if panel.render is not None:
         size = fitted(panel.size, room)
-        page.paste(panel.render(size), (corner[0] + (room[0] - size[0]) // 2, corner[1] + (room[1] - size[1]) // 2))
+        page.paste(
+            panel.render(size),
+            (corner[0] + (room[0] - size[0]) // 2, corner[1] + (room[1] - size[1]) // 2),
+        )
     letters = font(12)
     if panel.note and panel.render is not None:
         note = shortened(clean(panel.note), letters, room[0] - 12)
         width = letters.getlength(note) + 10
-        draw.rectangle((corner[0], corner[1] + room[1] - 18, corner[0] + width, corner[1] + room[1] - 1), fill=_PAPER)
+        draw.rectangle(
+            (corner[0], corner[1] + room[1] - 18, corner[0] + width, corner[1] + room[1] - 1),
+            fill=_PAPER,
+        )
         draw.text((corner[0] + 5, corner[1] + room[1] - 9), note, _FAINT, letters, anchor="lm")
     elif panel.note:
         words = clean(panel.note)
-        lines = [words[i:i + room[0] // 8] for i in range(0, len(words), room[0] // 8)][:room[1] // 20]
+        lines = [words[i : i + room[0] // 8] for i in range(0, len(words), room[0] // 8)][
+            : room[1] // 20
+        ]
         for row, line in enumerate(lines):
-            draw.text((corner[0] + 8, corner[1] + 16 + 18 * row), line, (240, 120, 110), letters, anchor="lm")
+            draw.text(
+                (corner[0] + 8, corner[1] + 16 + 18 * row),
+                line,
+                (240, 120, 110),
+                letters,
+                anchor="lm",
+            )

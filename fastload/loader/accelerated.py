@@ -30,8 +30,10 @@ def check_device(device: torch.device) -> None:
 
     wanted = PartialState().device
     if wanted.type != device.type:
-        raise ConfigError(f"accelerator.prepare(loader): the accelerator works on {wanted}, the loader's batches come on {device}; "
-                          "make it with fastload.DataLoader(..., device=accelerator.device)")
+        raise ConfigError(
+            f"accelerator.prepare(loader): the accelerator works on {wanted}, the loader's batches come on {device}; "
+            "make it with fastload.DataLoader(..., device=accelerator.device)"
+        )
 
 
 class AcceleratedIterator:
@@ -41,7 +43,10 @@ class AcceleratedIterator:
         from accelerate.state import GradientState
 
         self._loader, self._iterator, self._state = loader, iterator, GradientState()
-        loader.end_of_dataloader, loader.remainder = False, -1      # -1: nothing to cut off, whoever gathers gets what was loaded
+        loader.end_of_dataloader, loader.remainder = (
+            False,
+            -1,
+        )  # -1: nothing to cut off, whoever gathers gets what was loaded
         self._state._add_dataloader(loader)
 
     def __iter__(self) -> AcceleratedIterator:
@@ -79,7 +84,10 @@ class PreparedBatches(torch.utils.data.BatchSampler):
 
     def __init__(self, loader: DataLoader, batches: Any) -> None:
         super().__init__(loader.sampler, loader.batch_size or 1, loader.drop_last)
-        self._loader, self._batches = weakref.ref(loader), batches          # weak: a loader goes when its last user does
+        self._loader, self._batches = (
+            weakref.ref(loader),
+            batches,
+        )  # weak: a loader goes when its last user does
 
     def __iter__(self) -> Iterator[list[int]]:
         from accelerate.state import GradientState

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from fastload.errors import ConfigError
 
-AS_GOOD = 1.03          # iterations that differ by less are equally long: timings are not better than that
+AS_GOOD = 1.03  # iterations that differ by less are equally long: timings are not better than that
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class Measured:
     """What a batch costs with one backend, in seconds. A candidate that failed has only ``failure``."""
 
     candidate: Candidate
-    batch_s: float = math.inf       # from one batch to the next, with others under way
-    host_s: float = 0.0             # processor time, of all threads together
-    device_s: float = 0.0           # GPU time that others lose by it
+    batch_s: float = math.inf  # from one batch to the next, with others under way
+    host_s: float = 0.0  # processor time, of all threads together
+    device_s: float = 0.0  # GPU time that others lose by it
     failure: str = ""
 
     def iteration_s(self, step_s: float) -> float:
@@ -49,7 +49,13 @@ class Decision:
     why: str
 
 
-def choose(measured: Sequence[Measured], *, cpus: int, step_s: float | None = None, skipped: Mapping[str, str] | None = None) -> Decision:
+def choose(
+    measured: Sequence[Measured],
+    *,
+    cpus: int,
+    step_s: float | None = None,
+    skipped: Mapping[str, str] | None = None,
+) -> Decision:
     """The shortest iteration wins; of those equally short, the cheapest; of equally cheap ones, the first.
 
     ``step_s``: what the trainer takes for a batch by itself. As long as that is unknown, the fastest loader wins: it can feed any step.
@@ -57,19 +63,45 @@ def choose(measured: Sequence[Measured], *, cpus: int, step_s: float | None = No
     """
     usable = [each for each in measured if not each.failure and math.isfinite(each.batch_s)]
     if not usable:
-        raise ConfigError("choosing a backend: none works here: " + "; ".join(f"{each.candidate}: {each.failure}" for each in measured))
+        raise ConfigError(
+            "choosing a backend: none works here: "
+            + "; ".join(f"{each.candidate}: {each.failure}" for each in measured)
+        )
     step = step_s or 0.0
     shortest = min(each.iteration_s(step) for each in usable)
-    best = min((each for each in usable if each.iteration_s(step) <= AS_GOOD * shortest), key=lambda each: each.cost(cpus))
-    return Decision(best.candidate, _sentence(best, measured, cpus=cpus, step_s=step_s, skipped=skipped or {}))
+    best = min(
+        (each for each in usable if each.iteration_s(step) <= AS_GOOD * shortest),
+        key=lambda each: each.cost(cpus),
+    )
+    return Decision(
+        best.candidate, _sentence(best, measured, cpus=cpus, step_s=step_s, skipped=skipped or {})
+    )
 
 
-def _sentence(best: Measured, measured: Sequence[Measured], *, cpus: int, step_s: float | None, skipped: Mapping[str, str]) -> str:
-    others = [f"{each.candidate} {_figures(each, cpus)}" for each in measured if each is not best and not each.failure]
+def _sentence(
+    best: Measured,
+    measured: Sequence[Measured],
+    *,
+    cpus: int,
+    step_s: float | None,
+    skipped: Mapping[str, str],
+) -> str:
+    others = [
+        f"{each.candidate} {_figures(each, cpus)}"
+        for each in measured
+        if each is not best and not each.failure
+    ]
     lost = [f"{each.candidate} failed: {each.failure}" for each in measured if each.failure]
     lost += [f"{name} not tried: {why}" for name, why in skipped.items()]
-    step = "" if step_s is None else f"; the training step takes {_ms(step_s)}" + ", which it keeps fed" * (best.batch_s <= step_s)
-    return f"{_figures(best, cpus)} a batch" + step + "".join(f"; {text}" for text in (*others, *lost))
+    step = (
+        ""
+        if step_s is None
+        else f"; the training step takes {_ms(step_s)}"
+        + ", which it keeps fed" * (best.batch_s <= step_s)
+    )
+    return (
+        f"{_figures(best, cpus)} a batch" + step + "".join(f"; {text}" for text in (*others, *lost))
+    )
 
 
 def _figures(each: Measured, cpus: int) -> str:
@@ -86,7 +118,10 @@ def _percent(part: float, whole: float) -> str:
 
 def to_json(measured: Sequence[Measured]) -> list[dict[str, object]]:
     """For the record; infinity, which JSON has not, is left out."""
-    return [{name: value for name, value in asdict(each).items() if value != math.inf} for each in measured]
+    return [
+        {name: value for name, value in asdict(each).items() if value != math.inf}
+        for each in measured
+    ]
 
 
 def from_json(rows: object) -> list[Measured] | None:
@@ -98,8 +133,14 @@ def from_json(rows: object) -> list[Measured] | None:
         candidate = row.get("candidate") if isinstance(row, dict) else None
         if not isinstance(candidate, dict) or not isinstance(candidate.get("name"), str):
             return None
-        numbers = {name: row.get(name, default) for name, default in (("batch_s", math.inf), ("host_s", 0.0), ("device_s", 0.0))}
-        if not all(isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 for value in numbers.values()):
+        numbers = {
+            name: row.get(name, default)
+            for name, default in (("batch_s", math.inf), ("host_s", 0.0), ("device_s", 0.0))
+        }
+        if not all(
+            isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+            for value in numbers.values()
+        ):
             return None
         tried = Candidate(candidate["name"], candidate.get("hardware") is True)
         found.append(Measured(tried, **numbers, failure=str(row.get("failure", ""))))

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-_MOST = 64              # batches looked ahead where only each n-th is for this process
+_MOST = 64  # batches looked ahead where only each n-th is for this process
 
 
 class Coming:
@@ -34,20 +34,24 @@ class _Pass:
 
     def __init__(self, ahead: int) -> None:
         self._ahead, self._step = ahead, 1
-        self._asked = -1                                        # number of the batch that was asked for last
+        self._asked = -1  # number of the batch that was asked for last
         self._given: deque[tuple[int, list[int]]] = deque(maxlen=_MOST)
         self._next: deque[tuple[int, list[int]]] = deque()
 
     def noted(self, numbered: Iterator[tuple[int, list[int]]]) -> Iterator[list[int]]:
         while True:
-            self._next.extend(islice(numbered, max(0, 1 + min(_MOST, self._ahead * self._step) - len(self._next))))
+            self._next.extend(
+                islice(numbered, max(0, 1 + min(_MOST, self._ahead * self._step) - len(self._next)))
+            )
             if not self._next:
                 return
             self._given.append(self._next.popleft())
             yield self._given[-1][1]
 
     def after(self, batch: Sequence[int]) -> list[list[int]]:
-        asked = list(batch)             # another's batch sampler may give an array, which compares number by number
+        asked = list(
+            batch
+        )  # another's batch sampler may give an array, which compares number by number
         number = next((number for number, given in reversed(self._given) if given == asked), -1)
         if number < 0:
             return []

@@ -17,9 +17,9 @@ from fastload.order.line import BlockLine, FullLine, Line, TableLine
 from fastload.order.permute import Indices
 from fastload.order.shares import Interval, Shares
 
-Deal = tuple[int, int, str]             # rank, world size, ending
-Run = tuple[int, int, str, int]         # world size, batch size, ending, batches done by every rank
-_MAX_RUNS = 100                         # of one epoch: 35 bytes each, and a state shall stay below 4 kB
+Deal = tuple[int, int, str]  # rank, world size, ending
+Run = tuple[int, int, str, int]  # world size, batch size, ending, batches done by every rank
+_MAX_RUNS = 100  # of one epoch: 35 bytes each, and a state shall stay below 4 kB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,24 +27,34 @@ class OrderOptions:
     """What decides the order of the samples; equal options, equal order."""
 
     n_samples: int
-    shuffle: bool | str                 # True: blocks; "full": a true permutation; False: source order
+    shuffle: bool | str  # True: blocks; "full": a true permutation; False: source order
     seed: int
-    block: int                          # samples per block
-    window: int                         # blocks mixed at a time
-    content: str = ""                   # of the dataset: a state of another one is refused
+    block: int  # samples per block
+    window: int  # blocks mixed at a time
+    content: str = ""  # of the dataset: a state of another one is refused
 
     def line(self, epoch: int, source_order: Callable[[], Indices]) -> Line:
         """The order of one epoch."""
         if self.shuffle == "full":
             return FullLine(self.n_samples, seed=self.seed, epoch=epoch)
         if self.shuffle:
-            return BlockLine(self.n_samples, block=self.block, seed=self.seed, epoch=epoch, window=self.window)
+            return BlockLine(
+                self.n_samples, block=self.block, seed=self.seed, epoch=epoch, window=self.window
+            )
         return TableLine(source_order())
 
     def as_json(self) -> dict[str, object]:
         """For the state. What the order does not depend on is left out."""
-        shuffled: dict[str, object] = {"block": self.block, "window": self.window} if self.shuffle is True else {}
-        return {"dataset": self.content, "n_samples": self.n_samples, "shuffle": self.shuffle, "seed": self.seed, **shuffled}
+        shuffled: dict[str, object] = (
+            {"block": self.block, "window": self.window} if self.shuffle is True else {}
+        )
+        return {
+            "dataset": self.content,
+            "n_samples": self.n_samples,
+            "shuffle": self.shuffle,
+            "seed": self.seed,
+            **shuffled,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +63,8 @@ class Segment:
 
     epoch: int
     shares: Shares
-    start: int = 0                      # batches done before
-    past: tuple[Run, ...] = ()          # how the part of the epoch before this segment was dealt
+    start: int = 0  # batches done before
+    past: tuple[Run, ...] = ()  # how the part of the epoch before this segment was dealt
 
     @property
     def n_batches(self) -> int:
@@ -65,30 +75,60 @@ class Segment:
 class Epochs:
     """The epochs of one loader on one rank. Sampler, batch sampler, dataset and loader share it, so all agree on the epoch."""
 
-    draws_here = False                  # pure: any thread may ask
+    draws_here = False  # pure: any thread may ask
 
-    def __init__(self, options: OrderOptions, *, batch_size: int, rank: int, world: int, ending: str,
-                 source_order: Callable[[], Indices], deal: Callable[[], Deal | None] = lambda: None) -> None:
+    def __init__(
+        self,
+        options: OrderOptions,
+        *,
+        batch_size: int,
+        rank: int,
+        world: int,
+        ending: str,
+        source_order: Callable[[], Indices],
+        deal: Callable[[], Deal | None] = lambda: None,
+    ) -> None:
         if not 0 <= rank < world:
             raise ConfigError(f"rank {rank} of {world}: expected 0 to {world - 1}")
-        self.options, self.batch_size, self.rank, self.world, self.ending = options, batch_size, rank, world, ending
+        self.options, self.batch_size, self.rank, self.world, self.ending = (
+            options,
+            batch_size,
+            rank,
+            world,
+            ending,
+        )
         self._source_order, self._deal = source_order, deal
         self.next_epoch = 0
-        self.latest_epoch, self.named = 0, False        # of the newest iteration, or as set: for who asks the dataset itself
+        self.latest_epoch, self.named = (
+            0,
+            False,
+        )  # of the newest iteration, or as set: for who asks the dataset itself
         self._resumed: Segment | None = None
         self._loaded: Mapping[str, object] = {}
-        self._newest: tuple[Segment, int] | None = None         # and how many of its batches were delivered
-        self.withdrawn: Segment | None = None                   # of an iteration that is to begin again at its first batch
-        self._whole(0)                  # raises ConfigError for a size or an ending that makes no sense
+        self._newest: tuple[Segment, int] | None = (
+            None  # and how many of its batches were delivered
+        )
+        self.withdrawn: Segment | None = (
+            None  # of an iteration that is to begin again at its first batch
+        )
+        self._whole(0)  # raises ConfigError for a size or an ending that makes no sense
 
     def keeping_all(self, batch_size: int) -> Epochs:
         """The same order with nothing left out at an epoch's end, for predictions."""
+
         def deal() -> Deal | None:
             found = self._deal()
             return found and (*found[:2], "partial")
 
-        kept = Epochs(self.options, batch_size=batch_size, rank=self.rank, world=self.world, ending="partial",
-                      source_order=self._source_order, deal=deal)
+        kept = Epochs(
+            self.options,
+            batch_size=batch_size,
+            rank=self.rank,
+            world=self.world,
+            ending="partial",
+            source_order=self._source_order,
+            deal=deal,
+        )
         kept.set_epoch(self.next_epoch)
         return kept
 
@@ -151,7 +191,9 @@ class Epochs:
         """The ids of each batch of this rank."""
         line = self.options.line(segment.epoch, self._source_order)
         for number in range(segment.start, segment.n_batches):
-            yield np.concatenate([line.ids(*places) for places in segment.shares.batch(self.rank, number)])
+            yield np.concatenate(
+                [line.ids(*places) for places in segment.shares.batch(self.rank, number)]
+            )
 
     def n_batches(self, segment: Segment) -> float:
         """Of a segment, those before a resume included."""
@@ -171,8 +213,14 @@ class Epochs:
         """Samples of this rank in a whole epoch."""
         self._follow()
         shares = self._whole(0).shares
-        return sum(stop - start for number in range(max(0, shares.n_batches - 2), shares.n_batches)
-                   for start, stop in shares.batch(self.rank, number)) + max(0, shares.n_batches - 2) * self.batch_size
+        return (
+            sum(
+                stop - start
+                for number in range(max(0, shares.n_batches - 2), shares.n_batches)
+                for start, stop in shares.batch(self.rank, number)
+            )
+            + max(0, shares.n_batches - 2) * self.batch_size
+        )
 
     def state(self) -> dict[str, object]:
         """Where the newest iteration stands, or the next one begins."""
@@ -186,14 +234,21 @@ class Epochs:
         return None if self._resumed is None else self._state(self._resumed, self._resumed.start)
 
     def _state(self, segment: Segment, done: int) -> dict[str, object]:
-        return {"version": STATE_VERSION, "order": self.options.as_json(), "epoch": segment.epoch,
-                "runs": [list(run) for run in (*segment.past, self._run(segment.shares, done))]}
+        return {
+            "version": STATE_VERSION,
+            "order": self.options.as_json(),
+            "epoch": segment.epoch,
+            "runs": [list(run) for run in (*segment.past, self._run(segment.shares, done))],
+        }
 
     def load(self, state: Mapping[str, object]) -> None:
         """Goes on from a state in the next iteration; raises ConfigError where it is not a state of this order."""
         self._follow()
         check_same("order", state.get("order"), self.options.as_json())
-        epoch, runs = whole_number("loading a state: epoch", state.get("epoch")), _runs(state.get("runs"))
+        epoch, runs = (
+            whole_number("loading a state: epoch", state.get("epoch")),
+            _runs(state.get("runs")),
+        )
         left: tuple[Interval, ...] = ((0, self.options.n_samples),)
         for run in runs[:-1]:
             left = self._saved(left, run).after(run[3])
@@ -212,20 +267,33 @@ class Epochs:
         world, batch_size, ending, done = run
         shares = Shares(left, world, batch_size, ending)
         if not left or done > shares.n_batches:
-            raise ConfigError(f"loading a state: {done} batches done of {shares.n_batches}: it is damaged or not one of ours")
+            raise ConfigError(
+                f"loading a state: {done} batches done of {shares.n_batches}: it is damaged or not one of ours"
+            )
         return shares
 
     def _run(self, shares: Shares, done: int) -> Run:
         return shares.world, shares.batch_size, shares.ending, done
 
     def _whole(self, epoch: int) -> Segment:
-        return Segment(epoch, Shares(((0, self.options.n_samples),), self.world, self.batch_size, self.ending))
+        return Segment(
+            epoch, Shares(((0, self.options.n_samples),), self.world, self.batch_size, self.ending)
+        )
 
 
 def _runs(found: object) -> tuple[Run, ...]:
-    listed = isinstance(found, list | tuple) and all(isinstance(run, list | tuple) and len(run) == 4 for run in found)
+    listed = isinstance(found, list | tuple) and all(
+        isinstance(run, list | tuple) and len(run) == 4 for run in found
+    )
     if not isinstance(found, list | tuple) or not listed or not 1 <= len(found) <= _MAX_RUNS:
         raise ConfigError(f"loading a state: runs {found!r:.60}: it is damaged or not one of ours")
     what = "loading a state: run"
-    return tuple((whole_number(what, world, 1), whole_number(what, size, 1), str(ending), whole_number(what, done))
-                 for world, size, ending, done in found)
+    return tuple(
+        (
+            whole_number(what, world, 1),
+            whole_number(what, size, 1),
+            str(ending),
+            whole_number(what, done),
+        )
+        for world, size, ending, done in found
+    )

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from fastload.errors import BadImage, ConfigError, FastloadError
 from fastload.loader.forks import ForkSafeLock
 
-KEPT = 100          # errors remembered by name
+KEPT = 100  # errors remembered by name
 
-Faults = dict[int, FastloadError]       # place in the batch → what is wrong with its sample
+Faults = dict[int, FastloadError]  # place in the batch → what is wrong with its sample
 
 
 class FaultPolicy:
@@ -23,11 +23,13 @@ class FaultPolicy:
         if max_bad is not None and (type(max_bad) is not int or max_bad < 0):
             raise ConfigError(f"max_bad={max_bad!r:.40}: expected a number of samples, or None")
         if max_bad is not None and on_error == "raise":
-            raise ConfigError("max_bad belongs to on_error='substitute'; with 'raise' every bad sample is an error")
+            raise ConfigError(
+                "max_bad belongs to on_error='substitute'; with 'raise' every bad sample is an error"
+            )
         self.on_error, self.max_bad = on_error, max_bad
-        self.n_bad = 0                              # substitutions; a bad sample counts once an epoch
-        self.errors: list[FastloadError] = []       # the first KEPT
-        self._ids: set[int] = set()                 # different ones, kept where they are bounded
+        self.n_bad = 0  # substitutions; a bad sample counts once an epoch
+        self.errors: list[FastloadError] = []  # the first KEPT
+        self._ids: set[int] = set()  # different ones, kept where they are bounded
         self._lock = ForkSafeLock()
 
     def check(self, faults: Faults, ids: NDArray[np.int64]) -> None:
@@ -37,13 +39,16 @@ class FaultPolicy:
             raise first
         with self._lock():
             self.n_bad += len(faults)
-            self.errors += list(faults.values())[:max(0, KEPT - len(self.errors))]
+            self.errors += list(faults.values())[: max(0, KEPT - len(self.errors))]
             if self.max_bad is None:
                 return
             self._ids.update(ids[list(faults)].tolist())
             if len(self._ids) > self.max_bad:
-                raise BadImage(f"{len(self._ids)} bad samples, more than max_bad={self.max_bad}; the newest: {first}",
-                               source="loading", image_id=int(ids[min(faults)])) from first
+                raise BadImage(
+                    f"{len(self._ids)} bad samples, more than max_bad={self.max_bad}; the newest: {first}",
+                    source="loading",
+                    image_id=int(ids[min(faults)]),
+                ) from first
 
 
 def substitutes(faults: Faults, n: int) -> NDArray[np.intp]:

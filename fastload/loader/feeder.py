@@ -28,8 +28,10 @@ from fastload.loader.shelf import Ending, Failed, Ids, Mark, Shelf
 Begun = TypeVar("Begun")
 Batch_co = TypeVar("Batch_co", covariant=True)
 
-_JOIN_S = 1.5           # what threads get to end, all together: they wait for the samples being decoded, no longer
-_SLICE_S = 3600.0       # longer waits overflow the system's
+_JOIN_S = (
+    1.5  # what threads get to end, all together: they wait for the samples being decoded, no longer
+)
+_SLICE_S = 3600.0  # longer waits overflow the system's
 
 
 class Maker(Protocol[Begun, Batch_co]):
@@ -52,28 +54,39 @@ class Feeder(Generic[Begun, Batch_co]):
     may use random numbers that the trainer uses, too, and both must get the same ones in every run.
     """
 
-    def __init__(self, maker: Maker[Begun, Batch_co], batches: Iterator[Ids], *, ahead: int, draw_here: bool = False) -> None:
+    def __init__(
+        self,
+        maker: Maker[Begun, Batch_co],
+        batches: Iterator[Ids],
+        *,
+        ahead: int,
+        draw_here: bool = False,
+    ) -> None:
         self._shelf, self._pid = Shelf(self), os.getpid()
-        self._held: Any = None          # the first on the shelf, not yet in the consumer's hands
+        self._held: Any = None  # the first on the shelf, not yet in the consumer's hands
         self._drawn = batches if draw_here else None
         for _ in range(ahead):
             self._make_room()
         source = _Called() if draw_here else batches
-        threading.Thread(target=_run, name="fastload-feeder", daemon=True, args=([(maker, source, self._shelf)],)).start()
+        threading.Thread(
+            target=_run, name="fastload-feeder", daemon=True, args=([(maker, source, self._shelf)],)
+        ).start()
 
     def next(self, timeout_s: float | None) -> Batch_co | Failed | None:
         """The next batch or what failed in its place, the same until ``took``; None behind the last. TimeoutError after ``timeout_s``."""
         if self._held is None:
             self._held = Mark.END if self._shelf.stopped else self._first(timeout_s)
         if self._held is Mark.GONE:
-            raise WorkerDied("waiting for a batch: the loader's feeder thread is gone; call iter(loader) again")
+            raise WorkerDied(
+                "waiting for a batch: the loader's feeder thread is gone; call iter(loader) again"
+            )
         return None if self._held is Mark.END else cast("Batch_co | Failed", self._held)
 
     def took(self, tell: Callable[[], None] = lambda: None) -> None:
         """The consumer has what ``next`` returned. ``tell`` says so to whoever counts: it fails when it is called, or not at all."""
         self._make_room()
         tell()
-        self._held = None               # no call from here on: Ctrl-C comes before all of this or behind it
+        self._held = None  # no call from here on: Ctrl-C comes before all of this or behind it
         del self._shelf.laid[0]
 
     def deepen(self) -> None:
@@ -84,7 +97,11 @@ class Feeder(Generic[Begun, Batch_co]):
         """It stays where it is: Ctrl-C may come when a queue has given something, and then nobody has it."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._shelf.laid:
-            left = _SLICE_S if deadline is None else max(0.0, min(_SLICE_S, deadline - time.monotonic()))
+            left = (
+                _SLICE_S
+                if deadline is None
+                else max(0.0, min(_SLICE_S, deadline - time.monotonic()))
+            )
             try:
                 self._shelf.news.get(timeout=left)
             except queue.Empty:
@@ -100,11 +117,17 @@ class Feeder(Generic[Begun, Batch_co]):
         call: Ids | Failed | Mark
         try:
             call = next(self._drawn, Mark.END)
-        except Exception as error:          # noqa: BLE001 - the user's sampler: raised in the place of the batch it did not give
+        except Exception as error:  # noqa: BLE001 - the user's sampler: raised in the place of the batch it did not give
             call = Failed(error)
-        except BaseException:               # Ctrl-C: a generator that it went through gives nothing any more, and that is not the end
+        except BaseException:  # Ctrl-C: a generator that it went through gives nothing any more, and that is not the end
             self._drawn = iter(())
-            self._shelf.calls.put(Failed(WorkerDied("the sampler was interrupted while it gave a batch: call iter(loader) again")))
+            self._shelf.calls.put(
+                Failed(
+                    WorkerDied(
+                        "the sampler was interrupted while it gave a batch: call iter(loader) again"
+                    )
+                )
+            )
             raise
         if not isinstance(call, np.ndarray):
             self._drawn = iter(())
@@ -130,7 +153,7 @@ class Feeder(Generic[Begun, Batch_co]):
 
     def stop(self) -> None:
         """Ends the thread; what it had begun is dropped."""
-        if self._pid == os.getpid():            # else the thread stayed in the parent
+        if self._pid == os.getpid():  # else the thread stayed in the parent
             self._shelf.stop()
             self._shelf.wait(time.monotonic() + _JOIN_S)
 
@@ -150,7 +173,7 @@ def _run(work: list[tuple[Maker[Begun, Batch_co], Iterator[Ids] | _Called, Shelf
     try:
         _feed(*work.pop())
     finally:
-        shelf.lay(Mark.GONE)               # behind END, where it came to that
+        shelf.lay(Mark.GONE)  # behind END, where it came to that
         _running[thread] = Ending(over)
         del shelf
         del _running[thread]
@@ -163,7 +186,9 @@ def _feed(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, shelf
     while not shelf.unwanted:
         while more and not _is_due(maker, begun):
             try:
-                call = shelf.calls.get(block=not begun)             # with something to finish: only what is there already
+                call = shelf.calls.get(
+                    block=not begun
+                )  # with something to finish: only what is there already
             except queue.Empty:
                 break
             if call is Mark.STOP or call is shelf.owner:
@@ -181,24 +206,29 @@ def _is_due(maker: Maker[Begun, Batch_co], begun: deque[Begun | Failed]) -> bool
     return len(begun) > 1 and (isinstance(begun[0], Failed) or maker.done(begun[0]))
 
 
-def _begin(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, call: object, begun: deque[Begun | Failed],
-           shelf: Shelf) -> bool:
+def _begin(
+    maker: Maker[Begun, Batch_co],
+    batches: Iterator[Ids] | _Called,
+    call: object,
+    begun: deque[Begun | Failed],
+    shelf: Shelf,
+) -> bool:
     """Begins one batch more; False where there is none."""
     ids: Any
     try:
         ids = call if isinstance(batches, _Called) else next(batches, Mark.END)
-    except BaseException as error:          # noqa: BLE001 - handed to the consumer, who raises it
+    except BaseException as error:  # noqa: BLE001 - handed to the consumer, who raises it
         ids = Failed.of(error)
     if ids is Mark.END:
         return False
-    if isinstance(ids, Failed):            # an order that failed has no next batch
+    if isinstance(ids, Failed):  # an order that failed has no next batch
         shelf.under_way.append(np.empty(0, np.int64))
         begun.append(ids)
         return False
     shelf.under_way.append(ids)
     try:
         begun.append(maker.begin(ids))
-    except BaseException as error:          # noqa: BLE001 - the same
+    except BaseException as error:  # noqa: BLE001 - the same
         begun.append(Failed.of(error))
     return True
 
@@ -207,21 +237,23 @@ def _finish(maker: Maker[Begun, Batch_co], oldest: Begun | Failed, shelf: Shelf)
     """Waits for a batch and lays it, or what went wrong, on the shelf. It lives in the consumer's hands alone from then on."""
     try:
         item = oldest if isinstance(oldest, Failed) else maker.finish(oldest)
-    except BaseException as error:          # noqa: BLE001 - the same
+    except BaseException as error:  # noqa: BLE001 - the same
         item = Failed.of(error)
     shelf.under_way.popleft()
     shelf.lay(item)
-    del item                                # an error whose traceback is kept holds this frame: they must not hold each other
+    del item  # an error whose traceback is kept holds this frame: they must not hold each other
 
 
-_running: dict[int, Shelf | Ending] = {}            # by thread
+_running: dict[int, Shelf | Ending] = {}  # by thread
 
 
 @atexit.register
 def _stop_all() -> None:
     until = time.monotonic() + _JOIN_S
     while _running and time.monotonic() < until:
-        with contextlib.suppress(KeyboardInterrupt):        # a second Ctrl-C: nothing here lasts longer, and nobody wants a traceback
+        with contextlib.suppress(
+            KeyboardInterrupt
+        ):  # a second Ctrl-C: nothing here lasts longer, and nobody wants a traceback
             for shelf in list(_running.values()):
                 shelf.stop()
             for shelf in list(_running.values()):

@@ -18,10 +18,12 @@ class ForkSafeLock:
     def __call__(self) -> threading.Lock:
         """The lock of this process."""
         lock = self._by_process.get(_forks[0])
-        return lock if lock is not None else self._by_process.setdefault(_forks[0], threading.Lock())
+        return (
+            lock if lock is not None else self._by_process.setdefault(_forks[0], threading.Lock())
+        )
 
 
-_forks = [0]            # between the first process and this one
+_forks = [0]  # between the first process and this one
 
 
 def _count() -> None:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 Ids = NDArray[np.int64]
 Shape = Callable[[dict[str, Any]], Any]
 PassT = TypeVar("PassT")
-_NAMED = 8          # samples that a timeout names
-_NAMING_S = 1.0     # what it waits for the names of their files
+_NAMED = 8  # samples that a timeout names
+_NAMING_S = 1.0  # what it waits for the names of their files
 
 
 class Order(Protocol[PassT]):
@@ -100,7 +100,9 @@ class LoaderIterator:
 
     def __next__(self) -> Any:
         if os.getpid() != self._pid:
-            raise WorkerDied("this iterator belongs to the process that made it, before the fork: call iter(loader) in this one")
+            raise WorkerDied(
+                "this iterator belongs to the process that made it, before the fork: call iter(loader) in this one"
+            )
         started, loader = time.perf_counter(), self._loader
         if self._order.withdrawn is self._pass and not self._feeder.stopped:
             self._start_again()
@@ -110,30 +112,38 @@ class LoaderIterator:
         except TimeoutError:
             raise self._late() from None
         if item is None:
-            if not self._feeder.stopped:            # else it was closed on the way, or has ended before
+            if not self._feeder.stopped:  # else it was closed on the way, or has ended before
                 self._order.ended(self._pass)
             self._feeder.stop()
             raise StopIteration
         if isinstance(item, Failed):
-            self._took()            # it stands in the place of a batch: who goes on gets the next one
+            self._took()  # it stands in the place of a batch: who goes on gets the next one
             error, item = item.error, None
             try:
-                if isinstance(error, StopIteration):            # a `for` would take it for the end of the epoch
-                    raise RuntimeError("a batch was not made: StopIteration was raised, as by next() in collate_fn") from error
+                if isinstance(
+                    error, StopIteration
+                ):  # a `for` would take it for the end of the epoch
+                    raise RuntimeError(
+                        "a batch was not made: StopIteration was raised, as by next() in collate_fn"
+                    ) from error
                 raise error
             finally:
-                del error           # its traceback holds this frame: only the collector would part them, and end this pass
+                del error  # its traceback holds this frame: only the collector would part them, and end this pass
         batch, n_samples = item
         received = loader.transfer.receive(batch)
         loader.thread_keeper.delivered(waited=ready == 0)
-        if not self._order.draws_here and loader.depth_keeper.delivered(ready):         # a user's sampler must not be asked earlier
+        if not self._order.draws_here and loader.depth_keeper.delivered(
+            ready
+        ):  # a user's sampler must not be asked earlier
             self._feeder.deepen()
-        loader.stats_collector.delivered(n_samples, n_samples * loader.images_per_sample, time.perf_counter() - started, ready)
-        self._took()                # last: a Ctrl-C before this neither counts the batch nor loses it
+        loader.stats_collector.delivered(
+            n_samples, n_samples * loader.images_per_sample, time.perf_counter() - started, ready
+        )
+        self._took()  # last: a Ctrl-C before this neither counts the batch nor loses it
         return received
 
     def __len__(self) -> int:
-        return len(self._loader)            # of a whole epoch, as torch's iterators say
+        return len(self._loader)  # of a whole epoch, as torch's iterators say
 
     @property
     def at_end(self) -> bool:
@@ -148,17 +158,31 @@ class LoaderIterator:
         self._feeder.took(self._count)
 
     def _count(self) -> None:
-        self._order.delivered(self._pass, self._done + 1)          # Ctrl-C is raised where a call begins: here nothing has changed yet
+        self._order.delivered(
+            self._pass, self._done + 1
+        )  # Ctrl-C is raised where a call begins: here nothing has changed yet
         self._done += 1
 
     def _late(self) -> RuntimeError:
         """Says which samples the loader is waiting for."""
-        loader, begun, preparing = self._loader, self._maker.waiting_for, self._maker.together.preparing
-        found = loader.maker.unfinished(begun) if begun is not None else np.concatenate(preparing) if preparing else self._feeder.oldest
+        loader, begun, preparing = (
+            self._loader,
+            self._maker.waiting_for,
+            self._maker.together.preparing,
+        )
+        found = (
+            loader.maker.unfinished(begun)
+            if begun is not None
+            else np.concatenate(preparing)
+            if preparing
+            else self._feeder.oldest
+        )
         ids, whole = found.tolist(), "these batches" if preparing else "this batch"
         names = ", ".join(_named(loader.packed, ids[:_NAMED]))
-        return RuntimeError(f"no batch within timeout={loader.timeout_s} s; being loaded: sample{'s' * (len(ids) != 1)} {names}"
-                            + (f" and {len(ids) - _NAMED} more of {whole}" if len(ids) > _NAMED else ""))
+        return RuntimeError(
+            f"no batch within timeout={loader.timeout_s} s; being loaded: sample{'s' * (len(ids) != 1)} {names}"
+            + (f" and {len(ids) - _NAMED} more of {whole}" if len(ids) > _NAMED else "")
+        )
 
 
 def _named(dataset: Dataset, ids: list[int]) -> list[str]:
@@ -167,7 +191,9 @@ def _named(dataset: Dataset, ids: list[int]) -> list[str]:
 
     def read() -> None:
         for i in ids:
-            with contextlib.suppress(FastloadError, OSError, lmdb.Error):           # a damaged record is told when its batch comes
+            with contextlib.suppress(
+                FastloadError, OSError, lmdb.Error
+            ):  # a damaged record is told when its batch comes
                 sources[i] = f", {dataset.source(i)}"
 
     thread = threading.Thread(target=read, name="fastload-naming", daemon=True)
@@ -183,8 +209,15 @@ def _order_of(loader: DataLoader) -> Order[Any]:
 class EpochMaker:
     """What the feeder needs of the loader, with the epoch fixed; it knows neither loader nor iterator."""
 
-    def __init__(self, maker: BatchMaker, epoch: int, transfer: Transfer, collating: Collating) -> None:
-        self._maker, self._epoch, self._transfer, self._collating = maker, epoch, transfer, collating
+    def __init__(
+        self, maker: BatchMaker, epoch: int, transfer: Transfer, collating: Collating
+    ) -> None:
+        self._maker, self._epoch, self._transfer, self._collating = (
+            maker,
+            epoch,
+            transfer,
+            collating,
+        )
         self.together = Together(maker, epoch)
         self.waiting_for: Begun | None = None
 
@@ -213,7 +246,9 @@ class EpochMaker:
 class Collating:
     """From the values of a batch to what the user gets: a dict or tuple, what his collate_fn makes of the samples, or one sample."""
 
-    def __init__(self, maker: BatchMaker, collate_fn: Callable[[Any], Any] | None, *, batched: bool) -> None:
+    def __init__(
+        self, maker: BatchMaker, collate_fn: Callable[[Any], Any] | None, *, batched: bool
+    ) -> None:
         self._spec, self._collate, self._batched = maker.spec, collate_fn, batched
 
     def __call__(self, values: dict[str, Any], n: int) -> Any:

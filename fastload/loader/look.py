@@ -14,7 +14,7 @@ from fastload.store.dataset import Dataset
 from fastload.store.record import RecordError
 from fastload.store.values import decode_value
 
-LOOKED_AT = 64              # samples, spread over the dataset
+LOOKED_AT = 64  # samples, spread over the dataset
 
 
 class Look:
@@ -22,7 +22,9 @@ class Look:
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
-        self._ids = np.arange(0, len(dataset), max(1, -(-len(dataset) // LOOKED_AT)), dtype=np.int64)
+        self._ids = np.arange(
+            0, len(dataset), max(1, -(-len(dataset) // LOOKED_AT)), dtype=np.int64
+        )
         self._tables: BatchParts | None = None
         self._checked: BatchParts | None = None
 
@@ -62,7 +64,9 @@ class Look:
     def _records(self) -> BatchParts:
         """All their bytes, checked; for all fields the same."""
         if self._checked is None:
-            ask_for(self._dataset, self._ids)           # else one page fault after another, some thousand in all
+            ask_for(
+                self._dataset, self._ids
+            )  # else one page fault after another, some thousand in all
             self._checked = read_parts(self._dataset, self._ids, check_crc=True)
         return self._checked
 

@@ -31,19 +31,19 @@ from fastload.store.dataset import Dataset
 from fastload.store.record import RecordError
 
 Ids = NDArray[np.int64]
-_OTHERS = 8             # batches tried instead of one that has no good sample
+_OTHERS = 8  # batches tried instead of one that has no good sample
 
 
 @dataclass(slots=True)
 class Begun:
     """A batch under way."""
 
-    ids: Ids                                # as asked for
+    ids: Ids  # as asked for
     epoch: int
-    parts: BatchParts                       # of these samples, bad ones replaced
-    rows: dict[str, PlanRows]               # of each image field
+    parts: BatchParts  # of these samples, bad ones replaced
+    rows: dict[str, PlanRows]  # of each image field
     faults: Faults
-    plan_s: float = 0.0                     # what preparing it together with others took
+    plan_s: float = 0.0  # what preparing it together with others took
     tickets: list[Ticket] = field(default_factory=list)
     times_ns: list[NDArray[np.uint32]] = field(default_factory=list)
 
@@ -56,8 +56,18 @@ class Begun:
 class BatchMaker:
     """Makes the batches of one loader; ``seed`` and the epoch decide what the plan draws."""
 
-    def __init__(self, dataset: Dataset, spec: LoadSpec, backend: Backend, *, seed: int, ring: Ring, stats: StatsCollector,
-                 faults: FaultPolicy, transfer: Transfer) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        spec: LoadSpec,
+        backend: Backend,
+        *,
+        seed: int,
+        ring: Ring,
+        stats: StatsCollector,
+        faults: FaultPolicy,
+        transfer: Transfer,
+    ) -> None:
         self.dataset, self.spec, self.backend, self.seed = dataset, spec, backend, seed
         self.stats, self.faults = stats, faults
         self.pictures, self._transfer = Pictures(spec, backend, ring, transfer), transfer
@@ -70,17 +80,31 @@ class BatchMaker:
         """This one, or its like with CPU tensors: what ``loader.dataset`` hands out, in any thread and on no stream."""
         if self._transfer.device.type == "cpu":
             return self
-        return BatchMaker(self.dataset, self.spec, self.backend.on_cpu(), seed=self.seed, ring=Ring(2), stats=StatsCollector(),
-                          faults=self.faults, transfer=Stay(pin=False))
+        return BatchMaker(
+            self.dataset,
+            self.spec,
+            self.backend.on_cpu(),
+            seed=self.seed,
+            ring=Ring(2),
+            stats=StatsCollector(),
+            faults=self.faults,
+            transfer=Stay(pin=False),
+        )
 
     def begin(self, ids: Ids, epoch: int, prepared: Begun | None = None) -> Begun:
         """Starts work on a batch, which may have been prepared; returns when the decode threads have it."""
         started = time.perf_counter()
         begun = prepared or self.prepare(ids, epoch)
-        with self._transfer.stream():           # memory for pixels belongs to the stream that it is allocated on
+        with (
+            self._transfer.stream()
+        ):  # memory for pixels belongs to the stream that it is allocated on
             for chosen in self.spec.fields:
                 if chosen.pictured:
-                    begun.tickets.append(self.pictures.submit(chosen, begun.parts, begun.rows[chosen.image or chosen.name]))
+                    begun.tickets.append(
+                        self.pictures.submit(
+                            chosen, begun.parts, begun.rows[chosen.image or chosen.name]
+                        )
+                    )
         self.stats.took("plan", begun.plan_s + time.perf_counter() - started)
         return begun
 
@@ -96,7 +120,9 @@ class BatchMaker:
             if check_crc:
                 raise
         if not check_crc:
-            return self.prepare(ids, epoch, check_crc=True)         # what looks wrong may be damage: the checksum tells
+            return self.prepare(
+                ids, epoch, check_crc=True
+            )  # what looks wrong may be damage: the checksum tells
         if self.faults.on_error == "raise" or len(faults) == len(ids):
             return self._elsewhere(Begun(ids, epoch, parts, {}, faults))
         instead = read_parts(self.dataset, ids[substitutes(faults, len(ids))], check_crc=True)
@@ -121,7 +147,9 @@ class BatchMaker:
                 continue
             counts = np.bincount(parts.of(each.number)["sample"], minlength=len(parts.ids))
             for place in np.flatnonzero(counts != each.items).tolist():
-                faults[place] = self._bad(parts, place, name, f"{counts[place]} {each.field.kind}s, expected {each.items}")
+                faults[place] = self._bad(
+                    parts, place, name, f"{counts[place]} {each.field.kind}s, expected {each.items}"
+                )
         return faults
 
     def rows(self, parts: BatchParts, epoch: int) -> dict[str, PlanRows]:
@@ -129,7 +157,11 @@ class BatchMaker:
         rows: dict[str, PlanRows] = {}
         for name, plan in self.spec.plans.items():
             images = parts.of(self.movers[name].number)
-            ids = parts.ids[images["sample"]] if not parts.alike else np.repeat(parts.ids, self.movers[name].items)
+            ids = (
+                parts.ids[images["sample"]]
+                if not parts.alike
+                else np.repeat(parts.ids, self.movers[name].items)
+            )
             rows[name] = plan.rows(ids, shown_sizes(images), seed=self.seed, epoch=epoch)
         return rows
 
@@ -137,9 +169,13 @@ class BatchMaker:
         """All its images are decoded, as far as the decoder can tell."""
         return all(getattr(ticket.ticket, "done", False) is True for ticket in begun.tickets)
 
-    def finish(self, begun: Begun, shape: Callable[[Values], Any] | None = None, *, others: int = _OTHERS) -> Any:
+    def finish(
+        self, begun: Begun, shape: Callable[[Values], Any] | None = None, *, others: int = _OTHERS
+    ) -> Any:
         """Waits for the pixels and puts the batch together; ``shape`` then makes of it what the user gets."""
-        with self._transfer.stream():           # all of it: a user's collate_fn may touch pixels that are only queued yet
+        with (
+            self._transfer.stream()
+        ):  # all of it: a user's collate_fn may touch pixels that are only queued yet
             return self._finish(begun, shape, others)
 
     def _finish(self, begun: Begun, shape: Callable[[Values], Any] | None, others: int) -> Any:
@@ -155,7 +191,11 @@ class BatchMaker:
             take = substitutes(begun.faults, len(begun.ids))
         values = self._put_together(begun, labels, take)
         batch = values if shape is None else shape(values)
-        times = np.concatenate(begun.times_ns) if begun.times_ns else np.empty((0, len(STAGES)), np.uint32)
+        times = (
+            np.concatenate(begun.times_ns)
+            if begun.times_ns
+            else np.empty((0, len(STAGES)), np.uint32)
+        )
         self.stats.decoded(times, begun.n_bytes, time.perf_counter() - started)
         return batch
 
@@ -164,21 +204,37 @@ class BatchMaker:
         for ticket in begun.tickets:
             result = self.pictures.collect(ticket)
             begun.times_ns.append(result.times_ns)
-            if result.reasons and Status.NO_MEMORY in result.status:        # no sample's fault: nothing may stand in its place
+            if (
+                result.reasons and Status.NO_MEMORY in result.status
+            ):  # no sample's fault: nothing may stand in its place
                 slot = int(np.flatnonzero(result.status == Status.NO_MEMORY)[0])
-                raise MemoryError(f"decoding sample {begun.parts.ids[slot // ticket.chosen.items]}: {result.reasons[slot]}")
-            corrupt = {slot: why for slot, why in result.reasons.items() if result.status[slot] == Status.CORRUPT}
+                raise MemoryError(
+                    f"decoding sample {begun.parts.ids[slot // ticket.chosen.items]}: {result.reasons[slot]}"
+                )
+            corrupt = {
+                slot: why
+                for slot, why in result.reasons.items()
+                if result.status[slot] == Status.CORRUPT
+            }
             wrong: dict[int, object] = {**result.reasons, **ticket.faults, **corrupt}
             for slot, why in wrong.items():
                 place = slot // ticket.chosen.items
                 if place in begun.faults:
                     continue
                 if slot in corrupt or isinstance(why, RecordError):
-                    begun.faults[place] = damaged(self.dataset, int(begun.parts.ids[place]), begun.parts.records[place], str(why))
+                    begun.faults[place] = damaged(
+                        self.dataset,
+                        int(begun.parts.ids[place]),
+                        begun.parts.records[place],
+                        str(why),
+                    )
                 else:
                     text = why.why if isinstance(why, BadImage) else str(why)
                     begun.faults[place] = self._bad(begun.parts, place, ticket.chosen.name, text)
-        for name, rows in begun.rows.items():           # also of images that only move labels, and are not asked for
+        for (
+            name,
+            rows,
+        ) in begun.rows.items():  # also of images that only move labels, and are not asked for
             for slot, reason in rows.bad.items():
                 place = slot // self.movers[name].items
                 if place not in begun.faults:
@@ -186,7 +242,11 @@ class BatchMaker:
 
     def unfinished(self, begun: Begun) -> Ids:
         """The samples that a batch still waits for, as far as the decoder can tell; all of them where it cannot."""
-        places = {slot // ticket.chosen.items for ticket in begun.tickets for slot in self.backend.unfinished(ticket.ticket)}
+        places = {
+            slot // ticket.chosen.items
+            for ticket in begun.tickets
+            for slot in self.backend.unfinished(ticket.ticket)
+        }
         return begun.parts.ids[sorted(places)] if places else begun.parts.ids
 
     def _labels(self, begun: Begun) -> dict[str, list[Any]]:
@@ -197,42 +257,67 @@ class BatchMaker:
                 continue
             values[chosen.name], wrong = unpacked(chosen, begun.parts)
             for place, why in wrong.items():
-                fault: FastloadError = self._bad(begun.parts, place, chosen.name, why.why) if isinstance(why, BadImage) \
-                    else damaged(self.dataset, int(begun.parts.ids[place]), begun.parts.records[place], f"field {chosen.name!r}: {why}")
+                fault: FastloadError = (
+                    self._bad(begun.parts, place, chosen.name, why.why)
+                    if isinstance(why, BadImage)
+                    else damaged(
+                        self.dataset,
+                        int(begun.parts.ids[place]),
+                        begun.parts.records[place],
+                        f"field {chosen.name!r}: {why}",
+                    )
+                )
                 begun.faults.setdefault(place, fault)
         return values
 
-    def _put_together(self, begun: Begun, labels: dict[str, list[Any]], take: NDArray[np.intp] | None) -> Values:
+    def _put_together(
+        self, begun: Begun, labels: dict[str, list[Any]], take: NDArray[np.intp] | None
+    ) -> Values:
         """The batch; ``take``: which sample stands at each place, None where each has its own."""
         ids, rows, places = begun.parts.ids, begun.rows, [*range(len(begun.parts.ids))]
         if take is not None:
             ids, places = ids[take], take.tolist()
-            rows = {name: rows_at(each, _slots(take, self.movers[name].items)) for name, each in rows.items()}
+            rows = {
+                name: rows_at(each, _slots(take, self.movers[name].items))
+                for name, each in rows.items()
+            }
         batch, tickets = Values(), {ticket.chosen.name: ticket for ticket in begun.tickets}
         for chosen in self.spec.fields:
             if chosen.pictured:
-                batch[chosen.name] = self.pictures.finished(tickets[chosen.name], rows[chosen.image or chosen.name], take)
+                batch[chosen.name] = self.pictures.finished(
+                    tickets[chosen.name], rows[chosen.image or chosen.name], take
+                )
             elif chosen.in_column:
                 batch[chosen.name] = torch.from_numpy(self.dataset.column(chosen.name)[ids])
             else:
                 own = [labels[chosen.name][place] for place in places]
-                if take is not None:            # a list or a JSON object that stands in two places would be one and the same
+                if (
+                    take is not None
+                ):  # a list or a JSON object that stands in two places would be one and the same
                     own = [copy.deepcopy(each) for each in own]
-                batch |= tensors(chosen, moved(chosen, own, rows.get(chosen.image), self.movers.get(chosen.image)), ids)
+                batch |= tensors(
+                    chosen,
+                    moved(chosen, own, rows.get(chosen.image), self.movers.get(chosen.image)),
+                    ids,
+                )
         if "id" in self.spec.implicit:
-            batch["id"] = torch.from_numpy(ids.copy())              # they are the feeder's own
+            batch["id"] = torch.from_numpy(ids.copy())  # they are the feeder's own
         if "source" in self.spec.implicit:
             batch["source"] = [begun.parts.source(place) for place in places]
         for name, each in rows.items() if self.spec.return_matrix else ():
             matrices, mover = each.matrices.astype(np.float32), self.movers[name]
-            batch[f"{name}.matrix"] = torch.from_numpy(matrices.reshape(len(ids), -1, 3, 3) if mover.field.list else matrices)
+            batch[f"{name}.matrix"] = torch.from_numpy(
+                matrices.reshape(len(ids), -1, 3, 3) if mover.field.list else matrices
+            )
         return batch
 
     def _bad(self, parts: BatchParts, place: int, name: str, why: str) -> BadImage:
         sample_id = int(parts.ids[place])
         why = why if why.startswith("field ") else f"field {name!r}: {why}"
         where = self.dataset.reader(sample_id).path
-        return BadImage(f"sample {sample_id} in {where}, {why}", image_id=sample_id, source=parts.source(place))
+        return BadImage(
+            f"sample {sample_id} in {where}, {why}", image_id=sample_id, source=parts.source(place)
+        )
 
 
 def _slots(take: NDArray[np.intp], items: int) -> NDArray[np.intp]:

@@ -38,11 +38,16 @@ from fastload.selftest.record import hardware_passed
 from fastload.selftest.record import key as versions
 from fastload.store.dataset import Dataset
 
-_WARM_UP, _FEWEST, _MOST, _ENOUGH_S = 2, 4, 24, 0.7         # batches not counted; counted at least and at most; seconds that suffice
-_DISTINCT = 8                                               # batches of the dataset that are used for it
-_ALONE_S = 0.3                                              # how long the probe runs by itself
-_LEARN_FROM = 50                                            # batches that must have been delivered before the step's length is believed
-USUAL_BATCH = 32            # where the loader does not know how large batches will be
+_WARM_UP, _FEWEST, _MOST, _ENOUGH_S = (
+    2,
+    4,
+    24,
+    0.7,
+)  # batches not counted; counted at least and at most; seconds that suffice
+_DISTINCT = 8  # batches of the dataset that are used for it
+_ALONE_S = 0.3  # how long the probe runs by itself
+_LEARN_FROM = 50  # batches that must have been delivered before the step's length is believed
+USUAL_BATCH = 32  # where the loader does not know how large batches will be
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +59,25 @@ class Bench:
     transfer: Transfer
     batch_size: int
     ahead: int
-    budget: int             # threads
+    budget: int  # threads
 
     def key(self) -> dict[str, str]:
         """For whom a measurement speaks: data, plan, batch, threads, GPU, versions."""
-        return {**versions(self.transfer.device), "device": self.transfer.device.type, "content": self.dataset.manifest.content,
-                "plan": json.dumps(self.spec.describe()), "batch": str(self.batch_size), "threads": str(self.budget)}
+        return {
+            **versions(self.transfer.device),
+            "device": self.transfer.device.type,
+            "content": self.dataset.manifest.content,
+            "plan": json.dumps(self.spec.describe()),
+            "batch": str(self.batch_size),
+            "threads": str(self.budget),
+        }
 
     def batches(self) -> Iterator[NDArray[np.int64]]:
         """The first samples, in a few batches, over and over."""
         for number in itertools.cycle(range(_DISTINCT)):
-            yield np.arange(number * self.batch_size, (number + 1) * self.batch_size, dtype=np.int64) % len(self.dataset)
+            yield np.arange(
+                number * self.batch_size, (number + 1) * self.batch_size, dtype=np.int64
+            ) % len(self.dataset)
 
 
 def measured_choice(asked: str, bench: Bench) -> BackendChoice | None:
@@ -79,10 +92,17 @@ def measured_choice(asked: str, bench: Bench) -> BackendChoice | None:
         measured = measure_all(some, bench, probe=True)
         store(key, {"measured": to_json(measured), "skipped": skipped})
     step = known.get("step_s")
-    decision = choose(measured, cpus=bench.budget, step_s=step if isinstance(step, float) else None, skipped=skipped)
+    decision = choose(
+        measured,
+        cpus=bench.budget,
+        step_s=step if isinstance(step, float) else None,
+        skipped=skipped,
+    )
     if os.environ.get("FASTLOAD_QUIET") != "1":
         sys.stderr.write(f"fastload: backend 'auto' takes {decision.candidate}: {decision.why}\n")
-    return BackendChoice(decision.candidate.name, asked, "", decision.candidate.hardware, decision.why)
+    return BackendChoice(
+        decision.candidate.name, asked, "", decision.candidate.hardware, decision.why
+    )
 
 
 def learn_step(bench: Bench, stats: LoaderStats) -> None:
@@ -93,13 +113,26 @@ def learn_step(bench: Bench, stats: LoaderStats) -> None:
     key = bench.key()
     known = load(key)
     if known is not None:
-        step = max(0.0, stats.samples * images / stats.images_per_s / stats.batches - stats.stages["wait"].mean)
-        store(key, {**{name: value for name, value in known.items() if name != "for"}, "step_s": float(step)})
+        step = max(
+            0.0,
+            stats.samples * images / stats.images_per_s / stats.batches - stats.stages["wait"].mean,
+        )
+        store(
+            key,
+            {
+                **{name: value for name, value in known.items() if name != "for"},
+                "step_s": float(step),
+            },
+        )
 
 
 def candidates(device: torch.device) -> tuple[list[Candidate], dict[str, str]]:
     """Those that can run here, the CPU's first; and why the others cannot."""
-    found, skipped, facts = [Candidate("native" if core() is not None else "reference")], {}, read_facts(device)
+    found, skipped, facts = (
+        [Candidate("native" if core() is not None else "reference")],
+        {},
+        read_facts(device),
+    )
     for name in ON_GPU:
         for hardware in (False, True) if device.type == "cuda" else (False,):
             why = missing(name, device, facts, hardware=hardware)
@@ -107,7 +140,9 @@ def candidates(device: torch.device) -> tuple[list[Candidate], dict[str, str]]:
                 why = "'fastload selftest --device cuda' has not passed it here"
             if not why:
                 found.append(Candidate(name, hardware))
-            elif not hardware or str(Candidate(name)) not in skipped:           # one sentence a package is enough
+            elif (
+                not hardware or str(Candidate(name)) not in skipped
+            ):  # one sentence a package is enough
                 skipped[str(Candidate(name, hardware))] = why
     return found, skipped
 
@@ -116,22 +151,39 @@ def measure_all(some: Sequence[Candidate], bench: Bench, *, probe: bool) -> list
     """Each candidate on the same batches. Their bytes are read before: it is not the disk that is measured."""
     for ids in itertools.islice(bench.batches(), _DISTINCT):
         read_parts(bench.dataset, ids, check_crc=True)
-    return [measure(candidate, bench, probe=Probe(bench.transfer.device) if probe else None) for candidate in some]
+    return [
+        measure(candidate, bench, probe=Probe(bench.transfer.device) if probe else None)
+        for candidate in some
+    ]
 
 
 def measure(candidate: Candidate, bench: Bench, *, probe: Probe | None) -> Measured:
     """What a batch costs with this one. It may fail: then it is not taken, and the reason is kept."""
     try:
         choice = BackendChoice(candidate.name, "auto", "", candidate.hardware)
-        backend = Backend("auto", threads=bench.budget, budget=bench.budget, device=bench.transfer.device, choice=choice)
+        backend = Backend(
+            "auto",
+            threads=bench.budget,
+            budget=bench.budget,
+            device=bench.transfer.device,
+            choice=choice,
+        )
     except FastloadError as error:
         return Measured(candidate, failure=str(error))
-    maker = BatchMaker(bench.dataset, bench.spec, backend, seed=0, ring=Ring(bench.ahead + 2), stats=StatsCollector(),
-                       faults=FaultPolicy("substitute", None), transfer=bench.transfer)
+    maker = BatchMaker(
+        bench.dataset,
+        bench.spec,
+        backend,
+        seed=0,
+        ring=Ring(bench.ahead + 2),
+        stats=StatsCollector(),
+        faults=FaultPolicy("substitute", None),
+        transfer=bench.transfer,
+    )
     try:
         _run(maker, bench, fewest=_WARM_UP + bench.ahead, most=_WARM_UP + bench.ahead)
         return _timed(candidate, lambda: _run(maker, bench, fewest=_FEWEST, most=_MOST), probe)
-    except (FastloadError, RuntimeError) as error:          # RuntimeError: CUDA's and DALI's own
+    except (FastloadError, RuntimeError) as error:  # RuntimeError: CUDA's and DALI's own
         return Measured(candidate, failure=f"{type(error).__name__}: {error}".splitlines()[0][:200])
     finally:
         backend.close()
@@ -157,9 +209,9 @@ def _run(maker: BatchMaker, bench: Bench, *, fewest: int, most: int) -> int:
             begun.append(maker.begin(next(batches), 0))
         last = bench.transfer.receive(bench.transfer.send(maker.finish(begun.popleft())))
         done += 1
-    for each in begun:                          # begun is begun: they cost time, so they count
+    for each in begun:  # begun is begun: they cost time, so they count
         last = bench.transfer.receive(bench.transfer.send(maker.finish(each)))
-    mapped(last, lambda tensor: tensor.reshape(-1)[:1].cpu())        # waits for what is only queued
+    mapped(last, lambda tensor: tensor.reshape(-1)[:1].cpu())  # waits for what is only queued
     return done + len(begun)
 
 
@@ -168,7 +220,7 @@ class Beside:
     """How somebody else's work went meanwhile."""
 
     per_s: float
-    cpu_s: float            # processor time of the thread that gave the orders
+    cpu_s: float  # processor time of the thread that gave the orders
 
 
 class Probe:
@@ -181,7 +233,9 @@ class Probe:
     def beside(self, work: Callable[[], Any]) -> tuple[Any, Beside]:
         """Runs ``work`` here and products in another thread; what work returned, and how the products went."""
         stop, found = threading.Event(), list[Beside]()
-        thread = threading.Thread(target=self._products, args=(stop, found), name="fastload-probe", daemon=True)
+        thread = threading.Thread(
+            target=self._products, args=(stop, found), name="fastload-probe", daemon=True
+        )
         thread.start()
         try:
             result = work()
@@ -195,6 +249,6 @@ class Probe:
     def _products(self, stop: threading.Event, found: list[Beside]) -> None:
         n, begin, cpu = 0, time.perf_counter(), time.thread_time()
         while not stop.is_set():
-            torch.mm(self._a, self._a)[0, :1].cpu()             # waits for the product
+            torch.mm(self._a, self._a)[0, :1].cpu()  # waits for the product
             n += 1
         found.append(Beside(n / (time.perf_counter() - begin), time.thread_time() - cpu))

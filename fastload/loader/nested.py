@@ -14,7 +14,9 @@ def mapped(batch: Any, function: Callable[[torch.Tensor], Any]) -> Any:
         return function(batch)
     if isinstance(batch, dict):
         return {name: mapped(value, function) for name, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):          # a named tuple takes its values one by one
+    if isinstance(batch, tuple) and hasattr(
+        batch, "_fields"
+    ):  # a named tuple takes its values one by one
         return type(batch)(*(mapped(value, function) for value in batch))
     if isinstance(batch, list | tuple):
         return type(batch)(mapped(value, function) for value in batch)

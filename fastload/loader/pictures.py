@@ -23,7 +23,12 @@ from fastload.loader.transfer import Transfer
 from fastload.plan.field_plan import FieldPlan
 from fastload.plan.rows import PlanRows
 
-_DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_DTYPES = {
+    "uint8": torch.uint8,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
 _UNSIGNED = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}
 
 
@@ -33,9 +38,9 @@ class Ticket:
 
     chosen: ChosenField
     output: torch.Tensor
-    ticket: Any                             # the decoder's own
-    faults: dict[int, Wrong]                # slot → why it was not even asked for
-    n_bytes: int                            # encoded
+    ticket: Any  # the decoder's own
+    faults: dict[int, Wrong]  # slot → why it was not even asked for
+    n_bytes: int  # encoded
 
 
 class Pictures:
@@ -49,53 +54,92 @@ class Pictures:
 
     def asked(self, chosen: ChosenField, parts: BatchParts, rows: PlanRows) -> FieldRequests:
         """What to ask the decode threads for a field's images."""
-        return field_requests(parts, chosen.number, rows, exact=self._spec.exact, mask_bits=_mask_bits(chosen), unpackers=self._unpackers)
+        return field_requests(
+            parts,
+            chosen.number,
+            rows,
+            exact=self._spec.exact,
+            mask_bits=_mask_bits(chosen),
+            unpackers=self._unpackers,
+        )
 
     def submit(self, chosen: ChosenField, parts: BatchParts, rows: PlanRows) -> Ticket:
         """Hands a field's images to the decode threads; returns at once."""
         asked = self.asked(chosen, parts, rows)
-        faults: dict[int, Wrong] = {**asked.faults, **{slot: BadImage(why) for slot, why in rows.bad.items()}}
+        faults: dict[int, Wrong] = {
+            **asked.faults,
+            **{slot: BadImage(why) for slot, why in rows.bad.items()},
+        }
         if chosen.field.kind == "mask":
             faults |= _misfits(parts.of(chosen.number), rows)
             output, pixels = self._mask_output(chosen, rows)
         else:
             output, pixels = self._image_output(chosen, rows)
-        ticket = self._backend.decoder.submit(DecodeBatch(asked.sources, asked.requests, output, pixels))
+        ticket = self._backend.decoder.submit(
+            DecodeBatch(asked.sources, asked.requests, output, pixels)
+        )
         return Ticket(chosen, output, ticket, faults, asked.n_bytes)
 
     def _mask_output(self, chosen: ChosenField, rows: PlanRows) -> tuple[torch.Tensor, PixelFormat]:
         """Each byte of a mask's number is a channel to the decode threads: they pick pixels and never mix them."""
         shape = (len(rows), rows.canvas_h, rows.canvas_w, chosen.bits // 8)
-        return self._memory(shape, torch.uint8), PixelFormat("nhwc", "stored", _mask_fill(chosen, self._spec))
+        return self._memory(shape, torch.uint8), PixelFormat(
+            "nhwc", "stored", _mask_fill(chosen, self._spec)
+        )
 
-    def _image_output(self, chosen: ChosenField, rows: PlanRows) -> tuple[torch.Tensor, PixelFormat]:
+    def _image_output(
+        self, chosen: ChosenField, rows: PlanRows
+    ) -> tuple[torch.Tensor, PixelFormat]:
         if chosen.name not in self._formats:
             self._formats[chosen.name] = self._format(chosen)
-        (form, dtype), n, height, width = self._formats[chosen.name], len(rows), rows.canvas_h, rows.canvas_w
-        shape = (n, chosen.channels, height, width) if form.layout == "nchw" else (n, height, width, chosen.channels)
+        (form, dtype), n, height, width = (
+            self._formats[chosen.name],
+            len(rows),
+            rows.canvas_h,
+            rows.canvas_w,
+        )
+        shape = (
+            (n, chosen.channels, height, width)
+            if form.layout == "nchw"
+            else (n, height, width, chosen.channels)
+        )
         return self._memory(shape, dtype), form
 
     def _format(self, chosen: ChosenField) -> tuple[PixelFormat, torch.dtype]:
         """Colour steps work on uint8 NHWC afterwards; without them the decode threads finish the job."""
-        plan, channels, idle = self._spec.plans[chosen.name], chosen.channels, self._finishes[chosen.name].idle
+        plan, channels, idle = (
+            self._spec.plans[chosen.name],
+            chosen.channels,
+            self._finishes[chosen.name].idle,
+        )
         form = plan.output
         dtype = _DTYPES[form.dtype] if idle else torch.uint8
         plain = dtype == torch.uint8
-        return PixelFormat("nchw" if form.layout == "NCHW" and idle else "nhwc",
-                           "gray" if channels == 1 else self._spec.colour,      # type: ignore[arg-type]
-                           _each(plan.fill, channels), None if plain else _each(form.mean, channels),
-                           None if plain else _each(form.std, channels), 255.0), dtype
+        return PixelFormat(
+            "nchw" if form.layout == "NCHW" and idle else "nhwc",
+            "gray" if channels == 1 else self._spec.colour,  # type: ignore[arg-type]
+            _each(plan.fill, channels),
+            None if plain else _each(form.mean, channels),
+            None if plain else _each(form.std, channels),
+            255.0,
+        ), dtype
 
     def _memory(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """For pixels, where the decoder writes them. On a GPU torch's own allocator: memory of the feeder's stream, which writes it."""
         device = self._backend.device
-        return self._ring.tensor(shape, dtype) if device.type == "cpu" else torch.empty(shape, dtype=dtype, device=device)
+        return (
+            self._ring.tensor(shape, dtype)
+            if device.type == "cpu"
+            else torch.empty(shape, dtype=dtype, device=device)
+        )
 
     def collect(self, ticket: Ticket) -> DecodeResult:
         """Waits for the decoder."""
         return self._backend.decoder.collect(ticket.ticket)
 
-    def finished(self, ticket: Ticket, rows: PlanRows, take: NDArray[np.intp] | None) -> torch.Tensor:
+    def finished(
+        self, ticket: Ticket, rows: PlanRows, take: NDArray[np.intp] | None
+    ) -> torch.Tensor:
         """The pixels as the user gets them, good ones copied over bad ones (``take``); ``rows`` are those of the samples taken."""
         pixels, chosen = ticket.output, ticket.chosen
         if chosen.field.list:
@@ -106,9 +150,11 @@ class Pictures:
         if chosen.field.kind == "mask":
             return self._moved(pixels, chosen, rows).view(_UNSIGNED[chosen.bits])[..., 0]
         finish = self._finishes[chosen.name]
-        if finish.idle:                 # the decode threads have done all the rest
+        if finish.idle:  # the decode threads have done all the rest
             if finish.steps:
-                finish.turn(pixels.view(-1, *pixels.shape[-3:]), rows.parameters, helpers=self._unpackers)
+                finish.turn(
+                    pixels.view(-1, *pixels.shape[-3:]), rows.parameters, helpers=self._unpackers
+                )
             return pixels.movedim(-1, -3) if finish.output.layout == "channels_last" else pixels
         staged = self._transfer.stage(pixels.view(-1, *pixels.shape[-3:]))
         out = None if staged.is_cuda else self._finish_output(self._spec.plans[chosen.name], staged)
@@ -121,7 +167,9 @@ class Pictures:
             return masks
         fill = torch.tensor(_mask_fill(chosen, self._spec), dtype=torch.uint8, device=masks.device)
         parameters = torch.from_numpy(rows.parameters).to(masks.device)
-        return moved_masks(masks.reshape(-1, *masks.shape[-3:]), rows.steps, parameters, fill).view(masks.shape)
+        return moved_masks(masks.reshape(-1, *masks.shape[-3:]), rows.steps, parameters, fill).view(
+            masks.shape
+        )
 
     def _finish_output(self, plan: FieldPlan, pixels: torch.Tensor) -> torch.Tensor:
         n, height, width, channels = pixels.shape
@@ -144,9 +192,16 @@ def _mask_bits(chosen: ChosenField) -> int:
 def _misfits(masks: NDArray[np.void], rows: PlanRows) -> dict[int, Wrong]:
     """Masks that are not over their image."""
     sizes = shown_sizes(masks)
-    wrong = np.flatnonzero((sizes != np.stack([rows.source_h, rows.source_w], axis=1)).any(axis=1)).tolist()
-    return {slot: BadImage(f"a mask of {sizes[slot, 1]}x{sizes[slot, 0]} over an image of {rows.source_w[slot]}x{rows.source_h[slot]}; "
-                           "pack a mask that is not over the image (a bird's-eye view) as 'array'") for slot in wrong}
+    wrong = np.flatnonzero(
+        (sizes != np.stack([rows.source_h, rows.source_w], axis=1)).any(axis=1)
+    ).tolist()
+    return {
+        slot: BadImage(
+            f"a mask of {sizes[slot, 1]}x{sizes[slot, 0]} over an image of {rows.source_w[slot]}x{rows.source_h[slot]}; "
+            "pack a mask that is not over the image (a bird's-eye view) as 'array'"
+        )
+        for slot in wrong
+    }
 
 
 def _each(values: tuple[Any, ...], channels: int) -> tuple[Any, ...]:

@@ -26,16 +26,16 @@ from fastload.native import core
 from fastload.store.dataset import Dataset
 
 Ids = NDArray[np.int64]
-Runs = NDArray[np.int64]                    # (n, 2): address, bytes
+Runs = NDArray[np.int64]  # (n, 2): address, bytes
 Advise = Callable[[Runs], None]
 Wanted = queue.SimpleQueue["Ids | weakref.ref[ReadAhead]"]
 
 # Both as in native/read_ahead.cpp, which says why.
 PIECE = 128 << 10
 GAP = 32 << 10
-MAX_SAMPLES = 1 << 16           # looked ahead, however small they are
-_REMEMBERED = 4096              # blocks asked for lately
-_QUEUE = 64                     # batches; when the disk is that far behind, asking for more is of no use
+MAX_SAMPLES = 1 << 16  # looked ahead, however small they are
+_REMEMBERED = 4096  # blocks asked for lately
+_QUEUE = 64  # batches; when the disk is that far behind, asking for more is of no use
 
 
 class ReadAhead:
@@ -49,14 +49,18 @@ class ReadAhead:
         asker = Asker(dataset, block=block, advise=advise)
         # The reference goes into the queue when this is dropped and ends the thread. All C: see fastload.loader.feeder.
         dropped = weakref.ref(self, self._wanted.put)
-        threading.Thread(target=_ask, name="fastload-readahead", daemon=True, args=(asker, self._wanted, dropped)).start()
+        threading.Thread(
+            target=_ask, name="fastload-readahead", daemon=True, args=(asker, self._wanted, dropped)
+        ).start()
 
     def want(self, ids: Ids) -> None:
         """These samples come soon; returns at once."""
         if self._wanted.qsize() < _QUEUE:
             self._wanted.put(ids)
 
-    def before(self, batches: Iterator[Ids], horizon: int, at_once: Callable[[int], int] = lambda _: 0) -> Iterator[Ids]:
+    def before(
+        self, batches: Iterator[Ids], horizon: int, at_once: Callable[[int], int] = lambda _: 0
+    ) -> Iterator[Ids]:
         """The same batches, each asked for about ``horizon`` samples before its turn. At the start two are asked for with each one
         that goes out, so that the first does not stand in a queue behind all the others. ``at_once``: of batches of a size, how many
         are taken together; their turn is that of the first of them."""
@@ -64,7 +68,10 @@ class ReadAhead:
         n_ahead, more = 0, True
         while True:
             for _ in range(2):
-                if more and (not ahead or n_ahead <= min(horizon + at_once(len(ahead[0])) * len(ahead[0]), MAX_SAMPLES)):
+                if more and (
+                    not ahead
+                    or n_ahead <= min(horizon + at_once(len(ahead[0])) * len(ahead[0]), MAX_SAMPLES)
+                ):
                     ids = next(batches, None)
                     more = ids is not None
                     if ids is not None:
@@ -89,7 +96,11 @@ class Asker:
     def ask(self, ids: Ids) -> None:
         """For the blocks these samples are in, or for their records."""
         if self._block:
-            new = [block for block in sorted(set((ids // self._block).tolist())) if block not in self._known]
+            new = [
+                block
+                for block in sorted(set((ids // self._block).tolist()))
+                if block not in self._known
+            ]
             self._remember(new)
             ids = (np.array(new, np.int64)[:, None] * self._block + np.arange(self._block)).ravel()
             ids = ids[ids < len(self._dataset)]
@@ -113,7 +124,9 @@ def _ask(asker: Asker, wanted: Wanted, dropped: weakref.ref[ReadAhead]) -> None:
 
 def ask_for(dataset: Dataset, ids: Ids, advise: Advise | None = None) -> None:
     """Has the kernel read some records; may wait while the disk is behind."""
-    with contextlib.suppress(FastloadError, OSError, RuntimeError, lmdb.Error):         # whoever reads a record will say what is wrong
+    with contextlib.suppress(
+        FastloadError, OSError, RuntimeError, lmdb.Error
+    ):  # whoever reads a record will say what is wrong
         if len(ids):
             (read_ahead if advise is None else advise)(record_runs(dataset, ids))
 
@@ -131,7 +144,7 @@ def record_runs(dataset: Dataset, ids: Ids) -> Runs:
 def _runs_in_python(dataset: Dataset, ids: Ids) -> Runs:
     runs: list[list[int]] = []
     shard = ""
-    for i in np.unique(ids).tolist():           # samples lie in the order of their numbers
+    for i in np.unique(ids).tolist():  # samples lie in the order of their numbers
         reader = dataset.reader(i)
         record = np.frombuffer(reader.lease(i), np.uint8)
         start = int(record.__array_interface__["data"][0])
@@ -157,5 +170,7 @@ def _ask_in_python(runs: Runs) -> None:
     for address, length in runs.tolist():
         start, end = address - address % page, address + length
         for first in range(start, end, PIECE):
-            if libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(min(PIECE, end - first)), mmap.MADV_WILLNEED):
+            if libc.madvise(
+                ctypes.c_void_p(first), ctypes.c_size_t(min(PIECE, end - first)), mmap.MADV_WILLNEED
+            ):
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -20,7 +20,11 @@ def record_path(question: Mapping[str, str]) -> Path:
     """Where its record is: ``$XDG_CACHE_HOME/fastload``, else ``~/.cache/fastload``."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     digest = hashlib.sha256(json.dumps(dict(question), sort_keys=True).encode()).hexdigest()[:16]
-    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "fastload" / f"backend-{digest}.json"
+    return (
+        (Path(base) if base.startswith("/") else Path.home() / ".cache")
+        / "fastload"
+        / f"backend-{digest}.json"
+    )
 
 
 def load(question: Mapping[str, str]) -> dict[str, Any] | None:
@@ -30,7 +34,7 @@ def load(question: Mapping[str, str]) -> dict[str, Any] | None:
         if path.stat().st_size > _MAX_BYTES:
             return None
         found = json.loads(path.read_text())
-    except (OSError, ValueError, RuntimeError):             # RuntimeError: there is no home folder
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: there is no home folder
         return None
     return found if isinstance(found, dict) and found.get("for") == dict(question) else None
 
@@ -42,7 +46,9 @@ def store(question: Mapping[str, str], record: Mapping[str, object]) -> Path | N
         path = record_path(question)
         new = path.with_name(f".{path.name}.{os.getpid()}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        new.write_text(json.dumps({"for": dict(question), **record}, indent=1, sort_keys=True) + "\n")
+        new.write_text(
+            json.dumps({"for": dict(question), **record}, indent=1, sort_keys=True) + "\n"
+        )
         new.replace(path)
     except (OSError, RuntimeError):
         with contextlib.suppress(OSError):

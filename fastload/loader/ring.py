@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from fastload.loader.forks import ForkSafeLock
 
-_ALIGN = 64         # bytes: what vector stores like
-_LATELY = 256       # buffers handed out: one that was free all the while goes back to the system
+_ALIGN = 64  # bytes: what vector stores like
+_LATELY = 256  # buffers handed out: one that was free all the while goes back to the system
 
 
 class Ring:
@@ -25,8 +25,8 @@ class Ring:
     def __init__(self, keep: int) -> None:
         self.keep = keep
         self._buffers: list[NDArray[np.uint8]] = []
-        self._starts: list[int] = []                        # of each: its first aligned byte
-        self._used: list[int] = []                          # of each: which of all that were handed out it was last
+        self._starts: list[int] = []  # of each: its first aligned byte
+        self._used: list[int] = []  # of each: which of all that were handed out it was last
         self._handed_out = 0
         self._lock = ForkSafeLock()
 
@@ -35,7 +35,7 @@ class Ring:
         n_bytes = math.prod(shape) * dtype.itemsize
         with self._lock():
             buffer, start = self._free(n_bytes)
-            view = buffer[start:start + n_bytes]            # holds the array from here on
+            view = buffer[start : start + n_bytes]  # holds the array from here on
         if dtype == torch.uint8:
             return torch.from_numpy(view.reshape(shape))
         return torch.from_numpy(view).view(dtype).view(shape)
@@ -56,7 +56,7 @@ class Ring:
             best = min(fitting, key=lambda place: self._buffers[place].nbytes)
             self._used[best] = self._handed_out
             return self._buffers[best], self._starts[best]
-        self._drop(free[:max(0, len(free) - self.keep + 1)])        # of sizes no longer asked for
+        self._drop(free[: max(0, len(free) - self.keep + 1)])  # of sizes no longer asked for
         self._buffers.append(np.empty(size, np.uint8))
         self._starts.append(-int(self._buffers[-1].__array_interface__["data"][0]) % _ALIGN)
         self._used.append(self._handed_out)
@@ -65,12 +65,20 @@ class Ring:
     def _unused(self) -> list[int]:
         """The places of buffers that nobody holds; now and then those that nobody needed lately are dropped before."""
         if self._handed_out % (_LATELY // 4) == 0:
-            lately = max(_LATELY, 4 * len(self._buffers))       # in a long ring each has its turn after as many as there are
-            self._drop([place for place in self._alone() if self._handed_out - self._used[place] > lately])
+            lately = max(
+                _LATELY, 4 * len(self._buffers)
+            )  # in a long ring each has its turn after as many as there are
+            self._drop(
+                [place for place in self._alone() if self._handed_out - self._used[place] > lately]
+            )
         return self._alone()
 
     def _alone(self) -> list[int]:
-        return [place for place in range(len(self._buffers)) if sys.getrefcount(self._buffers[place]) == _ALONE]
+        return [
+            place
+            for place in range(len(self._buffers))
+            if sys.getrefcount(self._buffers[place]) == _ALONE
+        ]
 
     def _drop(self, places: list[int]) -> None:
         for place in reversed(places):

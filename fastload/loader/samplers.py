@@ -43,42 +43,42 @@ class RankSampler(torch.utils.data.DistributedSampler[Any]):
         return self.epochs.n_samples()
 
     @property
-    def epoch(self) -> int:             # type: ignore[override]
+    def epoch(self) -> int:  # type: ignore[override]
         """The epoch that comes next."""
         return self.epochs.next_epoch
 
     @property
-    def rank(self) -> int:              # type: ignore[override]
+    def rank(self) -> int:  # type: ignore[override]
         """Of this process."""
         return self.epochs.rank
 
     @property
-    def num_replicas(self) -> int:      # type: ignore[override]
+    def num_replicas(self) -> int:  # type: ignore[override]
         """Processes that share an epoch."""
         return self.epochs.world
 
     @property
-    def num_samples(self) -> int:       # type: ignore[override]
+    def num_samples(self) -> int:  # type: ignore[override]
         """Of this rank."""
         return len(self)
 
     @property
-    def total_size(self) -> int:        # type: ignore[override]
+    def total_size(self) -> int:  # type: ignore[override]
         """Of all ranks."""
         return self.num_replicas * len(self)
 
     @property
-    def shuffle(self) -> bool:          # type: ignore[override]
+    def shuffle(self) -> bool:  # type: ignore[override]
         """Another order in each epoch."""
         return bool(self.epochs.options.shuffle)
 
     @property
-    def seed(self) -> int:              # type: ignore[override]
+    def seed(self) -> int:  # type: ignore[override]
         """The loader's."""
         return self.epochs.options.seed
 
     @property
-    def drop_last(self) -> bool:        # type: ignore[override]
+    def drop_last(self) -> bool:  # type: ignore[override]
         """What does not fill a batch is left out."""
         return self.epochs.ending == "drop"
 
@@ -92,19 +92,36 @@ class RankBatches(torch.utils.data.BatchSampler):
     for ``overfit_batches`` with a sampler of its own.
     """
 
-    def __init__(self, sampler: torch.utils.data.Sampler[int], batch_size: int, drop_last: bool, coming: Coming | None = None) -> None:
+    def __init__(
+        self,
+        sampler: torch.utils.data.Sampler[int],
+        batch_size: int,
+        drop_last: bool,
+        coming: Coming | None = None,
+    ) -> None:
         super().__init__(sampler, batch_size, drop_last)
-        self._coming, dealt = coming or Coming(0), sampler.epochs if isinstance(sampler, RankSampler) else None
+        self._coming, dealt = (
+            coming or Coming(0),
+            sampler.epochs if isinstance(sampler, RankSampler) else None,
+        )
         if dealt is not None and dealt.ending == "drop" and not drop_last:
             dealt = dealt.keeping_all(batch_size)
-        as_dealt = dealt is not None and batch_size == dealt.batch_size and drop_last == (dealt.ending == "drop")
-        self._dealt = dealt if as_dealt else None           # None: batches are made of what the sampler gives
-        self._start = self._given = 0                       # of these
+        as_dealt = (
+            dealt is not None
+            and batch_size == dealt.batch_size
+            and drop_last == (dealt.ending == "drop")
+        )
+        self._dealt = (
+            dealt if as_dealt else None
+        )  # None: batches are made of what the sampler gives
+        self._start = self._given = 0  # of these
 
     def __iter__(self) -> Iterator[list[int]]:
         if self._dealt is None:
             start, self._start = self._start, 0
-            return self._counted(self._coming.noted(itertools.islice(super().__iter__(), start, None)), start)
+            return self._counted(
+                self._coming.noted(itertools.islice(super().__iter__(), start, None)), start
+            )
         return _told(self._dealt, self._coming.noted(_batches(self._dealt)))
 
     def __len__(self) -> int:

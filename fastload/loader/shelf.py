@@ -44,20 +44,30 @@ class Shelf:
     """What thread and consumer share. SimpleQueue is all C: neither Ctrl-C nor a finaliser finds it with its lock held."""
 
     def __init__(self, owner: object) -> None:
-        self.laid: deque[Any] = deque()             # batches, Failed, END, GONE; each lies here until the consumer has it
-        self.news: queue.SimpleQueue[None] = queue.SimpleQueue()        # wakes the consumer; one is enough
-        self.calls: queue.SimpleQueue[Any] = queue.SimpleQueue()        # ROOM, or the ids of a batch to begin; END, STOP
-        self.under_way: deque[Ids] = deque()        # ids of the batches begun and not finished, oldest first
+        self.laid: deque[Any] = (
+            deque()
+        )  # batches, Failed, END, GONE; each lies here until the consumer has it
+        self.news: queue.SimpleQueue[None] = (
+            queue.SimpleQueue()
+        )  # wakes the consumer; one is enough
+        self.calls: queue.SimpleQueue[Any] = (
+            queue.SimpleQueue()
+        )  # ROOM, or the ids of a batch to begin; END, STOP
+        self.under_way: deque[Ids] = (
+            deque()
+        )  # ids of the batches begun and not finished, oldest first
         self.stopped = False
-        self.owner = weakref.ref(owner, self.calls.put)         # wakes the thread when the owner is dropped
-        self.over = threading.Lock()                # held until the thread has ended
+        self.owner = weakref.ref(
+            owner, self.calls.put
+        )  # wakes the thread when the owner is dropped
+        self.over = threading.Lock()  # held until the thread has ended
         self.over.acquire()
         self.thread = 0
 
     def lay(self, item: Any) -> None:
         """Behind what lies there."""
         self.laid.append(item)
-        if not self.news.qsize():           # who takes one that is there finds this, too
+        if not self.news.qsize():  # who takes one that is there finds this, too
             self.news.put(None)
 
     @property

@@ -8,14 +8,20 @@ from collections.abc import Mapping
 from fastload.errors import ConfigError
 
 STATE_VERSION = 1
-_LONGEST = 1500          # characters of all transforms in words; a state stays below 4 kB
+_LONGEST = 1500  # characters of all transforms in words; a state stays below 4 kB
 
 
 def check_version(state: object) -> Mapping[str, object]:
     """The state itself, if it is one; raises ConfigError."""
     if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION:
-        found = f"version {state.get('version')!r:.40}" if isinstance(state, Mapping) else f"a {type(state).__name__}"
-        raise ConfigError(f"loading a state: {found}, expected what state_dict() returned, version {STATE_VERSION}")
+        found = (
+            f"version {state.get('version')!r:.40}"
+            if isinstance(state, Mapping)
+            else f"a {type(state).__name__}"
+        )
+        raise ConfigError(
+            f"loading a state: {found}, expected what state_dict() returned, version {STATE_VERSION}"
+        )
     return state
 
 
@@ -24,9 +30,13 @@ def check_same(what: str, found: object, expected: Mapping[str, object]) -> None
     saved = found if isinstance(found, Mapping) else {}
     changed = [key for key in {**expected, **saved} if saved.get(key) != expected.get(key)]
     if changed:
-        sides = "\n".join(f"  {key} in the state:  {saved.get(key)!r:.300}\n  {key} in the loader: {expected.get(key)!r:.300}"
-                          for key in changed)
-        raise ConfigError(f"loading a state of another {what}:\n{sides}\nUse the dataset and options of the saved run, or start anew")
+        sides = "\n".join(
+            f"  {key} in the state:  {saved.get(key)!r:.300}\n  {key} in the loader: {expected.get(key)!r:.300}"
+            for key in changed
+        )
+        raise ConfigError(
+            f"loading a state of another {what}:\n{sides}\nUse the dataset and options of the saved run, or start anew"
+        )
 
 
 def whole_number(what: str, value: object, least: int = 0) -> int:
@@ -41,4 +51,7 @@ def in_short(words: Mapping[str, str]) -> dict[str, object]:
     if sum(len(name) + len(text) for name, text in words.items()) <= _LONGEST:
         return dict(words)
     digest = hashlib.sha256(repr(sorted(words.items())).encode()).hexdigest()
-    return {"sha256": digest, "begins": "; ".join(f"{name}: {text}" for name, text in words.items())[:_LONGEST // 2]}
+    return {
+        "sha256": digest,
+        "begins": "; ".join(f"{name}: {text}" for name, text in words.items())[: _LONGEST // 2],
+    }

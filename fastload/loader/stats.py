@@ -13,10 +13,14 @@ from numpy.typing import NDArray
 from fastload.decode.backend import STAGES
 from fastload.loader.forks import ForkSafeLock
 
-BATCH_STAGES = ("plan", "copy", "wait")     # once a batch; the others once an image
-_BINS = 256                  # of log2(ns), eight to an octave: percentiles are right to 9 %
+BATCH_STAGES = ("plan", "copy", "wait")  # once a batch; the others once an image
+_BINS = 256  # of log2(ns), eight to an octave: percentiles are right to 9 %
 _PER_OCTAVE = 8
-_SAMPLES, _BATCHES, _ONES = 4096, 32, 256        # whose times are counted at once; the last stage of a sample is "finish"
+_SAMPLES, _BATCHES, _ONES = (
+    4096,
+    32,
+    256,
+)  # whose times are counted at once; the last stage of a sample is "finish"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +44,26 @@ class LoaderStats:
 
     batches: int
     samples: int
-    bad: int                            # samples substituted (on_error="substitute")
-    bytes_read: int                     # encoded bytes
-    images_per_s: float                 # delivered, over the time from the first batch that was asked for to the last one
-    queue_depth: float                  # ready batches found by the consumer, mean; near 0 = the consumer waits
+    bad: int  # samples substituted (on_error="substitute")
+    bytes_read: int  # encoded bytes
+    images_per_s: (
+        float  # delivered, over the time from the first batch that was asked for to the last one
+    )
+    queue_depth: float  # ready batches found by the consumer, mean; near 0 = the consumer waits
     threads: int
-    buffer_bytes: int                   # memory of all batch buffers
+    buffer_bytes: int  # memory of all batch buffers
     stages: dict[str, StageStats] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        lines = [f"{self.samples} samples in {self.batches} batches, {self.images_per_s:.0f} images/s, {self.threads} threads, "
-                 f"{self.buffer_bytes / 2**20:.0f} MiB of buffers, ready on average {self.queue_depth:.1f}, {self.bad} bad"]
-        lines += [f"  {name:8} mean {1e6 * each.mean:9.1f} us  p50 {1e6 * each.p50:9.1f}  p99 {1e6 * each.p99:9.1f}  "
-                  f"max {1e6 * each.max:9.1f}" for name, each in self.stages.items()]
+        lines = [
+            f"{self.samples} samples in {self.batches} batches, {self.images_per_s:.0f} images/s, {self.threads} threads, "
+            f"{self.buffer_bytes / 2**20:.0f} MiB of buffers, ready on average {self.queue_depth:.1f}, {self.bad} bad"
+        ]
+        lines += [
+            f"  {name:8} mean {1e6 * each.mean:9.1f} us  p50 {1e6 * each.p50:9.1f}  p99 {1e6 * each.p99:9.1f}  "
+            f"max {1e6 * each.max:9.1f}"
+            for name, each in self.stages.items()
+        ]
         return "\n".join(lines)
 
 
@@ -64,9 +75,9 @@ class _Histograms:
         self.total, self.largest = np.zeros(len(self.names)), np.zeros(len(self.names), np.int64)
         self.bins = np.zeros((len(self.names), _BINS), np.int64)
         self._first = _BINS * np.arange(len(self.names))
-        self._waiting: list[NDArray[np.integer[Any]]] = []          # (n, stages)
-        self._later: list[int] = []                             # for each: what is to be added to every sample's last stage
-        self._ones: list[int] = []                              # of a single stage, one by one
+        self._waiting: list[NDArray[np.integer[Any]]] = []  # (n, stages)
+        self._later: list[int] = []  # for each: what is to be added to every sample's last stage
+        self._ones: list[int] = []  # of a single stage, one by one
         self._n_waiting = 0
 
     def add(self, nanoseconds: NDArray[np.integer[Any]], later: int) -> None:
@@ -84,7 +95,11 @@ class _Histograms:
             self._count()
 
     def _count(self) -> None:
-        nanoseconds = np.array(self._ones, np.int64)[:, None] if self._ones else np.empty((0, len(self.names)), np.int64)
+        nanoseconds = (
+            np.array(self._ones, np.int64)[:, None]
+            if self._ones
+            else np.empty((0, len(self.names)), np.int64)
+        )
         if self._waiting:
             nanoseconds = np.concatenate(self._waiting).astype(np.int64)
             nanoseconds[:, -1] += np.repeat(self._later, [len(each) for each in self._waiting])
@@ -106,8 +121,17 @@ class _Histograms:
         count, largest = int(below[-1]), float(self.largest[place])
         if not count:
             return StageStats(0.0, 0.0, 0.0, 0.0, 0)
-        p50, p99 = (float(2 ** ((np.searchsorted(below, share * count) + 0.5) / _PER_OCTAVE)) for share in (0.5, 0.99))
-        return StageStats(float(self.total[place]) / count / 1e9, min(p50, largest) / 1e9, min(p99, largest) / 1e9, largest / 1e9, count)
+        p50, p99 = (
+            float(2 ** ((np.searchsorted(below, share * count) + 0.5) / _PER_OCTAVE))
+            for share in (0.5, 0.99)
+        )
+        return StageStats(
+            float(self.total[place]) / count / 1e9,
+            min(p50, largest) / 1e9,
+            min(p99, largest) / 1e9,
+            largest / 1e9,
+            count,
+        )
 
 
 class StatsCollector:
@@ -156,9 +180,20 @@ class StatsCollector:
     def snapshot(self, *, threads: int, buffer_bytes: int, bad: int) -> LoaderStats:
         """The figures so far."""
         with self._lock():
-            seconds = self._last - self._started if self._started is not None and self._batches else 0.0
+            seconds = (
+                self._last - self._started if self._started is not None and self._batches else 0.0
+            )
             stages = self._images.stats()
             for each in self._steps.values():
                 stages |= each.stats()
-            return LoaderStats(self._batches, self._samples, bad, self._bytes, self._n_images / seconds if seconds > 0 else 0.0,
-                               self._depth / max(self._batches, 1), threads, buffer_bytes, stages)
+            return LoaderStats(
+                self._batches,
+                self._samples,
+                bad,
+                self._bytes,
+                self._n_images / seconds if seconds > 0 else 0.0,
+                self._depth / max(self._batches, 1),
+                threads,
+                buffer_bytes,
+                stages,
+            )

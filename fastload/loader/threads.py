@@ -6,11 +6,11 @@ from fastload.errors import ConfigError
 from fastload.loader.backends import Backend
 from fastload.loader.ring import Ring
 
-FIRST_THREADS = 4           # most training loops never wait for four
-PATIENCE = 3                # batches in a row that the consumer had to wait for
-LATELY = 32                 # batches
-MOST_AHEAD = 8              # batches, where the user has not said how many
-MOST_BYTES = 1 << 30        # of their buffers
+FIRST_THREADS = 4  # most training loops never wait for four
+PATIENCE = 3  # batches in a row that the consumer had to wait for
+LATELY = 32  # batches
+MOST_AHEAD = 8  # batches, where the user has not said how many
+MOST_BYTES = 1 << 30  # of their buffers
 
 
 class ThreadKeeper:
@@ -36,7 +36,9 @@ class ThreadKeeper:
         if self._backend.threads < self._backend.budget:
             try:
                 self._backend.threads = min(2 * self._backend.threads, self._backend.budget)
-            except ConfigError:                 # the system's limit of threads: those that decode are enough to go on
+            except (
+                ConfigError
+            ):  # the system's limit of threads: those that decode are enough to go on
                 self._fixed = True
 
 
@@ -58,8 +60,13 @@ class DepthKeeper:
     def delivered(self, ready: int) -> bool:
         """A batch went to the consumer; True: begin one more from now on."""
         self._since_full = 0 if ready >= self.ahead - 1 else self._since_full + 1
-        if ready or self._fixed or self._since_full >= LATELY or self.ahead >= MOST_AHEAD \
-                or self._ring.n_bytes // self.ahead * (self.ahead + 1) > MOST_BYTES:
+        if (
+            ready
+            or self._fixed
+            or self._since_full >= LATELY
+            or self.ahead >= MOST_AHEAD
+            or self._ring.n_bytes // self.ahead * (self.ahead + 1) > MOST_BYTES
+        ):
             return False
         self.started()
         self.ahead += 1

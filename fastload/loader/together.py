@@ -15,10 +15,14 @@ from fastload.loader.maker import BatchMaker, Begun
 from fastload.loader.parts import read_parts
 
 Ids = NDArray[np.int64]
-SAMPLES = 512       # prepared at a time: more would hold the decode threads up, and be felt as a late batch
-FEW = 4             # batches, however large they are
-CHECKED = 4 << 20   # bytes, where checksums are compared here: so much is still in the processor's cache when its values are copied
-ALONE = 64          # batches that are prepared one by one after some that could not be prepared together
+SAMPLES = (
+    512  # prepared at a time: more would hold the decode threads up, and be felt as a late batch
+)
+FEW = 4  # batches, however large they are
+CHECKED = (
+    4 << 20
+)  # bytes, where checksums are compared here: so much is still in the processor's cache when its values are copied
+ALONE = 64  # batches that are prepared one by one after some that could not be prepared together
 
 
 class Together:
@@ -27,9 +31,13 @@ class Together:
     def __init__(self, maker: BatchMaker, epoch: int) -> None:
         self._maker, self._epoch = maker, epoch
         self._prepared: deque[Begun] = deque()
-        self.preparing: Sequence[Ids] = ()          # the batches that are being read at this moment
+        self.preparing: Sequence[Ids] = ()  # the batches that are being read at this moment
         shards = maker.dataset.manifest.shards
-        self._record_bytes = sum(shard.size for shard in shards) / max(1, len(maker.dataset)) if maker.check_crc else 0.0
+        self._record_bytes = (
+            sum(shard.size for shard in shards) / max(1, len(maker.dataset))
+            if maker.check_crc
+            else 0.0
+        )
 
     def at_once(self, batch_size: int) -> int:
         """How many batches are prepared at a time, but for the first ones."""
@@ -72,7 +80,10 @@ def prepare_together(maker: BatchMaker, batches: Sequence[Ids], epoch: int) -> l
     found, first = [], 0
     for ids in batches:
         last = first + len(ids)
-        own_rows = {name: each.part(first * maker.movers[name].items, last * maker.movers[name].items) for name, each in rows.items()}
+        own_rows = {
+            name: each.part(first * maker.movers[name].items, last * maker.movers[name].items)
+            for name, each in rows.items()
+        }
         found.append(Begun(ids, epoch, parts.part(first, last), own_rows, {}, plan_s))
         first = last
     return found

@@ -65,12 +65,18 @@ def make_transfer(device: str | torch.device | None, *, pin_memory: bool) -> Tra
         raise ConfigError(f"device={device!r:.40}: expected None, 'cpu' or 'cuda'") from None
     if wanted.type == "cpu":
         if pin_memory and not torch.cuda.is_available():
-            warnings.warn("fastload.DataLoader: pin_memory has no effect: torch sees no CUDA device here", UserWarning, stacklevel=3)
+            warnings.warn(
+                "fastload.DataLoader: pin_memory has no effect: torch sees no CUDA device here",
+                UserWarning,
+                stacklevel=3,
+            )
         return Stay(pin=pin_memory and torch.cuda.is_available())
     if wanted.type != "cuda":
         raise ConfigError(f"device={device!r}: expected None, 'cpu' or 'cuda'")
     if not torch.cuda.is_available():
-        raise ConfigError(f"device={device!r}: torch sees no CUDA device here (torch {torch.__version__}); use device=None")
+        raise ConfigError(
+            f"device={device!r}: torch sees no CUDA device here (torch {torch.__version__}); use device=None"
+        )
     from fastload.cuda import CudaTransfer, numbered
 
     return CudaTransfer(numbered(wanted))

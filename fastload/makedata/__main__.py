@@ -30,16 +30,25 @@ LAYOUTS: dict[str, tuple[_Maker, int]] = {
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="makedata", description="Makes a photo-like dataset from a seed; nothing is downloaded.",
+        prog="makedata",
+        description="Makes a photo-like dataset from a seed; nothing is downloaded.",
         epilog="example: python -m fastload.makedata imagenet /tmp/imagenet --n 1000 --seed 7",
     )
-    parser.add_argument("layout", choices=(*LAYOUTS, "all"), help="'all': each of the others in a folder of its name")
+    parser.add_argument(
+        "layout",
+        choices=(*LAYOUTS, "all"),
+        help="'all': each of the others in a folder of its name",
+    )
     parser.add_argument("dest", type=Path, help="folder to write; must be empty or absent")
     sizes = ", ".join(f"{name} {n}" for name, (_, n) in LAYOUTS.items())
     parser.add_argument("--n", type=int, help=f"samples per layout (default: {sizes})")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same bytes (default: 0)")
-    parser.add_argument("--jobs", type=int, default=available_cpus(),
-                        help="processes; changes nothing but the time (default: %(default)s)")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=available_cpus(),
+        help="processes; changes nothing but the time (default: %(default)s)",
+    )
     return parser
 
 
@@ -51,12 +60,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in LAYOUTS if args.layout == "all" else (args.layout,):
             maker, default_n = LAYOUTS[name]
             dest = args.dest / name if args.layout == "all" else args.dest
-            print(maker(dest, n=default_n if args.n is None else args.n, seed=args.seed, jobs=args.jobs), flush=True)
+            print(
+                maker(
+                    dest, n=default_n if args.n is None else args.n, seed=args.seed, jobs=args.jobs
+                ),
+                flush=True,
+            )
     except UsageError as error:
         print(f"makedata: {error}", file=sys.stderr)
         return 2
     except (OSError, BrokenExecutor) as error:
-        print(f"makedata: writing {args.dest}: {error}; what is there is incomplete, delete it", file=sys.stderr)
+        print(
+            f"makedata: writing {args.dest}: {error}; what is there is incomplete, delete it",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         print(f"\nmakedata: stopped; {args.dest} is incomplete, delete it", file=sys.stderr)

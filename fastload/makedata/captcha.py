@@ -32,18 +32,29 @@ class _Task:
     index: int
 
 
-def _icon(canvas: Canvas, rng: np.random.Generator, *, shape: str, at: tuple[float, float],
-          rgb: tuple[int, int, int]) -> None:
+def _icon(
+    canvas: Canvas,
+    rng: np.random.Generator,
+    *,
+    shape: str,
+    at: tuple[float, float],
+    rgb: tuple[int, int, int],
+) -> None:
     y, cb, cr = ycc(rgb)
     label = canvas.add(Region(y=y, cb=cb, cr=cr, kind="stone", gain=3.0, shade=3.0, depth=1.0))
-    mask = shape_mask(canvas.labels.size, shape, centre=at, radius=RADIUS, turn=float(rng.uniform(-0.3, 0.3)))
+    mask = shape_mask(
+        canvas.labels.size, shape, centre=at, radius=RADIUS, turn=float(rng.uniform(-0.3, 0.3))
+    )
     canvas.labels.paste(label, mask=mask)
 
 
 def _places(rng: np.random.Generator) -> list[tuple[float, float]]:
     """One place in the left half and one in the right half, in random order, wholly inside the image."""
     margin = RADIUS + 5
-    xs = [float(rng.uniform(margin, WIDTH / 2 - margin)), float(rng.uniform(WIDTH / 2 + margin, WIDTH - margin))]
+    xs = [
+        float(rng.uniform(margin, WIDTH / 2 - margin)),
+        float(rng.uniform(WIDTH / 2 + margin, WIDTH - margin)),
+    ]
     ys = rng.uniform(margin, HEIGHT - margin, 2).tolist()
     places = [(round(x, 2), round(y, 2)) for x, y in zip(xs, ys, strict=True)]
     return places if rng.random() < 0.5 else places[::-1]
@@ -68,7 +79,9 @@ def make(dest: Path, *, n: int, seed: int = 0, jobs: int = 1) -> run.Made:
     """n images; labels.csv is written last."""
     run.start(dest, n=n, seed=seed, jobs=jobs)
     (dest / "images").mkdir()
-    rows = run.run(_one, [_Task(dest / "images", seed, i) for i in range(n)], jobs=jobs, name="captcha")
+    rows = run.run(
+        _one, [_Task(dest / "images", seed, i) for i in range(n)], jobs=jobs, name="captcha"
+    )
     with (dest / "labels.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("path", "x1", "y1", "x2", "y2", "label"))

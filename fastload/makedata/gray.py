@@ -44,6 +44,9 @@ def make(dest: Path, *, n: int, seed: int = 0, jobs: int = 1, n_classes: int = 1
     for split, count in (("train", n), ("val", max(1, n // 5))):
         for name in classes:
             (dest / split / name).mkdir(parents=True)
-        tasks += [_Task(dest / split, classes, run.STREAMS[f"gray/{split}"], seed, i) for i in range(count)]
+        tasks += [
+            _Task(dest / split, classes, run.STREAMS[f"gray/{split}"], seed, i)
+            for i in range(count)
+        ]
     run.run(_one, tasks, jobs=jobs, name="gray")
     return run.finish("gray", dest, n_samples=len(tasks))

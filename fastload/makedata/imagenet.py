@@ -19,13 +19,27 @@ from fastload.makedata.subject import class_names, paint_subject
 
 # In 300 photographs of ImageNet: 500x375 65 times, 500x333 30, 333x500 19, 375x500 18, 640x480 6, then a tail that a
 # few more sizes stand for. Odd ones on purpose: 333 and 375 are no multiples of an MCU.
-_SIZES = ((500, 375), (375, 500), (500, 333), (333, 500), (500, 400), (500, 500), (400, 300), (640, 480), (800, 600))
+_SIZES = (
+    (500, 375),
+    (375, 500),
+    (500, 333),
+    (333, 500),
+    (500, 400),
+    (500, 500),
+    (400, 300),
+    (640, 480),
+    (800, 600),
+)
 _SIZE_SHARE = (0.40, 0.12, 0.18, 0.12, 0.04, 0.04, 0.03, 0.04, 0.03)
 _SUBSAMPLING = {"444": 0, "422": 1, "420": 2}
 # What must be done to an upright image so that showing it by EXIF orientation o gives it back.
 _UNDO = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_90, 7: Image.Transpose.TRANSVERSE,
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_270,
 }
 _ORIENTATION_TAG = 0x0112
@@ -67,7 +81,9 @@ def _one(task: _Task) -> None:
     u_kind, u_progressive, u_oriented = rng.random(3)
     kind = _kind(float(u_kind), task.shares)
     progressive = bool(u_progressive < task.shares.progressive)
-    turned = int(rng.integers(2, 9))  # drawn always: the shares change how a file is written, not its picture
+    turned = int(
+        rng.integers(2, 9)
+    )  # drawn always: the shares change how a file is written, not its picture
     orientation = turned if u_oriented < task.shares.oriented else 1
     canvas = random_scene(rng, width, height)
     paint_subject(canvas, rng, label=label)
@@ -79,12 +95,24 @@ def _one(task: _Task) -> None:
     name = f"{task.index:06d}_{kind}{'p' * progressive}{f'_o{orientation}' if orientation != 1 else ''}.jpg"
     exif = Image.Exif()
     exif[_ORIENTATION_TAG] = orientation
-    image.save(task.folder / task.classes[label] / name, quality=QUALITY, subsampling=_SUBSAMPLING.get(kind, 0),
-               progressive=progressive, exif=exif.tobytes() if orientation != 1 else b"")
+    image.save(
+        task.folder / task.classes[label] / name,
+        quality=QUALITY,
+        subsampling=_SUBSAMPLING.get(kind, 0),
+        progressive=progressive,
+        exif=exif.tobytes() if orientation != 1 else b"",
+    )
 
 
-def make(dest: Path, *, n: int, seed: int = 0, jobs: int = 1, n_classes: int = 10,
-         shares: Shares | None = None) -> run.Made:
+def make(
+    dest: Path,
+    *,
+    n: int,
+    seed: int = 0,
+    jobs: int = 1,
+    n_classes: int = 10,
+    shares: Shares | None = None,
+) -> run.Made:
     """n images to train on and n // 5 (at least one) to validate with; image i is of class i % n_classes."""
     classes = tuple(class_names(n_classes))
     run.start(dest, n=n, seed=seed, jobs=jobs)
@@ -93,6 +121,8 @@ def make(dest: Path, *, n: int, seed: int = 0, jobs: int = 1, n_classes: int = 1
         for name in classes:
             (dest / split / name).mkdir(parents=True)
         stream = run.STREAMS[f"imagenet/{split}"]
-        tasks += [_Task(dest / split, classes, stream, seed, i, shares or Shares()) for i in range(count)]
+        tasks += [
+            _Task(dest / split, classes, stream, seed, i, shares or Shares()) for i in range(count)
+        ]
     run.run(_one, tasks, jobs=jobs, name="imagenet")
     return run.finish("imagenet", dest, n_samples=len(tasks))

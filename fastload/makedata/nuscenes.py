@@ -39,9 +39,12 @@ _BACKGROUND, _DRIVABLE, _CROSSING, _DIVIDER, _VEHICLE = range(len(CLASSES))
 CELLS, CELL_M = 200, 0.5
 # name: yaw in degrees, focal length in pixels, place in metres (about as on nuScenes' cars: the back camera sees wider)
 _CAMERAS = {
-    "CAM_FRONT": (0, 1266, (1.70, 0.0, 1.51)), "CAM_FRONT_RIGHT": (-56, 1260, (1.55, -0.49, 1.50)),
-    "CAM_BACK_RIGHT": (-110, 1259, (1.01, -0.48, 1.56)), "CAM_BACK": (180, 809, (0.03, 0.0, 1.57)),
-    "CAM_BACK_LEFT": (108, 1256, (1.04, 0.48, 1.56)), "CAM_FRONT_LEFT": (55, 1272, (1.52, 0.49, 1.51)),
+    "CAM_FRONT": (0, 1266, (1.70, 0.0, 1.51)),
+    "CAM_FRONT_RIGHT": (-56, 1260, (1.55, -0.49, 1.50)),
+    "CAM_BACK_RIGHT": (-110, 1259, (1.01, -0.48, 1.56)),
+    "CAM_BACK": (180, 809, (0.03, 0.0, 1.57)),
+    "CAM_BACK_LEFT": (108, 1256, (1.04, 0.48, 1.56)),
+    "CAM_FRONT_LEFT": (55, 1272, (1.52, 0.49, 1.51)),
 }
 CAMERAS = tuple(_CAMERAS)
 _FIRST_TIMESTAMP, _SAMPLE_US = 1_533_151_603_500_000, 500_000
@@ -82,7 +85,9 @@ def _strip(*, yaw: float, along: tuple[float, float], across: tuple[float, float
     return np.asarray(corners @ rotation(yaw=yaw)[:2, :2].T)
 
 
-def _marks(rng: np.random.Generator, *, yaw: float, edges: tuple[float, float], crossing: float) -> Iterator[_Ground]:
+def _marks(
+    rng: np.random.Generator, *, yaw: float, edges: tuple[float, float], crossing: float
+) -> Iterator[_Ground]:
     """Dividers and one zebra crossing of a road whose sides are `edges` metres to the left of the car."""
     right, left = edges
     zebra = (crossing, crossing + 3.5)
@@ -91,9 +96,13 @@ def _marks(rng: np.random.Generator, *, yaw: float, edges: tuple[float, float], 
         middle = right + k * lane
         for start in np.arange(-60.0, 60.0, 6.0) + rng.uniform(0, 2):
             if not zebra[0] - 5 < start < zebra[1] + 1:
-                dash = _strip(yaw=yaw, along=(start, start + 4), across=(middle - 0.12, middle + 0.12))
+                dash = _strip(
+                    yaw=yaw, along=(start, start + 4), across=(middle - 0.12, middle + 0.12)
+                )
                 yield _Ground(dash, _DIVIDER, "paint")
-    yield _Ground(_strip(yaw=yaw, along=zebra, across=(right + 0.4, left - 0.4)), _CROSSING, "asphalt")
+    yield _Ground(
+        _strip(yaw=yaw, along=zebra, across=(right + 0.4, left - 0.4)), _CROSSING, "asphalt"
+    )
     for y in np.arange(right + 0.6, left - 0.8, 1.1):
         yield _Ground(_strip(yaw=yaw, along=zebra, across=(y, y + 0.55)), _CROSSING, "paint")
 
@@ -127,7 +136,13 @@ def _world(rng: np.random.Generator) -> _World:
         if rng.random() < 0.7:
             others.append(house(rng, x=float(x), y=float(y)))
     soil = material(str(rng.choice(("concrete", "grass", "concrete"))), rng, depth=0.03)
-    return _World(tuple(ground), tuple(cars), tuple(others), material(str(rng.choice(("sky", "overcast"))), rng), soil)
+    return _World(
+        tuple(ground),
+        tuple(cars),
+        tuple(others),
+        material(str(rng.choice(("sky", "overcast"))), rng),
+        soil,
+    )
 
 
 def _camera(name: str, rng: np.random.Generator) -> Camera:
@@ -144,18 +159,27 @@ def _camera(name: str, rng: np.random.Generator) -> Camera:
 def _bev(world: _World) -> Image.Image:
     mask = Image.new("L", (CELLS, CELLS), _BACKGROUND)
     draw = ImageDraw.Draw(mask)
-    shapes = [(g.corners, g.class_id) for g in world.ground] + [(c.footprint(), _VEHICLE) for c in world.cars]
+    shapes = [(g.corners, g.class_id) for g in world.ground] + [
+        (c.footprint(), _VEHICLE) for c in world.cars
+    ]
     for corners, class_id in shapes:
         cells = (CELLS * CELL_M / 2 - corners[:, ::-1]) / CELL_M - 0.5
         draw.polygon(whole_pixels(cells), fill=class_id)
     return mask
 
 
-def _shoot(camera: Camera, world: _World, rng: np.random.Generator, *, paints: dict[str, Region]) -> Image.Image:
+def _shoot(
+    camera: Camera, world: _World, rng: np.random.Generator, *, paints: dict[str, Region]
+) -> Image.Image:
     canvas = backdrop(camera, rng, sky=world.sky, ground=world.soil)
     labels = {name: canvas.add(region) for name, region in paints.items()}
     for patch in world.ground:
-        draw_ground(canvas, camera, np.column_stack([patch.corners, np.zeros(len(patch.corners))]), labels[patch.paint])
+        draw_ground(
+            canvas,
+            camera,
+            np.column_stack([patch.corners, np.zeros(len(patch.corners))]),
+            labels[patch.paint],
+        )
     draw_things(canvas, camera, [*world.cars, *world.others])
     return render(canvas, rng)
 
@@ -170,7 +194,10 @@ def _one(task: _Task) -> dict[str, object]:
         camera = _camera(name, rng)
         filename = f"samples/{name}/n008-2018-08-01-15-16-36-0400__{name}__{timestamp + 1000 * CAMERAS.index(name)}.jpg"
         _shoot(camera, world, rng, paints=paints).save(task.dest / filename, quality=QUALITY)
-        matrices = {"camera_intrinsic": camera.intrinsic.tolist(), "sensor2ego": camera.to_ego.tolist()}
+        matrices = {
+            "camera_intrinsic": camera.intrinsic.tolist(),
+            "sensor2ego": camera.to_ego.tolist(),
+        }
         cams[name] = {"filename": filename, **matrices}
     bev = f"bev/{token}.png"
     _bev(world).save(task.dest / bev)
@@ -185,5 +212,7 @@ def make(dest: Path, *, n: int, seed: int = 0, jobs: int = 1) -> run.Made:
         (dest / folder).mkdir(parents=True)
     samples = run.run(_one, [_Task(dest, seed, i) for i in range(n)], jobs=jobs, name="nuscenes")
     index = {"version": "makedata-1", "classes": CLASSES, "bev_cell_m": CELL_M, "samples": samples}
-    (dest / "samples.json").write_text(json.dumps(index, indent=1, allow_nan=False), encoding="utf-8")
+    (dest / "samples.json").write_text(
+        json.dumps(index, indent=1, allow_nan=False), encoding="utf-8"
+    )
     return run.finish("nuscenes", dest, n_samples=n)

@@ -19,8 +19,8 @@ from fastload.makedata.scene import Canvas, random_scene
 from fastload.makedata.textures import Plane
 
 QUALITY = 90
-_HEADER_BYTES = 625     # what Pillow writes around the scan of a baseline colour file
-_BAND = 16              # rows of one MCU row at 4:2:0; the size is estimated from such bands
+_HEADER_BYTES = 625  # what Pillow writes around the scan of a baseline colour file
+_BAND = 16  # rows of one MCU row at 4:2:0; the size is estimated from such bands
 _PROBE_PIXELS = 200_000
 _TEXTURE_LIMIT = 80.0
 _GRAIN_FROM = 1.5
@@ -62,16 +62,17 @@ def draw_bpp(rng: np.random.Generator) -> float:
 class _Layers:
     """What the luminance is added up from."""
 
-    base: Plane    # light, colour, shadows, sensor noise
+    base: Plane  # light, colour, shadows, sensor noise
     detail: Plane  # the regions' own textures
-    grain: Plane   # the same everywhere
+    grain: Plane  # the same everywhere
 
 
 def render(canvas: Canvas, rng: np.random.Generator, *, bpp: float | None = None) -> Image.Image:
     """The scene as an RGB photograph of about `bpp` bits per pixel at quality 90, 4:2:0 (drawn at random if None)."""
     target = draw_bpp(rng) if bpp is None else bpp
     layers = _Layers(
-        base=_structure(canvas, rng, noise=float(rng.uniform(0.35, 0.9)) * target), detail=_detail(canvas, rng),
+        base=_structure(canvas, rng, noise=float(rng.uniform(0.35, 0.9)) * target),
+        detail=_detail(canvas, rng),
         grain=textures.crop("sand", rng, width=canvas.width, height=canvas.height),
     )
     cb, cr = _chroma(canvas, layers.detail, rng)
@@ -107,8 +108,17 @@ def _shadow(canvas: Canvas, rng: np.random.Generator) -> Plane:
     step = 4
     unit = canvas.unit / step
     soft = near.reduce(step).filter(ImageFilter.GaussianBlur(0.03 * unit))
-    shift = (1.0, 0.0, float(rng.uniform(-0.03, 0.03)) * unit, 0.0, 1.0, -float(rng.uniform(0.0, 0.04)) * unit)
-    soft = soft.transform(soft.size, Image.Transform.AFFINE, shift).resize(near.size, Image.Resampling.BILINEAR)
+    shift = (
+        1.0,
+        0.0,
+        float(rng.uniform(-0.03, 0.03)) * unit,
+        0.0,
+        1.0,
+        -float(rng.uniform(0.0, 0.04)) * unit,
+    )
+    soft = soft.transform(soft.size, Image.Transform.AFFINE, shift).resize(
+        near.size, Image.Resampling.BILINEAR
+    )
     factor = np.asarray(soft).astype(np.float32)
     factor -= np.asarray(near)
     np.maximum(factor * np.float32(0.75 / 255), factor * np.float32(0.12 / 255), out=factor)
@@ -128,17 +138,23 @@ def _detail(canvas: Canvas, rng: np.random.Generator) -> Plane:
     """The fine texture of every region at its own strength."""
     out = np.zeros((canvas.height, canvas.width), np.float32)
     for kind in sorted({r.kind for r in canvas.regions}):
-        gains = _per_pixel(canvas.labels, [6 * r.gain if r.kind == kind else 0 for r in canvas.regions])
+        gains = _per_pixel(
+            canvas.labels, [6 * r.gain if r.kind == kind else 0 for r in canvas.regions]
+        )
         box = Image.fromarray(gains).getbbox()
         if box is None:  # painted over
             continue
         window = np.s_[box[1] : box[3], box[0] : box[2]]
-        out[window] += gains[window] * textures.crop(kind, rng, width=box[2] - box[0], height=box[3] - box[1])
+        out[window] += gains[window] * textures.crop(
+            kind, rng, width=box[2] - box[0], height=box[3] - box[1]
+        )
     out *= np.float32(1 / 6)
     return out
 
 
-def _chroma(canvas: Canvas, detail: Plane, rng: np.random.Generator) -> tuple[Image.Image, Image.Image]:
+def _chroma(
+    canvas: Canvas, detail: Plane, rng: np.random.Generator
+) -> tuple[Image.Image, Image.Image]:
     """Cb and Cr at half the resolution (as a sensor's colour filter gives), then enlarged; texture is weaker there."""
     height, width = detail[::2, ::2].shape
     planes = []
@@ -171,7 +187,9 @@ def _luma(layers: _Layers, gain: float) -> Image.Image:
     return Image.fromarray(plane.astype(np.uint8))
 
 
-def _size_estimator(layers: _Layers, chroma: tuple[Image.Image, Image.Image]) -> Callable[[float], float]:
+def _size_estimator(
+    layers: _Layers, chroma: tuple[Image.Image, Image.Image]
+) -> Callable[[float], float]:
     """A function from the gain to bits per pixel, measured on MCU rows spread over the image."""
     height, width = layers.base.shape
     n_rows = max(1, height // _BAND)
@@ -182,7 +200,9 @@ def _size_estimator(layers: _Layers, chroma: tuple[Image.Image, Image.Image]) ->
     some_chroma = [Image.fromarray(np.asarray(plane)[rows]) for plane in chroma]
 
     def bits(gain: float) -> float:
-        scan = len(jpeg_bytes(Image.merge("YCbCr", (_luma(some, gain), *some_chroma)))) - _HEADER_BYTES
+        scan = (
+            len(jpeg_bytes(Image.merge("YCbCr", (_luma(some, gain), *some_chroma)))) - _HEADER_BYTES
+        )
         return float(8 * (scan / (len(rows) * width) + _HEADER_BYTES / (height * width)))
 
     return bits

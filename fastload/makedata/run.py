@@ -15,8 +15,14 @@ R = TypeVar("R")
 
 # One number per stream of random numbers, never reused: default_rng([seed, stream, i]) is sample i.
 STREAMS = {
-    "imagenet/train": 1, "imagenet/val": 2, "openlane": 3, "openlane/segment": 4, "nuscenes": 5,
-    "gray/train": 6, "gray/val": 7, "captcha": 8,
+    "imagenet/train": 1,
+    "imagenet/val": 2,
+    "openlane": 3,
+    "openlane/segment": 4,
+    "nuscenes": 5,
+    "gray/train": 6,
+    "gray/val": 7,
+    "captcha": 8,
 }
 
 
@@ -36,7 +42,9 @@ class Made:
 
     def __str__(self) -> str:
         size = f"{self.n_bytes / 1e6:.1f} MB"
-        return f"{self.layout}: {self.n_samples} samples, {self.n_images} JPEGs, {size} in {self.dest}"
+        return (
+            f"{self.layout}: {self.n_samples} samples, {self.n_images} JPEGs, {size} in {self.dest}"
+        )
 
 
 def start(dest: Path, *, n: int, seed: int, jobs: int) -> None:
@@ -51,9 +59,13 @@ def start(dest: Path, *, n: int, seed: int, jobs: int) -> None:
 def require_empty(dest: Path) -> None:
     """Raises UsageError unless `dest` is absent or an empty folder."""
     if dest.exists() and not dest.is_dir():
-        raise UsageError(f"making a dataset: {dest} is a file, expected a folder; choose another DEST")
+        raise UsageError(
+            f"making a dataset: {dest} is a file, expected a folder; choose another DEST"
+        )
     if dest.is_dir() and any(dest.iterdir()):
-        raise UsageError(f"making a dataset: {dest} is not empty; choose another DEST or delete it first")
+        raise UsageError(
+            f"making a dataset: {dest} is not empty; choose another DEST or delete it first"
+        )
 
 
 def run(work: Callable[[T], R], tasks: Sequence[T], *, jobs: int, name: str) -> list[R]:
@@ -64,7 +76,10 @@ def run(work: Callable[[T], R], tasks: Sequence[T], *, jobs: int, name: str) -> 
     # spawn, not fork: the caller may run threads (torch does), and a fork of those can hang
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=context) as pool:
-        return [progress.tick(result) for result in pool.map(work, tasks, chunksize=4 if len(tasks) > 64 else 1)]
+        return [
+            progress.tick(result)
+            for result in pool.map(work, tasks, chunksize=4 if len(tasks) > 64 else 1)
+        ]
 
 
 def finish(layout: str, dest: Path, *, n_samples: int) -> Made:
@@ -87,7 +102,12 @@ class _Progress:
         self.done += 1
         last = self.done == self.total
         if self.live:
-            print(f"\r{self.name} {self.done}/{self.total}", end="\n" if last else "", file=sys.stderr, flush=True)
+            print(
+                f"\r{self.name} {self.done}/{self.total}",
+                end="\n" if last else "",
+                file=sys.stderr,
+                flush=True,
+            )
         elif last or self.done * 10 // self.total > (self.done - 1) * 10 // self.total:
             print(f"{self.name} {self.done}/{self.total}", file=sys.stderr, flush=True)
         return result

@@ -23,9 +23,9 @@ class Region:
     y: float
     cb: float
     cr: float
-    kind: str           # texture, see textures.KINDS
-    gain: float         # how strong the texture is
-    shade: float        # how strong the light changes over it
+    kind: str  # texture, see textures.KINDS
+    gain: float  # how strong the texture is
+    shade: float  # how strong the light changes over it
     depth: float = 0.0  # 0 = far, 1 = near: near things throw a soft shadow on what is behind them
 
 
@@ -69,8 +69,21 @@ _MATERIALS = {
 }
 _FAR = ("sky", "overcast", "wall", "shade", "blur", "water")
 _GROUND = ("grass", "soil", "sand", "rock", "asphalt", "water", "snow", "wood")
-_THINGS = ("foliage", "rock", "brick", "wood", "skin", "white", "denim", "red", "fur", "black", "metal", "yellow",
-           "wall")
+_THINGS = (
+    "foliage",
+    "rock",
+    "brick",
+    "wood",
+    "skin",
+    "white",
+    "denim",
+    "red",
+    "fur",
+    "black",
+    "metal",
+    "yellow",
+    "wall",
+)
 _SMALL = ("foliage", "foliage", "rock", "soil", "white", "red", "yellow", "wood")
 
 
@@ -88,8 +101,15 @@ def material(name: str, rng: np.random.Generator, *, depth: float = 0.0) -> Regi
     bright, warm, tint, rough = rng.standard_normal(4)
     y = float(np.clip(y + m.jitter * bright, 16, 242))
     cb, cr = 128 + 0.85 * (cb - 128) + 3.5 * warm, 128 + 0.85 * (cr - 128) - 2.5 * warm + 2.0 * tint
-    return Region(y=y, cb=cb, cr=cr, kind=m.kind,
-                  gain=m.gain * float(np.exp(0.3 * rough)) * (0.35 + 0.65 * y / 128), shade=m.shade, depth=depth)
+    return Region(
+        y=y,
+        cb=cb,
+        cr=cr,
+        kind=m.kind,
+        gain=m.gain * float(np.exp(0.3 * rough)) * (0.35 + 0.65 * y / 128),
+        shade=m.shade,
+        depth=depth,
+    )
 
 
 class Canvas:
@@ -116,7 +136,9 @@ class Canvas:
     def add(self, region: Region) -> int:
         """The number of a new region, to draw with."""
         if len(self.regions) > MAX_REGIONS:
-            raise ValueError(f"painting a scene: more than {MAX_REGIONS + 1} regions; let small things share one")
+            raise ValueError(
+                f"painting a scene: more than {MAX_REGIONS + 1} regions; let small things share one"
+            )
         self.regions.append(region)
         return len(self.regions) - 1
 
@@ -130,12 +152,20 @@ def whole_pixels(points: NDArray[np.floating]) -> list[tuple[int, int]]:
     return [(int(x), int(y)) for x, y in np.rint(points).tolist()]
 
 
-def blob(rng: np.random.Generator, *, centre: tuple[float, float], radius: float, wobble: float = 0.22,
-         n: int = 48) -> NDArray[np.float64]:
+def blob(
+    rng: np.random.Generator,
+    *,
+    centre: tuple[float, float],
+    radius: float,
+    wobble: float = 0.22,
+    n: int = 48,
+) -> NDArray[np.float64]:
     """A closed smooth outline (n, 2); `wobble` 0 gives an ellipse."""
     t = np.linspace(0, 2 * np.pi, n, endpoint=False)
     r = np.ones(n)
-    for k, phase, size in zip((2, 3, 5), rng.uniform(0, 2 * np.pi, 3), rng.normal(0, 1, 3), strict=True):
+    for k, phase, size in zip(
+        (2, 3, 5), rng.uniform(0, 2 * np.pi, 3), rng.normal(0, 1, 3), strict=True
+    ):
         r += wobble * size / k * np.cos(k * t + phase)
     flat, turn = rng.uniform(0.45, 1.0), rng.uniform(0, np.pi)
     x, y = radius * r * np.cos(t), radius * flat * r * np.sin(t)
@@ -143,16 +173,25 @@ def blob(rng: np.random.Generator, *, centre: tuple[float, float], radius: float
     return np.stack([centre[0] + c * x - s * y, centre[1] + s * x + c * y], axis=1)
 
 
-def box(rng: np.random.Generator, *, centre: tuple[float, float], radius: float) -> NDArray[np.float64]:
+def box(
+    rng: np.random.Generator, *, centre: tuple[float, float], radius: float
+) -> NDArray[np.float64]:
     """A four-sided outline (4, 2), as man-made things have."""
-    t = np.array([0.25, 0.75, 1.25, 1.75]) * np.pi + rng.normal(0, 0.12, 4) + rng.choice([0.0, rng.uniform(0, np.pi)])
+    t = (
+        np.array([0.25, 0.75, 1.25, 1.75]) * np.pi
+        + rng.normal(0, 0.12, 4)
+        + rng.choice([0.0, rng.uniform(0, np.pi)])
+    )
     flat = rng.uniform(0.35, 1.0)
     return np.stack([centre[0] + radius * np.cos(t), centre[1] + radius * flat * np.sin(t)], axis=1)
 
 
 def scatter(canvas: Canvas, rng: np.random.Generator, *, region: Region, n: int) -> None:
     """A heap of n small leaves (stones, people far away …) of one material around a random place."""
-    shades = [canvas.add(replace(region, y=float(np.clip(region.y + d, 8, 248)))) for d in rng.normal(0, 18, 6)]
+    shades = [
+        canvas.add(replace(region, y=float(np.clip(region.y + d, 8, 248))))
+        for d in rng.normal(0, 18, 6)
+    ]
     u = canvas.unit
     cx, cy = rng.uniform(0, canvas.width), rng.uniform(0.55, 1.0) * canvas.height
     x = rng.normal(cx, 0.20 * u, n)
@@ -165,7 +204,9 @@ def scatter(canvas: Canvas, rng: np.random.Generator, *, region: Region, n: int)
         canvas.draw.ellipse(ends, fill=shades[pick[i]])
 
 
-def ridge(canvas: Canvas, rng: np.random.Generator, *, level: float, rough: float, region: Region) -> None:
+def ridge(
+    canvas: Canvas, rng: np.random.Generator, *, level: float, rough: float, region: Region
+) -> None:
     """Everything below an uneven line at `level` (0 top, 1 bottom) becomes the region: hills, a table, the ground."""
     n = 33
     walk = np.cumsum(rng.normal(0, 1, n))
@@ -201,7 +242,13 @@ def random_scene(rng: np.random.Generator, width: int, height: int) -> Canvas:
         for step in range(int(rng.integers(0, 3))):
             hill = material(str(rng.choice(("foliage", "rock", "blur", "grass"))), rng, depth=0.02)
             ridge(canvas, rng, level=level - 0.12 + 0.08 * step, rough=0.12, region=hill)
-        ridge(canvas, rng, level=level + 0.08, rough=0.02, region=material(str(rng.choice(_GROUND)), rng, depth=0.05))
+        ridge(
+            canvas,
+            rng,
+            level=level + 0.08,
+            rough=0.02,
+            region=material(str(rng.choice(_GROUND)), rng, depth=0.05),
+        )
     else:
         floor = material(str(rng.choice(_GROUND)), rng, depth=0.1)
         ridge(canvas, rng, level=rng.uniform(0.55, 1.0), rough=0.0, region=floor)

@@ -23,7 +23,10 @@ OPTICAL = np.array([[0.0, 0.0, 1.0], [-1.0, 0.0, 0.0], [0.0, -1.0, 0.0]])
 def rotation(*, yaw: float = 0.0, pitch: float = 0.0) -> Array:
     """Rotation of a frame with x forward, y left, z up: first nose down by `pitch`, then left by `yaw` (radians)."""
     cy, sy, cp, sp = np.cos(yaw), np.sin(yaw), np.cos(pitch), np.sin(pitch)
-    turn, nod = np.array([[cy, -sy, 0], [sy, cy, 0], [0, 0, 1]]), np.array([[cp, 0, sp], [0, 1, 0], [-sp, 0, cp]])
+    turn, nod = (
+        np.array([[cy, -sy, 0], [sy, cy, 0], [0, 0, 1]]),
+        np.array([[cp, 0, sp], [0, 1, 0], [-sp, 0, cp]]),
+    )
     return np.asarray(turn @ nod)
 
 
@@ -115,7 +118,17 @@ def house(rng: np.random.Generator, *, x: float, y: float) -> Box:
     """A house of 8 to 20 metres."""
     wall = material(str(rng.choice(("brick", "concrete", "wall", "concrete"))), rng)
     length, width, height = (float(v) for v in rng.uniform((8, 6, 5), (20, 12, 16)))
-    return Box(x, y, 0.0, float(rng.normal(0, 0.1)), length, width, height, region=wall, windows=material("shade", rng))
+    return Box(
+        x,
+        y,
+        0.0,
+        float(rng.normal(0, 0.1)),
+        length,
+        width,
+        height,
+        region=wall,
+        windows=material("shade", rng),
+    )
 
 
 def tree(rng: np.random.Generator, *, x: float, y: float) -> Tree:
@@ -141,7 +154,10 @@ def _draw_box(canvas: Canvas, camera: Camera, box: Box, *, depth: float) -> None
     foot = box.footprint()
     eye = camera.place
     body = replace(box.region, depth=depth)
-    light = [canvas.add(replace(body, y=float(np.clip(body.y * f, 8, 245)))) for f in (1.0, 0.8, 0.66, 0.9)]
+    light = [
+        canvas.add(replace(body, y=float(np.clip(body.y * f, 8, 245))))
+        for f in (1.0, 0.8, 0.66, 0.9)
+    ]
     glass = canvas.add(replace(box.windows, depth=depth))
     dark = canvas.add(replace(body, y=22.0, cb=128.0, cr=128.0))
     low, high = box.z + min(0.3, 0.15 * box.height), box.z + box.height
@@ -152,7 +168,9 @@ def _draw_box(canvas: Canvas, camera: Camera, box: Box, *, depth: float) -> None
         draw_ground(canvas, camera, _side(a, b, box.z, low), dark)
         draw_ground(canvas, camera, _side(a, b, low, high), light[i])
         c, d = a + (b - a) * 0.07, b - (b - a) * 0.07
-        draw_ground(canvas, camera, _side(c, d, box.z + 0.6 * box.height, box.z + 0.92 * box.height), glass)
+        draw_ground(
+            canvas, camera, _side(c, d, box.z + 0.6 * box.height, box.z + 0.92 * box.height), glass
+        )
     if eye[2] > high:
         draw_ground(canvas, camera, np.column_stack([foot, np.full(4, high)]), light[0])
 
@@ -161,13 +179,20 @@ def _draw_tree(canvas: Canvas, camera: Camera, tree: Tree, *, depth: float) -> N
     seen = camera.into(np.array([[tree.x, tree.y, tree.z]]))
     (u, v), scale = camera.project(seen)[0], float(camera.intrinsic[0, 0] / seen[0, 2])
     top = v - tree.height * scale
-    trunk = [[u - 0.16 * scale, v], [u + 0.16 * scale, v], [u + 0.1 * scale, top], [u - 0.1 * scale, top]]
+    trunk = [
+        [u - 0.16 * scale, v],
+        [u + 0.16 * scale, v],
+        [u + 0.1 * scale, top],
+        [u - 0.1 * scale, top],
+    ]
     canvas.polygon(np.array(trunk), canvas.add(replace(tree.trunk, depth=depth)))
     crown = canvas.add(replace(tree.crown, depth=depth))
     rng = np.random.default_rng(tree.shape)
     for dx, dy, radius in rng.normal((0, 0, 2.0), (0.7, 0.7, 0.3), (4, 3)).tolist():
         centre = (u + dx * scale, top + (dy + 0.6) * scale)
-        canvas.polygon(blob(rng, centre=centre, radius=max(radius, 0.8) * scale, wobble=0.3, n=60), crown)
+        canvas.polygon(
+            blob(rng, centre=centre, radius=max(radius, 0.8) * scale, wobble=0.3, n=60), crown
+        )
 
 
 def draw_things(canvas: Canvas, camera: Camera, things: Sequence[Box | Tree]) -> None:

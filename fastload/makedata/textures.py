@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 Plane: TypeAlias = NDArray[np.float32]
-SIDE = 1024          # longer than what one region of a photo shows, so the repetition is not seen
-_BANK_SEED = 20261116  # the bank is the same for every dataset; the datasets' seeds choose crops of it
+SIDE = 1024  # longer than what one region of a photo shows, so the repetition is not seen
+_BANK_SEED = (
+    20261116  # the bank is the same for every dataset; the datasets' seeds choose crops of it
+)
 
 
 def _unit(field: NDArray[np.floating]) -> Plane:
@@ -24,7 +26,9 @@ def _unit(field: NDArray[np.floating]) -> Plane:
     return np.asarray(np.clip(field / field.std(), -3.5, 3.5), np.float32)
 
 
-def _spectrum(rng: np.random.Generator, *, power: float, stretch: float = 1.0, low: float = 0.0) -> Plane:
+def _spectrum(
+    rng: np.random.Generator, *, power: float, stretch: float = 1.0, low: float = 0.0
+) -> Plane:
     """Noise with amplitude 1/f**power; `stretch` > 1 makes it streaky along x, `low` damps waves per tile below it."""
     fy = np.fft.fftfreq(SIDE)[:, None] * SIDE
     fx = np.fft.rfftfreq(SIDE)[None, :] * SIDE
@@ -32,7 +36,9 @@ def _spectrum(rng: np.random.Generator, *, power: float, stretch: float = 1.0, l
     f[0, 0] = 1.0
     amplitude = f**-power * (1.0 - np.exp(-((f / low) ** 2)) if low else 1.0)
     amplitude[0, 0] = 0.0
-    return _unit(np.fft.irfft2(np.fft.rfft2(rng.standard_normal((SIDE, SIDE))) * amplitude, s=(SIDE, SIDE)))
+    return _unit(
+        np.fft.irfft2(np.fft.rfft2(rng.standard_normal((SIDE, SIDE))) * amplitude, s=(SIDE, SIDE))
+    )
 
 
 def _cloud(rng: np.random.Generator) -> Plane:
@@ -86,7 +92,9 @@ def _leaves(rng: np.random.Generator) -> Plane:
                 box = (cx + ox - rx, cy + oy - ry, cx + ox + rx, cy + oy + ry)
                 draw.ellipse(box, fill=float(shade[i]))
     sharp = np.asarray(tile)
-    soft = (sharp + np.roll(sharp, 1, 0) + np.roll(sharp, 1, 1) + np.roll(sharp, (1, 1), (0, 1))) / 4
+    soft = (
+        sharp + np.roll(sharp, 1, 0) + np.roll(sharp, 1, 1) + np.roll(sharp, (1, 1), (0, 1))
+    ) / 4
     return _unit(soft + 0.35 * _spectrum(rng, power=1.0, low=10))
 
 
@@ -95,8 +103,14 @@ def _white(rng: np.random.Generator) -> Plane:
 
 
 _MAKERS: dict[str, Callable[[np.random.Generator], Plane]] = {
-    "cloud": _cloud, "stone": _stone, "sand": _sand, "wood": _wood, "fur": _fur, "cloth": _cloth,
-    "leaves": _leaves, "white": _white,
+    "cloud": _cloud,
+    "stone": _stone,
+    "sand": _sand,
+    "wood": _wood,
+    "fur": _fur,
+    "cloth": _cloth,
+    "leaves": _leaves,
+    "white": _white,
 }
 KINDS = tuple(_MAKERS)
 
@@ -120,7 +134,12 @@ def crop(kind: str, rng: np.random.Generator, *, width: int, height: int) -> Pla
     out = np.empty((height, width), np.float32)
     for top in range(-y, height, SIDE):
         for left in range(-x, width, SIDE):
-            t, b, le, r = max(top, 0), min(top + SIDE, height), max(left, 0), min(left + SIDE, width)
+            t, b, le, r = (
+                max(top, 0),
+                min(top + SIDE, height),
+                max(left, 0),
+                min(left + SIDE, width),
+            )
             out[t:b, le:r] = source[t - top : b - top, le - left : r - left]
     return out
 
@@ -128,6 +147,8 @@ def crop(kind: str, rng: np.random.Generator, *, width: int, height: int) -> Pla
 def smooth(rng: np.random.Generator, *, width: int, height: int, cells: int = 6) -> Plane:
     """A slowly changing field (about `cells` bumps along the longer side), standard deviation about 1."""
     longer = max(width, height)
-    small = rng.standard_normal((cells * height // longer + 3, cells * width // longer + 3)).astype(np.float32)
+    small = rng.standard_normal((cells * height // longer + 3, cells * width // longer + 3)).astype(
+        np.float32
+    )
     image = Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)
     return np.asarray(image, np.float32) * np.float32(1.3)

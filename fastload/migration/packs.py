@@ -14,7 +14,7 @@ import torch
 from fastload.errors import FastloadError
 from fastload.packing.sources.folder import FolderSource
 
-_MOST_FILES = 200_000           # a folder with more is not listed to compare
+_MOST_FILES = 200_000  # a folder with more is not listed to compare
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +41,33 @@ def how_to_pack(dataset: Any, dest: str, *, same_numbers: bool) -> Pack:
     if not picked and not same_numbers and not why:
         root = str(inner.root)
         command = f"fastload pack {shlex.quote(root)} {shlex.quote(dest)}"
-        return Pack(command, f"import fastload\n\nfastload.pack({root!r}, {dest!r})", _FOLDER_NOTES, rgb=True)
+        return Pack(
+            command,
+            f"import fastload\n\nfastload.pack({root!r}, {dest!r})",
+            _FOLDER_NOTES,
+            rgb=True,
+        )
     name = "samples" if hasattr(inner, "samples") else "imgs"
-    field = f"fastload.Field('label', 'int'{f', classes=tuple({holder}.classes)' if classes else ''})"
+    field = (
+        f"fastload.Field('label', 'int'{f', classes=tuple({holder}.classes)' if classes else ''})"
+    )
     source = f"({holder}.{name}[{index}] for i in dataset.indices)" if picked else f"dataset.{name}"
-    code = ("from pathlib import Path\n\nimport fastload\n\n"
-            f"fastload.pack([{{'image': Path(path), 'label': label}} for path, label in {source}], {dest!r},\n"
-            f"              fields=[fastload.Field('image', 'image'), {field}]" + (", order='source'" if same_numbers else "") + ")")
+    code = (
+        "from pathlib import Path\n\nimport fastload\n\n"
+        f"fastload.pack([{{'image': Path(path), 'label': label}} for path, label in {source}], {dest!r},\n"
+        f"              fields=[fastload.Field('image', 'image'), {field}]"
+        + (", order='source'" if same_numbers else "")
+        + ")"
+    )
     notes: tuple[str, ...] = (why,) if why else ()
     if same_numbers:
         notes += ("order='source': your sampler's numbers stay those of the samples",)
     return Pack("", code, notes + _FOLDER_NOTES, rgb=True)
 
 
-_FOLDER_NOTES = ("fastload shows images upright (EXIF orientation is applied); torchvision's folder datasets do not",)
+_FOLDER_NOTES = (
+    "fastload shows images upright (EXIF orientation is applied); torchvision's folder datasets do not",
+)
 
 
 def is_subset(dataset: Any) -> bool:
@@ -76,8 +89,12 @@ def innermost(dataset: Any, said: str = "dataset") -> Iterator[tuple[str, Any]]:
 def transforms_of(dataset: Any) -> list[tuple[str, Any]]:
     """What a dataset does to its images, by the attribute's name: ``transform``, ``transforms``, or a Compose of any name."""
     named = [(name, getattr(dataset, name, None)) for name in ("transform", "transforms")]
-    own = [(name, value) for name, value in getattr(dataset, "__dict__", {}).items() if type(value).__name__ == "Compose"
-           and name not in ("transform", "transforms", "target_transform")]
+    own = [
+        (name, value)
+        for name, value in getattr(dataset, "__dict__", {}).items()
+        if type(value).__name__ == "Compose"
+        and name not in ("transform", "transforms", "target_transform")
+    ]
     return [(name, value) for name, value in named + own if value is not None]
 
 
@@ -85,13 +102,20 @@ def samples_of(dataset: Any) -> Sequence[tuple[str, int]] | None:
     """The (path, class) pairs of a folder-like dataset, as torchvision's have them; None where it is another kind."""
     for name in ("samples", "imgs"):
         found = getattr(dataset, name, None)
-        if isinstance(found, list) and found and all(isinstance(each, tuple | list) and len(each) == 2 for each in found[:100]) \
-                and isinstance(found[0][0], str | os.PathLike) and isinstance(found[0][1], int):
+        if (
+            isinstance(found, list)
+            and found
+            and all(isinstance(each, tuple | list) and len(each) == 2 for each in found[:100])
+            and isinstance(found[0][0], str | os.PathLike)
+            and isinstance(found[0][1], int)
+        ):
             return found
     return None
 
 
-def _not_the_folder(dataset: Any, listed: Sequence[tuple[str, int]], classes: tuple[str, ...]) -> str:
+def _not_the_folder(
+    dataset: Any, listed: Sequence[tuple[str, int]], classes: tuple[str, ...]
+) -> str:
     """Why packing the folder itself would give other samples or other class numbers; empty = it gives the same."""
     root = Path(getattr(dataset, "root", "") or "")
     if not getattr(dataset, "root", "") or not root.is_dir():
@@ -127,8 +151,14 @@ def _generic(dataset: Any, dest: str, *, same_numbers: bool) -> Pack:
     if len(lines) > 2:
         lines.insert(2, "# images are packed as they are before training changes them")
     else:
-        notes.append("its items are packed as they come: images must be files, uint8 arrays or PIL images, not normalised tensors")
-    lines.append(f"fastload.pack(dataset, {dest!r}" + (", order='source'" if same_numbers else "") + ")")
-    notes.append("items of more than an image and a label: name the fields, fastload.pack(..., fields={'image': 'image', ...}); "
-                 "decoded images are stored without loss, files (bytes or Path) as they are and smaller")
+        notes.append(
+            "its items are packed as they come: images must be files, uint8 arrays or PIL images, not normalised tensors"
+        )
+    lines.append(
+        f"fastload.pack(dataset, {dest!r}" + (", order='source'" if same_numbers else "") + ")"
+    )
+    notes.append(
+        "items of more than an image and a label: name the fields, fastload.pack(..., fields={'image': 'image', ...}); "
+        "decoded images are stored without loss, files (bytes or Path) as they are and smaller"
+    )
     return Pack("", "\n".join(lines), tuple(notes), rgb=False)

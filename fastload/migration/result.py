@@ -11,17 +11,17 @@ class Translated:
 
     was: str
     code: str
-    note: str = ""              # in what it differs, or why there is no equal
-    lost: bool = False          # it must be done in another way
+    note: str = ""  # in what it differs, or why there is no equal
+    lost: bool = False  # it must be done in another way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
     """``print(migration)`` shows all of it; ``pack_code`` and ``loader_code`` are Python that runs."""
 
-    command: str                            # for a shell; empty where only Python can pack this dataset
+    command: str  # for a shell; empty where only Python can pack this dataset
     pack_code: str
-    torch_code: str                         # the loader as it was made, as far as it can be told
+    torch_code: str  # the loader as it was made, as far as it can be told
     loader_code: str
     transforms: tuple[Translated, ...]
     notes: tuple[str, ...]
@@ -34,17 +34,29 @@ class Migration:
     def to_json(self) -> dict[str, object]:
         """Plain dicts, lists and text."""
         transforms = [asdict(each) for each in self.transforms]
-        return {**asdict(self), "transforms": transforms, "notes": list(self.notes), "complete": self.complete}
+        return {
+            **asdict(self),
+            "transforms": transforms,
+            "notes": list(self.notes),
+            "complete": self.complete,
+        }
 
     def __str__(self) -> str:
-        lines = ["1. Pack once:", *_indented(self.command or self.pack_code), "", "2. Change the loader:"]
+        lines = [
+            "1. Pack once:",
+            *_indented(self.command or self.pack_code),
+            "",
+            "2. Change the loader:",
+        ]
         lines += _indented(self.torch_code, "  - ") + _indented(self.loader_code, "  + ")
         if self.transforms:
             width = max(len(each.was) for each in self.transforms)
             lines += ["", "3. The transforms:"]
             for each in self.transforms:
                 becomes = each.code or ("no equal" if each.lost else "not needed")
-                lines.append(f"  {each.was:{width}}  {becomes}" + (f"  ({each.note})" if each.note else ""))
+                lines.append(
+                    f"  {each.was:{width}}  {becomes}" + (f"  ({each.note})" if each.note else "")
+                )
         lines += ["", *(f"Note: {each}" for each in self.notes)] if self.notes else []
         return "\n".join(lines)
 

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+)
 
 from fastload.errors import ConfigError
 from fastload.loader.loader import DataLoader
@@ -36,9 +42,14 @@ def migrate(loader: torch.utils.data.DataLoader[Any], *, dest: str = "packed") -
     if pack.rgb or wants_gray(transform):
         arguments["colour"] = repr("gray" if wants_gray(transform) else "rgb")
     notes += _transform_notes(loader.dataset, translated, listed=pack.rgb)
-    return Migration(command=pack.command, pack_code=pack.code, torch_code=_torch_line(loader, order),
-                     loader_code=_our_lines(dest, arguments, [each.code for each in translated if each.code]), transforms=tuple(translated),
-                     notes=(*pack.notes, *notes))
+    return Migration(
+        command=pack.command,
+        pack_code=pack.code,
+        torch_code=_torch_line(loader, order),
+        loader_code=_our_lines(dest, arguments, [each.code for each in translated if each.code]),
+        transforms=tuple(translated),
+        notes=(*pack.notes, *notes),
+    )
 
 
 class _Order:
@@ -57,19 +68,27 @@ class _Order:
         if loader.drop_last:
             self.arguments["drop_last"] = self.torch["drop_last"] = "True"
         if streams:
-            self.notes.append("a stream has no order of its own to shuffle; a packed dataset can: shuffle=True")
+            self.notes.append(
+                "a stream has no order of its own to shuffle; a packed dataset can: shuffle=True"
+            )
         else:
             self._sampler(loader.sampler)
 
     def _sampler(self, sampler: Any) -> None:
-        if type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None:
+        if (
+            type(sampler) is RandomSampler
+            and not sampler.replacement
+            and sampler._num_samples is None
+        ):
             self.arguments["shuffle"] = self.torch["shuffle"] = "True"
         elif isinstance(sampler, DistributedSampler):
             self.arguments |= {"shuffle": "True"} if sampler.shuffle else {}
             self.arguments |= {"drop_last": "True"} if sampler.drop_last else {}
             self.arguments |= {"seed": repr(sampler.seed)} if sampler.seed else {}
             self.torch["sampler"] = "DistributedSampler(...)"
-            self.notes.append("no DistributedSampler: the loader finds rank and world size by itself, and counts epochs")
+            self.notes.append(
+                "no DistributedSampler: the loader finds rank and world size by itself, and counts epochs"
+            )
         elif type(sampler) is not SequentialSampler:
             self._own("sampler", type(sampler).__name__)
 
@@ -88,19 +107,30 @@ def _carried(loader: torch.utils.data.DataLoader[Any], notes: list[str]) -> dict
         carried["timeout"] = repr(loader.timeout)
     if loader.generator is not None:
         carried["seed"] = repr(loader.generator.initial_seed() % 2**63)
-        notes.append("the generator's seed is carried over; the order that follows from it is another one")
+        notes.append(
+            "the generator's seed is carried over; the order that follows from it is another one"
+        )
     if loader.num_workers:
-        notes.append(f"num_workers={loader.num_workers} is left out: decode threads of this process, as many as this job has cores")
-    given = {"worker_init_fn": loader.worker_init_fn is not None, "persistent_workers": loader.persistent_workers,
-             "prefetch_factor": loader.prefetch_factor not in (None, 2),
-             "multiprocessing_context": loader.multiprocessing_context is not None}
+        notes.append(
+            f"num_workers={loader.num_workers} is left out: decode threads of this process, as many as this job has cores"
+        )
+    given = {
+        "worker_init_fn": loader.worker_init_fn is not None,
+        "persistent_workers": loader.persistent_workers,
+        "prefetch_factor": loader.prefetch_factor not in (None, 2),
+        "multiprocessing_context": loader.multiprocessing_context is not None,
+    }
     gone = [name for name, there in given.items() if there]
     if gone:
-        notes.append(f"{', '.join(gone)}: there are no worker processes, leave {'it' if len(gone) == 1 else 'them'} out")
+        notes.append(
+            f"{', '.join(gone)}: there are no worker processes, leave {'it' if len(gone) == 1 else 'them'} out"
+        )
     if loader.collate_fn not in (default_collate, torch.utils.data.default_convert):
         name = getattr(loader.collate_fn, "__name__", "my_collate")
         carried["collate_fn"] = name if name.isidentifier() else "my_collate"
-        notes.append(f"collate_fn={carried['collate_fn']} is called with a batch's samples, as now; without it they are collated natively")
+        notes.append(
+            f"collate_fn={carried['collate_fn']} is called with a batch's samples, as now; without it they are collated natively"
+        )
     return carried
 
 
@@ -116,15 +146,24 @@ def _transform_notes(dataset: Any, translated: Sequence[Translated], *, listed: 
     from fastload.plan import compile
 
     notes, parts = [], [part for _, part in innermost(dataset)]
-    if any([each.code for each in translate(_transform_of(part))] != [each.code for each in translated] for part in parts):
-        notes.append("the parts of this dataset have transforms of their own; these are the first one's")
+    if any(
+        [each.code for each in translate(_transform_of(part))] != [each.code for each in translated]
+        for part in parts
+    ):
+        notes.append(
+            "the parts of this dataset have transforms of their own; these are the first one's"
+        )
     if listed and any(getattr(part, "target_transform", None) is not None for part in parts):
-        notes.append("target_transform is not carried over: do it to the labels before packing, or to the batch")
+        notes.append(
+            "target_transform is not carried over: do it to the labels before packing, or to the batch"
+        )
     names = {"T": transforms}
     try:
         made = [_construct(each.code, names) for each in translated if each.code]
         if compile(made).size is None:
-            notes.append("no transform gives the images one size: they must have one already, or add T.Resize(height, width)")
+            notes.append(
+                "no transform gives the images one size: they must have one already, or add T.Resize(height, width)"
+            )
     except ConfigError as error:
         notes.append(f"the translated list cannot be used as it is: {error}")
     return notes

@@ -10,9 +10,23 @@ from fastload.migration.result import Translated
 
 _BATCH = "do it to the batches that the loader yields"
 _GEOMETRY = "no crop, resize, flip or affine map; " + _BATCH
-_NOTHING = {"ToTensor", "PILToTensor", "ToImage", "ToImageTensor", "ToPureTensor", "Identity", "ToPILImage"}
+_NOTHING = {
+    "ToTensor",
+    "PILToTensor",
+    "ToImage",
+    "ToImageTensor",
+    "ToPureTensor",
+    "Identity",
+    "ToPILImage",
+}
 _GEOMETRIC = {"RandomPerspective", "ElasticTransform", "Pad"}
-_FILTERS = {"bilinear": "", "2": "", "nearest": "nearest", "nearest-exact": "nearest", "0": "nearest"}
+_FILTERS = {
+    "bilinear": "",
+    "2": "",
+    "nearest": "nearest",
+    "nearest-exact": "nearest",
+    "0": "nearest",
+}
 
 
 def translate(transform: object) -> list[Translated]:
@@ -20,9 +34,14 @@ def translate(transform: object) -> list[Translated]:
     parts = list(_parts(transform))
     normalises = any(_name(each) == "Normalize" for each in parts)
     made = [_one(each) for each in parts]
-    tensor = next((number for number, each in enumerate(parts) if _name(each) == "ToTensor"), None)       # makes 0..1
-    if normalises:                                  # Normalize makes float32 by itself
-        return [Translated(each.was, "") if each.code.startswith("T.ToDtype('float32'") else each for each in made]
+    tensor = next(
+        (number for number, each in enumerate(parts) if _name(each) == "ToTensor"), None
+    )  # makes 0..1
+    if normalises:  # Normalize makes float32 by itself
+        return [
+            Translated(each.was, "") if each.code.startswith("T.ToDtype('float32'") else each
+            for each in made
+        ]
     if tensor is not None and not any(each.code.startswith("T.ToDtype") for each in made):
         made[tensor] = Translated(made[tensor].was, "T.ToDtype('float32')")
     return made
@@ -30,7 +49,9 @@ def translate(transform: object) -> list[Translated]:
 
 def _parts(transform: object) -> Iterator[object]:
     inner = getattr(transform, "transforms", None)
-    if _name(transform) in ("Compose", "Sequential", "StandardTransform") and isinstance(inner, Sequence):
+    if _name(transform) in ("Compose", "Sequential", "StandardTransform") and isinstance(
+        inner, Sequence
+    ):
         for each in inner:
             yield from _parts(each)
     elif _name(transform) == "StandardTransform":
@@ -54,7 +75,12 @@ def _one(each: object) -> Translated:
         return Translated(was, "", f"not known; {_BATCH}", lost=True)
     try:
         code, note = known(each)
-    except (AttributeError, TypeError, ValueError, IndexError):         # of the same name, but not torchvision's
+    except (
+        AttributeError,
+        TypeError,
+        ValueError,
+        IndexError,
+    ):  # of the same name, but not torchvision's
         return Translated(was, "", f"not known in this form; {_BATCH}", lost=True)
     return Translated(was, code, note, lost=not code and bool(note))
 
@@ -63,7 +89,9 @@ def _resize(each: Any) -> tuple[str, str]:
     size = _listed(each.size)
     filter_code, note = _filter(each)
     if getattr(each, "max_size", None) is not None:
-        note = "; ".join(filter(None, (note, "max_size has no equal: the longer side is not bounded")))
+        note = "; ".join(
+            filter(None, (note, "max_size has no equal: the longer side is not bounded"))
+        )
     if len(size) == 1:
         return f"T.Resize(shorter={size[0]}{filter_code})", note
     return f"T.Resize({size[0]}, {size[1]}{filter_code})", note
@@ -97,7 +125,10 @@ def _random_crop(each: Any) -> tuple[str, str]:
 def _affine(each: Any) -> tuple[str, str]:
     """RandomAffine, and RandomRotation, which is one."""
     if getattr(each, "expand", False) or getattr(each, "center", None) is not None:
-        return "", "expand and center have no equal: images are turned about their centre and keep their size"
+        return (
+            "",
+            "expand and center have no equal: images are turned about their centre and keep their size",
+        )
     code = f"T.RandomAffine({_numbers(_range(each.degrees))}"
     for name in ("translate", "scale", "shear"):
         value = getattr(each, name, None)
@@ -121,13 +152,17 @@ def _jitter(each: Any) -> tuple[str, str]:
     neutral = {"brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.0}
     amounts = {name: _amount(getattr(each, name, None), value) for name, value in neutral.items()}
     given = ", ".join(f"{name}={value}" for name, value in amounts.items() if value)
-    return (f"T.ColorJitter({given})", "always in this order; torchvision shuffles it") if given else ("", "")
+    return (
+        (f"T.ColorJitter({given})", "always in this order; torchvision shuffles it")
+        if given
+        else ("", "")
+    )
 
 
 def _gray(each: Any) -> tuple[str, str]:
     if getattr(each, "num_output_channels", 1) == 3:
         return "T.Grayscale(p=1.0)", ""
-    return "", ""                   # colour="gray" on the loader says it
+    return "", ""  # colour="gray" on the loader says it
 
 
 def _blur(each: Any) -> tuple[str, str]:
@@ -167,12 +202,24 @@ def _apply(each: Any) -> tuple[str, str]:
 
 
 _KNOWN: dict[str, Callable[[Any], tuple[str, str]]] = {
-    "Resize": _resize, "RandomResizedCrop": _random_resized_crop, "RandomCrop": _random_crop, "ColorJitter": _jitter, "Grayscale": _gray,
-    "GaussianBlur": _blur, "RandomErasing": _erasing, "ToDtype": _to_dtype, "ConvertImageDtype": _to_dtype, "RandomApply": _apply,
+    "Resize": _resize,
+    "RandomResizedCrop": _random_resized_crop,
+    "RandomCrop": _random_crop,
+    "ColorJitter": _jitter,
+    "Grayscale": _gray,
+    "GaussianBlur": _blur,
+    "RandomErasing": _erasing,
+    "ToDtype": _to_dtype,
+    "ConvertImageDtype": _to_dtype,
+    "RandomApply": _apply,
     "CenterCrop": lambda each: (f"T.CenterCrop({_size(each.size)})", ""),
-    "RandomHorizontalFlip": lambda each: (f"T.HorizontalFlip({'' if each.p == 0.5 else each.p})", ""),
+    "RandomHorizontalFlip": lambda each: (
+        f"T.HorizontalFlip({'' if each.p == 0.5 else each.p})",
+        "",
+    ),
     "RandomVerticalFlip": lambda each: (f"T.VerticalFlip({'' if each.p == 0.5 else each.p})", ""),
-    "RandomAffine": _affine, "RandomRotation": _affine,
+    "RandomAffine": _affine,
+    "RandomRotation": _affine,
     "RandomGrayscale": lambda each: (f"T.Grayscale(p={each.p})", ""),
     "Normalize": lambda each: (f"T.Normalize({_numbers(each.mean)}, {_numbers(each.std)})", ""),
 }
@@ -180,7 +227,10 @@ _KNOWN: dict[str, Callable[[Any], tuple[str, str]]] = {
 
 def wants_gray(transform: object) -> bool:
     """Whether the images become one channel of gray."""
-    return any(_name(each) == "Grayscale" and getattr(each, "num_output_channels", 1) == 1 for each in _parts(transform))
+    return any(
+        _name(each) == "Grayscale" and getattr(each, "num_output_channels", 1) == 1
+        for each in _parts(transform)
+    )
 
 
 def _filter(each: Any) -> tuple[str, str]:
@@ -197,7 +247,9 @@ def _amount(limits: Any, neutral: float) -> str:
         return ""
     low, high = (_listed(limits) * 2)[:2]
     symmetric = math.isclose(high - neutral, neutral - low)
-    return repr(round(float(high - neutral), 9)) if symmetric else f"({_plain(low)}, {_plain(high)})"
+    return (
+        repr(round(float(high - neutral), 9)) if symmetric else f"({_plain(low)}, {_plain(high)})"
+    )
 
 
 def _listed(value: Any) -> list[Any]:
@@ -212,7 +264,12 @@ def _size(value: Any) -> str:
 
 
 def _numbers(value: Any) -> str:
-    return "(" + ", ".join(map(_plain, _listed(value))) + ("," if len(_listed(value)) == 1 else "") + ")"
+    return (
+        "("
+        + ", ".join(map(_plain, _listed(value)))
+        + ("," if len(_listed(value)) == 1 else "")
+        + ")"
+    )
 
 
 def _plain(value: Any) -> str:
@@ -221,7 +278,9 @@ def _plain(value: Any) -> str:
 
 def _close(value: Any, usual: Sequence[float]) -> bool:
     found = _listed(value)
-    return len(found) == len(usual) and all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12) for a, b in zip(found, usual, strict=True))
+    return len(found) == len(usual) and all(
+        math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12) for a, b in zip(found, usual, strict=True)
+    )
 
 
 def _name(each: object) -> str:

@@ -23,10 +23,14 @@ class LineFile:
         self._descriptor = -1
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._descriptor = os.open(
+                path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
+            )
             self._torn = self._ends_torn()
         except OSError as error:
-            raise ConfigError(f"opening {path} to append metrics: {error.strerror}; name a file that can be written to") from error
+            raise ConfigError(
+                f"opening {path} to append metrics: {error.strerror}; name a file that can be written to"
+            ) from error
 
     def append(self, row: Mapping[str, object]) -> None:
         """Adds a line. ValueError for NaN: that would be no JSON."""
@@ -37,7 +41,11 @@ class LineFile:
             self._torn = self._write(b"\n" + data if self._torn else data)
         except OSError as error:
             self.close()
-            warnings.warn(f"fastload: no more metrics: writing {self.path}: {error.strerror}", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"fastload: no more metrics: writing {self.path}: {error.strerror}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def close(self) -> None:
         """Nothing is lost without it."""

@@ -22,7 +22,9 @@ def count_samples(batch: object, depth: int = _DEPTH) -> int | None:
         values = iter(batch.values())
     else:
         return None
-    return next((count for value in values if (count := count_samples(value, depth - 1)) is not None), None)
+    return next(
+        (count for value in values if (count := count_samples(value, depth - 1)) is not None), None
+    )
 
 
 def _are_images(values: list[object] | tuple[object, ...]) -> bool:

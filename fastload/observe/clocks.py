@@ -80,7 +80,12 @@ class Stage:
     def __enter__(self) -> None:
         self._begun = self._owner.stages.begin()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         begun, self._begun = self._begun, None
         if begun is not None:
             self._owner.stages.end(self._name, begun)

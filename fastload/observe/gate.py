@@ -13,7 +13,7 @@ from fastload.observe.rows import Row, RowParser, StepRow, newest
 from fastload.store.strict_json import Json
 
 _POLL_S = 0.2
-_OLD_S = 30.0           # a last row older than this when we came is of a run that has ended, until another follows
+_OLD_S = 30.0  # a last row older than this when we came is of a run that has ended, until another follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Tail:
     def _start(self) -> None:
         self._parser, self._offset, self._inode = RowParser(), 0, 0
         self.rows: list[Row] = []
-        self.fresh: set[int] = set()            # ranks that wrote a step since we came
+        self.fresh: set[int] = set()  # ranks that wrote a step since we came
         self._first = True
 
     def read(self) -> bool:
@@ -61,7 +61,7 @@ class Tail:
                 self._inode = status.st_ino
                 file.seek(self._offset)
                 data = file.read()
-        except OSError:                         # not there yet
+        except OSError:  # not there yet
             return False
         self._offset += len(data)
         rows = list(self._parser.feed(data))
@@ -72,11 +72,17 @@ class Tail:
         old = time.time() - _OLD_S
         if self._first and (data or self._offset):
             self._first = False
-            self.fresh |= {row.rank for row in rows if isinstance(row, StepRow) and (row.time or status.st_mtime) >= old}
+            self.fresh |= {
+                row.rank
+                for row in rows
+                if isinstance(row, StepRow) and (row.time or status.st_mtime) >= old
+            }
         return bool(rows)
 
 
-def wait_for_gate(rule: GateRule, *, tell: Callable[[str], object], alive: Callable[[], bool] = lambda: True) -> dict[str, Json]:
+def wait_for_gate(
+    rule: GateRule, *, tell: Callable[[str], object], alive: Callable[[], bool] = lambda: True
+) -> dict[str, Json]:
     """Returns what it saw once the gate is open; GateClosed when it gave up, and why. ``tell`` hears of progress now and then."""
     began, why, told, tail = time.monotonic(), "", "", Tail(rule.file)
     while True:
@@ -108,7 +114,7 @@ def _closed(rule: GateRule, tail: Tail) -> str:
             return f"rank {rank} wrote its last row more than {_OLD_S:.0f} s ago"
         if mine[-1].iter < rule.iter:
             return f"rank {rank} is at iter {mine[-1].iter} of {rule.iter}"
-        last = mine[-rule.rows:]
+        last = mine[-rule.rows :]
         waits = [row.data_time for row in last]
         if len(last) < rule.rows:
             return f"rank {rank} has {len(last)} of {rule.rows} rows"
@@ -123,7 +129,18 @@ def _seen(rule: GateRule, rows: list[Row], waited: float) -> dict[str, Json]:
     for row in rows:
         if isinstance(row, StepRow):
             by_rank.setdefault(row.rank, []).append(row)
-    ranks: dict[str, Json] = {str(rank): {"iter": mine[-1].iter, "data_time": [row.data_time for row in mine[-rule.rows:]]}
-                              for rank, mine in sorted(by_rank.items())}
-    return {"file": str(rule.file), "iter": rule.iter, "data_time": rule.data_time, "rows": rule.rows, "waited_s": round(waited, 1),
-            "seen": ranks}
+    ranks: dict[str, Json] = {
+        str(rank): {
+            "iter": mine[-1].iter,
+            "data_time": [row.data_time for row in mine[-rule.rows :]],
+        }
+        for rank, mine in sorted(by_rank.items())
+    }
+    return {
+        "file": str(rule.file),
+        "iter": rule.iter,
+        "data_time": rule.data_time,
+        "rows": rule.rows,
+        "waited_s": round(waited, 1),
+        "seen": ranks,
+    }

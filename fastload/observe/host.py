@@ -12,23 +12,29 @@ import psutil
 
 from fastload.observe.swap import swapped_bytes
 
-_LOOK_FOR_CHILDREN_S = 1.0          # goes through all of /proc
-_STACKED = ("dm-", "md", "loop", "ram", "zram")       # their bytes are counted at the disks below, or are no disk's
+_LOOK_FOR_CHILDREN_S = 1.0  # goes through all of /proc
+_STACKED = (
+    "dm-",
+    "md",
+    "loop",
+    "ram",
+    "zram",
+)  # their bytes are counted at the disks below, or are no disk's
 
 
 @dataclass(frozen=True, slots=True)
 class HostReading:
     """Rates since the reading before; None where the system does not tell."""
 
-    cpu: list[float]                # % per core
-    iowait: float | None            # % of all cores
+    cpu: list[float]  # % per core
+    iowait: float | None  # % of all cores
     ram_used_mb: float
     swap_in_mb_s: float | None
     swap_out_mb_s: float | None
     disk_read_mb_s: float | None
     disk_write_mb_s: float | None
-    net_mb_s: float | None          # in and out
-    tree_cpu: float | None          # % of one core, of the processes watched
+    net_mb_s: float | None  # in and out
+    tree_cpu: float | None  # % of one core, of the processes watched
     tree_rss_mb: float | None
 
 
@@ -47,7 +53,7 @@ class Host:
 
     def __init__(self, pids: Sequence[int] = ()) -> None:
         self.tree = ProcessTree(pids)
-        psutil.cpu_percent(percpu=True)             # from here on
+        psutil.cpu_percent(percpu=True)  # from here on
         psutil.cpu_times_percent()
         self._before = _counters()
 
@@ -59,8 +65,18 @@ class Host:
         swap, disk = _rates(now.swap, before.swap, seconds), _rates(now.disk, before.disk, seconds)
         net = _rates(now.net, before.net, seconds)
         tree_cpu, tree_rss = self.tree.read(seconds) or (None, None)
-        return HostReading([float(each) for each in psutil.cpu_percent(percpu=True)], getattr(psutil.cpu_times_percent(), "iowait", None),
-                           psutil.virtual_memory().used / 2**20, swap[0], swap[1], disk[0], disk[1], net[0], tree_cpu, tree_rss)
+        return HostReading(
+            [float(each) for each in psutil.cpu_percent(percpu=True)],
+            getattr(psutil.cpu_times_percent(), "iowait", None),
+            psutil.virtual_memory().used / 2**20,
+            swap[0],
+            swap[1],
+            disk[0],
+            disk[1],
+            net[0],
+            tree_cpu,
+            tree_rss,
+        )
 
 
 class ProcessTree:
@@ -122,10 +138,18 @@ def _disk_bytes() -> tuple[int, int] | None:
     """Read and written by whole disks, once each."""
     try:
         disks = psutil.disk_io_counters(perdisk=True) or {}
-    except (OSError, RuntimeError, NotImplementedError):         # containers without /proc/diskstats
+    except (OSError, RuntimeError, NotImplementedError):  # containers without /proc/diskstats
         return None
-    whole = [each for name, each in disks.items() if not name.startswith(_STACKED) and Path("/sys/block", name).exists()]
-    return (sum(each.read_bytes for each in whole), sum(each.write_bytes for each in whole)) if whole else None
+    whole = [
+        each
+        for name, each in disks.items()
+        if not name.startswith(_STACKED) and Path("/sys/block", name).exists()
+    ]
+    return (
+        (sum(each.read_bytes for each in whole), sum(each.write_bytes for each in whole))
+        if whole
+        else None
+    )
 
 
 def _net_bytes() -> tuple[int, int] | None:
@@ -136,7 +160,9 @@ def _net_bytes() -> tuple[int, int] | None:
     return sum(each.bytes_sent + each.bytes_recv for name, each in cards.items() if name != "lo"), 0
 
 
-def _rates(now: tuple[int, int] | None, before: tuple[int, int] | None, seconds: float) -> tuple[float | None, float | None]:
+def _rates(
+    now: tuple[int, int] | None, before: tuple[int, int] | None, seconds: float
+) -> tuple[float | None, float | None]:
     """MB/s."""
     if now is None or before is None:
         return None, None

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fastload.loader.stats import StageStats
 
 STAGES = ("read", "cut", "decode", "resize", "finish", "wait")
-_AT_MOST_EVERY_S = 0.25         # a snapshot costs 160 us
+_AT_MOST_EVERY_S = 0.25  # a snapshot costs 160 us
 
 
 class LoaderDeltas:
@@ -26,7 +26,9 @@ class LoaderDeltas:
     def look_at(self, loader: object) -> None:
         """From now on this loader. One that is no fastload loader has no such figures."""
         module = sys.modules.get("fastload.loader.loader")
-        found: DataLoader | None = loader if module is not None and isinstance(loader, module.DataLoader) else None
+        found: DataLoader | None = (
+            loader if module is not None and isinstance(loader, module.DataLoader) else None
+        )
         if found is not self._loader:
             self._loader = found
             self._before = found.stats().stages if found is not None else {}
@@ -41,8 +43,16 @@ class LoaderDeltas:
         found = {}
         for name in STAGES:
             count, seconds = stages[name].count, stages[name].mean * stages[name].count
-            if name in before and before[name].count <= count:          # less: somebody has reset the loader's figures
-                count, seconds = count - before[name].count, seconds - before[name].mean * before[name].count
+            if (
+                name in before and before[name].count <= count
+            ):  # less: somebody has reset the loader's figures
+                count, seconds = (
+                    count - before[name].count,
+                    seconds - before[name].mean * before[name].count,
+                )
             if count:
-                found[name] = {"mean": round(max(seconds, 0.0) / count, 9), "max": round(stages[name].max, 9)}
+                found[name] = {
+                    "mean": round(max(seconds, 0.0) / count, 9),
+                    "max": round(stages[name].max, 9),
+                }
         return found

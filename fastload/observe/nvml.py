@@ -11,10 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-REASONS = {0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost", 0x20: "software thermal", 0x40: "hardware thermal",
-           0x80: "power brake", 0x200: "board limit", 0x400: "reliability"}       # idle, application and display clocks are no throttling
+REASONS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal",
+    0x40: "hardware thermal",
+    0x80: "power brake",
+    0x200: "board limit",
+    0x400: "reliability",
+}  # idle, application and display clocks are no throttling
 Value = float | list[str] | None
-Way = Callable[[Any, Any], Value]           # (pynvml, handle) -> value; Any: pynvml has no types
+Way = Callable[[Any, Any], Value]  # (pynvml, handle) -> value; Any: pynvml has no types
 
 
 def _reasons(bits: int) -> list[str]:
@@ -24,30 +32,63 @@ def _reasons(bits: int) -> list[str]:
 # The quantity's name in window.json: the ways to ask for it.
 WAYS: dict[str, tuple[Way, ...]] = {
     "util": (lambda nv, h: float(nv.nvmlDeviceGetUtilizationRates(h).gpu),),
-    "mem_mb": (lambda nv, h: nv.nvmlDeviceGetMemoryInfo(h, version=nv.nvmlMemory_v2).used / 2**20,
-               lambda nv, h: nv.nvmlDeviceGetMemoryInfo(h).used / 2**20),
+    "mem_mb": (
+        lambda nv, h: nv.nvmlDeviceGetMemoryInfo(h, version=nv.nvmlMemory_v2).used / 2**20,
+        lambda nv, h: nv.nvmlDeviceGetMemoryInfo(h).used / 2**20,
+    ),
     "power_w": (lambda nv, h: nv.nvmlDeviceGetPowerUsage(h) / 1e3,),
     "power_limit_w": (lambda nv, h: nv.nvmlDeviceGetEnforcedPowerLimit(h) / 1e3,),
     "sm_mhz": (lambda nv, h: float(nv.nvmlDeviceGetClockInfo(h, nv.NVML_CLOCK_SM)),),
     "mem_mhz": (lambda nv, h: float(nv.nvmlDeviceGetClockInfo(h, nv.NVML_CLOCK_MEM)),),
-    "temp_c": (lambda nv, h: float(nv.nvmlDeviceGetTemperatureV(h, nv.NVML_TEMPERATURE_GPU)),
-               lambda nv, h: float(nv.nvmlDeviceGetTemperature(h, nv.NVML_TEMPERATURE_GPU))),
-    "throttle": (lambda nv, h: _reasons(nv.nvmlDeviceGetCurrentClocksEventReasons(h)),
-                 lambda nv, h: _reasons(nv.nvmlDeviceGetCurrentClocksThrottleReasons(h))),
+    "temp_c": (
+        lambda nv, h: float(nv.nvmlDeviceGetTemperatureV(h, nv.NVML_TEMPERATURE_GPU)),
+        lambda nv, h: float(nv.nvmlDeviceGetTemperature(h, nv.NVML_TEMPERATURE_GPU)),
+    ),
+    "throttle": (
+        lambda nv, h: _reasons(nv.nvmlDeviceGetCurrentClocksEventReasons(h)),
+        lambda nv, h: _reasons(nv.nvmlDeviceGetCurrentClocksThrottleReasons(h)),
+    ),
     "jpeg": (lambda nv, h: float(nv.nvmlDeviceGetJpgUtilization(h)[0]),),
     "energy_j": (lambda nv, h: nv.nvmlDeviceGetTotalEnergyConsumption(h) / 1e3,),
-    "pcie_rx_mb_s": (lambda nv, h: nv.nvmlDeviceGetPcieThroughput(h, nv.NVML_PCIE_UTIL_RX_BYTES) * 1024 / 1e6,),       # KiB/s
-    "pcie_tx_mb_s": (lambda nv, h: nv.nvmlDeviceGetPcieThroughput(h, nv.NVML_PCIE_UTIL_TX_BYTES) * 1024 / 1e6,),
+    "pcie_rx_mb_s": (
+        lambda nv, h: nv.nvmlDeviceGetPcieThroughput(h, nv.NVML_PCIE_UTIL_RX_BYTES) * 1024 / 1e6,
+    ),  # KiB/s
+    "pcie_tx_mb_s": (
+        lambda nv, h: nv.nvmlDeviceGetPcieThroughput(h, nv.NVML_PCIE_UTIL_TX_BYTES) * 1024 / 1e6,
+    ),
 }
-WORDS = {"util": "utilisation", "mem_mb": "memory", "power_w": "power", "power_limit_w": "power limit", "sm_mhz": "SM clock",
-         "mem_mhz": "memory clock", "temp_c": "temperature", "throttle": "throttle reasons", "jpeg": "JPEG engine",
-         "energy_j": "energy counter", "pcie_rx_mb_s": "PCIe in", "pcie_tx_mb_s": "PCIe out"}
-SLOW = ("pcie_rx_mb_s", "pcie_tx_mb_s")     # the driver counts for 20 ms before it answers
+WORDS = {
+    "util": "utilisation",
+    "mem_mb": "memory",
+    "power_w": "power",
+    "power_limit_w": "power limit",
+    "sm_mhz": "SM clock",
+    "mem_mhz": "memory clock",
+    "temp_c": "temperature",
+    "throttle": "throttle reasons",
+    "jpeg": "JPEG engine",
+    "energy_j": "energy counter",
+    "pcie_rx_mb_s": "PCIe in",
+    "pcie_tx_mb_s": "PCIe out",
+}
+SLOW = ("pcie_rx_mb_s", "pcie_tx_mb_s")  # the driver counts for 20 ms before it answers
 FAST = tuple(name for name in WAYS if name not in (*SLOW, "energy_j"))
-_NEVER = {"NVMLError_NotSupported", "NVMLError_FunctionNotFound", "NVMLError_NoPermission", "NVMLError_InvalidArgument",
-          "NVMLError_ArgumentVersionMismatch", "NVMLError_Deprecated"}
-_GONE = {"NVMLError_GpuIsLost", "NVMLError_Uninitialized", "NVMLError_DriverNotLoaded", "NVMLError_LibRmVersionMismatch",
-         "NVMLError_ResetRequired", "NVMLError_GpuNotFound"}
+_NEVER = {
+    "NVMLError_NotSupported",
+    "NVMLError_FunctionNotFound",
+    "NVMLError_NoPermission",
+    "NVMLError_InvalidArgument",
+    "NVMLError_ArgumentVersionMismatch",
+    "NVMLError_Deprecated",
+}
+_GONE = {
+    "NVMLError_GpuIsLost",
+    "NVMLError_Uninitialized",
+    "NVMLError_DriverNotLoaded",
+    "NVMLError_LibRmVersionMismatch",
+    "NVMLError_ResetRequired",
+    "NVMLError_GpuNotFound",
+}
 
 
 @dataclass
@@ -63,7 +104,9 @@ class Gpu:
     gone: str = ""
     _nvml: Any = None
     _handle: Any = None
-    _ways: dict[str, list[Way]] = field(default_factory=lambda: {name: list(ways) for name, ways in WAYS.items()})
+    _ways: dict[str, list[Way]] = field(
+        default_factory=lambda: {name: list(ways) for name, ways in WAYS.items()}
+    )
 
     def read(self, name: str) -> Value:
         """The quantity now, or None."""
@@ -77,7 +120,7 @@ class Gpu:
                     self.gone = str(error)
                     self.notes.append(f"gpu {self.index}: cannot be read any more: {error}")
                 elif kind not in _NEVER:
-                    return None                 # this time
+                    return None  # this time
                 else:
                     ways.pop(0)
                     if not ways:
@@ -121,11 +164,15 @@ def open_gpus(wanted: Sequence[str] | None = None) -> tuple[list[Gpu], list[str]
         except pynvml.NVMLError as error:
             notes.append(f"gpu {index}: cannot be opened: {error}")
     if not count:
-        notes.append("the NVIDIA driver is here, but shows no GPU (in a container: was it started with --gpus?)")
+        notes.append(
+            "the NVIDIA driver is here, but shows no GPU (in a container: was it started with --gpus?)"
+        )
     if wanted is not None:
         for each in wanted:
             if not any(_is(gpu, each) for gpu in gpus):
-                notes.append(f"--gpus {each}: no such GPU; there are {', '.join(str(gpu.index) for gpu in gpus) or 'none'}")
+                notes.append(
+                    f"--gpus {each}: no such GPU; there are {', '.join(str(gpu.index) for gpu in gpus) or 'none'}"
+                )
         gpus = [gpu for gpu in gpus if any(_is(gpu, each) for each in wanted)]
     return gpus, notes
 
@@ -144,11 +191,23 @@ def _open(nv: Any, index: int) -> Gpu:
     mig = _asked(nv, lambda: nv.nvmlDeviceGetMigMode(handle)[0]) == 1
     name = _asked(nv, lambda: _text(nv.nvmlDeviceGetName(handle))) or "NVIDIA GPU"
     total = _asked(nv, lambda: nv.nvmlDeviceGetMemoryInfo(handle).total / 2**20)
-    gpu = Gpu(index, name, _asked(nv, lambda: _text(nv.nvmlDeviceGetUUID(handle))) or "", total, mig, [], _nvml=nv, _handle=handle)
+    gpu = Gpu(
+        index,
+        name,
+        _asked(nv, lambda: _text(nv.nvmlDeviceGetUUID(handle))) or "",
+        total,
+        mig,
+        [],
+        _nvml=nv,
+        _handle=handle,
+    )
     if mig:
         parts = _mig_parts(nv, handle)
-        gpu.notes.append(f"gpu {index}: MIG is on" + (f", {len(parts)} instances: {', '.join(parts)}" if parts else "") +
-                         "; figures are the whole GPU's where it gives any")
+        gpu.notes.append(
+            f"gpu {index}: MIG is on"
+            + (f", {len(parts)} instances: {', '.join(parts)}" if parts else "")
+            + "; figures are the whole GPU's where it gives any"
+        )
     return gpu
 
 
@@ -156,11 +215,24 @@ def _mig_parts(nv: Any, handle: Any) -> list[str]:
     """The instances this process may see, with the memory each uses."""
     found = []
     for number in range(_asked(nv, lambda: nv.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0):
-        part = _asked(nv, lambda number=number: nv.nvmlDeviceGetMigDeviceHandleByIndex(handle, number))      # type: ignore[misc]
+        part = _asked(
+            nv,
+            lambda number=number: nv.nvmlDeviceGetMigDeviceHandleByIndex(handle, number),  # type: ignore[misc]
+        )
         if part is not None:
-            memory = _asked(nv, lambda part=part: nv.nvmlDeviceGetMemoryInfo(part))                         # type: ignore[misc]
-            name = _asked(nv, lambda part=part: _text(nv.nvmlDeviceGetName(part))) or f"instance {number}"          # type: ignore[misc]
-            found.append(name + (f" {memory.used / 2**20:.0f} of {memory.total / 2**20:.0f} MiB" if memory is not None else ""))
+            memory = _asked(nv, lambda part=part: nv.nvmlDeviceGetMemoryInfo(part))  # type: ignore[misc]
+            name = (
+                _asked(nv, lambda part=part: _text(nv.nvmlDeviceGetName(part)))  # type: ignore[misc]
+                or f"instance {number}"
+            )
+            found.append(
+                name
+                + (
+                    f" {memory.used / 2**20:.0f} of {memory.total / 2**20:.0f} MiB"
+                    if memory is not None
+                    else ""
+                )
+            )
     return found
 
 
@@ -172,11 +244,15 @@ def _asked(nv: Any, ask: Callable[[], Any]) -> Any:
 
 
 def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)       # bytes before nvidia-ml-py 11.5
+    return (
+        value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    )  # bytes before nvidia-ml-py 11.5
 
 
 def _is(gpu: Gpu, wanted: str) -> bool:
-    return wanted == str(gpu.index) or (len(wanted) > 3 and gpu.uuid.removeprefix("GPU-").startswith(wanted.removeprefix("GPU-")))
+    return wanted == str(gpu.index) or (
+        len(wanted) > 3 and gpu.uuid.removeprefix("GPU-").startswith(wanted.removeprefix("GPU-"))
+    )
 
 
 def _no_driver(kind: str, why: str) -> str:

@@ -31,9 +31,18 @@ class StepProbe:
     few steps late, because nobody waits for them.
     """
 
-    def __init__(self, out: str | os.PathLike[str] = "metrics.jsonl", *, every: int = 10, start: int = 0, device: str = "auto",
-                 samples: Callable[[object], int | None] | None = None) -> None:
-        self.recorder = Recorder(os.fspath(out), every=every, start=start, device=device, samples=samples)
+    def __init__(
+        self,
+        out: str | os.PathLike[str] = "metrics.jsonl",
+        *,
+        every: int = 10,
+        start: int = 0,
+        device: str = "auto",
+        samples: Callable[[object], int | None] | None = None,
+    ) -> None:
+        self.recorder = Recorder(
+            os.fspath(out), every=every, start=start, device=device, samples=samples
+        )
         self._stages: dict[str, Stage] = {}
         self._closing = weakref.finalize(self, self.recorder.close)
 
@@ -64,7 +73,12 @@ class StepProbe:
     def __enter__(self) -> StepProbe:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -76,9 +90,9 @@ class Watched(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         recorder = self._probe.recorder
-        recorder.drop()                     # of a loop that was left by break
+        recorder.drop()  # of a loop that was left by break
         recorder.loader.look_at(self._loader)
-        recorder.mark()                     # starting a DataLoader's workers is waiting, too
+        recorder.mark()  # starting a DataLoader's workers is waiting, too
         return _Steps(self._probe, iter(self._loader))
 
     def __len__(self) -> int:
@@ -86,7 +100,7 @@ class Watched(Generic[T]):
             return len(self._loader)
         raise TypeError(f"object of type {type(self._loader).__name__!r} has no len()")
 
-    def __getattr__(self, name: str) -> Any:        # Any: whatever the loader has
+    def __getattr__(self, name: str) -> Any:  # Any: whatever the loader has
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._loader, name)
@@ -96,13 +110,18 @@ class _Steps(Generic[T]):
     """An iterator that keeps no batch: a generator would hold the last one while the next is made."""
 
     def __init__(self, probe: StepProbe, batches: Iterator[T]) -> None:
-        self._probe, self._recorder, self._batches, self._first = probe, probe.recorder, batches, True
+        self._probe, self._recorder, self._batches, self._first = (
+            probe,
+            probe.recorder,
+            batches,
+            True,
+        )
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
-        if self._first:                     # the mark was set before the iterator was made
+        if self._first:  # the mark was set before the iterator was made
             self._first = False
         else:
             self._recorder.asked()
@@ -122,5 +141,10 @@ class Event:
     def __enter__(self) -> None:
         self._begun = clock()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._recorder.event(self._name, clock() - self._begun)

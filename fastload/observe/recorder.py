@@ -20,10 +20,10 @@ from fastload.observe.loaderstats import LoaderDeltas
 from fastload.observe.rows import VERSION
 from fastload.observe.swap import swapped_bytes
 
-_SLOW = 2.0             # times the running median
-_MOST_SLOW = 8          # such steps in a row
-_REMEMBERED = 128       # steps of the running median
-_SWAP_S = 0.25          # /proc/vmstat costs 80 us: not oftener than this
+_SLOW = 2.0  # times the running median
+_MOST_SLOW = 8  # such steps in a row
+_REMEMBERED = 128  # steps of the running median
+_SWAP_S = 0.25  # /proc/vmstat costs 80 us: not oftener than this
 
 
 class Recorder:
@@ -32,7 +32,15 @@ class Recorder:
     A step goes from the moment its batch is asked for (``mark``) to the moment the next one is.
     """
 
-    def __init__(self, out: str, *, every: int, start: int, device: str, samples: Callable[[object], int | None] | None) -> None:
+    def __init__(
+        self,
+        out: str,
+        *,
+        every: int,
+        start: int,
+        device: str,
+        samples: Callable[[object], int | None] | None,
+    ) -> None:
         if every < 1:
             raise ConfigError(f"StepProbe(every={every}): expected 1 or more steps a row")
         if device not in ("auto", "cpu", "cuda"):
@@ -46,10 +54,10 @@ class Recorder:
         self._pid = os.getpid()
         self._rank = 0
         self._mark = clock()
-        self._since: float | None = None            # when the open step's batch was asked for
+        self._since: float | None = None  # when the open step's batch was asked for
         self._wait = 0.0
         self._samples: int | None = None
-        self._steps: list[tuple[float, float, int | None]] = []         # iter_time, data_time, samples
+        self._steps: list[tuple[float, float, int | None]] = []  # iter_time, data_time, samples
         self._recent: deque[float] = deque(maxlen=_REMEMBERED)
         self._swap = swapped_bytes()
         self._swap_read = clock()
@@ -105,8 +113,16 @@ class Recorder:
     def event(self, name: str, seconds: float) -> None:
         """Writes an event row at once."""
         file = self._file or self._open()
-        file.append({"kind": "event", "time": round(time.time(), 3), "rank": self._rank, "iter": self.number, "name": name,
-                     "seconds": round(seconds, 6)})
+        file.append(
+            {
+                "kind": "event",
+                "time": round(time.time(), 3),
+                "rank": self._rank,
+                "iter": self.number,
+                "name": name,
+                "seconds": round(seconds, 6),
+            }
+        )
 
     def flush(self) -> None:
         """Writes the row of the steps gathered so far."""
@@ -131,16 +147,30 @@ class Recorder:
         n, seconds = len(steps), sum(took)
         total = None if None in samples else sum(samples)
         row: dict[str, object] = {
-            "kind": "step", "time": round(time.time(), 3), "rank": self._rank, "iter": self.done, "steps": n,
-            "data_time": round(sum(waits) / n, 7), "data_time_max": round(max(waits), 7),
-            "iter_time": round(seconds / n, 7), "iter_time_max": round(max(took), 7)}
+            "kind": "step",
+            "time": round(time.time(), 3),
+            "rank": self._rank,
+            "iter": self.done,
+            "steps": n,
+            "data_time": round(sum(waits) / n, 7),
+            "data_time_max": round(max(waits), 7),
+            "iter_time": round(seconds / n, 7),
+            "iter_time_max": round(max(took), 7),
+        }
         timed, stages = self.stages.collect()
         if stages:
             row["stage_times"] = {name: round(each / timed, 7) for name, each in stages.items()}
         if probed := self.loader.since_last():
             row["data_probe"] = probed
-        row |= {"samples": total, "samples_per_s": round(total / seconds, 3) if total is not None and seconds > 0 else None,
-                "gpu_mem_mb": _gpu_mem_mb(), "swap_bytes": self._swapped(), "slow": self._slow(steps)}
+        row |= {
+            "samples": total,
+            "samples_per_s": round(total / seconds, 3)
+            if total is not None and seconds > 0
+            else None,
+            "gpu_mem_mb": _gpu_mem_mb(),
+            "swap_bytes": self._swapped(),
+            "slow": self._slow(steps),
+        }
         return row
 
     def _slow(self, steps: list[tuple[float, float, int | None]]) -> list[list[float]]:
@@ -150,14 +180,17 @@ class Recorder:
         first = self.done - len(steps) + 1
         slow = [(took, place, wait) for place, (took, wait, _) in enumerate(steps) if took > limit]
         slow = sorted(slow, reverse=True)[:_MOST_SLOW]
-        return [[first + place, round(took, 6), round(wait, 6)] for took, place, wait in sorted(slow, key=lambda each: each[1])]
+        return [
+            [first + place, round(took, 6), round(wait, 6)]
+            for took, place, wait in sorted(slow, key=lambda each: each[1])
+        ]
 
     def _swapped(self) -> int | None:
         if self._swap is None:
             return None
         now = clock()
         if now - self._swap_read < _SWAP_S:
-            return 0                    # the next row has it
+            return 0  # the next row has it
         before, self._swap, self._swap_read = self._swap, swapped_bytes(), now
         return sum(self._swap) - sum(before) if self._swap is not None else None
 
@@ -168,11 +201,23 @@ class Recorder:
         if self._device == "cuda" or (self._device == "auto" and cuda_in_use()):
             self._use_cuda()
         torch, gpu = torch_here(), _gpu()
-        self._file.append({
-            "kind": "run", "version": VERSION, "time": round(time.time(), 3), "rank": self._rank, "world": world,
-            "host": socket.gethostname(), "pid": self._pid, "python": platform.python_version(),
-            "torch": str(torch.__version__) if torch is not None else None, "fastload": __version__,
-            "device": gpu[0] if gpu else "cpu", "gpu": gpu[1] if gpu else None, "batch_size": self._samples})
+        self._file.append(
+            {
+                "kind": "run",
+                "version": VERSION,
+                "time": round(time.time(), 3),
+                "rank": self._rank,
+                "world": world,
+                "host": socket.gethostname(),
+                "pid": self._pid,
+                "python": platform.python_version(),
+                "torch": str(torch.__version__) if torch is not None else None,
+                "fastload": __version__,
+                "device": gpu[0] if gpu else "cpu",
+                "gpu": gpu[1] if gpu else None,
+                "batch_size": self._samples,
+            }
+        )
         return self._file
 
     def _use_cuda(self) -> None:
@@ -184,7 +229,11 @@ class Recorder:
 def rank_and_world() -> tuple[int, int]:
     """torch.distributed's where it is initialised, else torchrun's, else (0, 1)."""
     torch = torch_here()
-    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+    if (
+        torch is not None
+        and torch.distributed.is_available()
+        and torch.distributed.is_initialized()
+    ):
         return int(torch.distributed.get_rank()), int(torch.distributed.get_world_size())
     rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
     return (int(rank), int(world)) if rank.isdecimal() and world.isdecimal() else (0, 1)

@@ -15,11 +15,17 @@ from dataclasses import dataclass, field
 from fastload.errors import ConfigError
 
 VERSION = 1
-STAGES = ("to_device", "forward", "loss", "backward", "optimizer")      # the usual names, in this order in tables
-MAX_LINE = 1 << 20          # a longer line is none of ours
+STAGES = (
+    "to_device",
+    "forward",
+    "loss",
+    "backward",
+    "optimizer",
+)  # the usual names, in this order in tables
+MAX_LINE = 1 << 20  # a longer line is none of ours
 _ITER = ("iter", "step", "global_step")
 _TIME = ("iter_time", "step_time", "time")
-_UNIX = 1e6                 # `time` above this is a date, below it a duration
+_UNIX = 1e6  # `time` above this is a date, below it a duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,7 @@ class Span:
 class StepRow:
     """``steps`` training steps that end with number ``iter``. Times are means a step; what was not logged is None or empty."""
 
-    time: float | None                  # unix, end of the last step
+    time: float | None  # unix, end of the last step
     rank: int
     iter: int
     steps: int
@@ -61,12 +67,14 @@ class StepRow:
     iter_time_max: float | None
     stage_times: dict[str, float] = field(default_factory=dict)
     data_probe: dict[str, Span] = field(default_factory=dict)
-    samples: int | None = None          # in these steps
+    samples: int | None = None  # in these steps
     samples_per_s: float | None = None
     gpu_mem_mb: float | None = None
-    swap_bytes: int | None = None       # swapped in and out by the whole host since the row before
-    slow: tuple[tuple[int, float, float], ...] = ()         # (iter, iter_time, data_time) of steps above twice the running median
-    ours: bool = True                   # False: a row of another tool
+    swap_bytes: int | None = None  # swapped in and out by the whole host since the row before
+    slow: tuple[
+        tuple[int, float, float], ...
+    ] = ()  # (iter, iter_time, data_time) of steps above twice the running median
+    ours: bool = True  # False: a row of another tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +128,9 @@ class RowParser:
         """The rows that these bytes complete."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > MAX_LINE:
-            self._rest = b"?"           # what follows up to the line's end belongs to it and goes the same way
+            self._rest = (
+                b"?"  # what follows up to the line's end belongs to it and goes the same way
+            )
         for line in lines:
             if line.strip():
                 row = self._row(line)
@@ -147,7 +157,13 @@ class RowParser:
             return _run(found)
         if kind == "event":
             return _event(found)
-        row = _step(found) if kind == "step" else _foreign(found, self._last_iter) if kind is None else None
+        row = (
+            _step(found)
+            if kind == "step"
+            else _foreign(found, self._last_iter)
+            if kind is None
+            else None
+        )
         if row is not None:
             self._last_iter[row.rank] = row.iter
         return row
@@ -158,12 +174,14 @@ def read_metrics(path: str | os.PathLike[str]) -> Metrics:
     parser = RowParser()
     rows: list[Row] = []
     try:
-        with open(path, "rb") as file:          # noqa: PTH123 - takes what Path takes
+        with open(path, "rb") as file:  # noqa: PTH123 - takes what Path takes
             while data := file.read(1 << 20):
                 rows += parser.feed(data)
     except OSError as error:
-        raise ConfigError(f"reading metrics: {error.strerror or error}: {os.fspath(path)}; expected a file that fastload.StepProbe, "
-                          "or another logger, writes as JSON lines") from error
+        raise ConfigError(
+            f"reading metrics: {error.strerror or error}: {os.fspath(path)}; expected a file that fastload.StepProbe, "
+            "or another logger, writes as JSON lines"
+        ) from error
     rows += parser.finish()
     return collect(rows, skipped=parser.skipped + parser.torn, torn=parser.torn)
 
@@ -171,8 +189,13 @@ def read_metrics(path: str | os.PathLike[str]) -> Metrics:
 def collect(rows: Iterable[Row], *, skipped: int = 0, torn: bool = False) -> Metrics:
     """Rows by kind."""
     rows = list(rows)
-    return Metrics(tuple(row for row in rows if isinstance(row, RunRow)), tuple(row for row in rows if isinstance(row, StepRow)),
-                   tuple(row for row in rows if isinstance(row, EventRow)), skipped, torn)
+    return Metrics(
+        tuple(row for row in rows if isinstance(row, RunRow)),
+        tuple(row for row in rows if isinstance(row, StepRow)),
+        tuple(row for row in rows if isinstance(row, EventRow)),
+        skipped,
+        torn,
+    )
 
 
 def newest(rows: Iterable[Row]) -> list[Row]:
@@ -180,50 +203,106 @@ def newest(rows: Iterable[Row]) -> list[Row]:
     rows = list(rows)
     heads = [(place, row) for place, row in enumerate(rows) if isinstance(row, RunRow)]
     first = {row.rank: place for place, row in heads}
-    ranks = heads[-1][1].world if heads else None           # the run before may have had more
-    return [row for place, row in enumerate(rows) if place >= first.get(row.rank, 0) and (ranks is None or row.rank < ranks)]
+    ranks = heads[-1][1].world if heads else None  # the run before may have had more
+    return [
+        row
+        for place, row in enumerate(rows)
+        if place >= first.get(row.rank, 0) and (ranks is None or row.rank < ranks)
+    ]
 
 
 def _run(found: Mapping[str, object]) -> RunRow:
-    return RunRow(_number(found.get("time")), _whole(found.get("rank")) or 0, _whole(found.get("world")) or 1, _text(found.get("host")),
-                  _whole(found.get("pid")), _text(found.get("python")), _text(found.get("torch")), _text(found.get("fastload")),
-                  _text(found.get("device")), _text(found.get("gpu")) or None, _whole(found.get("batch_size")))
+    return RunRow(
+        _number(found.get("time")),
+        _whole(found.get("rank")) or 0,
+        _whole(found.get("world")) or 1,
+        _text(found.get("host")),
+        _whole(found.get("pid")),
+        _text(found.get("python")),
+        _text(found.get("torch")),
+        _text(found.get("fastload")),
+        _text(found.get("device")),
+        _text(found.get("gpu")) or None,
+        _whole(found.get("batch_size")),
+    )
 
 
 def _event(found: Mapping[str, object]) -> EventRow | None:
     seconds = _number(found.get("seconds"))
     if seconds is None:
         return None
-    return EventRow(_number(found.get("time")), _whole(found.get("rank")) or 0, _whole(found.get("iter")) or 0,
-                    _text(found.get("name")) or "event", seconds)
+    return EventRow(
+        _number(found.get("time")),
+        _whole(found.get("rank")) or 0,
+        _whole(found.get("iter")) or 0,
+        _text(found.get("name")) or "event",
+        seconds,
+    )
 
 
 def _step(found: Mapping[str, object]) -> StepRow | None:
     number = _whole(found.get("iter"))
     if number is None:
         return None
-    return StepRow(_number(found.get("time")), _whole(found.get("rank")) or 0, number, max(_whole(found.get("steps")) or 1, 1),
-                   _number(found.get("data_time")), _number(found.get("data_time_max")), _number(found.get("iter_time")),
-                   _number(found.get("iter_time_max")), _numbers(found.get("stage_times")), _spans(found.get("data_probe")),
-                   _whole(found.get("samples")), _number(found.get("samples_per_s")), _number(found.get("gpu_mem_mb")),
-                   _whole(found.get("swap_bytes")), _slow(found.get("slow")))
+    return StepRow(
+        _number(found.get("time")),
+        _whole(found.get("rank")) or 0,
+        number,
+        max(_whole(found.get("steps")) or 1, 1),
+        _number(found.get("data_time")),
+        _number(found.get("data_time_max")),
+        _number(found.get("iter_time")),
+        _number(found.get("iter_time_max")),
+        _numbers(found.get("stage_times")),
+        _spans(found.get("data_probe")),
+        _whole(found.get("samples")),
+        _number(found.get("samples_per_s")),
+        _number(found.get("gpu_mem_mb")),
+        _whole(found.get("swap_bytes")),
+        _slow(found.get("slow")),
+    )
 
 
 def _foreign(found: Mapping[str, object], last: Mapping[int, int]) -> StepRow | None:
     """A row of another tool: MMEngine's scalars.json, a hand-written logger. Without a count and a time it is not for us."""
     number = next((count for name in _ITER if (count := _whole(found.get(name))) is not None), None)
-    took = next((value for name in _TIME if (value := _number(found.get(name))) is not None and value < _UNIX), None)
+    took = next(
+        (
+            value
+            for name in _TIME
+            if (value := _number(found.get(name))) is not None and value < _UNIX
+        ),
+        None,
+    )
     wait = _number(found.get("data_time"))
     if number is None or (took is None and wait is None):
         return None
     rank = _whole(found.get("rank")) or 0
-    when = next((value for name in ("time", "timestamp") if (value := _number(found.get(name))) is not None and value >= _UNIX), None)
-    return StepRow(when, rank, number, max(number - last.get(rank, number - 1), 1), wait, _number(found.get("data_time_max")), took,
-                   _number(found.get("iter_time_max")), _numbers(found.get("stage_times")), _spans(found.get("data_probe")),
-                   samples_per_s=_number(found.get("samples_per_s")), ours=False)
+    when = next(
+        (
+            value
+            for name in ("time", "timestamp")
+            if (value := _number(found.get(name))) is not None and value >= _UNIX
+        ),
+        None,
+    )
+    return StepRow(
+        when,
+        rank,
+        number,
+        max(number - last.get(rank, number - 1), 1),
+        wait,
+        _number(found.get("data_time_max")),
+        took,
+        _number(found.get("iter_time_max")),
+        _numbers(found.get("stage_times")),
+        _spans(found.get("data_probe")),
+        samples_per_s=_number(found.get("samples_per_s")),
+        ours=False,
+    )
 
 
-def _no_number(name: str) -> None:         # noqa: ARG001 - NaN and Infinity, which json would turn into floats
+def _no_number(name: str) -> None:  # noqa: ARG001 - NaN and Infinity, which json would turn into floats
     return None
 
 
@@ -247,7 +326,11 @@ def _text(value: object) -> str:
 
 
 def _numbers(value: object) -> dict[str, float]:
-    found = {str(name): _number(each) for name, each in value.items()} if isinstance(value, dict) else {}
+    found = (
+        {str(name): _number(each) for name, each in value.items()}
+        if isinstance(value, dict)
+        else {}
+    )
     return {name: each for name, each in found.items() if each is not None}
 
 
@@ -261,5 +344,13 @@ def _spans(value: object) -> dict[str, Span]:
 
 
 def _slow(value: object) -> tuple[tuple[int, float, float], ...]:
-    rows = [tuple(map(_number, each)) for each in value if isinstance(each, list) and len(each) == 3] if isinstance(value, list) else []
-    return tuple((int(row[0]), row[1], row[2]) for row in rows if row[0] is not None and row[1] is not None and row[2] is not None)
+    rows = (
+        [tuple(map(_number, each)) for each in value if isinstance(each, list) and len(each) == 3]
+        if isinstance(value, list)
+        else []
+    )
+    return tuple(
+        (int(row[0]), row[1], row[2])
+        for row in rows
+        if row[0] is not None and row[1] is not None and row[2] is not None
+    )

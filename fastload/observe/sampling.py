@@ -14,7 +14,7 @@ from fastload.observe.series import energy, mean, summarise
 from fastload.observe.window import GPU_SERIES, HOST_SERIES, GpuWindow, HostWindow, Series
 
 _HOST_HZ = 5.0
-_SLOW_S = 1.0           # PCIe counters
+_SLOW_S = 1.0  # PCIe counters
 
 
 class GpuSamples:
@@ -23,10 +23,12 @@ class GpuSamples:
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self.t: list[float] = []
-        self.series: dict[str, Series] = {name: [] for name in GPU_SERIES if name not in ("t", "throttle")}
+        self.series: dict[str, Series] = {
+            name: [] for name in GPU_SERIES if name not in ("t", "throttle")
+        }
         self.throttle: list[list[str] | None] = []
         self.slow: dict[str, float | None] = dict.fromkeys(SLOW)
-        self._joules: list[float] = []          # the counter at the first sample and at the last
+        self._joules: list[float] = []  # the counter at the first sample and at the last
 
     def read(self, at: float) -> None:
         """One sample. PCIe figures are the last that the slow thread has got."""
@@ -39,7 +41,7 @@ class GpuSamples:
             value = numbers[name]
             values.append(None if value is None else round(value, 2))
         self.throttle.append(words)
-        self.t.append(round(at, 4))             # last: whoever looks on takes its length
+        self.t.append(round(at, 4))  # last: whoever looks on takes its length
 
     def read_slow(self) -> None:
         """Takes 20 ms each."""
@@ -47,9 +49,21 @@ class GpuSamples:
 
     def window(self, seconds: float) -> GpuWindow:
         """All of it, with its summary."""
-        joules = self._joules[1] - self._joules[0] if len(self._joules) > 1 else energy(self.t, self.series["power_w"])
-        return GpuWindow(self.gpu.index, self.gpu.name, self.gpu.uuid, self.t, self.series, self.throttle,
-                         summarise(self.t, self.series["util"], seconds=seconds, energy_j=joules), self.gpu.mem_total_mb)
+        joules = (
+            self._joules[1] - self._joules[0]
+            if len(self._joules) > 1
+            else energy(self.t, self.series["power_w"])
+        )
+        return GpuWindow(
+            self.gpu.index,
+            self.gpu.name,
+            self.gpu.uuid,
+            self.t,
+            self.series,
+            self.throttle,
+            summarise(self.t, self.series["util"], seconds=seconds, energy_j=joules),
+            self.gpu.mem_total_mb,
+        )
 
 
 class HostSamples:
@@ -88,8 +102,10 @@ class Sampler:
         self.started = time.time()
         self._origin = time.monotonic()
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=target, name=f"fastload-monitor-{name}", daemon=True)
-                         for name, target in (("samples", self._sample), ("pcie", self._sample_slow))]
+        self._threads = [
+            threading.Thread(target=target, name=f"fastload-monitor-{name}", daemon=True)
+            for name, target in (("samples", self._sample), ("pcie", self._sample_slow))
+        ]
 
     def __enter__(self) -> Sampler:
         self.started, self._origin = time.time(), time.monotonic()
@@ -118,7 +134,7 @@ class Sampler:
             for gpu in self.gpus:
                 gpu.read(self.elapsed)
             number += 1
-            if number % host_every == 0:        # not the first: rates need a time before
+            if number % host_every == 0:  # not the first: rates need a time before
                 self._read_host()
             # Behind, because a driver was slow: the lost samples are left out, not made up for.
             number = max(number, int(self.elapsed * self.hz))
@@ -127,7 +143,12 @@ class Sampler:
     def _read_host(self) -> None:
         try:
             self.host.read(self.elapsed)
-        except (psutil.Error, OSError, RuntimeError, ValueError) as error:        # a file of /proc that this system has not
+        except (
+            psutil.Error,
+            OSError,
+            RuntimeError,
+            ValueError,
+        ) as error:  # a file of /proc that this system has not
             note = f"host figures: {error!s:.200}"
             if note not in self.notes:
                 self.notes.append(note)

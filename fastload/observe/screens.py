@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-_WIDTH = 40             # values of a sparkline
-_WIDE = 150             # columns that the table needs
-_WAITING_S = 5.0        # between two lines while the gate is shut
+_WIDTH = 40  # values of a sparkline
+_WIDE = 150  # columns that the table needs
+_WAITING_S = 5.0  # between two lines while the gate is shut
 
 
 class Screen(Protocol):
@@ -61,7 +61,7 @@ class Lines:
             self._waited = time.monotonic()
             self._print(f"waiting: {text}")
 
-    def show(self, sampler: Sampler, duration: float) -> None:          # noqa: ARG002 - Screen's
+    def show(self, sampler: Sampler, duration: float) -> None:  # noqa: ARG002 - Screen's
         """One line."""
         parts = [_gpu_line(gpu, self._shown) for gpu in sampler.gpus]
         self._shown = sampler.elapsed
@@ -122,9 +122,12 @@ def _gpu_line(gpu: GpuSamples, since: float) -> str:
 def _details(gpu: GpuSamples) -> str:
     last = _last(gpu.series)
     throttled = ", ".join(gpu.throttle[-1] or []) if gpu.throttle else ""
-    return (f"{number(last['mem_mb'])} MiB {number(last['power_w'])}/{number(last['power_limit_w'])} W {number(last['sm_mhz'])}/"
-            f"{number(last['mem_mhz'])} MHz {number(last['temp_c'])} C jpeg {number(last['jpeg'], '%')} pcie "
-            f"{number(last['pcie_rx_mb_s'])}/{number(last['pcie_tx_mb_s'])} MB/s" + (f" [{throttled}]" if throttled else ""))
+    return (
+        f"{number(last['mem_mb'])} MiB {number(last['power_w'])}/{number(last['power_limit_w'])} W {number(last['sm_mhz'])}/"
+        f"{number(last['mem_mhz'])} MHz {number(last['temp_c'])} C jpeg {number(last['jpeg'], '%')} pcie "
+        f"{number(last['pcie_rx_mb_s'])}/{number(last['pcie_tx_mb_s'])} MB/s"
+        + (f" [{throttled}]" if throttled else "")
+    )
 
 
 def _last(series: Mapping[str, Series]) -> dict[str, float | None]:
@@ -135,10 +138,16 @@ def _host_line(host: HostSamples) -> str:
     last = _last(host.series)
     cores = host.cpu[-1] if host.cpu else []
     swapping = f"{number(last['swap_in_mb_s'], digits=1)}/{number(last['swap_out_mb_s'], digits=1)}"
-    tree = f" job {number(last['tree_cpu'], '%')} {number(last['tree_rss_mb'])} MiB" if last["tree_cpu"] is not None else ""
-    return (f"cpu {number(mean(cores), '%')} iowait {number(last['iowait'], '%')} ram {number(last['ram_used_mb'])} MiB swap {swapping} "
-            f"disk {number(last['disk_read_mb_s'], digits=1)}/{number(last['disk_write_mb_s'], digits=1)} net "
-            f"{number(last['net_mb_s'], digits=1)} MB/s{tree}")
+    tree = (
+        f" job {number(last['tree_cpu'], '%')} {number(last['tree_rss_mb'])} MiB"
+        if last["tree_cpu"] is not None
+        else ""
+    )
+    return (
+        f"cpu {number(mean(cores), '%')} iowait {number(last['iowait'], '%')} ram {number(last['ram_used_mb'])} MiB swap {swapping} "
+        f"disk {number(last['disk_read_mb_s'], digits=1)}/{number(last['disk_write_mb_s'], digits=1)} net "
+        f"{number(last['net_mb_s'], digits=1)} MB/s{tree}"
+    )
 
 
 def _drawn(sampler: Sampler, duration: float, width: int) -> Group:
@@ -147,9 +156,18 @@ def _drawn(sampler: Sampler, duration: float, width: int) -> Group:
 
     host = sampler.host
     each = f"  per core {sparkline(host.cpu[-1], width=256)}" if host.cpu else ""
-    lines = [Text.assemble(("cpu    ", "dim"), sparkline([mean(cores) for cores in host.cpu], width=_WIDTH), each),
-             Text.assemble(("iowait ", "dim"), sparkline(host.series["iowait"], width=_WIDTH)), Text(_host_line(host))]
-    gpus = [_wide(sampler)] if width >= _WIDE and sampler.gpus else [_narrow(gpu, sampler.elapsed) for gpu in sampler.gpus]
+    lines = [
+        Text.assemble(
+            ("cpu    ", "dim"), sparkline([mean(cores) for cores in host.cpu], width=_WIDTH), each
+        ),
+        Text.assemble(("iowait ", "dim"), sparkline(host.series["iowait"], width=_WIDTH)),
+        Text(_host_line(host)),
+    ]
+    gpus = (
+        [_wide(sampler)]
+        if width >= _WIDE and sampler.gpus
+        else [_narrow(gpu, sampler.elapsed) for gpu in sampler.gpus]
+    )
     notes = [Text(note, style="yellow") for gpu in sampler.gpus for note in gpu.gpu.notes]
     title = f"{sampler.elapsed:.0f} of {duration:g} s" + ("" if sampler.gpus else ", no GPU")
     return Group(Text(title, style="bold"), *gpus, *lines, *notes)
@@ -161,16 +179,39 @@ def _wide(sampler: Sampler) -> RichTable:
     from rich.text import Text
 
     table = RichTable(expand=False)
-    for name in ("GPU", "utilisation", "", "memory MiB", "W", "SM/mem MHz", "C", "JPEG", "PCIe MB/s", "state", "throttled by"):
-        table.add_column(name, no_wrap=name != "throttled by", justify="left" if name in ("utilisation", "throttled by") else "right")
+    for name in (
+        "GPU",
+        "utilisation",
+        "",
+        "memory MiB",
+        "W",
+        "SM/mem MHz",
+        "C",
+        "JPEG",
+        "PCIe MB/s",
+        "state",
+        "throttled by",
+    ):
+        table.add_column(
+            name,
+            no_wrap=name != "throttled by",
+            justify="left" if name in ("utilisation", "throttled by") else "right",
+        )
     for gpu in sampler.gpus:
         last = _last(gpu.series)
-        table.add_row(Text(_name(gpu)), sparkline(gpu.series["util"], width=_WIDTH), number(last["util"], "%"),
-                      f"{number(last['mem_mb'])}/{number(gpu.gpu.mem_total_mb)}",
-                      f"{number(last['power_w'])}/{number(last['power_limit_w'])}",
-                      f"{number(last['sm_mhz'])}/{number(last['mem_mhz'])}", number(last["temp_c"]), number(last["jpeg"], "%"),
-                      f"{number(last['pcie_rx_mb_s'])}/{number(last['pcie_tx_mb_s'])}", _state(gpu, sampler.elapsed),
-                      ", ".join(gpu.throttle[-1] or []) if gpu.throttle else "")
+        table.add_row(
+            Text(_name(gpu)),
+            sparkline(gpu.series["util"], width=_WIDTH),
+            number(last["util"], "%"),
+            f"{number(last['mem_mb'])}/{number(gpu.gpu.mem_total_mb)}",
+            f"{number(last['power_w'])}/{number(last['power_limit_w'])}",
+            f"{number(last['sm_mhz'])}/{number(last['mem_mhz'])}",
+            number(last["temp_c"]),
+            number(last["jpeg"], "%"),
+            f"{number(last['pcie_rx_mb_s'])}/{number(last['pcie_tx_mb_s'])}",
+            _state(gpu, sampler.elapsed),
+            ", ".join(gpu.throttle[-1] or []) if gpu.throttle else "",
+        )
     return table
 
 
@@ -179,8 +220,13 @@ def _narrow(gpu: GpuSamples, seconds: float) -> Text:
     from rich.text import Text
 
     now = f" {number(_last(gpu.series)['util'], '%'):>5}  "
-    return Text.assemble((f"{_name(gpu):16} ", "bold"), sparkline(gpu.series["util"], width=_WIDTH), now, (_state(gpu, seconds), "cyan"),
-                         "\n  " + _details(gpu))
+    return Text.assemble(
+        (f"{_name(gpu):16} ", "bold"),
+        sparkline(gpu.series["util"], width=_WIDTH),
+        now,
+        (_state(gpu, seconds), "cyan"),
+        "\n  " + _details(gpu),
+    )
 
 
 def _name(gpu: GpuSamples) -> str:
@@ -188,5 +234,9 @@ def _name(gpu: GpuSamples) -> str:
 
 
 def _state(gpu: GpuSamples, seconds: float) -> str:
-    count = len(gpu.t)          # the sampler goes on meanwhile
-    return "gone" if gpu.gpu.gone else summarise(gpu.t[:count], gpu.series["util"][:count], seconds=seconds).state
+    count = len(gpu.t)  # the sampler goes on meanwhile
+    return (
+        "gone"
+        if gpu.gpu.gone
+        else summarise(gpu.t[:count], gpu.series["util"][:count], seconds=seconds).state
+    )

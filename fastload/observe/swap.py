@@ -13,10 +13,12 @@ def swapped_bytes() -> tuple[int, int] | None:
     """(in, out), or None where the system does not tell. 40 us: /proc/vmstat is long."""
     try:
         descriptor = os.open("/proc/vmstat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:             # not Linux
+    except OSError:  # not Linux
         return None
     try:
-        found = {name: int(count) * _PAGE for name, count in _PAGES.findall(os.read(descriptor, 1 << 16))}
+        found = {
+            name: int(count) * _PAGE for name, count in _PAGES.findall(os.read(descriptor, 1 << 16))
+        }
     finally:
         os.close(descriptor)
     return (found[b"in"], found[b"out"]) if len(found) == 2 else None

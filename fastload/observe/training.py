@@ -17,7 +17,11 @@ def training_in(path: Path, started: float, seconds: float) -> tuple[dict[str, J
     except ConfigError as error:
         return None, str(error)
     found = figures(metrics, started, started + seconds)
-    return ({"file": str(path), **found}, "") if found else (None, f"{path}: no rows of steps in these {seconds:.0f} s")
+    return (
+        ({"file": str(path), **found}, "")
+        if found
+        else (None, f"{path}: no rows of steps in these {seconds:.0f} s")
+    )
 
 
 def figures(metrics: Metrics, start: float, end: float) -> dict[str, Json]:
@@ -34,18 +38,40 @@ def figures(metrics: Metrics, start: float, end: float) -> dict[str, Json]:
     steps_per_s, images_per_s = 0.0, 0.0
     for rank in ranks:
         mine = [(row, share) for row, share in parts if row.rank == rank]
-        seconds = max(max(_span(row, start, end)[1] for row, _ in mine) - min(_span(row, start, end)[0] for row, _ in mine), 1e-3)
+        seconds = max(
+            max(_span(row, start, end)[1] for row, _ in mine)
+            - min(_span(row, start, end)[0] for row, _ in mine),
+            1e-3,
+        )
         steps_per_s += sum(row.steps * share for row, share in mine) / seconds / len(ranks)
         images_per_s += sum((row.samples or 0) * share for row, share in mine) / seconds
     counted = all(row.samples is not None for row, _ in parts)
-    waits = [(row.data_time, row.steps * share) for row, share in parts if row.data_time is not None]
-    wait = sum(each * weight for each, weight in waits) / sum(weight for _, weight in waits) if waits else None
+    waits = [
+        (row.data_time, row.steps * share) for row, share in parts if row.data_time is not None
+    ]
+    wait = (
+        sum(each * weight for each, weight in waits) / sum(weight for _, weight in waits)
+        if waits
+        else None
+    )
     # One rank's rows: ranks wait for each other, so the others' are the same figures again.
-    whole: list[Json] = [[round((row.time or 0.0) - start, 3), row.samples * len(ranks), round(row.steps * (row.iter_time or 0.0), 6)]
-                         for row, share in parts if share > 0.999 and row.rank == ranks[0] and row.samples is not None]
-    return {"ranks": len(ranks), "it_per_s": round(steps_per_s, 4), "images_per_s": round(images_per_s, 3) if counted else None,
-            "images": round(images_per_s * (end - start), 1) if counted else None, "data_time": None if wait is None else round(wait, 6),
-            "rows": whole}
+    whole: list[Json] = [
+        [
+            round((row.time or 0.0) - start, 3),
+            row.samples * len(ranks),
+            round(row.steps * (row.iter_time or 0.0), 6),
+        ]
+        for row, share in parts
+        if share > 0.999 and row.rank == ranks[0] and row.samples is not None
+    ]
+    return {
+        "ranks": len(ranks),
+        "it_per_s": round(steps_per_s, 4),
+        "images_per_s": round(images_per_s, 3) if counted else None,
+        "images": round(images_per_s * (end - start), 1) if counted else None,
+        "data_time": None if wait is None else round(wait, 6),
+        "rows": whole,
+    }
 
 
 def pids_in(path: Path) -> list[int]:
@@ -56,7 +82,11 @@ def pids_in(path: Path) -> list[int]:
         return []
     rows: list[Row] = newest([*metrics.runs])
     here = socket.gethostname()
-    return [row.pid for row in rows if isinstance(row, RunRow) and row.host == here and row.pid is not None]
+    return [
+        row.pid
+        for row in rows
+        if isinstance(row, RunRow) and row.host == here and row.pid is not None
+    ]
 
 
 def _share(row: StepRow, start: float, end: float) -> float:

@@ -15,8 +15,8 @@ import numpy as np
 from fastload.errors import ConfigError
 from fastload.order.permute import Indices, Permutation, mixed_key
 
-WINDOW = 8          # blocks; of about 8 MiB each, so 64 MiB are mixed at a time
-_BLOCKS, _TAIL, _INSIDE, _FULL = range(4)       # what a key is for
+WINDOW = 8  # blocks; of about 8 MiB each, so 64 MiB are mixed at a time
+_BLOCKS, _TAIL, _INSIDE, _FULL = range(4)  # what a key is for
 
 
 class Line(Protocol):
@@ -33,7 +33,9 @@ class BlockLine:
 
     def __init__(self, n: int, *, block: int, seed: int, epoch: int, window: int = WINDOW) -> None:
         if n < 0 or block < 1 or window < 1:
-            raise ConfigError(f"order of {n} samples in blocks of {block}, window {window}: expected 0, 1, 1 or more")
+            raise ConfigError(
+                f"order of {n} samples in blocks of {block}, window {window}: expected 0, 1, 1 or more"
+            )
         self.n, self.block, self.window, self._key = n, block, window, (seed, epoch)
         n_full, self._rest = divmod(n, block)
         self._n_slots = n_full + (self._rest > 0)
@@ -52,7 +54,7 @@ class BlockLine:
             number = self._window_at(start)
             first = self._slot_start(number * self.window)
             window_ids = self._window_ids(number)
-            piece = window_ids[start - first:stop - first]
+            piece = window_ids[start - first : stop - first]
             if not len(piece):
                 raise IndexError(f"place {start} of a line of {self.n}")
             pieces.append(piece)
@@ -61,7 +63,9 @@ class BlockLine:
 
     def _slot_start(self, slot: int) -> int:
         """Where a slot begins in the line; the short block moves all behind it forward."""
-        return min(slot * self.block - (self.block - self._rest if slot > self._tail else 0), self.n)
+        return min(
+            slot * self.block - (self.block - self._rest if slot > self._tail else 0), self.n
+        )
 
     def _window_at(self, place: int) -> int:
         span = self.window * self.block
@@ -73,7 +77,7 @@ class BlockLine:
     def _window_ids(self, number: int) -> Indices:
         if self._cached[0] != number:
             slots = np.arange(number * self.window, min((number + 1) * self.window, self._n_slots))
-            blocks = np.full(len(slots), len(self._order), np.int64)        # the short block's number
+            blocks = np.full(len(slots), len(self._order), np.int64)  # the short block's number
             full = slots != self._tail
             blocks[full] = self._order(slots[full] - (slots[full] > self._tail))
             ids = (blocks[:, None] * self.block + np.arange(self.block)).ravel()

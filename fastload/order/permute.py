@@ -15,7 +15,7 @@ from fastload.native import core
 Indices = NDArray[np.int64]
 
 _ROUNDS = 6
-_GOLDEN = 0x9E3779B97F4A7C15                                                   # SplitMix64's constants
+_GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's constants
 _MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MASK = 2**64 - 1
 
@@ -33,7 +33,9 @@ class Permutation:
             raise ValueError(f"a permutation of {n} numbers: expected 0 or more")
         self.n = n
         self._half_bits = max(1, (max(n - 1, 1).bit_length() + 1) // 2)
-        self._keys = np.array([_mixed((seed + i * _GOLDEN) & _MASK) for i in range(1, _ROUNDS + 1)], np.uint64)
+        self._keys = np.array(
+            [_mixed((seed + i * _GOLDEN) & _MASK) for i in range(1, _ROUNDS + 1)], np.uint64
+        )
 
     def __len__(self) -> int:
         return self.n
@@ -42,11 +44,19 @@ class Permutation:
         """What stands at these positions (each 0..n-1), as an array of the same shape."""
         values = np.asarray(positions, np.int64)
         if values.size and (values.min() < 0 or values.max() >= self.n):
-            raise IndexError(f"positions {values.min()}..{values.max()} of a permutation of {self.n} numbers")
+            raise IndexError(
+                f"positions {values.min()}..{values.max()} of a permutation of {self.n} numbers"
+            )
         module = core()
         if module is not None:
             found = np.empty(values.shape, np.int64)
-            module.permute(np.ascontiguousarray(values), found, n=self.n, half_bits=self._half_bits, keys=self._keys)
+            module.permute(
+                np.ascontiguousarray(values),
+                found,
+                n=self.n,
+                half_bits=self._half_bits,
+                keys=self._keys,
+            )
             return found
         return self._in_numpy(values)
 

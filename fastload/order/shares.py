@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fastload.errors import ConfigError
 
-Interval = tuple[int, int]          # places start..stop-1 of the line
+Interval = tuple[int, int]  # places start..stop-1 of the line
 ENDINGS = ("drop", "pad", "partial")
 
 
@@ -32,8 +32,10 @@ class Shares:
 
     def __post_init__(self) -> None:
         if self.world < 1 or self.batch_size < 1 or self.ending not in ENDINGS:
-            raise ConfigError(f"world size {self.world}, batch size {self.batch_size}, ending {self.ending!r}: "
-                              f"expected 1 or more, 1 or more, one of {', '.join(ENDINGS)}")
+            raise ConfigError(
+                f"world size {self.world}, batch size {self.batch_size}, ending {self.ending!r}: "
+                f"expected 1 or more, 1 or more, one of {', '.join(ENDINGS)}"
+            )
 
     @property
     def n_left(self) -> int:
@@ -57,10 +59,14 @@ class Shares:
     def batch(self, rank: int, number: int) -> list[Interval]:
         """The places of the line that make up a rank's batch."""
         if not (0 <= rank < self.world and 0 <= number < self.n_batches):
-            raise ConfigError(f"batch {number} of rank {rank}: expected below {self.n_batches} and {self.world}")
+            raise ConfigError(
+                f"batch {number} of rank {rank}: expected below {self.n_batches} and {self.world}"
+            )
         start, stop = self.share(rank)
         begin, end = (min(start + self._taken(stop - start, n), stop) for n in (number, number + 1))
-        if begin == end:                    # partial, with batch_size 1 or fewer samples than ranks: this one has none left
+        if (
+            begin == end
+        ):  # partial, with batch_size 1 or fewer samples than ranks: this one has none left
             begin = max(begin - 1, 0)
             end = begin + 1
         return list(self._places(begin, end))
@@ -69,7 +75,12 @@ class Shares:
         """Samples of a share of ``size`` that are gone after so many batches."""
         taken = n_batches * self.batch_size
         # Another rank has one batch more: the last sample is kept for it, so that no batch is empty.
-        if self.ending == "partial" and taken >= size and n_batches < self.n_batches and self.batch_size > 1:
+        if (
+            self.ending == "partial"
+            and taken >= size
+            and n_batches < self.n_batches
+            and self.batch_size > 1
+        ):
             return max(size - (self.n_batches - n_batches), 0)
         return min(taken, size)
 
@@ -80,7 +91,10 @@ class Shares:
         rest: list[Interval] = []
         for rank in range(self.world):
             start, stop = self.share(rank)
-            rest += self._places(min(start + self._taken(stop - start, n_batches), self.n_left), min(stop, self.n_left))
+            rest += self._places(
+                min(start + self._taken(stop - start, n_batches), self.n_left),
+                min(stop, self.n_left),
+            )
         return merged(rest)
 
     def _places(self, begin: int, end: int) -> Iterator[Interval]:

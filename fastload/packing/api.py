@@ -14,10 +14,16 @@ from fastload.packing.sources.python import MapStyle
 from fastload.store.fields import Field
 
 
-def pack(source: str | os.PathLike[str] | Iterable[object] | MapStyle | AnySource, dest: str | os.PathLike[str], *,
-         fields: Mapping[str, str] | Sequence[Field] | None = None, format: str | None = None,
-         source_options: Mapping[str, object] | None = None, on_progress: Callable[[PackProgress], None] | None = None,
-         **options: Any) -> PackResult:
+def pack(
+    source: str | os.PathLike[str] | Iterable[object] | MapStyle | AnySource,
+    dest: str | os.PathLike[str],
+    *,
+    fields: Mapping[str, str] | Sequence[Field] | None = None,
+    format: str | None = None,
+    source_options: Mapping[str, object] | None = None,
+    on_progress: Callable[[PackProgress], None] | None = None,
+    **options: Any,
+) -> PackResult:
     """Packs a path, an iterable of dicts or a map-style torch Dataset into the new folder ``dest``.
 
     ``fields`` says what Python samples consist of (``{"image": "image", "label": "int"}``); by default the first sample
@@ -40,5 +46,7 @@ def _options(given: dict[str, Any]) -> PackOptions:
 
     unknown = sorted(given.keys() - PackOptions.__dataclass_fields__.keys())
     if unknown:
-        raise ConfigError(f"pack has no option {', '.join(unknown)}; it has {', '.join(PackOptions.__dataclass_fields__)}")
+        raise ConfigError(
+            f"pack has no option {', '.join(unknown)}; it has {', '.join(PackOptions.__dataclass_fields__)}"
+        )
     return PackOptions(**given)

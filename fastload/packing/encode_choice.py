@@ -18,8 +18,8 @@ from fastload.packing.sources.base import Encoded, Pixels, Sample
 from fastload.store.record import JPEG, PNG
 
 SAMPLES = 64
-MAX_GROWTH = 3.0             # raw may take at most this many times the bytes
-READ_BYTES_PER_S = 1e9       # what reading is taken to cost: a good NVMe drive shared by a few processes
+MAX_GROWTH = 3.0  # raw may take at most this many times the bytes
+READ_BYTES_PER_S = 1e9  # what reading is taken to cost: a good NVMe drive shared by a few processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def choose_encode(images: Iterable[Pixels], options: PackOptions) -> EncodeChoic
         try:
             stored = store_image(value, keep)
         except BadImage:
-            continue            # it will be skipped or named when its turn comes
+            continue  # it will be skipped or named when its turn comes
         n += 1
         kept_bytes += len(stored.data) + len(stored.index)
         raw_bytes += stored.width * stored.height * stored.channels
@@ -47,12 +47,16 @@ def choose_encode(images: Iterable[Pixels], options: PackOptions) -> EncodeChoic
     if not n:
         return EncodeChoice("keep", "no readable image among the first samples")
     growth, extra_read_s = raw_bytes / kept_bytes, (raw_bytes - kept_bytes) / READ_BYTES_PER_S
-    facts = (f"{n} images: as files {kept_bytes / n / 1024:.1f} KiB and {decode_s / n * 1e6:.0f} us to decode, "
-             f"as pixels {raw_bytes / n / 1024:.1f} KiB ({growth:.1f} x)")
+    facts = (
+        f"{n} images: as files {kept_bytes / n / 1024:.1f} KiB and {decode_s / n * 1e6:.0f} us to decode, "
+        f"as pixels {raw_bytes / n / 1024:.1f} KiB ({growth:.1f} x)"
+    )
     if growth <= MAX_GROWTH and extra_read_s < decode_s:
         return EncodeChoice("raw", f"{facts}: reading the pixels is cheaper")
     if growth > MAX_GROWTH:
-        return EncodeChoice("keep", f"{facts}: pixels would take more than {MAX_GROWTH:.0f} x the space")
+        return EncodeChoice(
+            "keep", f"{facts}: pixels would take more than {MAX_GROWTH:.0f} x the space"
+        )
     return EncodeChoice("keep", f"{facts}: decoding is cheaper than reading the pixels")
 
 
@@ -61,7 +65,9 @@ def images_of(sample: Sample, names: Sequence[str]) -> Iterator[Pixels]:
     for name in names:
         value = sample.values.get(name)
         if isinstance(value, list | tuple):
-            yield from (each for each in value if isinstance(each, Encoded | np.ndarray | Image.Image))
+            yield from (
+                each for each in value if isinstance(each, Encoded | np.ndarray | Image.Image)
+            )
         elif isinstance(value, Encoded | np.ndarray | Image.Image):
             yield value
 
@@ -72,7 +78,9 @@ def _decode_seconds(stored: StoredImage) -> float:
     for _ in range(2):
         started = time.thread_time()
         if stored.codec == JPEG:
-            simplejpeg.decode_jpeg(stored.data, colorspace="GRAY" if stored.channels == 1 else "RGB")
+            simplejpeg.decode_jpeg(
+                stored.data, colorspace="GRAY" if stored.channels == 1 else "RGB"
+            )
         elif stored.codec == PNG:
             np.asarray(Image.open(io.BytesIO(stored.data)))
         best = min(best, time.thread_time() - started)

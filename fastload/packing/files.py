@@ -20,17 +20,28 @@ from pathlib import Path
 from fastload.errors import BadImage
 from fastload.native import core
 
-MAX_FILE_BYTES = 64 << 20      # an image file; a record may not be larger either
-MAX_TABLE_BYTES = 4 << 30      # an annotation file that must be parsed whole (COCO train2017: 0.45 GB)
+MAX_FILE_BYTES = 64 << 20  # an image file; a record may not be larger either
+MAX_TABLE_BYTES = 4 << 30  # an annotation file that must be parsed whole (COCO train2017: 0.45 GB)
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 
 # O_NONBLOCK: opening a FIFO nobody writes to would wait for ever. O_NOFOLLOW: the path is resolved before, a link that
 # turns up afterwards was put there in between. Both are missing on Windows.
-_FLAGS = (os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NOCTTY", 0)
-          | getattr(os, "O_BINARY", 0))
-_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
-          stat.S_IFBLK: "a device", stat.S_IFLNK: "a link"}
+_FLAGS = (
+    os.O_RDONLY
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NOCTTY", 0)
+    | getattr(os, "O_BINARY", 0)
+)
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFLNK: "a link",
+}
 _ESCAPE = re.compile(r"\\(\\|x[0-9a-f]{2})")
 
 
@@ -38,9 +49,9 @@ _ESCAPE = re.compile(r"\\(\\|x[0-9a-f]{2})")
 class Entry:
     """One file below a root; ``refused`` says why it must not be read (empty = a regular file inside the root)."""
 
-    path: str              # relative to the root, "/" between folders, raw (see ``printable``)
+    path: str  # relative to the root, "/" between folders, raw (see ``printable``)
     refused: str = ""
-    folder: bool = False   # only where refused: a folder that was not entered
+    folder: bool = False  # only where refused: a folder that was not entered
 
 
 def is_image_name(name: str) -> bool:
@@ -69,12 +80,16 @@ def raw_name(shown: str) -> str:
         return shown
     raw, end = bytearray(), 0
     for match in _ESCAPE.finditer(shown):
-        raw += shown[end:match.start()].encode() + (b"\\" if match[1] == "\\" else bytes.fromhex(match[1][1:]))
+        raw += shown[end : match.start()].encode() + (
+            b"\\" if match[1] == "\\" else bytes.fromhex(match[1][1:])
+        )
         end = match.end()
     return os.fsdecode(bytes(raw + shown[end:].encode()))
 
 
-def read_bounded(root: str | os.PathLike[str], relative: str, *, limit: int = MAX_FILE_BYTES) -> bytes:
+def read_bounded(
+    root: str | os.PathLike[str], relative: str, *, limit: int = MAX_FILE_BYTES
+) -> bytes:
     """The whole content of a regular, non-empty file inside ``root`` (links inside the root are followed).
 
     Raises BadImage, naming the file, for everything else; never reads outside the root, never blocks on a FIFO.
@@ -92,11 +107,13 @@ def _read_plain(root: str | os.PathLike[str], relative: str, limit: int) -> byte
     None for anything else, and where the file changed meanwhile: what it is, or what is wrong, is found out then.
     """
     module = core()
-    if module is None or not relative or relative.startswith("/") or ".." in relative:     # a part of a name, too: such names are rare
+    if (
+        module is None or not relative or relative.startswith("/") or ".." in relative
+    ):  # a part of a name, too: such names are rare
         return None
     try:
         path = os.fsencode(f"{_real_root(os.fspath(root)).rstrip(os.sep)}{os.sep}{relative}")
-    except UnicodeEncodeError:                  # text that no file name can hold
+    except UnicodeEncodeError:  # text that no file name can hold
         return None
     data: bytes | None = module.read_plain(path, limit)
     return data
@@ -119,8 +136,12 @@ def open_inside(root: str | os.PathLike[str], relative: str) -> io.FileIO:
         return io.FileIO(descriptor)
     os.close(descriptor)
     if not inside:
-        raise BadImage("a folder on its path was replaced while it was opened; it is not read", source=name)
-    raise BadImage(f"is {_KINDS.get(stat.S_IFMT(mode), 'no file')}, expected a regular file", source=name)
+        raise BadImage(
+            "a folder on its path was replaced while it was opened; it is not read", source=name
+        )
+    raise BadImage(
+        f"is {_KINDS.get(stat.S_IFMT(mode), 'no file')}, expected a regular file", source=name
+    )
 
 
 def resolve_inside(root: str | os.PathLike[str], relative: str) -> str:
@@ -129,19 +150,27 @@ def resolve_inside(root: str | os.PathLike[str], relative: str) -> str:
     real_root = _real_root(os.fspath(root))
     try:
         real = os.path.realpath(os.path.join(real_root, relative), strict=True)  # noqa: PTH118 - raw names, and "" is legal
-    except (OSError, ValueError) as error:       # ValueError: a NUL byte, or text that no file name can hold
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # ValueError: a NUL byte, or text that no file name can hold
         raise _named(error, name) from None
     if not is_below(real, real_root):
-        raise BadImage(f"its path or a link in it leads out of the root {printable(real_root)} (to {printable(real)}): "
-                       "not read. Name a root that holds both, or copy the files", source=name)
+        raise BadImage(
+            f"its path or a link in it leads out of the root {printable(real_root)} (to {printable(real)}): "
+            "not read. Name a root that holds both, or copy the files",
+            source=name,
+        )
     return real
 
 
 def _real_root(root: str) -> str:
-    return _remembered_root(root if os.path.isabs(root) else os.path.join(os.getcwd(), root))    # noqa: PTH109, PTH117, PTH118 - per file
+    return _remembered_root(root if os.path.isabs(root) else os.path.join(os.getcwd(), root))  # noqa: PTH109, PTH117, PTH118 - per file
 
 
-@functools.lru_cache(maxsize=64)    # spares lstats for each file; a root that moves later is refused, not followed
+@functools.lru_cache(
+    maxsize=64
+)  # spares lstats for each file; a root that moves later is refused, not followed
 def _remembered_root(absolute: str) -> str:
     return os.path.realpath(absolute)
 
@@ -191,7 +220,11 @@ def _judged(entry: os.DirEntry[str], path: str, real_root: str) -> Entry:
     if stat.S_ISREG(mode):
         return Entry(path)
     if stat.S_ISDIR(mode):
-        return Entry(path, "a link to a folder: not followed, the folder is read in its own place", folder=True)
+        return Entry(
+            path,
+            "a link to a folder: not followed, the folder is read in its own place",
+            folder=True,
+        )
     return Entry(path, f"is {_KINDS.get(stat.S_IFMT(mode), 'no file')}, expected a regular file")
 
 
@@ -210,14 +243,22 @@ def _read_whole(descriptor: int, name: str, limit: int) -> bytes:
         raise BadImage(f"has {before.st_size} bytes, at most {limit} are read", source=name)
     data = b""
     try:
-        while len(data) <= before.st_size and (more := os.read(descriptor, before.st_size + 1 - len(data))):
-            data = data + more if data else more      # one piece from any local file
+        while len(data) <= before.st_size and (
+            more := os.read(descriptor, before.st_size + 1 - len(data))
+        ):
+            data = data + more if data else more  # one piece from any local file
     except OSError as error:
         raise _named(error, name) from None
     after = os.fstat(descriptor)
-    if len(data) != before.st_size or (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-        raise BadImage(f"changed while it was read: {before.st_size} bytes before, {max(len(data), after.st_size)} "
-                       "after. Pack when nobody writes there", source=name)
+    if len(data) != before.st_size or (after.st_size, after.st_mtime_ns) != (
+        before.st_size,
+        before.st_mtime_ns,
+    ):
+        raise BadImage(
+            f"changed while it was read: {before.st_size} bytes before, {max(len(data), after.st_size)} "
+            "after. Pack when nobody writes there",
+            source=name,
+        )
     return data
 
 
@@ -225,7 +266,7 @@ def _still_below(descriptor: int, real: str, real_root: str) -> bool:
     """What was opened lies in the root: nobody swapped a folder for a link between resolving and opening."""
     try:
         return is_below(os.readlink(f"/proc/self/fd/{descriptor}"), real_root)  # noqa: PTH115
-    except OSError:                                                            # no /proc: macOS, Windows
+    except OSError:  # no /proc: macOS, Windows
         return os.path.realpath(real) == real
 
 

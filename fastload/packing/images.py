@@ -23,8 +23,8 @@ from fastload.store.record import JPEG, PNG, RAW
 
 Array = NDArray[np.uint8]
 
-SMALL_RAW = 64 << 10         # bytes: arrays up to this are stored as pixels, larger ones as PNG
-SAMPLINGS = ("gray", "444", "422", "420", "440", "411")         # what every JPEG decoder reads
+SMALL_RAW = 64 << 10  # bytes: arrays up to this are stored as pixels, larger ones as PNG
+SAMPLINGS = ("gray", "444", "422", "420", "440", "411")  # what every JPEG decoder reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,19 @@ class StoredImage:
 
     codec: int
     data: bytes | memoryview
-    width: int                      # as stored; `orientation` 5..8 swaps them when it is shown
+    width: int  # as stored; `orientation` 5..8 swaps them when it is shown
     height: int
     channels: int
     orientation: int = 1
     interval: int = 0
-    index: bytes = b""              # restart-segment offsets, uint32 little-endian
-    converted: str = ""             # why the source could not be stored as it was; empty = same pixels, same format
-    scale: tuple[float, float] = (1.0, 1.0)     # stored size / source size, x and y, for boxes and points
+    index: bytes = b""  # restart-segment offsets, uint32 little-endian
+    converted: str = (
+        ""  # why the source could not be stored as it was; empty = same pixels, same format
+    )
+    scale: tuple[float, float] = (
+        1.0,
+        1.0,
+    )  # stored size / source size, x and y, for boxes and points
 
 
 def store_image(value: Pixels, options: PackOptions) -> StoredImage:
@@ -57,7 +62,11 @@ def store_image(value: Pixels, options: PackOptions) -> StoredImage:
 
 
 def _from_jpeg(data: bytes, options: PackOptions) -> StoredImage:
-    if options.encode == "keep" and not options.scales and (kept := _kept(data, options)) is not None:
+    if (
+        options.encode == "keep"
+        and not options.scales
+        and (kept := _kept(data, options)) is not None
+    ):
         return kept
     header = read_header(data)
     check_bomb(header, len(data))
@@ -67,7 +76,11 @@ def _from_jpeg(data: bytes, options: PackOptions) -> StoredImage:
         return _from_unusual_jpeg(data, header, options)
     if not _has_known_sampling(header, data):
         _check_by_rewriting(data, header)
-        return _from_pixels(pixels_of(open_image(data))[0], options, converted=f"JPEG with sampling {header.subsampling} → PNG")
+        return _from_pixels(
+            pixels_of(open_image(data))[0],
+            options,
+            converted=f"JPEG with sampling {header.subsampling} → PNG",
+        )
     if options.encode in ("jpeg", "raw") or _scaled_size(header, options) is not None:
         pixels = upright(_decode(data, header), header.orientation)
         sampling = header.subsampling if header.subsampling in SAMPLINGS[1:] else "444"
@@ -89,7 +102,9 @@ def _from_unusual_jpeg(data: bytes, header: JpegHeader, options: PackOptions) ->
     """CMYK, arithmetic coding: what libjpeg reads and GPUs do not. Pillow knows the colours but guesses over damage."""
     if header.precision != 8:
         pixels = _from_twelve_bits(data, header)
-        return _from_pixels(pixels, options, converted=f"12-bit JPEG → {'L' if pixels.shape[2] == 1 else 'RGB'}")
+        return _from_pixels(
+            pixels, options, converted=f"12-bit JPEG → {'L' if pixels.shape[2] == 1 else 'RGB'}"
+        )
     _decode(data, header)
     pixels, _ = pixels_of(open_image(data))
     return _from_pixels(pixels, options, converted=_unusual(header, pixels.shape[2]))
@@ -98,14 +113,20 @@ def _from_unusual_jpeg(data: bytes, header: JpegHeader, options: PackOptions) ->
 def _from_twelve_bits(data: bytes, header: JpegHeader) -> Array:
     """Upright pixels, the upper 8 of 12 bits. libjpeg-turbo 3 reads such files, but neither Pillow nor simplejpeg asks it to."""
     kind = f"a JPEG of {header.precision} bits per sample ({header.precision} bit)"
-    if header.precision != 12 or header.sof not in (0xC0, 0xC1, 0xC2) or header.components not in (1, 3):
+    if (
+        header.precision != 12
+        or header.sof not in (0xC0, 0xC1, 0xC2)
+        or header.components not in (1, 3)
+    ):
         raise BadImage(f"{kind}, {header.coding}: such files are not read; convert it first")
     try:
         codecs = importlib.import_module("imagecodecs")
         wide: NDArray[np.generic] = np.asarray(codecs.jpeg8_decode(data))
     except ImportError:
-        raise BadImage(f"{kind}: reading it takes one package more (pip install imagecodecs); or convert it first") from None
-    except (RuntimeError, ValueError) as error:         # its own errors are RuntimeErrors
+        raise BadImage(
+            f"{kind}: reading it takes one package more (pip install imagecodecs); or convert it first"
+        ) from None
+    except (RuntimeError, ValueError) as error:  # its own errors are RuntimeErrors
         raise BadImage(f"damaged JPEG: {error}") from None
     shape = (header.height, header.width, header.components)
     if wide.dtype != np.uint16 or wide.size != math.prod(shape):
@@ -120,7 +141,7 @@ def _has_known_sampling(header: JpegHeader, data: bytes) -> bool:
         return True
     try:
         simplejpeg.decode_jpeg_header(data, strict=False)
-    except (ValueError, KeyError):          # KeyError: factors it has no name for either
+    except (ValueError, KeyError):  # KeyError: factors it has no name for either
         return False
     return True
 
@@ -128,22 +149,47 @@ def _has_known_sampling(header: JpegHeader, data: bytes) -> bool:
 def _check_by_rewriting(data: bytes, header: JpegHeader) -> None:
     """A strict check for files that no strict decoder reads; raises BadImage."""
     if core() is None:
-        raise BadImage(f"a JPEG with sampling {header.subsampling}: needs the native core (see 'fastload --version')")
+        raise BadImage(
+            f"a JPEG with sampling {header.subsampling}: needs the native core (see 'fastload --version')"
+        )
     _rewritten(data, header, PackOptions())
 
 
-def _rewritten(data: bytes, header: JpegHeader, options: PackOptions, converted: str = "") -> StoredImage:
+def _rewritten(
+    data: bytes, header: JpegHeader, options: PackOptions, converted: str = ""
+) -> StoredImage:
     """The same coefficients, so the same pixels: baseline, optimised tables, no metadata, restart markers and their index."""
     module = core()
-    if module is None:           # stored as it is; the strict decode stands for the check that the rewrite does
+    if (
+        module is None
+    ):  # stored as it is; the strict decode stands for the check that the rewrite does
         _decode(data, header)
-        return StoredImage(JPEG, data, header.width, header.height, header.components, header.orientation, converted=converted)
+        return StoredImage(
+            JPEG,
+            data,
+            header.width,
+            header.height,
+            header.components,
+            header.orientation,
+            converted=converted,
+        )
     try:
-        out, index, width, height, interval, orientation, _ = module.rewrite(data, restart=options.restart)
+        out, index, width, height, interval, orientation, _ = module.rewrite(
+            data, restart=options.restart
+        )
     except module.BadJpeg as error:
         raise BadImage(str(error)) from None
-    return StoredImage(JPEG, out, width, height, header.components, orientation, interval,
-                       index.astype("<u4", copy=False).tobytes(), converted)
+    return StoredImage(
+        JPEG,
+        out,
+        width,
+        height,
+        header.components,
+        orientation,
+        interval,
+        index.astype("<u4", copy=False).tobytes(),
+        converted,
+    )
 
 
 def _from_file(data: bytes, options: PackOptions) -> StoredImage:
@@ -153,14 +199,23 @@ def _from_file(data: bytes, options: PackOptions) -> StoredImage:
         check_png(data)
     pixels, converted = pixels_of(image)
     if image.format == "PNG":
-        depth = data[24]                # bits per sample, in IHDR: Pillow shows 16-bit colour as 8-bit RGB without a word
+        depth = data[
+            24
+        ]  # bits per sample, in IHDR: Pillow shows 16-bit colour as 8-bit RGB without a word
         if depth != 8 and not converted:
             converted = f"{depth} → 8 bit"
-        if not (converted or orientation_of(image) > 1 or options.scales) and options.encode == "keep":
+        if (
+            not (converted or orientation_of(image) > 1 or options.scales)
+            and options.encode == "keep"
+        ):
             return StoredImage(PNG, data, pixels.shape[1], pixels.shape[0], pixels.shape[2])
     else:
         target = "JPEG" if options.encode == "jpeg" else "PNG"
-        given_up = [f"{image.format} → {target}", converted, "first frame only" if is_animated(image) else ""]
+        given_up = [
+            f"{image.format} → {target}",
+            converted,
+            "first frame only" if is_animated(image) else "",
+        ]
         converted = ", ".join(filter(None, given_up))
     return _from_pixels(pixels, options, converted=converted)
 
@@ -177,7 +232,9 @@ def _from_array(array: NDArray[np.generic]) -> tuple[Array, str]:
     return array.reshape(shape).astype(np.uint8, copy=False), ""
 
 
-def _from_pixels(pixels: Array, options: PackOptions, *, converted: str = "", subsampling: str = "") -> StoredImage:
+def _from_pixels(
+    pixels: Array, options: PackOptions, *, converted: str = "", subsampling: str = ""
+) -> StoredImage:
     """Scales and encodes. With ``subsampling`` the source was a JPEG, so scaled pixels become one again."""
     height, width = pixels.shape[:2]
     size = _scaled_size_of(width, height, options)
@@ -185,38 +242,65 @@ def _from_pixels(pixels: Array, options: PackOptions, *, converted: str = "", su
     if size is not None:
         scale = (size[0] / width, size[1] / height)
         image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
-        pixels = np.asarray(image.resize(size, Image.Resampling.BILINEAR)).reshape(size[1], size[0], -1)
+        pixels = np.asarray(image.resize(size, Image.Resampling.BILINEAR)).reshape(
+            size[1], size[0], -1
+        )
         width, height = size
     channels = pixels.shape[2]
     as_jpeg = options.encode == "jpeg" or (options.encode == "keep" and subsampling)
     if options.encode == "raw" or (not as_jpeg and pixels.nbytes <= SMALL_RAW):
-        return StoredImage(RAW, pixels.tobytes(), width, height, channels, converted=converted, scale=scale)
+        return StoredImage(
+            RAW, pixels.tobytes(), width, height, channels, converted=converted, scale=scale
+        )
     if as_jpeg:
         data = encode_jpeg(pixels, options.quality, subsampling or "444")
         stored = _rewritten(data, read_header(data), options, converted)
-        return StoredImage(stored.codec, stored.data, width, height, channels, 1, stored.interval, stored.index, converted, scale)
+        return StoredImage(
+            stored.codec,
+            stored.data,
+            width,
+            height,
+            channels,
+            1,
+            stored.interval,
+            stored.index,
+            converted,
+            scale,
+        )
     file = io.BytesIO()
     Image.fromarray(pixels[..., 0] if channels == 1 else pixels).save(file, "PNG", compress_level=4)
-    return StoredImage(PNG, file.getvalue(), width, height, channels, converted=converted, scale=scale)
+    return StoredImage(
+        PNG, file.getvalue(), width, height, channels, converted=converted, scale=scale
+    )
 
 
 def encode_jpeg(pixels: Array, quality: int, subsampling: str) -> bytes:
     """A JPEG of (H, W, 1 or 3) pixels."""
     gray = pixels.shape[2] == 1
-    return bytes(simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality=quality, colorspace="GRAY" if gray else "RGB",
-                                        colorsubsampling="Gray" if gray else subsampling))
+    return bytes(
+        simplejpeg.encode_jpeg(
+            np.ascontiguousarray(pixels),
+            quality=quality,
+            colorspace="GRAY" if gray else "RGB",
+            colorsubsampling="Gray" if gray else subsampling,
+        )
+    )
 
 
 def _decode(data: bytes, header: JpegHeader) -> Array:
     try:
-        pixels = simplejpeg.decode_jpeg(data, colorspace={1: "GRAY", 4: "CMYK"}.get(header.components, "RGB"), strict=True)
-    except (ValueError, KeyError) as error:         # KeyError: sampling factors it has no name for
+        pixels = simplejpeg.decode_jpeg(
+            data, colorspace={1: "GRAY", 4: "CMYK"}.get(header.components, "RGB"), strict=True
+        )
+    except (ValueError, KeyError) as error:  # KeyError: sampling factors it has no name for
         raise BadImage(f"damaged JPEG: {error}") from None
     return np.asarray(pixels)
 
 
 def _scaled_size(header: JpegHeader, options: PackOptions) -> tuple[int, int] | None:
-    width, height = (header.height, header.width) if header.orientation >= 5 else (header.width, header.height)
+    width, height = (
+        (header.height, header.width) if header.orientation >= 5 else (header.width, header.height)
+    )
     return _scaled_size_of(width, height, options)
 
 
@@ -231,5 +315,11 @@ def _scaled_size_of(width: int, height: int, options: PackOptions) -> tuple[int,
 
 
 def _unusual(header: JpegHeader, channels: int) -> str:
-    kind = "CMYK" if header.components == 4 else "arithmetic-coded" if header.arithmetic else header.coding
+    kind = (
+        "CMYK"
+        if header.components == 4
+        else "arithmetic-coded"
+        if header.arithmetic
+        else header.coding
+    )
     return f"{kind} JPEG → {'L' if channels == 1 else 'RGB'}"

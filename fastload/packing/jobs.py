@@ -42,8 +42,13 @@ def load_listed(source: Source, listing: Listing, options: PackOptions) -> Job:
     return job
 
 
-def spool(samples: Iterable[Sample | BadImage], fields: Sequence[Field], folder: Path, options: PackOptions,
-          jobs: int) -> Generator[Ref, None, None]:
+def spool(
+    samples: Iterable[Sample | BadImage],
+    fields: Sequence[Field],
+    folder: Path,
+    options: PackOptions,
+    jobs: int,
+) -> Generator[Ref, None, None]:
     """Encodes a stream once, in its own order, into one file; yields what finds each sample there again."""
     encoder = SampleEncoder(fields, options)
 
@@ -55,7 +60,10 @@ def spool(samples: Iterable[Sample | BadImage], fields: Sequence[Field], folder:
         except BadImage as error:
             return error
 
-    with NewFile(folder / SPOOL) as file, closing(ordered_map(encode, samples, jobs=jobs)) as results:
+    with (
+        NewFile(folder / SPOOL) as file,
+        closing(ordered_map(encode, samples, jobs=jobs)) as results,
+    ):
         for row, encoded in enumerate(results):
             if isinstance(encoded, BadImage):
                 yield {"bad": encoded.why or "bad", "source": encoded.source}
@@ -64,12 +72,19 @@ def spool(samples: Iterable[Sample | BadImage], fields: Sequence[Field], folder:
             record = encode_record(row, encoded.parts)
             file.write(record)
             converted: list[Json] = list(encoded.converted)
-            yield {"bad": "", "at": at, "size": len(record), "source": encoded.source, "bytes_in": encoded.bytes_in, "converted": converted}
+            yield {
+                "bad": "",
+                "at": at,
+                "size": len(record),
+                "source": encoded.source,
+                "bytes_in": encoded.bytes_in,
+                "converted": converted,
+            }
         file.publish()
 
 
 class _Spooled(TypedDict):
-    bad: str            # why it cannot be used; of such a sample only this and its source are kept
+    bad: str  # why it cannot be used; of such a sample only this and its source are kept
     at: int
     size: int
     source: str
@@ -89,12 +104,17 @@ class Spool:
 
     def __call__(self, row: int) -> EncodedSample | BadImage:
         """One sample; raises StoreError where the spool is damaged."""
-        ref = cast("_Spooled", self._listing[row])           # written by ``spool``, and behind a checksum
+        ref = cast("_Spooled", self._listing[row])  # written by ``spool``, and behind a checksum
         if ref["bad"]:
             return BadImage(ref["bad"], source=ref["source"])
         record = os.pread(self._file, ref["size"], ref["at"])
         try:
-            return EncodedSample(parse_record(memoryview(record), row), ref["source"], ref["bytes_in"], tuple(ref["converted"]))
+            return EncodedSample(
+                parse_record(memoryview(record), row),
+                ref["source"],
+                ref["bytes_in"],
+                tuple(ref["converted"]),
+            )
         except RecordError as error:
             raise damaged(self._path, f"sample {row}: {error}") from None
 

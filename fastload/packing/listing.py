@@ -22,7 +22,7 @@ from fastload.store import files
 from fastload.store.checksum import crc32c
 
 LINES, OFFSETS = "listing.jsonl", "listing.offsets"
-_TOGETHER = 4096        # lines written at a time
+_TOGETHER = 4096  # lines written at a time
 
 
 def write_listing(folder: Path, refs: Iterable[Ref], on_progress: Callable[[int], None]) -> None:
@@ -48,7 +48,10 @@ def write_listing(folder: Path, refs: Iterable[Ref], on_progress: Callable[[int]
 def _chunks(refs: Iterable[Ref]) -> Iterator[list[bytes]]:
     chunk: list[bytes] = []
     for ref in refs:
-        chunk.append(json.dumps(ref, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode() + b"\n")
+        chunk.append(
+            json.dumps(ref, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
+            + b"\n"
+        )
         if len(chunk) == _TOGETHER:
             yield chunk
             chunk = []
@@ -64,10 +67,12 @@ class Listing:
             self._lines, lines_crc = _mapped(folder / LINES)
             self._index, _ = _mapped(folder / OFFSETS)
             stored = np.frombuffer(self._index, "<u8")
-        except (OSError, ValueError) as error:          # numpy: half a number
+        except (OSError, ValueError) as error:  # numpy: half a number
             raise damaged(folder / LINES, str(error)) from None
         self._offsets = stored[:-1]
-        if not len(self._offsets) or int(stored[-1]) != lines_crc << 32 | crc32c(memoryview(self._index)[:-8]):
+        if not len(self._offsets) or int(stored[-1]) != lines_crc << 32 | crc32c(
+            memoryview(self._index)[:-8]
+        ):
             raise damaged(folder / LINES, "its checksum is wrong")
 
     @staticmethod
@@ -81,7 +86,7 @@ class Listing:
     def __getitem__(self, i: int) -> Ref:
         if not 0 <= i < len(self):
             raise ConfigError(f"entry {i} of a list of {len(self)}")
-        ref: Ref = json.loads(self._lines[int(self._offsets[i]):int(self._offsets[i + 1])])
+        ref: Ref = json.loads(self._lines[int(self._offsets[i]) : int(self._offsets[i + 1])])
         return ref
 
     def close(self) -> None:
@@ -95,6 +100,8 @@ def _mapped(path: Path) -> tuple[mmap.mmap | bytes, int]:
     """A file's bytes, mapped (an empty file cannot be), and their CRC-32C."""
     descriptor, size = files.open_regular(path)
     try:
-        return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b"", int(files.crc32c_of(descriptor), 16)
+        return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b"", int(
+            files.crc32c_of(descriptor), 16
+        )
     finally:
         os.close(descriptor)

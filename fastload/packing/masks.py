@@ -14,14 +14,24 @@ from fastload.errors import BadImage
 from fastload.packing.pillow import PILLOW_ERRORS, check_png
 from fastload.packing.sources.base import Encoded, Value
 
-_MODES = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L")     # one number a pixel; P: the palette's index is the label
+_MODES = (
+    "1",
+    "L",
+    "P",
+    "I",
+    "I;16",
+    "I;16B",
+    "I;16L",
+)  # one number a pixel; P: the palette's index is the label
 
 
 def mask_array(value: Value) -> NDArray[np.generic]:
     """(H, W) integers of a mask given as a file, a Pillow image or an array; raises BadImage."""
     if isinstance(value, Encoded):
         if value.data[:2] == b"\xff\xd8":
-            raise BadImage("a mask in a JPEG: its labels are mixed at every edge; expected PNG or an array")
+            raise BadImage(
+                "a mask in a JPEG: its labels are mixed at every edge; expected PNG or an array"
+            )
         data = value.data
         try:
             value = Image.open(io.BytesIO(data), formats=("PNG", "BMP", "TIFF", "GIF", "WEBP"))
@@ -35,12 +45,16 @@ def mask_array(value: Value) -> NDArray[np.generic]:
             raise BadImage(f"not a mask that can be read: {error}") from None
     if isinstance(value, Image.Image):
         if value.mode not in _MODES:
-            raise BadImage(f"a mask with pixels of type {value.mode}: expected one label number a pixel")
+            raise BadImage(
+                f"a mask with pixels of type {value.mode}: expected one label number a pixel"
+            )
         value = np.asarray(value)
     array = cast("NDArray[np.generic]", np.asarray(value))
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[..., 0]
     if array.ndim != 2 or array.dtype.kind not in "biu" or not array.size:
-        raise BadImage(f"a mask of shape {array.shape} and type {array.dtype}: expected (H, W) integers")
+        raise BadImage(
+            f"a mask of shape {array.shape} and type {array.dtype}: expected (H, W) integers"
+        )
     check_size(array.shape[1], array.shape[0])
     return array

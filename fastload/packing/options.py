@@ -14,18 +14,20 @@ MIN_SHARD = 1 << 20
 class PackOptions:
     """How samples become records. Only ``jobs``, ``on_error`` and ``max_bad`` may differ between a pack and its resume."""
 
-    encode: str = "keep"                        # keep: same pixels; jpeg: re-encode at `quality`; raw: pixels; auto: measured
-    quality: int = 90                           # for encode="jpeg"
-    max_side: int = 0                           # shrink images whose longer side exceeds this; 0 = never
-    resize: tuple[int, int] | None = None       # (width, height), whatever the shape was
-    restart: int = -1                           # MCUs between restart markers: -1 chosen per image, 0 none
-    order: str = "shuffle"                      # or "source"
+    encode: str = (
+        "keep"  # keep: same pixels; jpeg: re-encode at `quality`; raw: pixels; auto: measured
+    )
+    quality: int = 90  # for encode="jpeg"
+    max_side: int = 0  # shrink images whose longer side exceeds this; 0 = never
+    resize: tuple[int, int] | None = None  # (width, height), whatever the shape was
+    restart: int = -1  # MCUs between restart markers: -1 chosen per image, 0 none
+    order: str = "shuffle"  # or "source"
     seed: int = 0
-    shard_size: int = 512 << 20                 # bytes of records in a shard
-    block_size: int = 8 << 20                   # bytes of records in a block, the unit of reading
-    on_error: str = "stop"                      # or "skip": list the bad sample and go on
-    max_bad: int | None = None                  # with skip: more bad samples than this end the pack
-    jobs: int = 0                               # threads; 0 = every core this process may use
+    shard_size: int = 512 << 20  # bytes of records in a shard
+    block_size: int = 8 << 20  # bytes of records in a block, the unit of reading
+    on_error: str = "stop"  # or "skip": list the bad sample and go on
+    max_bad: int | None = None  # with skip: more bad samples than this end the pack
+    jobs: int = 0  # threads; 0 = every core this process may use
 
     def __post_init__(self) -> None:
         _one_of("encode", self.encode, ENCODES)
@@ -41,7 +43,9 @@ class PackOptions:
         if self.max_bad is not None:
             _between("max_bad", self.max_bad, 0, 2**63 - 1)
             if self.on_error == "stop":
-                raise ConfigError("max_bad belongs to on_error='skip' (--on-error skip); with 'stop' the first bad sample ends the pack")
+                raise ConfigError(
+                    "max_bad belongs to on_error='skip' (--on-error skip); with 'stop' the first bad sample ends the pack"
+                )
         if self.resize is not None:
             if not isinstance(self.resize, (tuple, list)) or len(self.resize) != 2:
                 raise ConfigError(f"resize={self.resize!r:.40}: expected (width, height)")
@@ -57,8 +61,11 @@ class PackOptions:
 
     def kept(self) -> dict[str, object]:
         """What decides the bytes that come out; a resume with anything else here is refused."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()
-                if name not in ("on_error", "max_bad", "jobs")}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+            if name not in ("on_error", "max_bad", "jobs")
+        }
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -21,8 +21,20 @@ from fastload.store.pixels import upright
 READ_FORMATS = ("PNG", "WEBP", "BMP", "TIFF", "GIF", "JPEG", "PPM")
 
 # What Pillow raises for damaged files (fuzzed: tests/fault/test_pack_damaged_images.py); one bad file must not end a pack.
-PILLOW_ERRORS = (OSError, ValueError, SyntaxError, TypeError, LookupError, EOFError, ArithmeticError, AttributeError, RuntimeError,
-                 struct.error, zlib.error, Image.DecompressionBombError)
+PILLOW_ERRORS = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    TypeError,
+    LookupError,
+    EOFError,
+    ArithmeticError,
+    AttributeError,
+    RuntimeError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
 
 
 @contextlib.contextmanager
@@ -32,7 +44,9 @@ def quiet_pillow() -> Iterator[None]:
     Once around all, not in each thread: filters belong to the process, and two threads would restore each other's.
     """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=rf"PIL\.|{re.escape(__name__.rpartition('.')[0])}\.")
+        warnings.filterwarnings(
+            "ignore", module=rf"PIL\.|{re.escape(__name__.rpartition('.')[0])}\."
+        )
         yield
 
 
@@ -42,8 +56,13 @@ def check_png(data: bytes) -> None:
     while position + 12 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, position)
         end = position + 8 + length
-        if zlib.crc32(memoryview(data)[position + 4:end]).to_bytes(4, "big") != data[end:end + 4]:
-            raise BadImage(f"damaged PNG: the checksum of chunk {kind.decode('latin-1')} at byte {position} is wrong")
+        if (
+            zlib.crc32(memoryview(data)[position + 4 : end]).to_bytes(4, "big")
+            != data[end : end + 4]
+        ):
+            raise BadImage(
+                f"damaged PNG: the checksum of chunk {kind.decode('latin-1')} at byte {position} is wrong"
+            )
         if kind == b"IEND":
             return
         position = end + 4
@@ -64,13 +83,21 @@ def pixels_of(image: Image.Image) -> tuple[NDArray[np.uint8], str]:
     """Pixels (H, W, 1 or 3) with the EXIF orientation applied, and what had to be given up for that."""
     mode = image.mode
     target = "L" if mode in ("1", "L", "LA", "I", "F") or mode.startswith("I;16") else "RGB"
-    converted = f"{mode} → {target}" if mode != target else "transparency left out" if "transparency" in image.info else ""
+    converted = (
+        f"{mode} → {target}"
+        if mode != target
+        else "transparency left out"
+        if "transparency" in image.info
+        else ""
+    )
     try:
         image.load()
         if mode == "I" or mode.startswith("I;16"):
             wide = np.asarray(image)
             if wide.min() < 0 or wide.max() > 65_535:
-                raise BadImage(f"pixel values from {wide.min()} to {wide.max()}: expected 8 or 16 bit")
+                raise BadImage(
+                    f"pixel values from {wide.min()} to {wide.max()}: expected 8 or 16 bit"
+                )
             pixels, converted = (wide.astype(np.uint32) >> 8).astype(np.uint8), "16 → 8 bit"
         elif mode == "F":
             raise BadImage("pixel type F: expected 8 or 16 bit")

@@ -39,21 +39,30 @@ from fastload.store.shard import verify_file
 
 __all__ = ["PackProgress", "PackResult", "Packer"]
 
-_KEPT_MEMORY = 64 << 20     # bytes that malloc does not hand back to the system: it would ask for them again at once
+_KEPT_MEMORY = (
+    64 << 20
+)  # bytes that malloc does not hand back to the system: it would ask for them again at once
 
 
 class Packer:
     """One pack of one source into one folder; ``run()`` does it."""
 
-    def __init__(self, source: AnySource, dest: Path, options: PackOptions, *, name: str = "",
-                 on_progress: Callable[[PackProgress], None] | None = None) -> None:
+    def __init__(
+        self,
+        source: AnySource,
+        dest: Path,
+        options: PackOptions,
+        *,
+        name: str = "",
+        on_progress: Callable[[PackProgress], None] | None = None,
+    ) -> None:
         self.source, self.dest, self.options = source, dest, options
-        self.name = name or source.name             # where the samples come from: a resume must name the same
+        self.name = name or source.name  # where the samples come from: a resume must name the same
         self.on_progress = on_progress
         self.jobs = options.jobs or available_cpus()
         self.progress = PackProgress()
         self.notes: list[str] = []
-        self._encode = options.encode               # what `auto` turned out to be
+        self._encode = options.encode  # what `auto` turned out to be
 
     def run(self) -> PackResult:
         """Packs, or goes on where an earlier run was stopped; returns when the dataset is published."""
@@ -70,45 +79,79 @@ class Packer:
             try:
                 resumed_at = self._run(state, done)
             except ConfigError:
-                if next(state.finished(), None) is None:    # nothing is lost; and what must be changed now would be refused later
+                if (
+                    next(state.finished(), None) is None
+                ):  # nothing is lost; and what must be changed now would be refused later
                     self._remove_all(state, is_new=is_new)
                 raise
             state.remove()
-        return PackResult(self.dest, sum(each.shard.records for each in done), len(done), self.progress.bytes_in,
-                          self.progress.bytes_out, self.progress.skipped, dict(self.progress.converted),
-                          time.monotonic() - started, resumed_at, tuple(self.notes))
+        return PackResult(
+            self.dest,
+            sum(each.shard.records for each in done),
+            len(done),
+            self.progress.bytes_in,
+            self.progress.bytes_out,
+            self.progress.skipped,
+            dict(self.progress.converted),
+            time.monotonic() - started,
+            resumed_at,
+            tuple(self.notes),
+        )
 
     def _check_dest(self) -> None:
         if self.dest.exists() and not self.dest.is_dir():
             raise ConfigError(f"{self.dest} is a file: name an empty or new folder as DEST")
         if (self.dest / FOLDER).is_dir():
-            return                                  # an unfinished pack: its plan decides
+            return  # an unfinished pack: its plan decides
         if (self.dest / MANIFEST).exists():
             raise self._is_finished()
         if self.dest.is_dir() and any(self.dest.iterdir()):
-            raise ConfigError(f"{self.dest} is not empty and not an unfinished pack: name an empty or new folder as DEST")
+            raise ConfigError(
+                f"{self.dest} is not empty and not an unfinished pack: name an empty or new folder as DEST"
+            )
 
     def _is_finished(self) -> ConfigError:
-        return ConfigError(f"{self.dest} holds a finished dataset already: remove it to pack again, or name another DEST")
+        return ConfigError(
+            f"{self.dest} holds a finished dataset already: remove it to pack again, or name another DEST"
+        )
 
     def _plan(self) -> dict[str, object]:
         """What a resumed pack must have in common with the one that began."""
-        return {"source": self.source.name, "name": self.name, "options": self.options.kept(),
-                "fields": [[f.name, f.kind, f.list, list(f.classes), f.image] for f in self.source.fields]}
+        return {
+            "source": self.source.name,
+            "name": self.name,
+            "options": self.options.kept(),
+            "fields": [
+                [f.name, f.kind, f.list, list(f.classes), f.image] for f in self.source.fields
+            ],
+        }
 
     def _published_before(self, state: PackState, started: float) -> PackResult:
         """The run before this one was killed between publishing the manifest and removing its notes: only that is left."""
         found = read_manifest(self.dest)
         same = state.has_plan(self._plan())
-        if same is None:            # it was killed within its very last steps; the manifest knows all but the place of the source
-            same = found.fields == tuple(self.source.fields) and is_packed_like(found.options, self.source, self.options)
+        if (
+            same is None
+        ):  # it was killed within its very last steps; the manifest knows all but the place of the source
+            same = found.fields == tuple(self.source.fields) and is_packed_like(
+                found.options, self.source, self.options
+            )
         state.remove()
         if not same:
             raise self._is_finished()
         total = found.n_samples + found.skipped
-        return PackResult(self.dest, found.n_samples, len(found.shards), 0, sum(each.size for each in found.shards), found.skipped,
-                          dict(found.converted), time.monotonic() - started, total,
-                          ("an earlier run had published this dataset and was stopped before it could say so",))
+        return PackResult(
+            self.dest,
+            found.n_samples,
+            len(found.shards),
+            0,
+            sum(each.size for each in found.shards),
+            found.skipped,
+            dict(found.converted),
+            time.monotonic() - started,
+            total,
+            ("an earlier run had published this dataset and was stopped before it could say so",),
+        )
 
     def _remove_all(self, state: PackState, *, is_new: bool) -> None:
         state.remove()
@@ -124,12 +167,27 @@ class Packer:
             job = self._list(state, opened)
             done += self._verified(state)
             resumed_at = done[-1].next_position if done else 0
-            shards = ShardPacker(self.source, self.dest, self.options, self.progress, name=self.name, jobs=self.jobs,
-                                 on_sample=lambda: self._say("packing"))
+            shards = ShardPacker(
+                self.source,
+                self.dest,
+                self.options,
+                self.progress,
+                name=self.name,
+                jobs=self.jobs,
+                on_sample=lambda: self._say("packing"),
+            )
             with contextlib.closing(shards.run(state, job, done)) as packed:
                 done.extend(packed)
         self._say("publishing")
-        self.notes += publish(self.source, self.dest, self.options, state, done=done, last_events=shards.last_events, encoded=self._encode)
+        self.notes += publish(
+            self.source,
+            self.dest,
+            self.options,
+            state,
+            done=done,
+            last_events=shards.last_events,
+            encoded=self._encode,
+        )
         return resumed_at
 
     def _say(self, stage: str) -> None:
@@ -150,18 +208,34 @@ class Packer:
         if is_stream(source):
             if not Listing.exists(folder):
                 samples = iter(source)
-                head = list(itertools.islice(samples, SAMPLES if self.options.encode == "auto" else 0))
-                options = self._settle_encode(state, (each for each in head if not isinstance(each, BadImage)))
-                refs = spool(itertools.chain(drained(head), samples), source.fields, folder, options, self.jobs)
+                head = list(
+                    itertools.islice(samples, SAMPLES if self.options.encode == "auto" else 0)
+                )
+                options = self._settle_encode(
+                    state, (each for each in head if not isinstance(each, BadImage))
+                )
+                refs = spool(
+                    itertools.chain(drained(head), samples),
+                    source.fields,
+                    folder,
+                    options,
+                    self.jobs,
+                )
                 write_listing(folder, opened.enter_context(contextlib.closing(refs)), self._listed)
             else:
                 self._settle_encode(state, None)
-            return opened.enter_context(contextlib.closing(Spool(folder, self._opened_listing(folder, opened))))
+            return opened.enter_context(
+                contextlib.closing(Spool(folder, self._opened_listing(folder, opened)))
+            )
         if not Listing.exists(folder):
             write_listing(folder, source.refs(), self._listed)
         listing = self._opened_listing(folder, opened)
         begun = next(state.finished(), None) is not None
-        return load_listed(source, listing, self._settle_encode(state, None if begun else some_samples(source, listing, SAMPLES)))
+        return load_listed(
+            source,
+            listing,
+            self._settle_encode(state, None if begun else some_samples(source, listing, SAMPLES)),
+        )
 
     def _listed(self, count: int) -> None:
         self.progress.done = count
@@ -183,7 +257,9 @@ class Packer:
             if samples is None:
                 raise damaged(state.folder / "encode.json", "it is missing")
             names = [each.name for each in self.source.fields if each.kind == "image"]
-            choice = choose_encode((image for sample in samples for image in images_of(sample, names)), self.options)
+            choice = choose_encode(
+                (image for sample in samples for image in images_of(sample, names)), self.options
+            )
             state.remember_encode_choice(choice)
         self.notes.append(f"--encode auto chose {choice.encode}: {choice.reason}")
         self._encode = choice.encode
@@ -199,7 +275,11 @@ class Packer:
                 break
             good.append(replace(done, events=[]))
             self.progress.skipped += sum(event.event == "skipped" for event in done.events)
-            self.progress.count((event.why for event in done.events if event.event != "skipped"), done.bytes_in, done.bytes_out)
+            self.progress.count(
+                (event.why for event in done.events if event.event != "skipped"),
+                done.bytes_in,
+                done.bytes_out,
+            )
             self.progress.done = done.next_position
             self._say("checking")
         names = {done.shard.name for done in good}

@@ -15,7 +15,15 @@ from fastload.packing.masks import mask_array
 from fastload.packing.options import PackOptions
 from fastload.packing.sources.base import Encoded, Sample, Value
 from fastload.store.fields import Field, image_of
-from fastload.store.record import DATA, MAX_PARTS, MAX_RECORD, PLAIN, RESTART_INDEX, Part, encode_record
+from fastload.store.record import (
+    DATA,
+    MAX_PARTS,
+    MAX_RECORD,
+    PLAIN,
+    RESTART_INDEX,
+    Part,
+    encode_record,
+)
 from fastload.store.values import encode_value, source_part
 
 Scale = tuple[float, float]
@@ -53,7 +61,7 @@ class SampleEncoder:
             if error.source:
                 raise
             raise BadImage(error.why, source=sample.source) from None
-        except ConfigError as error:            # a value that does not fit its field
+        except ConfigError as error:  # a value that does not fit its field
             raise BadImage(str(error), source=sample.source) from None
 
     def _encode(self, sample: Sample) -> EncodedSample:
@@ -61,7 +69,9 @@ class SampleEncoder:
         scales: dict[tuple[str, int], Scale] = {}
         converted: dict[str, None] = {}
         bytes_in = 0
-        for number, each in enumerate(self.fields):         # images first: the others may depend on how they were scaled
+        for number, each in enumerate(
+            self.fields
+        ):  # images first: the others may depend on how they were scaled
             if each.kind == "image":
                 for item, value in self._items(each, sample):
                     if not isinstance(value, Encoded | np.ndarray | Image.Image):
@@ -73,10 +83,17 @@ class SampleEncoder:
                     converted.update({stored.converted: None} if stored.converted else {})
         for number, each in enumerate(self.fields):
             if each.kind != "image":
-                moved = [_moved(each, value, self._scale_of(each, item, scales)) for item, value in self._items(each, sample)]
-                parts += encode_value(number, each, moved if each.list else moved[0] if moved else None)
+                moved = [
+                    _moved(each, value, self._scale_of(each, item, scales))
+                    for item, value in self._items(each, sample)
+                ]
+                parts += encode_value(
+                    number, each, moved if each.list else moved[0] if moved else None
+                )
         if len(parts) > MAX_PARTS // 2 or sum(len(part.data) for part in parts) > MAX_RECORD // 2:
-            encode_record(0, parts)                 # raises where it would not fit: here it is one bad sample, later the pack's end
+            encode_record(
+                0, parts
+            )  # raises where it would not fit: here it is one bad sample, later the pack's end
         return EncodedSample(parts, sample.source, bytes_in, tuple(converted))
 
     def _scale_of(self, each: Field, item: int, scales: dict[tuple[str, int], Scale]) -> Scale:
@@ -98,8 +115,21 @@ class SampleEncoder:
 
 def image_parts(number: int, item: int, stored: StoredImage) -> list[Part]:
     """The image itself and, where it has restart segments, their index."""
-    parts = [Part(number, stored.data, item, stored.codec, DATA, stored.channels, 8, stored.width, stored.height, stored.interval,
-                  stored.orientation)]
+    parts = [
+        Part(
+            number,
+            stored.data,
+            item,
+            stored.codec,
+            DATA,
+            stored.channels,
+            8,
+            stored.width,
+            stored.height,
+            stored.interval,
+            stored.orientation,
+        )
+    ]
     if stored.index:
         parts.append(Part(number, stored.index, item, PLAIN, RESTART_INDEX))
     return parts
@@ -119,25 +149,34 @@ def _moved(each: Field, value: Value, scale: Scale) -> Value:
         array: NDArray[np.float64] = np.array(value, np.float64)
     except (TypeError, ValueError) as error:
         raise BadImage(f"field {each.name!r}: {each.kind}: {error}") from None
-    if array.ndim != 2 or not array.size:               # nothing to move, or a wrong shape, which encode_value names
+    if (
+        array.ndim != 2 or not array.size
+    ):  # nothing to move, or a wrong shape, which encode_value names
         return value
     if each.kind == "boxes" and array.shape[1] == 4:
         array *= np.array([*scale, *scale])
     elif each.kind == "points":
-        array[:, :2] *= np.array(scale)[:array.shape[1]]
-    elif each.kind == "matrix" and array.shape[0] == 3:         # a projection into the image: its first two rows are pixels
+        array[:, :2] *= np.array(scale)[: array.shape[1]]
+    elif (
+        each.kind == "matrix" and array.shape[0] == 3
+    ):  # a projection into the image: its first two rows are pixels
         array[:2] *= np.array(scale)[:, None]
     return array
 
 
 def _scaled_mask(mask: NDArray[np.generic], scale: Scale) -> NDArray[np.generic]:
     """Nearest neighbour, floor((i + 0.5) / scale), as the loader does it: labels are never mixed."""
-    rows, columns = (_nearest(side, max(1, round(side * by))) for side, by in zip(mask.shape, (scale[1], scale[0]), strict=True))
+    rows, columns = (
+        _nearest(side, max(1, round(side * by)))
+        for side, by in zip(mask.shape, (scale[1], scale[0]), strict=True)
+    )
     scaled: NDArray[np.generic] = mask[rows[:, None], columns[None, :]]
     return scaled
 
 
 def _nearest(side: int, new_side: int) -> NDArray[np.int64]:
     # In whole numbers: with floats the middle of a new pixel may fall on either side of an old pixel's edge.
-    nearest: NDArray[np.int64] = (2 * np.arange(new_side, dtype=np.int64) + 1) * side // (2 * new_side)
+    nearest: NDArray[np.int64] = (
+        (2 * np.arange(new_side, dtype=np.int64) + 1) * side // (2 * new_side)
+    )
     return nearest

@@ -28,7 +28,9 @@ def as_record(sample_id: int, parts: Sequence[Part]) -> bytes:
 class OpenShard:
     """Takes records in order; ``publish`` ends it, ``abort`` drops what was not published. The file appears with the first record."""
 
-    def __init__(self, dest: Path, number: int, first: int, fields: Sequence[Field], options: PackOptions) -> None:
+    def __init__(
+        self, dest: Path, number: int, first: int, fields: Sequence[Field], options: PackOptions
+    ) -> None:
         self.dest, self.number, self.first, self.options = dest, number, first, options
         self.events: list[Event] = []
         self.records = 0
@@ -36,7 +38,11 @@ class OpenShard:
         self._bytes_in = self._bytes_out = self._block_bytes = 0
         self._blocks: list[tuple[int, int]] = []
         self._fields = dict(enumerate(fields))
-        self._missing = {name: _missing(name, fields) for name in expected_columns(tuple(fields)) if name != "_blocks"}
+        self._missing = {
+            name: _missing(name, fields)
+            for name in expected_columns(tuple(fields))
+            if name != "_blocks"
+        }
         self._rows: dict[str, list[float]] = {name: [] for name in self._missing}
 
     @property
@@ -69,9 +75,20 @@ class OpenShard:
         """Publishes the shard, then remembers that; in this order, so what is remembered is always there."""
         if self._writer is None:
             raise RuntimeError("a shard without records cannot be published")
-        done = Done(self._writer.publish(), next_position, self._blocks, self.events, self._bytes_in, self._bytes_out)
+        done = Done(
+            self._writer.publish(),
+            next_position,
+            self._blocks,
+            self.events,
+            self._bytes_in,
+            self._bytes_out,
+        )
         dtypes = expected_columns(tuple(self._fields.values()))
-        state.record(self.number, done, {name: np.array(values, dtypes[name]) for name, values in self._rows.items()})
+        state.record(
+            self.number,
+            done,
+            {name: np.array(values, dtypes[name]) for name, values in self._rows.items()},
+        )
         return done
 
     def abort(self) -> None:

@@ -44,7 +44,7 @@ Rows = dict[str, NDArray[np.generic]]
 class Event:
     """A source sample that was skipped or converted: one line in DEST/pack-log.jsonl."""
 
-    event: str          # "skipped" or "converted"
+    event: str  # "skipped" or "converted"
     source: str
     why: str
 
@@ -54,8 +54,8 @@ class Done:
     """One published shard, and where the pack stands behind it."""
 
     shard: Shard
-    next_position: int                  # of the packing order: the first one not yet dealt with
-    blocks: list[tuple[int, int]]       # (first sample, samples)
+    next_position: int  # of the packing order: the first one not yet dealt with
+    blocks: list[tuple[int, int]]  # (first sample, samples)
     events: list[Event] = field(default_factory=list)
     bytes_in: int = 0
     bytes_out: int = 0
@@ -68,7 +68,7 @@ class _EventRow(TypedDict):
 
 
 class _DoneRow(TypedDict):
-    shard: tuple[str, int, int, int, str, str]          # a Shard
+    shard: tuple[str, int, int, int, str, str]  # a Shard
     next_position: int
     blocks: list[tuple[int, int]]
     events: list[_EventRow]
@@ -97,12 +97,19 @@ class PackState:
                     return self
             except BlockingIOError:
                 os.close(self._lock)
-                raise StoreError(f"{self.dest}: another fastload pack is at work here; wait for it or stop it") from None
+                raise StoreError(
+                    f"{self.dest}: another fastload pack is at work here; wait for it or stop it"
+                ) from None
             except FileNotFoundError:
                 pass
             os.close(self._lock)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         os.close(self._lock)
 
     def check_plan(self, plan: dict[str, object]) -> None:
@@ -111,9 +118,15 @@ class PackState:
         if found is None:
             _write_sealed(self.folder / "plan.json", plan)
         elif found != as_json(plan):
-            raise ConfigError(f"{self.dest} holds an unfinished pack with other options: {_differences(found, as_json(plan))}. "
-                              f"Use the same options to go on, another DEST, or remove {self.dest} to start anew"
-                              + ("" if next(self.finished(), None) else " (no shard is finished: nothing is lost)"))
+            raise ConfigError(
+                f"{self.dest} holds an unfinished pack with other options: {_differences(found, as_json(plan))}. "
+                f"Use the same options to go on, another DEST, or remove {self.dest} to start anew"
+                + (
+                    ""
+                    if next(self.finished(), None)
+                    else " (no shard is finished: nothing is lost)"
+                )
+            )
 
     def has_plan(self, plan: dict[str, object]) -> bool | None:
         """This folder was made by a pack with the same plan; None where the plan is gone."""
@@ -158,14 +171,22 @@ class PackState:
 
     def done(self, number: int) -> Done:
         """The notes of one published shard."""
-        row = cast("_DoneRow", _read_sealed(self.folder / f"done-{number:05}.json"))      # ours: the checksum says so
-        return Done(Shard(*row["shard"]), row["next_position"], [(first, count) for first, count in row["blocks"]],
-                    [Event(**event) for event in row["events"]], row["bytes_in"], row["bytes_out"])
+        row = cast(
+            "_DoneRow", _read_sealed(self.folder / f"done-{number:05}.json")
+        )  # ours: the checksum says so
+        return Done(
+            Shard(*row["shard"]),
+            row["next_position"],
+            [(first, count) for first, count in row["blocks"]],
+            [Event(**event) for event in row["events"]],
+            row["bytes_in"],
+            row["bytes_out"],
+        )
 
     def record(self, number: int, done: Done, rows: Rows) -> None:
         """Remembers a published shard; from here on it is never written again."""
         packed = io.BytesIO()
-        np.savez(packed, **rows)             # type: ignore[arg-type]
+        np.savez(packed, **rows)  # type: ignore[arg-type]
         files.write_atomically(self.folder / f"rows-{number:05}.npz", packed.getvalue())
         _write_sealed(self.folder / f"done-{number:05}.json", asdict(done))
 
@@ -176,15 +197,22 @@ class PackState:
 
     def remove(self) -> None:
         """Nothing of this folder is needed any more. The plan goes last: with it, the same command knows itself again."""
-        for path in sorted(self.folder.iterdir(), key=lambda path: (path.name == "plan.json", path.name == "lock", path.name)):
+        for path in sorted(
+            self.folder.iterdir(),
+            key=lambda path: (path.name == "plan.json", path.name == "lock", path.name),
+        ):
             path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):      # another pack has just begun here: it will find the manifest, and go
+        with contextlib.suppress(
+            OSError
+        ):  # another pack has just begun here: it will find the manifest, and go
             self.folder.rmdir()
 
 
 def damaged(path: Path, why: str) -> StoreError:
     """What to raise for notes of an unfinished pack that cannot be used."""
-    return StoreError(f"going on with an unfinished pack: {path} is damaged ({why}): remove {path.parent.parent} and pack again")
+    return StoreError(
+        f"going on with an unfinished pack: {path} is damaged ({why}): remove {path.parent.parent} and pack again"
+    )
 
 
 def as_json(value: object) -> object:
@@ -207,14 +235,24 @@ def _read_sealed(path: Path) -> object:
 
 def _differences(found: object, wanted: object) -> str:
     one, other = _flat(found), _flat(wanted)
-    return "; ".join(f"{key} was {one.get(key)!r:.80}, is now {other.get(key)!r:.80}"
-                     for key in sorted({*one, *other}) if one.get(key) != other.get(key)) or "the fields come in another order"
+    return (
+        "; ".join(
+            f"{key} was {one.get(key)!r:.80}, is now {other.get(key)!r:.80}"
+            for key in sorted({*one, *other})
+            if one.get(key) != other.get(key)
+        )
+        or "the fields come in another order"
+    )
 
 
 def _flat(plan: object) -> dict[str, object]:
     """The options and fields beside what they belong to, so that a message names the one that changed."""
     values = dict(plan) if isinstance(plan, dict) else {}
     options, fields = values.pop("options", {}), values.pop("fields", [])
-    kinds = {f"field {name!r}": ("list of " * listed + kind, *more) if any(more) else "list of " * listed + kind
-             for name, kind, listed, *more in fields}
+    kinds = {
+        f"field {name!r}": ("list of " * listed + kind, *more)
+        if any(more)
+        else "list of " * listed + kind
+        for name, kind, listed, *more in fields
+    }
     return {**values, **kinds, **(options if isinstance(options, dict) else {})}

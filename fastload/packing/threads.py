@@ -12,8 +12,13 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], *, jobs: int,
-                together: Callable[[], int] = lambda: 1) -> Generator[Result, None, None]:
+def ordered_map(
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    jobs: int,
+    together: Callable[[], int] = lambda: 1,
+) -> Generator[Result, None, None]:
     """``map(function, items)`` on ``jobs`` threads; at most 2 * jobs + 2 items are under way or waiting to be taken.
 
     What ``function`` raises is raised here, in its turn; the items behind it are dropped. Closing the iterator early
@@ -26,9 +31,9 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], *, jo
 
     def taken() -> Generator[Result, None, None]:
         future, results = pending.popleft()
-        future.exception()                      # waits
+        future.exception()  # waits
         yield from results
-        future.result()                         # raises
+        future.result()  # raises
 
     try:
         while chunk := list(itertools.islice(left, together())):

@@ -40,8 +40,8 @@ class NewFile:
         """Appends all of it."""
         with writing(self.path, needed=len(data)):
             view = memoryview(data)
-            while view:                             # a write may be short
-                view = view[self._file.write(view):]
+            while view:  # a write may be short
+                view = view[self._file.write(view) :]
         self.size += len(data)
 
     def publish(self) -> None:
@@ -54,6 +54,11 @@ class NewFile:
     def __enter__(self) -> NewFile:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._file.close()
         self._temporary.unlink(missing_ok=True)

@@ -14,7 +14,9 @@ from fastload.plan.checks import Size
 from fastload.plan.geometry import Floats, Views
 from fastload.plan.rng import Draws
 
-StepKind = Literal["brightness", "contrast", "saturation", "hue", "gray", "blur", "erase", "affine", "upside_down"]
+StepKind = Literal[
+    "brightness", "contrast", "saturation", "hue", "gray", "blur", "erase", "affine", "upside_down"
+]
 
 
 class Transform:
@@ -23,10 +25,14 @@ class Transform:
     __slots__ = ()
 
     __dataclass_fields__: ClassVar[dict[str, Field[object]]]
-    blocks: ClassVar[int] = 0       # how many times four random numbers each sample needs; 0 = nothing is drawn
+    blocks: ClassVar[int] = (
+        0  # how many times four random numbers each sample needs; 0 = nothing is drawn
+    )
 
     def __post_init__(self) -> None:
-        for each in fields(self):       # lists and numpy's numbers too become plain: the printed form is part of a run's state
+        for each in fields(
+            self
+        ):  # lists and numpy's numbers too become plain: the printed form is part of a run's state
             object.__setattr__(self, each.name, _plain(getattr(self, each.name)))
         self.check()
 
@@ -39,7 +45,7 @@ class Geometric(Transform):
 
     __slots__ = ()
 
-    crops: ClassVar[bool] = False   # whether it may cut something off
+    crops: ClassVar[bool] = False  # whether it may cut something off
 
     @property
     def pads(self) -> bool:
@@ -71,9 +77,9 @@ class Step:
 
     kind: StepKind
     width: int = 1
-    kernel: int = 0                       # blur: side of the kernel in pixels
-    value: tuple[float, ...] = ()         # erase, affine: what is written, for all channels or for each
-    after_normalize: bool = False         # erase: the value is in normalised units
+    kernel: int = 0  # blur: side of the kernel in pixels
+    value: tuple[float, ...] = ()  # erase, affine: what is written, for all channels or for each
+    after_normalize: bool = False  # erase: the value is in normalised units
 
 
 class OnDevice(Transform):

@@ -6,21 +6,30 @@ import math
 
 from fastload.errors import ConfigError
 
-MAX_SIDE = 16_384        # as fastload.decode.header: no decoder makes more
-Size = tuple[int, int]   # (height, width)
+MAX_SIDE = 16_384  # as fastload.decode.header: no decoder makes more
+Size = tuple[int, int]  # (height, width)
 
 
 def whole(what: str, value: object, low: int, high: int = MAX_SIDE) -> int:
     """An int from low to high."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigError(f"{what}: expected a whole number from {low} to {high}, found {value!r:.60}")
+        raise ConfigError(
+            f"{what}: expected a whole number from {low} to {high}, found {value!r:.60}"
+        )
     return value
 
 
 def number(what: str, value: object, low: float, high: float) -> float:
     """A finite number from low to high."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not low <= value <= high:
-        raise ConfigError(f"{what}: expected a number from {low:g} to {high:g}, found {value!r:.60}")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or not low <= value <= high
+    ):
+        raise ConfigError(
+            f"{what}: expected a number from {low:g} to {high:g}, found {value!r:.60}"
+        )
     return float(value)
 
 
@@ -53,7 +62,9 @@ def levels(what: str, value: object) -> tuple[int, ...]:
     """A colour: one level 0..255 for all channels, or one for each channel; equal ones are one, which serves any number of channels."""
     if isinstance(value, list | tuple):
         if not 1 <= len(value) <= 4:
-            raise ConfigError(f"{what}: expected one level, or one for each channel, found {value!r:.60}")
+            raise ConfigError(
+                f"{what}: expected one level, or one for each channel, found {value!r:.60}"
+            )
         found = tuple(whole(what, each, 0, 255) for each in value)
         return found[:1] if len(set(found)) == 1 else found
     return (whole(what, value, 0, 255),)
@@ -62,4 +73,6 @@ def levels(what: str, value: object) -> tuple[int, ...]:
 def one_of(what: str, value: object, allowed: tuple[str, ...]) -> None:
     """Raises ConfigError unless the value is one of the words."""
     if value not in allowed:
-        raise ConfigError(f"{what}: expected one of {', '.join(map(repr, allowed))}, found {value!r:.60}")
+        raise ConfigError(
+            f"{what}: expected one of {', '.join(map(repr, allowed))}, found {value!r:.60}"
+        )

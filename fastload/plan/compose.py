@@ -19,7 +19,7 @@ from fastload.plan.output import Normalize, output_format
 from fastload.plan.photometric import GaussianBlur, RandomErasing
 from fastload.plan.warps import Warp
 
-MAX_TRANSFORMS = 1000                    # their number is the low 16 bits of a stream's; the rest is the group's
+MAX_TRANSFORMS = 1000  # their number is the low 16 bits of a stream's; the rest is the group's
 T = TypeVar("T")
 
 
@@ -43,9 +43,16 @@ def compile(transforms: object, *, group: int = 0) -> FieldPlan:
     fill = _agreed("fill", [each[0] for each in filling], (0,))
     if size is not None:
         _check_blur(listed, size)
-    return FieldPlan(transforms=listed, group=group, size=size, output=output_format(listed), fill=fill,
-                     mask_fill=_agreed("mask_fill", [each[1] for each in filling], 0), steps=tuple(_steps(listed, fill)),
-                     filter=_agreed("filter", [each.resizes_by or None for each in geometric], "antialias"))
+    return FieldPlan(
+        transforms=listed,
+        group=group,
+        size=size,
+        output=output_format(listed),
+        fill=fill,
+        mask_fill=_agreed("mask_fill", [each[1] for each in filling], 0),
+        steps=tuple(_steps(listed, fill)),
+        filter=_agreed("filter", [each.resizes_by or None for each in geometric], "antialias"),
+    )
 
 
 def compile_fields(transform: object, image_fields: Sequence[str]) -> dict[str, FieldPlan]:
@@ -61,7 +68,9 @@ def compile_fields(transform: object, image_fields: Sequence[str]) -> dict[str, 
         plan = compile(transforms, group=group)
         for name in key if isinstance(key, tuple) else (key,):
             if name not in image_fields:
-                raise ConfigError(f"transform: {name!r} is no image field; there are {', '.join(map(repr, image_fields)) or 'none'}")
+                raise ConfigError(
+                    f"transform: {name!r} is no image field; there are {', '.join(map(repr, image_fields)) or 'none'}"
+                )
             if name in plans:
                 raise ConfigError(f"transform: field {name!r} is named twice")
             plans[name] = plan
@@ -76,15 +85,23 @@ def _flat(transforms: object) -> Iterator[Transform]:
     if isinstance(transforms, Transform):
         yield transforms
     elif isinstance(transforms, type) and issubclass(transforms, Transform):
-        raise ConfigError(f"transform: {transforms.__name__} is the class itself; write {transforms.__name__}(...)")
+        raise ConfigError(
+            f"transform: {transforms.__name__} is the class itself; write {transforms.__name__}(...)"
+        )
     elif isinstance(transforms, Iterable) and not isinstance(transforms, str | bytes | Mapping):
         for each in transforms:
             yield from _flat(each)
     else:
         name = f"{type(transforms).__module__}.{type(transforms).__qualname__}"
-        known = "; torchvision's have equals here: print(fastload.migrate(your_torch_loader)) writes them" if "torchvision" in name else ""
-        raise ConfigError(f"transform: expected transforms of fastload.transforms, found {name} {' '.join(repr(transforms).split()):.60}; "
-                          f"what runs Python for each image cannot be planned: do it to the batches that the loader yields{known}")
+        known = (
+            "; torchvision's have equals here: print(fastload.migrate(your_torch_loader)) writes them"
+            if "torchvision" in name
+            else ""
+        )
+        raise ConfigError(
+            f"transform: expected transforms of fastload.transforms, found {name} {' '.join(repr(transforms).split()):.60}; "
+            f"what runs Python for each image cannot be planned: do it to the batches that the loader yields{known}"
+        )
 
 
 def _check_order(listed: Sequence[Transform]) -> None:
@@ -92,11 +109,19 @@ def _check_order(listed: Sequence[Transform]) -> None:
     colour: Transform | None = None
     normalize: Transform | None = None
     for each in listed:
-        if isinstance(each, Geometric) and not isinstance(each, HorizontalFlip) and (colour or normalize):
-            raise ConfigError(f"transform: {_name(each)} follows {_name(colour or normalize)}: geometry is done while decoding, "
-                              f"before {_name(colour or normalize)}; put {_name(each)} in front of it")
+        if (
+            isinstance(each, Geometric)
+            and not isinstance(each, HorizontalFlip)
+            and (colour or normalize)
+        ):
+            raise ConfigError(
+                f"transform: {_name(each)} follows {_name(colour or normalize)}: geometry is done while decoding, "
+                f"before {_name(colour or normalize)}; put {_name(each)} in front of it"
+            )
         if isinstance(each, OnDevice) and not isinstance(each, RandomErasing) and normalize:
-            raise ConfigError(f"transform: {_name(each)} follows Normalize: it works on levels, before; put {_name(each)} in front of it")
+            raise ConfigError(
+                f"transform: {_name(each)} follows Normalize: it works on levels, before; put {_name(each)} in front of it"
+            )
         if isinstance(each, OnDevice):
             colour = colour or each
         if isinstance(each, Normalize):
@@ -108,8 +133,10 @@ def _check_padding(geometric: Sequence[Geometric]) -> None:
     padding: Geometric | None = None
     for each in geometric:
         if padding and each.crops:
-            raise ConfigError(f"transform: {_name(each)} follows {_name(padding)}: it could cut out nothing but padding; "
-                              f"put {_name(each)} in front of {_name(padding)}, or remove one of them")
+            raise ConfigError(
+                f"transform: {_name(each)} follows {_name(padding)}: it could cut out nothing but padding; "
+                f"put {_name(each)} in front of {_name(padding)}, or remove one of them"
+            )
         if each.pads:
             padding = each
 
@@ -126,17 +153,29 @@ def _steps(listed: Sequence[Transform], fill: tuple[int, ...]) -> Iterator[Step]
         normalized = normalized or isinstance(each, Normalize)
         if isinstance(each, OnDevice):
             for step in each.steps():
-                if step.kind == "erase" and not normalized and not 0 <= min(step.value) <= max(step.value) <= 255:
-                    raise ConfigError(f"transform: {each} stands before Normalize: its value is a level, 0 to 255")
-                yield replace(step, after_normalize=normalized, value=fill if step.kind == "affine" else step.value)
+                if (
+                    step.kind == "erase"
+                    and not normalized
+                    and not 0 <= min(step.value) <= max(step.value) <= 255
+                ):
+                    raise ConfigError(
+                        f"transform: {each} stands before Normalize: its value is a level, 0 to 255"
+                    )
+                yield replace(
+                    step,
+                    after_normalize=normalized,
+                    value=fill if step.kind == "affine" else step.value,
+                )
 
 
 def _agreed(what: str, wanted: Iterable[T | None], otherwise: T) -> T:
     """The one value that those who mind agree upon."""
     found = [value for value in wanted if value is not None]
     if any(value != found[0] for value in found):
-        raise ConfigError(f"transform: {what} is {found[0]!r} in one transform and {next(v for v in found if v != found[0])!r} in another; "
-                          "there is one resize and one canvas: give them the same")
+        raise ConfigError(
+            f"transform: {what} is {found[0]!r} in one transform and {next(v for v in found if v != found[0])!r} in another; "
+            "there is one resize and one canvas: give them the same"
+        )
     return found[0] if found else otherwise
 
 

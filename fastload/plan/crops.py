@@ -38,12 +38,21 @@ class Crop(Geometric):
             if isinstance(value, int):
                 checks.whole(f"Crop: {name} in pixels", value, 0)
             elif checks.number(f"Crop: {name} as a share", value, 0.0, 1.0) == 1.0:
-                raise ConfigError(f"Crop: {name}=1.0 is the whole image; a share must be below 1, one pixel is {name}=1")
+                raise ConfigError(
+                    f"Crop: {name}=1.0 is the whole image; a share must be below 1, one pixel is {name}=1"
+                )
         if not any(sides.values()):
-            raise ConfigError("Crop: expected at least one of top, bottom, left, right, e.g. Crop(top=0.3)")
+            raise ConfigError(
+                "Crop: expected at least one of top, bottom, left, right, e.g. Crop(top=0.3)"
+            )
         for one, other in (("top", "bottom"), ("left", "right")):
-            if sum(value for value in (sides[one], sides[other]) if not isinstance(value, int)) >= 1.0:
-                raise ConfigError(f"Crop: {one}={sides[one]} and {other}={sides[other]} leave nothing")
+            if (
+                sum(value for value in (sides[one], sides[other]) if not isinstance(value, int))
+                >= 1.0
+            ):
+                raise ConfigError(
+                    f"Crop: {one}={sides[one]} and {other}={sides[other]} leave nothing"
+                )
 
     def size_after(self, size: Size | None) -> Size | None:
         """Known where the size before is; raises ConfigError where that is less than is cut off."""
@@ -51,7 +60,9 @@ class Crop(Geometric):
             return None
         width, height = self._window(pair(size[1], size[0]))[1].ravel().astype(int).tolist()
         if min(width, height) < 1:
-            raise ConfigError(f"transform: {self} leaves nothing of the {size[0]}x{size[1]} (height x width) pixels that it gets")
+            raise ConfigError(
+                f"transform: {self} leaves nothing of the {size[0]}x{size[1]} (height x width) pixels that it gets"
+            )
         return height, width
 
     def apply(self, views: Views, _: Draws) -> None:
@@ -82,7 +93,9 @@ class CenterCrop(Geometric):
     @property
     def fills(self) -> tuple[tuple[int, ...] | None, int | None]:
         """As the user says."""
-        return (None if self.fill is None else checks.levels("CenterCrop: fill", self.fill)), self.mask_fill
+        return (
+            None if self.fill is None else checks.levels("CenterCrop: fill", self.fill)
+        ), self.mask_fill
 
     def size_after(self, _: Size | None) -> Size | None:
         """Always ``size``."""
@@ -93,7 +106,9 @@ class CenterCrop(Geometric):
         height, width = checks.size_pair("CenterCrop", self.size)
         target = pair(width, height)
         room = views.size - target
-        views.crop(np.where(room < 0, np.ceil(room / 2), np.rint(room / 2)), target, by="CenterCrop")
+        views.crop(
+            np.where(room < 0, np.ceil(room / 2), np.rint(room / 2)), target, by="CenterCrop"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +131,10 @@ class RandomCrop(Geometric):
         height, width = _check_fills("RandomCrop", self.size, self.fill, self.mask_fill)
         checks.whole("RandomCrop: pad", self.pad, 0)
         if self.pad >= min(height, width):
-            raise ConfigError(f"RandomCrop: pad={self.pad} with size {height}x{width}: a crop could hold nothing but padding; "
-                              f"at most {min(height, width) - 1}")
+            raise ConfigError(
+                f"RandomCrop: pad={self.pad} with size {height}x{width}: a crop could hold nothing but padding; "
+                f"at most {min(height, width) - 1}"
+            )
 
     @property
     def pads(self) -> bool:
@@ -127,7 +144,9 @@ class RandomCrop(Geometric):
     @property
     def fills(self) -> tuple[tuple[int, ...] | None, int | None]:
         """As the user says."""
-        return (None if self.fill is None else checks.levels("RandomCrop: fill", self.fill)), self.mask_fill
+        return (
+            None if self.fill is None else checks.levels("RandomCrop: fill", self.fill)
+        ), self.mask_fill
 
     def size_after(self, _: Size | None) -> Size | None:
         """Always ``size``."""
@@ -137,7 +156,7 @@ class RandomCrop(Geometric):
         """Each whole offset between the two extremes is equally likely."""
         height, width = checks.size_pair("RandomCrop", self.size)
         target = pair(width, height)
-        room = views.size + 2 * self.pad - target       # below 0: the image is the smaller one
+        room = views.size + 2 * self.pad - target  # below 0: the image is the smaller one
         offset = np.minimum(room, 0) + np.floor(draws.values[:2] * (np.abs(room) + 1)) - self.pad
         views.crop(offset, target, by="RandomCrop")
 

@@ -22,7 +22,9 @@ def render(row: PlanRow, image: Image.Image, *, fill: int = 114) -> Image.Image:
     from PIL import Image
 
     filters = (Image.Resampling.BILINEAR, Image.Resampling.BILINEAR, Image.Resampling.NEAREST)
-    pixels = image.crop((row.x, row.y, row.x + row.w, row.y + row.h)).resize((row.out_w, row.out_h), filters[row.filter])
+    pixels = image.crop((row.x, row.y, row.x + row.w, row.y + row.h)).resize(
+        (row.out_w, row.out_h), filters[row.filter]
+    )
     if row.flip:
         pixels = pixels.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     canvas = Image.new(image.mode, (row.canvas_w, row.canvas_h), (fill,) * len(image.getbands()))
@@ -31,18 +33,31 @@ def render(row: PlanRow, image: Image.Image, *, fill: int = 114) -> Image.Image:
         if kind == "upside_down" and values[0]:
             canvas = canvas.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
         elif kind == "affine":
-            canvas = canvas.transform(canvas.size, Image.Transform.AFFINE, values, Image.Resampling.BILINEAR,
-                                      fillcolor=(fill,) * len(image.getbands()))
+            canvas = canvas.transform(
+                canvas.size,
+                Image.Transform.AFFINE,
+                values,
+                Image.Resampling.BILINEAR,
+                fillcolor=(fill,) * len(image.getbands()),
+            )
     return canvas
 
 
-def draw_row(row: PlanRow, image: Image.Image, *, boxes: ArrayLike | None = None, points: ArrayLike | None = None) -> Image.Image:
+def draw_row(
+    row: PlanRow,
+    image: Image.Image,
+    *,
+    boxes: ArrayLike | None = None,
+    points: ArrayLike | None = None,
+) -> Image.Image:
     """Left the source, what is not used darkened, with its labels; right the output, with the moved labels."""
     from PIL import Image, ImageDraw
 
     if image.size != (row.source_w, row.source_h):
-        raise ValueError(f"sample {row.sample_id}: the plan is for an image of {row.source_w}x{row.source_h} pixels, this one has "
-                         f"{image.width}x{image.height}")
+        raise ValueError(
+            f"sample {row.sample_id}: the plan is for an image of {row.source_w}x{row.source_h} pixels, this one has "
+            f"{image.width}x{image.height}"
+        )
     image = image.convert("RGB")
     output = render(row, image)
     roi = (row.x, row.y, row.x + row.w, row.y + row.h)
@@ -63,11 +78,17 @@ def draw_row(row: PlanRow, image: Image.Image, *, boxes: ArrayLike | None = None
     return both
 
 
-def _draw_boxes(pen: ImageDraw.ImageDraw, boxes: np.ndarray[tuple[int, ...], np.dtype[np.floating]]) -> None:
+def _draw_boxes(
+    pen: ImageDraw.ImageDraw, boxes: np.ndarray[tuple[int, ...], np.dtype[np.floating]]
+) -> None:
     for x0, y0, x1, y1 in boxes.reshape(-1, 4).tolist():
         pen.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=_BOX)
 
 
-def _draw_points(pen: ImageDraw.ImageDraw, points: np.ndarray[tuple[int, ...], np.dtype[np.floating]]) -> None:
+def _draw_points(
+    pen: ImageDraw.ImageDraw, points: np.ndarray[tuple[int, ...], np.dtype[np.floating]]
+) -> None:
     for x, y, *_ in points.tolist():
-        pen.ellipse((x - 2, y - 2, x + 1, y + 1), fill=_POINT)      # a point at 0.5 lies in the middle of pixel 0
+        pen.ellipse(
+            (x - 2, y - 2, x + 1, y + 1), fill=_POINT
+        )  # a point at 0.5 lies in the middle of pixel 0

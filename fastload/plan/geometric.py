@@ -16,7 +16,7 @@ from fastload.plan.checks import Size
 from fastload.plan.geometry import Floats, Views
 from fastload.plan.rng import Draws
 
-FILTERS = ("antialias", "bilinear", "nearest")      # numbered as in native/resize.h
+FILTERS = ("antialias", "bilinear", "nearest")  # numbered as in native/resize.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,9 @@ class RandomResizedCrop(Geometric):
     torchvision's algorithm (ten tries, then the centre), with numbers that belong to the sample.
     """
 
-    blocks: ClassVar[int] = 5       # 1 in 1000 crops of 4:3 photographs needs a sixth try: drawn only for those
+    blocks: ClassVar[int] = (
+        5  # 1 in 1000 crops of 4:3 photographs needs a sixth try: drawn only for those
+    )
     crops: ClassVar[bool] = True
 
     size: int | Sequence[int]
@@ -52,7 +54,9 @@ class RandomResizedCrop(Geometric):
 
     def apply(self, views: Views, draws: Draws) -> None:
         """Ten tries; then the largest centred box whose ratio is allowed."""
-        offset, extent, found = random_boxes(views.size, draws, skip=0, scale=self.scale, ratio=self.ratio)
+        offset, extent, found = random_boxes(
+            views.size, draws, skip=0, scale=self.scale, ratio=self.ratio
+        )
         if not found.all():
             left = np.flatnonzero(~found)
             offset[:, left], extent[:, left] = _centred(views.size[:, left], self.ratio)
@@ -79,7 +83,9 @@ class Resize(Geometric):
                 checks.whole(f"Resize: {name}", value, 1)
         stretched = self.height is not None or self.width is not None
         if stretched + sum(value is not None for value in sides.values()) != 1:
-            raise ConfigError("Resize: expected Resize(height, width), Resize(shorter=...) or Resize(longer=...), one of them")
+            raise ConfigError(
+                "Resize: expected Resize(height, width), Resize(shorter=...) or Resize(longer=...), one of them"
+            )
         if stretched:
             self._stretched()
         checks.one_of("Resize: filter", self.filter, FILTERS)
@@ -89,7 +95,9 @@ class Resize(Geometric):
             return checks.size_pair("Resize", self.height)
         if self.height is None or self.width is None:
             side = self.height or self.width
-            raise ConfigError(f"Resize: expected both height and width; Resize(shorter={side}) keeps the ratio")
+            raise ConfigError(
+                f"Resize: expected both height and width; Resize(shorter={side}) keeps the ratio"
+            )
         return checks.size_pair("Resize", (self.height, self.width))
 
     @property
@@ -114,7 +122,7 @@ class Resize(Geometric):
         if self.height is not None:
             height, width = self._stretched()
             return pair(width, height)
-        if self.shorter is not None:    # the other side is cut to a whole number, as torchvision does
+        if self.shorter is not None:  # the other side is cut to a whole number, as torchvision does
             return _at_least_1(np.floor(self.shorter * size / size.min(axis=0)))
         return _at_least_1(np.floor((self.longer or 0) * size / size.max(axis=0) + 0.5))
 
@@ -144,7 +152,9 @@ class Letterbox(Geometric):
         checks.one_of("Letterbox: filter", self.filter, FILTERS)
 
     def _target(self) -> Size:
-        return checks.size_pair("Letterbox", self.height if self.width is None else (self.height, self.width))
+        return checks.size_pair(
+            "Letterbox", self.height if self.width is None else (self.height, self.width)
+        )
 
     @property
     def pads(self) -> bool:
@@ -174,12 +184,20 @@ class Letterbox(Geometric):
             scale = np.minimum(scale, 1.0)
         target = np.clip(np.floor(views.size * scale + 0.5), 1, canvas)
         views.resize(target)
-        views.place(np.floor((canvas - target) / 2) if self.align == "center" else np.zeros_like(target), canvas)
+        views.place(
+            np.floor((canvas - target) / 2) if self.align == "center" else np.zeros_like(target),
+            canvas,
+        )
 
 
 def _centred(sizes: Floats, ratio: tuple[float, float]) -> tuple[Floats, Floats]:
     """What torchvision falls back to: the whole image, or the centre of it where its ratio is not allowed."""
-    extent = np.stack([np.minimum(sizes[0], np.rint(sizes[1] * ratio[1])), np.minimum(sizes[1], np.rint(sizes[0] / ratio[0]))])
+    extent = np.stack(
+        [
+            np.minimum(sizes[0], np.rint(sizes[1] * ratio[1])),
+            np.minimum(sizes[1], np.rint(sizes[0] / ratio[0])),
+        ]
+    )
     extent = _at_least_1(extent)
     return np.floor((sizes - extent) / 2), extent
 

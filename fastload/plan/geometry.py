@@ -22,10 +22,13 @@ class Views:
 
     def __init__(self, source: Floats) -> None:
         self.source = source
-        self.size = source                                      # of the canvas: whole numbers
-        self.src0, self.src1 = np.zeros_like(source), source    # source coordinates at the canvas coordinates dst0, dst1;
-        self.dst0, self.dst1 = self.src0, source                # mirrored: src0 > src1
-        self.bad: dict[int, str] = {}                           # slot → why nothing of the image is left
+        self.size = source  # of the canvas: whole numbers
+        self.src0, self.src1 = (
+            np.zeros_like(source),
+            source,
+        )  # source coordinates at the canvas coordinates dst0, dst1;
+        self.dst0, self.dst1 = self.src0, source  # mirrored: src0 > src1
+        self.bad: dict[int, str] = {}  # slot → why nothing of the image is left
 
     def crop(self, offset: Floats, size: Floats, *, by: str) -> None:
         """Keeps the window at ``offset`` of the canvas; where it reaches beyond the canvas there is padding."""
@@ -35,7 +38,10 @@ class Views:
             self._refuse(empty, by)
             first, last = np.where(empty, self.dst0, first), np.where(empty, self.dst1, last)
         scale = (self.src1 - self.src0) / (self.dst1 - self.dst0)
-        self.src0, self.src1 = self.src0 + (first - self.dst0) * scale, self.src1 + (last - self.dst1) * scale
+        self.src0, self.src1 = (
+            self.src0 + (first - self.dst0) * scale,
+            self.src1 + (last - self.dst1) * scale,
+        )
         self.dst0, self.dst1 = first - offset, last - offset
         self.size = np.maximum(self._spread(size), 1.0)
 
@@ -54,8 +60,14 @@ class Views:
         """Mirrors some images, left to right."""
         across = np.zeros(self.size.shape, bool)
         across[0] = which
-        self.src0, self.src1 = np.where(across, self.src1, self.src0), np.where(across, self.src0, self.src1)
-        self.dst0, self.dst1 = np.where(across, self.size - self.dst1, self.dst0), np.where(across, self.size - self.dst0, self.dst1)
+        self.src0, self.src1 = (
+            np.where(across, self.src1, self.src0),
+            np.where(across, self.src0, self.src1),
+        )
+        self.dst0, self.dst1 = (
+            np.where(across, self.size - self.dst1, self.dst0),
+            np.where(across, self.size - self.dst0, self.dst1),
+        )
 
     def rounded(self) -> tuple[Ints, NDArray[np.bool_]]:
         """(8, n) integers x, y, w, h (of the source), out_w, out_h, pad_left, pad_top (on the canvas); and flip.
@@ -66,7 +78,9 @@ class Views:
         flipped = self.src0[0] > self.src1[0]
         first, last = _edges(low, high, self.source)
         left, right = _edges(self.dst0, self.dst1, self.size)
-        return np.concatenate([first, last - first, right - left, left]).astype(np.int32, order="C"), flipped
+        return np.concatenate([first, last - first, right - left, left]).astype(
+            np.int32, order="C"
+        ), flipped
 
     def _spread(self, size: Floats) -> Floats:
         spread = np.empty_like(self.size)
@@ -76,7 +90,9 @@ class Views:
     def _refuse(self, empty: NDArray[np.bool_], by: str) -> None:
         for slot in np.flatnonzero(empty).tolist():
             width, height = self.source[:, slot].astype(int).tolist()
-            self.bad.setdefault(slot, f"{by} leaves nothing of an image of {width}x{height} (width x height) pixels")
+            self.bad.setdefault(
+                slot, f"{by} leaves nothing of an image of {width}x{height} (width x height) pixels"
+            )
 
 
 def moved_hulls(boxes: Floats, matrix: Floats) -> Floats:
@@ -84,9 +100,13 @@ def moved_hulls(boxes: Floats, matrix: Floats) -> Floats:
     x = boxes[:, 0::2] * matrix[..., 0, 0, None] + matrix[..., 0, 2, None]
     y = boxes[:, 1::2] * matrix[..., 1, 1, None] + matrix[..., 1, 2, None]
     if turns(matrix):
-        with np.errstate(invalid="ignore"):         # of a box without end nothing can be said
-            x = np.concatenate([x + boxes[:, side, None] * matrix[..., 0, 1, None] for side in (1, 3)], axis=1)
-            y = np.concatenate([y + boxes[:, side, None] * matrix[..., 1, 0, None] for side in (0, 2)], axis=1)
+        with np.errstate(invalid="ignore"):  # of a box without end nothing can be said
+            x = np.concatenate(
+                [x + boxes[:, side, None] * matrix[..., 0, 1, None] for side in (1, 3)], axis=1
+            )
+            y = np.concatenate(
+                [y + boxes[:, side, None] * matrix[..., 1, 0, None] for side in (0, 2)], axis=1
+            )
     return np.stack([x.min(axis=1), y.min(axis=1), x.max(axis=1), y.max(axis=1)], axis=1)
 
 

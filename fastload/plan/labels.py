@@ -31,7 +31,7 @@ Float32 = NDArray[np.float32]
 Kept = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 
-_EDGE = 1e-6      # pixels: a corner of the image stays a corner, however its scale is rounded
+_EDGE = 1e-6  # pixels: a corner of the image stays a corner, however its scale is rounded
 
 
 def move_boxes(boxes: ArrayLike, row: PlanRow, *, min_visible: float = 0.0) -> tuple[Float32, Kept]:
@@ -41,7 +41,9 @@ def move_boxes(boxes: ArrayLike, row: PlanRow, *, min_visible: float = 0.0) -> t
     return moved[kept].astype(np.float32), kept
 
 
-def move_boxes_batch(boxes: Sequence[ArrayLike], rows: PlanRows, *, min_visible: float = 0.0) -> list[tuple[Float32, Kept]]:
+def move_boxes_batch(
+    boxes: Sequence[ArrayLike], rows: PlanRows, *, min_visible: float = 0.0
+) -> list[tuple[Float32, Kept]]:
     """The same for a batch, in one pass: numpy's cost per call is paid once, not once a sample."""
     joined, counts, slots = _joined("boxes", boxes, (4,), rows)
     moved, keep = _boxes(joined, rows.frame.at(slots), min_visible)
@@ -63,7 +65,10 @@ def move_points_batch(points: Sequence[ArrayLike], rows: PlanRows) -> list[tuple
     joined, counts, slots = _joined("points", points, (2, 3), rows)
     moved, visible = _points(joined, rows.frame.at(slots))
     result = moved.astype(np.float32)
-    return [(result[first:last], visible[first:last]) for first, last in pairwise(np.cumsum([0, *counts]).tolist())]
+    return [
+        (result[first:last], visible[first:last])
+        for first, last in pairwise(np.cumsum([0, *counts]).tolist())
+    ]
 
 
 def move_polylines(lines: Sequence[ArrayLike], row: PlanRow) -> list[tuple[Float32, Flags]]:
@@ -91,7 +96,9 @@ def _boxes(boxes: Floats, frame: Frame, min_visible: float) -> tuple[Floats, Fla
     clipped = _cut(corners if crop is None else moved_hulls(used, matrix), area)
     remains = (clipped[:, 2] - clipped[:, 0]) * (clipped[:, 3] - clipped[:, 1])
     keep = (used[:, 2] > used[:, 0]) & (used[:, 3] > used[:, 1]) & (remains > 0)
-    if min_visible:         # else a box without end, of which nothing times infinity is asked, would be dropped
+    if (
+        min_visible
+    ):  # else a box without end, of which nothing times infinity is asked, would be dropped
         whole = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
         # A box that lies inside must survive min_visible=1: both areas come from the same rounded corners, but for the clipping.
         keep &= remains >= min_visible * whole * (1 - 1e-12)
@@ -99,7 +106,11 @@ def _boxes(boxes: Floats, frame: Frame, min_visible: float) -> tuple[Floats, Fla
 
 
 def _cut(boxes: Floats, to: Floats) -> Floats:
-    return np.clip(boxes, np.concatenate([to[..., :2]] * 2, axis=-1), np.concatenate([to[..., 2:]] * 2, axis=-1))
+    return np.clip(
+        boxes,
+        np.concatenate([to[..., :2]] * 2, axis=-1),
+        np.concatenate([to[..., 2:]] * 2, axis=-1),
+    )
 
 
 def _points(points: Floats, frame: Frame) -> tuple[Floats, Flags]:
@@ -108,7 +119,7 @@ def _points(points: Floats, frame: Frame) -> tuple[Floats, Flags]:
     moved[:, 0] = points[:, 0] * matrix[..., 0, 0] + matrix[..., 0, 2]
     moved[:, 1] = points[:, 1] * matrix[..., 1, 1] + matrix[..., 1, 2]
     if turns(matrix):
-        with np.errstate(invalid="ignore"):         # points at infinity
+        with np.errstate(invalid="ignore"):  # points at infinity
             moved[:, 0] += points[:, 1] * matrix[..., 0, 1]
             moved[:, 1] += points[:, 0] * matrix[..., 1, 0]
     visible = _inside(moved, area)
@@ -121,7 +132,9 @@ def _inside(points: Floats, box: Floats) -> Flags:
     return inside
 
 
-def _joined(what: str, arrays: Sequence[ArrayLike], columns: tuple[int, ...], rows: PlanRows) -> tuple[Floats, list[int], NDArray[Any]]:
+def _joined(
+    what: str, arrays: Sequence[ArrayLike], columns: tuple[int, ...], rows: PlanRows
+) -> tuple[Floats, list[int], NDArray[Any]]:
     if len(arrays) != len(rows):
         raise ConfigError(f"{what} of {len(arrays)} samples, but rows of {len(rows)}")
     shaped = [_shaped(what, each, columns) for each in arrays]
@@ -129,8 +142,14 @@ def _joined(what: str, arrays: Sequence[ArrayLike], columns: tuple[int, ...], ro
     filled = [each for each in shaped if len(each)]
     widths = {each.shape[1] for each in filled or shaped}
     if filled and len(widths) > 1:
-        raise ConfigError(f"{what}: expected the same number of columns in all samples of a batch, found {sorted(widths)}")
-    joined = np.concatenate(filled).astype(np.float64, copy=False) if filled else np.empty((0, max(widths, default=columns[0])))
+        raise ConfigError(
+            f"{what}: expected the same number of columns in all samples of a batch, found {sorted(widths)}"
+        )
+    joined = (
+        np.concatenate(filled).astype(np.float64, copy=False)
+        if filled
+        else np.empty((0, max(widths, default=columns[0])))
+    )
     return joined, counts, np.repeat(np.arange(len(rows)), counts)
 
 
@@ -139,7 +158,9 @@ def _shaped(what: str, values: ArrayLike, columns: tuple[int, ...]) -> NDArray[A
     if not array.size and array.ndim < 2:
         array = array.reshape(0, columns[0])
     if array.ndim != 2 or array.shape[1] not in columns:
-        raise ConfigError(f"{what}: expected (n, {' or '.join(map(str, columns))}) numbers, found {array.shape}")
+        raise ConfigError(
+            f"{what}: expected (n, {' or '.join(map(str, columns))}) numbers, found {array.shape}"
+        )
     return array
 
 

@@ -28,13 +28,17 @@ class Normalize(Format):
         if min(std) <= 0:
             raise ConfigError(f"Normalize: std: expected numbers above 0, found {self.std!r:.60}")
         if max(mean + std) > 2:
-            raise ConfigError(f"Normalize: mean {self.mean!r:.60}, std {self.std!r:.60}: expected units of 0..1; "
-                              "these look like levels, divide them by 255")
+            raise ConfigError(
+                f"Normalize: mean {self.mean!r:.60}, std {self.std!r:.60}: expected units of 0..1; "
+                "these look like levels, divide them by 255"
+            )
 
     def levels(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and std in levels, 0..255."""
-        return (tuple(255.0 * each for each in _channels("Normalize: mean", self.mean)),
-                tuple(255.0 * each for each in _channels("Normalize: std", self.std)))
+        return (
+            tuple(255.0 * each for each in _channels("Normalize: mean", self.mean)),
+            tuple(255.0 * each for each in _channels("Normalize: std", self.std)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +88,13 @@ def output_format(transforms: Sequence[Transform]) -> OutputFormat:
     dtype = to_dtype.dtype if isinstance(to_dtype, ToDtype) else "float32" if normalize else "uint8"
     scale = to_dtype.scale if isinstance(to_dtype, ToDtype) else True
     if normalize and dtype == "uint8":
-        raise ConfigError("transform: Normalize makes floating point, ToDtype('uint8') undoes it: remove one of the two")
+        raise ConfigError(
+            "transform: Normalize makes floating point, ToDtype('uint8') undoes it: remove one of the two"
+        )
     if normalize and not scale:
-        raise ConfigError("transform: Normalize is in units of 0..1; it cannot follow ToDtype(scale=False)")
+        raise ConfigError(
+            "transform: Normalize is in units of 0..1; it cannot follow ToDtype(scale=False)"
+        )
     name = layout.layout if isinstance(layout, Layout) else "NCHW"
     if isinstance(normalize, Normalize):
         mean, std = normalize.levels()
@@ -97,5 +105,7 @@ def output_format(transforms: Sequence[Transform]) -> OutputFormat:
 def _channels(what: str, value: object) -> tuple[float, ...]:
     values = value if isinstance(value, list | tuple) else (value,)
     if not 1 <= len(values) <= 4:
-        raise ConfigError(f"{what}: expected one number, or one for each channel, found {value!r:.60}")
+        raise ConfigError(
+            f"{what}: expected one number, or one for each channel, found {value!r:.60}"
+        )
     return tuple(checks.number(what, each, -1e4, 1e4) for each in values)

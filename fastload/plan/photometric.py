@@ -108,14 +108,28 @@ class ColorJitter(Photometric):
         """What the signature cannot say."""
         checks.probability("ColorJitter", self.p)
         if not self._parts():
-            raise ConfigError("ColorJitter: expected at least one of brightness, contrast, saturation, hue")
+            raise ConfigError(
+                "ColorJitter: expected at least one of brightness, contrast, saturation, hue"
+            )
 
     def _parts(self) -> list[tuple[StepKind, int, tuple[float, float], float]]:
         """(kind, number of its draw, range, what changes nothing)."""
         wanted: list[tuple[StepKind, Amount]] = [
-            ("brightness", self.brightness), ("contrast", self.contrast), ("saturation", self.saturation), ("hue", self.hue)]
-        return [(kind, number, (hue_range if kind == "hue" else factors)(f"ColorJitter: {kind}", amount), 0.0 if kind == "hue" else 1.0)
-                for number, (kind, amount) in enumerate(wanted, 1) if amount != 0.0]
+            ("brightness", self.brightness),
+            ("contrast", self.contrast),
+            ("saturation", self.saturation),
+            ("hue", self.hue),
+        ]
+        return [
+            (
+                kind,
+                number,
+                (hue_range if kind == "hue" else factors)(f"ColorJitter: {kind}", amount),
+                0.0 if kind == "hue" else 1.0,
+            )
+            for number, (kind, amount) in enumerate(wanted, 1)
+            if amount != 0.0
+        ]
 
     def steps(self) -> tuple[Step, ...]:
         """One for each that is asked for."""
@@ -123,7 +137,10 @@ class ColorJitter(Photometric):
 
     def parameters(self, draws: Draws, _: Size) -> list[Floats]:
         """One column a step."""
-        return [_drawn(draws.values, number, limits, self.p, neutral) for _, number, limits, neutral in self._parts()]
+        return [
+            _drawn(draws.values, number, limits, self.p, neutral)
+            for _, number, limits, neutral in self._parts()
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +188,10 @@ class GaussianBlur(Photometric):
     def check_canvas(self, canvas: Size) -> None:
         """Raises ConfigError where there is less to reflect than the kernel wants."""
         if self.kernel // 2 >= min(canvas):
-            raise ConfigError(f"GaussianBlur: kernel {self.kernel} is too large for {canvas[0]}x{canvas[1]} (height x width) pixels; "
-                              f"at most {2 * min(canvas) - 1}")
+            raise ConfigError(
+                f"GaussianBlur: kernel {self.kernel} is too large for {canvas[0]}x{canvas[1]} (height x width) pixels; "
+                f"at most {2 * min(canvas) - 1}"
+            )
 
     def steps(self) -> tuple[Step, ...]:
         """One."""
@@ -191,7 +210,7 @@ class RandomErasing(Photometric):
     Before Normalize the value is a level, 0..255; behind it, as torchvision's recipes have it, a normalised number (0 = the mean).
     """
 
-    blocks: ClassVar[int] = 3       # whether, and two tries; more are seldom needed
+    blocks: ClassVar[int] = 3  # whether, and two tries; more are seldom needed
 
     p: float = 0.5
     scale: tuple[float, float] = (0.02, 0.33)
@@ -208,7 +227,9 @@ class RandomErasing(Photometric):
     def _values(self) -> tuple[float, ...]:
         values = self.value if isinstance(self.value, list | tuple) else (self.value,)
         if not 1 <= len(values) <= 4:
-            raise ConfigError(f"RandomErasing: value: expected one number, or one for each channel, found {self.value!r:.60}")
+            raise ConfigError(
+                f"RandomErasing: value: expected one number, or one for each channel, found {self.value!r:.60}"
+            )
         return tuple(checks.number("RandomErasing: value", each, -1e4, 1e4) for each in values)
 
     def steps(self) -> tuple[Step, ...]:
@@ -219,7 +240,9 @@ class RandomErasing(Photometric):
         """x0, y0, x1, y1 on the canvas; all 0 changes nothing."""
         sizes = np.repeat(pair(canvas[1], canvas[0]), draws.values.shape[1], axis=1)
         ratio = 1 / self.ratio[1], 1 / self.ratio[0]
-        offset, extent, found = random_boxes(sizes, draws, skip=1, scale=self.scale, ratio=ratio, margin=1)
+        offset, extent, found = random_boxes(
+            sizes, draws, skip=1, scale=self.scale, ratio=ratio, margin=1
+        )
         erased = found & (draws.values[0] < self.p)
         return [*np.where(erased, offset, 0.0), *np.where(erased, offset + extent, 0.0)]
 
@@ -240,6 +263,8 @@ def hue_range(what: str, amount: object) -> tuple[float, float]:
     return -number, number
 
 
-def _drawn(values: Floats, number: int, limits: tuple[float, float], p: float, neutral: float) -> Floats:
+def _drawn(
+    values: Floats, number: int, limits: tuple[float, float], p: float, neutral: float
+) -> Floats:
     drawn = limits[0] + values[number] * (limits[1] - limits[0])
     return drawn if p == 1.0 else np.where(values[0] < p, drawn, neutral)

@@ -24,7 +24,7 @@ _MULTIPLIERS = np.array([0xD2511F53, 0xCD9E8D57], np.uint64)[:, None, None]
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _MASK, _SHIFT = np.uint64(0xFFFFFFFF), np.uint64(32)
 _STEP = 2.0**-32
-_KEY_DOMAIN = 0x504C414E       # "PLAN"
+_KEY_DOMAIN = 0x504C414E  # "PLAN"
 
 
 def draws(seed: int, epoch: int, ids: ArrayLike, stream: int, k: int) -> Floats:
@@ -48,10 +48,16 @@ class Draws:
 
     def more(self, which: NDArray[np.intp], first_block: int, n_blocks: int) -> Floats:
         """(4 * n_blocks, len(which)) further numbers, from block ``first_block`` on, for some samples of the batch."""
-        return _uniform(self.key, self.ids[which], [(self.stream, block) for block in range(first_block, first_block + n_blocks)])
+        return _uniform(
+            self.key,
+            self.ids[which],
+            [(self.stream, block) for block in range(first_block, first_block + n_blocks)],
+        )
 
 
-def batch_draws(seed: int, epoch: int, ids: ArrayLike, wanted: Sequence[tuple[int, int]]) -> list[Draws]:
+def batch_draws(
+    seed: int, epoch: int, ids: ArrayLike, wanted: Sequence[tuple[int, int]]
+) -> list[Draws]:
     """The numbers of several streams, ``(stream, n_blocks)`` each (4 numbers a block), in one pass.
 
     One pass because numpy's cost per call, not per number, is what a batch pays: 256 samples x 6 blocks cost about twice as
@@ -63,7 +69,7 @@ def batch_draws(seed: int, epoch: int, ids: ArrayLike, wanted: Sequence[tuple[in
     values = _uniform(key, numbers, counters)
     found, start = [], 0
     for stream, n_blocks in wanted:
-        found.append(Draws(values[start:start + 4 * n_blocks], stream, key, numbers))
+        found.append(Draws(values[start : start + 4 * n_blocks], stream, key, numbers))
         start += 4 * n_blocks
     return found
 
@@ -80,11 +86,19 @@ def _uniform(key: tuple[int, int], ids: Words, counters: Sequence[tuple[int, int
     if not counters or module is None:
         return _uniform_in_numpy(key, ids, counters)
     values = np.empty((4 * len(counters), len(ids)))
-    module.uniform(np.ascontiguousarray(ids), np.array(counters, np.uint32), values, key_low=key[0], key_high=key[1])
+    module.uniform(
+        np.ascontiguousarray(ids),
+        np.array(counters, np.uint32),
+        values,
+        key_low=key[0],
+        key_high=key[1],
+    )
     return values
 
 
-def _uniform_in_numpy(key: tuple[int, int], ids: Words, counters: Sequence[tuple[int, int]]) -> Floats:
+def _uniform_in_numpy(
+    key: tuple[int, int], ids: Words, counters: Sequence[tuple[int, int]]
+) -> Floats:
     """What the native core's ``uniform`` does."""
     if not counters:
         return np.empty((0, len(ids)))
@@ -114,7 +128,10 @@ def _rounds(even: Words, odd: Words, schedule: Words) -> tuple[Words, Words]:
 @lru_cache(maxsize=64)
 def _schedule(key: tuple[int, int]) -> Words:
     """(rounds, 2, 1, 1): the key of each round."""
-    keys = [[(word + i * weyl) & 0xFFFFFFFF for word, weyl in zip(key, _WEYL, strict=True)] for i in range(_ROUNDS)]
+    keys = [
+        [(word + i * weyl) & 0xFFFFFFFF for word, weyl in zip(key, _WEYL, strict=True)]
+        for i in range(_ROUNDS)
+    ]
     return np.array(keys, np.uint64)[:, :, None, None]
 
 

@@ -19,8 +19,8 @@ from fastload.plan.checks import Size
 from fastload.plan.geometry import Floats
 from fastload.plan.rng import Draws
 
-WARPS = ("affine", "upside_down")       # kinds of steps
-_MOST_SHEAR = 80.0                      # degrees: at 90 nothing is left
+WARPS = ("affine", "upside_down")  # kinds of steps
+_MOST_SHEAR = 80.0  # degrees: at 90 nothing is left
 
 
 class Warp(OnDevice):
@@ -101,19 +101,34 @@ class RandomAffine(Warp):
     @property
     def fills(self) -> tuple[tuple[int, ...] | None, int | None]:
         """As the user says."""
-        return (None if self.fill is None else checks.levels("RandomAffine: fill", self.fill)), self.mask_fill
+        return (
+            None if self.fill is None else checks.levels("RandomAffine: fill", self.fill)
+        ), self.mask_fill
 
     def _ranges(self) -> list[tuple[float, float]]:
         """Of the angle, the shifts across and down, the scale, the shears along x and y."""
         shifts = (0.0, 0.0) if self.translate is None else self.translate
         if not isinstance(shifts, tuple) or len(shifts) != 2:
-            raise ConfigError(f"RandomAffine: translate: expected shares (across, down), found {self.translate!r:.60}")
-        most = [checks.number("RandomAffine: translate, a share of the side", share, 0.0, 1.0) for share in shifts]
+            raise ConfigError(
+                f"RandomAffine: translate: expected shares (across, down), found {self.translate!r:.60}"
+            )
+        most = [
+            checks.number("RandomAffine: translate, a share of the side", share, 0.0, 1.0)
+            for share in shifts
+        ]
         shear = 0.0 if self.shear is None else self.shear
-        each_way = (shear[:2], shear[2:]) if isinstance(shear, tuple) and len(shear) == 4 else (shear, 0.0)
+        each_way = (
+            (shear[:2], shear[2:]) if isinstance(shear, tuple) and len(shear) == 4 else (shear, 0.0)
+        )
         shears = [_symmetric("RandomAffine: shear", each, _MOST_SHEAR) for each in each_way]
-        return [_symmetric("RandomAffine: degrees", self.degrees, 360.0), *((-share, share) for share in most),
-                checks.ordered("RandomAffine: scale", (1.0, 1.0) if self.scale is None else self.scale, 0.01, 100.0), *shears]
+        return [
+            _symmetric("RandomAffine: degrees", self.degrees, 360.0),
+            *((-share, share) for share in most),
+            checks.ordered(
+                "RandomAffine: scale", (1.0, 1.0) if self.scale is None else self.scale, 0.01, 100.0
+            ),
+            *shears,
+        ]
 
     def steps(self) -> tuple[Step, ...]:
         """One; the plan adds what is written where nothing is moved to."""
@@ -124,11 +139,18 @@ class RandomAffine(Warp):
         low, high = (np.array(each)[:, None] for each in zip(*self._ranges(), strict=True))
         angle, across, down, scale, shear_x, shear_y = low + draws.values[1:7] * (high - low)
         height, width = canvas
-        angle, along, beside = np.radians(angle), np.tan(np.radians(shear_x)), np.tan(np.radians(shear_y))
+        angle, along, beside = (
+            np.radians(angle),
+            np.tan(np.radians(shear_x)),
+            np.tan(np.radians(shear_y)),
+        )
         cosine, sine = scale * np.cos(angle), scale * np.sin(angle)
         result = _unmoved(len(angle))
         result[:, 0, 0], result[:, 1, 0] = cosine + sine * beside, sine - cosine * beside
-        result[:, 0, 1], result[:, 1, 1] = -along * result[:, 0, 0] - sine, -along * result[:, 1, 0] + cosine
+        result[:, 0, 1], result[:, 1, 1] = (
+            -along * result[:, 0, 0] - sine,
+            -along * result[:, 1, 0] + cosine,
+        )
         centre = np.array([width / 2, height / 2])
         shift = np.rint(np.stack([across * width, down * height], axis=1))
         result[:, :2, 2] = centre + shift - result[:, :2, :2] @ centre
@@ -140,7 +162,9 @@ class RandomAffine(Warp):
         return list(np.linalg.inv(forward)[:, :2].reshape(-1, 6).T)
 
 
-def mirrored(forward: Floats, which: np.ndarray[tuple[int], np.dtype[np.bool_]], canvas: Size) -> Floats:
+def mirrored(
+    forward: Floats, which: np.ndarray[tuple[int], np.dtype[np.bool_]], canvas: Size
+) -> Floats:
     """The warps that do to mirrored canvases what these do to the others, where ``which``: a flip behind a warp, done before it."""
     mirror = np.array([[-1.0, 0.0, canvas[1]], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     return np.where(which[:, None, None], mirror @ forward @ mirror, forward)
@@ -156,4 +180,3 @@ def _symmetric(what: str, value: object, most: float) -> tuple[float, float]:
         return checks.ordered(what, value, -most, most)
     number = checks.number(what, value, 0.0, most)
     return -number, number
-

@@ -16,9 +16,9 @@ class Columns:
     """Means a step over equal stretches of the run; ``edges`` are step numbers, one more than columns."""
 
     edges: Floats
-    parts: dict[str, Floats]        # seconds a step: "data wait", the stages, "rest of the step"
+    parts: dict[str, Floats]  # seconds a step: "data wait", the stages, "rest of the step"
     wait_max: Floats
-    warm_until: float               # step number up to which it is warm-up
+    warm_until: float  # step number up to which it is warm-up
 
 
 def positions(rank: Rank) -> Floats:
@@ -45,8 +45,12 @@ def columns(rank: Rank, account: Account, most: int) -> Columns:
     wait = np.clip(np.minimum(data, step - busy), 0, None) if stages else np.minimum(data, step)
     parts = {"data wait": wait, **stages, "rest of the step": np.clip(step - wait - busy, 0, None)}
     warm = ends[~account.rows & (rank.session == rank.session[0])]
-    return Columns(edges, {name: _mean(values, weight, place, n) for name, values in parts.items()},
-                   _largest(np.nan_to_num(rank.data_max), place, n), float(warm[-1]) if len(warm) else begin)
+    return Columns(
+        edges,
+        {name: _mean(values, weight, place, n) for name, values in parts.items()},
+        _largest(np.nan_to_num(rank.data_max), place, n),
+        float(warm[-1]) if len(warm) else begin,
+    )
 
 
 def _ordinary(rank: Rank) -> tuple[Floats, Floats, Ints]:
@@ -54,8 +58,12 @@ def _ordinary(rank: Rank) -> tuple[Floats, Floats, Ints]:
     for row, slow in enumerate(rank.slow):
         left = max(int(steps[row]) - len(slow), 0)
         if slow and steps[row] > 1:
-            step[row] = max(steps[row] * step[row] - sum(each.step_s for each in slow), 0.0) / max(left, 1)
-            data[row] = max(steps[row] * data[row] - sum(each.data_s for each in slow), 0.0) / max(left, 1)
+            step[row] = max(steps[row] * step[row] - sum(each.step_s for each in slow), 0.0) / max(
+                left, 1
+            )
+            data[row] = max(steps[row] * data[row] - sum(each.data_s for each in slow), 0.0) / max(
+                left, 1
+            )
             steps[row] = left
     if not steps.any():
         return rank.step, np.nan_to_num(rank.data), rank.steps
@@ -82,15 +90,24 @@ def _filled(values: Floats) -> Floats:
 def step_times(rank: Rank, account: Account) -> tuple[Floats, Floats]:
     """Times of steps and how many took so long: rows as their mean, and the slow steps by themselves; without warm-up."""
     step, _, steps = _ordinary(rank)
-    slow = [each.step_s for row in np.flatnonzero(account.rows) for each in rank.slow[row] if rank.steps[row] > 1]
-    rows = account.rows & (steps > 0) & (step > 0)         # 0: a row whose slow steps alone are longer than all of it, by its own mean
+    slow = [
+        each.step_s
+        for row in np.flatnonzero(account.rows)
+        for each in rank.slow[row]
+        if rank.steps[row] > 1
+    ]
+    rows = (
+        account.rows & (steps > 0) & (step > 0)
+    )  # 0: a row whose slow steps alone are longer than all of it, by its own mean
     return np.concatenate([step[rows], slow]), np.concatenate([steps[rows], np.ones(len(slow))])
 
 
 def own_columns(rank: Rank, edges: Floats) -> Floats:
     """Seconds a step that a rank needs for itself, along the run."""
-    own = np.nan_to_num(rank.data) + sum((np.nan_to_num(column) for name, column in rank.stages.items() if name != "backward"),
-                                         np.zeros(len(rank.step)))
+    own = np.nan_to_num(rank.data) + sum(
+        (np.nan_to_num(column) for name, column in rank.stages.items() if name != "backward"),
+        np.zeros(len(rank.step)),
+    )
     n = len(edges) - 1
     middle = positions(rank) - rank.steps / 2
     shown = middle >= edges[0]
@@ -103,4 +120,7 @@ def idle_spans(gpu: Gpu) -> list[tuple[float, float]]:
     idle = np.concatenate([[False], gpu.util < ACTIVE, [False]])
     change = np.flatnonzero(np.diff(idle.astype(np.int8)))
     step = float(np.median(np.diff(gpu.t))) if len(gpu.t) > 1 else 0.0
-    return [(float(gpu.t[first]), float(gpu.t[last - 1]) + step) for first, last in zip(change[::2], change[1::2], strict=True)]
+    return [
+        (float(gpu.t[first]), float(gpu.t[last - 1]) + step)
+        for first, last in zip(change[::2], change[1::2], strict=True)
+    ]

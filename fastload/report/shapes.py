@@ -50,7 +50,7 @@ class Text:
     text: str
     fill: str = "text"
     size: float = 12.0
-    anchor: str = "start"       # "start", "middle", "end"
+    anchor: str = "start"  # "start", "middle", "end"
     bold: bool = False
 
 
@@ -82,7 +82,7 @@ class Scale:
     end: float
     log: bool = False
 
-    def __call__(self, value: float) -> float:          # noqa: D102 - the class says it
+    def __call__(self, value: float) -> float:  # noqa: D102 - the class says it
         low, high = self.low, self.high
         if self.log:
             low, high, value = (math.log(max(each, 1e-12)) for each in (low, high, value))
@@ -97,16 +97,25 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     step = 10.0 ** math.floor(math.log10((high - low) / most))
     step *= next((factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= most), 10)
     first = math.ceil(low / step - 1e-9)
-    return [number * step for number in range(first, first + most + 1) if number * step <= high * (1 + 1e-9)]
+    return [
+        number * step
+        for number in range(first, first + most + 1)
+        if number * step <= high * (1 + 1e-9)
+    ]
 
 
 def log_ticks(low: float, high: float) -> list[float]:
     """Powers of ten; with steps between them where there would be fewer than two."""
     span = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-    tens = [10.0 ** power for power in span if low <= 10.0 ** power <= high]
+    tens = [10.0**power for power in span if low <= 10.0**power <= high]
     if len(tens) >= 2:
         return tens
-    return [factor * 10.0 ** power for power in span for factor in (1, 1.5, 2, 3, 5, 7) if low <= factor * 10.0 ** power <= high]
+    return [
+        factor * 10.0**power
+        for power in span
+        for factor in (1, 1.5, 2, 3, 5, 7)
+        if low <= factor * 10.0**power <= high
+    ]
 
 
 def time_label(value: float) -> str:

@@ -13,20 +13,37 @@ from fastload.doctor.pauses import Named
 from fastload.doctor.runs import Floats
 from fastload.report.palette import stage_colour
 from fastload.report.series import Columns, columns, own_columns, position_of
-from fastload.report.shapes import Area, Line, Plot, Point, Rect, Scale, Text, log_ticks, spread_out, text_width, ticks, time_label
+from fastload.report.shapes import (
+    Area,
+    Line,
+    Plot,
+    Point,
+    Rect,
+    Scale,
+    Text,
+    log_ticks,
+    spread_out,
+    text_width,
+    ticks,
+    time_label,
+)
 
-NARROW = 500.0              # below this a plot has its labels above, not beside it
-BESIDE = 160.0              # room for labels beside a plot
-RAILS = 3                   # kinds of pauses that are shown
-MARKS = 60                  # so many marks of one kind; more would be a bar
-GATE_S = 0.02               # the monitor's gate: data waits below this count as steady
+NARROW = 500.0  # below this a plot has its labels above, not beside it
+BESIDE = 160.0  # room for labels beside a plot
+RAILS = 3  # kinds of pauses that are shown
+MARKS = 60  # so many marks of one kind; more would be a bar
+GATE_S = 0.02  # the monitor's gate: data waits below this count as steady
 
 
 def step_parts(study: Study, width: float) -> Plot:
     """Stacked: where each step's time goes, along the run; pauses are marks above."""
     case, narrow = study.case, width < NARROW
     shown = columns(case.rank, case.account, int(width / 3))
-    parts = {name: values for name, values in shown.parts.items() if values.max() > 0 and values.mean() > 0.002 * case.account.typical_s}
+    parts = {
+        name: values
+        for name, values in shown.parts.items()
+        if values.max() > 0 and values.mean() > 0.002 * case.account.typical_s
+    }
     total = sum(parts.values(), np.zeros(len(shown.edges) - 1))
     steady = total[shown.edges[1:] > shown.warm_until]
     top = float(np.percentile(steady, 98) if len(steady) else total.max()) * 1.12
@@ -51,8 +68,22 @@ def _rail(plot: Plot, study: Study, named: Named, x: Scale, high: float) -> None
     plot.add(Line(((x.start, high), (x.end, high)), "grid"))
     for number in named.iters[:: max(len(named.iters) // MARKS, 1)]:
         at = x(position_of(study.case.rank, number))
-        plot.add(Rect(at - 1.5, high - 5, 3, 10, "stall", 1.0, f"{named.name} at step {number:,}: {words.seconds(named.seconds)}"))
-    name = named.name.removeprefix("probably ").removeprefix("a ").removeprefix("waiting for data, probably the ")
+        plot.add(
+            Rect(
+                at - 1.5,
+                high - 5,
+                3,
+                10,
+                "stall",
+                1.0,
+                f"{named.name} at step {number:,}: {words.seconds(named.seconds)}",
+            )
+        )
+    name = (
+        named.name.removeprefix("probably ")
+        .removeprefix("a ")
+        .removeprefix("waiting for data, probably the ")
+    )
     corner = (x.end + 8, high + 4) if x.end < plot.width - 20 else (x.start, high - 8)
     plot.add(Text(*corner, f"{name} {words.seconds(named.seconds)}", "stall", 12))
 
@@ -72,26 +103,43 @@ def part_colour(name: str) -> str:
 
 
 def _staircase(edges: Floats, values: Floats, x: Scale, y: Scale) -> list[Point]:
-    return [(x(float(edge)), y(float(value))) for k, value in enumerate(values) for edge in (edges[k], edges[k + 1])]
+    return [
+        (x(float(edge)), y(float(value)))
+        for k, value in enumerate(values)
+        for edge in (edges[k], edges[k + 1])
+    ]
 
 
 def _grid(plot: Plot, x: Scale, y: Scale, *, narrow: bool) -> None:
     for value in ticks(y.low, y.high, 4):
-        plot.add(Line(((x.start, y(value)), (x.end, y(value))), "grid"),
-                 Text(x.start - 6, y(value) + 4, time_label(value), "muted", 11, "end"))
+        plot.add(
+            Line(((x.start, y(value)), (x.end, y(value))), "grid"),
+            Text(x.start - 6, y(value) + 4, time_label(value), "muted", 11, "end"),
+        )
     _step_axis(plot, x, y.start, narrow=narrow)
 
 
 def _step_axis(plot: Plot, x: Scale, base: float, *, narrow: bool) -> None:
     for value in ticks(x.low, x.high, 3 if narrow else 6):
-        plot.add(Text(x(value), base + 16, words.count(value), "muted", 11, "middle" if x(value) < x.end - 20 else "end"))
+        plot.add(
+            Text(
+                x(value),
+                base + 16,
+                words.count(value),
+                "muted",
+                11,
+                "middle" if x(value) < x.end - 20 else "end",
+            )
+        )
     plot.add(Text(x.start - 6, base + 16, "step", "muted", 11, "end"))
 
 
 def _warm(plot: Plot, shown: Columns, x: Scale, y: Scale) -> None:
     end = x(shown.warm_until)
     if end - x.start > 1:
-        plot.add(Rect(x.start, y.end, end - x.start, y.start - y.end, "card", 0.65, "warm-up, left out"))
+        plot.add(
+            Rect(x.start, y.end, end - x.start, y.start - y.end, "card", 0.65, "warm-up, left out")
+        )
         if end - x.start > text_width("warm-up", 11):
             plot.add(Text(x.start + 4, y.end + 12, "warm-up", "muted", 11))
 
@@ -110,23 +158,33 @@ def _label(name: str, values: Floats) -> str:
     return f"{name} {words.seconds(float(np.median(values)))}"
 
 
-def _name_parts(plot: Plot, parts: dict[str, Floats], y: Scale, *, right: float | None, width: float) -> None:
+def _name_parts(
+    plot: Plot, parts: dict[str, Floats], y: Scale, *, right: float | None, width: float
+) -> None:
     if right is None:
         at, line = 46.0, 0
         for name, values in parts.items():
             size = text_width(_label(name, values), 11) + 24
             if at + size > width:
                 at, line = 46.0, line + 1
-            plot.add(Rect(at, 4 + 18 * line, 10, 10, part_colour(name)), Text(at + 14, 13 + 18 * line, _label(name, values), "text", 11))
+            plot.add(
+                Rect(at, 4 + 18 * line, 10, 10, part_colour(name)),
+                Text(at + 14, 13 + 18 * line, _label(name, values), "text", 11),
+            )
             at += size
         return
     middles, below = [], 0.0
     for values in parts.values():
-        last = float(np.median(values[-max(len(values) // 10, 1):]))
+        last = float(np.median(values[-max(len(values) // 10, 1) :]))
         middles.append(y(below + last / 2))
         below += last
-    for (name, values), place in zip(parts.items(), spread_out(middles, 16, y.end + 6, y.start - 4), strict=True):
-        plot.add(Rect(right + 8, place - 5, 10, 10, part_colour(name)), Text(right + 23, place + 4, _label(name, values), "text", 12))
+    for (name, values), place in zip(
+        parts.items(), spread_out(middles, 16, y.end + 6, y.start - 4), strict=True
+    ):
+        plot.add(
+            Rect(right + 8, place - 5, 10, 10, part_colour(name)),
+            Text(right + 23, place + 4, _label(name, values), "text", 12),
+        )
 
 
 def data_wait(study: Study, width: float) -> Plot | None:
@@ -136,16 +194,31 @@ def data_wait(study: Study, width: float) -> Plot | None:
         return None
     shown = columns(case.rank, case.account, int(width / 3))
     wait, longest = np.maximum(shown.parts["data wait"], 1e-4), np.maximum(shown.wait_max, 1e-4)
-    steady = shown.edges[1:] > shown.warm_until             # the first wait of all is seconds, and would press the rest flat
+    steady = (
+        shown.edges[1:] > shown.warm_until
+    )  # the first wait of all is seconds, and would press the rest flat
     top = float(longest[steady].max() if steady.any() else longest.max())
-    low, high = float(10 ** np.floor(np.log10(wait.min()))), float(max(10 ** np.ceil(np.log10(top)), 0.1))
-    plot = Plot("data-wait", width, 190.0, f"Data wait along the run: mean {words.seconds(float(wait.mean()))}, "
-                                           f"longest {words.seconds(top)}")
+    low, high = (
+        float(10 ** np.floor(np.log10(wait.min()))),
+        float(max(10 ** np.ceil(np.log10(top)), 0.1)),
+    )
+    plot = Plot(
+        "data-wait",
+        width,
+        190.0,
+        f"Data wait along the run: mean {words.seconds(float(wait.mean()))}, "
+        f"longest {words.seconds(top)}",
+    )
     right = width - (8 if narrow else BESIDE)
-    x, y = Scale(shown.edges[0], shown.edges[-1], 46, right), Scale(low, high, plot.height - 26, 22 if narrow else 10, log=True)
+    x, y = (
+        Scale(shown.edges[0], shown.edges[-1], 46, right),
+        Scale(low, high, plot.height - 26, 22 if narrow else 10, log=True),
+    )
     for value in log_ticks(low, high):
-        plot.add(Line(((x.start, y(value)), (x.end, y(value))), "grid"),
-                 Text(x.start - 6, y(value) + 4, time_label(value), "muted", 11, "end"))
+        plot.add(
+            Line(((x.start, y(value)), (x.end, y(value))), "grid"),
+            Text(x.start - 6, y(value) + 4, time_label(value), "muted", 11, "end"),
+        )
     _step_axis(plot, x, y.start, narrow=narrow)
     for k, value in enumerate(longest):
         left, end = x(float(shown.edges[k])), x(float(shown.edges[k + 1]))
@@ -156,14 +229,23 @@ def data_wait(study: Study, width: float) -> Plot | None:
     _warm(plot, shown, x, y)
     if low < GATE_S < high:
         plot.add(Line(((x.start, y(GATE_S)), (x.end, y(GATE_S))), "muted", 1.0, dashed=True))
-    _wait_labels(plot, (float(np.median(wait[-9:])), float(np.median(longest[-9:]))), y, right, narrow=narrow)
+    _wait_labels(
+        plot, (float(np.median(wait[-9:])), float(np.median(longest[-9:]))), y, right, narrow=narrow
+    )
     return plot
 
 
-def _wait_labels(plot: Plot, ends: tuple[float, float], y: Scale, right: float, *, narrow: bool) -> None:
+def _wait_labels(
+    plot: Plot, ends: tuple[float, float], y: Scale, right: float, *, narrow: bool
+) -> None:
     if narrow:
-        plot.add(Rect(46, 5, 10, 10, "wait"), Text(60, 14, "mean", "text", 11), Rect(104, 5, 10, 10, "wait", 0.45),
-                 Text(118, 14, "longest", "text", 11), Text(176, 14, "- - 20 ms: the gate", "muted", 11))
+        plot.add(
+            Rect(46, 5, 10, 10, "wait"),
+            Text(60, 14, "mean", "text", 11),
+            Rect(104, 5, 10, 10, "wait", 0.45),
+            Text(118, 14, "longest", "text", 11),
+            Text(176, 14, "- - 20 ms: the gate", "muted", 11),
+        )
         return
     labels, places = ["mean", "longest"], [y(each) for each in ends]
     if y.low < GATE_S < y.high:
@@ -182,15 +264,25 @@ def rank_lanes(case: Case, width: float) -> Plot | None:
     lanes = [own_columns(rank, edges) for rank in shown]
     typical = float(np.median(np.stack(lanes)))
     lane = 22.0
-    plot = Plot("rank-lanes", width, 30 + lane * len(lanes),
-                "Time each rank needs for itself: " + ", ".join(f"rank {rank.rank} {words.seconds(own)}"
-                                                                for rank, own in zip(shown, case.own, strict=False)))
+    plot = Plot(
+        "rank-lanes",
+        width,
+        30 + lane * len(lanes),
+        "Time each rank needs for itself: "
+        + ", ".join(
+            f"rank {rank.rank} {words.seconds(own)}"
+            for rank, own in zip(shown, case.own, strict=False)
+        ),
+    )
     right = width - (64 if narrow else BESIDE)
     x = Scale(edges[0], edges[-1], 58, right)
     for row, (rank, values) in enumerate(zip(shown, lanes, strict=True)):
         top = 4 + lane * row
-        plot.add(Text(x.start - 8, top + 14, f"rank {rank.rank}", "text", 11, "end"),
-                 Rect(x.start, top, right - x.start, lane - 4, "grid", 0.5), *_heat(values, edges, x, (top, lane - 4), typical))
+        plot.add(
+            Text(x.start - 8, top + 14, f"rank {rank.rank}", "text", 11, "end"),
+            Rect(x.start, top, right - x.start, lane - 4, "grid", 0.5),
+            *_heat(values, edges, x, (top, lane - 4), typical),
+        )
         own = case.own[row]
         slow = own > 1.05 * typical + 1e-4
         label = words.seconds(own) if narrow else f"{words.seconds(own)} of its own"
@@ -199,14 +291,20 @@ def rank_lanes(case: Case, width: float) -> Plot | None:
     return plot
 
 
-def _heat(values: Floats, edges: Floats, x: Scale, lane: tuple[float, float], typical: float) -> Iterator[Rect]:
+def _heat(
+    values: Floats, edges: Floats, x: Scale, lane: tuple[float, float], typical: float
+) -> Iterator[Rect]:
     """Neighbours of one shade are one box: a lane is a few hundred bytes, not a few hundred boxes."""
-    shade: list[int] = np.clip(np.ceil(8 * (values / max(typical, 1e-9) - 1.02)), 0, 8).astype(int).tolist()
+    shade: list[int] = (
+        np.clip(np.ceil(8 * (values / max(typical, 1e-9) - 1.02)), 0, 8).astype(int).tolist()
+    )
     start = 0
     for k in range(1, len(shade) + 1):
         if k == len(shade) or shade[k] != shade[start]:
             left, end = x(float(edges[start])), x(float(edges[k]))
             if shade[start]:
                 told = f"{words.seconds(float(values[start:k].mean()))} a step"
-                yield Rect(left, lane[0], end - left, lane[1], "wait", 0.2 + 0.1 * shade[start], told)
+                yield Rect(
+                    left, lane[0], end - left, lane[1], "wait", 0.2 + 0.1 * shade[start], told
+                )
             start = k

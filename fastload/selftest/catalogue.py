@@ -14,8 +14,8 @@ class Entry:
     number: int
     name: str
     what: str
-    on_cpu: bool = False        # also with --device cpu
-    asked_only: bool = False    # only where named with --stage
+    on_cpu: bool = False  # also with --device cpu
+    asked_only: bool = False  # only where named with --stage
     timeout_s: float = 120.0
 
 
@@ -23,7 +23,9 @@ CATALOGUE = (
     Entry(0, "environment", "driver, GPU, packages", on_cpu=True),
     Entry(1, "decode", "every kind of JPEG, in software, against the CPU", on_cpu=True),
     Entry(2, "engine", "the GPU's JPEG engine against software, 20 shuffled batches"),
-    Entry(3, "roi", "regions decoded inside the library (fastload does not use it)", asked_only=True),
+    Entry(
+        3, "roi", "regions decoded inside the library (fastload does not use it)", asked_only=True
+    ),
     Entry(4, "resize", "crop, resize, letterbox, nearest and masks against the CPU", on_cpu=True),
     Entry(5, "streams", "work queued before a decode is left alone", timeout_s=300.0),
     Entry(6, "lagging", "a consumer three batches behind gets the right pixels"),

@@ -10,7 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastload.decode.backend import Codec, DecodeBackend, DecodeBatch, DecodeResult, PixelFormat, new_requests
+from fastload.decode.backend import (
+    Codec,
+    DecodeBackend,
+    DecodeBatch,
+    DecodeResult,
+    PixelFormat,
+    new_requests,
+)
 from fastload.decode.reference import ReferenceBackend
 from fastload.decode.streams import StreamCutter
 from fastload.native import core
@@ -26,7 +33,7 @@ class Decoded:
 
     pictures: list[Levels | None]
     reasons: dict[int, str]
-    n_here: int             # decoded by the backend's own library; the others by the CPU
+    n_here: int  # decoded by the backend's own library; the others by the CPU
 
 
 def open_backend(name: str, device: str, *, hardware: bool = False, threads: int = 2) -> Backend:
@@ -45,8 +52,14 @@ def cpu_backend() -> Backend:
     return NativeBackend(threads=1)
 
 
-def run(backend: Backend, sources: Sequence[bytes], canvas: tuple[int, int], *, pixels: PixelFormat | None = None,
-        **request: Any) -> DecodeResult:
+def run(
+    backend: Backend,
+    sources: Sequence[bytes],
+    canvas: tuple[int, int],
+    *,
+    pixels: PixelFormat | None = None,
+    **request: Any,
+) -> DecodeResult:
     """Keywords are columns of the requests; ``canvas`` is (width, height) of every slot. The output is uint8, on the backend's device."""
     requests = new_requests(len(sources))
     requests["exact"] = 1
@@ -55,7 +68,9 @@ def run(backend: Backend, sources: Sequence[bytes], canvas: tuple[int, int], *, 
         requests[name] = values
     pixels = pixels or PixelFormat(fill=7)
     channels = {"gray": 1, "stored": 2}.get(pixels.colour, 3)
-    output = torch.zeros((len(sources), canvas[1], canvas[0], channels), dtype=torch.uint8, device=backend.device)
+    output = torch.zeros(
+        (len(sources), canvas[1], canvas[0], channels), dtype=torch.uint8, device=backend.device
+    )
     return backend.collect(backend.submit(DecodeBatch(sources, requests, output, pixels)))
 
 
@@ -66,7 +81,10 @@ def decode(backend: Backend, pictures: Sequence[Picture]) -> Decoded:
     data = [each.data for each in pictures]
     result = run(backend, data, canvas, out_w=[w for w, _ in sizes], out_h=[h for _, h in sizes])
     levels = levels_of(result)
-    found = [None if slot in result.reasons else levels[slot, :h, :w] for slot, (w, h) in enumerate(sizes)]
+    found = [
+        None if slot in result.reasons else levels[slot, :h, :w]
+        for slot, (w, h) in enumerate(sizes)
+    ]
     return Decoded(found, dict(result.reasons), _served(data))
 
 
@@ -78,7 +96,13 @@ def levels_of(result: DecodeResult) -> Levels:
 def raw_request(pixels: Levels) -> dict[str, Any]:
     """The columns of a request for raw pixels (h, w, 3)."""
     height, width, channels = pixels.shape
-    return {"codec": Codec.RAW, "raw_w": width, "raw_h": height, "raw_channels": channels, "raw_bits": 8}
+    return {
+        "codec": Codec.RAW,
+        "raw_w": width,
+        "raw_h": height,
+        "raw_channels": channels,
+        "raw_bits": 8,
+    }
 
 
 def _served(data: Sequence[bytes]) -> int:
@@ -87,6 +111,8 @@ def _served(data: Sequence[bytes]) -> int:
     requests["out_w"] = requests["out_h"] = 1
     cutter = StreamCutter(threads=1)
     try:
-        return len(cutter.cut(DecodeBatch(data, requests, np.zeros((len(data), 1, 1, 3), np.uint8))).rows)
+        return len(
+            cutter.cut(DecodeBatch(data, requests, np.zeros((len(data), 1, 1, 3), np.uint8))).rows
+        )
     finally:
         cutter.close()

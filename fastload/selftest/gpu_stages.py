@@ -13,19 +13,28 @@ from fastload.selftest import decoding, pictures
 from fastload.selftest.stages import MEAN_BOUND, Outcome, Task
 
 REPEATS, TRIALS, LAG = 20, 200, 3
-_SPEED_S = 3.0                      # for each setting
+_SPEED_S = 3.0  # for each setting
 
 
 def engine(task: Task) -> Outcome:
     """The JPEG engine against software decoding of the same GPU: in 20 shuffled batches, the same pixels for each picture every time."""
-    these = [*pictures.photographs(24), *(each for each in pictures.generated() if each.kind in ("444", "422", "420", "440", "gray"))]
-    software, hardware = (decoding.open_backend(task.backend, task.device, hardware=on) for on in (False, True))
+    these = [
+        *pictures.photographs(24),
+        *(
+            each
+            for each in pictures.generated()
+            if each.kind in ("444", "422", "420", "440", "gray")
+        ),
+    ]
+    software, hardware = (
+        decoding.open_backend(task.backend, task.device, hardware=on) for on in (False, True)
+    )
     expected = decoding.decode(software, these)
     first: dict[int, decoding.Levels] = {}
     wrong: dict[str, str] = {}
     rng = np.random.default_rng(3)
     for repeat in range(REPEATS):
-        chosen = rng.permutation(len(these))[:int(rng.integers(1, len(these) + 1))].tolist()
+        chosen = rng.permutation(len(these))[: int(rng.integers(1, len(these) + 1))].tolist()
         found = decoding.decode(hardware, [these[i] for i in chosen])
         for i, own in zip(chosen, found.pictures, strict=True):
             name, other = f"{these[i].kind} #{i}", expected.pictures[i]
@@ -42,7 +51,10 @@ def engine(task: Task) -> Outcome:
     if wrong:
         some = "; ".join(f"{name} {why}" for name, why in list(wrong.items())[:3])
         return Outcome(False, f"{len(wrong)} of {len(these)} pictures: {some}", dict(wrong))
-    return Outcome(True, f"{len(these)} pictures in {REPEATS} shuffled batches: equal every time, within mean {MEAN_BOUND} of software")
+    return Outcome(
+        True,
+        f"{len(these)} pictures in {REPEATS} shuffled batches: equal every time, within mean {MEAN_BOUND} of software",
+    )
 
 
 def streams(task: Task) -> Outcome:
@@ -53,10 +65,17 @@ def streams(task: Task) -> Outcome:
     counts = []
     for hardware in (False, True):
         backend = decoding.open_backend(task.backend, task.device, hardware=hardware)
-        counts.append(sums_that_changed(partial(decoding.decode, backend, these), torch.device(task.device), TRIALS))
+        counts.append(
+            sums_that_changed(
+                partial(decoding.decode, backend, these), torch.device(task.device), TRIALS
+            )
+        )
         backend.close()
-    return Outcome(not any(counts), f"{sum(counts)} of {2 * TRIALS} sums changed while images were decoded",
-                   {"software": counts[0], "engine": counts[1]})
+    return Outcome(
+        not any(counts),
+        f"{sum(counts)} of {2 * TRIALS} sums changed while images were decoded",
+        {"software": counts[0], "engine": counts[1]},
+    )
 
 
 def lagging(task: Task) -> Outcome:
@@ -64,10 +83,18 @@ def lagging(task: Task) -> Outcome:
     from fastload.cuda import checksums
     from fastload.selftest.loading import make_loader
 
-    patient, late = (checksums(make_loader(task, batch_size=8), torch.device(task.device), behind=behind) for behind in (0, LAG))
-    wrong = [place for place, (one, other) in enumerate(zip(patient, late, strict=True)) if one != other]
-    return Outcome(not wrong and bool(patient), f"{len(wrong)} of {len(patient)} batches differ when the consumer lags",
-                   {"batches": wrong[:20]})
+    patient, late = (
+        checksums(make_loader(task, batch_size=8), torch.device(task.device), behind=behind)
+        for behind in (0, LAG)
+    )
+    wrong = [
+        place for place, (one, other) in enumerate(zip(patient, late, strict=True)) if one != other
+    ]
+    return Outcome(
+        not wrong and bool(patient),
+        f"{len(wrong)} of {len(patient)} batches differ when the consumer lags",
+        {"batches": wrong[:20]},
+    )
 
 
 def speed(task: Task) -> Outcome:
@@ -78,7 +105,9 @@ def speed(task: Task) -> Outcome:
     facts: dict[str, dict[str, int]] = {}
     for hardware in (False, True):
         for threads in sorted({1, available_cpus() // 2 or 1, available_cpus()}):
-            backend = decoding.open_backend(task.backend, task.device, hardware=hardware, threads=threads)
+            backend = decoding.open_backend(
+                task.backend, task.device, hardware=hardware, threads=threads
+            )
             decoding.run(backend, [each.data for each in these], (224, 224))
             started, cpu, count = time.perf_counter(), time.process_time(), 0
             while time.perf_counter() - started < _SPEED_S:
@@ -86,10 +115,17 @@ def speed(task: Task) -> Outcome:
                 count += len(these)
             took, busy = time.perf_counter() - started, utilisation(torch.device(task.device))
             facts[f"engine {'on' if hardware else 'off'}, {threads} threads"] = {
-                "images_per_s": round(count / took), "cpu_us_per_image": round((time.process_time() - cpu) / count * 1e6), **busy}
+                "images_per_s": round(count / took),
+                "cpu_us_per_image": round((time.process_time() - cpu) / count * 1e6),
+                **busy,
+            }
             backend.close()
     best = max(facts, key=lambda name: facts[name]["images_per_s"])
-    return Outcome(True, f"up to {facts[best]['images_per_s']} images/s to 224x224 ({best}), one batch at a time", dict(facts))
+    return Outcome(
+        True,
+        f"up to {facts[best]['images_per_s']} images/s to 224x224 ({best}), one batch at a time",
+        dict(facts),
+    )
 
 
 def roi(task: Task) -> Outcome:
@@ -105,12 +141,20 @@ def roi(task: Task) -> Outcome:
     for picture in pictures.photographs(8):
         stream = nv.CodeStream(picture.data)
         y0, x0, y1, x1 = 21, 35, picture.height - 30, picture.width - 41
-        region = decoder.decode(stream.get_sub_code_stream(region=nv.Region(y0, x0, y1, x1)), params=params)
+        region = decoder.decode(
+            stream.get_sub_code_stream(region=nv.Region(y0, x0, y1, x1)), params=params
+        )
         whole = decoder.decode(stream, params=params)
         if region is None or whole is None:
             return Outcome(False, f"{picture.kind}: not decoded")
-        part, full = (np.asarray(each.cpu() if device.type == "cuda" else each).astype(np.int16) for each in (region, whole))
+        part, full = (
+            np.asarray(each.cpu() if device.type == "cuda" else each).astype(np.int16)
+            for each in (region, whole)
+        )
         if part.shape != (y1 - y0, x1 - x0, 3):
-            return Outcome(False, f"{picture.kind}: a region of {part.shape[:2]}, asked for {(y1 - y0, x1 - x0)}")
+            return Outcome(
+                False,
+                f"{picture.kind}: a region of {part.shape[:2]}, asked for {(y1 - y0, x1 - x0)}",
+            )
         worst = max(worst, int(abs(part - full[y0:y1, x0:x1])[1:-1, 1:-1].max()))
     return Outcome(worst == 0, f"regions differ from the whole by up to {worst} levels inside")

@@ -15,7 +15,7 @@ from fastload.store.record import JPEG
 if TYPE_CHECKING:
     from fastload.selftest.stages import Task
 
-MOST_SAMPLES = 2_000            # of a user's dataset
+MOST_SAMPLES = 2_000  # of a user's dataset
 Epoch = dict[int, torch.Tensor]
 
 
@@ -23,18 +23,38 @@ def make_generated(folder: Path, *, n: int = 24) -> Path:
     """A packed dataset of made pictures."""
     from fastload.selftest.pictures import photographs
 
-    samples = [{"image": picture.data, "label": i % 3} for i, picture in enumerate(photographs(n, 200, 150))]
+    samples = [
+        {"image": picture.data, "label": i % 3}
+        for i, picture in enumerate(photographs(n, 200, 150))
+    ]
     fastload.pack(samples, folder / "packed", fields={"image": "image", "label": "int"}, jobs=1)
     return folder / "packed"
 
 
-def make_loader(task: Task, *, batch_size: int, dataset: Path | None = None, shuffle: bool = True, **options: Any) -> Any:
+def make_loader(
+    task: Task,
+    *,
+    batch_size: int,
+    dataset: Path | None = None,
+    shuffle: bool = True,
+    **options: Any,
+) -> Any:
     """Random crops of 96 pixels with ids; on the task's device."""
     plan = [transforms.RandomResizedCrop(96), transforms.HorizontalFlip()]
     packed = fastload.open(dataset or task.dataset)
     image = next(field.name for field in packed.fields if field.kind == "image")
-    return fastload.DataLoader(packed, batch_size=batch_size, shuffle=shuffle, seed=11, transform=plan, fields=(image, "id"), num_workers=2,
-                               backend=task.backend, device=None if task.device == "cpu" else task.device, **options)
+    return fastload.DataLoader(
+        packed,
+        batch_size=batch_size,
+        shuffle=shuffle,
+        seed=11,
+        transform=plan,
+        fields=(image, "id"),
+        num_workers=2,
+        backend=task.backend,
+        device=None if task.device == "cpu" else task.device,
+        **options,
+    )
 
 
 def epoch(loader: Any, *, close: bool = True) -> Epoch:
@@ -82,7 +102,7 @@ def damaged_copy(task: Task) -> tuple[Path, list[int]]:
     for number in bad:
         part = next(each for each in packed.parts(number) if each.codec == JPEG)
         middle = len(part.data) // 2
-        pieces.append((Path(packed.reader(number).path), bytes(part.data[middle:middle + 64])))
+        pieces.append((Path(packed.reader(number).path), bytes(part.data[middle : middle + 64])))
     del packed, part
     for path, piece in pieces:
         data = bytearray(path.read_bytes())

@@ -32,16 +32,26 @@ class Picture:
 def generated() -> tuple[Picture, ...]:
     """All kinds, in every subsampling; odd sizes, sides of one pixel, restart markers, progressive, CMYK."""
     found = [_plain(kind, 231, 173) for kind in ("444", "422", "420", "440", "411", "gray")]
-    found += [_plain(kind, width, height) for kind in ("420", "444") for width, height in ((1, 1), (1, 40), (41, 1), (17, 9))]
-    found += [_by_pillow("progressive", 200, 150, progressive=True), _by_pillow("restart markers", 200, 151, restart_marker_rows=1),
-              _by_pillow("CMYK", 160, 120, mode="CMYK")]
+    found += [
+        _plain(kind, width, height)
+        for kind in ("420", "444")
+        for width, height in ((1, 1), (1, 40), (41, 1), (17, 9))
+    ]
+    found += [
+        _by_pillow("progressive", 200, 150, progressive=True),
+        _by_pillow("restart markers", 200, 151, restart_marker_rows=1),
+        _by_pillow("CMYK", 160, 120, mode="CMYK"),
+    ]
     return (*found, *_packed(found[:6]))
 
 
 @functools.cache
 def photographs(count: int, width: int = 320, height: int = 240) -> tuple[Picture, ...]:
     """Ordinary ones, 4:2:0 and 4:4:4."""
-    return tuple(_encoded(("420", "444")[i % 2], _pixels(width + 16 * (i % 5), height + 8 * (i % 3), i)) for i in range(count))
+    return tuple(
+        _encoded(("420", "444")[i % 2], _pixels(width + 16 * (i % 5), height + 8 * (i % 3), i))
+        for i in range(count)
+    )
 
 
 def _packed(pictures: list[Picture]) -> list[Picture]:
@@ -49,7 +59,10 @@ def _packed(pictures: list[Picture]) -> list[Picture]:
     module = core()
     if module is None:
         return []
-    return [Picture(f"packed {each.kind}", module.rewrite(each.data)[0], each.width, each.height) for each in pictures]
+    return [
+        Picture(f"packed {each.kind}", module.rewrite(each.data)[0], each.width, each.height)
+        for each in pictures
+    ]
 
 
 def _plain(kind: str, width: int, height: int) -> Picture:
@@ -61,13 +74,22 @@ def _plain(kind: str, width: int, height: int) -> Picture:
 def _encoded(kind: str, pixels: Pixels) -> Picture:
     height, width = pixels.shape[:2]
     gray = kind == "gray"
-    data = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels[:, :, :1]) if gray else pixels, _QUALITY, "GRAY" if gray else "RGB", kind)
+    data = simplejpeg.encode_jpeg(
+        np.ascontiguousarray(pixels[:, :, :1]) if gray else pixels,
+        _QUALITY,
+        "GRAY" if gray else "RGB",
+        kind,
+    )
     return Picture(kind, bytes(data), width, height)
 
 
-def _by_pillow(kind: str, width: int, height: int, *, mode: str = "RGB", **options: object) -> Picture:
+def _by_pillow(
+    kind: str, width: int, height: int, *, mode: str = "RGB", **options: object
+) -> Picture:
     file = io.BytesIO()
-    Image.fromarray(_pixels(width, height)).convert(mode).save(file, "JPEG", quality=_QUALITY, **options)
+    Image.fromarray(_pixels(width, height)).convert(mode).save(
+        file, "JPEG", quality=_QUALITY, **options
+    )
     return Picture(kind, file.getvalue(), width, height)
 
 

@@ -19,9 +19,21 @@ from fastload.store import files
 
 Key = dict[str, str]
 
-HARDWARE_STAGES = ("decode", "engine", "streams", "lagging")       # what the JPEG engine must have passed, besides not crashing
-PACKAGES = ("nvidia-dali-cuda120", "nvidia-dali-cuda130", "nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13", "nvidia-nvjpeg-cu12",
-             "nvidia-nvjpeg", "triton")
+HARDWARE_STAGES = (
+    "decode",
+    "engine",
+    "streams",
+    "lagging",
+)  # what the JPEG engine must have passed, besides not crashing
+PACKAGES = (
+    "nvidia-dali-cuda120",
+    "nvidia-dali-cuda130",
+    "nvidia-nvimgcodec-cu12",
+    "nvidia-nvimgcodec-cu13",
+    "nvidia-nvjpeg-cu12",
+    "nvidia-nvjpeg",
+    "triton",
+)
 _VERSION, _MOST_ENTRIES = 1, 64
 
 
@@ -35,7 +47,11 @@ class Entry(TypedDict):
 def path() -> Path:
     """Where it is kept."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(cache) if cache.startswith("/") else Path.home() / ".cache") / "fastload" / "selftest.json"
+    return (
+        (Path(cache) if cache.startswith("/") else Path.home() / ".cache")
+        / "fastload"
+        / "selftest.json"
+    )
 
 
 def key(device: str | torch.device) -> Key:
@@ -46,7 +62,14 @@ def key(device: str | torch.device) -> Key:
     facts = read_facts(wanted)
     versions = {name: version for name in PACKAGES if (version := installed(name))}
     gpu = facts.gpu if wanted.type == "cuda" else "cpu"
-    return {"gpu": gpu, "driver": facts.driver, "mig": str(facts.mig), "torch": torch.__version__, "fastload": __version__, **versions}
+    return {
+        "gpu": gpu,
+        "driver": facts.driver,
+        "mig": str(facts.mig),
+        "torch": torch.__version__,
+        "fastload": __version__,
+        **versions,
+    }
 
 
 def passed(stage: str, device: str | torch.device, *, backend: str) -> bool:
@@ -56,18 +79,31 @@ def passed(stage: str, device: str | torch.device, *, backend: str) -> bool:
 
 def hardware_passed(backend: str, device: str | torch.device) -> bool:
     """Whether the GPU's JPEG engine may decode for this backend: every stage that could show it wrong has passed."""
-    return torch.device(device).type == "cuda" and set(HARDWARE_STAGES) <= set(_passes(backend, key(device)))
+    return torch.device(device).type == "cuda" and set(HARDWARE_STAGES) <= set(
+        _passes(backend, key(device))
+    )
 
 
 def save(device: str | torch.device, results: Mapping[str, Mapping[str, bool]]) -> Path:
     """Notes how stages went, ``{backend: {stage: passed}}``; a stage that was not run keeps what was known of it."""
     here, entries = key(device), _entries()
-    known: dict[str, list[str]] = next((entry["passed"] for entry in entries if entry["key"] == here), {})
-    merged = {backend: sorted(_after(known.get(backend, []), results.get(backend, {}))) for backend in {*known, *results}}
+    known: dict[str, list[str]] = next(
+        (entry["passed"] for entry in entries if entry["key"] == here), {}
+    )
+    merged = {
+        backend: sorted(_after(known.get(backend, []), results.get(backend, {})))
+        for backend in {*known, *results}
+    }
     others = [entry for entry in entries if entry["key"] != here]
     target = path()
     target.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"version": _VERSION, "entries": [*others, {"key": here, "passed": merged}][-_MOST_ENTRIES:]}, indent=1)
+    text = json.dumps(
+        {
+            "version": _VERSION,
+            "entries": [*others, {"key": here, "passed": merged}][-_MOST_ENTRIES:],
+        },
+        indent=1,
+    )
     files.write_atomically(target, text.encode())
     return target
 
@@ -77,7 +113,9 @@ def _after(known: list[str], results: Mapping[str, bool]) -> set[str]:
 
 
 def _passes(backend: str, here: Key) -> list[str]:
-    return next((entry["passed"].get(backend, []) for entry in _entries() if entry["key"] == here), [])
+    return next(
+        (entry["passed"].get(backend, []) for entry in _entries() if entry["key"] == here), []
+    )
 
 
 def _entries() -> list[Entry]:
@@ -85,8 +123,12 @@ def _entries() -> list[Entry]:
     try:
         found = json.loads(path().read_bytes())
         entries = found["entries"] if found["version"] == _VERSION else []
-        good: list[Entry] = [entry for entry in entries if isinstance(entry["key"], dict) and all(
-            isinstance(stages, list) for stages in entry["passed"].values())]
+        good: list[Entry] = [
+            entry
+            for entry in entries
+            if isinstance(entry["key"], dict)
+            and all(isinstance(stages, list) for stages in entry["passed"].values())
+        ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
     return good

@@ -45,29 +45,42 @@ class Options:
     """What the user asked for."""
 
     device: str = "cuda"
-    backends: tuple[str, ...] = ()          # empty: those whose packages are here
-    stages: tuple[str, ...] = ()            # empty: all that apply
+    backends: tuple[str, ...] = ()  # empty: those whose packages are here
+    stages: tuple[str, ...] = ()  # empty: all that apply
     dataset: Path | None = None
-    timeout: float = 1.0                    # factor on every stage's own
+    timeout: float = 1.0  # factor on every stage's own
 
 
 def selftest(options: Options, *, on_result: Callable[[Result], object]) -> list[Result]:
     """All results; the passes are noted in the record. Raises MissingPart where no backend can run, ConfigError where used wrongly."""
     stages, backends = chosen_stages(options), usable_backends(options)
     if options.dataset is not None:
-        open_dataset(options.dataset)           # raises, in one line, what every stage would stumble over
+        open_dataset(options.dataset)  # raises, in one line, what every stage would stumble over
     results = [_environment(options)]
     on_result(results[0])
     with tempfile.TemporaryDirectory(prefix="fastload-selftest-") as folder:
         generated = _generated(Path(folder))
-        pairs = [(entry, backend) for entry in stages for backend in (("nvjpeg",) if entry.name == "roi" else backends)]
+        pairs = [
+            (entry, backend)
+            for entry in stages
+            for backend in (("nvjpeg",) if entry.name == "roi" else backends)
+        ]
         # On a GPU one at a time: they would be in each other's way. On the CPU most of it is importing torch.
         with ThreadPoolExecutor(2 if options.device == "cpu" else 1) as pool:
-            for result in pool.map(lambda pair: _stage(pair[0], pair[1], options, Path(folder), generated), pairs):
+            for result in pool.map(
+                lambda pair: _stage(pair[0], pair[1], options, Path(folder), generated), pairs
+            ):
                 results.append(result)
                 on_result(result)
-    record.save(options.device, {backend: {each.stage: each.verdict == "pass" for each in results if each.backend == backend}
-                                 for backend in backends})
+    record.save(
+        options.device,
+        {
+            backend: {
+                each.stage: each.verdict == "pass" for each in results if each.backend == backend
+            }
+            for backend in backends
+        },
+    )
     return results
 
 
@@ -78,7 +91,9 @@ def chosen_stages(options: Options) -> list[Entry]:
         wanted = entry.name in options.stages if options.stages else not entry.asked_only
         if wanted and options.device == "cpu" and not entry.on_cpu and entry.name != "roi":
             if options.stages:
-                raise ConfigError(f"--stage {entry.name}: only a GPU can run it; leave out --device cpu")
+                raise ConfigError(
+                    f"--stage {entry.name}: only a GPU can run it; leave out --device cpu"
+                )
             continue
         if wanted:
             chosen.append(entry)
@@ -91,10 +106,17 @@ def usable_backends(options: Options) -> tuple[str, ...]:
 
     device = checked_device(options.device)
     facts = read_facts(device)
-    lacking = {name: missing(name, device, facts) for name in options.backends or ("dali", "nvjpeg")}
+    lacking = {
+        name: missing(name, device, facts) for name in options.backends or ("dali", "nvjpeg")
+    }
     usable = tuple(name for name, why in lacking.items() if not why)
     if not usable or (options.backends and len(usable) < len(options.backends)):
-        raise MissingPart("self-test on " + options.device + ": " + "; ".join(f"{name}: {why}" for name, why in lacking.items() if why))
+        raise MissingPart(
+            "self-test on "
+            + options.device
+            + ": "
+            + "; ".join(f"{name}: {why}" for name, why in lacking.items() if why)
+        )
     return usable
 
 
@@ -102,9 +124,21 @@ def _environment(options: Options) -> Result:
     """Stage 0: no judgement, only what is here."""
     from fastload.native import native_status
 
-    facts: dict[str, object] = {**record.key(options.device), "native core": str(native_status()), "python": sys.version.split()[0]}
-    parts = [str(facts["gpu"]), *([f"driver {facts['driver']}"] if facts["driver"] else []), f"torch {facts['torch']}",
-             *(f"{name.removeprefix('nvidia-')} {facts[name]}" for name in record.PACKAGES if name in facts)]
+    facts: dict[str, object] = {
+        **record.key(options.device),
+        "native core": str(native_status()),
+        "python": sys.version.split()[0],
+    }
+    parts = [
+        str(facts["gpu"]),
+        *([f"driver {facts['driver']}"] if facts["driver"] else []),
+        f"torch {facts['torch']}",
+        *(
+            f"{name.removeprefix('nvidia-')} {facts[name]}"
+            for name in record.PACKAGES
+            if name in facts
+        ),
+    ]
     return Result("environment", "-", "report", ", ".join(parts), facts=facts)
 
 
@@ -117,18 +151,45 @@ def _generated(folder: Path) -> Path:
 def _stage(entry: Entry, backend: str, options: Options, folder: Path, generated: Path) -> Result:
     folder = folder / f"{entry.name}-{backend}"
     folder.mkdir()
-    words = [sys.executable, "-m", "fastload.selftest.child", entry.name, backend, options.device, str(folder),
-             str(options.dataset or generated), str(generated)]
+    words = [
+        sys.executable,
+        "-m",
+        "fastload.selftest.child",
+        entry.name,
+        backend,
+        options.device,
+        str(folder),
+        str(options.dataset or generated),
+        str(generated),
+    ]
     started, deadline = time.monotonic(), entry.timeout_s * options.timeout
     code = run_child(words, deadline, log=folder / "log")
     seconds, (lines, said) = time.monotonic() - started, _words(folder / "log")
     if code is None or code < 0:
-        verdict, how = ("hung", f"no end after {deadline:g} s (--timeout stretches it)") if code is None else ("crashed", _signal(-code))
-        return Result(entry.name, backend, verdict, f"{how}; last words: {said or 'none'}", seconds, {"log": lines})
+        verdict, how = (
+            ("hung", f"no end after {deadline:g} s (--timeout stretches it)")
+            if code is None
+            else ("crashed", _signal(-code))
+        )
+        return Result(
+            entry.name,
+            backend,
+            verdict,
+            f"{how}; last words: {said or 'none'}",
+            seconds,
+            {"log": lines},
+        )
     try:
         found = json.loads((folder / RESULT).read_text())
     except (OSError, ValueError):
-        return Result(entry.name, backend, "fail", said or f"exit code {code} without a result", seconds, {"log": lines})
+        return Result(
+            entry.name,
+            backend,
+            "fail",
+            said or f"exit code {code} without a result",
+            seconds,
+            {"log": lines},
+        )
     verdict = "fail" if not found["ok"] else "report" if entry.name == "speed" else "pass"
     return Result(entry.name, backend, verdict, found["summary"], seconds, found["facts"])
 
@@ -136,16 +197,22 @@ def _stage(entry: Entry, backend: str, options: Options, folder: Path, generated
 def run_child(words: Sequence[str], deadline_s: float, *, log: Path) -> int | None:
     """Exit code, or None: killed at the deadline, with all that it had started. ``log`` gets its words, and its stack at a crash."""
     with log.open("wb") as file:
-        child = subprocess.Popen(list(words), stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,     # noqa: S603
-                                 env={**os.environ, "PYTHONFAULTHANDLER": "1"})
+        child = subprocess.Popen(  # noqa: S603
+            list(words),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            env={**os.environ, "PYTHONFAULTHANDLER": "1"},
+        )
         try:
             return child.wait(deadline_s)
         except subprocess.TimeoutExpired:
-            child.send_signal(signal.SIGABRT)           # faulthandler writes where every thread is
+            child.send_signal(signal.SIGABRT)  # faulthandler writes where every thread is
             with suppress(subprocess.TimeoutExpired):
                 child.wait(_STACK_S)
             return None
-        finally:                        # also on Ctrl-C: nothing stays behind
+        finally:  # also on Ctrl-C: nothing stays behind
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
@@ -154,7 +221,10 @@ def run_child(words: Sequence[str], deadline_s: float, *, log: Path) -> int | No
 def _words(log: Path) -> tuple[list[str], str]:
     """The last lines of a log, and the last of them that a program wrote on purpose."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    fatal = next((place for place, line in enumerate(lines) if line.startswith("Fatal Python error")), len(lines))
+    fatal = next(
+        (place for place, line in enumerate(lines) if line.startswith("Fatal Python error")),
+        len(lines),
+    )
     return lines[-_LOG_LINES:], lines[fatal - 1] if fatal else ""
 
 

@@ -17,7 +17,9 @@ from fastload.store import files
 from fastload.store.manifest import COLUMN_HEADER, Column
 
 FOLDER = "columns"
-MISSING_INT = -(1 << 63)        # in an int column: the sample does not have the field. A float column has NaN, a size 0
+MISSING_INT = -(
+    1 << 63
+)  # in an int column: the sample does not have the field. A float column has NaN, a size 0
 _MAGIC = b"\x93NUMPY\x01\x00"
 
 
@@ -39,7 +41,7 @@ class ColumnWriter:
     def __init__(self, dataset: Path, name: str, dtype: str, *, width: int = 1) -> None:
         self.name = name
         self.dtype = np.dtype(dtype)
-        self.width = width                      # numbers a row
+        self.width = width  # numbers a row
         self.path = dataset / FOLDER / f"{name}.npy"
         self._rows = 0
         self._temporary = files.partly(self.path)
@@ -60,13 +62,15 @@ class ColumnWriter:
         n_rows = values.size // self.width
         same = np.array_equal(values, found, equal_nan=values.dtype.kind == "f")
         if values.size != n_rows * self.width or first < 0 or not same:
-            raise ConfigError(f"column {self.name}: {found.dtype} {found.shape} at row {first} does not fit "
-                              f"{self.dtype} with {self.width} a row")
+            raise ConfigError(
+                f"column {self.name}: {found.dtype} {found.shape} at row {first} does not fit "
+                f"{self.dtype} with {self.width} a row"
+            )
         row_bytes = self.width * self.dtype.itemsize
         view = memoryview(values.tobytes())
         position = COLUMN_HEADER + first * row_bytes
         try:
-            while view:                         # a write may be short
+            while view:  # a write may be short
                 done = os.pwrite(self._file.fileno(), view, position)
                 view, position = view[done:], position + done
         except OSError as error:
@@ -97,8 +101,12 @@ class ColumnWriter:
     def __enter__(self) -> ColumnWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.abort()
 
 
@@ -131,6 +139,8 @@ def open_column(dataset: Path, column: Column) -> npt.NDArray[Any]:
 
 
 def _damaged(path: Path, why: str, column: Column) -> CorruptShard:
-    return CorruptShard(f"opening {path}: {why}. Run 'fastload verify {path.parent.parent}' to list what is damaged; "
-                        "restore the file from a copy, or pack again from the source",
-                        shard=f"{FOLDER}/{column.name}.npy")
+    return CorruptShard(
+        f"opening {path}: {why}. Run 'fastload verify {path.parent.parent}' to list what is damaged; "
+        "restore the file from a copy, or pack again from the source",
+        shard=f"{FOLDER}/{column.name}.npy",
+    )

@@ -24,7 +24,7 @@ from fastload.store.values import decode_value
 if TYPE_CHECKING:
     from fastload import _core
 
-SPLIT = "split"         # the int field whose classes are the names of the splits, where the source had any
+SPLIT = "split"  # the int field whose classes are the names of the splits, where the source had any
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,11 @@ class Dataset:
 
     def __setstate__(self, state: tuple[Path, str, str]) -> None:
         path, verify, content = state
-        self.__init__(path, verify=verify)          # type: ignore[misc]
+        self.__init__(path, verify=verify)  # type: ignore[misc]
         if self.manifest.content != content:
-            raise StoreError(f"{path} was packed anew since this process got its name: start again to use the new one")
+            raise StoreError(
+                f"{path} was packed anew since this process got its name: start again to use the new one"
+            )
 
     def __len__(self) -> int:
         return self.manifest.n_samples
@@ -100,15 +102,22 @@ class Dataset:
         except RecordError as error:
             self.reader(sample_id).damaged(sample_id, f"field {name!r}: {error}")
         except BadImage as error:
-            raise BadImage(f"sample {sample_id}, field {name!r}: {error.why}", source=source_of(parts),
-                           image_id=sample_id) from None
+            raise BadImage(
+                f"sample {sample_id}, field {name!r}: {error.why}",
+                source=source_of(parts),
+                image_id=sample_id,
+            ) from None
         return sample
 
     def __getitems__(self, indices: Iterable[SupportsIndex]) -> list[dict[str, Any]]:
-        return [self[index] for index in indices]       # torch's DataLoader asks for a whole batch where it finds this
+        return [
+            self[index] for index in indices
+        ]  # torch's DataLoader asks for a whole batch where it finds this
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{each.name}: {'list of ' if each.list else ''}{each.kind}" for each in self.fields)
+        fields = ", ".join(
+            f"{each.name}: {'list of ' if each.list else ''}{each.kind}" for each in self.fields
+        )
         return f"Dataset({str(self.path)!r}, {len(self)} samples of {fields})"
 
     @property
@@ -129,7 +138,9 @@ class Dataset:
     def split(self, name: str) -> npt.NDArray[np.int64]:
         """The numbers of all samples of one split."""
         if name not in self.splits:
-            raise ConfigError(f"split {name!r:.60}: {self.path} has {', '.join(self.splits) or 'no splits'}")
+            raise ConfigError(
+                f"split {name!r:.60}: {self.path} has {', '.join(self.splits) or 'no splits'}"
+            )
         return np.flatnonzero(self.column(SPLIT) == self.splits.index(name))
 
     def column(self, name: str) -> npt.NDArray[Any]:
@@ -138,14 +149,18 @@ class Dataset:
         if array is None:
             described = next((each for each in self.manifest.columns if each.name == name), None)
             if described is None:
-                raise ConfigError(f"column {name!r:.60}: {self.path} has "
-                                  f"{', '.join(each.name for each in self.manifest.columns)}: int and float fields, and sizes of images")
+                raise ConfigError(
+                    f"column {name!r:.60}: {self.path} has "
+                    f"{', '.join(each.name for each in self.manifest.columns)}: int and float fields, and sizes of images"
+                )
             array = self._columns[name] = open_column(self.path, described)
         return array
 
     def sizes(self, field: str = "") -> npt.NDArray[np.uint16]:
         """(height, width) of every sample's image, as loaded; of the first image field unless one is named."""
-        field = field or next((each.name for each in self.fields if each.kind == "image" and not each.list), "")
+        field = field or next(
+            (each.name for each in self.fields if each.kind == "image" and not each.list), ""
+        )
         return np.stack((self.column(f"{field}.height"), self.column(f"{field}.width")), axis=1)
 
     @property
@@ -156,10 +171,16 @@ class Dataset:
         starts = np.concatenate(([0], ends[:-1]))
         in_shard = np.isin(np.array(self._firsts, np.int64), blocks[:, 0]).all()
         last = int(ends[-1]) if len(ends) else 0
-        if not (np.array_equal(blocks[:, 0], starts[:len(blocks)]) and (blocks[:, 1] > 0).all() and in_shard
-                and last == len(self)):
-            raise CorruptShard(f"{self.path}: the blocks do not cover the samples of each shard in order; pack again",
-                               shard="columns/_blocks.npy")
+        if not (
+            np.array_equal(blocks[:, 0], starts[: len(blocks)])
+            and (blocks[:, 1] > 0).all()
+            and in_shard
+            and last == len(self)
+        ):
+            raise CorruptShard(
+                f"{self.path}: the blocks do not cover the samples of each shard in order; pack again",
+                shard="columns/_blocks.npy",
+            )
         return blocks
 
     def record(self, index: SupportsIndex) -> Record:
@@ -187,11 +208,17 @@ class Dataset:
 
     def _reader(self, place: int) -> ShardReader:
         reader = self._readers.get(place)
-        if reader is None:          # of several threads the first one's: bytes of a reader that nobody holds would go with it
-            reader = self._readers.setdefault(place, ShardReader(self.path, self.manifest.shards[place], verify=self.verify))
+        if (
+            reader is None
+        ):  # of several threads the first one's: bytes of a reader that nobody holds would go with it
+            reader = self._readers.setdefault(
+                place, ShardReader(self.path, self.manifest.shards[place], verify=self.verify)
+            )
         return reader
 
-    def maps(self, ids: npt.NDArray[np.int64]) -> tuple[list[_core.ShardMap | None], npt.NDArray[np.int64], dict[int, CorruptShard]]:
+    def maps(
+        self, ids: npt.NDArray[np.int64]
+    ) -> tuple[list[_core.ShardMap | None], npt.NDArray[np.int64], dict[int, CorruptShard]]:
         """For the native core: all shards' maps (those of these samples open), the shard of each sample, and which are damaged."""
         shards = np.searchsorted(self._starts, ids, side="right") - 1
         faults: dict[int, CorruptShard] = {}

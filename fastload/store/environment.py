@@ -19,9 +19,9 @@ from typing import Any
 import lmdb
 import numpy as np
 
-_CLOSING_S = 1.0            # how long a close in another thread may take
-_TIDY = 64                  # files opened before those closed are forgotten
-Key = tuple[int, int]       # device and inode: a shard replaced by rename is another file
+_CLOSING_S = 1.0  # how long a close in another thread may take
+_TIDY = 64  # files opened before those closed are forgotten
+Key = tuple[int, int]  # device and inode: a shard replaced by rename is another file
 
 
 class Environment:
@@ -31,8 +31,16 @@ class Environment:
         self._local = threading.local()
         # Through the descriptor: the file that was checked is the file that is mapped, whatever the path names by now.
         path = f"/proc/self/fd/{descriptor}"
-        self._env: Any = lmdb.open(path, map_size=size, subdir=False, readonly=True, create=False, lock=False,
-                                   readahead=False, max_spare_txns=0)
+        self._env: Any = lmdb.open(
+            path,
+            map_size=size,
+            subdir=False,
+            readonly=True,
+            create=False,
+            lock=False,
+            readahead=False,
+            max_spare_txns=0,
+        )
         self.entries = int(self._env.stat()["entries"])
 
     def get(self, key: bytes) -> memoryview | None:
@@ -50,7 +58,7 @@ class Environment:
         """The same bytes, but keeping the file mapped as long as they are used. Costs 1.5 us."""
         leased = _Lease((len(value),), np.uint8, value)
         leased.environment = self
-        return memoryview(leased)       # type: ignore[arg-type]
+        return memoryview(leased)  # type: ignore[arg-type]
 
 
 class _Lease(np.ndarray[Any, np.dtype[np.uint8]]):
@@ -70,9 +78,13 @@ def open_environment(descriptor: int, key: Key, size: int) -> Environment:
         environment = known() if known else None
         if environment is None:
             environment = _after_closing(descriptor, size)
-            for gone in [] if len(_open) % _TIDY else [each for each, ref in _open.items() if ref() is None]:
+            for gone in (
+                [] if len(_open) % _TIDY else [each for each, ref in _open.items() if ref() is None]
+            ):
                 del _open[gone]
-            _open[key] = weakref.ref(environment)       # without a callback: a Ctrl-C that comes inside one is lost
+            _open[key] = weakref.ref(
+                environment
+            )  # without a callback: a Ctrl-C that comes inside one is lost
         return environment
 
 
@@ -118,4 +130,6 @@ def _keep_in_child() -> None:
 
 
 # The lock is taken across the fork: a child never sees an environment half opened, nor the lock held by nobody.
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_keep_in_child)
+os.register_at_fork(
+    before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_keep_in_child
+)

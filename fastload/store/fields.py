@@ -8,10 +8,25 @@ from dataclasses import dataclass
 
 from fastload.errors import ConfigError
 
-KINDS = ("image", "mask", "boxes", "points", "matrix", "array", "int", "float", "str", "json", "bytes")
+KINDS = (
+    "image",
+    "mask",
+    "boxes",
+    "points",
+    "matrix",
+    "array",
+    "int",
+    "float",
+    "str",
+    "json",
+    "bytes",
+)
 FIELD_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-MOVED = ("mask", "boxes", "points", "matrix")      # kinds whose values are places in an image
-RESERVED = ("id", "source")      # every sample has these two by itself: its number, and where it came from
+MOVED = ("mask", "boxes", "points", "matrix")  # kinds whose values are places in an image
+RESERVED = (
+    "id",
+    "source",
+)  # every sample has these two by itself: its number, and where it came from
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +47,18 @@ class Field:
 
     def __post_init__(self) -> None:
         if not FIELD_NAME.fullmatch(self.name) or self.name in RESERVED:
-            raise ConfigError(f"field name {self.name!r:.80}: expected {FIELD_NAME.pattern}, and not one of "
-                              f"{', '.join(RESERVED)}")
+            raise ConfigError(
+                f"field name {self.name!r:.80}: expected {FIELD_NAME.pattern}, and not one of "
+                f"{', '.join(RESERVED)}"
+            )
         if self.kind not in KINDS:
-            raise ConfigError(f"field {self.name!r}: kind {self.kind!r:.40}: expected one of {', '.join(KINDS)}")
+            raise ConfigError(
+                f"field {self.name!r}: kind {self.kind!r:.40}: expected one of {', '.join(KINDS)}"
+            )
         if self.classes and (self.kind != "int" or self.list):
-            raise ConfigError(f"field {self.name!r}: class names belong to an int field, this is {self.kind}")
+            raise ConfigError(
+                f"field {self.name!r}: class names belong to an int field, this is {self.kind}"
+            )
 
 
 def image_of(field: Field, fields: Sequence[Field]) -> str:

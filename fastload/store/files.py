@@ -12,9 +12,9 @@ from pathlib import Path
 from fastload.errors import StoreError
 from fastload.store.checksum import crc32c
 
-_CHUNK = 1 << 18        # stays in the second-level cache: SHA-256 is then a tenth faster than with 1 MiB
-_MOST_PIECES = 1024     # that Linux takes in one call
-_PARTLY = ".tmp-"           # NAME.tmp-PID: a file that is not published yet
+_CHUNK = 1 << 18  # stays in the second-level cache: SHA-256 is then a tenth faster than with 1 MiB
+_MOST_PIECES = 1024  # that Linux takes in one call
+_PARTLY = ".tmp-"  # NAME.tmp-PID: a file that is not published yet
 
 
 def open_regular(path: Path) -> tuple[int, int]:
@@ -68,11 +68,15 @@ def _each_chunk(descriptor: int, update: Callable[[memoryview], object], start: 
 def write_all(descriptor: int, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
     """Appends all of them, uncopied; raises OSError."""
     for start in range(0, len(pieces), _MOST_PIECES):
-        some = pieces[start:start + _MOST_PIECES]
+        some = pieces[start : start + _MOST_PIECES]
         written = os.writev(descriptor, some)
-        left = memoryview(b"") if written == sum(map(len, some)) else memoryview(b"".join(some))[written:]
-        while left:                                     # a disk that is nearly full: the next call says so
-            left = left[os.write(descriptor, left):]
+        left = (
+            memoryview(b"")
+            if written == sum(map(len, some))
+            else memoryview(b"".join(some))[written:]
+        )
+        while left:  # a disk that is nearly full: the next call says so
+            left = left[os.write(descriptor, left) :]
 
 
 def partly(path: Path) -> Path:
@@ -125,13 +129,19 @@ def write_failure(code: int, message: str, path: Path, *, needed: int) -> StoreE
     free = _free_bytes(path.parent)
     if code in (errno.ENOSPC, errno.EDQUOT) or (code == errno.EIO and free < needed):
         why = "quota exceeded" if code == errno.EDQUOT else "disk full"
-        failure = StoreError(f"writing {path.name}: {why}: {needed} bytes needed, {free} free on {path.parent}; "
-                             "free some space and run the same command again")
+        failure = StoreError(
+            f"writing {path.name}: {why}: {needed} bytes needed, {free} free on {path.parent}; "
+            "free some space and run the same command again"
+        )
     else:
-        failure = StoreError(f"writing {path}: {message}; check the folder's permissions and the disk (dmesg), then "
-                             "run the same command again")
+        failure = StoreError(
+            f"writing {path}: {message}; check the folder's permissions and the disk (dmesg), then "
+            "run the same command again"
+        )
         why = ""
-    failure.errno = {"disk full": errno.ENOSPC, "quota exceeded": errno.EDQUOT}.get(why, code or errno.EIO)
+    failure.errno = {"disk full": errno.ENOSPC, "quota exceeded": errno.EDQUOT}.get(
+        why, code or errno.EIO
+    )
     return failure
 
 

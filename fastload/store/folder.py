@@ -29,14 +29,21 @@ def _no_manifest(folder: Path, error: OSError) -> StoreError:
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         mode = _mode(folder)
         if not stat.S_ISDIR(mode):
-            what = "a file, expected the folder that fastload pack wrote" if mode else "no such folder"
+            what = (
+                "a file, expected the folder that fastload pack wrote" if mode else "no such folder"
+            )
             failure = StoreError(f"opening dataset {folder}: {what}")
             failure.errno = error.errno
             return failure
-        started = any(name.startswith("shard-") for name in os.listdir(folder))     # noqa: PTH208 (names are enough)
-        return CorruptManifest(f"opening dataset {folder}: it has no {manifest.NAME}: " + (
-            "a pack that has not finished; run the same 'fastload pack' command again, it goes on where it stopped"
-            if started else "not a fastload dataset; make one with 'fastload pack SOURCE DEST'"))
+        started = any(name.startswith("shard-") for name in os.listdir(folder))  # noqa: PTH208 (names are enough)
+        return CorruptManifest(
+            f"opening dataset {folder}: it has no {manifest.NAME}: "
+            + (
+                "a pack that has not finished; run the same 'fastload pack' command again, it goes on where it stopped"
+                if started
+                else "not a fastload dataset; make one with 'fastload pack SOURCE DEST'"
+            )
+        )
     why = "a link; links are not followed" if error.errno == errno.ELOOP else error.strerror
     return CorruptManifest(f"opening dataset {folder}: {manifest.NAME}: {why}")
 

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 VERIFY = ("size", "full")
 Opened = TypeVar("Opened", bound="_Opened")
-_NETWORK = frozenset(("9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "smb3"))
+_NETWORK = frozenset(
+    ("9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "smb3")
+)
 
 
 class _Opened(Protocol):
@@ -52,13 +54,15 @@ class ShardReader:
 
     def __setstate__(self, state: tuple[Path, Shard, str]) -> None:
         folder, shard, verify = state
-        self.__init__(folder, shard, verify=verify)         # type: ignore[misc]
+        self.__init__(folder, shard, verify=verify)  # type: ignore[misc]
 
     def get(self, sample_id: int) -> memoryview:
         """A record's bytes in the map, unchecked, without a copy; valid while this reader lives. See ``record``."""
         environment = self._environment or self._opened()
         if not self.shard.first <= sample_id < self._last:
-            raise IndexError(f"sample {sample_id} is not in {self.shard.name} ({self.shard.first} to {self._last - 1})")
+            raise IndexError(
+                f"sample {sample_id} is not in {self.shard.name} ({self.shard.first} to {self._last - 1})"
+            )
         try:
             value = environment.get(sample_id.to_bytes(8, "big"))
         except lmdb.Error as error:
@@ -92,7 +96,10 @@ class ShardReader:
             return parse_record(value, sample_id)
         except RecordError as error:
             source = salvage_source(value)
-            self.damaged(sample_id, str(error) + (f"; its original file seems to be {source}" if source else ""))
+            self.damaged(
+                sample_id,
+                str(error) + (f"; its original file seems to be {source}" if source else ""),
+            )
 
     def map(self) -> _core.ShardMap:
         """The shard as the native core reads it, whole batches at a time; checked like any other reading."""
@@ -100,7 +107,9 @@ class ShardReader:
         if module is None:
             raise RuntimeError("the native core is not here")
         if self._map is None:
-            self._map = self._checked(lambda descriptor: module.ShardMap(descriptor, self.shard.size))
+            self._map = self._checked(
+                lambda descriptor: module.ShardMap(descriptor, self.shard.size)
+            )
         return self._map
 
     def _opened(self) -> Environment:
@@ -123,8 +132,11 @@ class ShardReader:
         finally:
             os.close(descriptor)
         if opened.entries != self.shard.records:
-            raise CorruptShard(f"opening {self.path}: it holds {opened.entries} records, expected "
-                               f"{self.shard.records}. {_advice(self.path)}", shard=self.shard.name)
+            raise CorruptShard(
+                f"opening {self.path}: it holds {opened.entries} records, expected "
+                f"{self.shard.records}. {_advice(self.path)}",
+                shard=self.shard.name,
+            )
         return opened
 
     def damaged(self, sample_id: int, why: str) -> NoReturn:
@@ -134,8 +146,11 @@ class ShardReader:
     def fault(self, sample_id: int, why: str) -> CorruptShard:
         """What ``damaged`` raises."""
         number = sample_id - self.shard.first
-        return CorruptShard(f"reading sample {sample_id}: {why} ({self.path}, record {number}). {_advice(self.path)}",
-                            shard=self.shard.name, record=number)
+        return CorruptShard(
+            f"reading sample {sample_id}: {why} ({self.path}, record {number}). {_advice(self.path)}",
+            shard=self.shard.name,
+            record=number,
+        )
 
 
 def open_checked(path: Path, shard: Shard) -> int:
@@ -156,15 +171,21 @@ def open_checked(path: Path, shard: Shard) -> int:
         raise cannot_open(error, path) from None
     if found != stamp_page(shard.first, shard.records, shard.stamp):
         os.close(descriptor)
-        raise CorruptShard(f"opening {path}: its last {STAMP_BYTES} bytes are not the manifest's stamp: another "
-                           f"shard, another dataset's, or damaged. {_advice(path)}", shard=shard.name)
+        raise CorruptShard(
+            f"opening {path}: its last {STAMP_BYTES} bytes are not the manifest's stamp: another "
+            f"shard, another dataset's, or damaged. {_advice(path)}",
+            shard=shard.name,
+        )
     return descriptor
 
 
 def wrong_size(path: Path, size: int, shard: Shard) -> CorruptShard:
     """For a shard that was cut, extended or exchanged."""
-    return CorruptShard(f"opening {path}: {size} bytes, expected {shard.size}: cut off, still being copied, or another "
-                        f"dataset's. {_advice(path)}", shard=shard.name)
+    return CorruptShard(
+        f"opening {path}: {size} bytes, expected {shard.size}: cut off, still being copied, or another "
+        f"dataset's. {_advice(path)}",
+        shard=shard.name,
+    )
 
 
 def verify_file(path: Path, shard: Shard) -> None:
@@ -196,12 +217,16 @@ def warn_if_remote(folder: Path) -> None:
     try:
         mounts = Path("/proc/self/mountinfo").read_text()
     except OSError:
-        return                              # not Linux, or no /proc: nothing can be said
+        return  # not Linux, or no /proc: nothing can be said
     kind = network_file_system(folder, mounts)
     if kind and kind not in _warned:
         _warned.add(kind)
-        warnings.warn(f"{folder} is on {kind}: if the server goes away while a shard is mapped, the process is killed "
-                      "(SIGBUS); copy the dataset to a local disk", RuntimeWarning, stacklevel=3)
+        warnings.warn(
+            f"{folder} is on {kind}: if the server goes away while a shard is mapped, the process is killed "
+            "(SIGBUS); copy the dataset to a local disk",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def _check_digest(descriptor: int, path: Path, shard: Shard) -> None:
@@ -210,37 +235,58 @@ def _check_digest(descriptor: int, path: Path, shard: Shard) -> None:
     except OSError as error:
         raise cannot_open(error, path) from error
     if found != shard.sha256:
-        raise CorruptShard(f"verifying {path}: SHA-256 {found}, expected {shard.sha256}. {_advice(path)}",
-                           shard=shard.name)
+        raise CorruptShard(
+            f"verifying {path}: SHA-256 {found}, expected {shard.sha256}. {_advice(path)}",
+            shard=shard.name,
+        )
 
 
 def cannot_open(error: OSError, path: Path) -> StoreError:
     """What to raise for a shard that cannot be opened at all."""
     if error.errno == errno.EMFILE:
         return _too_many_files(path)
-    if error.errno in (errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXIO, errno.EIO):
+    if error.errno in (
+        errno.ENOENT,
+        errno.ELOOP,
+        errno.EINVAL,
+        errno.EISDIR,
+        errno.ENXIO,
+        errno.EIO,
+    ):
         why = "a link" if error.errno == errno.ELOOP else error.strerror
-        return CorruptShard(f"opening {path}: {why}; expected a regular file, links are not followed. {_advice(path)}",
-                            shard=path.name)
+        return CorruptShard(
+            f"opening {path}: {why}; expected a regular file, links are not followed. {_advice(path)}",
+            shard=path.name,
+        )
     return StoreError(f"opening {path}: {error.strerror}")
 
 
 def _cannot_map(error: Exception, path: Path) -> StoreError:
     if os.strerror(errno.EMFILE) in str(error):
         return _too_many_files(path)
-    if isinstance(error, RuntimeError) and os.strerror(errno.ENOMEM) in str(error):     # lmdb maps what the file says: damage
-        return StoreError(f"opening {path}: no address space to map its {path.stat().st_size} bytes: ulimit -v, or vm.max_map_count")
+    if isinstance(error, RuntimeError) and os.strerror(errno.ENOMEM) in str(
+        error
+    ):  # lmdb maps what the file says: damage
+        return StoreError(
+            f"opening {path}: no address space to map its {path.stat().st_size} bytes: ulimit -v, or vm.max_map_count"
+        )
     if "already open" in str(error):
-        return StoreError(f"opening {path}: this process has it open through lmdb itself, which allows that once; "
-                          "close that environment first")
+        return StoreError(
+            f"opening {path}: this process has it open through lmdb itself, which allows that once; "
+            "close that environment first"
+        )
     return CorruptShard(f"opening {path}: {error}. {_advice(path)}", shard=path.name)
 
 
 def _too_many_files(path: Path) -> StoreError:
-    return StoreError(f"opening {path}: too many open files; a dataset takes one for each shard: raise the limit "
-                      "(ulimit -Hn), or pack with larger shards")
+    return StoreError(
+        f"opening {path}: too many open files; a dataset takes one for each shard: raise the limit "
+        "(ulimit -Hn), or pack with larger shards"
+    )
 
 
 def _advice(path: Path) -> str:
-    return (f"Run 'fastload verify {path.parent}' to list what is damaged; restore {path.name} from a copy, or pack "
-            "again from the source")
+    return (
+        f"Run 'fastload verify {path.parent}' to list what is damaged; restore {path.name} from a copy, or pack "
+        "again from the source"
+    )

@@ -15,25 +15,35 @@ import numpy as np
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
-MAX_DIGITS = 64         # of one number, as many as a digest has; an integer of 10^6 digits costs Python seconds
+MAX_DIGITS = (
+    64  # of one number, as many as a digest has; an integer of 10^6 digits costs Python seconds
+)
 _KEEP = b'[]{}"'
 _DROP = bytes(byte for byte in range(256) if byte not in _KEEP)
 _CHUNK = 1 << 18
 _MANY_DIGITS = b"0" * (MAX_DIGITS + 1)
 _ALL_DIGITS_ZERO = bytes.maketrans(b"123456789", b"000000000")
-_SURROGATE = re.compile("[\ud800-\udfff]")      # JSON's \\ud800 alone is no character
+_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON's \\ud800 alone is no character
 T = TypeVar("T")
 
 
 def loads(data: bytes, *, max_depth: int) -> Json:
     """Parses UTF-8 JSON; raises ValueError (UnicodeDecodeError is one) with a message fit for people."""
-    if data.count(b"[") + data.count(b"{") > max_depth and nesting(data, enough=max_depth) > max_depth:
+    if (
+        data.count(b"[") + data.count(b"{") > max_depth
+        and nesting(data, enough=max_depth) > max_depth
+    ):
         raise ValueError(f"nested more than {max_depth} deep")
     # A hook for every integer costs a third of the parse; only what has a run of so many digits needs it.
     whole = _integer if _MANY_DIGITS in data.translate(_ALL_DIGITS_ZERO) else None
     try:
-        value: Json = json.loads(data.decode("utf-8"), object_pairs_hook=_object, parse_int=whole, parse_float=_real,
-                                 parse_constant=_constant)
+        value: Json = json.loads(
+            data.decode("utf-8"),
+            object_pairs_hook=_object,
+            parse_int=whole,
+            parse_float=_real,
+            parse_constant=_constant,
+        )
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start}") from None
     return value
@@ -46,7 +56,9 @@ class Row(NamedTuple):
     values: dict[str, Json]
 
     @classmethod
-    def of(cls, what: str, value: Json, keys: frozenset[str], optional: frozenset[str] = frozenset()) -> Row:
+    def of(
+        cls, what: str, value: Json, keys: frozenset[str], optional: frozenset[str] = frozenset()
+    ) -> Row:
         """Takes an object that has all ``keys`` and no others but ``optional``."""
         values = typed(what, value, dict)
         if values.keys() != keys:
@@ -63,7 +75,9 @@ class Row(NamedTuple):
     def number(self, key: str, top: int) -> int:
         """An integer from 0 to ``top``."""
         value = self.values[key]
-        if type(value) is int and 0 <= value <= top:        # first, as a message is not built for each of 2,200 shards
+        if (
+            type(value) is int and 0 <= value <= top
+        ):  # first, as a message is not built for each of 2,200 shards
             return value
         return count(f"{self.what}: {key}", value, top)
 
@@ -81,7 +95,7 @@ class Row(NamedTuple):
 
 def typed(what: str, value: object, kind: type[T]) -> T:
     """``value``, if it is exactly of this type."""
-    if type(value) is not kind:             # `type is`: True is an int to isinstance
+    if type(value) is not kind:  # `type is`: True is an int to isinstance
         raise ValueError(f"{what}: expected {kind.__name__}, found {value!r:.40}")
     return value
 
@@ -115,8 +129,10 @@ def nesting(data: bytes, *, enough: int = 1 << 62) -> int:
     while start < len(data) and deepest <= enough:
         end = start + _CHUNK
         step = data[start:end]
-        if (len(step) - len(step.rstrip(b"\\"))) % 2:            # do not part a backslash from what it escapes
-            step += data[end:end + 1]
+        if (
+            len(step) - len(step.rstrip(b"\\"))
+        ) % 2:  # do not part a backslash from what it escapes
+            step += data[end : end + 1]
         start += len(step)
         # Without escapes the quotes that are left end strings. A backslash outside of a string is a syntax error.
         step = step.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _DROP)
@@ -137,7 +153,7 @@ def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     found = dict(pairs)
     if len(found) != len(pairs):
         seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))     # type: ignore[func-returns-value]
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise ValueError(f"key {twice!r:.60} comes twice in one object")
     return found
 
@@ -168,7 +184,9 @@ def _check_value(value: Json, max_depth: int) -> None:
             if isinstance(found, dict):
                 for key in found:
                     if not isinstance(key, str):
-                        raise ValueError(f"key {key!r:.60}: expected text, found {type(key).__name__}")
+                        raise ValueError(
+                            f"key {key!r:.60}: expected text, found {type(key).__name__}"
+                        )
                 below.extend(found.values())
             elif isinstance(found, list | tuple):
                 below.extend(found)

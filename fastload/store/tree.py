@@ -13,20 +13,22 @@ from array import array
 from collections.abc import Callable, Sequence
 
 PAGE = 4096
-META_BYTES = 2 * PAGE               # at the front of the file: what LMDB reads first, known last
+META_BYTES = 2 * PAGE  # at the front of the file: what LMDB reads first, known last
 _MAGIC, _DATA_VERSION = 0xBEEFC0DE, 1
 _BRANCH, _LEAF, _OVERFLOW, _META = 1, 2, 4, 8
-_BIG_DATA = 1                       # flag of a node whose value has pages of its own
-_INTEGER_KEYS = 8                   # flag of LMDB's list of free pages, which is empty here
+_BIG_DATA = 1  # flag of a node whose value has pages of its own
+_INTEGER_KEYS = 8  # flag of LMDB's list of free pages, which is empty here
 _NO_PAGE = (1 << 64) - 1
-_PAGE_HEADER = struct.Struct("<QHHHH")          # number, 0, kind, end of the offsets, begin of the nodes
-_OVERFLOW_HEADER = struct.Struct("<QHHI")       # number, 0, kind, pages
-_NODE = struct.Struct("<HHHH8s")                # value's length, low and high half; flags; key's length; key
-_DATABASE = struct.Struct("<IHHQQQQQ")          # page size or 0, flags, depth, branch, leaf and overflow pages, entries, root
+_PAGE_HEADER = struct.Struct("<QHHHH")  # number, 0, kind, end of the offsets, begin of the nodes
+_OVERFLOW_HEADER = struct.Struct("<QHHI")  # number, 0, kind, pages
+_NODE = struct.Struct("<HHHH8s")  # value's length, low and high half; flags; key's length; key
+_DATABASE = struct.Struct(
+    "<IHHQQQQQ"
+)  # page size or 0, flags, depth, branch, leaf and overflow pages, entries, root
 _ROOM = PAGE - _PAGE_HEADER.size
-_POINTER = _NODE.size + 8           # bytes of a node whose value has pages of its own
-_MOST_INLINE = 2038                 # bytes of a node: LMDB wants two on a page
-_FAN_OUT = _ROOM // (_NODE.size + 2)            # children of a branch page
+_POINTER = _NODE.size + 8  # bytes of a node whose value has pages of its own
+_MOST_INLINE = 2038  # bytes of a node: LMDB wants two on a page
+_FAN_OUT = _ROOM // (_NODE.size + 2)  # children of a branch page
 _ZEROS = memoryview(bytes(PAGE))
 
 Bytes = bytes | bytearray | memoryview
@@ -37,13 +39,15 @@ class TreePages:
 
     def __init__(self, write: Callable[[Bytes], object]) -> None:
         self._write = write
-        self.pages = META_BYTES // PAGE             # so far
+        self.pages = META_BYTES // PAGE  # so far
         self.entries = 0
-        self._leaf: list[bytes] = []                # nodes of the leaf that is open,
-        self._room = _ROOM                          # and what is free on it
-        self._inline = False                        # it holds a record itself
-        self._later: list[tuple[int, bytes]] = []           # leaves still to be written: their place among all, their nodes
-        self._firsts, self._numbers = array("Q"), array("Q")        # of the leaves: first id, page
+        self._leaf: list[bytes] = []  # nodes of the leaf that is open,
+        self._room = _ROOM  # and what is free on it
+        self._inline = False  # it holds a record itself
+        self._later: list[
+            tuple[int, bytes]
+        ] = []  # leaves still to be written: their place among all, their nodes
+        self._firsts, self._numbers = array("Q"), array("Q")  # of the leaves: first id, page
         self._n_leaves = self._n_branches = self._n_overflow = 0
         self._depth, self._root = 0, _NO_PAGE
 
@@ -54,7 +58,9 @@ class TreePages:
         if inline:
             node = _NODE.pack(size, 0, 0, len(key), key) + value
         else:
-            node = _NODE.pack(size & 0xFFFF, size >> 16, _BIG_DATA, len(key), key) + struct.pack("<Q", self._write_value(value))
+            node = _NODE.pack(size & 0xFFFF, size >> 16, _BIG_DATA, len(key), key) + struct.pack(
+                "<Q", self._write_value(value)
+            )
         node += b"\0" * (len(node) & 1)
         if len(node) + 2 > self._room:
             self._write_leaf()
@@ -74,7 +80,9 @@ class TreePages:
         """Writes the leaves that are left, then level by level the branches above, up to the root."""
         self._write_leaf()
         for place, nodes in self._later:
-            self._numbers[place] = self._write_nodes(_LEAF, [nodes[at:at + _POINTER] for at in range(0, len(nodes), _POINTER)])
+            self._numbers[place] = self._write_nodes(
+                _LEAF, [nodes[at : at + _POINTER] for at in range(0, len(nodes), _POINTER)]
+            )
         self._n_leaves, self._depth = len(self._numbers), 1
         while len(self._numbers) > 1:
             self._firsts, self._numbers = self._write_branches(self._firsts, self._numbers)
@@ -85,11 +93,26 @@ class TreePages:
     def meta(self) -> bytes:
         """The first two pages, when all others are there. Twice the same: LMDB takes the one with the higher transaction."""
         free = _DATABASE.pack(PAGE, _INTEGER_KEYS, 0, 0, 0, 0, 0, _NO_PAGE)
-        main = _DATABASE.pack(0, 0, self._depth, self._n_branches, self._n_leaves, self._n_overflow, self.entries, self._root)
+        main = _DATABASE.pack(
+            0,
+            0,
+            self._depth,
+            self._n_branches,
+            self._n_leaves,
+            self._n_overflow,
+            self.entries,
+            self._root,
+        )
         pages = []
         for number in range(2):
-            begin = _PAGE_HEADER.pack(number, 0, _META, 0, 0) + struct.pack("<IIQQ", _MAGIC, _DATA_VERSION, 0, self.pages * PAGE)
-            pages.append((begin + free + main + struct.pack("<QQ", self.pages - 1, number)).ljust(PAGE, b"\0"))
+            begin = _PAGE_HEADER.pack(number, 0, _META, 0, 0) + struct.pack(
+                "<IIQQ", _MAGIC, _DATA_VERSION, 0, self.pages * PAGE
+            )
+            pages.append(
+                (begin + free + main + struct.pack("<QQ", self.pages - 1, number)).ljust(
+                    PAGE, b"\0"
+                )
+            )
         return b"".join(pages)
 
     def _write_value(self, value: Bytes) -> int:
@@ -98,7 +121,7 @@ class TreePages:
         count = -(-n_bytes // PAGE)
         self._write(_OVERFLOW_HEADER.pack(number, 0, _OVERFLOW, count))
         self._write(value)
-        self._write(_ZEROS[:count * PAGE - n_bytes])
+        self._write(_ZEROS[: count * PAGE - n_bytes])
         self.pages += count
         self._n_overflow += count
         return number
@@ -113,7 +136,9 @@ class TreePages:
             self._numbers.append(0)
         self._leaf, self._room, self._inline = [], _ROOM, False
 
-    def _write_branches(self, firsts: array[int], numbers: array[int]) -> tuple[array[int], array[int]]:
+    def _write_branches(
+        self, firsts: array[int], numbers: array[int]
+    ) -> tuple[array[int], array[int]]:
         """One level above these pages, spread evenly: LMDB does not bear a branch with a single child."""
         count = -(-len(numbers) // _FAN_OUT)
         bounds = [len(numbers) * i // count for i in range(count + 1)]
@@ -130,8 +155,12 @@ class TreePages:
             begin -= len(node)
             offsets.append(begin)
         end = _PAGE_HEADER.size + 2 * len(offsets)
-        self._write(_PAGE_HEADER.pack(number, 0, kind, end, begin) + struct.pack(f"<{len(offsets)}H", *offsets) + bytes(begin - end)
-                    + b"".join(reversed(nodes)))
+        self._write(
+            _PAGE_HEADER.pack(number, 0, kind, end, begin)
+            + struct.pack(f"<{len(offsets)}H", *offsets)
+            + bytes(begin - end)
+            + b"".join(reversed(nodes))
+        )
         self.pages += 1
         return number
 

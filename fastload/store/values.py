@@ -20,7 +20,9 @@ from fastload.store.record import ARRAY, DATA, MAX_RECORD, PLAIN, SOURCE_FIELD, 
 
 MAX_DIMENSIONS = 8
 MAX_JSON_DEPTH = 64
-DTYPES = tuple(map(np.dtype, ("u1", "i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8", "?")))
+DTYPES = tuple(
+    map(np.dtype, ("u1", "i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8", "?"))
+)
 _CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
 _ARRAY_HEAD = 8
 _NUMBERS = ("boxes", "points", "matrix", "array")
@@ -49,7 +51,9 @@ def decode_value(field: Field, parts: list[Part], *, copy: bool = True) -> Any:
     Without ``copy`` numbers stay where they are: read-only views, for who copies them anyway."""
     found = [part for part in parts if part.role == DATA]
     if not field.list and len(found) > 1:
-        raise RecordError(f"number of parts of field {field.name!r}", len(found), "1, it is no list")
+        raise RecordError(
+            f"number of parts of field {field.name!r}", len(found), "1, it is no list"
+        )
     values = [_DECODERS[field.kind](field, part) for part in found]
     if copy and field.kind in _NUMBERS:
         values = [value.copy() for value in values]
@@ -66,8 +70,10 @@ def encode_array(array: npt.NDArray[Any], *, what: str = "array") -> bytes:
     array = np.asarray(array)
     dtype = array.dtype.newbyteorder("<")
     if dtype not in _CODES or array.ndim > MAX_DIMENSIONS or array.nbytes > MAX_RECORD:
-        raise ConfigError(f"{what}: {array.dtype} of {array.shape}: expected integers, floats or bools of at most "
-                          f"{MAX_DIMENSIONS} dimensions and {MAX_RECORD} bytes")
+        raise ConfigError(
+            f"{what}: {array.dtype} of {array.shape}: expected integers, floats or bools of at most "
+            f"{MAX_DIMENSIONS} dimensions and {MAX_RECORD} bytes"
+        )
     head = struct.pack(f"<BB6x{array.ndim}Q", _CODES[dtype], array.ndim, *array.shape)
     return head + np.ascontiguousarray(array, dtype).tobytes()
 
@@ -75,15 +81,26 @@ def encode_array(array: npt.NDArray[Any], *, what: str = "array") -> bytes:
 def decode_array(data: Bytes) -> npt.NDArray[Any]:
     """A read-only view of a stored array; raises RecordError, whatever the shape claims."""
     size = len(data)
-    if size < _ARRAY_HEAD or data[0] >= len(DTYPES) or data[1] > MAX_DIMENSIONS or size < _ARRAY_HEAD + 8 * data[1]:
-        raise RecordError("array header", bytes(data[:_ARRAY_HEAD]),
-                          f"type below {len(DTYPES)}, at most {MAX_DIMENSIONS} dimensions")
+    if (
+        size < _ARRAY_HEAD
+        or data[0] >= len(DTYPES)
+        or data[1] > MAX_DIMENSIONS
+        or size < _ARRAY_HEAD + 8 * data[1]
+    ):
+        raise RecordError(
+            "array header",
+            bytes(data[:_ARRAY_HEAD]),
+            f"type below {len(DTYPES)}, at most {MAX_DIMENSIONS} dimensions",
+        )
     dtype, n_dims = DTYPES[data[0]], data[1]
     shape = struct.unpack_from(f"<{n_dims}Q", data, _ARRAY_HEAD)
     start = _ARRAY_HEAD + 8 * n_dims
     # Python's integers do not overflow. An empty array may not hide a huge side either: numpy multiplies the others.
-    if (math.prod(shape) * dtype.itemsize != size - start or math.prod(max(n, 1) for n in shape) > MAX_RECORD
-            or any(data[2:8])):
+    if (
+        math.prod(shape) * dtype.itemsize != size - start
+        or math.prod(max(n, 1) for n in shape) > MAX_RECORD
+        or any(data[2:8])
+    ):
         raise RecordError("array shape", f"{dtype} of {shape}", f"{size - start} bytes")
     array: npt.NDArray[Any] = np.frombuffer(data, dtype, offset=start).reshape(shape)
     return array
@@ -95,7 +112,9 @@ def _encode_scalar(number: int, item: int, field: Field, value: object) -> Part:
     if not isinstance(value, allowed):
         raise ConfigError(f"field {field.name!r}: expected {field.kind}, found {_shown(value)}")
     if field.classes and not 0 <= value < len(field.classes):
-        raise ConfigError(f"field {field.name!r}: class {value}, expected 0 to {len(field.classes) - 1}")
+        raise ConfigError(
+            f"field {field.name!r}: class {value}, expected 0 to {len(field.classes) - 1}"
+        )
     try:
         return Part(number, _SCALARS[field.kind].pack(value), item)
     except (struct.error, OverflowError):
@@ -105,7 +124,11 @@ def _encode_scalar(number: int, item: int, field: Field, value: object) -> Part:
 def _decode_scalar(field: Field, part: Part) -> int | float:
     layout = _SCALARS[field.kind]
     if len(part.data) != layout.size or part.codec != PLAIN:
-        raise RecordError(f"{field.kind} {field.name!r}", f"{len(part.data)} bytes, codec {part.codec}", "8, codec 0")
+        raise RecordError(
+            f"{field.kind} {field.name!r}",
+            f"{len(part.data)} bytes, codec {part.codec}",
+            "8, codec 0",
+        )
     return cast("int | float", layout.unpack(part.data)[0])
 
 
@@ -122,12 +145,14 @@ def _decode_str(field: Field, part: Part) -> str:
     try:
         return bytes(part.data).decode()
     except UnicodeDecodeError as error:
-        raise RecordError(f"text of {field.name!r}", f"not UTF-8 at byte {error.start}", "UTF-8") from None
+        raise RecordError(
+            f"text of {field.name!r}", f"not UTF-8 at byte {error.start}", "UTF-8"
+        ) from None
 
 
 def _encode_json(number: int, item: int, field: Field, value: object) -> Part:
     try:
-        data = strict_json.dumps(value, max_depth=MAX_JSON_DEPTH).encode()        # type: ignore[arg-type]
+        data = strict_json.dumps(value, max_depth=MAX_JSON_DEPTH).encode()  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         raise ConfigError(f"field {field.name!r}: not JSON: {error}") from None
     return Part(number, data, item)
@@ -192,10 +217,28 @@ def _shown(value: object) -> str:
 
 
 _ENCODERS: dict[str, Callable[[int, int, Field, object], Part]] = {
-    "image": _encode_image, "mask": _encode_image, "boxes": _encode_numbers, "points": _encode_numbers,
-    "matrix": _encode_numbers, "array": _encode_numbers, "int": _encode_scalar, "float": _encode_scalar,
-    "str": _encode_str, "json": _encode_json, "bytes": _encode_bytes}
+    "image": _encode_image,
+    "mask": _encode_image,
+    "boxes": _encode_numbers,
+    "points": _encode_numbers,
+    "matrix": _encode_numbers,
+    "array": _encode_numbers,
+    "int": _encode_scalar,
+    "float": _encode_scalar,
+    "str": _encode_str,
+    "json": _encode_json,
+    "bytes": _encode_bytes,
+}
 _DECODERS: dict[str, Callable[[Field, Part], Any]] = {
-    "image": lambda _, part: decode_image(part), "mask": lambda _, part: decode_mask(part), "boxes": _decode_numbers,
-    "points": _decode_numbers, "matrix": _decode_numbers, "array": _decode_numbers, "int": _decode_scalar,
-    "float": _decode_scalar, "str": _decode_str, "json": _decode_json, "bytes": _decode_bytes}
+    "image": lambda _, part: decode_image(part),
+    "mask": lambda _, part: decode_mask(part),
+    "boxes": _decode_numbers,
+    "points": _decode_numbers,
+    "matrix": _decode_numbers,
+    "array": _decode_numbers,
+    "int": _decode_scalar,
+    "float": _decode_scalar,
+    "str": _decode_str,
+    "json": _decode_json,
+    "bytes": _decode_bytes,
+}

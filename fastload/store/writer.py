@@ -15,15 +15,17 @@ from fastload.store.manifest import SHARD_NAME, Shard, stamp_page
 from fastload.store.record import HEADER, MAX_RECORD
 from fastload.store.tree import META_BYTES, Bytes, TreePages
 
-FLUSH_BYTES = 1 << 20               # collected before they are written and digested, aside
-_WRITE_EARLY = 32 << 20             # handed to the system since the disk was told to begin
+FLUSH_BYTES = 1 << 20  # collected before they are written and digested, aside
+_WRITE_EARLY = 32 << 20  # handed to the system since the disk was told to begin
 
 
 def shard_name(number: int) -> str:
     """``shard-00007.lmdb`` for 7."""
     name = f"shard-{number:05d}.lmdb"
     if not SHARD_NAME.fullmatch(name):
-        raise ConfigError(f"shard number {number}: expected 0 to 9999999; pack with a larger shard size")
+        raise ConfigError(
+            f"shard number {number}: expected 0 to 9999999; pack with a larger shard size"
+        )
     return name
 
 
@@ -40,16 +42,18 @@ class ShardWriter:
         self.first = first
         self.records = 0
         self._temporary = files.partly(self.path)
-        self._pieces: list[Bytes] = []      # collected for the next flush,
-        self._n_bytes = 0                   # of so many bytes
+        self._pieces: list[Bytes] = []  # collected for the next flush,
+        self._n_bytes = 0  # of so many bytes
         self._tree = TreePages(self._collect)
         self._stamp, self._digest = hashlib.sha256(), hashlib.sha256()
-        self._unwritten = 0                 # by the disk, as far as we know
+        self._unwritten = 0  # by the disk, as far as we know
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fastload-pack-write")
         self._written: Future[None] | None = None
-        self._temporary.unlink(missing_ok=True)         # a killed process had our pid
+        self._temporary.unlink(missing_ok=True)  # a killed process had our pid
         try:
-            self._file = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            self._file = os.open(
+                self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
+            )
             os.lseek(self._file, META_BYTES, os.SEEK_SET)
         except OSError as error:
             raise files.write_error(error, self.path, needed=META_BYTES) from error
@@ -57,10 +61,14 @@ class ShardWriter:
     def add(self, sample_id: int, value: Bytes) -> None:
         """Appends the next sample's record."""
         if sample_id != self.first + self.records or not 0 < len(value) <= MAX_RECORD:
-            raise ConfigError(f"{self.name}: sample {sample_id} with {len(value)} bytes: expected sample "
-                              f"{self.first + self.records} with 1 to {MAX_RECORD}")
-        self._tree.add(sample_id, value if isinstance(value, bytes) else bytes(value))          # a view may change before it is written
-        self._stamp.update(value[:HEADER.size])
+            raise ConfigError(
+                f"{self.name}: sample {sample_id} with {len(value)} bytes: expected sample "
+                f"{self.first + self.records} with 1 to {MAX_RECORD}"
+            )
+        self._tree.add(
+            sample_id, value if isinstance(value, bytes) else bytes(value)
+        )  # a view may change before it is written
+        self._stamp.update(value[: HEADER.size])
         self.records += 1
         if self._n_bytes >= FLUSH_BYTES:
             self._flush()
@@ -96,8 +104,12 @@ class ShardWriter:
     def __enter__(self) -> ShardWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.abort()
 
     @property
@@ -129,7 +141,9 @@ class ShardWriter:
             self._digest.update(piece)
             self._unwritten += len(piece)
         module = core()
-        if self._unwritten >= _WRITE_EARLY and module is not None:      # else publishing waits until the disk has written all
+        if (
+            self._unwritten >= _WRITE_EARLY and module is not None
+        ):  # else publishing waits until the disk has written all
             self._unwritten = 0
             module.start_writing(self._file)
 

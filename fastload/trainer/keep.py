@@ -23,12 +23,25 @@ class Kept:
 
     def __enter__(self) -> Kept:
         self._random.__enter__()
-        self._parameters = [(each, each.detach().clone(), each.grad, None if each.grad is None else each.grad.detach().clone())
-                            for each in self._model.parameters()]
-        self._buffers = [(module, name, value, value.detach().clone()) for module in self._model.modules()
-                         for name, value in module._buffers.items() if value is not None]
+        self._parameters = [
+            (
+                each,
+                each.detach().clone(),
+                each.grad,
+                None if each.grad is None else each.grad.detach().clone(),
+            )
+            for each in self._model.parameters()
+        ]
+        self._buffers = [
+            (module, name, value, value.detach().clone())
+            for module in self._model.modules()
+            for name, value in module._buffers.items()
+            if value is not None
+        ]
         self._training = [(module, module.training) for module in self._model.modules()]
-        self._state = copy.deepcopy(self._optimizer.state_dict()) if self._optimizer is not None else None
+        self._state = (
+            copy.deepcopy(self._optimizer.state_dict()) if self._optimizer is not None else None
+        )
         self._scale = scale = torch.amp.grad_scaler.GradScaler.scale
         seen = self._scalers
 
@@ -37,11 +50,16 @@ class Kept:
                 seen[scaler] = scaler.state_dict()
             return scale(scaler, outputs)
 
-        torch.amp.grad_scaler.GradScaler.scale = scaled         # type: ignore[method-assign,assignment]
+        torch.amp.grad_scaler.GradScaler.scale = scaled  # type: ignore[method-assign,assignment]
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        torch.amp.grad_scaler.GradScaler.scale = self._scale    # type: ignore[method-assign]
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        torch.amp.grad_scaler.GradScaler.scale = self._scale  # type: ignore[method-assign]
         with torch.no_grad():
             for parameter, value, grad, grad_value in self._parameters:
                 parameter.copy_(value)

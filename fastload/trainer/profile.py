@@ -52,5 +52,9 @@ def _without_chatter() -> Iterator[None]:
             os.dup2(kept, 2)
             os.close(kept)
             held.seek(0)
-            lines = [line for line in held.read().splitlines(keepends=True) if not line.startswith(b"USDT:")]
+            lines = [
+                line
+                for line in held.read().splitlines(keepends=True)
+                if not line.startswith(b"USDT:")
+            ]
             os.write(2, b"".join(lines))

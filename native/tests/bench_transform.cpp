@@ -1,5 +1,6 @@
 // Times rewrite and cut alone, without Python: bench_transform rewrite|libjpeg|cut ROUNDS FILE...
-// Under valgrind --tool=callgrind the instruction counts do not depend on what else the machine does.
+// Under valgrind --tool=callgrind the instruction counts do not depend on what else the machine
+// does.
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -42,8 +43,10 @@ size_t cut(const Image& image) {
     std::minstd_rand random(1);
     static std::vector<uint8_t> out;
     uint32_t w = image.width * 6 / 10 + 1, h = image.height * 6 / 10 + 1, x0, y0;
-    fastload::Roi roi{uint32_t(random() % (image.width - w + 1)), uint32_t(random() % (image.height - h + 1)), w, h};
-    fastload::cut_jpeg(image.bytes.data(), image.bytes.size(), reinterpret_cast<const uint8_t*>(image.index.data()), image.index.size(),
+    fastload::Roi roi{uint32_t(random() % (image.width - w + 1)),
+                      uint32_t(random() % (image.height - h + 1)), w, h};
+    fastload::cut_jpeg(image.bytes.data(), image.bytes.size(),
+                       reinterpret_cast<const uint8_t*>(image.index.data()), image.index.size(),
                        image.interval, roi, 1, out, x0, y0);
     return out.size();
 }
@@ -51,7 +54,8 @@ size_t cut(const Image& image) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    if (argc < 4) return std::fprintf(stderr, "usage: %s rewrite|libjpeg|cut ROUNDS FILE...\n", argv[0]), 2;
+    if (argc < 4)
+        return std::fprintf(stderr, "usage: %s rewrite|libjpeg|cut ROUNDS FILE...\n", argv[0]), 2;
     std::string mode = argv[1];
     int rounds = std::atoi(argv[2]);
     std::vector<Image> images;
@@ -70,7 +74,8 @@ int main(int argc, char** argv) {
         in += image.bytes.size();
         images.push_back(std::move(image));
     }
-    double total = 0;  // of each image's best round: what a machine that does nothing else would need
+    double total =
+        0;  // of each image's best round: what a machine that does nothing else would need
     for (const Image& image : images) {
         double best = 1e9;
         size_t size = 0;
@@ -82,6 +87,7 @@ int main(int argc, char** argv) {
         total += best;
         out += size;
     }
-    std::printf("%s: %.1f us an image (best of %d, %zu images), bytes out / in %.4f\n", mode.c_str(), 1e6 * total / double(images.size()),
-                rounds, images.size(), double(out) / double(in));
+    std::printf("%s: %.1f us an image (best of %d, %zu images), bytes out / in %.4f\n",
+                mode.c_str(), 1e6 * total / double(images.size()), rounds, images.size(),
+                double(out) / double(in));
 }

@@ -1,9 +1,10 @@
 // Runs a job file (benchmarks/jobfile.py) through the core, without Python:
-//   driver JOB loop N       one thread, a bare loop over the samples, N times; prints nanoseconds per sample and stage, and a checksum
-//   driver JOB plain N      the same with libjpeg's own Huffman decoder
-//   driver JOB avx2 N       the same without AVX-512; driver JOB portable N: without any vector code of ours
-//   driver JOB pool N T     the same through a pool of T threads, N batches in flight one behind the other
-//   driver JOB stress N T   batches cancelled, threads added and taken away at odd times: for the sanitizers
+//   driver JOB loop N       one thread, a bare loop over the samples, N times; prints nanoseconds
+//   per sample and stage, and a checksum driver JOB plain N      the same with libjpeg's own
+//   Huffman decoder driver JOB avx2 N       the same without AVX-512; driver JOB portable N:
+//   without any vector code of ours driver JOB pool N T     the same through a pool of T threads, N
+//   batches in flight one behind the other driver JOB stress N T   batches cancelled, threads added
+//   and taken away at odd times: for the sanitizers
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -27,7 +28,8 @@ struct Job {
     Output output;
 };
 
-// 8 int64: requests, sources, height, width, channels, planar, dtype, colour; requests; the sources' sizes; the sources.
+// 8 int64: requests, sources, height, width, channels, planar, dtype, colour; requests; the
+// sources' sizes; the sources.
 Job read_job(const char* path) {
     Job job;
     std::ifstream file(path, std::ios::binary);
@@ -47,7 +49,8 @@ Job read_job(const char* path) {
         at += size;
     }
     Output& output = job.output;
-    output.slots = head[0], output.height = head[2], output.width = head[3], output.channels = int(head[4]);
+    output.slots = head[0], output.height = head[2], output.width = head[3],
+    output.channels = int(head[4]);
     output.dtype = Dtype(head[6]), output.colour = Colour(head[7]);
     const ptrdiff_t item = ptrdiff_t(output.item_size()), h = head[2], w = head[3], c = head[4];
     output.slot_stride = item * h * w * c;
@@ -58,12 +61,17 @@ Job read_job(const char* path) {
     return job;
 }
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+}
 
 }  // namespace
 
 // What callgrind counts: --toggle-collect=measured
-extern "C" __attribute__((noinline)) Status measured(const Job& job, size_t i, const Output& output, const NormaliseTable* table, SampleLoader& loader, StageTimes& times) {
+extern "C" __attribute__((noinline)) Status measured(const Job& job, size_t i, const Output& output,
+                                                     const NormaliseTable* table,
+                                                     SampleLoader& loader, StageTimes& times) {
     std::string why;
     const Request& request = job.requests[i];
     return loader.load(request, job.sources[request.source], output, table, int64_t(i), times, why);
@@ -95,8 +103,10 @@ int run_loop(const Job& job, int repeats) {
         total += best[i];
         for (size_t k = 0; k < kStages; ++k) sums[k] += double(stages[i][k]);
     }
-    std::printf("ns %.0f read %.0f cut %.0f decode %.0f resize %.0f finish %.0f failed %zu crc %08x\n", total / double(n) * 1e9, sums[0] / double(n), sums[1] / double(n),
-                sums[2] / double(n), sums[3] / double(n), sums[4] / double(n), failed, crc32c(0, memory.data(), memory.size()));
+    std::printf(
+        "ns %.0f read %.0f cut %.0f decode %.0f resize %.0f finish %.0f failed %zu crc %08x\n",
+        total / double(n) * 1e9, sums[0] / double(n), sums[1] / double(n), sums[2] / double(n),
+        sums[3] / double(n), sums[4] / double(n), failed, crc32c(0, memory.data(), memory.size()));
     return 0;
 }
 
@@ -114,10 +124,12 @@ int run_pool(const Job& job, int batches, int threads) {
     }
     size_t failed = 0;
     for (auto& batch : under_way) {
-        while (!batch->wait_for(std::chrono::milliseconds(100))) {}
+        while (!batch->wait_for(std::chrono::milliseconds(100))) {
+        }
         for (Status status : batch->statuses()) failed += status != Status::kOk;
     }
-    std::printf("ns %.0f failed %zu crc %08x\n", (now() - begin) / double(job.requests.size() * size_t(batches)) * 1e9, failed,
+    std::printf("ns %.0f failed %zu crc %08x\n",
+                (now() - begin) / double(job.requests.size() * size_t(batches)) * 1e9, failed,
                 crc32c(0, memory.back().data(), memory.back().size()));
     return 0;
 }
@@ -129,7 +141,8 @@ int run_stress(const Job& job, int rounds, int threads) {
     size_t cancelled = 0, done = 0;
     for (int round = 0; round < rounds; ++round) {
         Pool pool(1 + int(draw(unsigned(threads))));
-        std::vector<std::vector<uint8_t>> memory(4, std::vector<uint8_t>(size_t(job.output.slot_stride) * job.requests.size()));
+        std::vector<std::vector<uint8_t>> memory(
+            4, std::vector<uint8_t>(size_t(job.output.slot_stride) * job.requests.size()));
         std::vector<std::shared_ptr<Batch>> under_way;
         for (auto& one : memory) {
             Output output = job.output;
@@ -143,8 +156,10 @@ int run_stress(const Job& job, int rounds, int threads) {
         if (draw(3) == 0) pool.close();
         for (auto& batch : under_way) {
             if (draw(4) == 0) batch->cancel();
-            while (!batch->wait_for(std::chrono::milliseconds(100))) {}
-            for (Status status : batch->statuses()) ++(status == Status::kCancelled ? cancelled : done);
+            while (!batch->wait_for(std::chrono::milliseconds(100))) {
+            }
+            for (Status status : batch->statuses())
+                ++(status == Status::kCancelled ? cancelled : done);
         }
     }
     std::printf("done %zu cancelled %zu\n", done, cancelled);
@@ -154,7 +169,10 @@ int run_stress(const Job& job, int rounds, int threads) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    if (argc < 4) return std::fprintf(stderr, "usage: driver JOB loop|plain|avx2|portable|pool|stress N [THREADS]\n"), 2;
+    if (argc < 4)
+        return std::fprintf(stderr,
+                            "usage: driver JOB loop|plain|avx2|portable|pool|stress N [THREADS]\n"),
+               2;
     const Job job = read_job(argv[1]);
     const int n = std::atoi(argv[3]), threads = argc > 4 ? std::atoi(argv[4]) : 2;
     if (!std::strcmp(argv[2], "pool")) return run_pool(job, n, threads);

@@ -1,6 +1,7 @@
-// Damages JPEGs and indexes at random and puts them through rewrite and cut: fuzz_transform ROUNDS FILE...
-// Build with -DFASTLOAD_TESTS=ON -DFASTLOAD_SANITIZE=address,undefined; it ends at the first thing a sanitizer finds, or
-// where the two ways of rewriting disagree. Every buffer has exactly its size, so that reading beyond it is seen.
+// Damages JPEGs and indexes at random and puts them through rewrite and cut: fuzz_transform ROUNDS
+// FILE... Build with -DFASTLOAD_TESTS=ON -DFASTLOAD_SANITIZE=address,undefined; it ends at the
+// first thing a sanitizer finds, or where the two ways of rewriting disagree. Every buffer has
+// exactly its size, so that reading beyond it is seen.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,7 +22,9 @@ namespace {
 using Bytes = std::vector<uint8_t>;
 std::mt19937 engine(1);
 
-uint32_t below(size_t n) { return n ? uint32_t(engine() % n) : 0; }
+uint32_t below(size_t n) {
+    return n ? uint32_t(engine() % n) : 0;
+}
 
 struct Exact {  // on the heap, not a byte more
     std::unique_ptr<uint8_t[]> data;
@@ -32,17 +35,30 @@ struct Exact {  // on the heap, not a byte more
 };
 
 void damage(Bytes& bytes) {
-    static const uint8_t telling[] = {0x00, 0x01, 0x11, 0x22, 0x3F, 0x7F, 0x80, 0xC0, 0xC1, 0xC2, 0xC4, 0xD0, 0xD9, 0xDA, 0xDB, 0xDD, 0xFF};
+    static const uint8_t telling[] = {0x00, 0x01, 0x11, 0x22, 0x3F, 0x7F, 0x80, 0xC0, 0xC1,
+                                      0xC2, 0xC4, 0xD0, 0xD9, 0xDA, 0xDB, 0xDD, 0xFF};
     for (uint32_t n = 1 + below(4); n && !bytes.empty(); --n) {
         size_t at = below(2) ? below(bytes.size()) : below(std::min<size_t>(bytes.size(), 700));
         switch (below(6)) {
-            case 0: bytes[at] ^= uint8_t(1u << below(8)); break;
-            case 1: bytes[at] = telling[below(sizeof telling)]; break;
-            case 2: bytes[at] = uint8_t(engine()); break;
-            case 3: bytes.resize(at); break;
-            case 4: bytes.erase(bytes.begin() + long(at), bytes.begin() + long(std::min(bytes.size(), at + 1 + below(40)))); break;
+            case 0:
+                bytes[at] ^= uint8_t(1u << below(8));
+                break;
+            case 1:
+                bytes[at] = telling[below(sizeof telling)];
+                break;
+            case 2:
+                bytes[at] = uint8_t(engine());
+                break;
+            case 3:
+                bytes.resize(at);
+                break;
+            case 4:
+                bytes.erase(bytes.begin() + long(at),
+                            bytes.begin() + long(std::min(bytes.size(), at + 1 + below(40))));
+                break;
             default: {
-                Bytes piece(bytes.begin() + long(at), bytes.begin() + long(std::min(bytes.size(), at + 1 + below(40))));
+                Bytes piece(bytes.begin() + long(at),
+                            bytes.begin() + long(std::min(bytes.size(), at + 1 + below(40))));
                 bytes.insert(bytes.begin() + long(below(bytes.size())), piece.begin(), piece.end());
             }
         }
@@ -50,13 +66,15 @@ void damage(Bytes& bytes) {
 }
 
 void fail(const char* what, const Exact& jpeg) {
-    std::ofstream("fuzz_transform.jpg", std::ios::binary).write(reinterpret_cast<const char*>(jpeg.data.get()), long(jpeg.size));
+    std::ofstream("fuzz_transform.jpg", std::ios::binary)
+        .write(reinterpret_cast<const char*>(jpeg.data.get()), long(jpeg.size));
     std::fprintf(stderr, "%s: the file is fuzz_transform.jpg\n", what);
     std::abort();
 }
 
 // Cuts with a good or a damaged index, at any region; says how often a part came out.
-size_t try_cuts(const Exact& jpeg, std::vector<uint32_t> index, uint32_t interval, uint32_t width, uint32_t height, bool good) {
+size_t try_cuts(const Exact& jpeg, std::vector<uint32_t> index, uint32_t interval, uint32_t width,
+                uint32_t height, bool good) {
     static Bytes out;
     size_t parts = 0;
     for (int i = 0; i < 4; ++i) {
@@ -65,19 +83,24 @@ size_t try_cuts(const Exact& jpeg, std::vector<uint32_t> index, uint32_t interva
         Exact exact(entries);
         fastload::Roi roi{below(width + 1), below(height + 1), below(width + 2), below(height + 2)};
         uint32_t x0, y0;
-        bool cut = fastload::cut_jpeg(jpeg.data.get(), jpeg.size, exact.data.get(), index.size(), interval, roi, 1u << below(4), out,
-                                      x0, y0);
-        if (cut && (out.size() > jpeg.size || x0 > roi.x || y0 > roi.y)) fail("cut: too large, or not where the region is", jpeg);
+        bool cut = fastload::cut_jpeg(jpeg.data.get(), jpeg.size, exact.data.get(), index.size(),
+                                      interval, roi, 1u << below(4), out, x0, y0);
+        if (cut && (out.size() > jpeg.size || x0 > roi.x || y0 > roi.y))
+            fail("cut: too large, or not where the region is", jpeg);
         parts += cut;
         if (good && cut) {
             fastload::JpegLayout layout;
             std::vector<uint32_t> found;
-            if (!fastload::read_layout(out.data(), out.size(), layout) || !fastload::find_segments(out.data(), out.size(), layout, found))
+            if (!fastload::read_layout(out.data(), out.size(), layout) ||
+                !fastload::find_segments(out.data(), out.size(), layout, found))
                 fail("cut: no regular file", jpeg);
         }
         if (index.empty()) break;
         uint32_t &entry = index[below(index.size())], other = index[below(index.size())];
-        entry = below(2) ? uint32_t(engine()) : below(2) ? below(jpeg.size + 4) : below(2) ? other : entry + below(7) - 3;
+        entry = below(2)   ? uint32_t(engine())
+                : below(2) ? below(jpeg.size + 4)
+                : below(2) ? other
+                           : entry + below(7) - 3;
         good = false;
     }
     return parts;
@@ -112,10 +135,12 @@ int main(int argc, char** argv) {
                 text[way] = error.what();
             }
         }
-        if (result[0] != result[1] || text[0] != text[1]) fail("rewrite: the two ways disagree", jpeg);
+        if (result[0] != result[1] || text[0] != text[1])
+            fail("rewrite: the two ways disagree", jpeg);
         fastload::JpegLayout layout;
         std::vector<uint32_t> index;
-        if (fastload::read_layout(jpeg.data.get(), jpeg.size, layout)) fastload::find_segments(jpeg.data.get(), jpeg.size, layout, index);
+        if (fastload::read_layout(jpeg.data.get(), jpeg.size, layout))
+            fastload::find_segments(jpeg.data.get(), jpeg.size, layout, index);
         parts += try_cuts(jpeg, index, layout.interval, layout.width, layout.height, false);
         if (result[0].empty()) continue;
         ++rewritten;

@@ -17,8 +17,8 @@ from fastload.decode.backend import DecodeBatch, PixelFormat, new_requests
 from fastload.decode.native import NativeBackend
 from fastload.native import core
 
-MEMORY = 3 << 30            # address space; decoding one image never needs so much
-SIZE = (48, 64)             # height, width
+MEMORY = 3 << 30  # address space; decoding one image never needs so much
+SIZE = (48, 64)  # height, width
 
 
 def main() -> None:
@@ -38,10 +38,21 @@ def main() -> None:
         output = np.zeros((4, *SIZE, 3), np.uint8)
         result = backend.collect(backend.submit(DecodeBatch([data, good], requests, output)))
         status = result.status[:3].tolist()
-        if status[2] == 2 and "is not inside" in result.reasons[2]:     # smaller than the region asked for: as it should be
+        if (
+            status[2] == 2 and "is not inside" in result.reasons[2]
+        ):  # smaller than the region asked for: as it should be
             status[2] = status[0]
-        print(json.dumps({"status": status, "next_is_right": bool((output[3] == expected).all()), "crc": _checksum(output[:3]),
-                          "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}), flush=True)
+        print(
+            json.dumps(
+                {
+                    "status": status,
+                    "next_is_right": bool((output[3] == expected).all()),
+                    "crc": _checksum(output[:3]),
+                    "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+                }
+            ),
+            flush=True,
+        )
 
 
 def _checksum(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> int:
@@ -55,12 +66,21 @@ def _made(width: int, height: int, restart: int = 0) -> bytes:
 
     module = core()
     assert module is not None
-    pixels = np.random.default_rng(width).integers(0, 256, (height // 4 + 1, width // 4 + 1, 3), np.uint8).repeat(4, 0).repeat(4, 1)
-    data = bytes(simplejpeg.encode_jpeg(np.ascontiguousarray(pixels[:height, :width]), 80, "RGB", "420"))
+    pixels = (
+        np.random.default_rng(width)
+        .integers(0, 256, (height // 4 + 1, width // 4 + 1, 3), np.uint8)
+        .repeat(4, 0)
+        .repeat(4, 1)
+    )
+    data = bytes(
+        simplejpeg.encode_jpeg(np.ascontiguousarray(pixels[:height, :width]), 80, "RGB", "420")
+    )
     return bytes(module.rewrite(data, restart=restart)[0]) if restart else data
 
 
-def _decode(backend: NativeBackend, sources: list[bytes]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def _decode(
+    backend: NativeBackend, sources: list[bytes]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     requests = new_requests(len(sources))
     requests["out_h"], requests["out_w"] = SIZE
     output = np.zeros((len(sources), *SIZE, 3), np.uint8)
@@ -81,9 +101,19 @@ def many(n: int) -> list[dict[str, int]]:
 
     small = _made(90, 60)
     tables = small.index(b"\xff\xc4")
-    length = int.from_bytes(small[tables + 2:tables + 4], "big") + 2
-    kinds = [small, _made(160, 120, 4), progressive(), small[:400], small[:-40], small[:tables] + small[tables + length:], b"",
-             _made(700, 500), _made(33, 21, 1), bytes(100)]
+    length = int.from_bytes(small[tables + 2 : tables + 4], "big") + 2
+    kinds = [
+        small,
+        _made(160, 120, 4),
+        progressive(),
+        small[:400],
+        small[:-40],
+        small[:tables] + small[tables + length :],
+        b"",
+        _made(700, 500),
+        _made(33, 21, 1),
+        bytes(100),
+    ]
     sources = kinds * 5
     requests = new_requests(len(sources))
     requests["out_h"], requests["out_w"] = SIZE
@@ -104,7 +134,11 @@ def many(n: int) -> list[dict[str, int]]:
 
 def _usage() -> dict[str, int]:
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return {"anonymous_kb": int(status["RssAnon"].split()[0]), "threads": int(status["Threads"]), "files": len(os.listdir("/proc/self/fd"))}
+    return {
+        "anonymous_kb": int(status["RssAnon"].split()[0]),
+        "threads": int(status["Threads"]),
+        "files": len(os.listdir("/proc/self/fd")),
+    }
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import torch
 _ENDING: dict[str, Any] = {}
 
 
-@atexit.register            # before fastload registers its own: runs behind it
+@atexit.register  # before fastload registers its own: runs behind it
 def _over() -> None:
     """Says when fastload was done. What Python and torch do behind that takes seconds in a forked child, loader or not."""
     if _ENDING:
@@ -57,7 +57,9 @@ def warm() -> None:
 
 
 def make(packed: str, kind: str, **options: Any) -> DataLoader:
-    return fastload.DataLoader(packed, **{"batch_size": 4, "num_workers": 2, **LOADERS[kind], **options})
+    return fastload.DataLoader(
+        packed, **{"batch_size": 4, "num_workers": 2, **LOADERS[kind], **options}
+    )
 
 
 def train(packed: str, kind: str, seconds: float, bug: str) -> None:
@@ -84,7 +86,7 @@ def leave(packed: str, kind: str, how: str, bug: str) -> None:
         raise ZeroDivisionError("in the training loop")
     if how == "exit":
         sys.exit(3)
-    globals()["kept"] = kept            # still there when the interpreter goes
+    globals()["kept"] = kept  # still there when the interpreter goes
 
 
 def to_its_end(whole: bool, function: str, *arguments: Any) -> None:
@@ -92,7 +94,7 @@ def to_its_end(whole: bool, function: str, *arguments: Any) -> None:
     Python and torch do behind us)."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    faulthandler.dump_traceback_later(15)           # of one that hangs
+    faulthandler.dump_traceback_later(15)  # of one that hangs
     code = 0
     try:
         globals()[function](*arguments)
@@ -101,7 +103,7 @@ def to_its_end(whole: bool, function: str, *arguments: Any) -> None:
     except KeyboardInterrupt:
         print("KeyboardInterrupt", flush=True)
         code = 130
-    except BaseException:       # noqa: BLE001 - as the interpreter does
+    except BaseException:  # noqa: BLE001 - as the interpreter does
         traceback.print_exc()
         code = 1
     _ENDING.update(code=code, whole=whole)
@@ -188,8 +190,12 @@ def counted(packed: str, kind: str, pause: float, bug: str) -> None:
             except KeyboardInterrupt:
                 waiting = False
                 state: Any = loader.state_dict()
-                done = sum(run[3] for run in state["runs"]) if state["epoch"] == 0 else len(expected)
-                if not len(got) <= done <= len(got) + 1:            # one more: it came between the return and the list
+                done = (
+                    sum(run[3] for run in state["runs"]) if state["epoch"] == 0 else len(expected)
+                )
+                if (
+                    not len(got) <= done <= len(got) + 1
+                ):  # one more: it came between the return and the list
                     wrong.append(f"{len(got)} delivered, {done} in the state")
         if len(got) < len(expected) - 1 or [ids for ids in expected if ids in got] != got:
             wrong.append(f"{len(got)} of {len(expected)} batches")
@@ -210,7 +216,7 @@ def _python_finaliser() -> None:
         made(self, *arguments, **options)
         weakref.finalize(self, _busy, 0.05)
 
-    Feeder.__init__ = init             # type: ignore[method-assign]
+    Feeder.__init__ = init  # type: ignore[method-assign]
 
 
 def _busy(seconds: float) -> None:
@@ -222,6 +228,7 @@ def _busy(seconds: float) -> None:
 def _counts_too_early() -> None:
     """Also what it did once: whatever is raised while it waits counts as a batch."""
     from fastload.loader.iterator import LoaderIterator
+
     following = LoaderIterator.__next__
 
     def wrong(self: Any) -> Any:
@@ -232,7 +239,7 @@ def _counts_too_early() -> None:
             self._order.delivered(self._pass, self._done)
             raise
 
-    LoaderIterator.__next__ = wrong     # type: ignore[method-assign]
+    LoaderIterator.__next__ = wrong  # type: ignore[method-assign]
 
 
 def _thread_that_stays() -> None:
@@ -254,5 +261,10 @@ def _loud_thread() -> None:
 
 
 _BUGS: dict[str, Callable[[], None]] = {
-    "python finaliser": _python_finaliser, "counts too early": _counts_too_early, "thread that stays": _thread_that_stays, "orphan": _orphan,
-    "shared memory": _shared_memory, "loud thread": _loud_thread}
+    "python finaliser": _python_finaliser,
+    "counts too early": _counts_too_early,
+    "thread that stays": _thread_that_stays,
+    "orphan": _orphan,
+    "shared memory": _shared_memory,
+    "loud thread": _loud_thread,
+}

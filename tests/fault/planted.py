@@ -52,14 +52,14 @@ def _no_size_check() -> None:
 
 
 def _no_stamp() -> None:
-    setattr(shard, "stamp_page", lambda first, records, stamp: _AlwaysEqual())      # noqa: B010
+    setattr(shard, "stamp_page", lambda first, records, stamp: _AlwaysEqual())  # noqa: B010
 
 
 class _AlwaysEqual:
     def __eq__(self, other: object) -> bool:
         return True
 
-    __hash__ = None             # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]
 
 
 def _no_digest() -> None:
@@ -71,7 +71,9 @@ def _no_digest() -> None:
 
 def _wrong_record_named() -> None:
     real: Any = shard.ShardReader.damaged
-    setattr(shard.ShardReader, "damaged", lambda self, sample_id, why: real(self, sample_id + 1, why))      # noqa: B010
+    setattr(  # noqa: B010
+        shard.ShardReader, "damaged", lambda self, sample_id, why: real(self, sample_id + 1, why)
+    )
 
 
 def _any_name() -> None:
@@ -86,15 +88,25 @@ def _any_depth() -> None:
 
 
 def _last_key_wins() -> None:
-    strict_json._object = dict          # type: ignore[assignment]
+    strict_json._object = dict  # type: ignore[assignment]
 
 
 def _links_followed() -> None:
     import os
-    os.O_NOFOLLOW = 0           # type: ignore[misc]
+
+    os.O_NOFOLLOW = 0  # type: ignore[misc]
 
 
-_BUGS = {"no record checksum": _no_record_checksum, "no manifest checksum": _no_manifest_checksum,
-         "no column checksum": _no_column_checksum, "no size check": _no_size_check, "no stamp": _no_stamp,
-         "no digest": _no_digest, "wrong record named": _wrong_record_named, "any name": _any_name,
-         "any depth": _any_depth, "last key wins": _last_key_wins, "links followed": _links_followed}
+_BUGS = {
+    "no record checksum": _no_record_checksum,
+    "no manifest checksum": _no_manifest_checksum,
+    "no column checksum": _no_column_checksum,
+    "no size check": _no_size_check,
+    "no stamp": _no_stamp,
+    "no digest": _no_digest,
+    "wrong record named": _wrong_record_named,
+    "any name": _any_name,
+    "any depth": _any_depth,
+    "last key wins": _last_key_wins,
+    "links followed": _links_followed,
+}

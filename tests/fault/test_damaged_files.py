@@ -28,20 +28,32 @@ def damages(folder: Path, job: dict[str, Any]) -> Iterator[Damage]:
                 for end in [*steps, *rng.sample(range(size), job["random"])]:
                     yield Damage(name, good[:end], f"cut: {name} to {end} bytes")
             elif kind == "extended":
-                for more in [*range(PAGE, 8 * PAGE, PAGE), *rng.sample(range(1, 100_000), job["random"])]:
-                    yield Damage(name, good + rng.randbytes(more) * (more % 2) + bytes(more) * (1 - more % 2),
-                                 f"extended: {name} by {more}")
+                for more in [
+                    *range(PAGE, 8 * PAGE, PAGE),
+                    *rng.sample(range(1, 100_000), job["random"]),
+                ]:
+                    yield Damage(
+                        name,
+                        good + rng.randbytes(more) * (more % 2) + bytes(more) * (1 - more % 2),
+                        f"extended: {name} by {more}",
+                    )
             elif kind == "zeroed":
                 for start in [*steps, *rng.sample(range(size), job["random"])]:
-                    data = good[:start] + bytes(len(good[start:start + PAGE])) + good[start + PAGE:]
+                    data = (
+                        good[:start] + bytes(len(good[start : start + PAGE])) + good[start + PAGE :]
+                    )
                     if data != good:
                         yield Damage(name, data, f"zeroed: {name} from {start} on")
             elif kind == "swapped":
                 for another in NAMES:
                     if another != name:
-                        yield Damage(name, (folder / another).read_bytes(), f"swapped: {another} for {name}")
+                        yield Damage(
+                            name, (folder / another).read_bytes(), f"swapped: {another} for {name}"
+                        )
             elif kind == "foreign":
-                yield Damage(name, (other / name).read_bytes(), f"foreign: {name} of another dataset")
+                yield Damage(
+                    name, (other / name).read_bytes(), f"foreign: {name} of another dataset"
+                )
 
 
 @pytest.fixture(scope="module")
@@ -57,33 +69,79 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("verify", ["size", "full"])
 def test_a_file_of_another_size_or_another_shard_is_never_mapped(folder: Path, verify: str) -> None:
-    found = run({"kind": "files", "folder": str(folder), "verify": verify, "unmapped": True, "seed": 1,
-                 "damages": ["cut", "extended", "swapped", "foreign"], "random": 200 if LONG else 20})
+    found = run(
+        {
+            "kind": "files",
+            "folder": str(folder),
+            "verify": verify,
+            "unmapped": True,
+            "seed": 1,
+            "damages": ["cut", "extended", "swapped", "foreign"],
+            "random": 200 if LONG else 20,
+        }
+    )
     print(found["where"])
     assert found["outcomes"].keys() == {"typed"}, found["log"]
 
 
 def test_a_partly_zeroed_file_is_never_mapped_with_full_verification(folder: Path) -> None:
-    found = run({"kind": "files", "folder": str(folder), "verify": "full", "unmapped": True, "seed": 2,
-                 "damages": ["zeroed"], "random": 200 if LONG else 20})
+    found = run(
+        {
+            "kind": "files",
+            "folder": str(folder),
+            "verify": "full",
+            "unmapped": True,
+            "seed": 2,
+            "damages": ["zeroed"],
+            "random": 200 if LONG else 20,
+        }
+    )
     print(found["where"])
     assert found["outcomes"].keys() == {"typed"}, found["log"]
 
 
 def test_a_partly_zeroed_file_never_gives_wrong_values(folder: Path) -> None:
     """By size and stamp alone it may be mapped; every record is still checked. Zeros in LMDB's pages may kill."""
-    found = run({"kind": "files", "folder": str(folder), "verify": "size", "damages": ["zeroed"], "seed": 3,
-                 "random": 200 if LONG else 20})
+    found = run(
+        {
+            "kind": "files",
+            "folder": str(folder),
+            "verify": "size",
+            "damages": ["zeroed"],
+            "seed": 3,
+            "random": 200 if LONG else 20,
+        }
+    )
     print(found["where"])
-    assert found["outcomes"].get("wrong", 0) == found["outcomes"].get("misnamed", 0) == 0, found["log"]
+    assert found["outcomes"].get("wrong", 0) == found["outcomes"].get("misnamed", 0) == 0, found[
+        "log"
+    ]
     assert found["where"]["zeroed"]["typed"] > 0
 
 
-@pytest.mark.parametrize(("bug", "verify", "kind", "seen"), [
-    ("no size check", "size", "cut", ("signal", "wrong")), ("no digest", "full", "zeroed", ("wrong", "signal")),
-    ("no stamp", "size", "foreign", ("wrong",)),
-])
-def test_planted_bugs_are_seen(folder: Path, bug: str, verify: str, kind: str, seen: tuple[str, ...]) -> None:
-    found = run({"kind": "files", "folder": str(folder), "verify": verify, "damages": [kind], "random": 5, "seed": 4,
-                 "unmapped": kind != "foreign", "plant": bug})
-    assert sum(found["outcomes"].get(outcome, 0) for outcome in seen) > 0, f"{bug}: {found['outcomes']} {found['log']}"
+@pytest.mark.parametrize(
+    ("bug", "verify", "kind", "seen"),
+    [
+        ("no size check", "size", "cut", ("signal", "wrong")),
+        ("no digest", "full", "zeroed", ("wrong", "signal")),
+        ("no stamp", "size", "foreign", ("wrong",)),
+    ],
+)
+def test_planted_bugs_are_seen(
+    folder: Path, bug: str, verify: str, kind: str, seen: tuple[str, ...]
+) -> None:
+    found = run(
+        {
+            "kind": "files",
+            "folder": str(folder),
+            "verify": verify,
+            "damages": [kind],
+            "random": 5,
+            "seed": 4,
+            "unmapped": kind != "foreign",
+            "plant": bug,
+        }
+    )
+    assert sum(found["outcomes"].get(outcome, 0) for outcome in seen) > 0, (
+        f"{bug}: {found['outcomes']} {found['log']}"
+    )

@@ -23,9 +23,11 @@ from tests.forking import Outcome, Zygote
 from tests.packing import IMAGE, LABEL, SMALL_SHARDS, Listed, Streamed, pack, samples, tree
 
 LONG = os.environ.get("FASTLOAD_LONG") == "1"
-MOST = 400 if LONG else 60          # of the n in "the n-th write fails"
+MOST = 400 if LONG else 60  # of the n in "the n-th write fails"
 FIELDS = (IMAGE, LABEL, Field("blob", "bytes"))
-MESSAGE = re.compile(r"writing \S+: disk full: (\d+) bytes needed, (\d+) free on \S+; free some space and run the same command again")
+MESSAGE = re.compile(
+    r"writing \S+: disk full: (\d+) bytes needed, (\d+) free on \S+; free some space and run the same command again"
+)
 
 
 @functools.cache
@@ -69,7 +71,9 @@ def check_nothing_is_broken(dest: Path, expected: dict[str, str]) -> None:
     assert not [name for name in found if is_partly(name)]
     published = {name: digest for name, digest in found.items() if not name.startswith(".pack")}
     assert not [name for name, digest in published.items() if expected.get(name) != digest]
-    if "manifest.json" in found:                # the very last call failed: the sync of the folder after the manifest's rename
+    if (
+        "manifest.json" in found
+    ):  # the very last call failed: the sync of the folder after the manifest's rename
         assert published == expected
     else:
         with pytest.raises(StoreError):
@@ -83,14 +87,27 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> str:
     if compiler is None:
         pytest.skip("not run: no C compiler")
     library = tmp_path_factory.mktemp("shim") / "failing_writes.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(Path(__file__).with_name("failing_writes.c")), "-ldl"],
-                   check=True)
+    subprocess.run(
+        [
+            compiler,
+            "-shared",
+            "-fPIC",
+            "-O1",
+            "-o",
+            str(library),
+            str(Path(__file__).with_name("failing_writes.c")),
+            "-ldl",
+        ],
+        check=True,
+    )
     return str(library)
 
 
 @pytest.fixture(scope="module")
 def zygote(tmp_path_factory: pytest.TempPathFactory, shim: str) -> Iterator[Zygote]:
-    with Zygote(tmp_path_factory.mktemp("logs"), ("tests.fault.test_disk_full",), LD_PRELOAD=shim) as process:
+    with Zygote(
+        tmp_path_factory.mktemp("logs"), ("tests.fault.test_disk_full",), LD_PRELOAD=shim
+    ) as process:
         process.warm(small_samples)
         process.warm(large_samples)
         yield process
@@ -119,8 +136,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A folder with a file system of its own: 1 MiB, until it is remounted."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "fastload-test", str(folder)], capture_output=True, text=True,
-                          check=False)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "fastload-test", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         pytest.skip(f"not run: no right to mount a tmpfs ({done.stderr.strip()})")
     try:
@@ -134,7 +155,9 @@ def resize(disk: Path, options: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["list", "stream"])
-def test_a_disk_that_is_too_small_and_grows(tmp_path: Path, zygote: Zygote, small_disk: Path, kind: str) -> None:
+def test_a_disk_that_is_too_small_and_grows(
+    tmp_path: Path, zygote: Zygote, small_disk: Path, kind: str
+) -> None:
     """1, 2, 3 ... MiB, each time a little more is packed; then it fits."""
     said(zygote.run(pack_in_child, "large", kind, str(tmp_path / "whole")))
     expected = tree(tmp_path / "whole")
@@ -151,7 +174,7 @@ def test_a_disk_that_is_too_small_and_grows(tmp_path: Path, zygote: Zygote, smal
         check_nothing_is_broken(dest, expected)
         shards.append(len(list(dest.glob("shard-*.lmdb"))))
     if kind == "list":
-        assert shards == sorted(set(shards))            # each time it went on behind what was there
+        assert shards == sorted(set(shards))  # each time it went on behind what was there
     resize(small_disk, "size=64m")
     assert "error" not in said(zygote.run(pack_in_child, "large", kind, str(dest)))
     assert tree(dest) == expected

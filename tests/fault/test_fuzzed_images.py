@@ -25,7 +25,7 @@ from tests.unit.test_decode_backends_agree import record
 pytestmark = pytest.mark.skipif(core() is None, reason="not run: no native core")
 ROOT = Path(__file__).resolve().parents[2]
 LONG = os.environ.get("FASTLOAD_LONG") == "1"
-HANG_S = 60                     # a file takes milliseconds; a busy machine is no hang
+HANG_S = 60  # a file takes milliseconds; a busy machine is no hang
 MAX_PEAK_MB = 1024
 Verdict = dict[str, Any]
 
@@ -38,8 +38,13 @@ class Watched:
         self._start()
 
     def _start(self) -> None:
-        self.process = subprocess.Popen([sys.executable, "-X", "faulthandler", "-m", "tests.fault.decode_child"], cwd=ROOT,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.process = subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", "-m", "tests.fault.decode_child"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         self.ready = selectors.DefaultSelector()
         assert self.process.stdout is not None
         self.ready.register(self.process.stdout, selectors.EVENT_READ)
@@ -56,7 +61,9 @@ class Watched:
             return found
         hung = self.process.poll() is None and not self.ready.select(0)
         self.close()
-        self.deaths.append(f"{name}: {'hangs' if hung else f'ends the process ({self.process.returncode})'}")
+        self.deaths.append(
+            f"{name}: {'hangs' if hung else f'ends the process ({self.process.returncode})'}"
+        )
         self._start()
         return None
 
@@ -83,17 +90,25 @@ def examine(files: Sequence[tuple[str, bytes]]) -> list[Verdict]:
     good = [verdict for _, verdict in verdicts if verdict]
     wrong = [name for name, verdict in verdicts if verdict and not verdict["next_is_right"]]
     assert not wrong, f"the good image behind these was not right: {wrong[:5]}"
-    strange = [(name, verdict) for name, verdict in verdicts if verdict and set(verdict["status"]) - {Status.OK, Status.BAD_IMAGE}]
+    strange = [
+        (name, verdict)
+        for name, verdict in verdicts
+        if verdict and set(verdict["status"]) - {Status.OK, Status.BAD_IMAGE}
+    ]
     assert not strange
     assert max(verdict["peak_mb"] for verdict in good) < MAX_PEAK_MB
     return good
 
 
 def test_odd_images_do_no_harm() -> None:
-    files = [(path.name, path.read_bytes()) for path in sorted((corpus_dir() / "odd").rglob("*")) if path.is_file()]
+    files = [
+        (path.name, path.read_bytes())
+        for path in sorted((corpus_dir() / "odd").rglob("*"))
+        if path.is_file()
+    ]
     assert len(files) > 1900
     kinds = Counter(verdict["status"][0] for verdict in examine(files))
-    assert kinds[Status.OK] > 10            # rare, but legal
+    assert kinds[Status.OK] > 10  # rare, but legal
     assert kinds[Status.BAD_IMAGE] > 1000
 
 
@@ -103,14 +118,22 @@ def test_odd_images_meet_the_same_verdict_in_the_reference() -> None:
     files = [path for path in sorted((corpus_dir() / "odd").rglob("*")) if path.is_file()]
     data = [path.read_bytes() for path in files]
     ours, theirs = (run(backend(), data, (16, 12)).status for backend in (native, reference))
-    differ = {path.name for path, own, other in zip(files, ours, theirs, strict=True) if own != other}
+    differ = {
+        path.name for path, own, other in zip(files, ours, theirs, strict=True) if own != other
+    }
     # simplejpeg's library does not read the first kind at all (4:1:0 and other factors without a name of their own).
-    assert all(run(native(), [path.read_bytes()], (16, 12)).ok for path in files if path.name in differ)
+    assert all(
+        run(native(), [path.read_bytes()], (16, 12)).ok for path in files if path.name in differ
+    )
     assert len(differ) < len(files) / 200
 
 
 def test_verdicts_do_not_depend_on_what_was_decoded_before() -> None:
-    files = [(path.name, path.read_bytes()) for path in sorted((corpus_dir() / "odd").rglob("*")) if path.is_file()][::17]
+    files = [
+        (path.name, path.read_bytes())
+        for path in sorted((corpus_dir() / "odd").rglob("*"))
+        if path.is_file()
+    ][::17]
     forth, back = examine(files), examine(files[::-1])[::-1]
     assert [verdict["status"] for verdict in forth] == [verdict["status"] for verdict in back]
     assert [verdict["crc"] for verdict in forth] == [verdict["crc"] for verdict in back]
@@ -125,20 +148,23 @@ def mutated(data: bytes, other: bytes, random: np.random.Generator) -> bytes:
     elif kind == 1:
         changed[at] = int(random.integers(256))
     elif kind == 2:
-        changed[at:at + 4096] = bytes(min(4096, len(data) - at))
+        changed[at : at + 4096] = bytes(min(4096, len(data) - at))
     elif kind == 3:
         changed[at:at] = random.bytes(int(random.integers(1, 64)))
     elif kind == 4:
-        del changed[at:at + int(random.integers(1, 4096))]
+        del changed[at : at + int(random.integers(1, 4096))]
     else:
-        changed[at:] = other[int(random.integers(len(other))):]
+        changed[at:] = other[int(random.integers(len(other))) :]
     return bytes(changed)
 
 
 def test_damaged_photos_do_no_harm() -> None:
     random = np.random.default_rng(8)
     intact = [path.read_bytes() for path in photos(40)]
-    files = [(f"mutation {i}", mutated(intact[i % len(intact)], intact[i * 7 % len(intact)], random)) for i in range(5000 if LONG else 400)]
+    files = [
+        (f"mutation {i}", mutated(intact[i % len(intact)], intact[i * 7 % len(intact)], random))
+        for i in range(5000 if LONG else 400)
+    ]
     kinds = Counter(verdict["status"][0] for verdict in examine(files))
     assert kinds[Status.BAD_IMAGE] > len(files) // 10
 
@@ -161,20 +187,34 @@ def test_bombs_are_refused_before_memory_is_taken() -> None:
     jpeg = encode(picture(16, 16), "444")
     at = jpeg.index(b"\xff\xc0") + 5
     sizes = [(65535, 65535), (16385, 16), (16, 16385), (16000, 16000), (8000, 7999), (2000, 2000)]
-    files = [jpeg[:at] + height.to_bytes(2, "big") + width.to_bytes(2, "big") + jpeg[at + 4:] for width, height in sizes]
+    files = [
+        jpeg[:at] + height.to_bytes(2, "big") + width.to_bytes(2, "big") + jpeg[at + 4 :]
+        for width, height in sizes
+    ]
     verdicts = examine([(str(size), data) for size, data in zip(sizes, files, strict=True)])
     assert all(verdict["status"] == [Status.BAD_IMAGE] * 3 for verdict in verdicts)
-    assert max(verdict["peak_mb"] for verdict in verdicts) - min(verdict["peak_mb"] for verdict in verdicts) < 4
+    assert (
+        max(verdict["peak_mb"] for verdict in verdicts)
+        - min(verdict["peak_mb"] for verdict in verdicts)
+        < 4
+    )
 
 
 def test_memory_stays_flat() -> None:
     """100,000 decodes with FASTLOAD_LONG=1; good and bad images, all paths: anonymous memory, files and threads."""
     rounds = 100_000 if LONG else 8_000
     command = [sys.executable, "-m", "tests.fault.decode_child", "--many", str(rounds)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=7200, check=True)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=7200, check=True
+    )
     samples = json.loads(done.stdout)
-    after_warm_up = [sample["anonymous_kb"] for sample in samples[len(samples) // 10:]]
-    slope = float(np.polyfit(np.linspace(0, 0.9 * rounds, len(after_warm_up)), after_warm_up, 1)[0]) * 1024
-    assert slope < (16 if LONG else 64), f"{slope:.1f} bytes per decode: {after_warm_up[:3]} ... {after_warm_up[-3:]} kB"
+    after_warm_up = [sample["anonymous_kb"] for sample in samples[len(samples) // 10 :]]
+    slope = (
+        float(np.polyfit(np.linspace(0, 0.9 * rounds, len(after_warm_up)), after_warm_up, 1)[0])
+        * 1024
+    )
+    assert slope < (16 if LONG else 64), (
+        f"{slope:.1f} bytes per decode: {after_warm_up[:3]} ... {after_warm_up[-3:]} kB"
+    )
     assert len({sample["threads"] for sample in samples[1:]}) == 1
     assert len({sample["files"] for sample in samples[1:]}) == 1

@@ -25,8 +25,10 @@ from fastload.loader.loader import DataLoader
 from tests.loading import backends, digest, needs_core, pack_photos, wait_until
 from tests.packed_datasets import photo
 
-pytestmark = [pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
-              pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]        # 4 workers on 2 processors
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+]  # 4 workers on 2 processors
 METHODS = ["fork", "spawn", "forkserver"]
 N = 22
 
@@ -37,14 +39,24 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make(packed: Path | str, backend: str = "auto", **options: Any) -> DataLoader:
-    return DataLoader(packed, 4, shuffle=True, transform=[T.RandomResizedCrop(16), T.HorizontalFlip()], seed=3, num_workers=2,
-                      **{"backend": backend, **options})
+    return DataLoader(
+        packed,
+        4,
+        shuffle=True,
+        transform=[T.RandomResizedCrop(16), T.HorizontalFlip()],
+        seed=3,
+        num_workers=2,
+        **{"backend": backend, **options},
+    )
 
 
 @pytest.fixture(scope="module")
 def expected(packed: Path) -> dict[str, list[str]]:
-    return {backend: [digest(batch) for batch in make(packed, backend)] for backend in ("auto", "native", "reference")
-            if backend != "native" or make(packed).backend.name == "native"}
+    return {
+        backend: [digest(batch) for batch in make(packed, backend)]
+        for backend in ("auto", "native", "reference")
+        if backend != "native" or make(packed).backend.name == "native"
+    }
 
 
 def report(loader: Any, backend: str, answers: Any) -> None:
@@ -59,16 +71,20 @@ def report(loader: Any, backend: str, answers: Any) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("made", ["before", "after"])
 @pytest.mark.parametrize("backend", backends())
-def test_bare_processes_get_the_same_batches(packed: Path, expected: dict[str, list[str]], method: str, made: str, backend: str) -> None:
+def test_bare_processes_get_the_same_batches(
+    packed: Path, expected: dict[str, list[str]], method: str, made: str, backend: str
+) -> None:
     context: Any = mp.get_context(method)
     loader = make(packed, backend)
-    running = iter(loader)                          # its threads are at work when the child begins
+    running = iter(loader)  # its threads are at work when the child begins
     got = [digest(next(running))]
     loader.set_epoch(0)
     answers: Any = context.Queue()
-    child = context.Process(target=report, args=(loader if made == "before" else str(packed), backend, answers))
+    child = context.Process(
+        target=report, args=(loader if made == "before" else str(packed), backend, answers)
+    )
     child.start()
-    got += [digest(batch) for batch in running]     # the parent goes on meanwhile
+    got += [digest(batch) for batch in running]  # the parent goes on meanwhile
     assert answers.get(timeout=60) == expected[backend]
     child.join(20)
     assert child.exitcode == 0
@@ -78,13 +94,20 @@ def test_bare_processes_get_the_same_batches(packed: Path, expected: dict[str, l
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("used", [True, False], ids=["used before", "fresh"])
-def test_torch_s_workers_get_the_same_batches(packed: Path, expected: dict[str, list[str]], method: str, workers: int, used: bool) -> None:
+def test_torch_s_workers_get_the_same_batches(
+    packed: Path, expected: dict[str, list[str]], method: str, workers: int, used: bool
+) -> None:
     loader = make(packed)
     if used:
         next(iter(loader))
         loader.set_epoch(0)
-    plain = torch.utils.data.DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn, num_workers=workers,
-                                        multiprocessing_context=method)
+    plain = torch.utils.data.DataLoader(
+        loader.dataset,
+        batch_sampler=loader.batch_sampler,
+        collate_fn=loader.collate_fn,
+        num_workers=workers,
+        multiprocessing_context=method,
+    )
     assert [digest(batch) for batch in plain] == expected["auto"]
 
 
@@ -107,7 +130,9 @@ def test_an_iterator_does_not_follow_into_a_child_and_says_so(packed: Path) -> N
     assert len(list(iterator)) == 5
 
 
-def test_a_child_that_inherits_and_drops_everything_leaves_the_parent_alone(packed: Path, expected: dict[str, list[str]]) -> None:
+def test_a_child_that_inherits_and_drops_everything_leaves_the_parent_alone(
+    packed: Path, expected: dict[str, list[str]]
+) -> None:
     loader = make(packed)
     iterator = iter(loader)
     got = [digest(next(iterator))]
@@ -140,10 +165,16 @@ class Dying(torch.utils.data.Dataset[Any]):
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSEGV", "SIGBUS", "exit", "hang"])
 def test_a_torch_worker_that_dies_is_an_error_and_leaves_no_process(packed: Path, how: str) -> None:
     loader = make(packed)
-    plain = torch.utils.data.DataLoader(Dying(loader.dataset, how), batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn,
-                                        num_workers=2, multiprocessing_context="fork", timeout=15 if how != "hang" else 3)
+    plain = torch.utils.data.DataLoader(
+        Dying(loader.dataset, how),
+        batch_sampler=loader.batch_sampler,
+        collate_fn=loader.collate_fn,
+        num_workers=2,
+        multiprocessing_context="fork",
+        timeout=15 if how != "hang" else 3,
+    )
     iterator = iter(plain)
-    pids = [worker.pid for worker in iterator._workers]         # type: ignore[attr-defined]
+    pids = [worker.pid for worker in iterator._workers]  # type: ignore[attr-defined]
     with pytest.raises(RuntimeError, match=r"DataLoader worker|DataLoader timed out"):
         for _ in iterator:
             pass
@@ -160,19 +191,24 @@ def test_a_feeder_thread_that_dies_is_an_error_at_once(packed: Path, backend: st
     next(iterator)
     (feeder,) = [thread for thread in threading.enumerate() if thread.name == "fastload-feeder"]
     assert wait_until(lambda: iterator._feeder.n_ready == 1)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(feeder.ident or 0), ctypes.py_object(SystemExit))
-    next(iterator)                          # wakes it
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(feeder.ident or 0), ctypes.py_object(SystemExit)
+    )
+    next(iterator)  # wakes it
     began = time.monotonic()
     with pytest.raises(WorkerDied, match="feeder thread is gone"):
         list(iterator)
     assert time.monotonic() - began < 5
-    with pytest.raises(WorkerDied):         # for ever: it is not the end of the epoch
+    with pytest.raises(WorkerDied):  # for ever: it is not the end of the epoch
         next(iterator)
     assert len(list(make(packed, backend))) == 6
 
 
-def test_a_decode_thread_that_hangs_is_named_by_its_sample(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decode_thread_that_hangs_is_named_by_its_sample(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from fastload.decode import reference
+
     go_on, load = threading.Event(), reference._load
 
     def hanging(batch: Any, row: int, slot: Any) -> Any:
@@ -182,7 +218,10 @@ def test_a_decode_thread_that_hangs_is_named_by_its_sample(packed: Path, monkeyp
 
     monkeypatch.setattr(reference, "_load", hanging)
     iterator = iter(make(packed, "reference", timeout=1))
-    with pytest.raises(RuntimeError, match=r"no batch within timeout=1 s; being loaded: sample 7 \(shard-00000.lmdb, samples/\d+\)$"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"no batch within timeout=1 s; being loaded: sample 7 \(shard-00000.lmdb, samples/\d+\)$",
+    ):
         list(iterator)
     go_on.set()
     list(iterator)
@@ -193,18 +232,42 @@ def test_a_native_thread_that_is_long_at_a_sample_is_named_by_it(tmp_path: Path)
     needs_core()
     small = photo(64, 48, seed=1)
     noise = np.random.default_rng(0).integers(0, 256, (8000, 8000), np.uint8)
-    samples = [{"image": simplejpeg.encode_jpeg(noise[..., None], 98, colorspace="GRAY") if number == 5 else small} for number in range(8)]
-    fastload.pack(samples, tmp_path / "packed", fields={"image": "image"}, order="source", restart=0)
-    loader = DataLoader(tmp_path / "packed", 8, shuffle=False, transform=[T.Resize(64, 64)], timeout=0.1, exact=True, num_workers=1)
+    samples = [
+        {
+            "image": simplejpeg.encode_jpeg(noise[..., None], 98, colorspace="GRAY")
+            if number == 5
+            else small
+        }
+        for number in range(8)
+    ]
+    fastload.pack(
+        samples, tmp_path / "packed", fields={"image": "image"}, order="source", restart=0
+    )
+    loader = DataLoader(
+        tmp_path / "packed",
+        8,
+        shuffle=False,
+        transform=[T.Resize(64, 64)],
+        timeout=0.1,
+        exact=True,
+        num_workers=1,
+    )
     iterator, late = iter(loader), ""
-    while not re.search(r"; being loaded: sample 5 \(shard-00000.lmdb, .*\)$", late):      # on a busy machine the thread may not be there yet
-        with pytest.raises(RuntimeError, match=r"^no batch within timeout=0.1 s; being loaded: sample") as error:
-            next(iterator)              # the batch itself, when it comes, is the failure
+    while not re.search(
+        r"; being loaded: sample 5 \(shard-00000.lmdb, .*\)$", late
+    ):  # on a busy machine the thread may not be there yet
+        with pytest.raises(
+            RuntimeError, match=r"^no batch within timeout=0.1 s; being loaded: sample"
+        ) as error:
+            next(iterator)  # the batch itself, when it comes, is the failure
         late = str(error.value)
 
 
-def test_a_decode_thread_that_fails_is_an_error_and_the_next_batches_come(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decode_thread_that_fails_is_an_error_and_the_next_batches_come(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from fastload.decode import reference
+
     load = reference._load
 
     def failing(batch: Any, row: int, slot: Any) -> Any:

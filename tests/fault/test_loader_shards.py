@@ -20,14 +20,22 @@ from tests.fault.trials import LONG
 from tests.forking import Zygote
 from tests.loading import backends, digest, pack_photos
 
-OPTIONS: dict[str, Any] = {"shuffle": True, "transform": [T.RandomResizedCrop(16)], "fields": ("image", "label", "id"), "num_workers": 2}
+OPTIONS: dict[str, Any] = {
+    "shuffle": True,
+    "transform": [T.RandomResizedCrop(16)],
+    "fields": ("image", "label", "id"),
+    "num_workers": 2,
+}
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two datasets of the same shape with other photos, of several shards each."""
     folder = tmp_path_factory.mktemp("shards")
-    made = [pack_photos(folder / name, 60, size=(400, 300), seed=seed) for name, seed in (("one", 5), ("other", 6))]
+    made = [
+        pack_photos(folder / name, 60, size=(400, 300), seed=seed)
+        for name, seed in (("one", 5), ("other", 6))
+    ]
     assert len(list(made[0].glob("*.lmdb"))) >= 3
     return made[0], made[1]
 
@@ -55,7 +63,12 @@ def test_shards_swapped_all_the_time(two: tuple[Path, Path], packed: Path, backe
             for path in sorted(packed.glob("*.lmdb")):
                 good = (two[0] / path.name).read_bytes()
                 other = two[1] / path.name
-                for content in (good, other.read_bytes() if other.exists() else good, good[:-4096], good):
+                for content in (
+                    good,
+                    other.read_bytes() if other.exists() else good,
+                    good[:-4096],
+                    good,
+                ):
                     swap(path, content)
                     swaps["all"] += 1
 
@@ -76,10 +89,12 @@ def test_shards_swapped_all_the_time(two: tuple[Path, Path], packed: Path, backe
 
 
 @pytest.mark.parametrize("backend", backends())
-def test_a_running_epoch_goes_on_with_the_files_it_has(two: tuple[Path, Path], packed: Path, backend: str) -> None:
+def test_a_running_epoch_goes_on_with_the_files_it_has(
+    two: tuple[Path, Path], packed: Path, backend: str
+) -> None:
     expected = [digest(batch) for batch in DataLoader(two[0], 4, backend=backend, **OPTIONS)]
     loader = DataLoader(packed, 4, backend=backend, **OPTIONS)
-    list(loader)                                    # all shards are open
+    list(loader)  # all shards are open
     loader.set_epoch(0)
     got = []
     for number, batch in enumerate(loader):
@@ -90,17 +105,26 @@ def test_a_running_epoch_goes_on_with_the_files_it_has(two: tuple[Path, Path], p
 
 
 @pytest.mark.parametrize("how", ["cut", "gone", "foreign"])
-def test_a_shard_that_changed_before_it_was_opened_is_named_and_the_others_come(two: tuple[Path, Path], packed: Path, how: str) -> None:
+def test_a_shard_that_changed_before_it_was_opened_is_named_and_the_others_come(
+    two: tuple[Path, Path], packed: Path, how: str
+) -> None:
     loader = DataLoader(packed, 4, **{**OPTIONS, "shuffle": False, "prefetch_factor": 1})
     path = packed / loader.packed.manifest.shards[-1].name
-    loader.packed._maps[-1] = None          # small as it is, all its shards were looked into when the loader was made
+    loader.packed._maps[-1] = (
+        None  # small as it is, all its shards were looked into when the loader was made
+    )
     loader.packed._readers.clear()
     if how == "cut":
         os.truncate(path, path.stat().st_size - 4096)
     elif how == "gone":
         path.unlink()
     else:
-        swap(path, (two[0] / loader.packed.manifest.shards[0].name).read_bytes().ljust(path.stat().st_size, b"\0")[:path.stat().st_size])
+        swap(
+            path,
+            (two[0] / loader.packed.manifest.shards[0].name)
+            .read_bytes()
+            .ljust(path.stat().st_size, b"\0")[: path.stat().st_size],
+        )
     good = bad = 0
     iterator = iter(loader)
     while True:
@@ -136,9 +160,12 @@ def test_a_shard_cut_in_place_ends_the_process_at_once(zygote: Zygote, packed: P
     assert zygote.run(read_cut, str(packed), timeout_s=30).code in (-signal.SIGBUS, 1)
 
 
-def test_swaps_without_checks_are_seen(two: tuple[Path, Path], packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_swaps_without_checks_are_seen(
+    two: tuple[Path, Path], packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Control: a reader that does not compare stamp and size delivers another dataset's pixels."""
     from fastload.store import files, shard
+
     expected = {digest(batch) for batch in DataLoader(two[0], 4, **OPTIONS)}
     for path in packed.glob("*.lmdb"):
         if (two[1] / path.name).exists():

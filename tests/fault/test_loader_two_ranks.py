@@ -18,7 +18,9 @@ from fastload.store.dataset import open_dataset
 from tests.fault.trials import ROOT
 from tests.loading import pack_photos
 
-pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="not run: no gloo")
+pytestmark = pytest.mark.skipif(
+    not dist.is_available() or not dist.is_gloo_available(), reason="not run: no gloo"
+)
 N = 45
 
 
@@ -28,9 +30,28 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def torchrun(packed: Path, out: Path, world: int, mode: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world), "-m", "tests.fault.two_ranks",
-               str(packed), str(out), mode]
-    return subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(world),
+        "-m",
+        "tests.fault.two_ranks",
+        str(packed),
+        str(out),
+        mode,
+    ]
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
 
 def ranks(packed: Path, out: Path, world: int, mode: str = "") -> list[Any]:
@@ -50,7 +71,9 @@ def test_equal_steps_disjoint_samples_right_labels(packed: Path, tmp_path: Path,
     assert len(found[0]["steps"]) == len(found[1]["steps"]) == found[0]["len"]
     counts = Counter(ids(found))
     assert sorted(counts) == list(range(N))
-    assert sum(counts.values()) == (N if mode == "partial" else 46)         # one more, as DistributedSampler does
+    assert sum(counts.values()) == (
+        N if mode == "partial" else 46
+    )  # one more, as DistributedSampler does
     column = open_dataset(packed).column("label")
     assert all(column[step[0]].tolist() == step[1] for rank in found for step in rank["steps"])
 
@@ -69,18 +92,39 @@ def test_a_killed_rank_ends_the_other_with_an_error(packed: Path, tmp_path: Path
     done = torchrun(packed, tmp_path, 2, "die")
     assert done.returncode != 0
     assert "SIGKILL" in done.stderr or "exitcode  : -9" in done.stderr
-    assert not list(tmp_path.glob("rank*"))                 # nobody went on as if nothing had happened
+    assert not list(tmp_path.glob("rank*"))  # nobody went on as if nothing had happened
     assert time.monotonic() - began < 120
 
 
-def test_a_rank_that_loads_another_s_share_is_seen(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_loads_another_s_share_is_seen(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Control: without knowing of each other both ranks load everything."""
     script = tmp_path / "alone.py"
-    script.write_text("import sys\nfrom fastload.loader import arguments\n"
-                      "arguments.Ranks.here = staticmethod(lambda rank=None, world=None: arguments.Ranks(0, 1, 1))\n"
-                      "from tests.fault.two_ranks import main\nmain(*sys.argv[1:])\n")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script), str(packed), str(tmp_path), ""]
-    subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}, capture_output=True, timeout=300,
-                   check=True)
+    script.write_text(
+        "import sys\nfrom fastload.loader import arguments\n"
+        "arguments.Ranks.here = staticmethod(lambda rank=None, world=None: arguments.Ranks(0, 1, 1))\n"
+        "from tests.fault.two_ranks import main\nmain(*sys.argv[1:])\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        str(script),
+        str(packed),
+        str(tmp_path),
+        "",
+    ]
+    subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        timeout=300,
+        check=True,
+    )
     found = [json.loads((tmp_path / f"rank{rank}of2.json").read_text()) for rank in range(2)]
     assert max(Counter(ids(found)).values()) == 2

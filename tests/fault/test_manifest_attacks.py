@@ -35,6 +35,7 @@ def _text(folder: Path, text: str | bytes) -> None:
 
 def _set(path: str, value: Any) -> Callable[[Path], None]:
     """One value exchanged; the path is like shards.0.name."""
+
     def attack(folder: Path) -> None:
         found = json.loads((folder / "manifest.json").read_bytes())
         del found["crc32c"]
@@ -44,15 +45,18 @@ def _set(path: str, value: Any) -> Callable[[Path], None]:
             place = place[int(step) if isinstance(place, list) else step]
         place[int(last) if isinstance(place, list) else last] = value
         _text(folder, json.dumps(found)[1:-1])
+
     return attack
 
 
 def _insert(text: str) -> Callable[[Path], None]:
     """Bare text in front of everything else in the object."""
+
     def attack(folder: Path) -> None:
         found = json.loads((folder / "manifest.json").read_bytes())
         del found["crc32c"]
         _text(folder, text + json.dumps(found)[1:-1])
+
     return attack
 
 
@@ -64,12 +68,14 @@ def _replace(old: str, new: str) -> Callable[[Path], None]:
         if old not in body:
             raise ValueError(f"{old} is not in the manifest")
         _text(folder, body.replace(old, new, 1))
+
     return attack
 
 
 def _bytes(data: bytes) -> Callable[[Path], None]:
     def attack(folder: Path) -> None:
         (folder / "manifest.json").write_bytes(data)
+
     return attack
 
 
@@ -80,15 +86,17 @@ def _edited_by_hand(folder: Path) -> None:
 
 def _instead(name: str, make: Callable[[Path], object]) -> Callable[[Path], None]:
     """Another thing in place of a file."""
+
     def attack(folder: Path) -> None:
         (folder / name).unlink()
         make(folder / name)
+
     return attack
 
 
 def _device(path: Path) -> None:
     try:
-        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))      # /dev/zero: endless
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))  # /dev/zero: endless
     except PermissionError:
         path.symlink_to("/dev/zero")
 
@@ -106,71 +114,110 @@ def _name(value: str) -> Callable[[Path], None]:
     return _set("shards.1.name", value)
 
 
-NAMES = {"parent": "../outside.lmdb", "absolute": "/etc/passwd", "backslash": "..\\outside.lmdb",
-         "slash": "a/shard-00001.lmdb",
-         "nul": "shard-00001.lmdb\0", "newline": "shard-00001.lmdb\n", "empty": "", "dot": ".", "dots": "..",
-         "4 kB": "a" * 4096,
-         "1 MB": "shard-" + "0" * 1_000_000 + ".lmdb", "other digits": "shard-\u0661\u0661\u0661\u0661\u0661.lmdb",
-         "upper": "SHARD-00001.LMDB", "surrogate": "shard-\ud800.lmdb", "lock": "shard-00001.lmdb-lock",
-         "the manifest": "manifest.json",
-         "no file": "shard-00009.lmdb", "too many digits": "shard-00000001.lmdb", "twice": "shard-00000.lmdb"}
+NAMES = {
+    "parent": "../outside.lmdb",
+    "absolute": "/etc/passwd",
+    "backslash": "..\\outside.lmdb",
+    "slash": "a/shard-00001.lmdb",
+    "nul": "shard-00001.lmdb\0",
+    "newline": "shard-00001.lmdb\n",
+    "empty": "",
+    "dot": ".",
+    "dots": "..",
+    "4 kB": "a" * 4096,
+    "1 MB": "shard-" + "0" * 1_000_000 + ".lmdb",
+    "other digits": "shard-\u0661\u0661\u0661\u0661\u0661.lmdb",
+    "upper": "SHARD-00001.LMDB",
+    "surrogate": "shard-\ud800.lmdb",
+    "lock": "shard-00001.lmdb-lock",
+    "the manifest": "manifest.json",
+    "no file": "shard-00009.lmdb",
+    "too many digits": "shard-00000001.lmdb",
+    "twice": "shard-00000.lmdb",
+}
 ATTACKS: dict[str, Callable[[Path], None]] = {
     **{f"name: {what}": _name(value) for what, value in NAMES.items()},
     "name: escaped": _replace('"shard-00001.lmdb"', '"..\\u002foutside.lmdb"'),
     "name: number": _set("shards.1.name", 7),
-    "column: parent": _set("columns.1.name", "../../outside"), "column: object type": _set("columns.1.dtype", "|O"),
-    "column: huge": _set("columns.1.shape", [1 << 62]), "column: negative": _set("columns.1.shape", [-1]),
-    "NaN": _set("n_samples", float("nan")), "Infinity": _set("shards.0.size", float("inf")),
+    "column: parent": _set("columns.1.name", "../../outside"),
+    "column: object type": _set("columns.1.dtype", "|O"),
+    "column: huge": _set("columns.1.shape", [1 << 62]),
+    "column: negative": _set("columns.1.shape", [-1]),
+    "NaN": _set("n_samples", float("nan")),
+    "Infinity": _set("shards.0.size", float("inf")),
     "-Infinity": _set("seed", -float("inf")),
-    "1e400": _insert('"x": 1e400, '), "NaN in options": _replace('"options": {}', '"options": {"a": NaN}'),
+    "1e400": _insert('"x": 1e400, '),
+    "NaN in options": _replace('"options": {}', '"options": {"a": NaN}'),
     "true": _set("n_samples", True),
-    "true version": _set("version", True), "false": _set("skipped", False), "a float": _set("n_samples", 20.0),
-    "text for a number": _set("n_samples", "20"), "negative": _set("shards.0.records", -8),
-    "1e18 samples": _set("n_samples", 10 ** 18),
-    "1e18 records": _set("shards.2.records", 10 ** 18), "2**64 bytes": _set("shards.0.size", 1 << 64),
-    "10**5 digits": _insert('"x": ' + "9" * 100_000 + ", "), "10**6 digits": _replace('"seed": 0',
-                                                                                      '"seed": ' + "9" * 1_000_000),
-    "10**6 digits, a float": _insert('"x": 0.' + "9" * 1_000_000 + ", "), "key twice": _insert('"n_samples": 20, '),
-    "key twice, escaped": _insert('"n_s\\u0061mples": 1, '), "shard key twice": _replace('"first": 0',
-                                                                                         '"first": 0, "first": 0'),
+    "true version": _set("version", True),
+    "false": _set("skipped", False),
+    "a float": _set("n_samples", 20.0),
+    "text for a number": _set("n_samples", "20"),
+    "negative": _set("shards.0.records", -8),
+    "1e18 samples": _set("n_samples", 10**18),
+    "1e18 records": _set("shards.2.records", 10**18),
+    "2**64 bytes": _set("shards.0.size", 1 << 64),
+    "10**5 digits": _insert('"x": ' + "9" * 100_000 + ", "),
+    "10**6 digits": _replace('"seed": 0', '"seed": ' + "9" * 1_000_000),
+    "10**6 digits, a float": _insert('"x": 0.' + "9" * 1_000_000 + ", "),
+    "key twice": _insert('"n_samples": 20, '),
+    "key twice, escaped": _insert('"n_s\\u0061mples": 1, '),
+    "shard key twice": _replace('"first": 0', '"first": 0, "first": 0'),
     "10**6 lists": _insert('"x": ' + "[" * 1_000_000 + "]" * 1_000_000 + ", "),
     "10**6 open lists": lambda folder: _text(folder, b"[" * 1_000_000),
-    "10**6 objects": _insert('"x": ' + '{"a":' * 1_000_000), "9 deep": _replace('"options": {}',
-                                                                                '"options": ' + '{"a":' * 8 + "1"
-                                                                                + "}" * 8),
-    "10**6 keys": _insert("".join(f'"{n}":0,' for n in range(300_000))), "10**5 fields": _set("fields", [{}] * 100_000),
-    "10**6 shards": _replace('"shards": [', '"shards": [' + "{}," * 1_000_001), "overlap": _set("shards.1.first", 7),
-    "gap": _set("shards.1.first", 9), "no records": _set("shards.2.records", 0), "no shards": _set("shards", []),
-    "fewer samples": _set("n_samples", 19), "more samples": _set("n_samples", 21),
+    "10**6 objects": _insert('"x": ' + '{"a":' * 1_000_000),
+    "9 deep": _replace('"options": {}', '"options": ' + '{"a":' * 8 + "1" + "}" * 8),
+    "10**6 keys": _insert("".join(f'"{n}":0,' for n in range(300_000))),
+    "10**5 fields": _set("fields", [{}] * 100_000),
+    "10**6 shards": _replace('"shards": [', '"shards": [' + "{}," * 1_000_001),
+    "overlap": _set("shards.1.first", 7),
+    "gap": _set("shards.1.first", 9),
+    "no records": _set("shards.2.records", 0),
+    "no shards": _set("shards", []),
+    "fewer samples": _set("n_samples", 19),
+    "more samples": _set("n_samples", 21),
     "sizes swapped": _set("shards.2.size", 1 << 20),
-    "pickle kind": _set("fields.0.kind", "pickle"), "class field": _set("fields.0.__class__", "os.system"),
-    "code": _set("format", "__import__('os').system('id')"), "field named source": _set("fields.2.name", "source"),
-    "image of nobody": _set("fields.0.image", "nobody"), "two fields, one name": _set("fields.2.name", "label"),
-    "version 3": _set("version", 3), "version 10**30": _replace('"version": 2', '"version": 1' + "0" * 30),
+    "pickle kind": _set("fields.0.kind", "pickle"),
+    "class field": _set("fields.0.__class__", "os.system"),
+    "code": _set("format", "__import__('os').system('id')"),
+    "field named source": _set("fields.2.name", "source"),
+    "image of nobody": _set("fields.0.image", "nobody"),
+    "two fields, one name": _set("fields.2.name", "label"),
+    "version 3": _set("version", 3),
+    "version 10**30": _replace('"version": 2', '"version": 1' + "0" * 30),
     "unknown key": _set("extra", 1),
     "not UTF-8": lambda folder: _text(folder, b'"format": "\xff"'),
     "UTF-16": lambda folder: _text(folder, '"format"'.encode("utf-16")),
-    "lone surrogate": _replace('"cat"', '"\\ud800"'), "NUL in a class": _replace('"cat"', '"\\u0000"'),
+    "lone surrogate": _replace('"cat"', '"\\ud800"'),
+    "NUL in a class": _replace('"cat"', '"\\u0000"'),
     "empty file": _bytes(b""),
-    "wrong checksum": _edited_by_hand, "no checksum": _bytes(b"{}"),
+    "wrong checksum": _edited_by_hand,
+    "no checksum": _bytes(b"{}"),
     "a list": _bytes(b"[]"),
     "only the last line": _bytes(b',\n "crc32c": "00000000"\n}\n'),
     "60 MB of brackets": lambda folder: _text(folder, b"[" * 60_000_000),
     "40 MB of quotes": lambda folder: _text(folder, b'"' * 40_000_000),
     "escapes": lambda folder: _text(folder, b'"' + b'\\"' * 5_000_000),
-    "65 MB": _bytes(b"x" * (65 << 20)), "10 GiB of nothing": _instead("manifest.json", _sparse),
-    "manifest: link to the good one": _instead("manifest.json",
-                                               lambda path: path.symlink_to("../../good/manifest.json")),
+    "65 MB": _bytes(b"x" * (65 << 20)),
+    "10 GiB of nothing": _instead("manifest.json", _sparse),
+    "manifest: link to the good one": _instead(
+        "manifest.json", lambda path: path.symlink_to("../../good/manifest.json")
+    ),
     "manifest: link": _instead("manifest.json", lambda path: path.symlink_to("/etc/passwd")),
     "manifest: loop": _instead("manifest.json", _loop),
-    "manifest: FIFO": _instead("manifest.json", os.mkfifo), "manifest: device": _instead("manifest.json", _device),
+    "manifest: FIFO": _instead("manifest.json", os.mkfifo),
+    "manifest: device": _instead("manifest.json", _device),
     "manifest: folder": _instead("manifest.json", os.mkdir),
     "shard: link": _instead("shard-00001.lmdb", lambda path: path.symlink_to("/etc/passwd")),
-    "shard: link to a sibling": _instead("shard-00001.lmdb", lambda path: path.symlink_to("shard-00000.lmdb")),
-    "shard: loop": _instead("shard-00001.lmdb", _loop), "shard: FIFO": _instead("shard-00001.lmdb", os.mkfifo),
-    "shard: device": _instead("shard-00001.lmdb", _device), "shard: folder": _instead("shard-00001.lmdb", os.mkdir),
+    "shard: link to a sibling": _instead(
+        "shard-00001.lmdb", lambda path: path.symlink_to("shard-00000.lmdb")
+    ),
+    "shard: loop": _instead("shard-00001.lmdb", _loop),
+    "shard: FIFO": _instead("shard-00001.lmdb", os.mkfifo),
+    "shard: device": _instead("shard-00001.lmdb", _device),
+    "shard: folder": _instead("shard-00001.lmdb", os.mkdir),
 }
-ABOUT_SHARDS = {"name: no file", "sizes swapped"}       # the manifest is in order, what it names is not
+ABOUT_SHARDS = {"name: no file", "sizes swapped"}  # the manifest is in order, what it names is not
 
 
 def attempt(folder: Path, name: str) -> dict[str, Any]:
@@ -185,17 +232,22 @@ def attempt(folder: Path, name: str) -> dict[str, Any]:
             result = f"opened, {[bytes(ds.raw(i, 'image'))[:2] for i in range(len(ds))]!r:.50}"
         except StoreError as error:
             result = f"{type(error).__name__}: {error}"
-        except BaseException as error:          # noqa: BLE001 (whatever it is, it is the finding)
+        except BaseException as error:  # noqa: BLE001 (whatever it is, it is the finding)
             result = f"UNTYPED {type(error).__name__}: {error!r:.200}"
         after = resource.getrusage(resource.RUSAGE_SELF)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        os.write(writing, json.dumps([result[:3000], cpu, (after.ru_maxrss - before.ru_maxrss) / 1024]).encode())
+        os.write(
+            writing,
+            json.dumps([result[:3000], cpu, (after.ru_maxrss - before.ru_maxrss) / 1024]).encode(),
+        )
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         answer = pipe.read()
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    result, cpu, megabytes = json.loads(answer) if status == 0 else (f"KILLED by signal {-status}", 0, 0)
+    result, cpu, megabytes = (
+        json.loads(answer) if status == 0 else (f"KILLED by signal {-status}", 0, 0)
+    )
     return {"name": name, "result": result, "cpu_s": cpu, "mb": megabytes}
 
 
@@ -211,10 +263,12 @@ def main(root: Path, bug: str = "", only: str = "") -> None:
             continue
         folder = root / "cases" / str(number)
         folder.mkdir()
-        (folder / "columns").symlink_to(good / "columns")       # not looked at when a dataset is opened
+        (folder / "columns").symlink_to(good / "columns")  # not looked at when a dataset is opened
         for path in good.glob("*.*"):
             (folder / path.name).write_bytes(path.read_bytes())
-        maker = os.fork()           # what is built for an attack must not count for the child that is measured
+        maker = (
+            os.fork()
+        )  # what is built for an attack must not count for the child that is measured
         if maker == 0:
             attack(folder)
             os._exit(0)
@@ -224,8 +278,13 @@ def main(root: Path, bug: str = "", only: str = "") -> None:
 
 
 def run(root: Path, bug: str = "", only: str = "") -> list[dict[str, Any]]:
-    done = subprocess.run([sys.executable, "-m", "tests.fault.test_manifest_attacks", str(root), bug, only],
-                          capture_output=True, text=True, cwd=ROOT, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fault.test_manifest_attacks", str(root), bug, only],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
     if done.returncode:
         raise RuntimeError(f"the harness failed: {done.stderr[-3000:]}")
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -235,7 +294,9 @@ def failures(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     bad = []
     for case in found:
         name = case["name"]
-        expected = CorruptShard if name.startswith("shard: ") or name in ABOUT_SHARDS else CorruptManifest
+        expected = (
+            CorruptShard if name.startswith("shard: ") or name in ABOUT_SHARDS else CorruptManifest
+        )
         typed = case["result"].startswith(expected.__name__ + ":") and len(case["result"]) < 1500
         if not typed or case["cpu_s"] >= 1 or case["mb"] >= 100:
             bad.append(case)
@@ -250,10 +311,16 @@ def test_every_attack_ends_in_one_of_our_errors(tmp_path: Path) -> None:
     assert failures(found) == []
 
 
-@pytest.mark.parametrize(("bug", "attack"), [
-    ("any name", "name: parent"), ("any depth", "9 deep"), ("last key wins", "key twice"),
-    ("no manifest checksum", "wrong checksum"), ("links followed", "manifest: link to the good one"),
-])
+@pytest.mark.parametrize(
+    ("bug", "attack"),
+    [
+        ("any name", "name: parent"),
+        ("any depth", "9 deep"),
+        ("last key wins", "key twice"),
+        ("no manifest checksum", "wrong checksum"),
+        ("links followed", "manifest: link to the good one"),
+    ],
+)
 def test_planted_bugs_are_seen(tmp_path: Path, bug: str, attack: str) -> None:
     assert [case["name"] for case in failures(run(tmp_path, bug, attack))] == [attack]
 

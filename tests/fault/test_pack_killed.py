@@ -28,10 +28,23 @@ from fastload.store import files
 from fastload.store.dataset import open_dataset
 from fastload.store.fields import Field
 from tests.forking import Outcome, Zygote
-from tests.packing import CONVERTED_JPEG, IMAGE, LABEL, SMALL_SHARDS, Listed, Streamed, file_of, image_sample, pack, pixels, samples, tree
+from tests.packing import (
+    CONVERTED_JPEG,
+    IMAGE,
+    LABEL,
+    SMALL_SHARDS,
+    Listed,
+    Streamed,
+    file_of,
+    image_sample,
+    pack,
+    pixels,
+    samples,
+    tree,
+)
 
 LONG = os.environ.get("FASTLOAD_LONG") == "1"
-KILLS = 50 if LONG else 10          # for each of the four option sets
+KILLS = 50 if LONG else 10  # for each of the four option sets
 SEED = int(os.environ.get("FASTLOAD_SEED", "1"))
 FIELDS = (IMAGE, LABEL, Field("blob", "bytes"))
 
@@ -56,7 +69,11 @@ def victims_samples() -> list[Any]:
 def victims_source(case: str, root: str) -> Any:
     if case == "class folders, one thread":
         return Path(root)
-    return Streamed(victims_samples(), FIELDS) if case.startswith("stream") else Listed(victims_samples(), FIELDS)
+    return (
+        Streamed(victims_samples(), FIELDS)
+        if case.startswith("stream")
+        else Listed(victims_samples(), FIELDS)
+    )
 
 
 def pack_in_child(case: str, root: str, dest: str, bug: str = "") -> None:
@@ -73,11 +90,17 @@ def pack_and_die(case: str, root: str, dest: str, step: int, bug: str = "") -> N
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
-            counts = isinstance(arguments[0], str) and arguments[0].startswith(dest) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+            counts = (
+                isinstance(arguments[0], str)
+                and arguments[0].startswith(dest)
+                and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+            )
         else:
             counts = event in ("os.rename", "os.remove", "os.rmdir", "os.mkdir")
         if counts:
-            steps.append(f"{event} {os.path.basename(os.fspath(arguments[1 if event == 'os.rename' else 0]))}")
+            steps.append(
+                f"{event} {os.path.basename(os.fspath(arguments[1 if event == 'os.rename' else 0]))}"
+            )
             if len(steps) == step:
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -89,11 +112,12 @@ def pack_and_die(case: str, root: str, dest: str, step: int, bug: str = "") -> N
 
 def bug_publishes_by_copying() -> None:
     """Not by renaming."""
+
     def publish(temporary: Path, path: Path) -> None:
         data = temporary.read_bytes()
         for start in range(0, len(data), 1 + len(data) // 3):
             with path.open("ab" if start else "wb") as file:
-                file.write(data[start:start + 1 + len(data) // 3])
+                file.write(data[start : start + 1 + len(data) // 3])
         temporary.unlink()
 
     files.publish = publish
@@ -105,24 +129,24 @@ def bug_forgets_events() -> None:
 
     def forgetful(self: PackState, number: int) -> Done:
         done = real(self, number)
-        return replace(done, events=[]) if self.resumed else done      # type: ignore[attr-defined]
+        return replace(done, events=[]) if self.resumed else done  # type: ignore[attr-defined]
 
     def finished(self: PackState) -> Iterator[Done]:
-        self.resumed = (self.folder / "done-00000.json").exists()      # type: ignore[attr-defined]
+        self.resumed = (self.folder / "done-00000.json").exists()  # type: ignore[attr-defined]
         return real_finished(self)
 
     real_finished = PackState.finished
-    PackState.resumed = False                                          # type: ignore[attr-defined]
-    PackState.done, PackState.finished = forgetful, finished           # type: ignore[method-assign]
+    PackState.resumed = False  # type: ignore[attr-defined]
+    PackState.done, PackState.finished = forgetful, finished  # type: ignore[method-assign]
 
 
 def bug_leaves_temporary_files() -> None:
-    Packer._remove_leftovers = lambda self: None                       # type: ignore[method-assign]
+    Packer._remove_leftovers = lambda self: None  # type: ignore[method-assign]
 
 
 def bug_goes_on_one_too_far() -> None:
     real = PackState.done
-    PackState.done = lambda self, number: _shifted(real(self, number))         # type: ignore[method-assign]
+    PackState.done = lambda self, number: _shifted(real(self, number))  # type: ignore[method-assign]
 
 
 def _shifted(done: Done) -> Done:
@@ -143,13 +167,16 @@ def bug_notes_a_shard_before_it_is_there() -> None:
         real_record(self, number, done, rows)
         real_publish(*late.pop())
 
-    files.publish, PackState.record = publish, record                  # type: ignore[method-assign]
+    files.publish, PackState.record = publish, record  # type: ignore[method-assign]
 
 
 BUGS: dict[str, Callable[[], None]] = {
-    "publishes by copying": bug_publishes_by_copying, "forgets events": bug_forgets_events,
-    "leaves temporary files": bug_leaves_temporary_files, "goes on one too far": bug_goes_on_one_too_far,
-    "notes a shard before it is there": bug_notes_a_shard_before_it_is_there}
+    "publishes by copying": bug_publishes_by_copying,
+    "forgets events": bug_forgets_events,
+    "leaves temporary files": bug_leaves_temporary_files,
+    "goes on one too far": bug_goes_on_one_too_far,
+    "notes a shard before it is there": bug_notes_a_shard_before_it_is_there,
+}
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +193,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
     for number, name in enumerate(LABEL.classes):
         (folder / name).mkdir()
         for i in range(12):
-            (folder / name / f"{i}.jpg").write_bytes(file_of(pixels(280, 260, seed=50 * number + i, grain=1), quality=93))
+            (folder / name / f"{i}.jpg").write_bytes(
+                file_of(pixels(280, 260, seed=50 * number + i, grain=1), quality=93)
+            )
     return str(folder)
 
 
@@ -180,7 +209,7 @@ class Killing:
         self.seconds = time.monotonic() - started
         assert outcome.code == 0, outcome.output
         self.expected = tree(folder / "whole")
-        if bug:             # a planted bug must be one that only a kill shows
+        if bug:  # a planted bug must be one that only a kill shows
             assert zygote.run(pack_in_child, case, root, str(folder / "buggy"), bug).code == 0
             assert tree(folder / "buggy") == self.expected
         assert sum(name.startswith("shard-") for name in self.expected) == 3
@@ -190,10 +219,22 @@ class Killing:
     def look(self, dest: Path) -> None:
         """After a kill: what has its final name is final, and nothing can be read before the manifest is there."""
         found = tree(dest) if dest.exists() else {}
-        published = {name: digest for name, digest in found.items() if not name.startswith(".pack") and not files.is_partly(name)}
-        self.wrong += [f"{name} is there but not whole" for name, digest in published.items() if self.expected.get(name) != digest]
+        published = {
+            name: digest
+            for name, digest in found.items()
+            if not name.startswith(".pack") and not files.is_partly(name)
+        }
+        self.wrong += [
+            f"{name} is there but not whole"
+            for name, digest in published.items()
+            if self.expected.get(name) != digest
+        ]
         for name in found:
-            if name.startswith(".pack/done-") and not files.is_partly(name) and f"shard-{name[11:16]}.lmdb" not in found:
+            if (
+                name.startswith(".pack/done-")
+                and not files.is_partly(name)
+                and f"shard-{name[11:16]}.lmdb" not in found
+            ):
                 self.wrong.append(f"{name} speaks of a shard that is not there")
         if "manifest.json" in found and published != self.expected:
             self.wrong.append("a manifest without the rest")
@@ -209,7 +250,11 @@ class Killing:
         if outcome.code != 0:
             self.wrong.append(f"exit code {outcome.code}: {outcome.output}")
         found = tree(dest)
-        self.wrong += [f"{name}: left behind or wrong" for name in found if found[name] != self.expected.get(name)]
+        self.wrong += [
+            f"{name}: left behind or wrong"
+            for name in found
+            if found[name] != self.expected.get(name)
+        ]
         self.wrong += [f"{name}: missing" for name in self.expected if name not in found]
 
     def at_random(self, dest: Path, rng: random.Random, at_most: int) -> None:
@@ -226,7 +271,9 @@ class Killing:
             kills += 1
             self.kills += 1
             self.look(dest)
-            if "manifest.json" in tree(dest) and not (dest / ".pack").exists():     # killed when all was done
+            if (
+                "manifest.json" in tree(dest) and not (dest / ".pack").exists()
+            ):  # killed when all was done
                 return self.finish(dest, Outcome(0, ""))
 
     def at_step(self, dest: Path, step: int) -> None:
@@ -257,8 +304,16 @@ def steps_of(zygote: Zygote, case: str, root: str, dest: Path) -> list[str]:
     return list(json.loads(outcome.output.splitlines()[-1]))
 
 
-BOUNDARIES = ("os.rename plan.json", "os.rename listing.offsets", "os.rename shard-00001.lmdb", "os.rename done-00001.json",
-              "os.rename label.npy", "os.rename pack-log.jsonl", "os.rename manifest.json", "os.remove plan.json")
+BOUNDARIES = (
+    "os.rename plan.json",
+    "os.rename listing.offsets",
+    "os.rename shard-00001.lmdb",
+    "os.rename done-00001.json",
+    "os.rename label.npy",
+    "os.rename pack-log.jsonl",
+    "os.rename manifest.json",
+    "os.remove plan.json",
+)
 
 
 @pytest.mark.parametrize("case", ["bad samples, source order", "stream, shuffled"])
@@ -269,7 +324,9 @@ def test_killed_before_every_step(tmp_path: Path, zygote: Zygote, root: str, cas
     places = [steps.index(name) + 1 for name in BOUNDARIES]
     assert places == sorted(places)
     assert steps[-1] == "os.rmdir .pack"
-    chosen = {place + more for place in places for more in (0, 1)} | set(range(1, len(steps), 1 if LONG else 9))
+    chosen = {place + more for place in places for more in (0, 1)} | set(
+        range(1, len(steps), 1 if LONG else 9)
+    )
     for step in sorted(chosen):
         killing.at_step(tmp_path / "packed", step)
         assert not killing.wrong, (step, steps[step - 1])
@@ -279,7 +336,9 @@ def test_killed_before_every_step(tmp_path: Path, zygote: Zygote, root: str, cas
 
 
 @pytest.mark.parametrize("bug", ["forgets events", "leaves temporary files", "goes on one too far"])
-def test_planted_bugs_are_caught_at_random(tmp_path: Path, zygote: Zygote, root: str, bug: str) -> None:
+def test_planted_bugs_are_caught_at_random(
+    tmp_path: Path, zygote: Zygote, root: str, bug: str
+) -> None:
     killing = Killing(zygote, "bad samples, source order", root, tmp_path, bug)
     rng = random.Random(SEED)
     while killing.kills < 60 and not killing.wrong:
@@ -289,10 +348,17 @@ def test_planted_bugs_are_caught_at_random(tmp_path: Path, zygote: Zygote, root:
     print(f"caught after {killing.kills} kills: {killing.wrong[0]:.3000}")
 
 
-@pytest.mark.parametrize(("bug", "near"), [
-    ("notes a shard before it is there", "os.rename done-00000.json"), ("leaves temporary files", "os.rename _blocks.npy"),
-    ("publishes by copying", "os.rename shard-00000.lmdb")])
-def test_planted_bugs_are_caught_step_by_step(tmp_path: Path, zygote: Zygote, root: str, bug: str, near: str) -> None:
+@pytest.mark.parametrize(
+    ("bug", "near"),
+    [
+        ("notes a shard before it is there", "os.rename done-00000.json"),
+        ("leaves temporary files", "os.rename _blocks.npy"),
+        ("publishes by copying", "os.rename shard-00000.lmdb"),
+    ],
+)
+def test_planted_bugs_are_caught_step_by_step(
+    tmp_path: Path, zygote: Zygote, root: str, bug: str, near: str
+) -> None:
     case = "bad samples, source order"
     killing = Killing(zygote, case, root, tmp_path, bug)
     steps = steps_of(zygote, case, root, tmp_path / "watched")

@@ -45,8 +45,14 @@ def publish(folder: Path, generations: int, bug: str) -> None:
         shard = _write_shard(folder, len(shards), first, bug)
         shards.append(shard)
         n_samples = first + PER_SHARD
-        found = Manifest(n_samples=n_samples, fields=FIELDS, shards=tuple(shards), columns=_columns(folder, n_samples),
-                         content=hashlib.sha256(str(n_samples).encode()).hexdigest(), seed=generation)
+        found = Manifest(
+            n_samples=n_samples,
+            fields=FIELDS,
+            shards=tuple(shards),
+            columns=_columns(folder, n_samples),
+            content=hashlib.sha256(str(n_samples).encode()).hexdigest(),
+            seed=generation,
+        )
         data = manifest.dump(found)
         if bug == "manifest in place":
             (folder / manifest.NAME).write_bytes(data[:200])
@@ -64,16 +70,22 @@ def _write_shard(folder: Path, number: int, first: int, bug: str) -> Shard:
         old = manifest.parse((folder / manifest.NAME).read_bytes())
         data = (folder / shard.name).read_bytes()
         (folder / shard.name).unlink()
-        longer = replace(old, n_samples=first + PER_SHARD, shards=(*old.shards, shard),
-                         columns=_columns(folder, first + PER_SHARD))
+        longer = replace(
+            old,
+            n_samples=first + PER_SHARD,
+            shards=(*old.shards, shard),
+            columns=_columns(folder, first + PER_SHARD),
+        )
         files.write_atomically(folder / manifest.NAME, manifest.dump(longer))
         (folder / shard.name).write_bytes(data)
     return shard
 
 
 def _columns(folder: Path, n_samples: int) -> tuple[manifest.Column, ...]:
-    rows = {"_blocks": np.array([(first, PER_SHARD) for first in range(0, n_samples, PER_SHARD)]),
-            "_source_index": np.arange(n_samples)}
+    rows = {
+        "_blocks": np.array([(first, PER_SHARD) for first in range(0, n_samples, PER_SHARD)]),
+        "_source_index": np.arange(n_samples),
+    }
     written = []
     for name, values in rows.items():
         with ColumnWriter(folder, name, "<i8", width=values.ndim) as writer:
@@ -88,10 +100,17 @@ def look(folder: Path, seen: Counter[str], last: int) -> int:
         ds = open_dataset(folder, verify="full")
         right = all(ds[i]["data"] == payload(i) for i in range(len(ds)))
     except StoreError as error:
-        early = any(said in str(error) for said in ("has not finished", "no such folder", "not a fastload dataset"))
+        early = any(
+            said in str(error)
+            for said in ("has not finished", "no such folder", "not a fastload dataset")
+        )
         seen["not yet" if early and not last else f"error: {error}"] += 1
         return last
-    seen["whole" if right and len(ds) >= last and len(ds) % PER_SHARD == 0 else f"wrong: {len(ds)} after {last}"] += 1
+    seen[
+        "whole"
+        if right and len(ds) >= last and len(ds) % PER_SHARD == 0
+        else f"wrong: {len(ds)} after {last}"
+    ] += 1
     return len(ds)
 
 
@@ -99,9 +118,18 @@ def watch(folder: Path, generations: int, bug: str) -> tuple[Counter[str], int]:
     """Runs a publisher and looks at its folder all the time; what was seen, and the samples at the end."""
     seen: Counter[str] = Counter()
     last = 0
-    with subprocess.Popen([sys.executable, "-m", "tests.fault.test_reader_beside_packer", str(folder), str(generations),
-                           bug],
-                          cwd=ROOT, stderr=subprocess.PIPE) as publisher:
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "tests.fault.test_reader_beside_packer",
+            str(folder),
+            str(generations),
+            bug,
+        ],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+    ) as publisher:
         while publisher.poll() is None:
             last = look(folder, seen, last)
         assert publisher.stderr is not None
@@ -120,7 +148,7 @@ def test_a_reader_sees_whole_datasets_only(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bug", ["manifest in place", "shard behind the manifest"])
 def test_planted_bugs_are_seen(tmp_path: Path, bug: str) -> None:
-    for attempt in range(20):               # a race: it needs not show up at once
+    for attempt in range(20):  # a race: it needs not show up at once
         seen, _ = watch(tmp_path / str(attempt), 30, bug)
         if seen.keys() - {"whole", "not yet"}:
             return

@@ -93,9 +93,15 @@ def _chain_out(path: Path) -> None:
 
 
 ATTACKS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "link out, absolute": (lambda p: p.symlink_to(p.parents[2] / "secret.jpg"), "leads out of the root"),
+    "link out, absolute": (
+        lambda p: p.symlink_to(p.parents[2] / "secret.jpg"),
+        "leads out of the root",
+    ),
     "link out, relative": (lambda p: p.symlink_to("../../secret.jpg"), "leads out of the root"),
-    "link to a neighbour of like name": (lambda p: p.symlink_to("../../root2/s.jpg"), "leads out of the root"),
+    "link to a neighbour of like name": (
+        lambda p: p.symlink_to("../../root2/s.jpg"),
+        "leads out of the root",
+    ),
     "link out over a link": (_chain_out, "leads out of the root"),
     "link to a folder outside": (lambda p: p.symlink_to("../../secrets"), "leads out of the root"),
     "link to a system file": (lambda p: p.symlink_to("/etc/passwd"), "leads out of the root"),
@@ -104,7 +110,10 @@ ATTACKS: dict[str, tuple[Callable[[Path], object], str]] = {
     "link to the root": (lambda p: p.symlink_to(".."), "a link to a folder: not followed"),
     "link to itself": (lambda p: p.symlink_to(p.name), "a link that leads to itself"),
     "two links in a ring": (_loop_of_two, "a link that leads to itself"),
-    "link to nowhere": (lambda p: p.symlink_to("gone.jpg"), "no such file: it vanished, its link leads nowhere"),
+    "link to nowhere": (
+        lambda p: p.symlink_to("gone.jpg"),
+        "no such file: it vanished, its link leads nowhere",
+    ),
     "FIFO": (os.mkfifo, "is a FIFO, expected a regular file"),
     "link to a FIFO": (_fifo_behind_link, "is a FIFO, expected a regular file"),
     "socket": (_bind, "is a socket, expected a regular file"),
@@ -167,7 +176,10 @@ def test_names_that_are_not_utf8_are_read_and_shown(root: Path) -> None:
 
 def test_a_folder_named_like_an_image(root: Path) -> None:
     put_image(root / "good" / "folder.jpg" / "inner.jpg")
-    assert [sample.source for sample in samples_of(FolderSource(root))] == ["good/a.jpg", "good/folder.jpg/inner.jpg"]
+    assert [sample.source for sample in samples_of(FolderSource(root))] == [
+        "good/a.jpg",
+        "good/folder.jpg/inner.jpg",
+    ]
     with pytest.raises(BadImage, match=r"good/folder\.jpg: is a folder, expected a regular file"):
         read_bounded(root, "good/folder.jpg")
 
@@ -191,8 +203,10 @@ def test_a_folder_that_vanishes_while_listing(root: Path) -> None:
 
 
 @pytest.mark.parametrize("after", [1004, 500], ids=["grows", "shrinks"])
-def test_a_file_that_changes_while_it_is_read(root: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-    monkeypatch.setattr(files, "_read_plain", lambda *_: None)      # what it does not take
+def test_a_file_that_changes_while_it_is_read(
+    root: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    monkeypatch.setattr(files, "_read_plain", lambda *_: None)  # what it does not take
     path = root / "good" / "live.jpg"
     path.write_bytes(b"x" * 1000)
     read = os.read
@@ -203,7 +217,9 @@ def test_a_file_that_changes_while_it_is_read(root: Path, monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "read", read_late)
-        with pytest.raises(BadImage, match=r"good/live\.jpg: changed while it was read: 1000 bytes before"):
+        with pytest.raises(
+            BadImage, match=r"good/live\.jpg: changed while it was read: 1000 bytes before"
+        ):
             read_bounded(root, "good/live.jpg")
     assert read_bounded(root, "good/live.jpg") == path.read_bytes()
     assert path.stat().st_size == after
@@ -211,20 +227,24 @@ def test_a_file_that_changes_while_it_is_read(root: Path, monkeypatch: pytest.Mo
 
 def test_a_read_that_comes_short(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network file system may end early and still report the old size."""
-    monkeypatch.setattr(files, "_read_plain", lambda *_: None)      # what it does not take
+    monkeypatch.setattr(files, "_read_plain", lambda *_: None)  # what it does not take
     (root / "good" / "x.jpg").write_bytes(b"x" * 1000)
     read = os.read
     ends = iter([b"x" * 700, b""])
     with monkeypatch.context() as patch:
         patch.setattr(os, "read", lambda descriptor, size: next(ends))
-        with pytest.raises(BadImage, match=r"good/x\.jpg: changed while it was read: 1000 bytes before"):
+        with pytest.raises(
+            BadImage, match=r"good/x\.jpg: changed while it was read: 1000 bytes before"
+        ):
             read_bounded(root, "good/x.jpg")
         patch.setattr(os, "read", lambda descriptor, size: read(descriptor, min(size, 300)))
-        assert read_bounded(root, "good/x.jpg") == b"x" * 1000      # pieces are put together
+        assert read_bounded(root, "good/x.jpg") == b"x" * 1000  # pieces are put together
 
 
-def test_a_file_rewritten_in_place_while_it_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_read_plain", lambda *_: None)      # what it does not take
+def test_a_file_rewritten_in_place_while_it_is_read(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_read_plain", lambda *_: None)  # what it does not take
     path = root / "good" / "live.jpg"
     path.write_bytes(b"x" * 1000)
     os.utime(path, ns=(1, 1))
@@ -241,10 +261,14 @@ def test_a_file_rewritten_in_place_while_it_is_read(root: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("what", ["folder", "file"])
-def test_swapped_for_a_link_between_looking_and_opening(root: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_swapped_for_a_link_between_looking_and_opening(
+    root: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     """The classic race, made certain: the swap happens when os.open is called."""
-    monkeypatch.setattr(files, "_read_plain", lambda *_: None)      # what it does not take
-    said = {"folder": "a folder on its path was replaced", "file": "a link that leads to itself"}[what]
+    monkeypatch.setattr(files, "_read_plain", lambda *_: None)  # what it does not take
+    said = {"folder": "a folder on its path was replaced", "file": "a link that leads to itself"}[
+        what
+    ]
     put_image(root / "swap" / "s.jpg")
     really_open = os.open
 
@@ -284,12 +308,15 @@ def test_swapped_for_a_link_between_looking_and_opening(root: Path, monkeypatch:
 def test_names_out_of_a_list(root: Path, name: str) -> None:
     (root / "labels.jsonl").write_text(
         "".join(
-            json.dumps({"image": image}) + "\n" for image in ("good/a.jpg", name.replace("{outside}", str(root.parent)))
+            json.dumps({"image": image}) + "\n"
+            for image in ("good/a.jpg", name.replace("{outside}", str(root.parent)))
         )
     )
     source = open_source(root / "labels.jsonl", types={"image": "image"})
     good, bad = outcome(source)
-    assert [sample.source for sample in good] == ["good/a.jpg"] + ["labels.jsonl:2"] * (name == "")  # "" is no image
+    assert [sample.source for sample in good] == ["good/a.jpg"] + ["labels.jsonl:2"] * (
+        name == ""
+    )  # "" is no image
     assert len(bad) == (name != "")
     assert all("labels.jsonl:2" in line for line in bad)
     assert not any(b"secret" in _image(sample) for sample in good)
@@ -332,12 +359,16 @@ def test_lists_and_tables_are_regular_files_too(root: Path) -> None:
     os.mkfifo(root / "pipe.tar")
     for name in ("pipe.csv", "pipe.json", "pipe.tar"):
         with pytest.raises(ConfigError, match="is a FIFO, expected a regular file"):
-            open_source(root / name, format={"csv": "lists", "json": "coco", "tar": "webdataset"}[name[5:]])
+            open_source(
+                root / name, format={"csv": "lists", "json": "coco", "tar": "webdataset"}[name[5:]]
+            )
         with pytest.raises(ConfigError, match="no format recognised"):
             open_source(root / name)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="not run: needs root to become nobody (others: see the next test)")
+@pytest.mark.skipif(
+    os.getuid() != 0, reason="not run: needs root to become nobody (others: see the next test)"
+)
 def test_unreadable_as_nobody() -> None:
     """Root reads everything, so the process becomes nobody for this one."""
     folder = Path(tempfile.mkdtemp())
@@ -347,7 +378,9 @@ def test_unreadable_as_nobody() -> None:
         shutil.rmtree(folder)
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="not run: root can read everything (see the test above)")
+@pytest.mark.skipif(
+    os.getuid() == 0, reason="not run: root can read everything (see the test above)"
+)
 def test_unreadable_as_oneself(tmp_path: Path) -> None:
     _check_unreadable(tmp_path, become=False)
     for path in tmp_path.iterdir():
@@ -370,7 +403,10 @@ def _check_unreadable(folder: Path, *, become: bool) -> None:
         if become:
             os.seteuid(0)
     assert [sample.source for sample in good] == ["a/2.jpg"]
-    assert bad == ["a/1.jpg: cannot be read: Permission denied", "b: cannot be listed: Permission denied"]
+    assert bad == [
+        "a/1.jpg: cannot be read: Permission denied",
+        "b: cannot be listed: Permission denied",
+    ]
 
 
 def test_the_native_way_takes_plain_files_only(root: Path, tmp_path: Path) -> None:
@@ -387,15 +423,31 @@ def test_the_native_way_takes_plain_files_only(root: Path, tmp_path: Path) -> No
     os.mkfifo(real / "fifo.jpg")
     assert module.read_plain(bytes(plain), 1 << 20) == plain.read_bytes()
     assert module.read_plain(bytes(plain), plain.stat().st_size) == plain.read_bytes()
-    refused = [real / "link" / "a.jpg", real / "good" / "link.jpg", real / "empty.jpg", real / "fifo.jpg", real / "good", real / "none.jpg"]
+    refused = [
+        real / "link" / "a.jpg",
+        real / "good" / "link.jpg",
+        real / "empty.jpg",
+        real / "fifo.jpg",
+        real / "good",
+        real / "none.jpg",
+    ]
     assert [module.read_plain(bytes(path), 1 << 20) for path in refused] == [None] * len(refused)
     assert module.read_plain(bytes(plain), plain.stat().st_size - 1) is None
     assert module.read_plain(bytes(plain) + b"\0.png", 1 << 20) is None
     assert module.read_plain(b"good/a.jpg", 1 << 20) is None
-    strange = Path("/sys/kernel/mm/transparent_hugepage/enabled")        # a size of 4096, and fewer bytes
+    strange = Path("/sys/kernel/mm/transparent_hugepage/enabled")  # a size of 4096, and fewer bytes
     assert module.read_plain(bytes(strange), 1 << 20) is None
-    assert read_bounded(root, "link/a.jpg") == read_bounded(root, "good/link.jpg") == plain.read_bytes()     # inside the root: the other way
-    for outside in ("../secret.jpg", "good/../../secret.jpg", "/etc/hostname", str(tmp_path / "secret.jpg")):
+    assert (
+        read_bounded(root, "link/a.jpg")
+        == read_bounded(root, "good/link.jpg")
+        == plain.read_bytes()
+    )  # inside the root: the other way
+    for outside in (
+        "../secret.jpg",
+        "good/../../secret.jpg",
+        "/etc/hostname",
+        str(tmp_path / "secret.jpg"),
+    ):
         with pytest.raises(BadImage):
             read_bounded(root, outside)
     assert read_bounded(root, "good/../good/a.jpg") == plain.read_bytes()

@@ -41,7 +41,7 @@ class Damage:
 
     name: str
     data: bytes
-    what: str           # "kind: details"
+    what: str  # "kind: details"
     record: int = -1
 
 
@@ -51,7 +51,9 @@ def make_dataset(folder: Path, *, seed: int = 0, n_samples: int = 15, per_shard:
     for i in range(n_samples):
         sample = full_sample(i % 7)
         sample["note"] = f"sample {i} of {seed}"
-        sample["array"] = np.random.default_rng([seed, i]).integers(0, 1 << 40, 10 if i % 2 else 900)
+        sample["array"] = np.random.default_rng([seed, i]).integers(
+            0, 1 << 40, 10 if i % 2 else 900
+        )
         samples.append(sample)
     write_dataset(folder, samples, fields=ALL, per_shard=per_shard)
 
@@ -61,16 +63,19 @@ def everything(ds: Dataset) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "fields", lambda: [repr(ds.fields), repr(ds.classes), repr(ds.splits), len(ds)]
     yield "blocks", lambda: ds.blocks
     for column in ds.manifest.columns:
-        yield f"column {column.name}", lambda name=column.name: ds.column(name)       # type: ignore[misc]
+        yield f"column {column.name}", lambda name=column.name: ds.column(name)  # type: ignore[misc]
     for i in range(len(ds)):
-        yield f"sample {i}", lambda i=i: ds[i]                                        # type: ignore[misc]
-        yield f"record {i}", lambda i=i: [bytes(part.data) for part in ds.record(i).parts]      # type: ignore[misc]
+        yield f"sample {i}", lambda i=i: ds[i]  # type: ignore[misc]
+        yield f"record {i}", lambda i=i: [bytes(part.data) for part in ds.record(i).parts]  # type: ignore[misc]
 
 
 def expected_of(folder: Path) -> dict[str, Any]:
     """Every value of the undamaged dataset, as copies: this process must not keep its files open."""
     found = {name: get() for name, get in everything(open_dataset(folder, verify="full"))}
-    return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in found.items()}
+    return {
+        name: value.copy() if isinstance(value, np.ndarray) else value
+        for name, value in found.items()
+    }
 
 
 def observe(folder: Path, verify: str, expected: dict[str, Any], damage: Damage) -> int:
@@ -93,11 +98,17 @@ def observe(folder: Path, verify: str, expected: dict[str, Any], damage: Damage)
                 return 20
             right.add(name)
         if len(right) + len(errors) < len(expected):
-            print(f"WRONG {damage.what}: {expected.keys() - right} never handed out, no error", file=sys.stderr)
+            print(
+                f"WRONG {damage.what}: {expected.keys() - right} never handed out, no error",
+                file=sys.stderr,
+            )
             return 20
     for name, error in errors:
         if not _names_the_place(name, error, damage):
-            print(f"MISNAMED {damage.what}: reading {name}: {type(error).__name__}: {error}", file=sys.stderr)
+            print(
+                f"MISNAMED {damage.what}: reading {name}: {type(error).__name__}: {error}",
+                file=sys.stderr,
+            )
             return 30
     return 10 if errors else 0
 
@@ -106,13 +117,21 @@ def _names_the_place(name: str, error: StoreError, damage: Damage) -> bool:
     """Whether the error blames the damaged file and, where a record was hit, that record."""
     if damage.name == manifest.NAME:
         return isinstance(error, CorruptManifest)
-    if not isinstance(error, CorruptShard) or error.shard != damage.name or damage.name not in str(error):
+    if (
+        not isinstance(error, CorruptShard)
+        or error.shard != damage.name
+        or damage.name not in str(error)
+    ):
         return False
     if error.record is None:
         return damage.record < 0 or name == "open" or "SHA-256" in str(error)
     asked = int(name.split()[1])
-    return (f"sample {asked}:" in str(error) and f"record {error.record})" in str(error) and error.record == asked % 5
-            and damage.record in (-1, asked))
+    return (
+        f"sample {asked}:" in str(error)
+        and f"record {error.record})" in str(error)
+        and error.record == asked % 5
+        and damage.record in (-1, asked)
+    )
 
 
 def in_children(trial: Callable[[Damage], int], folder: Path, damages: list[Damage]) -> list[str]:
@@ -122,8 +141,8 @@ def in_children(trial: Callable[[Damage], int], folder: Path, damages: list[Dama
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
-            for damage in damages[len(outcomes):]:
-                signal.alarm(60)        # a child that hangs is a finding too
+            for damage in damages[len(outcomes) :]:
+                signal.alarm(60)  # a child that hangs is a finding too
                 with damaged(folder, damage):
                     code = _code_of(trial, damage)
                 os.write(writing, bytes([code]))
@@ -141,7 +160,7 @@ def in_children(trial: Callable[[Damage], int], folder: Path, damages: list[Dama
 def _code_of(trial: Callable[[Damage], int], damage: Damage) -> int:
     try:
         return trial(damage)
-    except Exception:               # noqa: BLE001 (an error that is not ours is a finding, not the harness's end)
+    except Exception:  # noqa: BLE001 (an error that is not ours is a finding, not the harness's end)
         traceback.print_exc()
         return 20
 
@@ -168,14 +187,20 @@ def watch_maps() -> set[str]:
         mapped.add(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
         real(self, descriptor, size)
 
-    environment.Environment.__init__ = watched      # type: ignore[method-assign]
+    environment.Environment.__init__ = watched  # type: ignore[method-assign]
     return mapped
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Runs a job in a process of its own; returns what it printed."""
-    done = subprocess.run([sys.executable, "-m", "tests.fault.trials"], input=json.dumps(job), capture_output=True,
-                          text=True, cwd=ROOT, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fault.trials"],
+        input=json.dumps(job),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
     if done.returncode:
         raise RuntimeError(f"the harness failed: {done.stderr[-3000:]}")
     result: dict[str, Any] = json.loads(done.stdout)

@@ -20,8 +20,16 @@ def main(packed: str, out: str, mode: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     rank, world = dist.get_rank(), dist.get_world_size()
-    loader = fastload.DataLoader(packed, 4, shuffle=True, transform=[T.RandomResizedCrop(16)], fields=("image", "label", "id"), seed=2,
-                                 ending="pad" if mode == "pad" else "partial", timeout=60)
+    loader = fastload.DataLoader(
+        packed,
+        4,
+        shuffle=True,
+        transform=[T.RandomResizedCrop(16)],
+        fields=("image", "label", "id"),
+        seed=2,
+        ending="pad" if mode == "pad" else "partial",
+        timeout=60,
+    )
     saved = Path(out) / "state.json"
     if saved.exists():
         loader.load_state_dict(json.loads(saved.read_text()))
@@ -31,12 +39,14 @@ def main(packed: str, out: str, mode: str) -> None:
         if mode == "die" and rank == 1 and number == 2:
             os.kill(os.getpid(), 9)
         total = torch.tensor([float(len(batch["id"]))])
-        dist.all_reduce(total)                      # hangs, or fails, unless all ranks have as many batches
+        dist.all_reduce(total)  # hangs, or fails, unless all ranks have as many batches
         if mode.startswith("stop") and number + 1 == int(mode[4:]):
             if rank == 0:
                 saved.with_suffix(".new").write_text(json.dumps(loader.state_dict()))
             break
-    (Path(out) / f"rank{rank}of{world}.json").write_text(json.dumps({"steps": steps, "threads": loader.stats().threads, "len": len(loader)}))
+    (Path(out) / f"rank{rank}of{world}.json").write_text(
+        json.dumps({"steps": steps, "threads": loader.stats().threads, "len": len(loader)})
+    )
     dist.barrier()
     dist.destroy_process_group()
 

@@ -1,4 +1,5 @@
 """Reads a dataset from docs/FORMAT.md alone: prints every column, then every sample, as JSON. Argument: the folder."""
+
 import hashlib
 import json
 import struct
@@ -14,7 +15,15 @@ import lmdb
 def value(kind: str, codec: int, data: bytes, shape: list[int]) -> Any:
     if codec == 5:
         dims = struct.unpack_from(f"<{data[1]}Q", data, 8)
-        return [list(dims), [n for (n,) in struct.iter_unpack("<" + "BbHhIiQqefd?"[data[0]], data[8 + 8 * len(dims):])]]
+        return [
+            list(dims),
+            [
+                n
+                for (n,) in struct.iter_unpack(
+                    "<" + "BbHhIiQqefd?"[data[0]], data[8 + 8 * len(dims) :]
+                )
+            ],
+        ]
     if kind in ("int", "float"):
         return struct.unpack("<q" if kind == "int" else "<d", data)[0]
     if kind in ("str", "json"):
@@ -48,13 +57,28 @@ for column in manifest["columns"]:
     rows = (folder / "columns" / f"{column['name']}.npy").read_bytes()
     assert int(column["crc32c"], 16) == google_crc32c.value(rows)
     letter = {"<i8": "<q", "<f8": "<d", "<u2": "<H"}[column["dtype"]]
-    print(json.dumps([column["name"], column["shape"], [row for (row,) in struct.iter_unpack(letter, rows[128:])]]))
-fields = {i: (field["name"], field["kind"], field["list"]) for i, field in enumerate(manifest["fields"])}
+    print(
+        json.dumps(
+            [
+                column["name"],
+                column["shape"],
+                [row for (row,) in struct.iter_unpack(letter, rows[128:])],
+            ]
+        )
+    )
+fields = {
+    i: (field["name"], field["kind"], field["list"]) for i, field in enumerate(manifest["fields"])
+}
 for shard in manifest["shards"]:
-    stamp = struct.pack("<4s4xQQ32s4040x", b"FLS1", shard["first"], shard["records"], bytes.fromhex(shard["stamp"]))
+    stamp = struct.pack(
+        "<4s4xQQ32s4040x", b"FLS1", shard["first"], shard["records"], bytes.fromhex(shard["stamp"])
+    )
     data = (folder / shard["name"]).read_bytes()
     digest = hashlib.sha256(data[8192:] + data[:8192]).hexdigest()
     assert (len(data), data[-4096:], digest) == (shard["size"], stamp, shard["sha256"])
-    with lmdb.open(str(folder / shard["name"]), subdir=False, readonly=True, lock=False) as env, env.begin() as transaction:
+    with (
+        lmdb.open(str(folder / shard["name"]), subdir=False, readonly=True, lock=False) as env,
+        env.begin() as transaction,
+    ):
         for key in range(shard["first"], shard["first"] + shard["records"]):
             print(json.dumps(sample(transaction.get(key.to_bytes(8, "big")), key, fields)))

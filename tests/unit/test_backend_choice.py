@@ -16,7 +16,15 @@ from fastload.loader import measuring
 from fastload.loader.backends import BACKENDS, Backend, BackendChoice
 from fastload.loader.choosing import Candidate, Measured, choose, from_json, to_json
 from fastload.loader.loader import DataLoader
-from fastload.loader.measuring import Bench, Probe, candidates, learn_step, measure, measure_all, measured_choice
+from fastload.loader.measuring import (
+    Bench,
+    Probe,
+    candidates,
+    learn_step,
+    measure,
+    measure_all,
+    measured_choice,
+)
 from fastload.loader.spec import load_spec
 from fastload.loader.stats import LoaderStats, StageStats
 from fastload.loader.transfer import Stay
@@ -40,20 +48,35 @@ SLOW, FAST = Measured(NATIVE, 0.060, 0.400, 0.001), Measured(DALI, 0.020, 0.030,
 MIDDLE = Measured(ENGINE, 0.030, 0.010, 0.001)
 
 
-@pytest.mark.parametrize(("step_s", "expected"), [
-    (None, "dali"), (0.0, "dali"),                          # nothing is known of the step: the fastest can feed any
-    (0.005, "dali"), (0.012, "dali"),                       # a short step: it waits least with the fastest
-    (0.030, "dali with the JPEG engine"),                   # 31 ms an iteration; dali would make it 38, native 60
-    (0.200, "dali with the JPEG engine"),                   # all feed it; the engine takes 1 ms of the GPU and no processor time
-])
+@pytest.mark.parametrize(
+    ("step_s", "expected"),
+    [
+        (None, "dali"),
+        (0.0, "dali"),  # nothing is known of the step: the fastest can feed any
+        (0.005, "dali"),
+        (0.012, "dali"),  # a short step: it waits least with the fastest
+        (
+            0.030,
+            "dali with the JPEG engine",
+        ),  # 31 ms an iteration; dali would make it 38, native 60
+        (
+            0.200,
+            "dali with the JPEG engine",
+        ),  # all feed it; the engine takes 1 ms of the GPU and no processor time
+    ],
+)
 def test_the_shortest_iteration_wins(step_s: float | None, expected: str) -> None:
     assert named([SLOW, FAST, MIDDLE], step_s=step_s) == expected
 
 
 def test_of_equally_short_ones_the_cheapest() -> None:
-    assert named([SLOW, FAST], step_s=0.5) == "dali"                                        # both feed it; 0.03/8 + 0.008 s against 0.4/8 + 0.001
+    assert (
+        named([SLOW, FAST], step_s=0.5) == "dali"
+    )  # both feed it; 0.03/8 + 0.008 s against 0.4/8 + 0.001
     light = Measured(NATIVE, 0.060, 0.040, 0.0)
-    assert named([light, FAST], step_s=0.5) == "native", "a step this long is fed by the processor, which costs the GPU nothing"
+    assert named([light, FAST], step_s=0.5) == "native", (
+        "a step this long is fed by the processor, which costs the GPU nothing"
+    )
     assert named([light, FAST], step_s=0.02) == "dali"
 
 
@@ -64,11 +87,18 @@ def test_of_equal_ones_the_first() -> None:
 
 
 def test_timings_that_differ_by_less_than_they_are_worth_are_equal() -> None:
-    assert named([Measured(NATIVE, 0.0202, 0.01, 0.0), Measured(DALI, 0.0200, 0.01, 0.005)]) == "native"
+    assert (
+        named([Measured(NATIVE, 0.0202, 0.01, 0.0), Measured(DALI, 0.0200, 0.01, 0.005)])
+        == "native"
+    )
 
 
 def test_a_candidate_that_failed_is_not_taken_but_mentioned() -> None:
-    decision = choose([SLOW, Measured(DALI, failure="RuntimeError: CUDA out of memory")], cpus=8, skipped={"nvjpeg": "is not installed"})
+    decision = choose(
+        [SLOW, Measured(DALI, failure="RuntimeError: CUDA out of memory")],
+        cpus=8,
+        skipped={"nvjpeg": "is not installed"},
+    )
     assert decision.candidate == NATIVE
     assert "dali failed: RuntimeError: CUDA out of memory" in decision.why
     assert "nvjpeg not tried: is not installed" in decision.why
@@ -78,15 +108,28 @@ def test_a_candidate_that_failed_is_not_taken_but_mentioned() -> None:
 
 def test_the_sentence_says_what_was_measured() -> None:
     why = choose([SLOW, FAST], cpus=8, step_s=0.1).why
-    assert why == "60 ms (83 % CPU, 2 % GPU) a batch; the training step takes 100 ms, which it keeps fed; dali 20 ms (19 % CPU, 40 % GPU)"
+    assert (
+        why
+        == "60 ms (83 % CPU, 2 % GPU) a batch; the training step takes 100 ms, which it keeps fed; dali 20 ms (19 % CPU, 40 % GPU)"
+    )
     assert "\n" not in why
 
 
 def test_measurements_survive_json() -> None:
     rows = [SLOW, MIDDLE, Measured(NVJPEG, failure="broken")]
     assert from_json(json.loads(json.dumps(to_json(rows)))) == rows
-    several: tuple[Any, ...] = (None, [], {}, [3], [{}], [{"candidate": "dali"}], [{"candidate": {"name": "dali"}, "batch_s": "1"}],
-                  [{"candidate": {"name": "dali"}, "batch_s": -1}], [{"candidate": {"name": 5}}], [{"candidate": {"name": "a"}, "host_s": True}])
+    several: tuple[Any, ...] = (
+        None,
+        [],
+        {},
+        [3],
+        [{}],
+        [{"candidate": "dali"}],
+        [{"candidate": {"name": "dali"}, "batch_s": "1"}],
+        [{"candidate": {"name": "dali"}, "batch_s": -1}],
+        [{"candidate": {"name": 5}}],
+        [{"candidate": {"name": "a"}, "host_s": True}],
+    )
     for wrong in several:
         assert from_json(wrong) is None
 
@@ -112,15 +155,32 @@ class OnGpu(Stay):
 
 def bench(packed: Path, *, gpu: bool = False, **options: Any) -> Bench:
     dataset = open_dataset(packed)
-    spec = load_spec(dataset, fields=None, transform=[T.RandomResizedCrop(24)], colour=None, ragged="list", exact=False, return_matrix=False)
-    return Bench(dataset, spec, OnGpu() if gpu else Stay(pin=False), **{"batch_size": 8, "ahead": 2, "budget": 2, **options})
+    spec = load_spec(
+        dataset,
+        fields=None,
+        transform=[T.RandomResizedCrop(24)],
+        colour=None,
+        ragged="list",
+        exact=False,
+        return_matrix=False,
+    )
+    return Bench(
+        dataset,
+        spec,
+        OnGpu() if gpu else Stay(pin=False),
+        **{"batch_size": 8, "ahead": 2, "budget": 2, **options},
+    )
 
 
 @pytest.mark.parametrize("probe", [False, True])
 def test_real_backends_are_measured(packed: Path, probe: bool) -> None:
     """On the CPU; figures are only looked at for being figures."""
     some, skipped = candidates(CPU)
-    assert {each.name for each in some} | set(skipped) == {"native" if core() else "reference", "dali", "nvjpeg"}
+    assert {each.name for each in some} | set(skipped) == {
+        "native" if core() else "reference",
+        "dali",
+        "nvjpeg",
+    }
     measured = measure_all(some, bench(packed), probe=probe)
     assert [each.candidate for each in measured] == some
     for each in measured:
@@ -132,7 +192,11 @@ def test_real_backends_are_measured(packed: Path, probe: bool) -> None:
 
 
 def test_a_dataset_smaller_than_a_batch_can_be_measured(packed: Path) -> None:
-    found = measure(Candidate("native" if core() else "reference"), bench(packed, batch_size=33, ahead=1), probe=None)
+    found = measure(
+        Candidate("native" if core() else "reference"),
+        bench(packed, batch_size=33, ahead=1),
+        probe=None,
+    )
     assert not found.failure
 
 
@@ -156,7 +220,9 @@ def test_the_probe_counts_its_work_and_ends() -> None:
 def test_without_a_gpu_there_is_nothing_to_choose(packed: Path, cache: Path) -> None:
     assert measured_choice("auto", bench(packed)) is None
     assert measured_choice("dali", bench(packed, gpu=True)) is None
-    assert DataLoader(packed, 4, transform=[T.Resize(20, 20)]).backend.name == ("native" if core() else "reference")
+    assert DataLoader(packed, 4, transform=[T.Resize(20, 20)]).backend.name == (
+        "native" if core() else "reference"
+    )
     assert not cache.exists()
 
 
@@ -173,14 +239,22 @@ def made_up(rows: list[Measured], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return taken
 
 
-def test_a_choice_is_measured_once_said_once_and_remembered(packed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-                                                            cache: Path) -> None:
+def test_a_choice_is_measured_once_said_once_and_remembered(
+    packed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cache: Path
+) -> None:
     taken = made_up([SLOW, FAST], monkeypatch)
     choice = measured_choice("auto", bench(packed, gpu=True, budget=8))
     assert choice is not None
-    assert (choice.name, choice.asked, choice.hardware, bool(choice)) == ("dali", "auto", False, False)
+    assert (choice.name, choice.asked, choice.hardware, bool(choice)) == (
+        "dali",
+        "auto",
+        False,
+        False,
+    )
     line = capsys.readouterr().err
-    assert line.startswith("fastload: backend 'auto' takes dali: 20 ms (19 % CPU, 40 % GPU) a batch; native 60 ms")
+    assert line.startswith(
+        "fastload: backend 'auto' takes dali: 20 ms (19 % CPU, 40 % GPU) a batch; native 60 ms"
+    )
     assert line.count("\n") == 1
     assert str(choice) in line
     assert measured_choice("auto", bench(packed, gpu=True, budget=8)) == choice
@@ -194,16 +268,30 @@ def test_a_choice_is_measured_once_said_once_and_remembered(packed: Path, monkey
 
 
 def stats(batches: int, images_per_s: float, wait_s: float) -> LoaderStats:
-    return LoaderStats(batches, 8 * batches, 0, 0, images_per_s, 1.0, 2, 0, {"wait": StageStats(wait_s, wait_s, wait_s, wait_s, batches)})
+    return LoaderStats(
+        batches,
+        8 * batches,
+        0,
+        0,
+        images_per_s,
+        1.0,
+        2,
+        0,
+        {"wait": StageStats(wait_s, wait_s, wait_s, wait_s, batches)},
+    )
 
 
-def test_the_length_of_the_step_is_learnt_and_may_change_the_choice(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_length_of_the_step_is_learnt_and_may_change_the_choice(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     taken = made_up([Measured(NATIVE, 0.060, 0.040, 0.0), FAST], monkeypatch)
     on = bench(packed, gpu=True)
     assert getattr(measured_choice("auto", on), "name", "") == "dali"
     learn_step(on, stats(batches=10, images_per_s=16.0, wait_s=0.0))
     assert getattr(measured_choice("auto", on), "name", "") == "dali", "ten batches tell nothing"
-    learn_step(on, stats(batches=100, images_per_s=16.0, wait_s=0.1))           # 8 images in 0.5 s, of which it waited 0.1
+    learn_step(
+        on, stats(batches=100, images_per_s=16.0, wait_s=0.1)
+    )  # 8 images in 0.5 s, of which it waited 0.1
     choice = measured_choice("auto", on)
     assert choice is not None
     assert choice.name == "native"
@@ -211,7 +299,9 @@ def test_the_length_of_the_step_is_learnt_and_may_change_the_choice(packed: Path
     assert taken == ["measured"]
 
 
-def test_a_damaged_record_is_measured_again(packed: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def test_a_damaged_record_is_measured_again(
+    packed: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
     taken = made_up([SLOW, FAST], monkeypatch)
     for text in ("", "{", "[]", "null", '{"for": {}}', '{"measured": 5}'):
         measured_choice("auto", bench(packed, gpu=True))
@@ -221,7 +311,9 @@ def test_a_damaged_record_is_measured_again(packed: Path, monkeypatch: pytest.Mo
     assert len(taken) == 7
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(packed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_no_error(
+    packed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     taken = made_up([SLOW, FAST], monkeypatch)
@@ -230,11 +322,22 @@ def test_a_cache_that_cannot_be_written_is_no_error(packed: Path, monkeypatch: p
     assert len(taken) == 2
 
 
-def test_the_engine_is_tried_only_with_a_pass_record_of_these_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_is_tried_only_with_a_pass_record_of_these_versions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     device = torch.device("cuda", 0)
-    monkeypatch.setattr(measuring, "missing", lambda name, device, facts, hardware=False: "" if name == "dali" else "is not installed")
-    assert candidates(device) == ([Candidate("native" if core() else "reference"), DALI],
-                                  {"dali with the JPEG engine": "'fastload selftest --device cuda' has not passed it here", "nvjpeg": "is not installed"})
+    monkeypatch.setattr(
+        measuring,
+        "missing",
+        lambda name, device, facts, hardware=False: "" if name == "dali" else "is not installed",
+    )
+    assert candidates(device) == (
+        [Candidate("native" if core() else "reference"), DALI],
+        {
+            "dali with the JPEG engine": "'fastload selftest --device cuda' has not passed it here",
+            "nvjpeg": "is not installed",
+        },
+    )
     record.save(device, {"dali": dict.fromkeys(record.HARDWARE_STAGES[1:], True)})
     assert candidates(device)[0][1:] == [DALI], "one stage has not been run"
     record.save(device, {"dali": dict.fromkeys(record.HARDWARE_STAGES, True)})
@@ -254,6 +357,12 @@ def test_the_names(packed: Path) -> None:
 def test_a_measured_choice_is_what_decodes(packed: Path) -> None:
     needs_core()
     needs_dali()
-    backend = Backend("auto", threads=1, budget=1, choice=BackendChoice("dali", "auto", "", False, "20 ms"))
-    assert (backend.decoder.name, backend.device, backend.on_cpu().decoder.name) == ("dali", CPU, "native")
+    backend = Backend(
+        "auto", threads=1, budget=1, choice=BackendChoice("dali", "auto", "", False, "20 ms")
+    )
+    assert (backend.decoder.name, backend.device, backend.on_cpu().decoder.name) == (
+        "dali",
+        CPU,
+        "native",
+    )
     backend.close()

@@ -43,27 +43,68 @@ def told(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
     return found
 
 
-def test_decode_measures_each_backend_thread_count_and_work(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_decode_measures_each_backend_thread_count_and_work(
+    packed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     needs_core()
-    found = told(capsys, "decode", packed, *FAST, "--backend", "native", "--backend", "reference", "--threads", 1, "--threads", 2, "--size", "40x60")
+    found = told(
+        capsys,
+        "decode",
+        packed,
+        *FAST,
+        "--backend",
+        "native",
+        "--backend",
+        "reference",
+        "--threads",
+        1,
+        "--threads",
+        2,
+        "--size",
+        "40x60",
+    )
     rows = {(row["backend"], row["threads"], row["work"]) for row in found["rows"]}
     works = {"as stored", "RRC 224", "RRC 224, exact", "whole -> 60x40", "whole -> 60x40, exact"}
-    assert rows == {(backend, threads, work) for backend in ("native", "reference") for threads in (1, 2) for work in works}
+    assert rows == {
+        (backend, threads, work)
+        for backend in ("native", "reference")
+        for threads in (1, 2)
+        for work in works
+    }
     assert found["n_images"] == 24
     for row in found["rows"]:
         assert row["images_per_s"]["n"] == 1
         assert row["images_per_s"]["median"] > 0
         assert row["gb_in_per_s"] > 0
     small = next(row for row in found["rows"] if row["work"] == "whole -> 60x40")
-    assert small["gb_out_per_s"] == pytest.approx(small["images_per_s"]["median"] * 40 * 60 * 3 / 1e9)
+    assert small["gb_out_per_s"] == pytest.approx(
+        small["images_per_s"]["median"] * 40 * 60 * 3 / 1e9
+    )
     assert "images/s here" in found["limit"]
     assert found["machine"]["processor"]
 
 
-def test_decode_piped_is_plain_lines_with_one_sentence_at_the_end(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_decode_piped_is_plain_lines_with_one_sentence_at_the_end(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     needs_core()
     page = tmp_path / "out.html"
-    code, out, _ = bench(capsys, "decode", packed, *FAST, "--backend", "native", "--threads", 1, "--exact", "off", "--plot", page, "--samples", 8)
+    code, out, _ = bench(
+        capsys,
+        "decode",
+        packed,
+        *FAST,
+        "--backend",
+        "native",
+        "--threads",
+        1,
+        "--exact",
+        "off",
+        "--plot",
+        page,
+        "--samples",
+        8,
+    )
     assert code == 0
     assert "\x1b" not in out
     lines = out.splitlines()
@@ -83,7 +124,9 @@ def test_decode_says_which_backends_did_not_run() -> None:
     assert {*everything, *why} == set(decoders.NAMES)
 
 
-def test_decode_without_any_backend_says_why(packed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decode_without_any_backend_says_why(
+    packed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def none(name: str, *, threads: int) -> None:
         raise MissingPart(f"{name} was not built")
 
@@ -92,21 +135,50 @@ def test_decode_without_any_backend_says_why(packed: Path, capsys: pytest.Captur
     assert code == 1
     assert "no backend runs here: reference: reference was not built" in err
     monkeypatch.undo()
-    assert bench(capsys, "decode", packed, *FAST, "--backend", "reference", "--threads", 1, "--samples", 2, "--exact", "off")[0] == 0
+    assert (
+        bench(
+            capsys,
+            "decode",
+            packed,
+            *FAST,
+            "--backend",
+            "reference",
+            "--threads",
+            1,
+            "--samples",
+            2,
+            "--exact",
+            "off",
+        )[0]
+        == 0
+    )
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["--size", "0"], "expected a size such as 224"), (["--size", "1x2x3"], "expected a size"), (["--threads", "0"], "1 or more"),
-    (["--rounds", "-1"], "expected"), (["--seconds", "nan"], "expected seconds"), (["--exact", "maybe"], "invalid choice"),
-    (["--plot", "out.gif"], ".html, .svg or .png"), (["--backend", "nonsense"], "expected some of"), (["--field", "label"], "image field 'label'"),
-])
-def test_decode_used_wrongly_exits_with_2_and_says_what(packed: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--size", "0"], "expected a size such as 224"),
+        (["--size", "1x2x3"], "expected a size"),
+        (["--threads", "0"], "1 or more"),
+        (["--rounds", "-1"], "expected"),
+        (["--seconds", "nan"], "expected seconds"),
+        (["--exact", "maybe"], "invalid choice"),
+        (["--plot", "out.gif"], ".html, .svg or .png"),
+        (["--backend", "nonsense"], "expected some of"),
+        (["--field", "label"], "image field 'label'"),
+    ],
+)
+def test_decode_used_wrongly_exits_with_2_and_says_what(
+    packed: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
     code, _, err = bench(capsys, "decode", packed, *words)
     assert code == 2
     assert message in err
 
 
-def test_bench_needs_a_kind_and_a_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_needs_a_kind_and_a_dataset(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert bench(capsys)[0] == 2
     for kind in ("decode", "load", "io"):
         code, _, err = bench(capsys, kind, tmp_path / "absent")
@@ -115,13 +187,22 @@ def test_bench_needs_a_kind_and_a_dataset(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_works_take_what_the_planner_would() -> None:
-    assert [work.name for work in works_for([(256, 256)], exact="off")] == ["as stored", "RRC 224", "whole -> 256"]
+    assert [work.name for work in works_for([(256, 256)], exact="off")] == [
+        "as stored",
+        "RRC 224",
+        "whole -> 256",
+    ]
     assert [work.exact for work in works_for([], exact="on")] == [False, True]
 
 
 def test_images_of_several_sizes_kinds_and_cameras_are_all_decoded(tmp_path: Path) -> None:
-    samples: list[dict[str, Any]] = [{"cams": [encoded(photo(64 + 16 * (i % 2), 48, seed=10 * i + k)) for k in range(3)]} for i in range(4)]
-    cameras = open_dataset(pack_samples(tmp_path / "cameras", [Field("cams", "image", list=True)], samples))
+    samples: list[dict[str, Any]] = [
+        {"cams": [encoded(photo(64 + 16 * (i % 2), 48, seed=10 * i + k)) for k in range(3)]}
+        for i in range(4)
+    ]
+    cameras = open_dataset(
+        pack_samples(tmp_path / "cameras", [Field("cams", "image", list=True)], samples)
+    )
     works = Works.of(cameras, field=None, samples=10)
     backend = decoders.make("reference", threads=1)
     for work in (Work("", None), Work("", (32, 32))):
@@ -129,7 +210,11 @@ def test_images_of_several_sizes_kinds_and_cameras_are_all_decoded(tmp_path: Pat
         works.run(backend, work, tickets)
         assert sum(len(ticket.output) for ticket in tickets) == works.n_images == 12
     pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
-    pictures = open_dataset(pack_samples(tmp_path / "png", [Field("image", "image")], [{"image": encoded(png(pixels))}] * 2))
+    pictures = open_dataset(
+        pack_samples(
+            tmp_path / "png", [Field("image", "image")], [{"image": encoded(png(pixels))}] * 2
+        )
+    )
     works = Works.of(pictures, field="image", samples=10)
     tickets = works.tickets(Work("", None))
     works.run(backend, Work("", None), tickets)
@@ -139,16 +224,38 @@ def test_images_of_several_sizes_kinds_and_cameras_are_all_decoded(tmp_path: Pat
 def test_a_bad_image_is_named_and_the_next_dataset_is_measured(tmp_path: Path) -> None:
     path = pack_photos(tmp_path / "packed", 6)
     spoil_image(path, 3)
-    works, backend = Works.of(open_dataset(path), field=None, samples=6), decoders.make("reference", threads=1)
+    works, backend = (
+        Works.of(open_dataset(path), field=None, samples=6),
+        decoders.make("reference", threads=1),
+    )
     with pytest.raises(BadImage):
         works.run(backend, Work("", (32, 32)), works.tickets(Work("", (32, 32))))
     good = Works.of(open_dataset(pack_photos(tmp_path / "good", 6)), field=None, samples=6)
     good.run(backend, Work("", (32, 32)), good.tickets(Work("", (32, 32))))
 
 
-def test_load_compares_with_torch_over_exported_files(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = told(capsys, "load", packed, "--against", "torch", "--workers", 0, "--batch-size", 4, "--size", 32, "--compute", 1, "--rounds", 1,
-                 "--seconds", "0.05")
+def test_load_compares_with_torch_over_exported_files(
+    packed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = told(
+        capsys,
+        "load",
+        packed,
+        "--against",
+        "torch",
+        "--workers",
+        0,
+        "--batch-size",
+        4,
+        "--size",
+        32,
+        "--compute",
+        1,
+        "--rounds",
+        1,
+        "--seconds",
+        "0.05",
+    )
     assert [row["kind"] for row in found["rows"]] == ["fastload", "torch"]
     for row in found["rows"]:
         assert row["images_per_s"]["median"] > 0
@@ -159,12 +266,20 @@ def test_load_compares_with_torch_over_exported_files(packed: Path, capsys: pyte
     assert "torch, 0 workers" in found["verdict"]
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["--against", "tensorflow"], "expected 'torch'"), (["--against", "torch", "a", "b"], "expected 'torch'"),
-    (["--against", "torch", "/absent/folder"], "no images"), (["--batch-size", "1000"], "smaller --batch-size"), (["--compute", "-1"], "milliseconds"),
-    (["--field", "label"], "image field 'label'"),
-])
-def test_load_used_wrongly_exits_with_2(packed: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--against", "tensorflow"], "expected 'torch'"),
+        (["--against", "torch", "a", "b"], "expected 'torch'"),
+        (["--against", "torch", "/absent/folder"], "no images"),
+        (["--batch-size", "1000"], "smaller --batch-size"),
+        (["--compute", "-1"], "milliseconds"),
+        (["--field", "label"], "image field 'label'"),
+    ],
+)
+def test_load_used_wrongly_exits_with_2(
+    packed: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
     code, _, err = bench(capsys, "load", packed, "--batch-size", 4, *words)
     assert code == 2
     assert message in err
@@ -174,10 +289,17 @@ def test_the_verdict_compares_with_the_best_of_the_others() -> None:
     def row(name: str, kind: str, per_s: float) -> LoadRow:
         return LoadRow(name, kind, spread([per_s]), 1.0, 0.5, 1.0, 2.0, 1.0, 100.0)
 
-    report = LoadReport(Consumer("packed", "image"), [row("fastload", "fastload", 300), row("slow", "torch", 50), row("quick", "torch", 100)], {})
+    report = LoadReport(
+        Consumer("packed", "image"),
+        [row("fastload", "fastload", 300), row("slow", "torch", 50), row("quick", "torch", 100)],
+        {},
+    )
     assert "(quick)" in report.verdict()
     assert "3.00 x as fast" in report.verdict()
-    assert "fastload did not run" in LoadReport(Consumer("packed", "image"), [], {"fastload": "why"}).verdict()
+    assert (
+        "fastload did not run"
+        in LoadReport(Consumer("packed", "image"), [], {"fastload": "why"}).verdict()
+    )
 
 
 def test_exported_files_are_the_stored_images(packed: Path, tmp_path: Path) -> None:
@@ -190,11 +312,20 @@ def test_exported_files_are_the_stored_images(packed: Path, tmp_path: Path) -> N
         image_files(tmp_path / "absent")
 
 
-def test_io_reads_every_order_and_reader_count(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_io_reads_every_order_and_reader_count(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = tmp_path / "disk.svg"
-    found = told(capsys, "io", packed, "--rounds", 1, "--readers", 1, "--readers", 3, "--plot", page)
+    found = told(
+        capsys, "io", packed, "--rounds", 1, "--readers", 1, "--readers", 3, "--plot", page
+    )
     rows = {(row["order"], row["cold"], row["readers"]) for row in found["rows"]}
-    assert rows == {(order, cold, readers) for order in io.ORDERS for cold in (True, False) for readers in (1, 3)}
+    assert rows == {
+        (order, cold, readers)
+        for order in io.ORDERS
+        for cold in (True, False)
+        for readers in (1, 3)
+    }
     assert all(row["bytes_per_s"]["median"] > 0 for row in found["rows"])
     assert found["n_images"] == 24
     assert page.read_text().startswith("<svg")
@@ -217,7 +348,10 @@ def test_places_are_where_the_records_lie_in_the_files(packed: Path) -> None:
     runs = [run for block in blocks for run in block]
     assert len(runs) == len(dataset) == 24
     values = sorted(bytes(dataset.reader(i).get(i)) for i in range(24))
-    assert sorted(run.path.read_bytes()[run.offset:run.offset + run.length] for run in runs) == values
+    assert (
+        sorted(run.path.read_bytes()[run.offset : run.offset + run.length] for run in runs)
+        == values
+    )
     assert set(files) == {run.path for run in runs}
     some, _ = io.places(dataset, most_bytes=1)
     assert len(some) == 1
@@ -225,7 +359,10 @@ def test_places_are_where_the_records_lie_in_the_files(packed: Path) -> None:
 
 def test_orders_hold_the_same_bytes(packed: Path) -> None:
     blocks, _ = io.places(open_dataset(packed), most_bytes=1 << 40)
-    sequential, shuffled = io.runs_in(blocks, "sequential", seed=1), io.runs_in(blocks, "block-shuffled", seed=1)
+    sequential, shuffled = (
+        io.runs_in(blocks, "sequential", seed=1),
+        io.runs_in(blocks, "block-shuffled", seed=1),
+    )
     assert sequential != shuffled
     assert set(sequential) == set(shuffled)
     random = io.runs_in(blocks, "random", seed=1)

@@ -16,7 +16,9 @@ def test_the_page_is_up_to_date() -> None:
     for name, text in document.render().items():
         path = document.DOCS / name
         assert path.exists(), f"{name}: run python -m benchmarks.document"
-        assert path.read_text() == text, f"{name} is not what benchmarks/results say: run python -m benchmarks.document"
+        assert path.read_text() == text, (
+            f"{name} is not what benchmarks/results say: run python -m benchmarks.document"
+        )
 
 
 def _spread(value: float) -> dict[str, float]:
@@ -24,43 +26,217 @@ def _spread(value: float) -> dict[str, float]:
 
 
 def _quartiles(**medians: float) -> dict[str, float]:
-    return {f"{name}{end}": value + more for name, value in medians.items() for end, more in (("", 0.0), ("_low", -0.01), ("_high", 0.01))}
+    return {
+        f"{name}{end}": value + more
+        for name, value in medians.items()
+        for end, more in (("", 0.0), ("_low", -0.01), ("_high", 0.01))
+    }
 
 
 def recorded() -> dict[str, Any]:
     """One small record of every kind."""
-    about = {"machine": {"processor": "Abacus", "cpus": "2"}, "versions": {"torch": "9.9"}, "commit": "abc123"}
-    lines = [{"peer": "fastload", "images_per_s": _spread(200.0), "cpu_ms": _spread(5.0), "peak_mb": 64.0, "mean": 100.0},
-             {"peer": "ffcv", "images_per_s": _spread(100.0), "cpu_ms": _spread(9.0), "peak_mb": 99.0, "mean": 100.0}]
-    packing = {"work": "rrc", "n": 10, "failed": {}, "rows": [{"peer": "fastload", "checksum": True, "seconds": _spread(2.0), "bytes": 5_000_000,
-                                                                "killed": "refused", "again": "whole (10)"}]}
+    about = {
+        "machine": {"processor": "Abacus", "cpus": "2"},
+        "versions": {"torch": "9.9"},
+        "commit": "abc123",
+    }
+    lines = [
+        {
+            "peer": "fastload",
+            "images_per_s": _spread(200.0),
+            "cpu_ms": _spread(5.0),
+            "peak_mb": 64.0,
+            "mean": 100.0,
+        },
+        {
+            "peer": "ffcv",
+            "images_per_s": _spread(100.0),
+            "cpu_ms": _spread(9.0),
+            "peak_mb": 99.0,
+            "mean": 100.0,
+        },
+    ]
+    packing = {
+        "work": "rrc",
+        "n": 10,
+        "failed": {},
+        "rows": [
+            {
+                "peer": "fastload",
+                "checksum": True,
+                "seconds": _spread(2.0),
+                "bytes": 5_000_000,
+                "killed": "refused",
+                "again": "whole (10)",
+            }
+        ],
+    }
     run = {"accuracy": 0.5, "epoch_s": 2.0, "waiting": 0.25, "loss": 1.0}
-    ways = {way: _spread(value) for way, value in (("plain", 10.0), ("fastload", 16.0), ("no loading", 20.0))}
-    shares = {way: {"median": value, "low": value, "high": value, "n": 3} for way, value in (("plain", 0.2), ("fastload", 0.12), ("no loading", 0.11))}
-    trainer = {"name": "lanes", "letter": "A", "about": "streets", "batch_size": 2, "samples_per_s": ways, "gain": _spread(1.6), "waiting": shares,
-               "variation": shares, "loss": ways, "losses": "+1.0%, within", "own_work": 0.5, "limit": "both"}
+    ways = {
+        way: _spread(value)
+        for way, value in (("plain", 10.0), ("fastload", 16.0), ("no loading", 20.0))
+    }
+    shares = {
+        way: {"median": value, "low": value, "high": value, "n": 3}
+        for way, value in (("plain", 0.2), ("fastload", 0.12), ("no loading", 0.11))
+    }
+    trainer = {
+        "name": "lanes",
+        "letter": "A",
+        "about": "streets",
+        "batch_size": 2,
+        "samples_per_s": ways,
+        "gain": _spread(1.6),
+        "waiting": shares,
+        "variation": shares,
+        "loss": ways,
+        "losses": "+1.0%, within",
+        "own_work": 0.5,
+        "limit": "both",
+    }
     return {
-        "trainers": {**about, "rounds": 3, "epochs": 2, "ends": [4, 5], "bar": 0.1, "rows": [trainer]},
-        "peers": {**about, "workers": 2, "rounds": 3, "seconds": 1.5, "packing": packing, "reach": ["RRC 224: 2.00 x"],
-                  "works": [{"work": "rrc", "title": "RRC 224", "n": 10, "lines": lines, "absent": {"dali": "no wheel"}, "doubts": []}]},
-        "train": {**about, "images": 10, "epochs": 2, "verdict": "No difference.", "runs": {"torch DataLoader": [run], "fastload": [run]}},
-        "bench_decode": {**about, "n_images": 4, "limit": "The processor.",
-                         "rows": [{"work": "RRC 224", "backend": "native", "threads": 1, "images_per_s": _spread(10.0), "cpu_ms": _spread(2.0),
-                                   "gb_in_per_s": 0.1, "gb_out_per_s": 0.2}]},
-        "bench_io": {**about, "n_bytes": 1000000, "n_images": 4, "raw": _spread(5e8), "notes": ["a note"], "verdict": "Blocks win.",
-                     "rows": [{"order": "random", "cold": True, "readers": 1, "bytes_per_s": _spread(1e8)}]},
-        "bench_load": {**about, "batch_size": 4, "compute_ms": 5.0, "verdict": "Fed.",
-                       "rows": [{"loader": "fastload", "images_per_s": _spread(7.0), "wait_ms": 1.0, "waiting": 0.1, "p50_ms": 2.0, "p99_ms": 3.0,
-                                 "cpu_ms": 4.0, "peak_mb": 50.0}]},
-        "pack": {**about, "n": 3000, "peak_mb": 55.5, "seconds": {"fastload pack": [3.0, 2.0, 4.0], "FFCV's writer": [9.0, 10.0, 8.0]}},
-        "load": {**about, "rows": [{"name": "batches of 64: p99 / p50", "figure": 1.25, "bar": "<= 1.3"}]},
-        "decode": {**about, "times": [{"work": "RRC 224", "threads": 2, "n": 96, "rounds": 11, "recipe_per_s": 600.0, "fastload_per_s": 1500.0,
-                              "ratio_cpu": 2.4, "bar": 1.8, **_quartiles(ratio=2.5)}],
-                   "gains": [{"work": "RRC 224", "threads": 2, "beside": 1, "rounds": 11, "bar": 1.9,
-                              **_quartiles(pool=1.95, processes=1.9, of_processes=1.02, busy=0.99)}],
-                   "stages": [{"work": "RRC 224", "simd": "avx2", "cut": 1.0, "decode": 500.0, "resize": 50.0, "finish": 5.0, "rounds": 11, "bar": 0.15, **_quartiles(share=0.1)},
-                              {"work": "raw", "simd": "avx2", "cut": 0.0, "decode": 0.0, "resize": 0.0, "finish": 2.0, "rounds": 11}],
-                   "handover": [{"work": "RRC 224", "rounds": 11, "bar": 2.0, **_quartiles(outside=0.5, outside_bare=0.2, more=0.3)}]},
+        "trainers": {
+            **about,
+            "rounds": 3,
+            "epochs": 2,
+            "ends": [4, 5],
+            "bar": 0.1,
+            "rows": [trainer],
+        },
+        "peers": {
+            **about,
+            "workers": 2,
+            "rounds": 3,
+            "seconds": 1.5,
+            "packing": packing,
+            "reach": ["RRC 224: 2.00 x"],
+            "works": [
+                {
+                    "work": "rrc",
+                    "title": "RRC 224",
+                    "n": 10,
+                    "lines": lines,
+                    "absent": {"dali": "no wheel"},
+                    "doubts": [],
+                }
+            ],
+        },
+        "train": {
+            **about,
+            "images": 10,
+            "epochs": 2,
+            "verdict": "No difference.",
+            "runs": {"torch DataLoader": [run], "fastload": [run]},
+        },
+        "bench_decode": {
+            **about,
+            "n_images": 4,
+            "limit": "The processor.",
+            "rows": [
+                {
+                    "work": "RRC 224",
+                    "backend": "native",
+                    "threads": 1,
+                    "images_per_s": _spread(10.0),
+                    "cpu_ms": _spread(2.0),
+                    "gb_in_per_s": 0.1,
+                    "gb_out_per_s": 0.2,
+                }
+            ],
+        },
+        "bench_io": {
+            **about,
+            "n_bytes": 1000000,
+            "n_images": 4,
+            "raw": _spread(5e8),
+            "notes": ["a note"],
+            "verdict": "Blocks win.",
+            "rows": [{"order": "random", "cold": True, "readers": 1, "bytes_per_s": _spread(1e8)}],
+        },
+        "bench_load": {
+            **about,
+            "batch_size": 4,
+            "compute_ms": 5.0,
+            "verdict": "Fed.",
+            "rows": [
+                {
+                    "loader": "fastload",
+                    "images_per_s": _spread(7.0),
+                    "wait_ms": 1.0,
+                    "waiting": 0.1,
+                    "p50_ms": 2.0,
+                    "p99_ms": 3.0,
+                    "cpu_ms": 4.0,
+                    "peak_mb": 50.0,
+                }
+            ],
+        },
+        "pack": {
+            **about,
+            "n": 3000,
+            "peak_mb": 55.5,
+            "seconds": {"fastload pack": [3.0, 2.0, 4.0], "FFCV's writer": [9.0, 10.0, 8.0]},
+        },
+        "load": {
+            **about,
+            "rows": [{"name": "batches of 64: p99 / p50", "figure": 1.25, "bar": "<= 1.3"}],
+        },
+        "decode": {
+            **about,
+            "times": [
+                {
+                    "work": "RRC 224",
+                    "threads": 2,
+                    "n": 96,
+                    "rounds": 11,
+                    "recipe_per_s": 600.0,
+                    "fastload_per_s": 1500.0,
+                    "ratio_cpu": 2.4,
+                    "bar": 1.8,
+                    **_quartiles(ratio=2.5),
+                }
+            ],
+            "gains": [
+                {
+                    "work": "RRC 224",
+                    "threads": 2,
+                    "beside": 1,
+                    "rounds": 11,
+                    "bar": 1.9,
+                    **_quartiles(pool=1.95, processes=1.9, of_processes=1.02, busy=0.99),
+                }
+            ],
+            "stages": [
+                {
+                    "work": "RRC 224",
+                    "simd": "avx2",
+                    "cut": 1.0,
+                    "decode": 500.0,
+                    "resize": 50.0,
+                    "finish": 5.0,
+                    "rounds": 11,
+                    "bar": 0.15,
+                    **_quartiles(share=0.1),
+                },
+                {
+                    "work": "raw",
+                    "simd": "avx2",
+                    "cut": 0.0,
+                    "decode": 0.0,
+                    "resize": 0.0,
+                    "finish": 2.0,
+                    "rounds": 11,
+                },
+            ],
+            "handover": [
+                {
+                    "work": "RRC 224",
+                    "rounds": 11,
+                    "bar": 2.0,
+                    **_quartiles(outside=0.5, outside_bare=0.2, more=0.3),
+                }
+            ],
+        },
         "something_else": {**about, "rows": [{"name": "x", "figure": 4711.0}]},
         "figures_only": {**about, "seconds": {"one": [1.5, 2.5]}, "n": 12345},
     }
@@ -71,15 +247,44 @@ def test_every_kind_of_record_is_shown_with_its_machine(tmp_path: Path) -> None:
         (tmp_path / f"{name}.json").write_text(json.dumps(found))
     files = document.render(tmp_path)
     page = files["benchmarks.md"]
-    assert page.count("processor Abacus") == page.count("torch 9.9") == page.count("commit abc123") == 11
-    for words in ("| FFCV | 100 [99.0-101] | 2.00 x | 9.00 | 99.0 |", "DALI (CPU): no wheel", "| fastload | 5.00 | 5.00 | yes | refused | whole (10) |",
-                  "50.0% [50.0%-50.0%]", "No difference.", "The processor.", "| random | cold | 1 | 100 [100-100] |", "Blocks win.", "Fed.", "4,711",
-                  "| seconds: one | 1.50, 2.50 |", "| FFCV's writer | 333 [300-375] | 3.00 x |", "memory: 56 MB",
-                  "| A lanes: streets, batch 2 | 10.0 [9.00-11.0] | 16.0 [15.0-17.0] | 1.60 x [0.60-2.60] | 20.0 [19.0-21.0] | 20.0% | 12.0% | 20.0% | 12.0% | 11.0% |",
-                  "| A lanes | 10.0 [9.00-11.0] | 16.0 [15.0-17.0] | +1.0%, within |", "share these 2 cores", "not the first 4 and the last 5", "at 80% of the speed",
-                  "below 10%. Missed by lanes. Without any loading it is also missed by lanes", "| n | 12,345 |", "what varies is the machine", "| RRC 224 | 2 | 96 | 600 | 1,500 | 2.50 [2.49-2.51] x | 2.40 x | 11 | 1.8 |", "| work | 2 threads / 1 | 2 processes / 1 |",
-                  "| RRC 224 | 1.95 [1.94-1.96] | 1.90 [1.89-1.91] | 1.02 [1.01-1.03] | 0.99 [0.98-1.00] | 11 | 1.9 |", "| RRC 224 | avx2 | 1.0 | 500.0 | 50.0 | 5.0 | 0.100 [0.090-0.110] | 11 | 0.15 |", "| raw | avx2 | 0.0 | 0.0 | 0.0 | 2.0 |  | 11 |  |",
-                  "| RRC 224 | 0.50 [0.49-0.51] | 0.20 [0.19-0.21] | 0.30 [0.29-0.31] | 11 | 2.0 |", "All bars are reached.", "| batches of 64: p99 / p50 | 1.25 | <= 1.3 |", "- RRC 224: 2.00 x"):
+    assert (
+        page.count("processor Abacus")
+        == page.count("torch 9.9")
+        == page.count("commit abc123")
+        == 11
+    )
+    for words in (
+        "| FFCV | 100 [99.0-101] | 2.00 x | 9.00 | 99.0 |",
+        "DALI (CPU): no wheel",
+        "| fastload | 5.00 | 5.00 | yes | refused | whole (10) |",
+        "50.0% [50.0%-50.0%]",
+        "No difference.",
+        "The processor.",
+        "| random | cold | 1 | 100 [100-100] |",
+        "Blocks win.",
+        "Fed.",
+        "4,711",
+        "| seconds: one | 1.50, 2.50 |",
+        "| FFCV's writer | 333 [300-375] | 3.00 x |",
+        "memory: 56 MB",
+        "| A lanes: streets, batch 2 | 10.0 [9.00-11.0] | 16.0 [15.0-17.0] | 1.60 x [0.60-2.60] | 20.0 [19.0-21.0] | 20.0% | 12.0% | 20.0% | 12.0% | 11.0% |",
+        "| A lanes | 10.0 [9.00-11.0] | 16.0 [15.0-17.0] | +1.0%, within |",
+        "share these 2 cores",
+        "not the first 4 and the last 5",
+        "at 80% of the speed",
+        "below 10%. Missed by lanes. Without any loading it is also missed by lanes",
+        "| n | 12,345 |",
+        "what varies is the machine",
+        "| RRC 224 | 2 | 96 | 600 | 1,500 | 2.50 [2.49-2.51] x | 2.40 x | 11 | 1.8 |",
+        "| work | 2 threads / 1 | 2 processes / 1 |",
+        "| RRC 224 | 1.95 [1.94-1.96] | 1.90 [1.89-1.91] | 1.02 [1.01-1.03] | 0.99 [0.98-1.00] | 11 | 1.9 |",
+        "| RRC 224 | avx2 | 1.0 | 500.0 | 50.0 | 5.0 | 0.100 [0.090-0.110] | 11 | 0.15 |",
+        "| raw | avx2 | 0.0 | 0.0 | 0.0 | 2.0 |  | 11 |  |",
+        "| RRC 224 | 0.50 [0.49-0.51] | 0.20 [0.19-0.21] | 0.30 [0.29-0.31] | 11 | 2.0 |",
+        "All bars are reached.",
+        "| batches of 64: p99 / p50 | 1.25 | <= 1.3 |",
+        "- RRC 224: 2.00 x",
+    ):
         assert words in page, words
     assert set(files) == {"benchmarks.md", "plots/peers-rrc.svg", "plots/bench-decode.svg"}
     assert all(f"({name})" in page for name in files if name.endswith(".svg"))
@@ -90,7 +295,11 @@ def test_a_reached_bar_is_said_and_a_noisy_machine_is_not_blamed_for_a_loader() 
     (row,) = found["rows"]
 
     def verdict(ours: float, alone: float) -> str:
-        variation = {"plain": {"median": 0.3}, "fastload": {"median": ours}, "no loading": {"median": alone}}
+        variation = {
+            "plain": {"median": 0.3},
+            "fastload": {"median": ours},
+            "no loading": {"median": alone},
+        }
         return trainers_page.trainers({**found, "rows": [{**row, "variation": variation}]})[0][-1]
 
     assert verdict(0.05, 0.2).endswith("Reached by all.")
@@ -100,10 +309,29 @@ def test_a_reached_bar_is_said_and_a_noisy_machine_is_not_blamed_for_a_loader() 
 def test_the_variation_from_step_to_step_has_its_own_table_and_verdict() -> None:
     found = recorded()["trainers"]
     (row,) = found["rows"]
-    quiet = {way: {"median": value, "low": 0.01, "high": 0.09} for way, value in (("plain", 0.08), ("fastload", 0.07), ("no loading", 0.06))}
-    told = "\n".join(trainers_page.trainers({**found, "rows": [{**row, "step_to_step": quiet, "disturbed": dict(zip(quiet, (5, 6, 7), strict=True))}]})[0])
-    for words in ("| A lanes | 20.0% [20.0%-20.0%] | 8.0% [1.0%-9.0%] | 12.0% [12.0%-12.0%] | 7.0% [1.0%-9.0%] |", "| 6.0% [1.0%-9.0%] | 5, 6, 7 |",
-                  "Missed by lanes. Without any loading it is also missed by lanes: the machine's own noise. *From step to step*: Reached by all."):
+    quiet = {
+        way: {"median": value, "low": 0.01, "high": 0.09}
+        for way, value in (("plain", 0.08), ("fastload", 0.07), ("no loading", 0.06))
+    }
+    told = "\n".join(
+        trainers_page.trainers(
+            {
+                **found,
+                "rows": [
+                    {
+                        **row,
+                        "step_to_step": quiet,
+                        "disturbed": dict(zip(quiet, (5, 6, 7), strict=True)),
+                    }
+                ],
+            }
+        )[0]
+    )
+    for words in (
+        "| A lanes | 20.0% [20.0%-20.0%] | 8.0% [1.0%-9.0%] | 12.0% [12.0%-12.0%] | 7.0% [1.0%-9.0%] |",
+        "| 6.0% [1.0%-9.0%] | 5, 6, 7 |",
+        "Missed by lanes. Without any loading it is also missed by lanes: the machine's own noise. *From step to step*: Reached by all.",
+    ):
         assert words in told, words
 
 
@@ -114,19 +342,38 @@ def test_what_was_not_recorded_is_listed_with_its_command(tmp_path: Path) -> Non
     assert "|" not in page.partition("## Not recorded yet")[0].replace("python -m", "")
 
 
-def test_recording_measures_and_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_measures_and_writes_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(2):
         (tmp_path / f"{number}.jpg").write_bytes(photo(64, 48, seed=number))
     monkeypatch.setattr(record, "photo_paths", lambda: sorted(tmp_path.glob("*.jpg")))
     monkeypatch.chdir(tmp_path)
-    assert record.main(["--only", "io", "--copies", "2", "--quick", "--results", str(tmp_path), "--docs", str(tmp_path)]) == 0
+    assert (
+        record.main(
+            [
+                "--only",
+                "io",
+                "--copies",
+                "2",
+                "--quick",
+                "--results",
+                str(tmp_path),
+                "--docs",
+                str(tmp_path),
+            ]
+        )
+        == 0
+    )
     found = json.loads((tmp_path / "bench_io.json").read_text())
     assert found["dataset"] == "2 photographs x 2"
     assert found["n_images"] == 4
     assert found["verdict"] in (tmp_path / "benchmarks.md").read_text()
 
 
-def test_check_tells_an_old_page_and_writing_makes_it_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_tells_an_old_page_and_writing_makes_it_new(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     results, docs = tmp_path / "results", tmp_path / "docs"
     results.mkdir()
     (results / "train.json").write_text(json.dumps(recorded()["train"]))

@@ -15,7 +15,9 @@ from benchmarks.loads import Moment, _gaps
 def test_from_one_to_the_next_is_the_coefficient_of_variation_where_times_are_independent() -> None:
     draw = random.Random(0)
     times = [draw.gauss(100, 7) for _ in range(4000)]
-    assert step_to_step(times) == pytest.approx(statistics.pstdev(times) / statistics.mean(times), rel=0.05)
+    assert step_to_step(times) == pytest.approx(
+        statistics.pstdev(times) / statistics.mean(times), rel=0.05
+    )
     assert step_to_step([2.0, 2.0, 2.0]) == 0
 
 
@@ -28,10 +30,10 @@ def test_a_machine_that_becomes_slower_does_not_count_but_every_fourth_step_does
 
 
 def test_the_tail_is_that_of_all_epochs_each_in_its_own_measure() -> None:
-    assert tail([[1.0] * 100, [3.0] * 100]) == 1                            # the second was slow, not uneven
+    assert tail([[1.0] * 100, [3.0] * 100]) == 1  # the second was slow, not uneven
     late = [[1.0] * 97 + [2.0] * 3, [3.0] * 97 + [6.0] * 3]
     assert tail(late) == 2
-    assert tail([[1.0] * 1000, [1.0] * 99 + [9.0]]) == 1                    # one in 1100 is no hundredth
+    assert tail([[1.0] * 1000, [1.0] * 99 + [9.0]]) == 1  # one in 1100 is no hundredth
     figure, low, high = tail_spread(late)
     assert low == figure == high == 2
     figure, low, high = tail_spread([*late, *[[1.0] * 100] * 3])
@@ -41,9 +43,26 @@ def test_the_tail_is_that_of_all_epochs_each_in_its_own_measure() -> None:
 
 def test_times_of_which_the_host_took_a_part_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evenness, "available_cpus", lambda: 2)
-    assert undisturbed([1.0, 1.0, 4.0], [0.0, 0.1, 0.5]) == [1.0, 1.0]              # a tenth of a second of two processors' is a twentieth
-    assert undisturbed([1.0, 1.0, 4.0], [0.2, 0.2, 0.0]) == [1.0, 1.0, 4.0]         # few would be left: then all count
-    moments = [Moment(clock, stolen) for clock, stolen in ((0.0, 5.0), (9.0, 5.0), (10.0, 5.0), (11.0, 5.0), (15.0, 6.0), (16.0, 6.0))]
-    found = _gaps(moments, ahead=1)                                                 # the first gap is out of the stock
+    assert undisturbed([1.0, 1.0, 4.0], [0.0, 0.1, 0.5]) == [
+        1.0,
+        1.0,
+    ]  # a tenth of a second of two processors' is a twentieth
+    assert undisturbed([1.0, 1.0, 4.0], [0.2, 0.2, 0.0]) == [
+        1.0,
+        1.0,
+        4.0,
+    ]  # few would be left: then all count
+    moments = [
+        Moment(clock, stolen)
+        for clock, stolen in (
+            (0.0, 5.0),
+            (9.0, 5.0),
+            (10.0, 5.0),
+            (11.0, 5.0),
+            (15.0, 6.0),
+            (16.0, 6.0),
+        )
+    ]
+    found = _gaps(moments, ahead=1)  # the first gap is out of the stock
     assert (found.seconds, found.disturbed) == ([1.0, 1.0, 1.0], 1)
     assert stolen_s() >= 0

@@ -18,11 +18,25 @@ def test_a_figure_is_held_against_its_bar() -> None:
 
 
 def test_a_part_measured_alone_leaves_the_other_rows_of_the_record(tmp_path: Path) -> None:
-    path, about = tmp_path / "load.json", {"machine": {"processor": "Abacus"}, "options": {"rounds": "3"}}
-    record(path, [Row("one", 1.0, 1.0, 1.0, ""), Row("two", 2.0, 2.0, 2.0, "")], **about, commit="old")
-    record(path, [Row("one", 1.5, 1.0, 2.0, ""), Row("three", 3.0, 3.0, 3.0, "")], **about, commit="new")
+    path, about = (
+        tmp_path / "load.json",
+        {"machine": {"processor": "Abacus"}, "options": {"rounds": "3"}},
+    )
+    record(
+        path, [Row("one", 1.0, 1.0, 1.0, ""), Row("two", 2.0, 2.0, 2.0, "")], **about, commit="old"
+    )
+    record(
+        path,
+        [Row("one", 1.5, 1.0, 2.0, ""), Row("three", 3.0, 3.0, 3.0, "")],
+        **about,
+        commit="new",
+    )
     found = json.loads(path.read_text())
-    assert [(row["name"], row["figure"], row["commit"]) for row in found["rows"]] == [("one", 1.5, "new"), ("two", 2.0, "old"), ("three", 3.0, "new")]
+    assert [(row["name"], row["figure"], row["commit"]) for row in found["rows"]] == [
+        ("one", 1.5, "new"),
+        ("two", 2.0, "old"),
+        ("three", 3.0, "new"),
+    ]
     assert found["machine"] == {"processor": "Abacus"}
 
 
@@ -32,8 +46,17 @@ def test_the_core_s_figures_are_held_against_their_bars() -> None:
     large = row_of("RRC", {"share": [0.16, 0.16, 0.16]}, simd="avx2", bar=0.15)
     beside = {**large, "simd": "portable"}
     del beside["bar"]
-    assert list(misses({"times": [slow, {**slow, "ratio": 1.8}], "stages": [large, beside], "handover": [row_of("raw", {"more": [2.0]}, bar=2.0)],
-                        "gains": [row_of("raw", {"pool": [1.7], "processes": [1.6]}, threads=2, bar=1.9)]})) == [
+    assert list(
+        misses(
+            {
+                "times": [slow, {**slow, "ratio": 1.8}],
+                "stages": [large, beside],
+                "handover": [row_of("raw", {"more": [2.0]}, bar=2.0)],
+                "gains": [row_of("raw", {"pool": [1.7], "processes": [1.6]}, threads=2, bar=1.9)],
+            }
+        )
+    ) == [
         "times, RRC (threads 2): 1.60, asked at least 1.8",
         "gains, raw (threads 2): 1.70, asked at least 1.9; processes that share nothing reach 1.60 here",
-        "stages, RRC (simd avx2): 0.16, asked at most 0.15"]
+        "stages, RRC (simd avx2): 0.16, asked at most 0.15",
+    ]

@@ -19,7 +19,10 @@ from fastload.bench.table import Table, markdown
 from fastload.errors import ConfigError, MissingPart, WorkerDied
 
 
-@pytest.mark.parametrize(("cpus", "counts"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (8, [1, 2, 4, 8]), (12, [1, 2, 4, 8, 12])])
+@pytest.mark.parametrize(
+    ("cpus", "counts"),
+    [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (8, [1, 2, 4, 8]), (12, [1, 2, 4, 8, 12])],
+)
 def test_thread_counts_double_and_end_with_all(cpus: int, counts: list[int]) -> None:
     assert thread_counts(cpus) == counts
 
@@ -30,7 +33,17 @@ def test_spread_is_median_and_quartiles() -> None:
     assert spread([7.0]).as_json() == {"median": 7.0, "low": 7.0, "high": 7.0, "n": 1}
 
 
-@pytest.mark.parametrize(("value", "text"), [(12345.6, "12,346"), (123.4, "123"), (12.34, "12.3"), (1.234, "1.23"), (0.01234, "0.0123"), (0, "0")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (12345.6, "12,346"),
+        (123.4, "123"),
+        (12.34, "12.3"),
+        (1.234, "1.23"),
+        (0.01234, "0.0123"),
+        (0, "0"),
+    ],
+)
 def test_numbers_have_the_digits_that_matter(value: float, text: str) -> None:
     assert number(value) == text
 
@@ -43,7 +56,10 @@ def test_rounds_are_interleaved_and_the_first_does_not_count() -> None:
         return 3
 
     ticks: list[tuple[int, int]] = []
-    found = Rounds[str](rounds=2, seconds=0.0).run({"a": lambda: contestant("a"), "b": lambda: contestant("b")}, tick=lambda *at: ticks.append(at))
+    found = Rounds[str](rounds=2, seconds=0.0).run(
+        {"a": lambda: contestant("a"), "b": lambda: contestant("b")},
+        tick=lambda *at: ticks.append(at),
+    )
     assert order == ["a", "b", "b", "a", "a", "b"]
     assert [len(passes) for passes in found.values()] == [2, 2]
     assert [each.n for each in found["a"]] == [3, 3]
@@ -52,18 +68,34 @@ def test_rounds_are_interleaved_and_the_first_does_not_count() -> None:
 
 def test_a_pass_repeats_until_its_time_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.count()
-    monkeypatch.setattr(measure, "time", types.SimpleNamespace(perf_counter=lambda: float(next(ticks)), process_time=lambda: 0.0))
+    monkeypatch.setattr(
+        measure,
+        "time",
+        types.SimpleNamespace(perf_counter=lambda: float(next(ticks)), process_time=lambda: 0.0),
+    )
     assert timed(lambda: 5, at_least_s=3.0).n == 15
     assert timed(lambda: 5).n == 5
 
 
 def test_a_piped_table_is_plain_and_aligned(capsys: pytest.CaptureFixture[str]) -> None:
-    Table("title", ("name", "figure"), rows=[("a", "1"), ("longer", "1,000")], notes=["note"]).show()
-    assert capsys.readouterr().out.splitlines() == ["title", "name    figure", "a            1", "longer   1,000", "note"]
+    Table(
+        "title", ("name", "figure"), rows=[("a", "1"), ("longer", "1,000")], notes=["note"]
+    ).show()
+    assert capsys.readouterr().out.splitlines() == [
+        "title",
+        "name    figure",
+        "a            1",
+        "longer   1,000",
+        "note",
+    ]
 
 
 def test_a_page_table_escapes_its_own_signs() -> None:
-    assert markdown(("a", "b"), [("x|y", "1")]).splitlines() == ["| a | b |", "| --- | ---: |", "| x/y | 1 |"]
+    assert markdown(("a", "b"), [("x|y", "1")]).splitlines() == [
+        "| a | b |",
+        "| --- | ---: |",
+        "| x/y | 1 |",
+    ]
 
 
 @pytest.mark.parametrize("most", [0.003, 1.0, 7.0, 99.0, 1234.0])
@@ -76,10 +108,19 @@ def test_ticks_are_round_and_reach_the_top(most: float) -> None:
 
 def test_charts_are_well_formed_and_say_what_is_in_them() -> None:
     curve = Curve("a <b>", [(1, 10.0, 9.0, 11.0), (2, 18.0, 17.0, 19.0)])
-    drawn = charts.lines("title & more", [curve, Curve("ideal", [(1, 10.0, 10.0, 10.0), (2, 20.0, 20.0, 20.0)], ideal=True)], x_name="x", y_name="y")
+    drawn = charts.lines(
+        "title & more",
+        [curve, Curve("ideal", [(1, 10.0, 10.0, 10.0), (2, 20.0, 20.0, 20.0)], ideal=True)],
+        x_name="x",
+        y_name="y",
+    )
     texts = [each.text for each in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
     assert {"title & more", "a <b>", "ideal", "x", "y", "1", "2"} <= set(texts)
-    bars = ET.fromstring(charts.bars("t", {"one": (1.0, 0.5, 1.5), "two": (3.0, 2.0, 4.0)}, unit="images/s", marked="two"))
+    bars = ET.fromstring(
+        charts.bars(
+            "t", {"one": (1.0, 0.5, 1.5), "two": (3.0, 2.0, 4.0)}, unit="images/s", marked="two"
+        )
+    )
     named = [each.text for each in bars.iter("{http://www.w3.org/2000/svg}text")]
     assert named.index("two") < named.index("one"), "the longest bar comes first"
 
@@ -89,15 +130,27 @@ def test_plots_are_written_as_their_name_says(tmp_path: Path, name: str) -> None
     if name.endswith(".png"):
         pytest.importorskip("matplotlib", reason="not run: no matplotlib")
     curves = [Curve("one", [(1, 1.0, 1.0, 1.0), (2, 2.0, 1.5, 2.5)])]
-    plot.write(tmp_path / name, "title", {"work": curves}, x_name="threads", y_name="images/s", notes=["a note"], tables=["a table"])
+    plot.write(
+        tmp_path / name,
+        "title",
+        {"work": curves},
+        x_name="threads",
+        y_name="images/s",
+        notes=["a note"],
+        tables=["a table"],
+    )
     data = (tmp_path / name).read_bytes()
-    assert data.startswith({"out.html": b"<!doctype html>", "out.svg": b"<svg", "out.png": b"\x89PNG"}[name])
+    assert data.startswith(
+        {"out.html": b"<!doctype html>", "out.svg": b"<svg", "out.png": b"\x89PNG"}[name]
+    )
     if name == "out.html":
         assert b"a note" in data
         assert b"http" not in data.replace(b"http://www.w3.org/2000/svg", b""), "nothing is fetched"
 
 
-def test_a_plot_that_cannot_be_written_is_refused_before_measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plot_that_cannot_be_written_is_refused_before_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ConfigError, match=r"\.gif: expected a name that ends in"):
         plot.check(tmp_path / "out.gif")
     with pytest.raises(ConfigError, match="no folder"):
@@ -121,11 +174,17 @@ def test_the_gpu_meter_divides_energy_by_images(monkeypatch: pytest.MonkeyPatch)
 
     readings = iter((1000.0, 6000.0))
     nvml = types.ModuleType("pynvml")
-    vars(nvml).update(NVMLError=ValueError, nvmlInit=lambda: None, nvmlDeviceGetHandleByIndex=lambda index: index,
-                      nvmlDeviceGetTotalEnergyConsumption=lambda handle: next(readings),
-                      nvmlDeviceGetUtilizationRates=lambda handle: types.SimpleNamespace(gpu=40))
+    vars(nvml).update(
+        NVMLError=ValueError,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetTotalEnergyConsumption=lambda handle: next(readings),
+        nvmlDeviceGetUtilizationRates=lambda handle: types.SimpleNamespace(gpu=40),
+    )
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    assert gpu.Meter().read(10) == {"joules_per_image": 0.5, "sm_share": 0.4}, "a driver without the JPEG figure leaves it out"
+    assert gpu.Meter().read(10) == {"joules_per_image": 0.5, "sm_share": 0.4}, (
+        "a driver without the JPEG figure leaves it out"
+    )
 
 
 ECHO = """

@@ -13,7 +13,25 @@ from benchmarks.train import Trained
 
 def test_it_trains_with_every_loader(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "train.json"
-    assert train.main(["--images", "16", "--classes", "2", "--epochs", "1", "--seeds", "1", "--batch-size", "8", "--json", str(out)]) == 0
+    assert (
+        train.main(
+            [
+                "--images",
+                "16",
+                "--classes",
+                "2",
+                "--epochs",
+                "1",
+                "--seeds",
+                "1",
+                "--batch-size",
+                "8",
+                "--json",
+                str(out),
+            ]
+        )
+        == 0
+    )
     told = json.loads(out.read_text())
     assert set(told["runs"]) == {"torch DataLoader", "fastload", "fastload, full shuffle, exact"}
     for runs in told["runs"].values():
@@ -28,8 +46,12 @@ def test_the_verdict_measures_the_difference_with_the_noise_of_seeds() -> None:
     def runs(*values: float) -> list[Trained]:
         return [Trained(value, 1.0, 0.1, 1.0) for value in values]
 
-    same = train.verdict({"torch DataLoader": runs(0.8, 0.82, 0.81), "fastload": runs(0.81, 0.8, 0.83)})
+    same = train.verdict(
+        {"torch DataLoader": runs(0.8, 0.82, 0.81), "fastload": runs(0.81, 0.8, 0.83)}
+    )
     assert "within the noise" in same
-    worse = train.verdict({"torch DataLoader": runs(0.8, 0.82, 0.81), "fastload": runs(0.5, 0.51, 0.52)})
+    worse = train.verdict(
+        {"torch DataLoader": runs(0.8, 0.82, 0.81), "fastload": runs(0.5, 0.51, 0.52)}
+    )
     assert "outside the noise" in worse
     assert "-30.0%" in worse

@@ -33,7 +33,7 @@ def test_check_value_and_continuation(native: ModuleType) -> None:
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 3071, 3072, 3073, 3072 * 3 + 5, 110_000])
 def test_lengths_around_the_lanes(native: ModuleType, size: int) -> None:
     data = bytes(i * 7 + (i >> 8) & 255 for i in range(size))
-    for start in range(min(size, 9)):      # unaligned starts
+    for start in range(min(size, 9)):  # unaligned starts
         assert native.crc32c(memoryview(data)[start:]) == google_crc32c.value(data[start:])
 
 

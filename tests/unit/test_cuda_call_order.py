@@ -59,7 +59,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: found.inside(stream.name))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: Stream(name="trainer's" if device else "current"))
+    monkeypatch.setattr(
+        torch.cuda,
+        "current_stream",
+        lambda device=None: Stream(name="trainer's" if device else "current"),
+    )
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 5)
     return found
 
@@ -76,7 +80,9 @@ class Recorded(torch.Tensor):
         return self
 
     def to(self, *arguments: Any, **options: Any) -> Recorded:
-        self.calls.append(f"copy {self.called} to {arguments[0]}{' without waiting' if options.get('non_blocking') else ''}")
+        self.calls.append(
+            f"copy {self.called} to {arguments[0]}{' without waiting' if options.get('non_blocking') else ''}"
+        )
         return self
 
     def record_stream(self, stream: Any) -> None:
@@ -90,14 +96,28 @@ def recorded(calls: Calls, name: str, *, on_gpu: bool = False) -> Recorded:
     return tensor
 
 
-def test_a_batch_is_pinned_and_copied_before_its_event_and_the_trainer_waits_for_that(calls: Calls) -> None:
+def test_a_batch_is_pinned_and_copied_before_its_event_and_the_trainer_waits_for_that(
+    calls: Calls,
+) -> None:
     transfer = CudaTransfer(DEVICE)
-    sent = transfer.send({"image": recorded(calls, "image", on_gpu=True), "label": recorded(calls, "label")})
-    assert calls == ["enter own", "pin label", "copy image to cuda:3 without waiting", "copy label to cuda:3 without waiting",
-                     "record event on own", "leave own"]
+    sent = transfer.send(
+        {"image": recorded(calls, "image", on_gpu=True), "label": recorded(calls, "label")}
+    )
+    assert calls == [
+        "enter own",
+        "pin label",
+        "copy image to cuda:3 without waiting",
+        "copy label to cuda:3 without waiting",
+        "record event on own",
+        "leave own",
+    ]
     calls.clear()
     transfer.receive(sent)
-    assert calls == ["trainer's waits for event", "keep image for trainer's", "keep label for trainer's"]
+    assert calls == [
+        "trainer's waits for event",
+        "keep image for trainer's",
+        "keep label for trainer's",
+    ]
 
 
 def test_a_staged_copy_blocks(calls: Calls) -> None:
@@ -153,12 +173,18 @@ def test_a_lagging_gpu_is_waited_for_before_leases_pile_up(calls: Calls) -> None
     alive = [weakref.ref(each) for each in buffers]
     while buffers:
         hands.lease(buffers.pop(0))
-    assert calls == ["record event on current"] * (LEASES + 1) + ["wait for event", "record event on current", "wait for event"]
+    assert calls == ["record event on current"] * (LEASES + 1) + [
+        "wait for event",
+        "record event on current",
+        "wait for event",
+    ]
     gc.collect()
     assert [each() is not None for each in alive] == [False, False] + [True] * LEASES
 
 
-def test_dali_pixels_are_copied_then_leased_then_released(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dali_pixels_are_copied_then_leased_then_released(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Real DALI on the CPU; only streams and events are recorders."""
     needs_dali()
     copied = levels.write_levels
@@ -174,7 +200,11 @@ def test_dali_pixels_are_copied_then_leased_then_released(calls: Calls, monkeypa
     requests["out_w"], requests["out_h"] = 20, 20
     held = []
     for _ in range(2):
-        ticket = backend.submit(DecodeBatch([encode(picture(40, 40), "420")], requests, np.zeros((1, 20, 20, 3), np.uint8)))
+        ticket = backend.submit(
+            DecodeBatch(
+                [encode(picture(40, 40), "420")], requests, np.zeros((1, 20, 20, 3), np.uint8)
+            )
+        )
         assert backend.collect(ticket).ok
         held.append(len(backend._hands._held))
         assert ticket.run is not None

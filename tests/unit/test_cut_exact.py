@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.corpus import photos
-from tests.jpeg_samples import SAMPLINGS, Pixels, decode, decode_by_pillow, encode, markers, picture, replace_frame
+from tests.jpeg_samples import (
+    SAMPLINGS,
+    Pixels,
+    decode,
+    decode_by_pillow,
+    encode,
+    markers,
+    picture,
+    replace_frame,
+)
 
 core = pytest.importorskip("fastload._core", reason="not run: no native core")
 
@@ -30,7 +39,11 @@ def cut_and_compare(jpeg: bytes, index: object, interval: int, box: Box, whole: 
     pixels = decode(part)
     assert x0 <= x
     assert y0 <= y
-    np.testing.assert_array_equal(pixels[y - y0:y - y0 + h, x - x0:x - x0 + w], whole[y:y + h, x:x + w], err_msg=f"{box} from {x0},{y0}")
+    np.testing.assert_array_equal(
+        pixels[y - y0 : y - y0 + h, x - x0 : x - x0 + w],
+        whole[y : y + h, x : x + w],
+        err_msg=f"{box} from {x0},{y0}",
+    )
     return bytes(part)
 
 
@@ -42,12 +55,22 @@ def random_box(rng: np.random.Generator, width: int, height: int) -> Box:
 @st.composite
 def images_and_boxes(draw: st.DrawFn) -> tuple[bytes, int, Box]:
     width, height = draw(st.integers(1, 150)), draw(st.integers(1, 120))
-    jpeg = encode(picture(width, height, draw(st.integers(0, 5))), draw(st.sampled_from(SAMPLINGS)), draw(st.sampled_from((30, 75, 95))))
+    jpeg = encode(
+        picture(width, height, draw(st.integers(0, 5))),
+        draw(st.sampled_from(SAMPLINGS)),
+        draw(st.sampled_from((30, 75, 95))),
+    )
     x, y = draw(st.integers(0, width - 1)), draw(st.integers(0, height - 1))
-    return jpeg, draw(st.integers(1, 40)), (x, y, draw(st.integers(1, width - x)), draw(st.integers(1, height - y)))
+    return (
+        jpeg,
+        draw(st.integers(1, 40)),
+        (x, y, draw(st.integers(1, width - x)), draw(st.integers(1, height - y))),
+    )
 
 
-@settings(max_examples=3000 if LONG else 300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=3000 if LONG else 300, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(images_and_boxes())
 def test_any_image_interval_and_region(case: tuple[bytes, int, Box]) -> None:
     jpeg, restart, box = case
@@ -64,7 +87,10 @@ def test_many_regions(sampling: str) -> None:
         across = -(-width // (8 * {"422": 2, "420": 2, "411": 4}.get(sampling, 1)))
         divisors = [n for n in range(1, across + 1) if across % n == 0]
         restart = int(rng.choice(divisors)) if seed % 3 else int(rng.integers(1, 2 * across + 1))
-        jpeg = core.rewrite(encode(picture(width, height, seed), sampling, int(rng.integers(20, 100))), restart=restart)
+        jpeg = core.rewrite(
+            encode(picture(width, height, seed), sampling, int(rng.integers(20, 100))),
+            restart=restart,
+        )
         whole = decode(jpeg[0])
         for _ in range(25):
             cut_and_compare(jpeg[0], jpeg[1], restart, random_box(rng, width, height), whole)
@@ -74,13 +100,19 @@ def test_many_regions(sampling: str) -> None:
 def test_every_edge(sampling: str) -> None:
     """Regions that start or end at, just before and just behind every MCU border, and at the image's own edges."""
     for size in (67, 64, 49, 33, 19, 17):
-        jpeg, index, _, _, interval, _, _ = core.rewrite(encode(picture(size, size), sampling), restart=1)
+        jpeg, index, _, _, interval, _, _ = core.rewrite(
+            encode(picture(size, size), sampling), restart=1
+        )
         whole = decode(jpeg)
-        stops = sorted({min(max(at + d, 0), size) for at in range(0, size + 1, 8) for d in (-1, 0, 1)} | {size})
+        stops = sorted(
+            {min(max(at + d, 0), size) for at in range(0, size + 1, 8) for d in (-1, 0, 1)} | {size}
+        )
         for start, stop in ((a, b) for a in stops for b in stops if a < b):
             cut_and_compare(jpeg, index, interval, (start, 0, stop - start, size), whole)
             cut_and_compare(jpeg, index, interval, (0, start, size, stop - start), whole)
-            cut_and_compare(jpeg, index, interval, (start, start, stop - start, stop - start), whole)
+            cut_and_compare(
+                jpeg, index, interval, (start, start, stop - start, stop - start), whole
+            )
 
 
 def test_photos_in_two_decoders() -> None:
@@ -106,32 +138,52 @@ def test_scaled_decoding(sampling: str, scale: int) -> None:
     def scaled(jpeg: bytes) -> Pixels:
         image = Image.open(io.BytesIO(jpeg))
         # Pillow divides the sizes to find the scaling: a little less than the size wanted gives exactly ours
-        image.draft(None, cast(tuple[int, int], (image.width / scale * 0.999, image.height / scale * 0.999)))
+        image.draft(
+            None, cast(tuple[int, int], (image.width / scale * 0.999, image.height / scale * 0.999))
+        )
         return np.asarray(image)
 
     for seed in range(12):
         width, height = int(rng.integers(60, 200)), int(rng.integers(60, 200))
-        jpeg, index, _, _, interval, _, _ = core.rewrite(encode(picture(width, height, seed), sampling), restart=1)
+        jpeg, index, _, _, interval, _, _ = core.rewrite(
+            encode(picture(width, height, seed), sampling), restart=1
+        )
         whole = scaled(jpeg)
         assert whole.shape[:2] == (-(-height // scale), -(-width // scale))
         for _ in range(10):
             x, y, w, h = random_box(rng, width, height)
             part, x0, y0 = core.cut(jpeg, index, interval, x, y, w, h, scale=scale)
             assert x0 % 8 == y0 % 8 == 0
-            inside = whole[y // scale:-(-(y + h) // scale), x // scale:-(-(x + w) // scale)]
+            inside = whole[y // scale : -(-(y + h) // scale), x // scale : -(-(x + w) // scale)]
             top, left = y // scale - y0 // scale, x // scale - x0 // scale
-            found = scaled(part)[top:top + inside.shape[0], left:left + inside.shape[1]]
-            np.testing.assert_array_equal(found, inside, err_msg=f"{(x, y, w, h)} of {width}x{height}")
+            found = scaled(part)[top : top + inside.shape[0], left : left + inside.shape[1]]
+            np.testing.assert_array_equal(
+                found, inside, err_msg=f"{(x, y, w, h)} of {width}x{height}"
+            )
 
 
-@pytest.mark.skipif(shutil.which("cjpeg") is None, reason="not run: no cjpeg (Debian: libjpeg-turbo-progs)")
-@pytest.mark.parametrize("factors", ["1x1,2x2,2x2", "1x1,2x1,1x1", "2x2,1x2,1x2", "2x2,2x1,1x1", "4x2,1x1,1x1", "1x1,1x2,2x1",
-                                     "3x1,1x1,1x1"])
+@pytest.mark.skipif(
+    shutil.which("cjpeg") is None, reason="not run: no cjpeg (Debian: libjpeg-turbo-progs)"
+)
+@pytest.mark.parametrize(
+    "factors",
+    [
+        "1x1,2x2,2x2",
+        "1x1,2x1,1x1",
+        "2x2,1x2,1x2",
+        "2x2,2x1,1x1",
+        "4x2,1x1,1x1",
+        "1x1,1x2,2x1",
+        "3x1,1x1,1x1",
+    ],
+)
 def test_rare_sampling_factors(factors: str) -> None:
     rng = np.random.default_rng(0)
     for width, height in ((97, 83), (33, 70), (5, 6)):
         portable = b"P6 %d %d 255\n" % (width, height) + picture(width, height).tobytes()
-        jpeg = subprocess.run(["cjpeg", "-sample", factors], input=portable, capture_output=True, check=True).stdout
+        jpeg = subprocess.run(
+            ["cjpeg", "-sample", factors], input=portable, capture_output=True, check=True
+        ).stdout
         for restart in (1, 2, 7):
             written, index, _, _, interval, _, _ = core.rewrite(jpeg, restart=restart)
             assert core.jpeg_header(written)[4] == core.jpeg_header(jpeg)[4]
@@ -140,12 +192,17 @@ def test_rare_sampling_factors(factors: str) -> None:
             for _ in range(15):
                 x, y, w, h = random_box(rng, width, height)
                 part, x0, y0 = core.cut(written, index, interval, x, y, w, h)
-                np.testing.assert_array_equal(decode_by_pillow(part)[y - y0:y - y0 + h, x - x0:x - x0 + w], whole[y:y + h, x:x + w])
+                np.testing.assert_array_equal(
+                    decode_by_pillow(part)[y - y0 : y - y0 + h, x - x0 : x - x0 + w],
+                    whole[y : y + h, x : x + w],
+                )
 
 
 def test_gray_with_any_sampling_factors() -> None:
     """One component: an MCU is one block, whatever the factors say (as they do in files we did not write)."""
-    jpeg, index, width, height, interval, _, _ = core.rewrite(encode(picture(100, 77), "gray"), restart=1)
+    jpeg, index, width, height, interval, _, _ = core.rewrite(
+        encode(picture(100, 77), "gray"), restart=1
+    )
     frame = dict(markers(jpeg))[0xC0]
     odd = replace_frame(jpeg, body=frame[:7] + b"\x22" + frame[8:])
     found, found_interval = core.index(odd)
@@ -169,8 +226,10 @@ def test_form_of_a_cut() -> None:
     assert len(found) - 1 == 4 * 5
     before, after = list(markers(jpeg)), list(markers(part))
     assert [marker for marker, _ in before] == [marker for marker, _ in after]
-    assert [body for marker, body in before if marker != 0xC0] == [body for marker, body in after if marker != 0xC0]
-    again, x1, y1 = core.cut(part, found, interval, 17, 17, 1, 1)       # a cut can be cut
+    assert [body for marker, body in before if marker != 0xC0] == [
+        body for marker, body in after if marker != 0xC0
+    ]
+    again, x1, y1 = core.cut(part, found, interval, 17, 17, 1, 1)  # a cut can be cut
     whole = decode(jpeg)
     np.testing.assert_array_equal(decode(again)[17 - y1, 17 - x1], whole[y0 + 17, x0 + 17])
     assert len(again) < len(part)
@@ -178,18 +237,32 @@ def test_form_of_a_cut() -> None:
 
 def test_widened_only_where_it_must_be() -> None:
     """A region on MCU borders takes a neighbour with subsampled chroma, none without."""
-    for sampling, expected in (("444", (32, 32, 16, 16)), ("gray", (32, 32, 16, 16)), ("422", (16, 32, 48, 16)),
-                               ("420", (16, 16, 48, 48)), ("440", (32, 16, 16, 48))):
-        jpeg, index, _, _, interval, _, _ = core.rewrite(encode(picture(160, 160), sampling), restart=1)
+    for sampling, expected in (
+        ("444", (32, 32, 16, 16)),
+        ("gray", (32, 32, 16, 16)),
+        ("422", (16, 32, 48, 16)),
+        ("420", (16, 16, 48, 48)),
+        ("440", (32, 16, 16, 48)),
+    ):
+        jpeg, index, _, _, interval, _, _ = core.rewrite(
+            encode(picture(160, 160), sampling), restart=1
+        )
         part, x0, y0 = core.cut(jpeg, index, interval, 32, 32, 16, 16)
         assert (x0, y0, *core.jpeg_header(part)[:2]) == expected, sampling
 
 
 def test_rows_only() -> None:
     """Segments of whole rows, of several rows, or that straddle rows: cut where a row starts with a segment."""
-    for restart, expected in ((20, (0, 40, 160, 16)), (40, (0, 32, 160, 32)), (8, (0, 32, 160, 32)), (7, (0, 0, 160, 56)),
-                              (399, (0, 0, 160, 160))):
-        jpeg, index, _, _, interval, _, _ = core.rewrite(encode(picture(160, 160), "444"), restart=restart)
+    for restart, expected in (
+        (20, (0, 40, 160, 16)),
+        (40, (0, 32, 160, 32)),
+        (8, (0, 32, 160, 32)),
+        (7, (0, 0, 160, 56)),
+        (399, (0, 0, 160, 160)),
+    ):
+        jpeg, index, _, _, interval, _, _ = core.rewrite(
+            encode(picture(160, 160), "444"), restart=restart
+        )
         part, x0, y0 = core.cut(jpeg, index, interval, 80, 40, 8, 16)
         assert (x0, y0, *core.jpeg_header(part)[:2]) == expected, restart
         cut_and_compare(jpeg, index, interval, (80, 40, 8, 16), decode(jpeg))

@@ -18,7 +18,9 @@ def _sample() -> Sample:
     return jpeg, index, interval
 
 
-def is_whole(jpeg: bytes, index: object, interval: int, box: tuple[int, int, int, int] = (50, 40, 10, 10)) -> None:
+def is_whole(
+    jpeg: bytes, index: object, interval: int, box: tuple[int, int, int, int] = (50, 40, 10, 10)
+) -> None:
     assert core.cut(jpeg, index, interval, *box) == (jpeg, 0, 0)
 
 
@@ -35,8 +37,20 @@ def test_region_of_everything(sample: Sample) -> None:
     is_whole(*sample, (1, 1, 118, 88))
 
 
-@pytest.mark.parametrize("box", [(0, 0, 0, 10), (0, 0, 10, 0), (120, 0, 1, 1), (0, 90, 1, 1), (100, 0, 21, 5), (0, 80, 5, 11),
-                                 (2**32 - 1, 0, 2, 1), (0, 2**32 - 1, 1, 2), (5, 5, 2**32 - 1, 2**32 - 1)])
+@pytest.mark.parametrize(
+    "box",
+    [
+        (0, 0, 0, 10),
+        (0, 0, 10, 0),
+        (120, 0, 1, 1),
+        (0, 90, 1, 1),
+        (100, 0, 21, 5),
+        (0, 80, 5, 11),
+        (2**32 - 1, 0, 2, 1),
+        (0, 2**32 - 1, 1, 2),
+        (5, 5, 2**32 - 1, 2**32 - 1),
+    ],
+)
 def test_region_outside(sample: Sample, box: tuple[int, int, int, int]) -> None:
     is_whole(*sample, box)
 
@@ -56,8 +70,16 @@ def test_index_of_another_file(sample: Sample) -> None:
     is_whole(jpeg, index, 0)
     is_whole(jpeg, index[:-1].copy(), interval)
     is_whole(jpeg, np.append(index, index[-1]), interval)
-    for wrong in (index[::-1].copy(), index + 1, index * 0, index * 0 + np.uint32(2**32 - 1), np.roll(index, 1), np.roll(index, 8),
-                  np.minimum(index, 1200), np.full_like(index, len(jpeg))):
+    for wrong in (
+        index[::-1].copy(),
+        index + 1,
+        index * 0,
+        index * 0 + np.uint32(2**32 - 1),
+        np.roll(index, 1),
+        np.roll(index, 8),
+        np.minimum(index, 1200),
+        np.full_like(index, len(jpeg)),
+    ):
         is_whole(jpeg, wrong, interval)
 
 
@@ -71,8 +93,12 @@ def test_mutated_index(sample: Sample) -> None:
         wrong = index.copy()
         for _ in range(int(rng.integers(1, 4))):
             kind, at = int(rng.integers(0, 4)), int(rng.integers(0, len(index)))
-            wrong[at] = (int(rng.integers(0, 2**32)), int(rng.integers(0, len(jpeg) + 9)), int(index[rng.integers(0, len(index))]),
-                         (int(index[at]) + int(rng.integers(-3, 4))) % 2**32)[kind]
+            wrong[at] = (
+                int(rng.integers(0, 2**32)),
+                int(rng.integers(0, len(jpeg) + 9)),
+                int(index[rng.integers(0, len(index))]),
+                (int(index[at]) + int(rng.integers(-3, 4))) % 2**32,
+            )[kind]
         x, y = int(rng.integers(0, 100)), int(rng.integers(0, 70))
         part, x0, y0 = core.cut(jpeg, wrong, interval, x, y, 20, 20)
         assert len(part) <= len(jpeg)
@@ -81,9 +107,11 @@ def test_mutated_index(sample: Sample) -> None:
             continue
         try:
             pixels = decode(part)
-        except ValueError:      # an offset that points to another marker of the same number
+        except ValueError:  # an offset that points to another marker of the same number
             continue
-        np.testing.assert_array_equal(pixels[y - y0:y - y0 + 20, x - x0:x - x0 + 20], whole[y:y + 20, x:x + 20])
+        np.testing.assert_array_equal(
+            pixels[y - y0 : y - y0 + 20, x - x0 : x - x0 + 20], whole[y : y + 20, x : x + 20]
+        )
     assert 300 < refused < 2900
 
 
@@ -95,7 +123,9 @@ def test_mutated_jpeg(sample: Sample) -> None:
     for _ in range(3000):
         wrong = bytearray(jpeg)
         for _ in range(int(rng.integers(1, 4))):
-            wrong[int(rng.integers(0, start))] = int(rng.choice([0, 1, 17, 0xC0, 0xC2, 0xDA, 0xFF, int(rng.integers(0, 256))]))
+            wrong[int(rng.integers(0, start))] = int(
+                rng.choice([0, 1, 17, 0xC0, 0xC2, 0xDA, 0xFF, int(rng.integers(0, 256))])
+            )
         part, _, _ = core.cut(bytes(wrong), index, interval, 50, 40, 20, 20)
         assert len(part) <= len(jpeg)
     for length in range(0, len(jpeg), 5):
@@ -105,12 +135,14 @@ def test_mutated_jpeg(sample: Sample) -> None:
 
 def test_other_structures_stay_whole(sample: Sample) -> None:
     jpeg, index, interval = sample
-    progressive = encode_by_pillow(picture(120, 90), "420", progressive=True, restart_marker_blocks=2)
+    progressive = encode_by_pillow(
+        picture(120, 90), "420", progressive=True, restart_marker_blocks=2
+    )
     is_whole(progressive, index, interval)
     for marker in (0xC2, 0xC3, 0xC9):
         is_whole(replace_frame(jpeg, marker=marker), index, interval)
     at = jpeg.index(b"\xff\xc4")
-    is_whole(jpeg[:at] + b"\xff" + jpeg[at:], index + np.uint32(1), interval)            # a fill byte
+    is_whole(jpeg[:at] + b"\xff" + jpeg[at:], index + np.uint32(1), interval)  # a fill byte
     is_whole(jpeg[:at] + b"\xff\xdc\0\4\0\x5a" + jpeg[at:], index + np.uint32(6), interval)  # DNL
 
 
@@ -118,15 +150,20 @@ def test_order_of_markers_does_not_matter(sample: Sample) -> None:
     """DRI in front of the frame, tables anywhere, comments between: all legal."""
     jpeg, index, interval = sample
     whole = decode(jpeg)
-    head = [bytes((0xFF, marker)) + (len(body) + 2).to_bytes(2, "big") + body for marker, body in markers(jpeg)]
+    head = [
+        bytes((0xFF, marker)) + (len(body) + 2).to_bytes(2, "big") + body
+        for marker, body in markers(jpeg)
+    ]
     scan = head.pop()
-    data = jpeg[2 + sum(map(len, head)) + len(scan):]
+    data = jpeg[2 + sum(map(len, head)) + len(scan) :]
     for order in (head[::-1], sorted(head), [*head[2:], *head[:2]]):
         shuffled = b"\xff\xd8" + b"".join(order) + b"\xff\xfe\0\7hello" + scan + data
         np.testing.assert_array_equal(decode(shuffled), whole)
         part, x0, y0 = core.cut(shuffled, index + np.uint32(9), interval, 50, 40, 20, 20)
         assert len(part) < len(jpeg) - 100
-        np.testing.assert_array_equal(decode(part)[40 - y0:60 - y0, 50 - x0:70 - x0], whole[40:60, 50:70])
+        np.testing.assert_array_equal(
+            decode(part)[40 - y0 : 60 - y0, 50 - x0 : 70 - x0], whole[40:60, 50:70]
+        )
 
 
 def test_unaligned_index(sample: Sample) -> None:

@@ -30,7 +30,9 @@ def batch_of(jpegs: list[bytes], **columns: Any) -> DecodeBatch:
     requests["out_w"], requests["out_h"] = 40, 30
     for name, value in columns.items():
         requests[name] = value
-    return DecodeBatch(jpegs, requests, np.zeros((len(jpegs), 30, 40, 3), np.uint8), PixelFormat(fill=9))
+    return DecodeBatch(
+        jpegs, requests, np.zeros((len(jpegs), 30, 40, 3), np.uint8), PixelFormat(fill=9)
+    )
 
 
 def expected(number: int) -> Any:
@@ -58,14 +60,16 @@ def test_dali_loses_the_batch_of_a_bad_sample_and_we_do_not() -> None:
     assert result.reasons.keys() == {1}
     assert (np.asarray(batch.output)[1] == 9).all()
     for slot in (0, 2):
-        assert abs(np.asarray(batch.output)[slot].astype(int) - expected(slot))[1:-1, 1:-1].max() <= 1
+        assert (
+            abs(np.asarray(batch.output)[slot].astype(int) - expected(slot))[1:-1, 1:-1].max() <= 1
+        )
     after = dali().collect(dali().submit(batch_of(JPEGS)))
     assert after.ok
     assert np.array_equal(after.output[5], expected(5))
 
 
 def test_a_bad_batch_between_good_ones_under_way() -> None:
-    batches = [batch_of(JPEGS[i % 4:]) for i in range(5)]
+    batches = [batch_of(JPEGS[i % 4 :]) for i in range(5)]
     batches[2] = batch_of([JPEGS[0], b"", damaged_stream(), JPEGS[3][:-2], JPEGS[3]])
     results = [dali().collect(ticket) for ticket in [dali().submit(batch) for batch in batches]]
     assert [sorted(result.reasons) for result in results] == [[], [], [1, 2, 3], [], []]
@@ -89,7 +93,7 @@ def test_a_damaged_record_never_reaches_dali() -> None:
 def test_bombs_never_reach_dali() -> None:
     bomb = bytearray(JPEGS[0])
     frame = bomb.find(b"\xff\xc0")
-    bomb[frame + 5:frame + 9] = (16000).to_bytes(2, "big") * 2
+    bomb[frame + 5 : frame + 9] = (16000).to_bytes(2, "big") * 2
     ticket = dali().submit(batch_of([JPEGS[0], bytes(bomb)]))
     assert ticket.streams.rows.tolist() == [0]
     assert dali().collect(ticket).status.tolist() == [Status.OK, Status.BAD_IMAGE]
@@ -121,7 +125,9 @@ def test_batches_may_be_collected_in_any_order_and_dropped() -> None:
     del tickets[2], tickets[0]
     for place, number in ((3, 5), (0, 1), (2, 4), (1, 3)):
         assert np.array_equal(dali().collect(tickets[place]).output[0], expected(number))
-    assert np.array_equal(dali().collect(dali().submit(batch_of([JPEGS[0]]))).output[0], expected(0))
+    assert np.array_equal(
+        dali().collect(dali().submit(batch_of([JPEGS[0]]))).output[0], expected(0)
+    )
 
 
 class Source(np.ndarray[Any, Any]):
@@ -133,7 +139,7 @@ def test_dali_holds_the_sources_of_a_dropped_batch_until_it_is_through_and_no_lo
     backend = DaliBackend(threads=1)
     source = np.frombuffer(JPEGS[0], np.uint8).copy().view(Source)
     watched = weakref.ref(source)
-    ticket = backend.submit(batch_of([source] * 6))             # type: ignore[list-item]
+    ticket = backend.submit(batch_of([source] * 6))  # type: ignore[list-item]
     del ticket, source
     gc.collect()
     assert watched() is not None
@@ -150,7 +156,11 @@ def test_two_pipelines_in_two_threads() -> None:
         backend = DaliBackend(threads=1)
         for i in range(first, first + 20):
             result = backend.collect(backend.submit(batch_of([JPEGS[i % 6], JPEGS[(i + 1) % 6]])))
-            if not (result.ok and np.array_equal(result.output[0], wanted[i % 6]) and np.array_equal(result.output[1], wanted[(i + 1) % 6])):
+            if not (
+                result.ok
+                and np.array_equal(result.output[0], wanted[i % 6])
+                and np.array_equal(result.output[1], wanted[(i + 1) % 6])
+            ):
                 wrong.append(i)
         backend.close()
 
@@ -183,26 +193,49 @@ def test_one_backend_for_two_threads() -> None:
 
 def test_python_ends_with_batches_under_way() -> None:
     needs_dali()
-    code = ("from tests.unit.test_dali_batches import *\n"
-            "backend = DaliBackend(threads=1)\n"
-            "tickets = [backend.submit(batch_of(JPEGS)) for _ in range(9)]\n"
-            "backend.collect(tickets[1]).raise_first()\n"
-            "print('fine')\n")
-    ended = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
-                           timeout=120)
+    code = (
+        "from tests.unit.test_dali_batches import *\n"
+        "backend = DaliBackend(threads=1)\n"
+        "tickets = [backend.submit(batch_of(JPEGS)) for _ in range(9)]\n"
+        "backend.collect(tickets[1]).raise_first()\n"
+        "print('fine')\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "fine\n", "")
 
 
-@pytest.mark.parametrize(("options", "message"), [({"hardware": True}, "JPEG engine is a part of GPUs"), ({"threads": 0}, "threads 0"),
-                                                  ({"device": "mps"}, "device='mps'"), ({"device": "gpu"}, "device='gpu'")], ids=str)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hardware": True}, "JPEG engine is a part of GPUs"),
+        ({"threads": 0}, "threads 0"),
+        ({"device": "mps"}, "device='mps'"),
+        ({"device": "gpu"}, "device='gpu'"),
+    ],
+    ids=str,
+)
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         DaliBackend(**options)
     run(dali(), JPEGS[:1], (40, 30)).raise_first()
 
 
-@pytest.mark.parametrize("output", [np.zeros((1, 30, 40, 4), np.uint8), np.zeros((1, 30, 40, 1), np.uint8), np.zeros((0, 30, 40, 3), np.uint8)],
-                         ids=lambda output: str(output.shape))
+@pytest.mark.parametrize(
+    "output",
+    [
+        np.zeros((1, 30, 40, 4), np.uint8),
+        np.zeros((1, 30, 40, 1), np.uint8),
+        np.zeros((0, 30, 40, 3), np.uint8),
+    ],
+    ids=lambda output: str(output.shape),
+)
 def test_an_output_that_cannot_hold_the_batch_raises(output: Any) -> None:
     with pytest.raises(ConfigError, match="output"):
         run(dali(), JPEGS[:1], (40, 30), output=output)
@@ -223,26 +256,37 @@ def test_a_letterboxed_batch_without_borders_needs_no_new_pipeline() -> None:
 def test_a_forked_child_ends_and_the_parent_goes_on() -> None:
     """DALI's threads are not in the child, and nothing there waits for them."""
     needs_dali()
-    code = ("import os, sys\n"
-            "from tests.unit.test_dali_batches import *\n"
-            "backend = DaliBackend(threads=1)\n"
-            "tickets = [backend.submit(batch_of(JPEGS)) for _ in range(4)]\n"
-            "child = os.fork()\n"
-            "if child:\n"
-            "    assert os.waitpid(child, 0)[1] == 0\n"
-            "    assert all(backend.collect(ticket).ok for ticket in tickets)\n"
-            "    print('fine')\n"
-            "else:\n"
-            "    del tickets\n"
-            "    sys.exit(0)\n")
-    ended = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False, timeout=120)
+    code = (
+        "import os, sys\n"
+        "from tests.unit.test_dali_batches import *\n"
+        "backend = DaliBackend(threads=1)\n"
+        "tickets = [backend.submit(batch_of(JPEGS)) for _ in range(4)]\n"
+        "child = os.fork()\n"
+        "if child:\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
+        "    assert all(backend.collect(ticket).ok for ticket in tickets)\n"
+        "    print('fine')\n"
+        "else:\n"
+        "    del tickets\n"
+        "    sys.exit(0)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     assert (ended.returncode, ended.stdout) == (0, "fine\n"), ended.stderr
 
 
 def test_images_of_one_colour_are_found() -> None:
     """What the JPEG engine leaves where it skips an image; borders do not count."""
     batch = batch_of(JPEGS[:4], out_w=[40, 30, 40, 30], pad_left=[0, 5, 0, 5])
-    levels = torch.randint(0, 256, (4, 30, 40, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    levels = torch.randint(
+        0, 256, (4, 30, 40, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     levels[2] = torch.tensor([4, 5, 6], dtype=torch.uint8)
     levels[3, :, 5:35] = 0
     assert constant(levels, batch, np.arange(4)).tolist() == [2, 3]

@@ -39,13 +39,28 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make(packed: Path, **options: Any) -> DataLoader:
-    return DataLoader(packed, **{"batch_size": BATCH, "shuffle": True, "transform": CROPPED, "seed": 9, "fields": ("image", "label", "id"),
-                                 "return_matrix": True, "backend": "dali", "exact": True, "num_workers": 2, **options})
+    return DataLoader(
+        packed,
+        **{
+            "batch_size": BATCH,
+            "shuffle": True,
+            "transform": CROPPED,
+            "seed": 9,
+            "fields": ("image", "label", "id"),
+            "return_matrix": True,
+            "backend": "dali",
+            "exact": True,
+            "num_workers": 2,
+            **options,
+        },
+    )
 
 
 def agree(ours: torch.Tensor, theirs: torch.Tensor) -> None:
     """(..., C, H, W) levels."""
-    one, other = (each.reshape(-1, *each.shape[-3:]).permute(0, 2, 3, 1).numpy() for each in (ours, theirs))
+    one, other = (
+        each.reshape(-1, *each.shape[-3:]).permute(0, 2, 3, 1).numpy() for each in (ours, theirs)
+    )
     for mine, its in zip(one, other, strict=True):
         inside, ring, corners = worst(mine, its)
         assert inside <= INTERIOR
@@ -53,15 +68,26 @@ def agree(ours: torch.Tensor, theirs: torch.Tensor) -> None:
         assert corners <= CORNER
 
 
-@pytest.mark.parametrize("transform", [CROPPED, [T.Letterbox(40, 40, fill=90), T.HorizontalFlip()], [T.Crop(top=0.3), T.Resize(20, 30)]],
-                         ids=["crop", "letterbox", "stretch"])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        CROPPED,
+        [T.Letterbox(40, 40, fill=90), T.HorizontalFlip()],
+        [T.Crop(top=0.3), T.Resize(20, 30)],
+    ],
+    ids=["crop", "letterbox", "stretch"],
+)
 def test_same_samples_labels_and_matrices(packed: Path, transform: list[Any]) -> None:
-    ours, theirs = (list(make(packed, transform=transform, backend=backend)) for backend in ("dali", "native"))
+    ours, theirs = (
+        list(make(packed, transform=transform, backend=backend)) for backend in ("dali", "native")
+    )
     assert len(ours) == 5
     for one, other in zip(ours, theirs, strict=True):
         assert same_batch({**one, "image": 0}, {**other, "image": 0})
         if transform[0] == T.Letterbox(40, 40, fill=90):
-            assert (one["image"].double() - other["image"].double()).abs().mean() < 1       # rings are inside the canvas there
+            assert (
+                one["image"].double() - other["image"].double()
+            ).abs().mean() < 1  # rings are inside the canvas there
         else:
             agree(one["image"], other["image"])
 
@@ -73,38 +99,71 @@ def test_what_runs_is_what_was_asked_for(packed: Path) -> None:
 
 def test_normalised_with_colour_steps(packed: Path) -> None:
     transform = [*CROPPED, T.ColorJitter(brightness=0.5), T.Normalize(0.5, 0.25)]
-    ours, theirs = (next(iter(make(packed, transform=transform, backend=backend)))["image"] for backend in ("dali", "native"))
+    ours, theirs = (
+        next(iter(make(packed, transform=transform, backend=backend)))["image"]
+        for backend in ("dali", "native")
+    )
     assert ours.dtype == torch.float32
-    assert ((ours - theirs).abs()[..., 1:-1, 1:-1] * 0.25 * 255).max() <= 1.6          # one level, brightened by up to 1.5
+    assert (
+        (ours - theirs).abs()[..., 1:-1, 1:-1] * 0.25 * 255
+    ).max() <= 1.6  # one level, brightened by up to 1.5
 
 
 def test_turned(packed: Path) -> None:
     transform = [*CROPPED, T.RandomAffine(30, (0.1, 0.1)), T.VerticalFlip()]
-    ours, theirs = (next(iter(make(packed, transform=transform, backend=backend))) for backend in ("dali", "native"))
+    ours, theirs = (
+        next(iter(make(packed, transform=transform, backend=backend)))
+        for backend in ("dali", "native")
+    )
     assert torch.equal(ours["image.matrix"], theirs["image.matrix"])
-    assert (ours["image"].double() - theirs["image"].double()).abs().mean() < 1       # the crop's edges, which differ, are inside the canvas
+    assert (
+        ours["image"].double() - theirs["image"].double()
+    ).abs().mean() < 1  # the crop's edges, which differ, are inside the canvas
 
 
 def test_gray(tmp_path: Path) -> None:
     packed = pack_gray(tmp_path / "packed", 10)
-    ours, theirs = (next(iter(DataLoader(packed, 10, transform=[T.Resize(50, 60)], backend=backend, exact=True)))[0]
-                    for backend in ("dali", "native"))
+    ours, theirs = (
+        next(
+            iter(DataLoader(packed, 10, transform=[T.Resize(50, 60)], backend=backend, exact=True))
+        )[0]
+        for backend in ("dali", "native")
+    )
     assert ours.shape == (10, 1, 50, 60)
     agree(ours, theirs)
 
 
 def test_cameras_masks_and_pngs(tmp_path: Path) -> None:
     """Six cameras a sample in one batch; every third image a PNG, which the CPU serves; masks of one and of two bytes."""
-    fields = (Field("images", "image", list=True), Field("fine", "mask", list=True, image="images"), Field("masks", "mask", list=True, image="images"))
+    fields = (
+        Field("images", "image", list=True),
+        Field("fine", "mask", list=True, image="images"),
+        Field("masks", "mask", list=True, image="images"),
+    )
     rng, samples = np.random.default_rng(0), []
     for i in range(5):
-        images = [encoded(photo(90, 70, seed=6 * i + k)) if k % 3 else encoded(png(rng.integers(0, 256, (70, 90, 3), dtype=np.uint8)))
-                  for k in range(6)]
-        samples.append({"images": images, "fine": [rng.integers(0, 60000, (70, 90)).astype(np.uint16) for _ in range(6)],
-                        "masks": [rng.integers(0, 200, (70, 90)).astype(np.uint8) for _ in range(6)]})
+        images = [
+            encoded(photo(90, 70, seed=6 * i + k))
+            if k % 3
+            else encoded(png(rng.integers(0, 256, (70, 90, 3), dtype=np.uint8)))
+            for k in range(6)
+        ]
+        samples.append(
+            {
+                "images": images,
+                "fine": [rng.integers(0, 60000, (70, 90)).astype(np.uint16) for _ in range(6)],
+                "masks": [rng.integers(0, 200, (70, 90)).astype(np.uint8) for _ in range(6)],
+            }
+        )
     packed = pack_samples(tmp_path / "packed", fields, samples)
     transform = {"images": [T.RandomResizedCrop(40), T.HorizontalFlip()]}
-    for one, other in zip(*(DataLoader(packed, 2, transform=transform, backend=backend, exact=True) for backend in ("dali", "native")), strict=True):
+    for one, other in zip(
+        *(
+            DataLoader(packed, 2, transform=transform, backend=backend, exact=True)
+            for backend in ("dali", "native")
+        ),
+        strict=True,
+    ):
         assert one["images"].shape[1:] == (6, 3, 40, 40)
         agree(one["images"], other["images"])
         assert same_batch({**one, "images": 0}, {**other, "images": 0})
@@ -141,7 +200,9 @@ def test_a_damaged_record_is_replaced_where_asked_for(damaged: tuple[Path, int])
     seen = [i for batch in loader for i in batch["id"].tolist()]
     assert len(seen) == 20
     assert set(range(20)) - set(seen) == {bad}
-    assert [f"sample {bad}" in str(error) or f"record {bad}" in str(error) for error in loader.errors] == [True]
+    assert [
+        f"sample {bad}" in str(error) or f"record {bad}" in str(error) for error in loader.errors
+    ] == [True]
 
 
 def test_resume(packed: Path) -> None:
@@ -185,19 +246,29 @@ def test_torch_workers_can_use_the_dataset(packed: Path) -> None:
     """torch forks its workers after DALI's threads have begun."""
     loader = make(packed)
     next(iter(loader))
-    plain: Any = torch.utils.data.DataLoader(loader.dataset, batch_size=5, num_workers=1, collate_fn=loader.collate_fn)
+    plain: Any = torch.utils.data.DataLoader(
+        loader.dataset, batch_size=5, num_workers=1, collate_fn=loader.collate_fn
+    )
     assert [i for batch in plain for i in batch["id"].tolist()] == list(range(N))
     assert len(list(loader)) == 5
 
 
 def test_python_ends_in_the_middle_of_an_epoch(packed: Path) -> None:
-    code = ("import sys; from pathlib import Path; from tests.unit.test_dali_loader import make\n"
-            "iterator = iter(make(Path(sys.argv[1]), batch_size=2, prefetch_factor=6))\n"
-            "next(iterator)\n"
-            "print('fine')\n")
+    code = (
+        "import sys; from pathlib import Path; from tests.unit.test_dali_loader import make\n"
+        "iterator = iter(make(Path(sys.argv[1]), batch_size=2, prefetch_factor=6))\n"
+        "next(iterator)\n"
+        "print('fine')\n"
+    )
     for _ in range(2):
-        ended = subprocess.run([sys.executable, "-W", "error", "-c", code, str(packed)], cwd=Path(__file__).parents[2], capture_output=True,
-                               text=True, check=False, timeout=120)
+        ended = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code, str(packed)],
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, "fine\n", "")
 
 
@@ -222,8 +293,14 @@ def test_memory_stays_flat(packed: Path) -> None:
     if not Path("/proc/self/status").exists():
         pytest.skip("not run: no /proc")
     code = "import sys; from tests.unit.test_dali_loader import watch; watch(*sys.argv[1:])"
-    ended = subprocess.run([sys.executable, "-c", code, str(packed), "20000" if LONG else "300"], cwd=Path(__file__).parents[2],
-                           capture_output=True, text=True, check=False, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(packed), "20000" if LONG else "300"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )
     assert ended.returncode == 0, ended.stderr
     seen = json.loads(ended.stdout)
     assert len(seen) >= 15

@@ -22,24 +22,42 @@ from fastload.store.record import Part, encode_record
 from fastload.store.writer import ShardWriter
 from tests.small_dataset import FIELDS, same, simple_samples, write_dataset
 
-ALL = (Field("image", "image"), Field("mask", "mask"), Field("boxes", "boxes", image="image"),
-       Field("points", "points"),
-       Field("matrix", "matrix"), Field("array", "array"), Field("label", "int", classes=("cat", "dog")),
-       Field("score", "float"),
-       Field("note", "str"), Field("meta", "json"), Field("blob", "bytes"), Field("cameras", "image", list=True),
-       Field("tags", "str", list=True), Field("split", "int", classes=("train", "val")))
+ALL = (
+    Field("image", "image"),
+    Field("mask", "mask"),
+    Field("boxes", "boxes", image="image"),
+    Field("points", "points"),
+    Field("matrix", "matrix"),
+    Field("array", "array"),
+    Field("label", "int", classes=("cat", "dog")),
+    Field("score", "float"),
+    Field("note", "str"),
+    Field("meta", "json"),
+    Field("blob", "bytes"),
+    Field("cameras", "image", list=True),
+    Field("tags", "str", list=True),
+    Field("split", "int", classes=("train", "val")),
+)
 
 
 def full_sample(i: int) -> dict[str, Any]:
     rng = np.random.default_rng(i)
-    return {"image": rng.integers(0, 255, (6 + i, 8, 3), dtype=np.uint8),
-            "mask": rng.integers(0, 9, (6, 8), dtype=np.uint8),
-            "boxes": rng.random((i, 4), dtype=np.float32), "points": rng.random((i + 1, 3), dtype=np.float32),
-            "matrix": rng.random((3, 3)),
-            "array": rng.integers(0, 9, (i, 2, 2)), "label": i % 2, "score": i / 3, "note": f"nº {i}",
-            "meta": {"a": [i, None, True]},
-            "blob": bytes([i]) * i, "cameras": [rng.integers(0, 255, (4, 4, 1), dtype=np.uint8) for _ in range(i % 7)],
-            "tags": ["x"] * i, "split": i % 2}
+    return {
+        "image": rng.integers(0, 255, (6 + i, 8, 3), dtype=np.uint8),
+        "mask": rng.integers(0, 9, (6, 8), dtype=np.uint8),
+        "boxes": rng.random((i, 4), dtype=np.float32),
+        "points": rng.random((i + 1, 3), dtype=np.float32),
+        "matrix": rng.random((3, 3)),
+        "array": rng.integers(0, 9, (i, 2, 2)),
+        "label": i % 2,
+        "score": i / 3,
+        "note": f"nº {i}",
+        "meta": {"a": [i, None, True]},
+        "blob": bytes([i]) * i,
+        "cameras": [rng.integers(0, 255, (4, 4, 1), dtype=np.uint8) for _ in range(i % 7)],
+        "tags": ["x"] * i,
+        "split": i % 2,
+    }
 
 
 @pytest.fixture
@@ -89,8 +107,8 @@ def test_samples_by_number(simple: Simple) -> None:
         with pytest.raises(IndexError, match="of 20"):
             ds[wrong]
     with pytest.raises(TypeError):
-        ds[1:3]     # type: ignore[index]
-    assert len(list(ds)) == 20          # type: ignore[call-overload]
+        ds[1:3]  # type: ignore[index]
+    assert len(list(ds)) == 20  # type: ignore[call-overload]
     assert [sample["note"] for sample in ds.__getitems__([3, 1])] == ["note 3", "note 1"]
     assert "20 samples of image: image, label: int, note: str" in repr(ds)
 
@@ -119,7 +137,10 @@ def test_columns_are_mapped_read_only_and_kept(simple: Simple) -> None:
         labels[0] = 1
     assert ds.column("_source_index").tolist() == list(range(20))
     for wrong in ("note", "../manifest", "image"):
-        with pytest.raises(ConfigError, match=r"has _blocks, _source_index, image\.width, image\.height, label: int and float fields, and sizes"):
+        with pytest.raises(
+            ConfigError,
+            match=r"has _blocks, _source_index, image\.width, image\.height, label: int and float fields, and sizes",
+        ):
             ds.column(wrong)
 
 
@@ -174,10 +195,14 @@ def test_wrong_paths_are_told_apart(tmp_path: Path, simple: Simple) -> None:
     with pytest.raises(StoreError, match="a file, expected the folder"):
         open_dataset(simple[0] / "manifest.json")
     (tmp_path / "photos").mkdir()
-    with pytest.raises(CorruptManifest, match=r"not a fastload dataset; make one with 'fastload pack"):
+    with pytest.raises(
+        CorruptManifest, match=r"not a fastload dataset; make one with 'fastload pack"
+    ):
         open_dataset(tmp_path / "photos")
     (simple[0] / "manifest.json").unlink()
-    with pytest.raises(CorruptManifest, match="has not finished; run the same 'fastload pack' command again"):
+    with pytest.raises(
+        CorruptManifest, match="has not finished; run the same 'fastload pack' command again"
+    ):
         open_dataset(simple[0])
     with pytest.raises(ConfigError, match="verify='maybe'"):
         open_dataset(simple[0], verify="maybe")
@@ -213,17 +238,32 @@ def one_record(folder: Path, record: bytes, fields: tuple[Field, ...]) -> Datase
     with ShardWriter(folder, 0, first=0) as writer:
         writer.add(0, record)
         shard: Shard = writer.publish()
-    files.write_atomically(folder / manifest.NAME, manifest.dump(manifest.Manifest(
-        n_samples=1, fields=fields, shards=(shard,), columns=made.columns, content=made.content)))
+    files.write_atomically(
+        folder / manifest.NAME,
+        manifest.dump(
+            manifest.Manifest(
+                n_samples=1,
+                fields=fields,
+                shards=(shard,),
+                columns=made.columns,
+                content=made.content,
+            )
+        ),
+    )
     return open_dataset(folder, verify="full")
 
 
-@pytest.mark.parametrize(("part", "match"), [
-    (Part(0, b"\xff"), "field 'note': text of 'note' is not UTF-8"),
-    (Part(1, b"x"), "field number is 1, expected below 1"),
-    (Part(0xFFFE, b""), "field number is 65534"),
-])
-def test_a_record_that_does_not_fit_the_fields_is_named(tmp_path: Path, part: Part, match: str) -> None:
+@pytest.mark.parametrize(
+    ("part", "match"),
+    [
+        (Part(0, b"\xff"), "field 'note': text of 'note' is not UTF-8"),
+        (Part(1, b"x"), "field number is 1, expected below 1"),
+        (Part(0xFFFE, b""), "field number is 65534"),
+    ],
+)
+def test_a_record_that_does_not_fit_the_fields_is_named(
+    tmp_path: Path, part: Part, match: str
+) -> None:
     ds = one_record(tmp_path, encode_record(0, [part]), (Field("note", "str"),))
     with pytest.raises(CorruptShard, match=match) as caught:
         ds[0]
@@ -242,10 +282,20 @@ def test_an_image_that_does_not_decode_is_named(tmp_path: Path) -> None:
     assert ds[2]["note"] == "note 2"
 
 
-@pytest.mark.parametrize("blocks", [[(0, 4), (4, 4), (8, 8), (16, 3)], [(0, 20)],
-                                    [(0, 4), (8, 4), (4, 4), (12, 4), (16, 4)],
-                                    [(0, 8), (8, 8), (16, 0), (16, 4)], [(0, 8), (8, 9), (16, 4)], []])
-def test_blocks_that_do_not_cover_the_shards_are_refused(simple: Simple, blocks: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [(0, 4), (4, 4), (8, 8), (16, 3)],
+        [(0, 20)],
+        [(0, 4), (8, 4), (4, 4), (12, 4), (16, 4)],
+        [(0, 8), (8, 8), (16, 0), (16, 4)],
+        [(0, 8), (8, 9), (16, 4)],
+        [],
+    ],
+)
+def test_blocks_that_do_not_cover_the_shards_are_refused(
+    simple: Simple, blocks: list[tuple[int, int]]
+) -> None:
     from dataclasses import replace
 
     from fastload.store.columns import ColumnWriter
@@ -255,7 +305,9 @@ def test_blocks_that_do_not_cover_the_shards_are_refused(simple: Simple, blocks:
     with ColumnWriter(folder, "_blocks", "<i8", width=2) as writer:
         writer.append(np.array(blocks, np.int64).reshape(-1, 2))
         column = writer.finish()
-    changed = replace(found, columns=tuple(column if each.name == "_blocks" else each for each in found.columns))
+    changed = replace(
+        found, columns=tuple(column if each.name == "_blocks" else each for each in found.columns)
+    )
     files.write_atomically(folder / manifest.NAME, manifest.dump(changed))
     ds = open_dataset(folder)
     with pytest.raises(CorruptShard, match="blocks do not cover"):
@@ -275,18 +327,27 @@ def identity(batch: list[Any]) -> list[Any]:
     return batch
 
 
-@pytest.mark.parametrize(("context", "opened", "workers"), [("fork", "before", 2), ("fork", "after", 2),
-                                                            ("spawn", "before", 1),
-                                                            ("forkserver", "before", 1)])
-def test_a_plain_torch_dataloader_reads_it(simple: Simple, context: str, opened: str, workers: int) -> None:
+@pytest.mark.parametrize(
+    ("context", "opened", "workers"),
+    [
+        ("fork", "before", 2),
+        ("fork", "after", 2),
+        ("spawn", "before", 1),
+        ("forkserver", "before", 1),
+    ],
+)
+def test_a_plain_torch_dataloader_reads_it(
+    simple: Simple, context: str, opened: str, workers: int
+) -> None:
     torch_data = pytest.importorskip("torch.utils.data")
     folder, _ = simple
     ds = open_dataset(folder)
     expected = [open_dataset(folder)[i] for i in range(20)] if opened == "before" else []
     if opened == "before":
         ds[0], ds[19], ds.column("label")
-    loader = torch_data.DataLoader(ds, batch_size=6, num_workers=workers, multiprocessing_context=context,
-                                   collate_fn=identity)
+    loader = torch_data.DataLoader(
+        ds, batch_size=6, num_workers=workers, multiprocessing_context=context, collate_fn=identity
+    )
     found = [sample for batch in loader for sample in batch]
     assert same(found, expected or [ds[i] for i in range(20)])
 
@@ -300,17 +361,38 @@ def test_opening_ten_million_samples_takes_little_memory(tmp_path: Path) -> None
     (folder / "columns").mkdir(parents=True)
     n_samples, per_shard = 10_000_000, 4546
     firsts = range(0, n_samples, per_shard)
-    shards = tuple(Shard(f"shard-{i:05d}.lmdb", 512 << 20, min(per_shard, n_samples - first), first, f"{i:064x}",
-                         "0" * 64)
-                   for i, first in enumerate(firsts))
+    shards = tuple(
+        Shard(
+            f"shard-{i:05d}.lmdb",
+            512 << 20,
+            min(per_shard, n_samples - first),
+            first,
+            f"{i:064x}",
+            "0" * 64,
+        )
+        for i, first in enumerate(firsts)
+    )
     for shard in shards:
         with (folder / shard.name).open("wb") as file:
             os.truncate(file.fileno(), shard.size)
-    columns = tuple(manifest.Column(name, dtype, (131_579, 2) if name == "_blocks" else (n_samples,),
-                                    128 + int(dtype[2]) * (263_158 if name == "_blocks" else n_samples), "0" * 8)
-                    for name, dtype in expected_columns(FIELDS).items())
-    files.write_atomically(folder / manifest.NAME, manifest.dump(manifest.Manifest(
-        n_samples=n_samples, fields=FIELDS, shards=shards, columns=columns, content="0" * 64)))
+    columns = tuple(
+        manifest.Column(
+            name,
+            dtype,
+            (131_579, 2) if name == "_blocks" else (n_samples,),
+            128 + int(dtype[2]) * (263_158 if name == "_blocks" else n_samples),
+            "0" * 8,
+        )
+        for name, dtype in expected_columns(FIELDS).items()
+    )
+    files.write_atomically(
+        folder / manifest.NAME,
+        manifest.dump(
+            manifest.Manifest(
+                n_samples=n_samples, fields=FIELDS, shards=shards, columns=columns, content="0" * 64
+            )
+        ),
+    )
     code = f"""
 import time
 from fastload.store.dataset import open_dataset

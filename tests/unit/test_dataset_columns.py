@@ -15,7 +15,9 @@ from fastload.store.columns import ColumnWriter, npy_header, open_column
 from fastload.store.manifest import Column
 
 
-def write(folder: Path, rows: object, *, name: str = "label", dtype: str = "<i8", width: int = 1) -> Column:
+def write(
+    folder: Path, rows: object, *, name: str = "label", dtype: str = "<i8", width: int = 1
+) -> Column:
     with ColumnWriter(folder, name, dtype, width=width) as out:
         out.append(np.array(rows, dtype))
         return out.finish()
@@ -36,7 +38,10 @@ def test_numpy_reads_what_we_write(tmp_path: Path, dtype: str, width: int) -> No
     assert os.listdir(tmp_path / "columns") == ["label.npy"]
 
 
-@given(st.sampled_from(["<i8", "<f8", "<u2"]), st.lists(st.integers(0, 1 << 40), min_size=1, max_size=2).map(tuple))
+@given(
+    st.sampled_from(["<i8", "<f8", "<u2"]),
+    st.lists(st.integers(0, 1 << 40), min_size=1, max_size=2).map(tuple),
+)
 def test_the_header_is_numpys_format_in_128_bytes(dtype: str, shape: tuple[int, ...]) -> None:
     import io
 
@@ -67,7 +72,10 @@ def test_nothing_is_left_of_a_column_that_was_not_finished(tmp_path: Path) -> No
 
 
 def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    with ColumnWriter(tmp_path, "a", "<u2") as small, ColumnWriter(tmp_path, "b", "<i8", width=2) as pairs:
+    with (
+        ColumnWriter(tmp_path, "a", "<u2") as small,
+        ColumnWriter(tmp_path, "b", "<i8", width=2) as pairs,
+    ):
         for rows in ([70000], [-1], [1.5]):
             with pytest.raises(ConfigError, match="does not fit"):
                 small.append(rows)
@@ -85,8 +93,15 @@ def test_every_flip_cut_and_extension_is_noticed_before_it_is_mapped(tmp_path: P
     column = write(tmp_path, range(30))
     path = tmp_path / "columns" / "label.npy"
     good = path.read_bytes()
-    variants = [good[:end] for end in range(0, len(good), 7)] + [good + b"\0", b"", bytes(len(good))]
-    variants += [good[:place] + bytes([good[place] ^ 1 << place % 8]) + good[place + 1:] for place in range(len(good))]
+    variants = [good[:end] for end in range(0, len(good), 7)] + [
+        good + b"\0",
+        b"",
+        bytes(len(good)),
+    ]
+    variants += [
+        good[:place] + bytes([good[place] ^ 1 << place % 8]) + good[place + 1 :]
+        for place in range(len(good))
+    ]
     for damaged in variants:
         path.write_bytes(damaged)
         with pytest.raises(CorruptShard, match="fastload verify") as caught:

@@ -12,7 +12,10 @@ from fastload.decode.cpus import available_cpus
 
 def system(root: Path, groups: str, files: dict[str, str]) -> int:
     """The answer for a made-up /proc and /sys."""
-    for name, text in {"proc/self/cgroup": groups, **{f"sys/fs/cgroup/{name}": text for name, text in files.items()}}.items():
+    for name, text in {
+        "proc/self/cgroup": groups,
+        **{f"sys/fs/cgroup/{name}": text for name, text in files.items()},
+    }.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -24,22 +27,33 @@ def sixteen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
 
 
-@pytest.mark.parametrize(("groups", "files", "expected"), [
-    ("0::/\n", {}, 16),
-    ("0::/\n", {"cpu.max": "max 100000\n"}, 16),
-    ("0::/\n", {"cpu.max": "400000 100000\n"}, 4),
-    ("0::/\n", {"cpu.max": "250000 100000\n"}, 3),
-    ("0::/\n", {"cpu.max": "10000 100000\n"}, 1),
-    ("0::/a/b\n", {"a/cpu.max": "200000 100000\n", "a/b/cpu.max": "max 100000\n"}, 2),
-    ("0::/a/b\n", {"a/cpu.max": "max 100000\n", "a/b/cpu.max": "500000 100000\n"}, 5),
-    ("0::/of/the/host\n", {"cpu.max": "300000 100000\n"}, 3),
-    ("4:memory:/x\n3:cpu,cpuacct:/x\n", {"cpu/x/cpu.cfs_quota_us": "600000\n", "cpu/x/cpu.cfs_period_us": "100000\n"}, 6),
-    ("3:cpu,cpuacct:/x\n", {"cpu/x/cpu.cfs_quota_us": "-1\n", "cpu/x/cpu.cfs_period_us": "100000\n"}, 16),
-    ("0::/\n", {"cpu.max": "nonsense\n"}, 16),
-    ("0::/\n", {"cpu.max": "100 0\n"}, 16),
-    ("garbage", {}, 16),
-    ("", {}, 16),
-])
+@pytest.mark.parametrize(
+    ("groups", "files", "expected"),
+    [
+        ("0::/\n", {}, 16),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, 16),
+        ("0::/\n", {"cpu.max": "400000 100000\n"}, 4),
+        ("0::/\n", {"cpu.max": "250000 100000\n"}, 3),
+        ("0::/\n", {"cpu.max": "10000 100000\n"}, 1),
+        ("0::/a/b\n", {"a/cpu.max": "200000 100000\n", "a/b/cpu.max": "max 100000\n"}, 2),
+        ("0::/a/b\n", {"a/cpu.max": "max 100000\n", "a/b/cpu.max": "500000 100000\n"}, 5),
+        ("0::/of/the/host\n", {"cpu.max": "300000 100000\n"}, 3),
+        (
+            "4:memory:/x\n3:cpu,cpuacct:/x\n",
+            {"cpu/x/cpu.cfs_quota_us": "600000\n", "cpu/x/cpu.cfs_period_us": "100000\n"},
+            6,
+        ),
+        (
+            "3:cpu,cpuacct:/x\n",
+            {"cpu/x/cpu.cfs_quota_us": "-1\n", "cpu/x/cpu.cfs_period_us": "100000\n"},
+            16,
+        ),
+        ("0::/\n", {"cpu.max": "nonsense\n"}, 16),
+        ("0::/\n", {"cpu.max": "100 0\n"}, 16),
+        ("garbage", {}, 16),
+        ("", {}, 16),
+    ],
+)
 def test_quota(tmp_path: Path, groups: str, files: dict[str, str], expected: int) -> None:
     assert system(tmp_path, groups, files) == expected
 

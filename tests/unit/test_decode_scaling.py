@@ -18,7 +18,9 @@ from tests.jpeg_samples import decode, encode, picture
 
 
 def pillow(data: bytes, size: tuple[int, int]) -> NDArray[np.int_]:
-    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB").resize(size, Image.Resampling.BILINEAR)).astype(int)
+    return np.asarray(
+        Image.open(io.BytesIO(data)).convert("RGB").resize(size, Image.Resampling.BILINEAR)
+    ).astype(int)
 
 
 def psnr(found: NDArray[np.uint8], expected: NDArray[np.int_]) -> float:
@@ -42,7 +44,10 @@ def test_exact_is_pillow_at_any_scale() -> None:
     for path in photos(6):
         data = path.read_bytes()
         for size in ((100, 80), (40, 40), (17, 9)):
-            assert abs(pixels_of(native(), data, size, exact=1).astype(int) - pillow(data, size)).max() <= 1
+            assert (
+                abs(pixels_of(native(), data, size, exact=1).astype(int) - pillow(data, size)).max()
+                <= 1
+            )
 
 
 def test_nothing_is_scaled_below_twice_the_size() -> None:
@@ -50,16 +55,23 @@ def test_nothing_is_scaled_below_twice_the_size() -> None:
         data = path.read_bytes()
         width, height = Image.open(io.BytesIO(data)).size
         size = width // 2 + 1, height // 3
-        assert np.array_equal(pixels_of(native(), data, size), pixels_of(native(), data, size, exact=1))
+        assert np.array_equal(
+            pixels_of(native(), data, size), pixels_of(native(), data, size, exact=1)
+        )
 
 
 @pytest.mark.parametrize("how", [Filter.BILINEAR, Filter.NEAREST])
 def test_other_filters_are_never_scaled(how: Filter) -> None:
     data = encode(picture(400, 300), "420")
-    assert np.array_equal(pixels_of(native(), data, (50, 40), filter=how), pixels_of(native(), data, (50, 40), filter=how, exact=1))
+    assert np.array_equal(
+        pixels_of(native(), data, (50, 40), filter=how),
+        pixels_of(native(), data, (50, 40), filter=how, exact=1),
+    )
 
 
-@pytest.mark.parametrize("part", [(0, 0, 400, 300), (1, 1, 398, 298), (37, 22, 301, 207), (5, 3, 160, 120)])
+@pytest.mark.parametrize(
+    "part", [(0, 0, 400, 300), (1, 1, 398, 298), (37, 22, 301, 207), (5, 3, 160, 120)]
+)
 def test_a_scaled_region_keeps_its_place(part: tuple[int, int, int, int]) -> None:
     """A ramp: a shift by a quarter of a pixel would show as a level."""
     ramp = np.empty((300, 400, 3), np.uint8)
@@ -79,20 +91,39 @@ def test_a_scaled_region_keeps_its_place(part: tuple[int, int, int, int]) -> Non
 
 def black_and_white(width: int, height: int) -> NDArray[np.uint8]:
     """Squares large enough to stay black and white at half the size: the largest sums."""
-    squares = np.random.default_rng(0).integers(0, 2, (height // 8 + 1, width // 8 + 1, 3), np.uint8) * 255
+    squares = (
+        np.random.default_rng(0).integers(0, 2, (height // 8 + 1, width // 8 + 1, 3), np.uint8)
+        * 255
+    )
     return squares.repeat(8, axis=0).repeat(8, axis=1)[:height, :width]
 
 
 @pytest.mark.parametrize("sampling", ["420", "444", "gray"])
-@pytest.mark.parametrize("image", [picture(401, 299), black_and_white(401, 299)], ids=["picture", "black and white"])
-def test_scaled_vector_code_gives_the_portable_bytes(image: NDArray[np.uint8], sampling: str) -> None:
+@pytest.mark.parametrize(
+    "image", [picture(401, 299), black_and_white(401, 299)], ids=["picture", "black and white"]
+)
+def test_scaled_vector_code_gives_the_portable_bytes(
+    image: NDArray[np.uint8], sampling: str
+) -> None:
     data = encode(image, sampling)
-    for size in ((200, 149), (90, 70), (33, 20), (11, 9), (200, 45), (80, 149), (20, 149), (200, 3)):    # the last ones with many taps
+    for size in (
+        (200, 149),
+        (90, 70),
+        (33, 20),
+        (11, 9),
+        (200, 45),
+        (80, 149),
+        (20, 149),
+        (200, 3),
+    ):  # the last ones with many taps
         for flip in (0, 1):
             found = pixels_of(native(), data, size, flip=flip)
             for level in LOWER_LEVELS:
                 with at_most(level):
-                    assert np.array_equal(found, pixels_of(native(), data, size, flip=flip)), (level, size)
+                    assert np.array_equal(found, pixels_of(native(), data, size, flip=flip)), (
+                        level,
+                        size,
+                    )
 
 
 @pytest.mark.parametrize("size", [(1, 20), (2, 20), (5, 20), (40, 20)])

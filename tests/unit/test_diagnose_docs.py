@@ -14,7 +14,9 @@ from fastload.makedata import imagenet
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "diagnose.md"
 
 
-def test_the_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_blocks_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     imagenet.make(tmp_path / "photos", n=30, n_classes=3)
     monkeypatch.chdir(tmp_path)
     text = DOCUMENT.read_text()
@@ -32,7 +34,13 @@ def test_the_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     scope["loader"].close()
     said = capsys.readouterr().out
     shown = "".join(re.findall(r"```text\n(.*?)```", text, re.DOTALL))
-    for words in ("Your step needs", "Where the loader's time goes (one batch of 8 in one of 1 worker)", "mixed precision is off",
-                  "reading a value (.item(), float(), bool(), if), once a step", "fastload pack photos/train packed", "T.Resize(128, 128)"):
+    for words in (
+        "Your step needs",
+        "Where the loader's time goes (one batch of 8 in one of 1 worker)",
+        "mixed precision is off",
+        "reading a value (.item(), float(), bool(), if), once a step",
+        "fastload pack photos/train packed",
+        "T.Resize(128, 128)",
+    ):
         assert words in said
         assert words in shown

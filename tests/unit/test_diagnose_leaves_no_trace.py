@@ -39,8 +39,17 @@ class Random(torch.utils.data.Dataset[Any]):
 
 
 def watched() -> list[object]:
-    return [builtins.open, io.open, os.read, Image.open, Image.Image.convert, Image.Image.resize, ImageFile.ImageFile.load,
-            simplejpeg.decode_jpeg, torch.nn.functional.interpolate]
+    return [
+        builtins.open,
+        io.open,
+        os.read,
+        Image.open,
+        Image.Image.convert,
+        Image.Image.resize,
+        ImageFile.ImageFile.load,
+        simplejpeg.decode_jpeg,
+        torch.nn.functional.interpolate,
+    ]
 
 
 def first_batches(loader: Any) -> list[Any]:
@@ -53,11 +62,22 @@ def seeded() -> None:
     torch.manual_seed(3)
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True},
-                                     {"generator": torch.Generator().manual_seed(5)}], ids=lambda options: " and ".join(options) or "none")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_workers": 2},
+        {"num_workers": 2, "persistent_workers": True},
+        {"generator": torch.Generator().manual_seed(5)},
+    ],
+    ids=lambda options: " and ".join(options) or "none",
+)
 def test_the_next_epoch_is_the_one_it_would_have_been(options: dict[str, Any]) -> None:
     dataset = Random()
-    loader, another = (torch.utils.data.DataLoader(dataset, batch_size=4, shuffle=True, **options) for _ in range(2))
+    loader, another = (
+        torch.utils.data.DataLoader(dataset, batch_size=4, shuffle=True, **options)
+        for _ in range(2)
+    )
     generator = options.get("generator")
     before = None if generator is None else generator.get_state()
     seeded()
@@ -72,12 +92,17 @@ def test_the_next_epoch_is_the_one_it_would_have_been(options: dict[str, Any]) -
     assert same_batch(first_batches(loader), expected)
     for each in (loader, another):
         if each._iterator is not None:
-            each._iterator._shutdown_workers()          # type: ignore[attr-defined]
+            each._iterator._shutdown_workers()  # type: ignore[attr-defined]
     assert not multiprocessing.active_children()
 
 
 def test_an_epoch_under_way_goes_on() -> None:
-    loader: Any = torch.utils.data.DataLoader(list(range(40)), batch_size=4, num_workers=2, persistent_workers=True)     # type: ignore[arg-type]
+    loader: Any = torch.utils.data.DataLoader(
+        list(range(40)),  # type: ignore[arg-type]
+        batch_size=4,
+        num_workers=2,
+        persistent_workers=True,
+    )
     iterator = iter(loader)
     got = next(iterator).tolist()
     fastload.diagnose(loader, seconds=0.4)
@@ -89,7 +114,7 @@ def test_an_epoch_under_way_goes_on() -> None:
 def test_functions_come_back_after_an_error(tmp_path: Path) -> None:
     class Broken(Random):
         def __getitem__(self, index: int) -> Any:
-            if len(calls) >= 40:                        # while it is opened up, not before
+            if len(calls) >= 40:  # while it is opened up, not before
                 raise OSError("gone")
             calls.append(index)
             return index
@@ -112,10 +137,10 @@ def test_a_file_opened_meanwhile_still_reads_afterwards(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("one\ntwo\n")
     with Instruments(object()) as instruments:
         instruments.clock.start()
-        text, data = open(tmp_path / "text"), open(tmp_path / "text", "rb")         # noqa: SIM115 - they outlive the context
+        text, data = open(tmp_path / "text"), open(tmp_path / "text", "rb")  # noqa: SIM115 - they outlive the context
         assert text.readline() == "one\n"
         with pytest.raises(FileNotFoundError):
-            open(tmp_path / "none")         # noqa: SIM115
+            open(tmp_path / "none")  # noqa: SIM115
         with open(tmp_path / "new", "w") as file:
             file.write("x")
         instruments.clock.stop()
@@ -139,7 +164,9 @@ def test_a_dataset_that_takes_no_attributes_is_left_alone() -> None:
 
 
 def test_a_fastload_loader_stays_where_it_was(tmp_path: Path) -> None:
-    loader = fastload.DataLoader(pack_photos(tmp_path / "packed", 24, vary=0), batch_size=4, shuffle=True, seed=3)
+    loader = fastload.DataLoader(
+        pack_photos(tmp_path / "packed", 24, vary=0), batch_size=4, shuffle=True, seed=3
+    )
     iterator = iter(loader)
     next(iterator)
     state = loader.state_dict()

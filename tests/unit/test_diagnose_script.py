@@ -64,13 +64,22 @@ def options(*words: str) -> argparse.Namespace:
 
 
 def test_a_loader_that_is_too_slow(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_script(options("--script", f"{script}:make_loader,make_step", "--seconds", "0.5")) == 1
+    assert (
+        run_script(options("--script", f"{script}:make_loader,make_step", "--seconds", "0.5")) == 1
+    )
     assert "the step waits" in capsys.readouterr().out
 
 
-def test_a_loader_that_is_fast_enough_as_json(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_loader_that_is_fast_enough_as_json(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     script.write_text((SCRIPT % "0.050").replace("SECONDS)", "0)"))
-    assert run_script(options("--script", f"{script}:make_loader,make_step", "--seconds", "1", "--json")) == 0
+    assert (
+        run_script(
+            options("--script", f"{script}:make_loader,make_step", "--seconds", "1", "--json")
+        )
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["verdict"] == "step"
 
 
@@ -79,12 +88,20 @@ def test_a_loader_alone_and_a_loader_that_is_there_already(script: Path) -> None
     assert call_script(f"{script}:ready") == ([1, 2, 3], None)
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    ("{}", "expected PATH:make_loader"), ("{}:a,b,c", "expected PATH:make_loader"), ("{}:make-loader", "expected PATH:make_loader"),
-    ("{}x:make_loader", "no such file"), ("{}:missing", "no function missing; it has fails, make_loader"),
-    ("{}:fails", r"fails\(\) raised ValueError: no data"), ("{}:number", "returned int: expected a loader"),
-    ("{}:needs", r"needs\(\) raised TypeError: .*called without arguments"), ("{}:make_loader,number", "returned int: expected a function"),
-])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("{}", "expected PATH:make_loader"),
+        ("{}:a,b,c", "expected PATH:make_loader"),
+        ("{}:make-loader", "expected PATH:make_loader"),
+        ("{}x:make_loader", "no such file"),
+        ("{}:missing", "no function missing; it has fails, make_loader"),
+        ("{}:fails", r"fails\(\) raised ValueError: no data"),
+        ("{}:number", "returned int: expected a loader"),
+        ("{}:needs", r"needs\(\) raised TypeError: .*called without arguments"),
+        ("{}:make_loader,number", "returned int: expected a function"),
+    ],
+)
 def test_mistakes_are_told_in_one_line(script: Path, words: str, message: str) -> None:
     with pytest.raises(fastload.ConfigError, match=message) as raised:
         call_script(words.format(script))
@@ -92,7 +109,9 @@ def test_mistakes_are_told_in_one_line(script: Path, words: str, message: str) -
     assert call_script(f"{script}:ready")[0] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("text", ["import nothing_of_this_name", "def broken(:\n", "raise SystemExit(3)"])
+@pytest.mark.parametrize(
+    "text", ["import nothing_of_this_name", "def broken(:\n", "raise SystemExit(3)"]
+)
 def test_a_script_that_cannot_be_imported(script: Path, text: str) -> None:
     script.write_text(text)
     with pytest.raises(fastload.ConfigError, match=r"importing .* raised"):
@@ -118,5 +137,7 @@ def test_what_is_sent_to_new_worker_processes_can_be_sent(script: Path) -> None:
     assert (batch, work.items, len(dataset)) == ([20, 30], 2, 3)
     module = import_script(script)
     assert sys.modules[module.__name__] is module
-    assert module.__name__ == script.stem               # a worker imports it by this name, from the folder put into sys.path
+    assert (
+        module.__name__ == script.stem
+    )  # a worker imports it by this name, from the folder put into sys.path
     assert str(script.parent) in sys.path

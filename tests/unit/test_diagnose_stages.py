@@ -45,7 +45,13 @@ def test_planted_stages_in_one_process(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(simplejpeg, "decode_jpeg", slow_decode)
     with SlowPipe(tmp_path / "pipe", 0.050) as pipe:
         loader = torch.utils.data.DataLoader(Slow(pipe=pipe), batch_size=2, collate_fn=slow_collate)
-        planted = {"read": 0.100, "decode": 0.080, "transform": 0.060, "other": 0.040, "collate": 0.040}
+        planted = {
+            "read": 0.100,
+            "decode": 0.080,
+            "transform": 0.060,
+            "other": 0.040,
+            "collate": 0.040,
+        }
         found = check(lambda: fastload.diagnose(loader, seconds=2), planted)
     assert found.loader.seconds == pytest.approx(0.320, rel=0.25)
     assert found.workers == 0
@@ -53,8 +59,13 @@ def test_planted_stages_in_one_process(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_planted_stages_in_two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simplejpeg, "decode_jpeg", slow_decode)
-    loader = torch.utils.data.DataLoader(Slow(), batch_size=2, collate_fn=slow_collate, num_workers=2)
-    found = check(lambda: fastload.diagnose(loader, seconds=4), {"decode": 0.080, "transform": 0.060, "other": 0.040, "collate": 0.040})
+    loader = torch.utils.data.DataLoader(
+        Slow(), batch_size=2, collate_fn=slow_collate, num_workers=2
+    )
+    found = check(
+        lambda: fastload.diagnose(loader, seconds=4),
+        {"decode": 0.080, "transform": 0.060, "other": 0.040, "collate": 0.040},
+    )
     assert found.loader.seconds == pytest.approx(0.220 / 2, rel=0.25)
     assert "in one of 2 workers" in str(found)
 
@@ -106,7 +117,9 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_files_decoded_by_pillow_are_taken_apart(photos: Path, workers: int) -> None:
-    found = fastload.diagnose(torch.utils.data.DataLoader(Photos(photos), batch_size=4, num_workers=workers), seconds=1.5)
+    found = fastload.diagnose(
+        torch.utils.data.DataLoader(Photos(photos), batch_size=4, num_workers=workers), seconds=1.5
+    )
     by_name = {each.name: each for each in found.stages}
     assert by_name["read"].seconds > 0
     assert by_name["decode"].seconds > by_name["read"].seconds
@@ -127,8 +140,12 @@ def test_fastloads_own_decoder_is_measured_on_the_users_images(photos: Path) -> 
 def test_nothing_is_promised_where_some_images_are_no_jpegs(photos: Path, tmp_path: Path) -> None:
     """A PNG takes several times as long: the JPEGs alone would promise too much."""
     for number, path in enumerate(sorted(photos.glob("*.jpg"))):
-        Image.open(path).save(tmp_path / f"{number}.jpg", "PNG" if number % 2 else "JPEG")          # by its content, not by its name
-    found = fastload.diagnose(torch.utils.data.DataLoader(Photos(tmp_path), batch_size=4), seconds=1)
+        Image.open(path).save(
+            tmp_path / f"{number}.jpg", "PNG" if number % 2 else "JPEG"
+        )  # by its content, not by its name
+    found = fastload.diagnose(
+        torch.utils.data.DataLoader(Photos(tmp_path), batch_size=4), seconds=1
+    )
     assert not [each for each in found.suggestions if each.change.startswith("fastload.DataLoader")]
     assert any(each.startswith("6 of 12 images looked at are no JPEGs: ") for each in found.notes)
 
@@ -145,7 +162,7 @@ def test_reading_inside_a_decode_is_reading(photos: Path) -> None:
         instruments.clock.stop()
         counted = instruments.clock.taken()
         Image.open(path).load()
-        assert not instruments.clock.taken()            # stopped is stopped
+        assert not instruments.clock.taken()  # stopped is stopped
     path.with_name("names").unlink()
     assert lines == ["a\n", "b\n"]
     assert set(counted) == {"read", "decode"}
@@ -167,7 +184,7 @@ def test_a_stage_is_counted_without_the_stages_inside_it() -> None:
     counted = clock.taken()
     assert counted["read"] >= 0.2
     assert counted["decode"] + counted["read"] == pytest.approx(whole, rel=0.01)
-    assert clock.counted("read", int, "3") == 3             # stopped: the call is made, not counted
+    assert clock.counted("read", int, "3") == 3  # stopped: the call is made, not counted
     assert clock.taken() == {}
 
 
@@ -178,11 +195,14 @@ def test_a_fastload_loader_tells_its_own_stages(tmp_path: Path) -> None:
     found = fastload.diagnose(with_transform, lambda batch: time.sleep(0.001), seconds=1)
     assert found.loader_kind == "fastload"
     assert {"read", "cut", "decode", "resize", "finish", "plan", "copy"} == set(shares(found))
-    assert found.stage("decode").seconds > 0            # type: ignore[union-attr]
+    assert found.stage("decode").seconds > 0  # type: ignore[union-attr]
     assert found.stage("nonsense") is None
     with_transform.close()
     assert Source(with_transform).fixed_threads is None
-    assert Source(fastload.DataLoader(tmp_path / "packed", batch_size=4, num_workers=1)).fixed_threads == 1
+    assert (
+        Source(fastload.DataLoader(tmp_path / "packed", batch_size=4, num_workers=1)).fixed_threads
+        == 1
+    )
 
 
 def test_a_stream_is_opened_in_this_process_only() -> None:

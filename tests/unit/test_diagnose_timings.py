@@ -20,7 +20,9 @@ def test_a_loader_slower_than_its_step() -> None:
     assert found.step is not None
     assert found.step.seconds == pytest.approx(0.020, rel=0.2)
     assert found.together is not None
-    assert found.together.seconds == pytest.approx(0.080, rel=0.15)         # a plain iterable does not work ahead
+    assert found.together.seconds == pytest.approx(
+        0.080, rel=0.15
+    )  # a plain iterable does not work ahead
     assert found.wait_share == pytest.approx(0.75, rel=0.2)
     assert (found.verdict, found.batch_size) == ("loader", 6)
     assert "the step waits 7" in str(found)
@@ -32,18 +34,28 @@ def test_a_step_slower_than_its_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     found = fastload.diagnose(loader, lambda batch: time.sleep(0.120), seconds=4)
     assert found.verdict == "step"
     assert found.wait_share is not None
-    assert found.wait_share < 0.15              # on an idle machine 0.01; handing over takes longer on a busy one
+    assert (
+        found.wait_share < 0.15
+    )  # on an idle machine 0.01; handing over takes longer on a busy one
     assert not [each for each in found.suggestions if "num_workers" in each.change]
 
 
-def test_more_workers_are_suggested_and_the_ceiling_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_workers_are_suggested_and_the_ceiling_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(simplejpeg, "decode_jpeg", slow_decode)
-    found = fastload.diagnose(torch.utils.data.DataLoader(Slow(), batch_size=1), lambda batch: time.sleep(0.060), seconds=3)
+    found = fastload.diagnose(
+        torch.utils.data.DataLoader(Slow(), batch_size=1),
+        lambda batch: time.sleep(0.060),
+        seconds=3,
+    )
     best = found.suggestions[0]
     assert best.change == "num_workers=2 (now 0)"
     assert found.ceiling_per_s is not None
     assert best.expected_per_s <= found.ceiling_per_s
-    assert best.gain == pytest.approx(1.5, rel=0.25)            # 90 + 60 ms become 60; a busy machine stretches each a little
+    assert best.gain == pytest.approx(
+        1.5, rel=0.25
+    )  # 90 + 60 ms become 60; a busy machine stretches each a little
     assert "ceiling" in str(found)
 
 
@@ -62,7 +74,9 @@ def test_a_generator_is_used_up_and_that_is_said() -> None:
 
 
 def test_a_generator_that_lasts_is_also_run_with_the_step() -> None:
-    found = fastload.diagnose(iter(Batches(10_000, 0.005)), lambda batch: time.sleep(0.005), seconds=0.5)
+    found = fastload.diagnose(
+        iter(Batches(10_000, 0.005)), lambda batch: time.sleep(0.005), seconds=0.5
+    )
     assert found.together is not None
 
 
@@ -85,10 +99,12 @@ def test_a_list_of_batches_is_a_loader() -> None:
     assert fastload.diagnose([torch.zeros(2, 3)] * 5, seconds=0.1).batch_size == 2
 
 
-@pytest.mark.parametrize("empty", [[], iter([]), torch.utils.data.DataLoader(Slow(0))], ids=["list", "iterator", "torch"])
+@pytest.mark.parametrize(
+    "empty", [[], iter([]), torch.utils.data.DataLoader(Slow(0))], ids=["list", "iterator", "torch"]
+)
 def test_an_empty_loader_is_refused(empty: object) -> None:
     with pytest.raises(fastload.ConfigError, match="gave no batch"):
-        fastload.diagnose(empty, seconds=1)             # type: ignore[arg-type]
+        fastload.diagnose(empty, seconds=1)  # type: ignore[arg-type]
 
 
 class Failing(Slow):
@@ -100,10 +116,17 @@ class Failing(Slow):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_the_loader_raises_is_one_clear_line(workers: int) -> None:
-    with pytest.raises(fastload.ConfigError, match=r"the loader raised ValueError: sample 5 is broken \(after 2 batches\)") as raised:
-        fastload.diagnose(torch.utils.data.DataLoader(Failing(), batch_size=2, num_workers=workers), seconds=1)
+    with pytest.raises(
+        fastload.ConfigError,
+        match=r"the loader raised ValueError: sample 5 is broken \(after 2 batches\)",
+    ) as raised:
+        fastload.diagnose(
+            torch.utils.data.DataLoader(Failing(), batch_size=2, num_workers=workers), seconds=1
+        )
     assert "\n" not in str(raised.value)
-    assert fastload.diagnose(Batches(5, 0.001), seconds=0.1).loader.batches > 0         # and the next one works
+    assert (
+        fastload.diagnose(Batches(5, 0.001), seconds=0.1).loader.batches > 0
+    )  # and the next one works
 
 
 def test_what_the_step_raises_is_one_clear_line() -> None:
@@ -114,13 +137,20 @@ def test_what_the_step_raises_is_one_clear_line() -> None:
         fastload.diagnose(Batches(5, 0.001), step, seconds=0.1)
 
 
-@pytest.mark.parametrize(("loader", "step", "seconds", "message"), [
-    (3, None, 1, "expected a loader"), (Batches(1, 0), "step", 1, "expected a function"), (Batches(1, 0), None, 0, "above 0"),
-    (Batches(1, 0), None, float("nan"), "above 0"),
-])
-def test_wrong_arguments_are_refused(loader: object, step: object, seconds: float, message: str) -> None:
+@pytest.mark.parametrize(
+    ("loader", "step", "seconds", "message"),
+    [
+        (3, None, 1, "expected a loader"),
+        (Batches(1, 0), "step", 1, "expected a function"),
+        (Batches(1, 0), None, 0, "above 0"),
+        (Batches(1, 0), None, float("nan"), "above 0"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    loader: object, step: object, seconds: float, message: str
+) -> None:
     with pytest.raises(fastload.ConfigError, match=message):
-        fastload.diagnose(loader, step, seconds=seconds)            # type: ignore[arg-type]
+        fastload.diagnose(loader, step, seconds=seconds)  # type: ignore[arg-type]
 
 
 def test_it_is_json_all_the_way_down() -> None:

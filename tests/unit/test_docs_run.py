@@ -21,7 +21,7 @@ def test_the_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "source").rename(tmp_path / "pictures")
     blocks = re.findall(r"```(python|sh)\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.S)
     if any("fastload pack pictures packed" in text for _, text in blocks):
-        packed.rename(tmp_path / "was")             # the page makes it itself
+        packed.rename(tmp_path / "was")  # the page makes it itself
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": page}
     for language, text in blocks:

@@ -13,4 +13,6 @@ def test_the_page_shows_what_the_commands_print(tmp_path: Path) -> None:
     make_all(tmp_path)
     text = PAGE.read_text()
     assert len(BLOCK.findall(text)) == 7
-    assert renewed(text, tmp_path) == text, "run: python -m tests.doc_runs docs/why-is-my-gpu-waiting.md"
+    assert renewed(text, tmp_path) == text, (
+        "run: python -m tests.doc_runs docs/why-is-my-gpu-waiting.md"
+    )

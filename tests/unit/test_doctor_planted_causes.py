@@ -13,21 +13,32 @@ from numpy.typing import NDArray
 from fastload.doctor import examine
 from tests.made_runs import Made, every, foreign_rows, made, rows_of, window, write, write_window
 
-PROBE = {"read": 0.001, "cut": 0.0002, "decode": 0.008, "resize": 0.003, "finish": 0.001, "wait": 0.05}
+PROBE = {
+    "read": 0.001,
+    "cut": 0.0002,
+    "decode": 0.008,
+    "resize": 0.003,
+    "finish": 0.001,
+    "wait": 0.05,
+}
 Paths = list[Path]
 Case = tuple[Callable[[Path], Paths], str, float]
 
 
 def one(run: Made, **options: object) -> Callable[[Path], Paths]:
     """A case of one run, and of a window where options for one are given."""
+
     def files(folder: Path) -> Paths:
         paths = [write(folder / "metrics.jsonl", rows_of(run))]
-        return paths + ([write_window(folder / "window.json", window(**options))] if options else [])        # type: ignore[arg-type]
+        return paths + (
+            [write_window(folder / "window.json", window(**options))] if options else []  # type: ignore[arg-type]
+        )
+
     return files
 
 
 def steady_share(run: Made, lost: NDArray[np.float64]) -> float:
-    return float(lost[run.warm:].sum() / run.step[run.warm:].sum())
+    return float(lost[run.warm :].sum() / run.step[run.warm :].sum())
 
 
 def events_run() -> Made:
@@ -64,14 +75,27 @@ def slow_rank_files(stage: bool) -> Callable[[Path], Paths]:
             slow = 0.04
             if rank == 2 and not stage:
                 run.data[:] += slow
-            elif rank == 2:                     # forward 33 ms -> 73 ms
-                parts = {"forward": 73 / 140, "backward": 55 / 140, "to_device": 2 / 140, "loss": 2 / 140, "optimizer": 8 / 140}
+            elif rank == 2:  # forward 33 ms -> 73 ms
+                parts = {
+                    "forward": 73 / 140,
+                    "backward": 55 / 140,
+                    "to_device": 2 / 140,
+                    "loss": 2 / 140,
+                    "optimizer": 8 / 140,
+                }
                 run = replace(run, parts=parts, work=run.work + slow)
-            else:                               # waits for rank 2 in backward
-                parts = {"forward": 33 / 140, "backward": 95 / 140, "to_device": 2 / 140, "loss": 2 / 140, "optimizer": 8 / 140}
+            else:  # waits for rank 2 in backward
+                parts = {
+                    "forward": 33 / 140,
+                    "backward": 95 / 140,
+                    "to_device": 2 / 140,
+                    "loss": 2 / 140,
+                    "optimizer": 8 / 140,
+                }
                 run = replace(run, parts=parts, work=run.work + slow)
             rows.append(rows_of(run))
         return [write(folder / f"rank{k}.jsonl", each) for k, each in enumerate(rows)]
+
     return files
 
 
@@ -82,18 +106,38 @@ def late_workers(folder: Path) -> Paths:
 SLOW_COPY = {"to_device": 0.25, "forward": 0.25, "backward": 0.45, "optimizer": 0.05}
 CASES: dict[str, Case] = {
     "slow decode": (one(made(data=0.07, probe=PROBE)), "data-bound", 0.33),
-    "slow loader of somebody else, free cores": (one(made(data=0.05), cpu=30.0, util=70.0), "data-bound", 0.26),
+    "slow loader of somebody else, free cores": (
+        one(made(data=0.05), cpu=30.0, util=70.0),
+        "data-bound",
+        0.26,
+    ),
     "workers that cannot keep up": (late_workers, "data-bound", 0.25),
-    "slow disk, by the probe": (one(made(data=0.15, probe=PROBE | {"read": 0.04})), "disk-bound", 0.51),
+    "slow disk, by the probe": (
+        one(made(data=0.15, probe=PROBE | {"read": 0.04})),
+        "disk-bound",
+        0.51,
+    ),
     "slow disk, by iowait": (one(made(data=0.15), iowait=35.0, util=50.0), "disk-bound", 0.51),
     "no core free": (one(made(data=0.1), cpu=99.0, util=60.0), "cpu-saturated", 0.41),
     "slow copy": (one(made(parts=SLOW_COPY)), "transfer-bound", 0.25),
     "checkpoints, told by events": (one(events_run()), "checkpoint", 0.065),
     "checkpoints, by period": (one(every(made(12_000, step=0.1), 2000, 14.0)), "checkpoint", 0.065),
-    "evaluation each epoch": (one(every(made(6_000, step=0.1), 1251, 61.0, phase=7)), "evaluation", 0.28),
+    "evaluation each epoch": (
+        one(every(made(6_000, step=0.1), 1251, 61.0, phase=7)),
+        "evaluation",
+        0.28,
+    ),
     "logging": (one(every(made(4000, step=0.1), 50, 0.6)), "logging", 0.107),
-    "workers started anew each epoch": (one(every(made(4000, step=0.1), 390, 9.0, phase=1, data=True)), "epoch-start", 0.185),
-    "swap": (one(swap_run()), "swap", steady_share(swap_run(), np.where((np.arange(3000) // 250) % 3 == 2, 0.4, 0.0))),
+    "workers started anew each epoch": (
+        one(every(made(4000, step=0.1), 390, 9.0, phase=1, data=True)),
+        "epoch-start",
+        0.185,
+    ),
+    "swap": (
+        one(swap_run()),
+        "swap",
+        steady_share(swap_run(), np.where((np.arange(3000) // 250) % 3 == 2, 0.4, 0.0)),
+    ),
     "data in gusts": (one(gusts_run()), "jitter", 0.113),
     "single slow steps": (one(jitter_run()), "jitter", 0.12),
     "one rank with slow data": (slow_rank_files(False), "slow-rank", 0.282),
@@ -104,7 +148,9 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_planted_cause_comes_first_with_its_share_and_nothing_else(name: str, tmp_path: Path) -> None:
+def test_the_planted_cause_comes_first_with_its_share_and_nothing_else(
+    name: str, tmp_path: Path
+) -> None:
     files, kind, share = CASES[name]
     found = examine(*files(tmp_path))
     first, others = found.findings[0], found.findings[1:]
@@ -125,7 +171,10 @@ def test_the_ceiling_is_the_speed_without_the_cause(tmp_path: Path) -> None:
     assert ceiling is not None
     assert ceiling.it_s == pytest.approx(1 / well.work[30:].mean(), rel=0.01)
     assert ceiling.gain == pytest.approx(ceiling.it_s / found.runs[0].it_s - 1, rel=0.01)
-    assert f"with data for free you would reach {ceiling.it_s:.2f} it/s (+{100 * ceiling.gain:.0f} %)" in found.verdict
+    assert (
+        f"with data for free you would reach {ceiling.it_s:.2f} it/s (+{100 * ceiling.gain:.0f} %)"
+        in found.verdict
+    )
 
 
 def test_checkpoint_and_evaluation_at_the_same_step_are_told_apart(tmp_path: Path) -> None:
@@ -191,8 +240,6 @@ def test_a_busy_gpu_that_draws_little_is_told(tmp_path: Path) -> None:
     assert "52 %" in found.verdict
 
 
-
-
 def test_cores_that_other_jobs_hold_are_not_the_loaders_fault(tmp_path: Path) -> None:
     mine = examine(*one(made(data=0.1), cpu=99.0, util=60.0)(tmp_path)).findings[0]
     theirs = examine(*one(made(data=0.1), cpu=99.0, util=60.0, ours=0.1)(tmp_path)).findings[0]
@@ -205,9 +252,11 @@ def test_cores_that_other_jobs_hold_are_not_the_loaders_fault(tmp_path: Path) ->
 def test_what_an_event_explains_is_no_jitter(tmp_path: Path) -> None:
     run = made(2000, step=0.1, noise=0.0)
     at = np.sort(np.random.default_rng(8).choice(np.arange(100, 2000), 14, replace=False))
-    run.extra[at] += 2.9                           # the event tells 2.0 s of it
+    run.extra[at] += 2.9  # the event tells 2.0 s of it
     run = replace(run, events=[(int(k) + 1, "checkpoint", 2.0) for k in at])
-    found = {each.kind: each for each in examine(write(tmp_path / "m.jsonl", rows_of(run))).findings}
+    found = {
+        each.kind: each for each in examine(write(tmp_path / "m.jsonl", rows_of(run))).findings
+    }
     assert found["checkpoint"].lost_s == pytest.approx(28.0)
     assert found["jitter"].lost_s == pytest.approx(14 * 0.9, rel=0.02)
     assert "up to 1.00 s" in found["jitter"].title

@@ -12,7 +12,12 @@ import pytest
 from fastload.cli import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -38,7 +43,10 @@ def test_commands_that_are_shown_exist(page: Path) -> None:
 
 def test_troubleshooting_quotes_what_fastload_says() -> None:
     """Whoever searches the page for his message must find it."""
-    said = "\n".join(path.read_text() for path in [*(ROOT / "fastload").rglob("*.py"), *(ROOT / "native").glob("*.cpp")])
+    said = "\n".join(
+        path.read_text()
+        for path in [*(ROOT / "fastload").rglob("*.py"), *(ROOT / "native").glob("*.cpp")]
+    )
     quoted = re.findall(r'^\*\*"([^"]+)"', (ROOT / "docs/troubleshooting.md").read_text(), re.M)
     assert len(quoted) >= 7
     assert [text for text in quoted if text not in said] == []

@@ -38,7 +38,9 @@ def test_the_loss_goes_down_in_both_versions(name: str, tmp_path: Path) -> None:
     make(tmp_path / "pictures")
     source = tmp_path / "pictures" / where
     if name == "captcha":
-        fastload.pack(rows(str(source)), tmp_path / "packed", fields={"image": "image", "points": "points"})
+        fastload.pack(
+            rows(str(source)), tmp_path / "packed", fields={"image": "image", "points": "points"}
+        )
     else:
         fastload.pack(source, tmp_path / "packed")
     for module, data in ((name, tmp_path / "packed"), (f"{name}_torch", source)):
@@ -49,7 +51,16 @@ def test_the_loss_goes_down_in_both_versions(name: str, tmp_path: Path) -> None:
 
 def learnt(module: str, data: Path, metrics: Path, batch_size: int, epochs: int) -> list[float]:
     trainer = importlib.import_module(f"examples.{module}")
-    words = [str(data), "--smoke", "--batch-size", str(batch_size), "--epochs", str(epochs), "--metrics", str(metrics)]
+    words = [
+        str(data),
+        "--smoke",
+        "--batch-size",
+        str(batch_size),
+        "--epochs",
+        str(epochs),
+        "--metrics",
+        str(metrics),
+    ]
     parser = arguments(None, batch_size=1, epochs=1)
     parser.set_defaults(accumulate=1, val=None, compile=False, save_every=0, resume=None)
     with running(parser.parse_args(words)) as run:
@@ -63,15 +74,23 @@ def test_a_dataset_without_a_full_batch_is_one_line(name: str, tmp_path: Path) -
     make, where, *_ = CASES[name]
     make(tmp_path / "pictures")
     source = tmp_path / "pictures" / where
-    fastload.pack(rows(str(source)) if name == "captcha" else source, tmp_path / "packed",
-                  fields={"image": "image", "points": "points"} if name == "captcha" else None)
+    fastload.pack(
+        rows(str(source)) if name == "captcha" else source,
+        tmp_path / "packed",
+        fields={"image": "image", "points": "points"} if name == "captcha" else None,
+    )
     for module, data in ((name, tmp_path / "packed"), (f"{name}_torch", source)):
-        with pytest.raises(SystemExit, match=rf"^{data}: its \d+ samples give no full batch of 500 on every process: take a smaller --batch-size"):
+        with pytest.raises(
+            SystemExit,
+            match=rf"^{data}: its \d+ samples give no full batch of 500 on every process: take a smaller --batch-size",
+        ):
             learnt(module, data, tmp_path / f"{module}.jsonl", 500, 1)
 
 
-@pytest.mark.parametrize("steps", [3, 5])            # of 5 an epoch
-def test_the_classifier_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+@pytest.mark.parametrize("steps", [3, 5])  # of 5 an epoch
+def test_the_classifier_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
     """Started again from its first checkpoint, in mid-epoch or at an epoch's end, it ends with the weights of the run that was not interrupted."""
     imagenet.make(tmp_path / "pictures", n=40, n_classes=2)
     fastload.pack(tmp_path / "pictures" / "train", tmp_path / "packed")
@@ -85,14 +104,22 @@ def test_the_classifier_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest
             path.rename("first.pt")
 
     monkeypatch.setattr(classifier, "save", keep_first)
-    monkeypatch.setattr(classifier, "network", lambda classes: nets.append(build(classes)) or nets[-1])     # type: ignore[func-returns-value]
+    monkeypatch.setattr(
+        classifier,
+        "network",
+        lambda classes: nets.append(build(classes)) or nets[-1],  # type: ignore[func-returns-value]
+    )
     parser = arguments(None, batch_size=8, epochs=2)
     for resume in (None, "first.pt"):
         parser.set_defaults(val=None, compile=False, save_every=steps, resume=resume)
         with running(parser.parse_args(["packed", "--smoke"])) as run:
             classifier.train(run)
-    whole, again = (torch.cat([value.flatten() for value in net.state_dict().values()]) for net in nets)
-    assert torch.load("first.pt", weights_only=True)["loader"]["runs"][0][3] == steps % 5           # batches of the epoch that were done
+    whole, again = (
+        torch.cat([value.flatten() for value in net.state_dict().values()]) for net in nets
+    )
+    assert (
+        torch.load("first.pt", weights_only=True)["loader"]["runs"][0][3] == steps % 5
+    )  # batches of the epoch that were done
     assert torch.allclose(whole, again, atol=1e-5)
 
 
@@ -124,15 +151,28 @@ with running(parser.parse_args(["packed", "--smoke"])) as run:
 """
 
 
-def test_two_processes_count_every_picture_once_and_exchange_gradients_once_a_step(tmp_path: Path) -> None:
+def test_two_processes_count_every_picture_once_and_exchange_gradients_once_a_step(
+    tmp_path: Path,
+) -> None:
     imagenet.make(tmp_path / "pictures", n=11, n_classes=2)
     fastload.pack(tmp_path / "pictures" / "train", tmp_path / "packed")
     (tmp_path / "both.py").write_text(IN_ONE_OR_TWO_PROCESSES)
     root = str(example_diffs.EXAMPLES.parent)
-    alone, together = (subprocess.run([sys.executable, *words, "both.py"], cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False,
-                                      env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"})
-                       for words in ([], ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]))
-    assert alone.returncode == together.returncode == 0, alone.stderr[-2000:] + together.stderr[-3000:]
+    alone, together = (
+        subprocess.run(
+            [sys.executable, *words, "both.py"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+            env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"},
+        )
+        for words in ([], ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"])
+    )
+    assert alone.returncode == together.returncode == 0, (
+        alone.stderr[-2000:] + together.stderr[-3000:]
+    )
     assert alone.stdout == together.stdout
     assert alone.stdout.startswith("right: 0.")
 
@@ -146,13 +186,24 @@ def test_validation_brings_pictures_to_the_models_device() -> None:
             asked.append(device)
             return torch.zeros(2, 3, 8, 8).to(memory_format=memory_format)
 
-    with running(arguments(None, batch_size=1, epochs=1).parse_args(["none", "--metrics", os.devnull])) as run:
+    with running(
+        arguments(None, batch_size=1, epochs=1).parse_args(["none", "--metrics", os.devnull])
+    ) as run:
         right = classifier.accuracy(classifier.network(3), [(Images(), torch.tensor([0, 1]))], run)
     assert asked == [run.device]
     assert right in (0.0, 0.5)
 
 
-@pytest.mark.parametrize(("name", "dataset"), [("lanes", "Frames"), ("bev", "Rigs"), ("gray", "Pictures"), ("captcha", "Captchas"), ("classifier", "Pictures")])
+@pytest.mark.parametrize(
+    ("name", "dataset"),
+    [
+        ("lanes", "Frames"),
+        ("bev", "Rigs"),
+        ("gray", "Pictures"),
+        ("captcha", "Captchas"),
+        ("classifier", "Pictures"),
+    ],
+)
 def test_the_page_names_the_class_that_is_gone(name: str, dataset: str) -> None:
     text = (example_diffs.EXAMPLES / f"{name}_torch.py").read_text()
     found, length = example_diffs.dataset_class(text)
@@ -161,4 +212,6 @@ def test_the_page_names_the_class_that_is_gone(name: str, dataset: str) -> None:
 
 
 def test_the_page_shows_the_difference() -> None:
-    assert example_diffs.PAGE.read_text() == example_diffs.page(), "run: python -m tools.example_diffs"
+    assert example_diffs.PAGE.read_text() == example_diffs.page(), (
+        "run: python -m tools.example_diffs"
+    )

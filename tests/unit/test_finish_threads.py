@@ -16,11 +16,16 @@ from fastload.finish.threads import _set_num_threads, compute_alone
 from fastload.plan.compose import compile_fields
 from tests.loading import wait_until
 
-PLAN = compile_fields([T.Resize(64, 64), T.ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.2)], ("image",))["image"]
+PLAN = compile_fields(
+    [T.Resize(64, 64), T.ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.2)],
+    ("image",),
+)["image"]
 
 
 def test_the_same_pixels_with_helpers() -> None:
-    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (150, 64, 64, 3), dtype=np.uint8))
+    images = torch.from_numpy(
+        np.random.default_rng(0).integers(0, 256, (150, 64, 64, 3), dtype=np.uint8)
+    )
     sizes = np.full((150, 2), 64)
     parameters = PLAN.rows(np.arange(150), sizes, seed=1, epoch=0).parameters
     finish = Finish(PLAN)
@@ -35,6 +40,7 @@ def test_only_the_helper_s_own_threads_are_bound() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
+
         def bound() -> int:
             compute_alone()
             return torch.get_num_threads()
@@ -45,7 +51,7 @@ def test_only_the_helper_s_own_threads_are_bound() -> None:
         later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
         later.start()
         later.join()
-        assert found == [3]             # torch.set_num_threads(1) in the helper would have changed this
+        assert found == [3]  # torch.set_num_threads(1) in the helper would have changed this
     finally:
         torch.set_num_threads(before)
 
@@ -74,7 +80,15 @@ def test_helpers_that_nobody_needs_end_and_leave_queued_jobs_undone(how: str) ->
     else:
         del helpers
     go_on.set()
-    assert wait_until(lambda: not [each for each in threading.enumerate() if each.name.startswith("fastload-test-helper")])
+    assert wait_until(
+        lambda: (
+            not [
+                each
+                for each in threading.enumerate()
+                if each.name.startswith("fastload-test-helper")
+            ]
+        )
+    )
     assert done == []
     with pytest.raises(CancelledError):
         jobs[-1].result(timeout=10)

@@ -25,7 +25,12 @@ READER = Path(__file__).parent / "format_reader.py"
 
 
 def read(folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-I", str(READER), str(folder)], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-I", str(READER), str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def as_printed(kind: str, stored: record.Part, decoded: Any) -> Any:
@@ -34,7 +39,10 @@ def as_printed(kind: str, stored: record.Part, decoded: Any) -> Any:
         return [list(decoded.shape), decoded.ravel().tolist()]
     if kind in ("image", "mask"):
         shape = [stored.width, stored.height, stored.channels, stored.bits, stored.orientation]
-        return [*shape, (bytes(stored.data) if stored.codec == record.JPEG else decoded.tobytes()).hex()]
+        return [
+            *shape,
+            (bytes(stored.data) if stored.codec == record.JPEG else decoded.tobytes()).hex(),
+        ]
     return decoded.hex() if kind == "bytes" else decoded
 
 
@@ -58,7 +66,10 @@ def test_an_independent_reader_finds_the_same_values(tmp_path: Path) -> None:
         for number, field in enumerate(ALL):
             parts = [part for part in ds.parts(i) if part.field == number]
             decoded = ours[field.name] if field.list else [ours[field.name]] if parts else []
-            printed = [as_printed(field.kind, part, each) for part, each in zip(parts, decoded, strict=True)]
+            printed = [
+                as_printed(field.kind, part, each)
+                for part, each in zip(parts, decoded, strict=True)
+            ]
             expected = printed if field.list else printed[0] if printed else None
             got = found[i][field.name]
             if field.kind == "bytes" and got is not None:
@@ -70,10 +81,26 @@ def test_an_independent_reader_finds_the_same_values(tmp_path: Path) -> None:
 def test_the_reader_is_short_and_does_not_know_us() -> None:
     source = READER.read_text()
     assert len(source.splitlines()) <= 60
-    imported = {name.name for node in ast.walk(ast.parse(source)) if isinstance(node,
-                                                                                ast.Import) for name in node.names}
-    imported |= {str(node.module) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)}
-    assert imported == {"hashlib", "json", "struct", "sys", "zlib", "google_crc32c", "lmdb", "pathlib", "typing"}
+    imported = {
+        name.name
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Import)
+        for name in node.names
+    }
+    imported |= {
+        str(node.module) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)
+    }
+    assert imported == {
+        "hashlib",
+        "json",
+        "struct",
+        "sys",
+        "zlib",
+        "google_crc32c",
+        "lmdb",
+        "pathlib",
+        "typing",
+    }
 
 
 def test_the_reader_notices_damage(tmp_path: Path) -> None:
@@ -92,19 +119,40 @@ def test_the_example_is_true() -> None:
     assert found
     example = bytes.fromhex(found[1])
     fields = (Field("number", "int"), Field("text", "str"))
-    assert example == record.encode_record(7, parts_of(fields, {"number": 5, "text": "é"}, "a/b.jpg"))
+    assert example == record.encode_record(
+        7, parts_of(fields, {"number": 5, "text": "é"}, "a/b.jpg")
+    )
 
 
 def test_every_name_and_figure_is_in_it() -> None:
     text = DOC.read_text()
-    for word in (*manifest._KEYS, *KINDS, *record.CODEC_NAMES, *manifest.ORDERS, manifest.SHARD_NAME.pattern):
+    for word in (
+        *manifest._KEYS,
+        *KINDS,
+        *record.CODEC_NAMES,
+        *manifest.ORDERS,
+        manifest.SHARD_NAME.pattern,
+    ):
         assert word in text, word
-    for figure in (record.MAX_RECORD, record.MAX_PARTS, manifest.MAX_SHARDS, record.SOURCE_FIELD,
-                   manifest.COLUMN_HEADER,
-                   manifest.MAX_DEPTH, strict_json.MAX_DIGITS, values.MAX_JSON_DEPTH, values.MAX_DIMENSIONS, MAX_SIDE,
-                   MAX_PIXELS, MAX_PIXELS_PER_BYTE, manifest._SEAL_BYTES):
+    for figure in (
+        record.MAX_RECORD,
+        record.MAX_PARTS,
+        manifest.MAX_SHARDS,
+        record.SOURCE_FIELD,
+        manifest.COLUMN_HEADER,
+        manifest.MAX_DEPTH,
+        strict_json.MAX_DIGITS,
+        values.MAX_JSON_DEPTH,
+        values.MAX_DIMENSIONS,
+        MAX_SIDE,
+        MAX_PIXELS,
+        MAX_PIXELS_PER_BYTE,
+        manifest._SEAL_BYTES,
+    ):
         assert f"{figure:,}" in text or str(figure) in text, figure
     for code, dtype in enumerate(values.DTYPES):
-        assert f"{code} {dtype.kind}{8 * dtype.itemsize}" in text or (dtype.kind == "b" and f"{code} bool" in text)
+        assert f"{code} {dtype.kind}{8 * dtype.itemsize}" in text or (
+            dtype.kind == "b" and f"{code} bool" in text
+        )
     assert npy_header("<i8", (1000,))[10:].rstrip().decode() in text
     assert npy_header("<i8", (1000,))[:10] == b"\x93NUMPY\x01\x00\x76\x00"

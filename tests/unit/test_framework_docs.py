@@ -141,9 +141,24 @@ def test_the_page_runs_and_keeps_its_promises(page: str, tmp_path: Path) -> None
     pack_photos(tmp_path / "packed", N)
     blocks = re.findall(r"```python\n(.*?)```", (PAGES / f"{page}.md").read_text(), re.S)
     indent = re.compile(r"^ {8}", re.M)
-    (tmp_path / "page.py").write_text("\n".join([*blocks, indent.sub("", CHECKS[page]), "print('all of it')\n"]))
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "1"}
-    done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, env=environment, check=False)
+    (tmp_path / "page.py").write_text(
+        "\n".join([*blocks, indent.sub("", CHECKS[page]), "print('all of it')\n"])
+    )
+    environment = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HUB_OFFLINE": "1",
+        "ACCELERATE_USE_CPU": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "page.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.endswith("all of it\n")
 

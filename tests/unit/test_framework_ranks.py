@@ -22,7 +22,8 @@ def loss_of(model, batch): return torch.nn.functional.cross_entropy(model(batch[
 ids = []
 """
 SCRIPTS = {
-    "accelerate": MODEL + """
+    "accelerate": MODEL
+    + """
 early = loader()                                    # before the process group
 from accelerate import Accelerator
 accelerator = Accelerator(cpu=True)
@@ -34,7 +35,8 @@ weights = accelerator.unwrap_model(model)[1].weight
 accelerator.wait_for_everyone()                     # a rank that ends while the other still reads its last gradients resets the connection
 accelerator.end_training()
 """,
-    "lightning": MODEL + """
+    "lightning": MODEL
+    + """
 import lightning
 class Module(lightning.LightningModule):
     def __init__(self): super().__init__(); self.net = net()
@@ -45,7 +47,8 @@ trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy
 trainer.fit(module, loader())
 weights = module.net[1].weight
 """,
-    "torch": MODEL + """
+    "torch": MODEL
+    + """
 torch.distributed.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(net())
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -64,13 +67,27 @@ def test_two_ranks_share_an_epoch(library: str, tmp_path: Path) -> None:
     needs(library)
     pack_photos(tmp_path / "packed", N)
     (tmp_path / "train.py").write_text(SCRIPTS[library] + LAST)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "train.py",
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
     assert [len(rank["ids"]) for rank in ranks] == [6, 6]
     assert sorted(i for rank in ranks for batch in rank["ids"] for i in batch) == list(range(N))
-    assert ranks[0]["weights"] == ranks[1]["weights"] == pytest.approx(_alone(tmp_path, [rank["ids"] for rank in ranks]), abs=1e-5)
+    assert (
+        ranks[0]["weights"]
+        == ranks[1]["weights"]
+        == pytest.approx(_alone(tmp_path, [rank["ids"] for rank in ranks]), abs=1e-5)
+    )
 
 
 def _alone(folder: Path, ids: list[list[list[int]]]) -> list[float]:
@@ -81,14 +98,19 @@ def _alone(folder: Path, ids: list[list[list[int]]]) -> list[float]:
     from fastload import transforms as T
 
     batches = [one + other for one, other in zip(*ids, strict=True)]
-    loader = fastload.DataLoader(folder / "packed", batch_sampler=batches, fields=("image", "label"), return_matrix=True,
-                                 transform=[T.RandomResizedCrop(16), T.Normalize(0.5, 0.25)])
+    loader = fastload.DataLoader(
+        folder / "packed",
+        batch_sampler=batches,
+        fields=("image", "label"),
+        return_matrix=True,
+        transform=[T.RandomResizedCrop(16), T.Normalize(0.5, 0.25)],
+    )
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 16 * 16, 3))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for batch in loader:
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(batch["image"]), batch["label"]).backward()     # type: ignore[no-untyped-call]
+        torch.nn.functional.cross_entropy(model(batch["image"]), batch["label"]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     weights: list[float] = next(model.parameters()).flatten().tolist()[:50]
     return weights
@@ -114,8 +136,18 @@ def test_mmengine_counts_every_sample_once(tmp_path: Path) -> None:
     needs("mmengine")
     pack_photos(tmp_path / "packed", 10)
     (tmp_path / "evaluate.py").write_text(EVALUATED)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "evaluate.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "4",
+        "evaluate.py",
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     n_batches, together = json.loads((tmp_path / "together.json").read_text())
     assert n_batches == 1

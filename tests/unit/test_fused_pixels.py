@@ -28,13 +28,24 @@ def by_backend(backend: object, case: Case) -> torch.Tensor:
     """The same through a decode backend, from raw pixels."""
     jobs, n = case.jobs, len(case.jobs)
     requests = new_requests(n)
-    for ours, theirs in (("out_w", "out_w"), ("out_h", "out_h"), ("pad_left", "left"), ("pad_top", "top"), ("flip", "flip"), ("filter", "filter")):
+    for ours, theirs in (
+        ("out_w", "out_w"),
+        ("out_h", "out_h"),
+        ("pad_left", "left"),
+        ("pad_top", "top"),
+        ("flip", "flip"),
+        ("filter", "filter"),
+    ):
         requests[ours] = jobs[theirs]
-    requests["codec"], requests["raw_bits"], requests["raw_channels"] = 1, 8, case.pictures[0].shape[2]
+    requests["codec"], requests["raw_bits"], requests["raw_channels"] = (
+        1,
+        8,
+        case.pictures[0].shape[2],
+    )
     requests["raw_w"], requests["raw_h"] = jobs["in_w"], jobs["in_h"]
     made = torch.full((n, *case.output.shape[1:]), 77, dtype=case.output.dtype)
     sources = [picture.contiguous().numpy().tobytes() for picture in case.pictures]
-    backend.collect(backend.submit(DecodeBatch(sources, requests, made, case.pixels))).raise_first()       # type: ignore[attr-defined]
+    backend.collect(backend.submit(DecodeBatch(sources, requests, made, case.pixels))).raise_first()  # type: ignore[attr-defined]
     output = case.output.clone()
     output[torch.from_numpy(jobs["slot"].astype(np.int64))] = made
     return output
@@ -50,7 +61,7 @@ def test_the_torch_path_gives_the_cores_bytes(seed: int) -> None:
 @settings(max_examples=60)
 @given(st.integers(0, 10**6))
 def test_the_torch_path_is_within_one_level_of_the_reference(seed: int) -> None:
-    case = random_case(seed - seed % 4)           # uint8
+    case = random_case(seed - seed % 4)  # uint8
     assert (case.placed(triton=False).int() - by_backend(reference(), case).int()).abs().max() <= 1
 
 
@@ -62,7 +73,9 @@ def test_antialias_is_pillows_to_the_byte() -> None:
         output = torch.zeros((1, height, width, 3), dtype=torch.uint8)
         place(jobs, [torch.from_numpy(image)], output, PixelFormat())
         across = Image.fromarray(image).resize((width, 97), Image.Resampling.BILINEAR)
-        assert np.array_equal(output[0].numpy(), np.asarray(across.resize((width, height), Image.Resampling.BILINEAR)))
+        assert np.array_equal(
+            output[0].numpy(), np.asarray(across.resize((width, height), Image.Resampling.BILINEAR))
+        )
 
 
 def test_weights_add_up_and_stay_inside() -> None:
@@ -75,11 +88,13 @@ def test_weights_add_up_and_stay_inside() -> None:
             reach = first + (weights > 0).int().cumsum(0).argmax(0)
             assert first.min() >= 0
             assert reach.max() < size
-            assert not weights[int(taps.counts[n]):].any()
+            assert not weights[int(taps.counts[n]) :].any()
 
 
 def test_the_level_table_is_the_normalised_level() -> None:
-    table = level_table(PixelFormat(fill=(5, 6, 7), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1)), 3, torch.float32)
+    table = level_table(
+        PixelFormat(fill=(5, 6, 7), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1)), 3, torch.float32
+    )
     assert table.shape == (3, 257)
     assert table[1, 256] == table[1, 6]
     assert abs(table[2, 255] - (1.0 - 0.6) / 0.1) < 1e-5
@@ -94,8 +109,14 @@ def test_no_pictures_leave_the_output_alone() -> None:
 
 def child(*words: str, **environment: str) -> str:
     """Triton reads its environment when a kernel is defined: each way of running it needs a process."""
-    result = subprocess.run([sys.executable, "-W", "error::UserWarning", *words], capture_output=True, text=True, cwd=ROOT, check=False,
-                            env={**os.environ, "PYTHONPATH": str(ROOT), **environment})
+    result = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", *words],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )
     assert result.returncode == 0, result.stderr[-2000:]
     return result.stdout
 
@@ -103,7 +124,9 @@ def child(*words: str, **environment: str) -> str:
 def test_the_kernel_gives_the_torch_paths_bits_in_tritons_interpreter() -> None:
     needs_triton()
     seeds = range(24) if os.environ.get("FASTLOAD_LONG") == "1" else range(4)
-    assert json.loads(child("-m", "tests.fused_cases", *map(str, seeds), TRITON_INTERPRET="1")) == []
+    assert (
+        json.loads(child("-m", "tests.fused_cases", *map(str, seeds), TRITON_INTERPRET="1")) == []
+    )
 
 
 def test_a_kernel_that_cannot_run_is_told() -> None:

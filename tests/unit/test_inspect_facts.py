@@ -43,7 +43,11 @@ def screen(path: Path, *, limit: int = 2000) -> str:
 
 def line(text: str, name: str) -> str:
     """The value behind a name."""
-    return next(row.strip()[len(name):].strip() for row in text.splitlines() if row.startswith(f"  {name} "))
+    return next(
+        row.strip()[len(name) :].strip()
+        for row in text.splitlines()
+        if row.startswith(f"  {name} ")
+    )
 
 
 def test_counts_sizes_and_classes_are_those_of_the_source(packed: Path) -> None:
@@ -51,14 +55,21 @@ def test_counts_sizes_and_classes_are_those_of_the_source(packed: Path) -> None:
     originals = sorted((packed.parent / "source").rglob("*.jpg"))
     assert facts.manifest.n_samples == len(originals) == 40
     (counts,) = facts.classes
-    assert dict(zip(counts.names, counts.counts, strict=True)) == Counter(path.parent.name for path in originals)
+    assert dict(zip(counts.names, counts.counts, strict=True)) == Counter(
+        path.parent.name for path in originals
+    )
     assert counts.missing == 0
-    found = Counter((header.width, header.height) for header in (read_header(path.read_bytes()) for path in originals))
+    found = Counter(
+        (header.width, header.height)
+        for header in (read_header(path.read_bytes()) for path in originals)
+    )
     (sizes,) = facts.sizes
     by_area = sorted(found.elements(), key=lambda size: size[0] * size[1])
     assert (sizes.smallest, sizes.median, sizes.largest) == (by_area[0], by_area[19], by_area[-1])
     assert dict(sizes.common) == found
-    assert facts.n_bytes == sum((packed / shard.name).stat().st_size for shard in facts.manifest.shards)
+    assert facts.n_bytes == sum(
+        (packed / shard.name).stat().st_size for shard in facts.manifest.shards
+    )
     assert sum(open_dataset(packed).blocks[:, 1]) == 40
     assert facts.n_blocks == len(open_dataset(packed).blocks) > 3
 
@@ -73,7 +84,7 @@ def test_images_are_counted_by_coding_subsampling_and_colour(packed: Path) -> No
     assert records.subsampling == {"gray": gray, "4:2:0": 40 - gray}
     if core() is None:
         assert records.coding["progressive"] == sum(header.progressive for header in headers)
-    else:                                       # rewritten as baseline, with an index of their restart segments
+    else:  # rewritten as baseline, with an index of their restart segments
         assert records.coding == {"baseline": 40}
         assert records.indexed == records.engine == 40
     text = screen(packed)
@@ -101,7 +112,13 @@ def test_the_sample_is_spread_over_the_whole(n: int, limit: int) -> None:
 
 def test_what_the_gpu_engine_takes() -> None:
     pixels = np.zeros((32, 32, 3), np.uint8)
-    for subsampling, refusal in (("444", ""), ("422", ""), ("420", ""), ("440", ""), ("411", "4:1:1")):
+    for subsampling, refusal in (
+        ("444", ""),
+        ("422", ""),
+        ("420", ""),
+        ("440", ""),
+        ("411", "4:1:1"),
+    ):
         header = read_header(simplejpeg.encode_jpeg(pixels, colorsubsampling=subsampling))
         assert engine_refusal(header) == refusal
     baseline = read_header(photo(40, 30, seed=1))
@@ -115,24 +132,46 @@ def test_what_the_gpu_engine_takes() -> None:
 
 def test_other_codecs_orientations_lists_and_missing_values(tmp_path: Path) -> None:
     png = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (150, 170, 3), dtype=np.uint8)).save(png, "PNG")
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (150, 170, 3), dtype=np.uint8)).save(
+        png, "PNG"
+    )
     exif = Image.Exif()
     exif[0x0112] = 6
-    turned = photo(50, 37, seed=1, exif=exif)                  # not whole MCUs: cannot be turned without loss
-    fields = (Field("image", "image"), Field("boxes", "boxes"), Field("cameras", "image", list=True), Field("score", "float"),
-              Field("count", "int"), Field("label", "int", classes=("a", "b")))
-    samples = [{"image": encoded(png.getvalue()), "boxes": np.zeros((3, 4)), "cameras": [np.zeros((8, 9), np.uint8)] * 2, "score": 0.5,
-                "count": 7, "label": 1},
-               {"image": encoded(turned), "boxes": np.zeros((0, 4)), "cameras": [], "score": 1.5},
-               {"image": encoded(photo(64, 48, seed=2)), "count": -3, "label": 1}]
+    turned = photo(50, 37, seed=1, exif=exif)  # not whole MCUs: cannot be turned without loss
+    fields = (
+        Field("image", "image"),
+        Field("boxes", "boxes"),
+        Field("cameras", "image", list=True),
+        Field("score", "float"),
+        Field("count", "int"),
+        Field("label", "int", classes=("a", "b")),
+    )
+    samples = [
+        {
+            "image": encoded(png.getvalue()),
+            "boxes": np.zeros((3, 4)),
+            "cameras": [np.zeros((8, 9), np.uint8)] * 2,
+            "score": 0.5,
+            "count": 7,
+            "label": 1,
+        },
+        {"image": encoded(turned), "boxes": np.zeros((0, 4)), "cameras": [], "score": 1.5},
+        {"image": encoded(photo(64, 48, seed=2)), "count": -3, "label": 1},
+    ]
     path = pack_samples(tmp_path / "packed", fields, samples)
     facts = gather(open_dataset(path))
     assert facts.records.codecs == {"png": 1, "jpeg": 2, "raw": 2}
     assert facts.records.to_orient == 1
     assert facts.records.engine_refusals == {"png": 1, "raw": 2}
-    assert [(each.field, each.median, each.n_images) for each in facts.sizes] == [("image", (64, 48), 3), ("cameras", (9, 8), 2)]
+    assert [(each.field, each.median, each.n_images) for each in facts.sizes] == [
+        ("image", (64, 48), 3),
+        ("cameras", (9, 8), 2),
+    ]
     assert facts.sizes[0].smallest == (37, 50), "the size as it is loaded"
-    assert [(each.field, each.least, each.most, each.missing) for each in facts.numbers] == [("score", 0.5, 1.5, 1), ("count", -3, 7, 1)]
+    assert [(each.field, each.least, each.most, each.missing) for each in facts.numbers] == [
+        ("score", 0.5, 1.5, 1),
+        ("count", -3, 7, 1),
+    ]
     assert facts.classes[0].counts == (0, 2)
     assert facts.classes[0].missing == 1
     text = screen(path)
@@ -154,7 +193,11 @@ def test_how_it_was_packed(tmp_path: Path) -> None:
     cmyk = io.BytesIO()
     Image.new("CMYK", (40, 30)).save(cmyk, "JPEG")
     (tmp_path / "source/val/cat/print.jpg").write_bytes(cmyk.getvalue())
-    Packer(FolderSource(tmp_path / "source"), tmp_path / "packed", PackOptions(on_error="skip", seed=5, max_side=20)).run()
+    Packer(
+        FolderSource(tmp_path / "source"),
+        tmp_path / "packed",
+        PackOptions(on_error="skip", seed=5, max_side=20),
+    ).run()
     text = screen(tmp_path / "packed")
     assert line(text, "order") == "shuffled, seed 5"
     assert line(text, "train") == "3 (60.0 %)"
@@ -168,17 +211,36 @@ def test_how_it_was_packed(tmp_path: Path) -> None:
 def test_many_classes_show_both_ends(tmp_path: Path) -> None:
     names = tuple(f"class {i:02}" for i in range(30))
     labels = [i for i in range(30) for _ in range(i + 1)]
-    path = pack_samples(tmp_path / "packed", (Field("label", "int", classes=names),), [{"label": i} for i in labels])
-    rows = screen(path).partition("classes of label (30 classes)\n")[2].partition("\n\n")[0].splitlines()
-    assert [row.split()[1] for row in rows if "class " in row] == ["29", "28", "27", "26", "25", "02", "01", "00"]
+    path = pack_samples(
+        tmp_path / "packed", (Field("label", "int", classes=names),), [{"label": i} for i in labels]
+    )
+    rows = (
+        screen(path)
+        .partition("classes of label (30 classes)\n")[2]
+        .partition("\n\n")[0]
+        .splitlines()
+    )
+    assert [row.split()[1] for row in rows if "class " in row] == [
+        "29",
+        "28",
+        "27",
+        "26",
+        "25",
+        "02",
+        "01",
+        "00",
+    ]
     assert "22 classes with 4 to 25 samples" in rows[5]
 
 
 def test_sizes_are_counted_across_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "_ROWS", 7)
     rng = np.random.default_rng(1)
-    widths, heights = rng.integers(0, 4, 200).astype(np.uint16), rng.integers(1, 3, 200).astype(np.uint16)
-    heights[widths == 0] = 0                    # samples without an image
+    widths, heights = (
+        rng.integers(0, 4, 200).astype(np.uint16),
+        rng.integers(1, 3, 200).astype(np.uint16),
+    )
+    heights[widths == 0] = 0  # samples without an image
     expected = Counter((int(w), int(h)) for w, h in zip(widths, heights, strict=True) if w)
     found = sizes_of("image", widths, heights)
     assert found is not None

@@ -28,7 +28,9 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack_folder(tmp_path_factory.mktemp("folder"), count=20)
 
 
-def one_sample(path: Path, fields: tuple[Field, ...], sample: dict[str, Any], **info: Any) -> Dataset:
+def one_sample(
+    path: Path, fields: tuple[Field, ...], sample: dict[str, Any], **info: Any
+) -> Dataset:
     return open_dataset(pack_samples(path / "packed", fields, [sample], info=info))
 
 
@@ -51,9 +53,16 @@ def near(pixel: Array, wanted: tuple[int, int, int], tolerance: int = 12) -> boo
 def test_boxes_in_the_colour_and_with_the_name_of_their_class(tmp_path: Path) -> None:
     fields = (Field("image", "image"), Field("boxes", "boxes"), Field("labels", "array"))
     sample = {"image": GRAY, "boxes": np.array([[10, 30, 60, 70]]), "labels": np.array([1])}
-    dataset = one_sample(tmp_path, fields, sample, categories=[{"id": 1, "name": "cat"}, {"id": 7, "name": "dog"}])
+    dataset = one_sample(
+        tmp_path, fields, sample, categories=[{"id": 1, "name": "cat"}, {"id": 7, "name": "dog"}]
+    )
     picture = rendered(dataset)
-    for y, x in ((100, 22), (100, 117), (62, 70), (137, 70)):           # left, right, top and bottom edge, two pixels in
+    for y, x in (
+        (100, 22),
+        (100, 117),
+        (62, 70),
+        (137, 70),
+    ):  # left, right, top and bottom edge, two pixels in
         assert near(picture[y, x], colour(1)), (y, x, picture[y, x])
     assert near(picture[100, 70], (90, 90, 90)), "nothing inside"
     assert near(picture[100, 150], (90, 90, 90)), "nothing outside"
@@ -65,19 +74,37 @@ def test_boxes_in_the_colour_and_with_the_name_of_their_class(tmp_path: Path) ->
 def test_a_mask_is_translucent_and_zero_is_nothing(tmp_path: Path) -> None:
     mask = np.zeros((80, 100), np.uint8)
     mask[20:60, 30:70] = 3
-    picture = rendered(one_sample(tmp_path, (Field("image", "image"), Field("mask", "mask")), {"image": GRAY, "mask": mask}))
+    picture = rendered(
+        one_sample(
+            tmp_path,
+            (Field("image", "image"), Field("mask", "mask")),
+            {"image": GRAY, "mask": mask},
+        )
+    )
     inside = picture[80, 100].astype(int)
     assert not near(picture[80, 100], (90, 90, 90))
     assert not near(picture[80, 100], colour(3)), "the image shines through"
-    assert near(picture[80, 100], tuple(int(v) for v in (90 + (np.array(colour(3)) - 90) * 110 / 255)), 3)      # type: ignore[arg-type]
+    assert near(
+        picture[80, 100],
+        tuple(int(v) for v in (90 + (np.array(colour(3)) - 90) * 110 / 255)),  # type: ignore[arg-type]
+        3,
+    )
     assert near(picture[10, 10], (90, 90, 90), 1)
     edge = np.abs(picture[80, 60].astype(int) - colour(3)).sum()
     assert edge < np.abs(inside - colour(3)).sum(), "its edge is firmer than its inside"
 
 
 def test_points_and_polylines(tmp_path: Path) -> None:
-    fields = (Field("image", "image"), Field("corners", "points"), Field("lanes", "points", list=True))
-    sample = {"image": GRAY, "corners": np.array([[20, 10], [np.nan, 5]]), "lanes": [np.array([[5, 40], [95, 40]]), np.array([[5, 70, 1]])]}
+    fields = (
+        Field("image", "image"),
+        Field("corners", "points"),
+        Field("lanes", "points", list=True),
+    )
+    sample = {
+        "image": GRAY,
+        "corners": np.array([[20, 10], [np.nan, 5]]),
+        "lanes": [np.array([[5, 40], [95, 40]]), np.array([[5, 70, 1]])],
+    }
     picture = rendered(one_sample(tmp_path, fields, sample))
     assert near(picture[20, 40], colour(0)), "a point"
     assert near(picture[80, 100], colour(0)), "in the middle of the first line"
@@ -92,17 +119,27 @@ def test_labels_far_outside_the_picture_do_no_harm(tmp_path: Path) -> None:
     assert rendered(one_sample(tmp_path, fields, sample)).shape == (160, 200, 3)
     lanes = [np.array([[5, 30], [1e12, 30]]), np.array([[5, 50], [np.nan, 60], [95, 50]])]
     picture = rendered(one_sample(tmp_path / "lanes", fields, {"image": GRAY, "lanes": lanes}))
-    assert near(picture[60, 190], colour(0)), "a line that leaves the picture on the right is drawn to its edge"
+    assert near(picture[60, 190], colour(0)), (
+        "a line that leaves the picture on the right is drawn to its edge"
+    )
     assert near(picture[100, 100], colour(1)), "a point that is no number is left out"
 
 
 def test_images_of_a_list_stand_side_by_side_each_with_its_labels(tmp_path: Path) -> None:
-    fields = (Field("cameras", "image", list=True), Field("boxes", "boxes", list=True), Field("bev", "mask"))
+    fields = (
+        Field("cameras", "image", list=True),
+        Field("boxes", "boxes", list=True),
+        Field("bev", "mask"),
+    )
     boxes = [np.zeros((0, 4)), np.array([[10, 30, 60, 70]])]
     sample = {"cameras": [GRAY, GRAY], "boxes": boxes, "bev": np.ones((50, 50), np.uint8)}
     dataset = one_sample(tmp_path, fields, sample, cameras=["FRONT", "BACK"])
     panels = SamplePictures(dataset, dataset[0]).panels()
-    assert [(panel.size, panel.note) for panel in panels] == [((100, 80), "FRONT"), ((100, 80), "BACK"), ((50, 50), "bev")]
+    assert [(panel.size, panel.note) for panel in panels] == [
+        ((100, 80), "FRONT"),
+        ((100, 80), "BACK"),
+        ((50, 50), "bev"),
+    ]
     assert near(rendered(dataset, 0)[100, 22], (90, 90, 90))
     assert near(rendered(dataset, 1)[100, 22], colour(0))
     assert write_sheet(dataset, tmp_path / "sheet.png") == 1
@@ -110,9 +147,16 @@ def test_images_of_a_list_stand_side_by_side_each_with_its_labels(tmp_path: Path
 
 
 def test_the_title_says_classes_first(tmp_path: Path) -> None:
-    fields = (Field("count", "int"), Field("text", "str"), Field("label", "int", classes=("cat", "dog")), Field("score", "float"),
-              Field("split", "int", classes=("train",)))
-    dataset = one_sample(tmp_path, fields, {"count": 3, "text": "hello", "label": 1, "score": 0.123456, "split": 0})
+    fields = (
+        Field("count", "int"),
+        Field("text", "str"),
+        Field("label", "int", classes=("cat", "dog")),
+        Field("score", "float"),
+        Field("split", "int", classes=("train",)),
+    )
+    dataset = one_sample(
+        tmp_path, fields, {"count": 3, "text": "hello", "label": 1, "score": 0.123456, "split": 0}
+    )
     pictures = SamplePictures(dataset, dataset[0])
     assert pictures.title() == "dog  ·  count 3  ·  text hello"
     assert pictures.panels() == []
@@ -123,7 +167,9 @@ def test_the_same_seed_shows_the_same_samples(packed: Path, tmp_path: Path) -> N
     sheets = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         assert write_sheet(open_dataset(packed), tmp_path / f"{name}.png", seed=seed, count=6) == 6
-        sheets.append(page_of(tmp_path / f"{name}.png")[92:].tobytes())        # below the words that name the seed
+        sheets.append(
+            page_of(tmp_path / f"{name}.png")[92:].tobytes()
+        )  # below the words that name the seed
     assert sheets[0] == sheets[1] != sheets[2]
     assert write_sheet(open_dataset(packed), tmp_path / "all.jpg", count=1000) == 20
 
@@ -136,16 +182,25 @@ def test_the_pictures_are_on_the_page(tmp_path: Path) -> None:
     page = page_of(tmp_path / "sheet.png")
     for tint in colours:
         assert (page == tint).all(axis=2).sum() > 200 * 200
-    gray16 = pack_samples(tmp_path / "small", (Field("image", "image"),), [{"image": np.full((4, 4), 77, np.uint8)}])
+    gray16 = pack_samples(
+        tmp_path / "small", (Field("image", "image"),), [{"image": np.full((4, 4), 77, np.uint8)}]
+    )
     write_sheet(open_dataset(gray16), tmp_path / "small.png")
-    assert (page_of(tmp_path / "small.png") == 77).all(axis=2).sum() > 150 * 150, "small images are shown large"
+    assert (page_of(tmp_path / "small.png") == 77).all(axis=2).sum() > 150 * 150, (
+        "small images are shown large"
+    )
 
 
-def test_a_damaged_sample_has_its_place_and_the_others_are_shown(packed: Path, tmp_path: Path) -> None:
+def test_a_damaged_sample_has_its_place_and_the_others_are_shown(
+    packed: Path, tmp_path: Path
+) -> None:
     path = Path(shutil.copytree(packed, tmp_path / "packed"))
     spoil_image(path, 5)
     assert write_sheet(open_dataset(path), tmp_path / "sheet.png", count=20) == 20
-    damaged, whole = page_of(tmp_path / "sheet.png"), write_sheet(open_dataset(packed), tmp_path / "good.png", count=20)
+    damaged, whole = (
+        page_of(tmp_path / "sheet.png"),
+        write_sheet(open_dataset(packed), tmp_path / "good.png", count=20),
+    )
     good = page_of(tmp_path / "good.png")
     assert whole == 20
     assert good.shape == damaged.shape
@@ -155,11 +210,16 @@ def test_a_damaged_sample_has_its_place_and_the_others_are_shown(packed: Path, t
 def test_a_sheet_that_cannot_be_written_leaves_nothing(packed: Path, tmp_path: Path) -> None:
     dataset = open_dataset(packed)
     (tmp_path / "folder.png").mkdir()
-    for path in (tmp_path / "no/folder/a.png", tmp_path / "folder.png", tmp_path / "a.txt", Path("/proc/a.png")):
+    for path in (
+        tmp_path / "no/folder/a.png",
+        tmp_path / "folder.png",
+        tmp_path / "a.txt",
+        Path("/proc/a.png"),
+    ):
         with pytest.raises(ConfigError, match="--sheet"):
             write_sheet(dataset, path, count=2)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))         # as good as a full disk
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # as good as a full disk
     try:
         with pytest.raises(ConfigError, match="cannot be written: File too large"):
             write_sheet(dataset, tmp_path / "large.png", count=2)

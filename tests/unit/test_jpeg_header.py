@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from fastload.decode.header import MAX_PIXELS, MAX_SCANS, JpegHeader, check_limits, parse_markers, read_header
+from fastload.decode.header import (
+    MAX_PIXELS,
+    MAX_SCANS,
+    JpegHeader,
+    check_limits,
+    parse_markers,
+    read_header,
+)
 from fastload.errors import BadImage
 from fastload.native import core
 from tests.corpus import corpus_dir
@@ -37,8 +44,15 @@ def jpeg(width: int = 40, height: int = 30, mode: str = "RGB", **options: object
 
 
 def with_exif(orientation: int, byte_order: str = "<", kind: int = 3, tag: int = 0x0112) -> bytes:
-    value = struct.pack(byte_order + ("HH" if kind == 3 else "I"), *([orientation, 0] if kind == 3 else [orientation]))
-    tiff = {"<": b"II", ">": b"MM"}[byte_order] + struct.pack(byte_order + "HIHHHI", 42, 8, 1, tag, kind, 1) + value
+    value = struct.pack(
+        byte_order + ("HH" if kind == 3 else "I"),
+        *([orientation, 0] if kind == 3 else [orientation]),
+    )
+    tiff = (
+        {"<": b"II", ">": b"MM"}[byte_order]
+        + struct.pack(byte_order + "HIHHHI", 42, 8, 1, tag, kind, 1)
+        + value
+    )
     body = b"Exif\0\0" + tiff
     return b"\xff\xd8\xff\xe1" + struct.pack(">H", len(body) + 2) + body + jpeg()[2:]
 
@@ -46,7 +60,11 @@ def with_exif(orientation: int, byte_order: str = "<", kind: int = 3, tag: int =
 def test_size_sampling_and_coding(read: Reader) -> None:
     header = read(jpeg(41, 23, subsampling=2))
     assert (header.width, header.height, header.precision, header.sof) == (41, 23, 8, 0xC0)
-    assert (header.components, header.subsampling, header.sampling) == (3, "420", ((2, 2), (1, 1), (1, 1)))
+    assert (header.components, header.subsampling, header.sampling) == (
+        3,
+        "420",
+        ((2, 2), (1, 1), (1, 1)),
+    )
     assert (header.n_scans, header.restart_interval, header.orientation) == (1, 0, 1)
     assert header.complete
     assert header.jfif
@@ -66,7 +84,9 @@ def test_gray_progressive_restart_cmyk(read: Reader) -> None:
 @pytest.mark.parametrize("name", ["444", "422", "420", "440", "411", "Gray"])
 def test_every_subsampling_has_its_name(read: Reader, name: str) -> None:
     pixels = np.zeros((16, 16, 1 if name == "Gray" else 3), np.uint8)
-    data = simplejpeg.encode_jpeg(pixels, colorspace="GRAY" if name == "Gray" else "RGB", colorsubsampling=name)
+    data = simplejpeg.encode_jpeg(
+        pixels, colorspace="GRAY" if name == "Gray" else "RGB", colorsubsampling=name
+    )
     assert read(data).subsampling == name.lower()
 
 
@@ -83,24 +103,32 @@ def test_offsets_frame_the_entropy_coded_data(read: Reader) -> None:
     header = read(data + b"trailing")
     assert header.end_offset == len(data)
     scan = data.index(b"\xff\xda")
-    assert header.scan_offset == scan + 2 + int.from_bytes(data[scan + 2:scan + 4], "big")
+    assert header.scan_offset == scan + 2 + int.from_bytes(data[scan + 2 : scan + 4], "big")
 
 
-@pytest.mark.parametrize(("damage", "message"), [
-    (lambda d: b"", "not a JPEG"),
-    (lambda d: b"\x89PNG" + d, "not a JPEG"),
-    (lambda d: d[:20], "no frame header"),
-    (lambda d: d[:d.index(b"\xff\xc0") + 6], "cut off in marker 0xFFC0 at byte"),
-    (lambda d: d[:d.index(b"\xff\xda")] + b"\xff\xd9", "no image data"),
-    (lambda d: d[:2] + d, "a second start marker at byte 2"),
-    (lambda d: d.replace(b"\xff\xc0\x00\x11\x08\x00\x1e", b"\xff\xc0\x00\x11\x08\x00\x00"), "the size is 40x0"),
-    (lambda d: d.replace(b"\xff\xc0\x00\x11", b"\xff\xc0\x00\x12"), "wrong length"),
-    (lambda d: d[:2] + b"\xff\xfe\x00\x01" + d[2:], "marker 0xFFFE has length 1 at byte 2"),
-])
-def test_broken_structure_is_refused_with_the_place(read: Reader, damage: Callable[[bytes], bytes], message: str) -> None:
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda d: b"", "not a JPEG"),
+        (lambda d: b"\x89PNG" + d, "not a JPEG"),
+        (lambda d: d[:20], "no frame header"),
+        (lambda d: d[: d.index(b"\xff\xc0") + 6], "cut off in marker 0xFFC0 at byte"),
+        (lambda d: d[: d.index(b"\xff\xda")] + b"\xff\xd9", "no image data"),
+        (lambda d: d[:2] + d, "a second start marker at byte 2"),
+        (
+            lambda d: d.replace(b"\xff\xc0\x00\x11\x08\x00\x1e", b"\xff\xc0\x00\x11\x08\x00\x00"),
+            "the size is 40x0",
+        ),
+        (lambda d: d.replace(b"\xff\xc0\x00\x11", b"\xff\xc0\x00\x12"), "wrong length"),
+        (lambda d: d[:2] + b"\xff\xfe\x00\x01" + d[2:], "marker 0xFFFE has length 1 at byte 2"),
+    ],
+)
+def test_broken_structure_is_refused_with_the_place(
+    read: Reader, damage: Callable[[bytes], bytes], message: str
+) -> None:
     with pytest.raises(BadImage, match=message):
         read(damage(jpeg()))
-    assert read(jpeg()).width == 40      # and the next good one is still read
+    assert read(jpeg()).width == 40  # and the next good one is still read
 
 
 def test_missing_end_is_told_not_refused(read: Reader) -> None:

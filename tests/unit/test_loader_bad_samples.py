@@ -34,11 +34,22 @@ def spoiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(path: Path, **options: Any) -> DataLoader:
-    return DataLoader(path, **{"batch_size": 4, "shuffle": True, "fields": ("image", "id"), "transform": [T.Resize(16, 16)], **options})
+    return DataLoader(
+        path,
+        **{
+            "batch_size": 4,
+            "shuffle": True,
+            "fields": ("image", "id"),
+            "transform": [T.Resize(16, 16)],
+            **options,
+        },
+    )
 
 
 @pytest.mark.parametrize("backend", backends())
-def test_raise_names_sample_shard_and_file_and_the_next_batch_comes(spoiled: Path, backend: str) -> None:
+def test_raise_names_sample_shard_and_file_and_the_next_batch_comes(
+    spoiled: Path, backend: str
+) -> None:
     batches, failed, seen = iter(load(spoiled, backend=backend)), [], []
     while True:
         try:
@@ -53,7 +64,7 @@ def test_raise_names_sample_shard_and_file_and_the_next_batch_comes(spoiled: Pat
         assert isinstance(named, BadImage)
         assert named.image_id in BAD
         assert shard_of(spoiled, named.image_id).name in str(named)
-        assert "samples/" in str(named)                 # the original file
+        assert "samples/" in str(named)  # the original file
 
 
 def test_an_error_ends_its_pass_without_the_garbage_collector(spoiled: Path) -> None:
@@ -79,7 +90,7 @@ def test_errors_that_are_kept_keep_no_batches(spoiled: Path) -> None:
                 next(batches)
             except BadImage as error:
                 kept.append(error)
-    assert len(kept) >= 10                  # an epoch: one or more, for two may be in one batch
+    assert len(kept) >= 10  # an epoch: one or more, for two may be in one batch
     assert loader.stats().buffer_bytes <= (2 + 3) * (2 * 3 * 16 * 16 + 64)
 
 
@@ -94,14 +105,36 @@ def test_substitute_keeps_the_count_and_tells_which(spoiled: Path, backend: str)
 
 
 @pytest.mark.parametrize("ragged", ["list", "pad"])
-def test_a_substitute_shares_nothing_with_the_sample_it_is_a_copy_of(tmp_path: Path, ragged: str) -> None:
-    fields = (Field("image", "image"), Field("meta", "json"), Field("points", "points"), Field("feature", "array"), Field("words", "str", list=True))
-    samples = [{"image": encoded(photo(32, 24, seed=i)), "meta": {"seen": [i]}, "points": [[i, 1.0]] * (1 + i % 2),
-                "feature": np.full(3, i), "words": [str(i)]} for i in range(4)]
+def test_a_substitute_shares_nothing_with_the_sample_it_is_a_copy_of(
+    tmp_path: Path, ragged: str
+) -> None:
+    fields = (
+        Field("image", "image"),
+        Field("meta", "json"),
+        Field("points", "points"),
+        Field("feature", "array"),
+        Field("words", "str", list=True),
+    )
+    samples = [
+        {
+            "image": encoded(photo(32, 24, seed=i)),
+            "meta": {"seen": [i]},
+            "points": [[i, 1.0]] * (1 + i % 2),
+            "feature": np.full(3, i),
+            "words": [str(i)],
+        }
+        for i in range(4)
+    ]
     packed = pack_samples(tmp_path / "packed", fields, samples)
     spoil_image(packed, 2)
-    batch, = DataLoader(packed, 4, transform=[T.Resize(16, 16)], on_error="substitute", ragged=ragged,
-                        fields=("image", "meta", "points", "feature", "words", "id"))
+    (batch,) = DataLoader(
+        packed,
+        4,
+        transform=[T.Resize(16, 16)],
+        on_error="substitute",
+        ragged=ragged,
+        fields=("image", "meta", "points", "feature", "words", "id"),
+    )
     ids = batch["id"].tolist()
     source, place = [at for at, i in enumerate(ids) if ids.count(i) == 2]
     before = {name: copy.deepcopy(batch[name][place]) for name in batch}
@@ -120,7 +153,11 @@ def test_a_lack_of_memory_is_no_bad_sample(spoiled: Path, monkeypatch: pytest.Mo
 
     def short(self: NativeBackend, ticket: NativeTicket) -> DecodeResult:
         result = collect(self, ticket)
-        return replace(result, status=np.array([0, Status.NO_MEMORY, 0, 0], np.uint8), reasons={1: "Insufficient memory"})
+        return replace(
+            result,
+            status=np.array([0, Status.NO_MEMORY, 0, 0], np.uint8),
+            reasons={1: "Insufficient memory"},
+        )
 
     monkeypatch.setattr(NativeBackend, "collect", short)
     loader = load(spoiled, on_error="substitute", backend="native")
@@ -132,7 +169,13 @@ def test_a_lack_of_memory_is_no_bad_sample(spoiled: Path, monkeypatch: pytest.Mo
 
 
 def test_every_rank_gets_as_many(spoiled: Path) -> None:
-    ranks = [[batch["id"].tolist() for batch in load(spoiled, on_error="substitute", rank=rank, world_size=2)] for rank in range(2)]
+    ranks = [
+        [
+            batch["id"].tolist()
+            for batch in load(spoiled, on_error="substitute", rank=rank, world_size=2)
+        ]
+        for rank in range(2)
+    ]
     assert [[len(batch) for batch in rank] for rank in ranks] == [[4, 4, 4], [4, 4, 4]]
 
 
@@ -143,11 +186,19 @@ def test_max_bad_bounds_the_different_bad_samples(spoiled: Path, max_bad: int) -
         with pytest.raises(BadImage, match=f"3 bad samples, more than max_bad={max_bad}"):
             list(loader)
     else:
-        assert len(list(loader)) == len(list(loader)) == N // 4         # the same ones in the next epoch: not more of them
+        assert (
+            len(list(loader)) == len(list(loader)) == N // 4
+        )  # the same ones in the next epoch: not more of them
 
 
 def test_a_batch_of_bad_samples_only_is_replaced_by_another(spoiled: Path) -> None:
-    batches = load(spoiled, shuffle=None, batch_sampler=[list(BAD), [0, 1]], batch_size=1, on_error="substitute")
+    batches = load(
+        spoiled,
+        shuffle=None,
+        batch_sampler=[list(BAD), [0, 1]],
+        batch_size=1,
+        on_error="substitute",
+    )
     first, second = (batch["id"].tolist() for batch in batches)
     assert len(first) == len(BAD)
     assert not set(first) & set(BAD)
@@ -159,7 +210,7 @@ def test_bytes_that_changed_on_disk_are_never_pixels(tmp_path: Path, on_error: s
     packed = pack_photos(tmp_path / "packed", 8)
     shard = packed / shard_of(packed, 0).name
     data = shard.read_bytes()
-    flip(shard, data.index(b"\xff\xda") + 40)           # in the pixels of the first JPEG
+    flip(shard, data.index(b"\xff\xda") + 40)  # in the pixels of the first JPEG
     loader = load(packed, on_error=on_error, shuffle=False)
     if on_error == "raise":
         with pytest.raises(CorruptShard, match="sample"):

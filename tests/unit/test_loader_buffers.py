@@ -26,7 +26,16 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make(packed: Path, **options: Any) -> DataLoader:
-    return DataLoader(packed, SIZE, **{"shuffle": True, "transform": [T.RandomResizedCrop(SIDE)], "prefetch_factor": 2, **options})
+    return DataLoader(
+        packed,
+        SIZE,
+        **{
+            "shuffle": True,
+            "transform": [T.RandomResizedCrop(SIDE)],
+            "prefetch_factor": 2,
+            **options,
+        },
+    )
 
 
 def memory(tensor: torch.Tensor) -> int:
@@ -45,9 +54,18 @@ def test_batches_that_are_kept_stay_as_they_were(packed: Path, steps: list[Any])
     assert all(torch.equal(one, other) for one, other in zip(kept, copies, strict=True))
 
 
-@pytest.mark.parametrize("piece", [lambda images: images[1], lambda images: images[:, 0, 3:5], lambda images: images[0].permute(1, 2, 0),
-                                   lambda images: images.view(-1)[5:9], lambda images: images[2].numpy(), lambda images: memoryview(images[3].numpy())],
-                         ids=["item", "slice", "permuted", "view", "numpy", "memoryview"])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        lambda images: images[1],
+        lambda images: images[:, 0, 3:5],
+        lambda images: images[0].permute(1, 2, 0),
+        lambda images: images.view(-1)[5:9],
+        lambda images: images[2].numpy(),
+        lambda images: memoryview(images[3].numpy()),
+    ],
+    ids=["item", "slice", "permuted", "view", "numpy", "memoryview"],
+)
 def test_a_piece_of_a_batch_keeps_all_of_it(packed: Path, piece: Any) -> None:
     loader = make(packed)
     pieces, copies = [], []
@@ -58,7 +76,9 @@ def test_a_piece_of_a_batch_keeps_all_of_it(packed: Path, piece: Any) -> None:
     for _ in range(2):
         for _batch in loader:
             pass
-    assert all(np.array_equal(np.asarray(one), other) for one, other in zip(pieces, copies, strict=True))
+    assert all(
+        np.array_equal(np.asarray(one), other) for one, other in zip(pieces, copies, strict=True)
+    )
 
 
 def test_memory_of_dropped_batches_is_used_again(packed: Path) -> None:
@@ -68,7 +88,7 @@ def test_memory_of_dropped_batches_is_used_again(packed: Path) -> None:
         for images, _labels in loader:
             seen.add(memory(images))
             del images
-    assert len(seen) <= 2 + 2                   # two ahead, one in our hands, one being finished
+    assert len(seen) <= 2 + 2  # two ahead, one in our hands, one being finished
     stats = loader.stats()
     assert BATCH_BYTES <= stats.buffer_bytes <= (2 + 2) * (BATCH_BYTES + 64)
 
@@ -83,7 +103,9 @@ def test_kept_batches_cost_memory_and_give_it_back(packed: Path) -> None:
     held = [ring.tensor((100,), torch.uint8) for _ in range(9)]
     assert ring.n_bytes == 9 * 164
     del held
-    other = ring.tensor((1000,), torch.float32)       # of another size: the free ones are let go but for what is kept
+    other = ring.tensor(
+        (1000,), torch.float32
+    )  # of another size: the free ones are let go but for what is kept
     assert ring.n_bytes == 2 * 164 + 4064
     del other
     assert ring.n_bytes == 2 * 164 + 4064
@@ -125,7 +147,12 @@ def test_buffers_of_several_sizes_in_turn_are_neither_given_back_nor_made_anew(a
 
 def test_tensors_are_aligned_and_of_the_shape_asked_for() -> None:
     ring = Ring(2)
-    for shape, dtype in (((3, 5), torch.uint8), ((2, 3, 7), torch.float32), ((1,), torch.bfloat16), ((0, 4), torch.uint8)):
+    for shape, dtype in (
+        ((3, 5), torch.uint8),
+        ((2, 3, 7), torch.float32),
+        ((1,), torch.bfloat16),
+        ((0, 4), torch.uint8),
+    ):
         tensor = ring.tensor(shape, dtype)
         assert (tuple(tensor.shape), tensor.dtype, tensor.is_contiguous()) == (shape, dtype, True)
         assert tensor.data_ptr() % 64 == 0 or not tensor.numel()
@@ -136,7 +163,7 @@ def test_a_short_batch_takes_the_memory_of_a_long_one() -> None:
     memory_of_long = memory(ring.tensor((100, 10), torch.uint8))
     assert memory(ring.tensor((60, 10), torch.uint8)) == memory_of_long
     small = ring.tensor((4, 10), torch.uint8)
-    assert memory(small) != memory_of_long            # but not one that is far too large
+    assert memory(small) != memory_of_long  # but not one that is far too large
 
 
 def test_the_consumer_may_write_into_its_batch(packed: Path) -> None:

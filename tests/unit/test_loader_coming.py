@@ -38,8 +38,19 @@ def test_the_next_batches_are_known_and_none_is_lost() -> None:
 
 def test_who_takes_each_third_is_told_the_thirds() -> None:
     coming = Coming(2)
-    told = [[after[0] for after in coming.after(batch)] for number, batch in enumerate(coming.noted(lists(18))) if number % 3 == 1]
-    assert told == [[2, 3], [], [10, 13], [13, 16], [16], []]       # the step is known at the second, and looked as far at the third
+    told = [
+        [after[0] for after in coming.after(batch)]
+        for number, batch in enumerate(coming.noted(lists(18)))
+        if number % 3 == 1
+    ]
+    assert told == [
+        [2, 3],
+        [],
+        [10, 13],
+        [13, 16],
+        [16],
+        [],
+    ]  # the step is known at the second, and looked as far at the third
 
 
 def test_a_batch_of_somebody_else_has_nothing_behind_it() -> None:
@@ -70,7 +81,9 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rebuilt(loader: DataLoader) -> torch.utils.data.DataLoader[Any]:
-    return torch.utils.data.DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn)
+    return torch.utils.data.DataLoader(
+        loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn
+    )
 
 
 def test_a_rebuilt_loader_begins_batches_ahead(photos: Path) -> None:
@@ -82,22 +95,24 @@ def test_a_rebuilt_loader_begins_batches_ahead(photos: Path) -> None:
         begun.append(tuple(ids.tolist()))
         return begin(ids, epoch, prepared)
 
-    loader.maker.begin = noted              # type: ignore[method-assign]
+    loader.maker.begin = noted  # type: ignore[method-assign]
     plain = iter(rebuilt(loader))
     next(plain)
-    assert len(begun) == 3                                      # its own, and those that come next
+    assert len(begun) == 3  # its own, and those that come next
     rest = list(plain)
     assert len(rest) == N // 4 - 1
-    assert len(begun) == len(set(begun)) == N // 4              # each batch once
+    assert len(begun) == len(set(begun)) == N // 4  # each batch once
 
 
 def test_batches_that_nobody_takes_are_dropped(photos: Path) -> None:
     """What SkipBatchSampler does: takes lists of ids and never asks for the samples."""
-    loader, other = (DataLoader(photos, 4, shuffle=True, transform=[T.RandomResizedCrop(16)]) for _ in range(2))
+    loader, other = (
+        DataLoader(photos, 4, shuffle=True, transform=[T.RandomResizedCrop(16)]) for _ in range(2)
+    )
     expected, got = list(other), []
     for number, ids in enumerate(loader.batch_sampler or ()):
         if number % 3 == 1:
-            got.append((number, loader.collate_fn(loader.dataset.__getitems__(ids))))       # type: ignore[attr-defined]
+            got.append((number, loader.collate_fn(loader.dataset.__getitems__(ids))))  # type: ignore[attr-defined]
     assert all(same_batch(batch, expected[number]) for number, batch in got)
     assert [number for number, _ in got] == [1, 4, 7]
 
@@ -105,7 +120,9 @@ def test_batches_that_nobody_takes_are_dropped(photos: Path) -> None:
 def test_a_bad_sample_is_raised_with_its_own_batch(tmp_path: Path) -> None:
     whole, packed = pack_photos(tmp_path / "whole", 12), tmp_path / "packed"
     order = [ids.tolist() for ids in _ids(DataLoader(whole, 4, shuffle=True, fields=("id",)))]
-    shutil.copytree(whole, packed)              # lmdb opens a file once a process, and the loader's thread may still have that one
+    shutil.copytree(
+        whole, packed
+    )  # lmdb opens a file once a process, and the loader's thread may still have that one
     spoil_image(packed, order[1][2])
     plain = iter(rebuilt(DataLoader(packed, 4, shuffle=True, transform=[T.Resize(16, 16)])))
     next(plain)
@@ -117,7 +134,9 @@ def _ids(loader: DataLoader) -> list[Any]:
     return [batch["id"] for batch in loader]
 
 
-def test_a_process_group_that_comes_after_the_loader_counts(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_group_that_comes_after_the_loader_counts(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Lightning and many scripts make the loader first."""
     loader = DataLoader(photos, 4, shuffle=True, fields=("id",))
     assert len(loader) == N // 4
@@ -125,12 +144,14 @@ def test_a_process_group_that_comes_after_the_loader_counts(photos: Path, monkey
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     expected = _ids(DataLoader(photos, 4, shuffle=True, fields=("id",), rank=1, world_size=2))
-    assert len(loader) == len(loader.sampler) // 4 == len(expected) == N // 8         # type: ignore[arg-type]
-    assert (loader.sampler.rank, loader.sampler.num_replicas) == (1, 2)     # type: ignore[attr-defined]
+    assert len(loader) == len(loader.sampler) // 4 == len(expected) == N // 8  # type: ignore[arg-type]
+    assert (loader.sampler.rank, loader.sampler.num_replicas) == (1, 2)  # type: ignore[attr-defined]
     assert same_batch(_ids(loader), expected)
 
 
-def test_so_does_one_that_comes_after_a_state_was_loaded(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_does_one_that_comes_after_a_state_was_loaded(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = DataLoader(photos, 4, shuffle=True, fields=("id",))
     head = [batch["id"] for _, batch in zip(range(3), first, strict=False)]
     loaders = [DataLoader(photos, 4, shuffle=True, fields=("id",)) for _ in range(2)]
@@ -143,7 +164,7 @@ def test_so_does_one_that_comes_after_a_state_was_loaded(photos: Path, monkeypat
         monkeypatch.setenv("RANK", str(rank))
         seen += torch.cat(_ids(loader)).tolist()
     assert set(seen) == set(range(N))
-    assert len(seen) - N < 8                        # padded, as DistributedSampler does
+    assert len(seen) - N < 8  # padded, as DistributedSampler does
 
 
 def test_explicit_ranks_stay(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

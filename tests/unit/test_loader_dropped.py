@@ -18,7 +18,10 @@ from tests.small_dataset import simple_samples, write_dataset
 
 def mapped(folder: Path) -> bool:
     gc.collect()
-    return any(str(folder) in line and ".lmdb" in line for line in Path("/proc/self/maps").read_text().splitlines())
+    return any(
+        str(folder) in line and ".lmdb" in line
+        for line in Path("/proc/self/maps").read_text().splitlines()
+    )
 
 
 @pytest.mark.parametrize("held", ["records", "some records", "a record", "a piece of a record"])
@@ -27,11 +30,20 @@ def test_records_under_way_keep_their_shard_mapped(tmp_path: Path, held: str) ->
     dataset = open_dataset(tmp_path)
     parts = read_parts(dataset, np.arange(6), check_crc=True)
     before = [bytes(record) for record in parts.records]
-    keeper: Any = {"records": parts.records, "some records": parts.records[2:4], "a record": parts.records[3],
-                   "a piece of a record": parts.records[3][8:]}[held]
+    keeper: Any = {
+        "records": parts.records,
+        "some records": parts.records[2:4],
+        "a record": parts.records[3],
+        "a piece of a record": parts.records[3][8:],
+    }[held]
     del dataset, parts
-    assert mapped(tmp_path)                         # by this alone, as by a decode thread's
-    expected = {"records": before, "some records": before[2:4], "a record": before[3], "a piece of a record": before[3][8:]}[held]
+    assert mapped(tmp_path)  # by this alone, as by a decode thread's
+    expected = {
+        "records": before,
+        "some records": before[2:4],
+        "a record": before[3],
+        "a piece of a record": before[3][8:],
+    }[held]
     assert (list(map(bytes, keeper)) if isinstance(expected, list) else bytes(keeper)) == expected
     del keeper
     assert not mapped(tmp_path)
@@ -53,7 +65,9 @@ def test_a_batch_under_way_keeps_its_records_mapped(tmp_path: Path) -> None:
     from fastload.loader.loader import DataLoader
 
     if core() is None:
-        pytest.skip("not run: no native core")          # the reference decoder's threads may hold a sample for a while
+        pytest.skip(
+            "not run: no native core"
+        )  # the reference decoder's threads may hold a sample for a while
     write_dataset(tmp_path, simple_samples(24))
     loader = DataLoader(tmp_path, 24, fields=("image",), transform=[transforms.Resize(64, 64)])
     begun = loader.maker.begin(np.arange(24), 0)
@@ -73,7 +87,13 @@ def test_loaders_dropped_in_mid_batch_leave_no_reader_behind(tmp_path: Path, bac
     write_dataset(tmp_path, simple_samples(24))
     for _ in range(30):
         try:
-            loader = DataLoader(tmp_path, 4, backend=backend, fields=("image",), transform=[transforms.Resize(64, 64)])
+            loader = DataLoader(
+                tmp_path,
+                4,
+                backend=backend,
+                fields=("image",),
+                transform=[transforms.Resize(64, 64)],
+            )
         except MissingPart:
             pytest.skip("not run: no native core")
         iterator = iter(loader)

@@ -32,9 +32,13 @@ class Logged:
         return begun
 
 
-@pytest.mark.parametrize(("at_once", "expected"), [
-    (True, ["begin 0", "begin 1", "finish 0", "begin 2", "finish 1"]),
-    (False, ["begin 0", "begin 1", "begin 2", "finish 0"])])
+@pytest.mark.parametrize(
+    ("at_once", "expected"),
+    [
+        (True, ["begin 0", "begin 1", "finish 0", "begin 2", "finish 1"]),
+        (False, ["begin 0", "begin 1", "begin 2", "finish 0"]),
+    ],
+)
 def test_a_batch_that_is_done_goes_out_first(at_once: bool, expected: list[str]) -> None:
     maker = Logged(decodes_at_once=at_once)
     feeder: Feeder[int, int] = Feeder(maker, iter(np.arange(5)[:, None]), ahead=3)
@@ -43,7 +47,7 @@ def test_a_batch_that_is_done_goes_out_first(at_once: bool, expected: list[str])
         feeder.took()
         found.append(batch)
     assert found == [0, 1, 2, 3, 4]
-    assert maker.log[:len(expected)] == expected
+    assert maker.log[: len(expected)] == expected
 
 
 class Interrupted:
@@ -67,7 +71,9 @@ class Interrupted:
 
 
 @pytest.mark.parametrize("ahead", [1, 3])
-def test_ctrl_c_when_a_batch_comes_does_not_lose_it(monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
+def test_ctrl_c_when_a_batch_comes_does_not_lose_it(
+    monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
     """With one batch ahead, a lost one would be waited for for ever."""
     queues = queue.SimpleQueue
     monkeypatch.setattr("fastload.loader.shelf.queue.SimpleQueue", lambda: Interrupted(queues()))

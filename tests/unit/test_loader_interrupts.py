@@ -19,7 +19,7 @@ from fastload.loader.loader import DataLoader
 from tests.loading import pack_photos
 
 N = 24
-MOST_CALLS = 400        # of one next(); the tests end when there are no more
+MOST_CALLS = 400  # of one next(); the tests end when there are no more
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +48,26 @@ def interrupted(call: Callable[[], Any], number: int) -> tuple[bool, Any]:
         sys.settrace(before)
 
 
-@pytest.mark.parametrize("options", [{}, {"sampler": [*range(N)], "shuffle": None}, {"prefetch_factor": 1}], ids=["own order", "sampler", "one ahead"])
-def test_an_interrupt_at_any_call_loses_and_repeats_nothing(packed: Path, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"sampler": [*range(N)], "shuffle": None}, {"prefetch_factor": 1}],
+    ids=["own order", "sampler", "one ahead"],
+)
+def test_an_interrupt_at_any_call_loses_and_repeats_nothing(
+    packed: Path, options: dict[str, Any]
+) -> None:
     def make() -> DataLoader:
-        return DataLoader(packed, 4, **{"shuffle": True, "transform": [T.Resize(8, 8)], "fields": ("image", "id"), "seed": 2, **options})
+        return DataLoader(
+            packed,
+            4,
+            **{
+                "shuffle": True,
+                "transform": [T.Resize(8, 8)],
+                "fields": ("image", "id"),
+                "seed": 2,
+                **options,
+            },
+        )
 
     expected = [batch["id"].tolist() for batch in make()]
     died = 0
@@ -59,7 +75,7 @@ def test_an_interrupt_at_any_call_loses_and_repeats_nothing(packed: Path, option
         loader = make()
         iterator = iter(loader)
         got = [next(iterator)["id"].tolist()]
-        was, batch = interrupted(lambda: next(iterator), number)          # noqa: B023 - called at once
+        was, batch = interrupted(lambda: next(iterator), number)  # noqa: B023 - called at once
         if not was:
             got.append(batch["id"].tolist())
             assert got == expected[:2]
@@ -68,10 +84,14 @@ def test_an_interrupt_at_any_call_loses_and_repeats_nothing(packed: Path, option
             return
         state = loader.state_dict()
         try:
-            assert got + [batch["id"].tolist() for batch in iterator] == expected, f"at call {number}"
-        except WorkerDied:          # a sampler's generator that an exception went through has ended: said, not taken for the end
+            assert got + [batch["id"].tolist() for batch in iterator] == expected, (
+                f"at call {number}"
+            )
+        except WorkerDied:  # a sampler's generator that an exception went through has ended: said, not taken for the end
             died += 1
         resumed = make()
         resumed.load_state_dict(state)
-        assert got + [batch["id"].tolist() for batch in resumed] == expected, f"resumed, at call {number}"
+        assert got + [batch["id"].tolist() for batch in resumed] == expected, (
+            f"resumed, at call {number}"
+        )
     raise AssertionError(f"more than {MOST_CALLS} calls in one next()")

@@ -37,7 +37,16 @@ def ids_of(batches: Any) -> list[list[int]]:
 
 
 def make(packed: Path, **options: Any) -> DataLoader:
-    return DataLoader(packed, **{"batch_size": 4, "shuffle": True, "transform": CROPPED, "fields": ("image", "label", "id"), **options})
+    return DataLoader(
+        packed,
+        **{
+            "batch_size": 4,
+            "shuffle": True,
+            "transform": CROPPED,
+            "fields": ("image", "label", "id"),
+            **options,
+        },
+    )
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
@@ -47,23 +56,27 @@ def test_length_and_sizes_of_the_batches(packed: Path, size: int, drop_last: boo
     batches = list(loader)
     assert len(batches) == len(loader) == (N // size if drop_last else -(-N // size))
     sizes = [len(batch["label"]) for batch in batches]
-    assert sizes == [size] * len(batches) if drop_last else sizes == [size] * (N // size) + [N % size] * (N % size > 0)
+    assert (
+        sizes == [size] * len(batches)
+        if drop_last
+        else sizes == [size] * (N // size) + [N % size] * (N % size > 0)
+    )
 
 
 @pytest.mark.parametrize("shuffle", [True, False, "full"])
 def test_every_sample_once_an_epoch_and_epochs_differ(packed: Path, shuffle: bool | str) -> None:
     loader = make(packed, shuffle=shuffle)
     epochs = [list(loader) for _ in range(3)]
-    orders = [functools.reduce(operator.iadd, ids_of(epoch), []) for epoch in epochs]      # type: ignore[var-annotated]
+    orders = [functools.reduce(operator.iadd, ids_of(epoch), []) for epoch in epochs]  # type: ignore[var-annotated]
     assert [sorted(order) for order in orders] == [list(range(N))] * 3
     assert len({tuple(order) for order in orders}) == (3 if shuffle else 1)
-    assert not same_batch(epochs[0][0]["image"], epochs[1][0]["image"])         # other crops, in any order
+    assert not same_batch(epochs[0][0]["image"], epochs[1][0]["image"])  # other crops, in any order
 
 
 def test_without_shuffle_samples_come_as_in_the_source(packed: Path) -> None:
     index = open_dataset(packed).column("_source_index")
-    assert index.tolist() != list(range(N))             # pack has shuffled them
-    order = functools.reduce(operator.iadd, ids_of(make(packed, shuffle=False)), [])      # type: ignore[var-annotated]
+    assert index.tolist() != list(range(N))  # pack has shuffled them
+    order = functools.reduce(operator.iadd, ids_of(make(packed, shuffle=False)), [])  # type: ignore[var-annotated]
     assert index[order].tolist() == list(range(N))
 
 
@@ -76,12 +89,12 @@ def test_labels_belong_to_their_images(packed: Path) -> None:
 def test_set_epoch_repeats_an_epoch_exactly(packed: Path) -> None:
     loader = make(packed)
     first, second = list(loader), list(loader)
-    for tell in (loader.set_epoch, loader.sampler.set_epoch, loader.batch_sampler.set_epoch):      # type: ignore[attr-defined, union-attr]
+    for tell in (loader.set_epoch, loader.sampler.set_epoch, loader.batch_sampler.set_epoch):  # type: ignore[attr-defined, union-attr]
         tell(1)
         assert same_batch(list(loader), second)
     loader.set_epoch(0)
     assert same_batch(list(loader), first)
-    assert loader.sampler.epoch == 1      # type: ignore[attr-defined]
+    assert loader.sampler.epoch == 1  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="set_epoch: expected a whole number"):
         loader.set_epoch(-1)
 
@@ -94,7 +107,7 @@ def test_an_iterator_has_the_length_of_an_epoch_as_torch_s_has(packed: Path) -> 
     endless = make(packed, shuffle=False, sampler=(number for number in range(5)))
     with pytest.raises(TypeError):
         len(iter(endless))
-    assert len(list(endless)) == 0                  # a generator gives its samples once: `iter` took them
+    assert len(list(endless)) == 0  # a generator gives its samples once: `iter` took them
 
 
 @pytest.mark.parametrize("epoch", [0, 2])
@@ -111,12 +124,12 @@ def test_an_epoch_named_between_iter_and_the_first_batch_counts(packed: Path, ep
     loader.set_epoch(0)
     iterator = iter(loader)
     first = next(iterator)
-    loader.set_epoch(epoch)                             # now it is for the next one
+    loader.set_epoch(epoch)  # now it is for the next one
     assert same_batch([first, *iterator], epochs[0])
     assert same_batch(list(loader), epochs[epoch])
     abandoned = iter(loader)
     loader.set_epoch(epoch)
-    assert same_batch(list(loader), epochs[epoch])      # the iteration that was meant
+    assert same_batch(list(loader), epochs[epoch])  # the iteration that was meant
     abandoned.close()
     loader.set_epoch(epoch)
     assert list(abandoned) == []
@@ -132,7 +145,7 @@ def test_nested_iteration_and_two_iterators_at_once(packed: Path) -> None:
     loader.set_epoch(0)
     outer = iter(loader)
     seen = [next(outer), next(outer)]
-    assert same_batch(list(loader), epochs[1])          # a whole epoch in the middle of another one
+    assert same_batch(list(loader), epochs[1])  # a whole epoch in the middle of another one
     assert same_batch(seen + list(outer), epochs[0])
 
 
@@ -157,7 +170,7 @@ def test_an_iterator_that_has_ended_stays_ended(packed: Path) -> None:
 
 
 def test_threads_end_with_the_iteration_with_a_break_and_with_the_loader(packed: Path) -> None:
-    before = threading.enumerate()              # of other tests in this process
+    before = threading.enumerate()  # of other tests in this process
     loader = make(packed)
     for _ in range(3):
         list(loader)
@@ -176,11 +189,12 @@ def test_nothing_keeps_a_dropped_loader_alive(packed: Path) -> None:
     next(iter(loader))
     gone = threading.Event()
     import weakref
+
     weakref.finalize(loader, gone.set)
     gc.disable()
     try:
         del loader
-        assert gone.is_set()            # by its references alone, not by the garbage collector
+        assert gone.is_set()  # by its references alone, not by the garbage collector
     finally:
         gc.enable()
 
@@ -200,7 +214,7 @@ def test_a_closed_loader_says_so_and_ends_what_runs(packed: Path) -> None:
 
 def test_collate_fn_gets_the_samples_as_torch_hands_them_over(packed: Path) -> None:
     seen: list[Any] = []
-    loader = make(packed, collate_fn=lambda samples: seen.append(samples) or len(samples))      # type: ignore[func-returns-value]
+    loader = make(packed, collate_fn=lambda samples: seen.append(samples) or len(samples))  # type: ignore[func-returns-value]
     assert loader.collate_fn is not None
     assert list(loader) == [4] * 7 + [2]
     expected = list(make(packed))
@@ -213,7 +227,9 @@ def test_collate_fn_gets_the_samples_as_torch_hands_them_over(packed: Path) -> N
 
 
 def test_default_collate_of_torch_works_as_collate_fn(packed: Path) -> None:
-    images, labels = next(iter(DataLoader(packed, 4, transform=CROPPED, collate_fn=torch.utils.data.default_collate)))
+    images, labels = next(
+        iter(DataLoader(packed, 4, transform=CROPPED, collate_fn=torch.utils.data.default_collate))
+    )
     expected = next(iter(DataLoader(packed, 4, transform=CROPPED)))
     assert same_batch((images, labels), expected)
 
@@ -226,7 +242,10 @@ def test_without_a_batch_size_single_samples_come(packed: Path) -> None:
     for place, sample in enumerate(loader):
         assert sample["image"].shape == (3, 16, 16)
         assert same_batch(sample, {name: value[place] for name, value in batch.items()})
-    assert list(make(packed, batch_size=None, collate_fn=lambda sample: int(sample["id"]))) == batch["id"].tolist()
+    assert (
+        list(make(packed, batch_size=None, collate_fn=lambda sample: int(sample["id"])))
+        == batch["id"].tolist()
+    )
 
 
 def test_an_error_in_collate_fn_comes_out_and_the_next_batch_follows(packed: Path) -> None:
@@ -269,14 +288,18 @@ def test_timeout_names_the_samples_that_hang(packed: Path) -> None:
 
     expected = ids_of(make(packed))
     iterator = iter(make(packed, collate_fn=collate, timeout=0.2))
-    with pytest.raises(RuntimeError, match=r"no batch within timeout=0\.2 s; being loaded: samples") as caught:
+    with pytest.raises(
+        RuntimeError, match=r"no batch within timeout=0\.2 s; being loaded: samples"
+    ) as caught:
         next(iterator)
     assert all(f"{i} (shard-00000.lmdb, samples/" in str(caught.value) for i in expected[0])
     go_on.set()
-    assert list(iterator) == expected               # nothing was lost by waiting
+    assert list(iterator) == expected  # nothing was lost by waiting
 
 
-def test_a_timeout_comes_also_where_the_disk_is_what_hangs(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timeout_comes_also_where_the_disk_is_what_hangs(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     go_on = threading.Event()
 
     def hanging(*_: Any) -> Any:
@@ -288,7 +311,10 @@ def test_a_timeout_comes_also_where_the_disk_is_what_hangs(packed: Path, monkeyp
     monkeypatch.setattr("fastload.loader.iterator._NAMING_S", 0.1)
     iterator = iter(loader)
     try:
-        with pytest.raises(RuntimeError, match=r"being loaded: samples \d+ \(shard-00000.lmdb\), \d+ \(shard-00000.lmdb\)"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"being loaded: samples \d+ \(shard-00000.lmdb\), \d+ \(shard-00000.lmdb\)",
+        ):
             next(iterator)
     finally:
         go_on.set()
@@ -303,7 +329,7 @@ def test_the_plan_of_a_sample_is_what_is_done_to_it(packed: Path) -> None:
             assert np.allclose(batch["image.matrix"][place].numpy(), coming[i])
     again = loader.plan(3, epoch=0)
     assert np.array_equal(again.matrix, coming[3])
-    assert not np.array_equal(loader.plan(3).matrix, coming[3])             # the coming epoch is another one
+    assert not np.array_equal(loader.plan(3).matrix, coming[3])  # the coming epoch is another one
     assert "sample 3: " in str(again)
     for wrong in (-1, N):
         with pytest.raises(IndexError, match=f"sample {wrong} of {N}"):
@@ -332,7 +358,11 @@ class Doubled(DataLoader):
             yield {**batch, "image": batch["image"].int() * self.times * self.early}
 
 
-@pytest.mark.parametrize("again", [lambda loader: pickle.loads(pickle.dumps(loader)), copy.deepcopy], ids=["pickle", "deepcopy"])
+@pytest.mark.parametrize(
+    "again",
+    [lambda loader: pickle.loads(pickle.dumps(loader)), copy.deepcopy],
+    ids=["pickle", "deepcopy"],
+)
 def test_a_copy_of_a_class_of_the_user_s_is_of_that_class(packed: Path, again: Any) -> None:
     loader = Doubled(packed, times=3)
     copied = again(loader)
@@ -340,9 +370,19 @@ def test_a_copy_of_a_class_of_the_user_s_is_of_that_class(packed: Path, again: A
     assert same_batch(list(copied), list(loader))
 
 
-@pytest.mark.parametrize("again", [lambda loader: pickle.loads(pickle.dumps(loader)), copy.deepcopy], ids=["pickle", "deepcopy"])
-@pytest.mark.parametrize("options", [{"shuffle": True}, {"shuffle": False, "sampler": [*range(N)]}], ids=["own", "sampler"])
-def test_a_copy_of_a_resumed_loader_goes_on_in_the_same_place(packed: Path, again: Any, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "again",
+    [lambda loader: pickle.loads(pickle.dumps(loader)), copy.deepcopy],
+    ids=["pickle", "deepcopy"],
+)
+@pytest.mark.parametrize(
+    "options",
+    [{"shuffle": True}, {"shuffle": False, "sampler": [*range(N)]}],
+    ids=["own", "sampler"],
+)
+def test_a_copy_of_a_resumed_loader_goes_on_in_the_same_place(
+    packed: Path, again: Any, options: dict[str, Any]
+) -> None:
     begun = make(packed, **options)
     next(iter(begun))
     loader = make(packed, **options)
@@ -352,13 +392,18 @@ def test_a_copy_of_a_resumed_loader_goes_on_in_the_same_place(packed: Path, agai
     rest = list(loader)
     assert len(rest) == len(loader) - 1
     assert same_batch(list(copied), rest)
-    assert same_batch(list(again(loader)), list(loader))            # behind it: the next epoch
+    assert same_batch(list(again(loader)), list(loader))  # behind it: the next epoch
 
 
 def test_what_the_decoder_could_not_take_names_the_sample(packed: Path) -> None:
     """An image that a crop leaves nothing of: found by the plan, named by the loader."""
-    loader = make(packed, transform=[T.Crop(left=100), T.Resize(8, 8)])        # images are 96, 104 and 112 wide
-    with pytest.raises(BadImage, match=r"samples/\d+: sample \d+ in .*shard-00000.lmdb, field 'image': Crop.* leaves nothing") as caught:
+    loader = make(
+        packed, transform=[T.Crop(left=100), T.Resize(8, 8)]
+    )  # images are 96, 104 and 112 wide
+    with pytest.raises(
+        BadImage,
+        match=r"samples/\d+: sample \d+ in .*shard-00000.lmdb, field 'image': Crop.* leaves nothing",
+    ) as caught:
         list(loader)
     assert caught.value.image_id is not None
     substituted = make(packed, transform=[T.Crop(left=100), T.Resize(8, 8)], on_error="substitute")
@@ -367,9 +412,18 @@ def test_what_the_decoder_could_not_take_names_the_sample(packed: Path) -> None:
 
 
 def test_labels_alone_of_an_image_that_nothing_is_left_of_are_no_labels(tmp_path: Path) -> None:
-    samples = [{"image": np.zeros((20, (120, 96)[i % 2], 3), np.uint8), "points": [[100, 5]]} for i in range(4)]
-    packed = pack_samples(tmp_path / "packed", (Field("image", "image"), Field("points", "points")), samples)
-    options: dict[str, Any] = {"batch_size": 4, "fields": ("points", "id"), "transform": [T.Crop(left=100), T.Resize(20, 20)]}
+    samples = [
+        {"image": np.zeros((20, (120, 96)[i % 2], 3), np.uint8), "points": [[100, 5]]}
+        for i in range(4)
+    ]
+    packed = pack_samples(
+        tmp_path / "packed", (Field("image", "image"), Field("points", "points")), samples
+    )
+    options: dict[str, Any] = {
+        "batch_size": 4,
+        "fields": ("points", "id"),
+        "transform": [T.Crop(left=100), T.Resize(20, 20)],
+    }
     with pytest.raises(BadImage, match=r"sample 1 in .*, field 'image': Crop.* leaves nothing"):
         list(DataLoader(packed, **options))
     batch = next(iter(DataLoader(packed, **options, on_error="substitute")))

@@ -31,10 +31,48 @@ def table(n: int, codecs: tuple[int, ...], *, seed: int, indexed: float) -> NDAr
         rows.append((sample, 48, 8, FIELD - 1, 0, 0, 0, 0, 0, DATA, 0, 0, 0, 0))
         for item in range(ITEMS):
             offset, length, width, height, interval = rng.integers(1, 60_000, 5).tolist()
-            codec, bits, turned = int(rng.choice(codecs)), int(rng.choice((8, 16))), int(rng.integers(0, 9))
-            rows.append((sample, offset, length, FIELD, item, width, height, interval, codec, DATA, 3, bits, turned, 0))
+            codec, bits, turned = (
+                int(rng.choice(codecs)),
+                int(rng.choice((8, 16))),
+                int(rng.integers(0, 9)),
+            )
+            rows.append(
+                (
+                    sample,
+                    offset,
+                    length,
+                    FIELD,
+                    item,
+                    width,
+                    height,
+                    interval,
+                    codec,
+                    DATA,
+                    3,
+                    bits,
+                    turned,
+                    0,
+                )
+            )
             if rng.random() < indexed:
-                rows.append((sample, offset + length, 4 * int(rng.integers(1, 99)), FIELD, item, 0, 0, 0, 0, RESTART_INDEX, 0, 0, 0, 0))
+                rows.append(
+                    (
+                        sample,
+                        offset + length,
+                        4 * int(rng.integers(1, 99)),
+                        FIELD,
+                        item,
+                        0,
+                        0,
+                        0,
+                        0,
+                        RESTART_INDEX,
+                        0,
+                        0,
+                        0,
+                        0,
+                    )
+                )
         rows.append((sample, 9, 9, FIELD + 1, 0, 9, 9, 9, JPEG, DATA, 1, 8, 1, 0))
     return np.array(rows, PART_ROW)
 
@@ -44,20 +82,34 @@ def planned(n: int) -> PlanRows:
     return plan.rows(np.arange(n), np.full((n, 2), 60), seed=1, epoch=2)
 
 
-def asked(parts: BatchParts, plan: PlanRows, **options: Any) -> tuple[NDArray[np.void], int, list[int]]:
+def asked(
+    parts: BatchParts, plan: PlanRows, **options: Any
+) -> tuple[NDArray[np.void], int, list[int]]:
     """What the core makes of it."""
     assert module is not None
     found = np.empty(len(plan), REQUEST)
     found.view(np.uint8)[:] = 0xAA
-    n_bytes, elsewhere = module.image_requests(parts.table.view(np.uint8), plan.numbers, found.view(np.uint8), field=FIELD, first=parts.first,
-                                               filter=2 if options["mask_bits"] else plan.filter, **options)
+    n_bytes, elsewhere = module.image_requests(
+        parts.table.view(np.uint8),
+        plan.numbers,
+        found.view(np.uint8),
+        field=FIELD,
+        first=parts.first,
+        filter=2 if options["mask_bits"] else plan.filter,
+        **options,
+    )
     return found, n_bytes, elsewhere
 
 
 @pytest.mark.parametrize("indexed", [0.0, 0.4, 1.0])
-@pytest.mark.parametrize(("codecs", "mask_bits"), [((JPEG,), 0), ((JPEG, RAW, PNG), 0), ((RAW, DEFLATED), 8), ((RAW, DEFLATED), 16)])
+@pytest.mark.parametrize(
+    ("codecs", "mask_bits"),
+    [((JPEG,), 0), ((JPEG, RAW, PNG), 0), ((RAW, DEFLATED), 8), ((RAW, DEFLATED), 16)],
+)
 @pytest.mark.parametrize("exact", [False, True])
-def test_core_and_numpy_ask_for_the_same(indexed: float, codecs: tuple[int, ...], mask_bits: int, exact: bool) -> None:
+def test_core_and_numpy_ask_for_the_same(
+    indexed: float, codecs: tuple[int, ...], mask_bits: int, exact: bool
+) -> None:
     n = 40
     rows = table(n, codecs, seed=mask_bits + exact, indexed=indexed)
     starts = np.searchsorted(rows["sample"], np.arange(n + 1))
@@ -67,7 +119,11 @@ def test_core_and_numpy_ask_for_the_same(indexed: float, codecs: tuple[int, ...]
         plan = planned(ITEMS * len(parts.ids))
         expected = requests._in_python(parts, FIELD, plan, exact=exact, mask_bits=mask_bits)
         found = asked(parts, plan, exact=exact, mask_bits=mask_bits)
-        assert found[0].tobytes() == expected[0].tobytes(), [name for name in found[0].dtype.names or () if (found[0][name] != expected[0][name]).any()]
+        assert found[0].tobytes() == expected[0].tobytes(), [
+            name
+            for name in found[0].dtype.names or ()
+            if (found[0][name] != expected[0][name]).any()
+        ]
         assert found[1:] == expected[1:]
         assert len(found[2]) > 0 if {PNG, DEFLATED} & {*codecs} else not found[2]
 
@@ -80,22 +136,45 @@ def test_sizes_that_do_not_agree_are_refused() -> None:
             asked(parts, planned(n), exact=False, mask_bits=0)
     assert module is not None
     plan = planned(8)
-    for wrong, why in (((plan.x,) * 3, "expected 9 arrays, found 3"), ((plan.x[:5], *plan.numbers[1:]), "x: expected 8 items, found 20 bytes")):
+    for wrong, why in (
+        ((plan.x,) * 3, "expected 9 arrays, found 3"),
+        ((plan.x[:5], *plan.numbers[1:]), "x: expected 8 items, found 20 bytes"),
+    ):
         with pytest.raises(ValueError, match=why):
-            module.image_requests(rows.view(np.uint8), wrong, bytearray(8 * REQUEST.itemsize), field=FIELD, first=0, mask_bits=0, filter=0, exact=False)
+            module.image_requests(
+                rows.view(np.uint8),
+                wrong,
+                bytearray(8 * REQUEST.itemsize),
+                field=FIELD,
+                first=0,
+                mask_bits=0,
+                filter=0,
+                exact=False,
+            )
     assert asked(parts, plan, exact=False, mask_bits=0)[2] == []
 
 
-def test_what_the_loader_asks_for_is_the_same_without_the_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_loader_asks_for_is_the_same_without_the_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from fastload.loader.loader import DataLoader
     from tests.loading import pack_photos
 
-    maker = DataLoader(pack_photos(tmp_path / "packed", 20), 4, transform=[T.RandomResizedCrop(32)]).maker
+    maker = DataLoader(
+        pack_photos(tmp_path / "packed", 20), 4, transform=[T.RandomResizedCrop(32)]
+    ).maker
     begun = maker.prepare(np.arange(20), 3)
     image = maker.spec.images[0]
     found = maker.pictures.asked(image, begun.parts, begun.rows["image"])
     monkeypatch.setattr(requests, "core", lambda: None)
     helpers = Helpers(1, "test")
-    other = requests.field_requests(begun.parts, image.number, begun.rows["image"], exact=maker.spec.exact, mask_bits=0, unpackers=helpers)
+    other = requests.field_requests(
+        begun.parts,
+        image.number,
+        begun.rows["image"],
+        exact=maker.spec.exact,
+        mask_bits=0,
+        unpackers=helpers,
+    )
     assert found.requests.tobytes() == other.requests.tobytes()
     assert found.n_bytes == other.n_bytes > 0

@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from fastload import transforms as T
 from fastload.errors import ConfigError
@@ -43,8 +50,14 @@ def test_a_sampler_decides_the_order_and_is_handed_back(packed: Path) -> None:
     assert len(loader) == 3
     assert ids_of(loader) == [[5, 3], [3, 20], [1]]
     assert ids_of(make(packed, batch_size=2, sampler=sampler, drop_last=True)) == [[5, 3], [3, 20]]
-    assert ids_of(make(packed, batch_size=3, sampler=SequentialSampler(range(7)))) == [[0, 1, 2], [3, 4, 5], [6]]
-    assert [int(sample["id"]) for sample in make(packed, batch_size=None, sampler=sampler)] == sampler
+    assert ids_of(make(packed, batch_size=3, sampler=SequentialSampler(range(7)))) == [
+        [0, 1, 2],
+        [3, 4, 5],
+        [6],
+    ]
+    assert [
+        int(sample["id"]) for sample in make(packed, batch_size=None, sampler=sampler)
+    ] == sampler
 
 
 def test_a_batch_sampler_decides_the_batches(packed: Path) -> None:
@@ -60,17 +73,32 @@ def test_weighted_sampling_by_the_label_column(packed: Path) -> None:
     """A class that is three times as likely comes three times as often, and only columns are read for the weights."""
     labels = open_dataset(packed).column("label")
     weights = torch.from_numpy((labels == 2) * 9.0 + (labels == 1) * 3.0)
-    sampler = WeightedRandomSampler(weights, 600, generator=torch.Generator().manual_seed(1))    # type: ignore[arg-type]
-    seen = Counter(labels[[i for batch in make(packed, batch_size=50, sampler=sampler, fields=("id",)) for i in batch["id"].tolist()]].tolist())
+    sampler = WeightedRandomSampler(weights, 600, generator=torch.Generator().manual_seed(1))  # type: ignore[arg-type]
+    seen = Counter(
+        labels[
+            [
+                i
+                for batch in make(packed, batch_size=50, sampler=sampler, fields=("id",))
+                for i in batch["id"].tolist()
+            ]
+        ].tolist()
+    )
     assert set(seen) == {1, 2}
     assert 2.2 < seen[2] / seen[1] < 4.2
 
 
 def test_the_same_sampler_gives_what_plain_torch_gives(packed: Path) -> None:
-    for make_sampler in (lambda seed: RandomSampler(range(N), generator=torch.Generator().manual_seed(seed)),      # type: ignore[var-annotated]
-                         lambda seed: SubsetRandomSampler(range(0, N, 2), generator=torch.Generator().manual_seed(seed)),
-                         lambda seed: DistributedSampler(range(N), 3, 1, seed=seed)):      # type: ignore[arg-type]
-        expected = [ids.tolist() for ids in torch.utils.data.DataLoader(range(N), 4, sampler=make_sampler(2))]      # type: ignore[arg-type]
+    for make_sampler in (  # type: ignore[var-annotated]
+        lambda seed: RandomSampler(range(N), generator=torch.Generator().manual_seed(seed)),
+        lambda seed: SubsetRandomSampler(
+            range(0, N, 2), generator=torch.Generator().manual_seed(seed)
+        ),
+        lambda seed: DistributedSampler(range(N), 3, 1, seed=seed),  # type: ignore[arg-type]
+    ):
+        expected = [
+            ids.tolist()
+            for ids in torch.utils.data.DataLoader(range(N), 4, sampler=make_sampler(2))  # type: ignore[arg-type]
+        ]
         assert ids_of(make(packed, batch_size=4, sampler=make_sampler(2))) == expected
 
 
@@ -110,24 +138,37 @@ def test_samples_that_do_not_exist_are_named(packed: Path) -> None:
     loader = make(packed, batch_size=2, sampler=[1, 2, N, 0])
     iterator = iter(loader)
     assert next(iterator)["id"].tolist() == [1, 2]
-    with pytest.raises(ConfigError, match=f"the sampler gave samples 0 to {N}: expected 0 to {N - 1}"):
+    with pytest.raises(
+        ConfigError, match=f"the sampler gave samples 0 to {N}: expected 0 to {N - 1}"
+    ):
         next(iterator)
     assert len(list(make(packed, sampler=[1]))) == 1
 
 
 def test_single_samples_from_a_sampler_of_tensors(packed: Path) -> None:
     order = torch.randperm(N, generator=torch.Generator().manual_seed(3))
-    assert [int(sample["id"]) for sample in make(packed, batch_size=None, sampler=order)] == order.tolist()
+    assert [
+        int(sample["id"]) for sample in make(packed, batch_size=None, sampler=order)
+    ] == order.tolist()
     assert ids_of(make(packed, batch_size=N, sampler=order)) == [order.tolist()]
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"batch_size": None, "sampler": BatchSampler(SequentialSampler(range(N)), 5, False)}, r"\[0, 1, 2, 3, 4\], but batch_size=None hands out single"),
-    ({"batch_size": 2, "sampler": [1.7, 2.2]}, r"\[1.7, 2.2\]: expected whole numbers"),
-    ({"batch_size": 2, "sampler": [2**70, 1]}, "expected 0 to 23"),
-    ({"batch_sampler": [[], [1]]}, "a batch without samples"),
-], ids=["lists", "floats", "huge", "empty"])
-def test_what_is_no_sample_is_refused_and_named(packed: Path, options: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"batch_size": None, "sampler": BatchSampler(SequentialSampler(range(N)), 5, False)},
+            r"\[0, 1, 2, 3, 4\], but batch_size=None hands out single",
+        ),
+        ({"batch_size": 2, "sampler": [1.7, 2.2]}, r"\[1.7, 2.2\]: expected whole numbers"),
+        ({"batch_size": 2, "sampler": [2**70, 1]}, "expected 0 to 23"),
+        ({"batch_sampler": [[], [1]]}, "a batch without samples"),
+    ],
+    ids=["lists", "floats", "huge", "empty"],
+)
+def test_what_is_no_sample_is_refused_and_named(
+    packed: Path, options: dict[str, Any], message: str
+) -> None:
     """Lists without batch_size would lose all but the first of each; floats would be cut to other samples."""
     with pytest.raises(ConfigError, match=message):
         next(iter(make(packed, **options)))
@@ -149,8 +190,12 @@ def test_a_sampler_without_length(packed: Path) -> None:
 @pytest.mark.parametrize("batched", [False, True], ids=["sampler", "batch_sampler"])
 def test_set_epoch_reaches_the_sampler_and_the_crops(packed: Path, batched: bool) -> None:
     def epochs(tell: Any) -> list[Any]:
-        sampler = DistributedSampler(range(N), 2, 0, seed=3)      # type: ignore[var-annotated, arg-type]
-        options = {"batch_sampler": BatchSampler(sampler, 6, False)} if batched else {"batch_size": 6, "sampler": sampler}
+        sampler = DistributedSampler(range(N), 2, 0, seed=3)  # type: ignore[var-annotated, arg-type]
+        options = (
+            {"batch_sampler": BatchSampler(sampler, 6, False)}
+            if batched
+            else {"batch_size": 6, "sampler": sampler}
+        )
         loader = make(packed, **options)
         found = []
         for epoch in (4, 4, 5):
@@ -164,12 +209,14 @@ def test_set_epoch_reaches_the_sampler_and_the_crops(packed: Path, batched: bool
     assert not same_batch(by_loader[0], by_loader[2])
     assert same_batch(by_loader[0], by_sampler[0])
     assert same_batch(by_loader[2], by_sampler[2])
-    assert [batch["id"].tolist() for batch in by_sampler[0]] == [batch["id"].tolist() for batch in by_sampler[1]]
+    assert [batch["id"].tolist() for batch in by_sampler[0]] == [
+        batch["id"].tolist() for batch in by_sampler[1]
+    ]
 
 
 def test_a_sampler_s_epoch_named_between_iter_and_the_first_batch_counts(packed: Path) -> None:
     """As Lightning does."""
-    sampler: Any = DistributedSampler(open_dataset(packed), num_replicas=1, rank=0)      # type: ignore[arg-type]
+    sampler: Any = DistributedSampler(open_dataset(packed), num_replicas=1, rank=0)  # type: ignore[arg-type]
     loader = DataLoader(packed, 4, sampler=sampler, fields=("image", "id"), transform=CROPPED)
     epochs = []
     for epoch in (0, 1, 2):
@@ -182,15 +229,24 @@ def test_a_sampler_s_epoch_named_between_iter_and_the_first_batch_counts(packed:
     sampler.set_epoch(0)
     iterator = iter(loader)
     first = next(iterator)
-    sampler.set_epoch(1)                        # for the next one
+    sampler.set_epoch(1)  # for the next one
     assert same_batch([first, *iterator], epochs[0])
     assert same_batch(list(loader), epochs[1])
 
 
 @pytest.mark.parametrize("batched", [False, True], ids=["sampler", "batch_sampler"])
-def test_the_loader_s_epoch_named_between_iter_and_the_first_batch_reaches_the_sampler(packed: Path, batched: bool) -> None:
-    sampler: Any = DistributedSampler(range(N), 2, 0, seed=3)          # type: ignore[arg-type]
-    loader = make(packed, **({"batch_sampler": BatchSampler(sampler, 4, False)} if batched else {"batch_size": 4, "sampler": sampler}))
+def test_the_loader_s_epoch_named_between_iter_and_the_first_batch_reaches_the_sampler(
+    packed: Path, batched: bool
+) -> None:
+    sampler: Any = DistributedSampler(range(N), 2, 0, seed=3)  # type: ignore[arg-type]
+    loader = make(
+        packed,
+        **(
+            {"batch_sampler": BatchSampler(sampler, 4, False)}
+            if batched
+            else {"batch_size": 4, "sampler": sampler}
+        ),
+    )
     epochs = [list(loader)]
     for epoch in (1, 2):
         loader.set_epoch(epoch)
@@ -207,7 +263,7 @@ def test_the_loader_s_epoch_named_between_iter_and_the_first_batch_reaches_the_s
     next(iterator)
     loader.load_state_dict(loader.state_dict())
     iterator = iter(loader)
-    loader.set_epoch(2)                         # the epoch that it is in: it goes on there
+    loader.set_epoch(2)  # the epoch that it is in: it goes on there
     assert same_batch(list(iterator), epochs[2][1:])
     assert loader.state_dict()["epoch"] == 3
 
@@ -248,7 +304,7 @@ def test_crops_differ_between_epochs_though_nobody_calls_set_epoch(packed: Path)
 
 def test_resume_at_every_step_with_a_sampler_that_repeats(packed: Path) -> None:
     def new() -> DataLoader:
-        return make(packed, batch_size=4, sampler=DistributedSampler(range(N), 2, 1, seed=3))       # type: ignore[arg-type]
+        return make(packed, batch_size=4, sampler=DistributedSampler(range(N), 2, 1, seed=3))  # type: ignore[arg-type]
 
     whole = new()
     expected = [list(whole), list(whole)]
@@ -262,7 +318,7 @@ def test_resume_at_every_step_with_a_sampler_that_repeats(packed: Path) -> None:
         epoch, step = divmod(done, 3)
         other = new()
         other.load_state_dict(json.loads(state))
-        other.set_epoch(epoch)                  # what a trainer does at the start of the epoch it was in
+        other.set_epoch(epoch)  # what a trainer does at the start of the epoch it was in
         fresh = new()
         fresh.set_epoch(epoch)
         assert same_batch(list(other), list(fresh)[step:])
@@ -273,9 +329,17 @@ def test_resume_at_every_step_with_a_sampler_that_repeats(packed: Path) -> None:
 @pytest.mark.parametrize("batched", [False, True], ids=["sampler", "batch_sampler"])
 def test_resume_with_a_sampler_that_nobody_tells_the_epoch(packed: Path, batched: bool) -> None:
     """It gives the same order in every epoch, and what is left of the second one is left of that order."""
+
     def new() -> DataLoader:
-        sampler: Any = DistributedSampler(range(N), 2, 1, seed=3)       # type: ignore[arg-type]
-        return make(packed, **({"batch_sampler": BatchSampler(sampler, 4, False)} if batched else {"batch_size": 4, "sampler": sampler}))
+        sampler: Any = DistributedSampler(range(N), 2, 1, seed=3)  # type: ignore[arg-type]
+        return make(
+            packed,
+            **(
+                {"batch_sampler": BatchSampler(sampler, 4, False)}
+                if batched
+                else {"batch_size": 4, "sampler": sampler}
+            ),
+        )
 
     whole = new()
     list(whole)
@@ -288,16 +352,23 @@ def test_resume_with_a_sampler_that_nobody_tells_the_epoch(packed: Path, batched
         state = json.dumps(loader.state_dict())
         for other in (new(), new()):
             other.load_state_dict(json.loads(state))
-            state = json.dumps(other.state_dict())                      # saved once more before it goes on
+            state = json.dumps(other.state_dict())  # saved once more before it goes on
             assert same_batch(list(pickle.loads(pickle.dumps(other))), second[done:])
             assert same_batch(list(other), second[done:])
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_another_batch_size_goes_on_behind_the_samples_that_came(packed: Path, drop_last: bool) -> None:
+def test_another_batch_size_goes_on_behind_the_samples_that_came(
+    packed: Path, drop_last: bool
+) -> None:
     def new(batch_size: int | None) -> DataLoader:
-        sampler: Any = DistributedSampler(range(N), 2, 1, seed=3)       # type: ignore[arg-type]
-        return make(packed, batch_size=batch_size, sampler=sampler, drop_last=drop_last and batch_size is not None)
+        sampler: Any = DistributedSampler(range(N), 2, 1, seed=3)  # type: ignore[arg-type]
+        return make(
+            packed,
+            batch_size=batch_size,
+            sampler=sampler,
+            drop_last=drop_last and batch_size is not None,
+        )
 
     order = [number for batch in ids_of(new(1)) for number in batch]
     assert len(order) == 12
@@ -318,19 +389,30 @@ def test_another_batch_size_goes_on_behind_the_samples_that_came(packed: Path, d
     assert len(json.dumps(rest.state_dict())) < 4096
     later = new(5)
     later.set_epoch(1)
-    assert ids_of(rest) == (ids_of(later) if drop_last else [order[10:]])       # two are left: with drop_last the epoch is over
+    assert ids_of(rest) == (
+        ids_of(later) if drop_last else [order[10:]]
+    )  # two are left: with drop_last the epoch is over
     assert rest.state_dict()["epoch"] == (2 if drop_last else 1)
 
 
 def test_a_sampler_of_other_ranks_is_refused(packed: Path) -> None:
     def new(ranks: int, batched: bool) -> DataLoader:
-        sampler: Any = DistributedSampler(range(N), ranks, 0)           # type: ignore[arg-type]
-        return make(packed, **({"batch_sampler": BatchSampler(sampler, 4, False)} if batched else {"sampler": sampler}))
+        sampler: Any = DistributedSampler(range(N), ranks, 0)  # type: ignore[arg-type]
+        return make(
+            packed,
+            **(
+                {"batch_sampler": BatchSampler(sampler, 4, False)}
+                if batched
+                else {"sampler": sampler}
+            ),
+        )
 
     for batched in (False, True):
         loader, other = new(2, batched), new(3, batched)
         next(iter(loader))
-        with pytest.raises(ConfigError, match="num_replicas in the state:  2\n  num_replicas in the loader: 3"):
+        with pytest.raises(
+            ConfigError, match="num_replicas in the state:  2\n  num_replicas in the loader: 3"
+        ):
             other.load_state_dict(loader.state_dict())
         again = new(2, batched)
         again.load_state_dict(loader.state_dict())
@@ -339,7 +421,9 @@ def test_a_sampler_of_other_ranks_is_refused(packed: Path) -> None:
 
 def test_a_state_of_another_kind_of_order_is_refused(packed: Path) -> None:
     ours, users = make(packed, batch_size=4), make(packed, batch_size=4, sampler=[1, 2, 3])
-    with pytest.raises(ConfigError, match="sampler in the state:  'list'\n  sampler in the loader: None"):
+    with pytest.raises(
+        ConfigError, match="sampler in the state:  'list'\n  sampler in the loader: None"
+    ):
         ours.load_state_dict(users.state_dict())
     with pytest.raises(ConfigError, match="loading a state of another order"):
         users.load_state_dict(ours.state_dict())

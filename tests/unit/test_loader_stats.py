@@ -17,7 +17,15 @@ from fastload.loader.backends import Backend
 from fastload.loader.loader import DataLoader
 from fastload.loader.ring import Ring
 from fastload.loader.stats import StatsCollector
-from fastload.loader.threads import FIRST_THREADS, LATELY, MOST_AHEAD, MOST_BYTES, PATIENCE, DepthKeeper, ThreadKeeper
+from fastload.loader.threads import (
+    FIRST_THREADS,
+    LATELY,
+    MOST_AHEAD,
+    MOST_BYTES,
+    PATIENCE,
+    DepthKeeper,
+    ThreadKeeper,
+)
 from fastload.store.dataset import open_dataset
 from fastload.store.fields import Field
 from tests.loading import needs_core, pack_photos, png, spots, wait_until
@@ -41,7 +49,9 @@ def test_each_batch_adds_its_own_finishing(batches: int) -> None:
     collector = StatsCollector()
     assert STAGES[-1] == "finish"
     for number in range(batches):
-        collector.decoded(np.full((2, len(STAGES)), 1000, np.uint32), 10, 2e-9 * (number % 3) * 1000)
+        collector.decoded(
+            np.full((2, len(STAGES)), 1000, np.uint32), 10, 2e-9 * (number % 3) * 1000
+        )
         collector.took("plan", 1e-6 * (1 + number % 3))
     stages = collector.snapshot(threads=1, buffer_bytes=0, bad=0).stages
     more = np.mean([number % 3 for number in range(batches)])
@@ -55,7 +65,12 @@ def test_each_batch_adds_its_own_finishing(batches: int) -> None:
 def test_counts_and_times_are_plausible(packed: Path) -> None:
     loader = make(packed)
     before = loader.stats()
-    assert (before.batches, before.samples, before.images_per_s, before.buffer_bytes) == (0, 0, 0.0, 0)
+    assert (before.batches, before.samples, before.images_per_s, before.buffer_bytes) == (
+        0,
+        0,
+        0.0,
+        0,
+    )
     for _ in range(2):
         list(loader)
     stats = loader.stats()
@@ -65,7 +80,12 @@ def test_counts_and_times_are_plausible(packed: Path) -> None:
     assert stats.images_per_s > 0
     assert 0 <= stats.queue_depth <= 3
     assert list(stats.stages) == [*STAGES, "plan", "copy", "wait"]
-    assert {name: stage.count for name, stage in stats.stages.items()} == {**dict.fromkeys(STAGES, 2 * N), "plan": 16, "copy": 16, "wait": 16}
+    assert {name: stage.count for name, stage in stats.stages.items()} == {
+        **dict.fromkeys(STAGES, 2 * N),
+        "plan": 16,
+        "copy": 16,
+        "wait": 16,
+    }
     for name, stage in stats.stages.items():
         assert 0 <= stage.p50 <= stage.p99 <= stage.max, name
         assert stage.mean <= stage.max, name
@@ -93,8 +113,12 @@ def test_what_python_does_to_a_batch_is_counted_as_finish(packed: Path) -> None:
 
 
 def test_images_of_all_cameras_count(tmp_path: Path) -> None:
-    samples = [{"images": [encoded(png(spots(16, 16, [(4, 4)]))) for _ in range(3)]} for _ in range(4)]
-    loader = DataLoader(pack_samples(tmp_path / "rig", (Field("images", "image", list=True),), samples), 2)
+    samples = [
+        {"images": [encoded(png(spots(16, 16, [(4, 4)]))) for _ in range(3)]} for _ in range(4)
+    ]
+    loader = DataLoader(
+        pack_samples(tmp_path / "rig", (Field("images", "image", list=True),), samples), 2
+    )
     list(loader)
     stats = loader.stats()
     assert (stats.samples, stats.stages["decode"].count, loader.images_per_sample) == (4, 12, 3)
@@ -119,7 +143,7 @@ def test_finish_time_is_shared_out_among_the_images_of_a_batch() -> None:
     stage = collector.snapshot(threads=1, buffer_bytes=0, bad=0).stages["finish"]
     assert stage.mean == pytest.approx(3e-6)
     assert stage.count == 4
-    collector.decoded(np.empty((0, len(STAGES)), np.uint32), 0, finish_s=1.0)          # labels only
+    collector.decoded(np.empty((0, len(STAGES)), np.uint32), 0, finish_s=1.0)  # labels only
     assert collector.snapshot(threads=1, buffer_bytes=0, bad=0).stages["finish"].count == 4
 
 
@@ -132,7 +156,9 @@ def test_threads_begin_few_and_double_while_the_consumer_waits() -> None:
     for _ in range(4 * PATIENCE):
         keeper.delivered(waited=True)
         found.append(backend.threads)
-    assert found == [4] * (PATIENCE - 1) + [8] * PATIENCE + [13] * (2 * PATIENCE + 1)       # never beyond the budget
+    assert found == [4] * (PATIENCE - 1) + [8] * PATIENCE + [13] * (
+        2 * PATIENCE + 1
+    )  # never beyond the budget
     backend.close()
 
 
@@ -144,7 +170,7 @@ def test_a_consumer_that_waits_now_and_then_gets_no_more_threads() -> None:
         for waited in [True] * (PATIENCE - 1) + [False]:
             keeper.delivered(waited=waited)
     assert backend.threads == 4
-    fixed = ThreadKeeper(backend, fixed=True)           # the user has said how many
+    fixed = ThreadKeeper(backend, fixed=True)  # the user has said how many
     for _ in range(20):
         fixed.delivered(waited=True)
     assert backend.threads == ThreadKeeper.at_first(4, fixed=True) == 4
@@ -174,11 +200,15 @@ def test_threads_that_the_system_refuses_do_not_end_the_training() -> None:
 def test_a_hiccup_gets_one_batch_more_and_a_slow_loader_gets_none() -> None:
     ring = Ring(5)
     keeper = DepthKeeper(3, ring, fixed=False)
-    assert not any(keeper.delivered(0) for _ in range(100))             # always waiting: the loader is too slow
+    assert not any(
+        keeper.delivered(0) for _ in range(100)
+    )  # always waiting: the loader is too slow
     assert not any(keeper.delivered(ready) for ready in (1, 2, 3, 1))
     assert keeper.delivered(0)
     assert (keeper.ahead, ring.keep) == (4, 6)
-    assert not any(keeper.delivered(ready) for ready in (0, 1, 2, 0))   # two ready of four are not all
+    assert not any(
+        keeper.delivered(ready) for ready in (0, 1, 2, 0)
+    )  # two ready of four are not all
     for _ in range(20):
         keeper.delivered(8)
         keeper.delivered(0)
@@ -186,17 +216,23 @@ def test_a_hiccup_gets_one_batch_more_and_a_slow_loader_gets_none() -> None:
     fixed = DepthKeeper(3, ring, fixed=True)
     assert not any(fixed.delivered(ready) for ready in (3, 0, 3, 0))
     keeper = DepthKeeper(3, ring, fixed=False)
-    assert not any(keeper.delivered(ready) for ready in (*range(3), *[1] * LATELY, 0))      # full, but long ago
+    assert not any(
+        keeper.delivered(ready) for ready in (*range(3), *[1] * LATELY, 0)
+    )  # full, but long ago
     keeper.delivered(3)
     keeper.started()
-    assert not keeper.delivered(0)                                      # the first batch of a pass
-    held = [ring.tensor((MOST_BYTES // 8,), torch.uint8) for _ in range(7)]         # never written: no memory
+    assert not keeper.delivered(0)  # the first batch of a pass
+    held = [
+        ring.tensor((MOST_BYTES // 8,), torch.uint8) for _ in range(7)
+    ]  # never written: no memory
     keeper.delivered(3)
     assert not keeper.delivered(0)
     assert len(held) == 7
 
 
-def test_the_loader_looks_further_ahead_after_a_hiccup(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loader_looks_further_ahead_after_a_hiccup(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options: dict[str, Any] = {"batch_size": 2, "shuffle": True, "fields": ("id",)}
     expected = [batch["id"].tolist() for batch in make(packed, **options, prefetch_factor=1)]
     loader = make(packed, **options)
@@ -232,7 +268,10 @@ def test_the_loader_adapts_its_threads(packed: Path, monkeypatch: pytest.MonkeyP
         for _batch in hungry:
             if hungry.stats().threads > 4:
                 break
-    assert hungry.stats().threads in (4, 6)             # whether it had to wait is the machine's business; 6 is the most
+    assert hungry.stats().threads in (
+        4,
+        6,
+    )  # whether it had to wait is the machine's business; 6 is the most
     patient = make(packed, batch_size=1)
     iterator = iter(patient)
     for _ in range(N - 3):

@@ -15,7 +15,8 @@ from fastload.makedata.__main__ import LAYOUTS, main
 def digests(folder: Path) -> dict[str, str]:
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*")) if path.is_file()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
     }
 
 
@@ -24,18 +25,31 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(("layout", "few", "many"), [
-    ("imagenet", 3, 5), ("gray", 4, 12), ("captcha", 4, 12),  # the large ones: test_makedata_streets.py
-])
-def test_few_samples_are_the_beginning_of_many(tmp_path: Path, layout: str, few: int, many: int) -> None:
+@pytest.mark.parametrize(
+    ("layout", "few", "many"),
+    [
+        ("imagenet", 3, 5),
+        ("gray", 4, 12),
+        ("captcha", 4, 12),  # the large ones: test_makedata_streets.py
+    ],
+)
+def test_few_samples_are_the_beginning_of_many(
+    tmp_path: Path, layout: str, few: int, many: int
+) -> None:
     for name, n in (("few", few), ("many", many)):
-        assert main([layout, str(tmp_path / name), "--n", str(n), "--seed", "11", "--jobs", "1"]) == 0
+        assert (
+            main([layout, str(tmp_path / name), "--n", str(n), "--seed", "11", "--jobs", "1"]) == 0
+        )
     small, large = digests(tmp_path / "few"), digests(tmp_path / "many")
     for name in small.keys() - {"labels.csv"}:
         assert small[name] == large[name], name
     assert len(large) > len(small)
     if layout == "captcha":
-        assert (tmp_path / "many/labels.csv").read_text().startswith((tmp_path / "few/labels.csv").read_text())
+        assert (
+            (tmp_path / "many/labels.csv")
+            .read_text()
+            .startswith((tmp_path / "few/labels.csv").read_text())
+        )
 
 
 def test_another_seed_gives_other_files(tmp_path: Path) -> None:
@@ -62,7 +76,9 @@ def test_all_makes_every_layout(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, "all"])
-def test_a_folder_with_files_is_refused(tmp_path: Path, layout: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_with_files_is_refused(
+    tmp_path: Path, layout: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "keep.txt").write_text("mine")
     assert main([layout, str(tmp_path), "--n", "1"]) == 2
     error = capsys.readouterr().err
@@ -72,7 +88,9 @@ def test_a_folder_with_files_is_refused(tmp_path: Path, layout: str, capsys: pyt
     assert (tmp_path / "keep.txt").read_text() == "mine"
 
 
-def test_a_file_is_refused_and_an_empty_folder_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_refused_and_an_empty_folder_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("mine")
     assert main(["gray", str(tmp_path / "file")]) == 2
     assert "is a file" in capsys.readouterr().err

@@ -79,9 +79,14 @@ def test_imagenet_classes_can_be_told_by_colour(tmp_path: Path) -> None:
     for split, found in rows.items():
         for label, name in enumerate(class_names(5)):
             for path in sorted((tmp_path / "d" / split / name).glob("*.jpg")):
-                ycc = np.asarray(Image.open(path).convert("YCbCr").resize((32, 32), Image.Resampling.BOX), np.float64)
+                ycc = np.asarray(
+                    Image.open(path).convert("YCbCr").resize((32, 32), Image.Resampling.BOX),
+                    np.float64,
+                )
                 found.append((label, tuple(ycc[10:22, 10:22, 1:].mean(axis=(0, 1)))))
-    centres = np.array([np.mean([f for k, f in rows["train"] if k == label], axis=0) for label in range(5)])
+    centres = np.array(
+        [np.mean([f for k, f in rows["train"] if k == label], axis=0) for label in range(5)]
+    )
     right = [label == np.argmin(np.hypot(*(centres - f).T)) for label, f in rows["val"]]
     assert np.mean(right) > 0.6  # by chance 0.2
 
@@ -107,7 +112,9 @@ def test_gray_is_small_and_has_one_component(tmp_path: Path) -> None:
 def stripe_energy(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """Energy of the middle of a gray image per direction (10 of them), around the stripes' frequency."""
     part = np.asarray(Image.open(path), np.float64)[32:96, 32:96]
-    power = np.abs(np.fft.fft2((part - part.mean()) * np.hanning(64)[:, None] * np.hanning(64))) ** 2
+    power = (
+        np.abs(np.fft.fft2((part - part.mean()) * np.hanning(64)[:, None] * np.hanning(64))) ** 2
+    )
     f = np.fft.fftfreq(64) * 64
     radius, angle = np.hypot(f[:, None], f), np.arctan2(f[:, None], f) % np.pi
     ring = (radius > 4) & (radius < 8)
@@ -118,7 +125,10 @@ def stripe_energy(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float64
 
 def test_gray_classes_can_be_told_by_their_stripes(tmp_path: Path) -> None:
     gray.make(tmp_path / "d", n=100, seed=4)
-    rows = [(int(path.parent.name[1:3]) % 5, stripe_energy(path)) for path in sorted((tmp_path / "d").rglob("*.jpg"))]
+    rows = [
+        (int(path.parent.name[1:3]) % 5, stripe_energy(path))
+        for path in sorted((tmp_path / "d").rglob("*.jpg"))
+    ]
     right = [int(np.argmax(energy)) // 2 == group for group, energy in rows]
     assert np.mean(right) > 0.5  # by chance 0.2
 

@@ -33,8 +33,15 @@ def measure(images: list[Image.Image]) -> tuple[NDArray[np.float64], NDArray[np.
 def test_made_photographs_lie_in_the_middle_of_real_ones() -> None:
     real = [Image.open(path).convert("RGB") for path in corpus.photos(60)]
     real_bits, real_slope = measure([image for image in real if min(image.size) >= SIDE])
-    made_bits, made_slope = measure([photo.photo(np.random.default_rng([9, i]), 500, 375) for i in range(40)])
-    for name, made, real_values in (("bits per pixel", made_bits, real_bits), ("slope", made_slope, real_slope)):
+    made_bits, made_slope = measure(
+        [photo.photo(np.random.default_rng([9, i]), 500, 375) for i in range(40)]
+    )
+    for name, made, real_values in (
+        ("bits per pixel", made_bits, real_bits),
+        ("slope", made_slope, real_slope),
+    ):
         low, middle, high = np.percentile(real_values, [25, 50, 75])
-        print(f"{name}: made {np.percentile(made, [5, 50, 95]).round(2)}, real {low:.2f} {middle:.2f} {high:.2f}")
+        print(
+            f"{name}: made {np.percentile(made, [5, 50, 95]).round(2)}, real {low:.2f} {middle:.2f} {high:.2f}"
+        )
         assert low < np.median(made) < high, name

@@ -17,8 +17,16 @@ def draw(seed: int, width: int, height: int) -> Image.Image:
 
 @pytest.mark.parametrize(
     ("width", "height", "n_seeds"),
-    [(128, 128, 12), (160, 320, 8), (320, 160, 8), (333, 500, 6), (500, 375, 6), (640, 481, 3), (1600, 900, 2),
-     (1920, 1280, 2)],
+    [
+        (128, 128, 12),
+        (160, 320, 8),
+        (320, 160, 8),
+        (333, 500, 6),
+        (500, 375, 6),
+        (640, 481, 3),
+        (1600, 900, 2),
+        (1920, 1280, 2),
+    ],
 )
 def test_bits_per_pixel_are_those_of_photographs(width: int, height: int, n_seeds: int) -> None:
     for seed in range(n_seeds):

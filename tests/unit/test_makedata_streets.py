@@ -52,7 +52,9 @@ class Sample(TypedDict):
 def lanes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Note]]:
     dest = tmp_path_factory.mktemp("openlane")
     assert openlane.make(dest, n=5, seed=8).n_images == 5
-    return dest, [json.loads(path.read_text()) for path in sorted((dest / "annotations").rglob("*.json"))]
+    return dest, [
+        json.loads(path.read_text()) for path in sorted((dest / "annotations").rglob("*.json"))
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +66,18 @@ def cameras(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Sample
 
 def is_pose(matrix: Array) -> bool:
     turn = matrix[:3, :3]
-    return bool(np.allclose(turn @ turn.T, np.eye(3)) and np.linalg.det(turn) > 0 and (matrix[3] == [0, 0, 0, 1]).all())
+    return bool(
+        np.allclose(turn @ turn.T, np.eye(3))
+        and np.linalg.det(turn) > 0
+        and (matrix[3] == [0, 0, 0, 1]).all()
+    )
 
 
 def test_openlane_layout(lanes: tuple[Path, list[Note]]) -> None:
     dest, notes = lanes
-    images = sorted(path.relative_to(dest / "images").as_posix() for path in (dest / "images").rglob("*.jpg"))
+    images = sorted(
+        path.relative_to(dest / "images").as_posix() for path in (dest / "images").rglob("*.jpg")
+    )
     assert sorted(note["file_path"] for note in notes) == images
     assert {name.split("/")[1] for name in images} == {"segment-00000", "segment-00001"}
     for name in images:
@@ -120,14 +128,19 @@ def test_openlane_lines_are_painted_where_uv_says(lanes: tuple[Path, list[Note]]
             use = (np.array(lane["visibility"]) > 0) & (x < 45) & (u > 60) & (u < 1860)
             assert use.sum() > 5
             col, row = u[use].round().astype(int), v[use].round().astype(int)
-            aside = (np.array(note["intrinsic"])[0, 0] * 0.5 / x[use]).astype(int)  # half a metre into the lane
+            aside = (np.array(note["intrinsic"])[0, 0] * 0.5 / x[use]).astype(
+                int
+            )  # half a metre into the lane
             assert gray[row, col].mean() > gray[row, (col - aside).clip(0)].mean() + 30
 
 
 def test_openlane_covered_points_are_not_visible(tmp_path: Path) -> None:
     """Somewhere in these frames a car stands on a line; a point there has no road colour, and says so."""
     openlane.make(tmp_path / "d", n=4, seed=1)
-    notes = [json.loads(path.read_text()) for path in sorted((tmp_path / "d" / "annotations").rglob("*.json"))]
+    notes = [
+        json.loads(path.read_text())
+        for path in sorted((tmp_path / "d" / "annotations").rglob("*.json"))
+    ]
     inside_hidden = 0
     for note in notes:
         for lane in note["lane_lines"]:
@@ -161,7 +174,9 @@ def test_nuscenes_layout(cameras: tuple[Path, list[Sample]]) -> None:
 
 
 def test_nuscenes_cameras_look_all_around(cameras: tuple[Path, list[Sample]]) -> None:
-    ahead = {name: np.array(cam["sensor2ego"])[:3, 2] for name, cam in cameras[1][0]["cams"].items()}
+    ahead = {
+        name: np.array(cam["sensor2ego"])[:3, 2] for name, cam in cameras[1][0]["cams"].items()
+    }
     yaw = {name: float(np.rad2deg(np.arctan2(v[1], v[0]))) for name, v in ahead.items()}
     assert abs(yaw["CAM_FRONT"]) < 3
     assert abs(yaw["CAM_BACK"]) > 177
@@ -197,7 +212,9 @@ def test_nuscenes_mask_agrees_with_the_images(cameras: tuple[Path, list[Sample]]
         assert divider.mean() > road.mean() + 15
 
 
-def test_few_frames_are_the_beginning_of_many(tmp_path: Path, lanes: tuple[Path, list[Note]]) -> None:
+def test_few_frames_are_the_beginning_of_many(
+    tmp_path: Path, lanes: tuple[Path, list[Note]]
+) -> None:
     openlane.make(tmp_path / "d", n=1, seed=8)
     files = [path for path in (tmp_path / "d").rglob("*") if path.is_file()]
     assert len(files) == 2
@@ -205,7 +222,9 @@ def test_few_frames_are_the_beginning_of_many(tmp_path: Path, lanes: tuple[Path,
         assert path.read_bytes() == (lanes[0] / path.relative_to(tmp_path / "d")).read_bytes()
 
 
-def test_few_samples_are_the_beginning_of_many(tmp_path: Path, cameras: tuple[Path, list[Sample]]) -> None:
+def test_few_samples_are_the_beginning_of_many(
+    tmp_path: Path, cameras: tuple[Path, list[Sample]]
+) -> None:
     nuscenes.make(tmp_path / "d", n=1, seed=3)
     assert json.loads((tmp_path / "d" / "samples.json").read_text())["samples"] == cameras[1][:1]
     files = [path for path in (tmp_path / "d").rglob("*") if path.suffix in (".jpg", ".png")]

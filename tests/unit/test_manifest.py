@@ -13,24 +13,57 @@ from hypothesis import strategies as st
 
 from fastload.errors import ConfigError, CorruptManifest
 from fastload.store.fields import Field
-from fastload.store.manifest import MAX_BYTES, Column, Manifest, Shard, dump, expected_columns, parse, seal
+from fastload.store.manifest import (
+    MAX_BYTES,
+    Column,
+    Manifest,
+    Shard,
+    dump,
+    expected_columns,
+    parse,
+    seal,
+)
 
-FIELDS = (Field("image", "image"), Field("label", "int", classes=("crane", "crane", 'a "b" \\', "ü")),
-          Field("boxes", "boxes", image="image"),
-          Field("cameras", "image", list=True), Field("score", "float"))
+FIELDS = (
+    Field("image", "image"),
+    Field("label", "int", classes=("crane", "crane", 'a "b" \\', "ü")),
+    Field("boxes", "boxes", image="image"),
+    Field("cameras", "image", list=True),
+    Field("score", "float"),
+)
 
 
 def example(*, n_shards: int = 3, fields: tuple[Field, ...] = FIELDS, **changes: Any) -> Manifest:
     n_samples = 10 * n_shards
-    columns = [Column(name, dtype, (2 * n_shards, 2) if name == "_blocks" else (n_samples,),
-                      128 + int(dtype[2]) * (4 * n_shards if name == "_blocks" else n_samples), "0123abcd")
-               for name, dtype in expected_columns(fields).items()]
-    shards = [Shard(f"shard-{i:05d}.lmdb", 8192, 10, 10 * i, "ab" * 32, "cd" * 32) for i in range(n_shards)]
-    return dataclasses.replace(Manifest(n_samples=n_samples, fields=fields, shards=tuple(shards),
-                                        columns=tuple(columns),
-                                        content="cd" * 32, tool="fastload 0.1.0", seed=7, converted={"cmyk": 2},
-                                        skipped=1,
-                                        options={"encode": "keep", "deep": [1, 2.5, None, {"a": True}]}), **changes)
+    columns = [
+        Column(
+            name,
+            dtype,
+            (2 * n_shards, 2) if name == "_blocks" else (n_samples,),
+            128 + int(dtype[2]) * (4 * n_shards if name == "_blocks" else n_samples),
+            "0123abcd",
+        )
+        for name, dtype in expected_columns(fields).items()
+    ]
+    shards = [
+        Shard(f"shard-{i:05d}.lmdb", 8192, 10, 10 * i, "ab" * 32, "cd" * 32)
+        for i in range(n_shards)
+    ]
+    return dataclasses.replace(
+        Manifest(
+            n_samples=n_samples,
+            fields=fields,
+            shards=tuple(shards),
+            columns=tuple(columns),
+            content="cd" * 32,
+            tool="fastload 0.1.0",
+            seed=7,
+            converted={"cmyk": 2},
+            skipped=1,
+            options={"encode": "keep", "deep": [1, 2.5, None, {"a": True}]},
+        ),
+        **changes,
+    )
 
 
 def tree() -> dict[str, Any]:
@@ -47,7 +80,9 @@ def test_it_reads_back_as_it_was_written() -> None:
     written = dump(example())
     assert parse(written) == example()
     assert dump(parse(written)) == written
-    assert parse(sealed(tree())) == example(), "another spelling of the same JSON, rightly sealed, is as good"
+    assert parse(sealed(tree())) == example(), (
+        "another spelling of the same JSON, rightly sealed, is as good"
+    )
 
 
 def test_an_empty_dataset_is_one() -> None:
@@ -79,9 +114,13 @@ def test_every_cut_is_noticed() -> None:
             parse(written[:end])
 
 
-@pytest.mark.parametrize(("version", "advice"), [(3, "install a newer fastload"), (1, "pack the dataset again")])
+@pytest.mark.parametrize(
+    ("version", "advice"), [(3, "install a newer fastload"), (1, "pack the dataset again")]
+)
 def test_another_version_says_what_to_do(version: int, advice: str) -> None:
-    with pytest.raises(CorruptManifest, match=f"format version {version}, this fastload reads version 2: {advice}"):
+    with pytest.raises(
+        CorruptManifest, match=f"format version {version}, this fastload reads version 2: {advice}"
+    ):
         parse(sealed({**tree(), "version": version}))
 
 
@@ -113,7 +152,10 @@ def changed(path: str, value: Any) -> bytes:
 
 
 ROWS = tree()
-PATHS = [*ROWS, *(f"{key}.0.{inner}" for key in ("fields", "shards", "columns") for inner in ROWS[key][0])]
+PATHS = [
+    *ROWS,
+    *(f"{key}.0.{inner}" for key in ("fields", "shards", "columns") for inner in ROWS[key][0]),
+]
 
 
 @pytest.mark.parametrize("path", [path for path in PATHS if path not in ("options", "converted")])
@@ -123,23 +165,53 @@ def test_every_value_must_be_there_and_of_its_type(path: str) -> None:
             parse(changed(path, wrong))
 
 
-@pytest.mark.parametrize(("path", "value"), [
-    ("new", 1), ("shards.0.new", 1), ("fields.0.new", 1), ("columns.0.new", 1), ("options", []),
-    ("converted", {"a": -1}),
-    ("converted", {"a": True}), ("format", "Fastload"), ("version", True), ("version", 2.0), ("order", "random"),
-    ("seed", 1 << 64),
-    ("n_samples", 29), ("n_samples", 10 ** 18), ("n_samples", 30.0), ("shards.1.first", 11), ("shards.1.first", 9),
-    ("shards.2.records", 0),
-    ("shards.1.name", "shard-00000.lmdb"), ("shards.1.size", 1 << 47), ("shards.1.sha256", "AB" * 32),
-    ("shards.1.stamp", "ab"),
-    ("content", "ab"),
-    ("fields.0.name", "Image"), ("fields.0.name", "source"), ("fields.0.name", "label"), ("fields.0.kind", "pickle"),
-    ("fields.2.image", "label"), ("fields.2.image", "nothing"), ("fields.0.classes", ["a"]), ("fields.1.classes", [1]),
-    ("fields.1.classes", ["\0"]), ("columns.1.dtype", "|O"), ("columns.1.dtype", ">i8"), ("columns.1.shape", [29]),
-    ("columns.1.shape", [30, 1]), ("columns.0.shape", [6, 3]), ("columns.0.shape", []), ("columns.1.size", 1),
-    ("columns.1.crc32c", 5),
-    ("columns.1.name", "../../etc/passwd"), ("columns.1.name", "_blocks"),
-])
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("new", 1),
+        ("shards.0.new", 1),
+        ("fields.0.new", 1),
+        ("columns.0.new", 1),
+        ("options", []),
+        ("converted", {"a": -1}),
+        ("converted", {"a": True}),
+        ("format", "Fastload"),
+        ("version", True),
+        ("version", 2.0),
+        ("order", "random"),
+        ("seed", 1 << 64),
+        ("n_samples", 29),
+        ("n_samples", 10**18),
+        ("n_samples", 30.0),
+        ("shards.1.first", 11),
+        ("shards.1.first", 9),
+        ("shards.2.records", 0),
+        ("shards.1.name", "shard-00000.lmdb"),
+        ("shards.1.size", 1 << 47),
+        ("shards.1.sha256", "AB" * 32),
+        ("shards.1.stamp", "ab"),
+        ("content", "ab"),
+        ("fields.0.name", "Image"),
+        ("fields.0.name", "source"),
+        ("fields.0.name", "label"),
+        ("fields.0.kind", "pickle"),
+        ("fields.2.image", "label"),
+        ("fields.2.image", "nothing"),
+        ("fields.0.classes", ["a"]),
+        ("fields.1.classes", [1]),
+        ("fields.1.classes", ["\0"]),
+        ("columns.1.dtype", "|O"),
+        ("columns.1.dtype", ">i8"),
+        ("columns.1.shape", [29]),
+        ("columns.1.shape", [30, 1]),
+        ("columns.0.shape", [6, 3]),
+        ("columns.0.shape", []),
+        ("columns.1.size", 1),
+        ("columns.1.crc32c", 5),
+        ("columns.1.name", "../../etc/passwd"),
+        ("columns.1.name", "_blocks"),
+    ],
+)
 def test_values_that_do_not_agree_are_refused(path: str, value: Any) -> None:
     with pytest.raises(CorruptManifest):
         parse(changed(path, value))
@@ -147,16 +219,23 @@ def test_values_that_do_not_agree_are_refused(path: str, value: Any) -> None:
 
 
 @settings(max_examples=300)
-@given(st.binary(max_size=300) | st.text(max_size=300).map(lambda text: text.encode("utf-8", "replace")))
+@given(
+    st.binary(max_size=300)
+    | st.text(max_size=300).map(lambda text: text.encode("utf-8", "replace"))
+)
 def test_rubbish_raises_corrupt_manifest_and_nothing_else(rubbish: bytes) -> None:
     for data in (rubbish, seal(rubbish)):
         with pytest.raises(CorruptManifest):
             parse(data)
 
 
-json_values = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-                           lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner,
-                                                                                       max_size=3), max_leaves=6)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
 
 
 @settings(max_examples=300)
@@ -169,11 +248,19 @@ def test_any_json_in_any_place_is_read_or_refused(path: str, value: Any) -> None
     assert parse(dump(found)) == found
 
 
-@pytest.mark.parametrize("wrong", [
-    {"options": {"a": float("nan")}}, {"options": {1: 2}}, {"options": {"a": object()}}, {"seed": -1}, {"content": ""},
-    {"order": "x"},
-    {"n_samples": 1}, {"tool": "\ud800"},
-])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"options": {"a": float("nan")}},
+        {"options": {1: 2}},
+        {"options": {"a": object()}},
+        {"seed": -1},
+        {"content": ""},
+        {"order": "x"},
+        {"n_samples": 1},
+        {"tool": "\ud800"},
+    ],
+)
 def test_what_parse_would_refuse_is_not_written(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"writing manifest\.json"):
         dump(example(**wrong))
@@ -182,13 +269,30 @@ def test_what_parse_would_refuse_is_not_written(wrong: dict[str, Any]) -> None:
 def test_ten_million_samples_are_read_in_bounded_memory() -> None:
     import tracemalloc
 
-    shards = tuple(Shard(f"shard-{i:05d}.lmdb", 512 << 20, 4546, 4546 * i, f"{i:064x}", "ef" * 32) for i in range(2200))
+    shards = tuple(
+        Shard(f"shard-{i:05d}.lmdb", 512 << 20, 4546, 4546 * i, f"{i:064x}", "ef" * 32)
+        for i in range(2200)
+    )
     n_samples = 4546 * 2200
-    fields = (Field("image", "image"), Field("label", "int", classes=tuple(f"class {i}" for i in range(1000))))
-    columns = tuple(Column(name, dtype, (131_000, 2) if name == "_blocks" else (n_samples,),
-                           128 + int(dtype[2]) * (262_000 if name == "_blocks" else n_samples), "0" * 8)
-                    for name, dtype in expected_columns(fields).items())
-    written = dump(Manifest(n_samples=n_samples, fields=fields, shards=shards, columns=columns, content="0" * 64))
+    fields = (
+        Field("image", "image"),
+        Field("label", "int", classes=tuple(f"class {i}" for i in range(1000))),
+    )
+    columns = tuple(
+        Column(
+            name,
+            dtype,
+            (131_000, 2) if name == "_blocks" else (n_samples,),
+            128 + int(dtype[2]) * (262_000 if name == "_blocks" else n_samples),
+            "0" * 8,
+        )
+        for name, dtype in expected_columns(fields).items()
+    )
+    written = dump(
+        Manifest(
+            n_samples=n_samples, fields=fields, shards=shards, columns=columns, content="0" * 64
+        )
+    )
     tracemalloc.start()
     found = parse(written)
     peak = tracemalloc.get_traced_memory()[1]

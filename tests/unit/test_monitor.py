@@ -37,19 +37,36 @@ def test_a_summary_is_what_one_computes_by_hand() -> None:
     told = summarise([0, 1, 2, 3], [100.0, 0.0, 50.0, None], seconds=5.0, energy_j=12.345)
     assert (told.avg, told.p50, told.std) == (50.0, 50.0, round(math.sqrt(5000 / 3), 2))
     assert (told.p5, told.p95) == (5.0, 95.0)
-    assert (told.active_seconds, told.idle_seconds, told.avg_active) == (2.0, 1.0, 75.0)        # the last sample is unknown: its 2 s are neither
+    assert (told.active_seconds, told.idle_seconds, told.avg_active) == (
+        2.0,
+        1.0,
+        75.0,
+    )  # the last sample is unknown: its 2 s are neither
     assert (told.energy_j, told.state) == (12.35, "starved")
 
 
 def test_samples_count_by_their_time() -> None:
-    told = summarise([0, 9], [0.0, 100.0], seconds=10.0)            # a driver that did not answer for nine seconds
+    told = summarise(
+        [0, 9], [0.0, 100.0], seconds=10.0
+    )  # a driver that did not answer for nine seconds
     assert (told.active_seconds, told.idle_seconds) == (1.0, 9.0)
 
 
-@pytest.mark.parametrize(("util", "state"), [
-    ([97.0] * 50, "steady"), ([92.0, 80.0] * 25, "steady"), ([100.0, 60.0] * 25, "wavy"), ([100.0, 0.0] * 25, "starved"), ([50.0] * 50, "starved"),
-    ([0.0] * 50, "idle"), ([0.0] * 48 + [90.0] * 2, "idle"), ([0.0] * 47 + [90.0] * 3, "starved"), ([None] * 50, "unknown"), ([], "unknown"),
-])
+@pytest.mark.parametrize(
+    ("util", "state"),
+    [
+        ([97.0] * 50, "steady"),
+        ([92.0, 80.0] * 25, "steady"),
+        ([100.0, 60.0] * 25, "wavy"),
+        ([100.0, 0.0] * 25, "starved"),
+        ([50.0] * 50, "starved"),
+        ([0.0] * 50, "idle"),
+        ([0.0] * 48 + [90.0] * 2, "idle"),
+        ([0.0] * 47 + [90.0] * 3, "starved"),
+        ([None] * 50, "unknown"),
+        ([], "unknown"),
+    ],
+)
 def test_states_follow_the_rule_that_is_printed(util: list[float | None], state: str) -> None:
     told = summarise([place / 10 for place in range(len(util))], util, seconds=5.0)
     assert told.state == state
@@ -65,7 +82,10 @@ def test_the_rules_edges() -> None:
 
 def test_all_gpus_together() -> None:
     one, two = window([100.0] * 10, [0.0, 50.0] * 5).gpus
-    rows = [(gpu.index, gpu.t, gpu.series["util"], replace(gpu.summary, energy_j=60.0)) for gpu in (one, two)]
+    rows = [
+        (gpu.index, gpu.t, gpu.series["util"], replace(gpu.summary, energy_j=60.0))
+        for gpu in (one, two)
+    ]
     told = summary_of_all(rows, 24.0)
     assert (told["gpu0_avg"], told["gpu1_avg"], told["all_avg"]) == (100.0, 25.0, 62.5)
     assert told["p50"] == np.percentile([100] * 10 + [0, 50] * 5, 50)
@@ -73,7 +93,9 @@ def test_all_gpus_together() -> None:
     assert (told["active_seconds"], told["idle_seconds"]) == (0.75, 0.25)
     assert told["avg_active"] == pytest.approx((10 * 100 + 5 * 50) / 15, abs=0.01)
     assert told["joules_per_image"] == 5.0
-    assert summary_of_all([rows[0], (*rows[1][:3], two.summary)], 24.0)["joules_per_image"] is None     # one GPU's energy is not known
+    assert (
+        summary_of_all([rows[0], (*rows[1][:3], two.summary)], 24.0)["joules_per_image"] is None
+    )  # one GPU's energy is not known
     assert summary_of_all([], None)["all_avg"] is None
 
 
@@ -88,15 +110,24 @@ def test_sparklines() -> None:
 
 
 def test_a_window_file_comes_back_whole(tmp_path: Path) -> None:
-    made = window([90.0, None, 80.0], [1.0, 2.0, 3.0], gate={"waited_s": 3}, training={"images": 5.0})
+    made = window(
+        [90.0, None, 80.0], [1.0, 2.0, 3.0], gate={"waited_s": 3}, training={"images": 5.0}
+    )
     write_window(tmp_path / "w.json", made)
     assert read_window(tmp_path / "w.json") == made
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("", "Expecting value"), ("[]", "no object"), ('{"format": "x"}', "expected 'fastload-window'"), ('{"format": "fastload-window", "version": 9}', "version 9"),
-    ('{"format": "fastload-window", "version": 1}', "host"), ("[" * 999, "nested"),
-])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "Expecting value"),
+        ("[]", "no object"),
+        ('{"format": "x"}', "expected 'fastload-window'"),
+        ('{"format": "fastload-window", "version": 9}', "version 9"),
+        ('{"format": "fastload-window", "version": 1}', "host"),
+        ("[" * 999, "nested"),
+    ],
+)
 def test_other_files_are_no_windows(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "w.json").write_text(text)
     with pytest.raises(ConfigError, match=said):
@@ -105,10 +136,16 @@ def test_other_files_are_no_windows(tmp_path: Path, text: str, said: str) -> Non
         read_window(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize("change", [
-    lambda top: top["gpus"][0]["samples"]["util"].pop(), lambda top: top["gpus"][0]["samples"].update(t="x"), lambda top: top.update(gpus={}),
-    lambda top: top["summary"].update(all_avg="much"), lambda top: top["gpus"][0]["summary"].update(avg=True),
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda top: top["gpus"][0]["samples"]["util"].pop(),
+        lambda top: top["gpus"][0]["samples"].update(t="x"),
+        lambda top: top.update(gpus={}),
+        lambda top: top["summary"].update(all_avg="much"),
+        lambda top: top["gpus"][0]["summary"].update(avg=True),
+    ],
+)
 def test_a_damaged_window_is_refused(tmp_path: Path, change: Callable[[object], object]) -> None:
     told = window([90.0, 80.0]).as_json()
     (tmp_path / "w.json").write_text(json.dumps(told))
@@ -121,12 +158,38 @@ def test_a_damaged_window_is_refused(tmp_path: Path, change: Callable[[object], 
 
 def step(number: int, data_time: float | None, *, rank: int = 0, at: float = 4e9) -> str:
     """A row; of the year 2096, so that it is not too old whenever the test is run."""
-    return json.dumps({"kind": "step", "time": at, "rank": rank, "iter": number, "steps": 10, "data_time": data_time,
-                       "iter_time": 0.1, "samples": 80, "samples_per_s": 800.0}) + "\n"
+    return (
+        json.dumps(
+            {
+                "kind": "step",
+                "time": at,
+                "rank": rank,
+                "iter": number,
+                "steps": 10,
+                "data_time": data_time,
+                "iter_time": 0.1,
+                "samples": 80,
+                "samples_per_s": 800.0,
+            }
+        )
+        + "\n"
+    )
 
 
 def head(world: int = 1, rank: int = 0) -> str:
-    return json.dumps({"kind": "run", "time": time.time(), "rank": rank, "world": world, "host": "h", "pid": 1}) + "\n"
+    return (
+        json.dumps(
+            {
+                "kind": "run",
+                "time": time.time(),
+                "rank": rank,
+                "world": world,
+                "host": "h",
+                "pid": 1,
+            }
+        )
+        + "\n"
+    )
 
 
 def append(path: Path, text: str) -> None:
@@ -134,43 +197,65 @@ def append(path: Path, text: str) -> None:
         file.write(text)
 
 
-def test_the_gate_opens_when_a_growing_file_gets_steady(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gate_opens_when_a_growing_file_gets_steady(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gate, "_POLL_S", 0.01)
     path = tmp_path / "m.jsonl"
     heard: list[str] = []
     row = step(130, 0.001)
     # What is written next, and what the gate must have said before: so the writer waits for the reader, not for a clock.
-    script = [("the file is not there yet", head()), ("no rows of steps yet", step(10, 0.001)), ("rank 0 is at iter 10 of 120", step(120, 0.001)),
-              ("rank 0 has 2 of 3 rows", row[:30]), ("rank 0 has 2 of 3 rows", row[30:-1]), ("rank 0 has 2 of 3 rows", "\n" + step(140, 0.5)),
-              ("rank 0 waited 0.001 0.001 0.5 s for data in its last 3 rows", step(150, 0.001)),
-              ("rank 0 waited 0.001 0.5 0.001 s for data in its last 3 rows", step(160, 0.001)),
-              ("rank 0 waited 0.5 0.001 0.001 s for data in its last 3 rows", step(170, 0.001))]
+    script = [
+        ("the file is not there yet", head()),
+        ("no rows of steps yet", step(10, 0.001)),
+        ("rank 0 is at iter 10 of 120", step(120, 0.001)),
+        ("rank 0 has 2 of 3 rows", row[:30]),
+        ("rank 0 has 2 of 3 rows", row[30:-1]),
+        ("rank 0 has 2 of 3 rows", "\n" + step(140, 0.5)),
+        ("rank 0 waited 0.001 0.001 0.5 s for data in its last 3 rows", step(150, 0.001)),
+        ("rank 0 waited 0.001 0.5 0.001 s for data in its last 3 rows", step(160, 0.001)),
+        ("rank 0 waited 0.5 0.001 0.001 s for data in its last 3 rows", step(170, 0.001)),
+    ]
 
     def write() -> None:
         for reason, text in script:
-            if wait_until(lambda reason=reason: reason in heard):        # type: ignore[misc]
+            if wait_until(lambda reason=reason: reason in heard):  # type: ignore[misc]
                 append(path, text)
 
     writer = threading.Thread(target=write)
     writer.start()
-    seen = wait_for_gate(GateRule(path, iter=120, data_time=0.02, rows=3, timeout_s=60), tell=heard.append)
+    seen = wait_for_gate(
+        GateRule(path, iter=120, data_time=0.02, rows=3, timeout_s=60), tell=heard.append
+    )
     writer.join()
     assert seen["opened"] is True
     assert seen["seen"] == {"0": {"iter": 170, "data_time": [0.001, 0.001, 0.001]}}
     assert heard == list(dict.fromkeys(reason for reason, _ in script))
 
 
-@pytest.mark.parametrize(("rows", "why"), [
-    ("", "no rows of steps yet"), (step(90, 0.001) * 5, "rank 0 is at iter 90 of 120"), (step(200, 0.03) * 5, r"waited 0.03 0.03 0.03 0.03 0.03 s"),
-    (step(200, None) * 5, "waited none none"), (step(200, 0.001) * 4, "4 of 5 rows"), (step(200, 0.02) * 5, "waited 0.02"),
-    (step(200, 0.001) * 5 + step(200, 0.001, rank=1) * 4 + step(210, 0.3, rank=1), "rank 1 waited"),
-    (step(200, 0.001, at=1.7e9) * 5, "rank 0 wrote its last row more than 30 s ago"),
-    (step(200, 0.001) * 5 + head() + step(10, 0.001), "iter 10 of 120"),
-])
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ("", "no rows of steps yet"),
+        (step(90, 0.001) * 5, "rank 0 is at iter 90 of 120"),
+        (step(200, 0.03) * 5, r"waited 0.03 0.03 0.03 0.03 0.03 s"),
+        (step(200, None) * 5, "waited none none"),
+        (step(200, 0.001) * 4, "4 of 5 rows"),
+        (step(200, 0.02) * 5, "waited 0.02"),
+        (
+            step(200, 0.001) * 5 + step(200, 0.001, rank=1) * 4 + step(210, 0.3, rank=1),
+            "rank 1 waited",
+        ),
+        (step(200, 0.001, at=1.7e9) * 5, "rank 0 wrote its last row more than 30 s ago"),
+        (step(200, 0.001) * 5 + head() + step(10, 0.001), "iter 10 of 120"),
+    ],
+)
 def test_the_gate_says_why_it_gave_up(tmp_path: Path, rows: str, why: str) -> None:
     path = tmp_path / "m.jsonl"
     path.write_text(rows)
-    with pytest.raises(GateClosed, match=rf"gave up after 0 s: .*{why}.*\(expected iter >= 120") as caught:
+    with pytest.raises(
+        GateClosed, match=rf"gave up after 0 s: .*{why}.*\(expected iter >= 120"
+    ) as caught:
         wait_for_gate(GateRule(path, timeout_s=0.0), tell=lambda text: None)
     assert caught.value.seen["opened"] is False
     append(path, head(2) + head(2, 1) + (step(200, 0.001) + step(200, 0.001, rank=1)) * 5)
@@ -188,7 +273,7 @@ def test_rows_of_an_old_run_count_once_another_follows(tmp_path: Path) -> None:
     tail = Tail(path)
     tail.read()
     assert tail.fresh == set()
-    append(path, step(210, 0.001, at=1.7e9))            # its clock is wrong, but it came while we looked
+    append(path, step(210, 0.001, at=1.7e9))  # its clock is wrong, but it came while we looked
     assert tail.read()
     assert tail.fresh == {0}
 
@@ -209,16 +294,29 @@ def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
 
 def noisy(mean: float, seed: int, *, n: int = 600, wave: float = 10.0) -> list[float]:
     rng = np.random.default_rng(seed)
-    slow = np.repeat(rng.normal(0, wave, n // 10), 10)            # samples of a second go together
+    slow = np.repeat(rng.normal(0, wave, n // 10), 10)  # samples of a second go together
     return [float(each) for each in np.clip(mean + slow, 0, 100)]
 
 
-@pytest.mark.parametrize(("before", "after", "verdict"), [
-    (noisy(50, 0), noisy(85, 1), "better"), (noisy(85, 0), noisy(50, 1), "worse"), (noisy(80, 0), noisy(80, 1), "no difference"),
-    ([80.0] * 600, [81.0] * 600, "no difference"),          # no spread at all, but a point is nothing to anybody
-    ([80.0] * 600, [83.0] * 600, "better"), ([80.0] * 90, [99.0] * 90, "unknown"), ([None] * 600, [90.0] * 600, "unknown"),
-])
-def test_better_means_beyond_the_spread(before: list[float | None], after: list[float | None], verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        (noisy(50, 0), noisy(85, 1), "better"),
+        (noisy(85, 0), noisy(50, 1), "worse"),
+        (noisy(80, 0), noisy(80, 1), "no difference"),
+        (
+            [80.0] * 600,
+            [81.0] * 600,
+            "no difference",
+        ),  # no spread at all, but a point is nothing to anybody
+        ([80.0] * 600, [83.0] * 600, "better"),
+        ([80.0] * 90, [99.0] * 90, "unknown"),
+        ([None] * 600, [90.0] * 600, "unknown"),
+    ],
+)
+def test_better_means_beyond_the_spread(
+    before: list[float | None], after: list[float | None], verdict: str
+) -> None:
     found = compare(window(before), window(after))
     assert found.verdict == verdict
     assert found.better == (verdict == "better")
@@ -226,30 +324,57 @@ def test_better_means_beyond_the_spread(before: list[float | None], after: list[
 
 
 def test_two_windows_of_one_run_seldom_differ() -> None:
-    verdicts = [compare(window(noisy(75, 2 * seed)), window(noisy(75, 2 * seed + 1))).verdict for seed in range(100)]
+    verdicts = [
+        compare(window(noisy(75, 2 * seed)), window(noisy(75, 2 * seed + 1))).verdict
+        for seed in range(100)
+    ]
     assert verdicts.count("no difference") >= 90
 
 
 def test_images_per_second_decide_where_both_have_them() -> None:
-    slow, fast = ({"rows": [[5 * n + 3, rate + n % 2, 1.0] for n in range(4)]} for rate in (100, 130))
-    found = compare(window([99.0] * 600, training=slow), window([60.0] * 600, training=fast))         # type: ignore[arg-type]
+    slow, fast = (
+        {"rows": [[5 * n + 3, rate + n % 2, 1.0] for n in range(4)]} for rate in (100, 130)
+    )
+    found = compare(window([99.0] * 600, training=slow), window([60.0] * 600, training=fast))  # type: ignore[arg-type]
     assert (found.quantity, found.verdict) == ("images/s", "better")
-    assert compare(window([99.0] * 600, training=slow), window([60.0] * 600)).verdict == "worse"      # type: ignore[arg-type]
+    assert compare(window([99.0] * 600, training=slow), window([60.0] * 600)).verdict == "worse"  # type: ignore[arg-type]
 
 
 def test_images_per_second_are_images_over_time() -> None:
-    uneven: list[Json] = [[5 * n + at, 80, seconds] for n in range(4) for at, seconds in ((1, 0.5), (3, 2.0))]          # rows of 160 and of 40 images/s
+    uneven: list[Json] = [
+        [5 * n + at, 80, seconds] for n in range(4) for at, seconds in ((1, 0.5), (3, 2.0))
+    ]  # rows of 160 and of 40 images/s
     found = compare(window([], training={"rows": uneven}), window([], training={"rows": uneven}))
     assert found.before is not None
-    assert (found.before.mean, found.before.parts, found.before.error, found.verdict) == (64.0, 4, 0.0, "no difference")
-    short = compare(window([], training={"rows": uneven[:4]}), window([], training={"rows": uneven}))
-    assert (short.verdict, short.why) == ("unknown", "too short to tell the spread: 2 and 4 parts, 3 of 5 s are needed")
-    assert compare(window([], training={"rows": [[1], "x", [1, 2, 0]]}), window([])).verdict == "unknown"
+    assert (found.before.mean, found.before.parts, found.before.error, found.verdict) == (
+        64.0,
+        4,
+        0.0,
+        "no difference",
+    )
+    short = compare(
+        window([], training={"rows": uneven[:4]}), window([], training={"rows": uneven})
+    )
+    assert (short.verdict, short.why) == (
+        "unknown",
+        "too short to tell the spread: 2 and 4 parts, 3 of 5 s are needed",
+    )
+    assert (
+        compare(window([], training={"rows": [[1], "x", [1, 2, 0]]}), window([])).verdict
+        == "unknown"
+    )
 
 
 def test_what_was_not_the_same_is_said() -> None:
-    notes = compare(window([90.0] * 600, gate={}), window([90.0] * 300, [90.0] * 300, limit=450.0)).notes
-    assert [note.split(":")[0] for note in notes] == ["not the same GPUs", "gpu 0", "not as long", "only one of them waited for a steady run (--gate)"]
+    notes = compare(
+        window([90.0] * 600, gate={}), window([90.0] * 300, [90.0] * 300, limit=450.0)
+    ).notes
+    assert [note.split(":")[0] for note in notes] == [
+        "not the same GPUs",
+        "gpu 0",
+        "not as long",
+        "only one of them waited for a steady run (--gate)",
+    ]
 
 
 def test_compare_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,18 +387,34 @@ def test_compare_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "verdict  worse" in capsys.readouterr().out
     assert main(["monitor", "--compare", low, high, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["verdict"], told["before"]["mean"], told["after"]["mean"], told["limit"]) == ("better", 50.0, 92.5, 2.0)
+    assert (told["verdict"], told["before"]["mean"], told["after"]["mean"], told["limit"]) == (
+        "better",
+        50.0,
+        92.5,
+        2.0,
+    )
     assert main(["monitor", "--compare", low, str(tmp_path / "none.json")]) == 2
 
 
 def test_training_figures_are_of_the_windows_seconds(tmp_path: Path) -> None:
-    path = tmp_path / "m.jsonl"             # rows of one second each: 10 steps, 80 images, on two ranks
-    path.write_text("".join(step(10 * n, 0.01 * n, rank=rank, at=1.8e9 + n) for n in range(1, 11) for rank in (0, 1)))
+    path = tmp_path / "m.jsonl"  # rows of one second each: 10 steps, 80 images, on two ranks
+    path.write_text(
+        "".join(
+            step(10 * n, 0.01 * n, rank=rank, at=1.8e9 + n) for n in range(1, 11) for rank in (0, 1)
+        )
+    )
     told = figures(read_metrics(path), 1.8e9 + 2.5, 1.8e9 + 5)
-    assert (told["ranks"], told["it_per_s"], told["images_per_s"], told["images"]) == (2, 10.0, 160.0, 400.0)
+    assert (told["ranks"], told["it_per_s"], told["images_per_s"], told["images"]) == (
+        2,
+        10.0,
+        160.0,
+        400.0,
+    )
     assert told["data_time"] == pytest.approx((0.5 * 0.03 + 0.04 + 0.05) / 2.5)
     assert told["rows"] == [[1.5, 160, 1.0], [2.5, 160, 1.0]]
-    late = figures(read_metrics(path), 1.8e9 + 8, 1.8e9 + 12)           # the rows of the last two seconds are not written yet
+    late = figures(
+        read_metrics(path), 1.8e9 + 8, 1.8e9 + 12
+    )  # the rows of the last two seconds are not written yet
     assert (late["images_per_s"], late["images"]) == (160.0, 640.0)
     assert figures(collect([]), 0, 1) == {}
     assert training_in(path, 1.9e9, 60)[1].endswith("no rows of steps in these 60 s")
@@ -285,7 +426,9 @@ def test_processes_are_those_of_this_machines_newest_run(tmp_path: Path) -> None
 
     path = tmp_path / "m.jsonl"
     here = {"kind": "run", "rank": 0, "world": 1, "host": socket.gethostname()}
-    path.write_text("".join(json.dumps(row) + "\n" for row in [{**here, "pid": 11}, {**here, "pid": 12}]))
+    path.write_text(
+        "".join(json.dumps(row) + "\n" for row in [{**here, "pid": 11}, {**here, "pid": 12}])
+    )
     assert pids_in(path) == [12]
     append(path, head())
     assert pids_in(path) == []
@@ -317,13 +460,30 @@ def monitor(*words: str) -> list[str]:
 
 
 def test_the_command_with_a_gate_measures_the_run(tmp_path: Path) -> None:
-    program = ("import fastload, sys, time, torch\nprobe = fastload.StepProbe(sys.argv[1], every=5)\n"
-               "for batch in probe.watch(iter(lambda: torch.zeros(8, 2), None)):\n    time.sleep(0.005)\n")
+    program = (
+        "import fastload, sys, time, torch\nprobe = fastload.StepProbe(sys.argv[1], every=5)\n"
+        "for batch in probe.watch(iter(lambda: torch.zeros(8, 2), None)):\n    time.sleep(0.005)\n"
+    )
     path, out = tmp_path / "m.jsonl", tmp_path / "w.json"
     with subprocess.Popen([sys.executable, "-c", program, str(path)]) as trainer:
         try:
-            done = subprocess.run(monitor("--gate", str(path), "--gate-iter", "20", "--duration", "1.5", "--out", str(out), "--gate-timeout", "60"),
-                                  capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                monitor(
+                    "--gate",
+                    str(path),
+                    "--gate-iter",
+                    "20",
+                    "--duration",
+                    "1.5",
+                    "--out",
+                    str(out),
+                    "--gate-timeout",
+                    "60",
+                ),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
         finally:
             trainer.kill()
     assert done.returncode == 0, done.stderr
@@ -331,13 +491,20 @@ def test_the_command_with_a_gate_measures_the_run(tmp_path: Path) -> None:
     assert kept.gate is not None
     assert kept.gate["opened"] is True
     assert kept.training is not None
-    assert kept.training["images_per_s"] == pytest.approx(8 * float(str(kept.training["it_per_s"])), rel=0.01)
-    assert kept.host.summary["tree_cpu"] is not None            # the process that the metrics file names
+    assert kept.training["images_per_s"] == pytest.approx(
+        8 * float(str(kept.training["it_per_s"])), rel=0.01
+    )
+    assert kept.host.summary["tree_cpu"] is not None  # the process that the metrics file names
     assert "images/s" in done.stdout
 
 
 def test_a_gate_that_does_not_open_is_exit_code_1(tmp_path: Path) -> None:
-    done = subprocess.run(monitor("--gate", str(tmp_path / "m.jsonl"), "--gate-timeout", "0.1", "--json"), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        monitor("--gate", str(tmp_path / "m.jsonl"), "--gate-timeout", "0.1", "--json"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "gave up after" in done.stderr
@@ -348,7 +515,18 @@ def test_ctrl_c_ends_with_what_there_is(tmp_path: Path) -> None:
     out = tmp_path / "w.json"
     # A shell's background jobs ignore Ctrl-C, and their children with them: not this one.
     program = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from fastload.cli import main; sys.exit(main(sys.argv[1:]))"
-    words = [sys.executable, "-c", program, "monitor", "--duration", "600", "--interval", "0.3", "--out", str(out)]
+    words = [
+        sys.executable,
+        "-c",
+        program,
+        "monitor",
+        "--duration",
+        "600",
+        "--interval",
+        "0.3",
+        "--out",
+        str(out),
+    ]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         child.stdout.readline()
@@ -361,13 +539,15 @@ def test_ctrl_c_ends_with_what_there_is(tmp_path: Path) -> None:
 
 def test_a_terminal_gets_a_table() -> None:
     ours, theirs = pty.openpty()
-    with subprocess.Popen(monitor("--duration", "1"), stdout=theirs, stderr=subprocess.STDOUT) as child:
+    with subprocess.Popen(
+        monitor("--duration", "1"), stdout=theirs, stderr=subprocess.STDOUT
+    ) as child:
         os.close(theirs)
         shown = b""
         while True:
             try:
                 shown += os.read(ours, 1 << 16)
-            except OSError:             # the other end is closed
+            except OSError:  # the other end is closed
                 break
     os.close(ours)
     assert child.returncode == 0
@@ -375,8 +555,20 @@ def test_a_terminal_gets_a_table() -> None:
     assert b"\x1b[" in shown
 
 
-@pytest.mark.parametrize("words", [["--hz", "1"], ["--duration", "0"], ["--interval", "x"], ["--gate-rows", "0"], ["--pid", "-3"], ["--compare", "a"],
-                                   ["--out", "/no/such/folder/w.json"]])
-def test_wrong_options_are_exit_code_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--hz", "1"],
+        ["--duration", "0"],
+        ["--interval", "x"],
+        ["--gate-rows", "0"],
+        ["--pid", "-3"],
+        ["--compare", "a"],
+        ["--out", "/no/such/folder/w.json"],
+    ],
+)
+def test_wrong_options_are_exit_code_2(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["monitor", *words]) == 2
     assert words[0] in capsys.readouterr().err

@@ -13,13 +13,21 @@ from fastload import native
 
 
 def python(program: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env={**os.environ, **env})
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **env},
+    )
 
 
 def test_hidden_core_is_reported_and_the_header_is_still_read() -> None:
-    program = ("import fastload\nfrom fastload.decode.header import read_header\nassert not fastload.native_status()\n"
-               "print(fastload.native_status())\n"
-               "try: read_header(b'no jpeg')\nexcept fastload.BadImage as error: print(error)")
+    program = (
+        "import fastload\nfrom fastload.decode.header import read_header\nassert not fastload.native_status()\n"
+        "print(fastload.native_status())\n"
+        "try: read_header(b'no jpeg')\nexcept fastload.BadImage as error: print(error)"
+    )
     lines = python(program, FASTLOAD_NATIVE="off").stdout.splitlines()
     assert lines[0].startswith("native core: not built (")
     assert native.COST in lines[0]
@@ -41,7 +49,9 @@ def test_present_core_warns_of_nothing() -> None:
     assert python("from fastload.native import warn_once_if_missing as warn; warn()").stderr == ""
 
 
-def test_missing_parts_are_named_with_their_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_parts_are_named_with_their_packages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.delenv("CONDA_PREFIX", raising=False)

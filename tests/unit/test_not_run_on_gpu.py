@@ -12,7 +12,9 @@ MARK = "<!-- fastload/cuda.py: function, statements -->"
 
 def statements(function: ast.FunctionDef) -> int:
     """Without its docstring."""
-    inside = [node for part in function.body for node in ast.walk(part) if isinstance(node, ast.stmt)]
+    inside = [
+        node for part in function.body for node in ast.walk(part) if isinstance(node, ast.stmt)
+    ]
     return len(inside) - (ast.get_docstring(function) is not None)
 
 
@@ -20,9 +22,15 @@ def functions() -> dict[str, int]:
     """Every function of fastload/cuda.py, and how many statements it has."""
     found = {}
     for node in ast.parse((ROOT / "fastload" / "cuda.py").read_text()).body:
-        for each in [node] if isinstance(node, ast.FunctionDef) else node.body if isinstance(node, ast.ClassDef) else []:
+        for each in (
+            [node]
+            if isinstance(node, ast.FunctionDef)
+            else node.body
+            if isinstance(node, ast.ClassDef)
+            else []
+        ):
             if isinstance(each, ast.FunctionDef):
-                found[each.name if each is node else f"{node.name}.{each.name}"] = statements(each)      # type: ignore[attr-defined]
+                found[each.name if each is node else f"{node.name}.{each.name}"] = statements(each)  # type: ignore[attr-defined]
     return found
 
 
@@ -40,7 +48,10 @@ def as_text(found: dict[str, int]) -> str:
 def test_readme_lists_what_no_gpu_has_run() -> None:
     readme = (ROOT / "README.md").read_text()
     section = readme.split("## What no GPU has run yet\n", 1)[1].split("\n## ", 1)[0]
-    listed = {name: int(count) for name, count in re.findall(r"`([\w.]+)` (\d+)", section.split(MARK, 1)[1])}
+    listed = {
+        name: int(count)
+        for name, count in re.findall(r"`([\w.]+)` (\d+)", section.split(MARK, 1)[1])
+    }
     expected = as_text(functions())
     assert listed == functions(), f"put this below {MARK} in README.md:\n\n{expected}\n"
     assert expected in section
@@ -55,7 +66,11 @@ def test_only_that_module_calls_cuda() -> None:
     """``is_available`` and ``is_initialized`` anybody may ask."""
     others = [path for path in (ROOT / "fastload").rglob("*.py") if path.name != "cuda.py"]
     calls = re.compile(r"torch\.cuda\.(?!is_available\b|is_initialized\b)\w+|\.cuda\(|cuda_stream=")
-    found = {f"{path.relative_to(ROOT)}: {match}" for path in others for match in calls.findall(path.read_text())}
+    found = {
+        f"{path.relative_to(ROOT)}: {match}"
+        for path in others
+        for match in calls.findall(path.read_text())
+    }
     assert not found
     assert len(others) > 100
 

@@ -18,14 +18,23 @@ import torch
 from fastload.decode import nvjpeg as module
 from fastload.decode import nvjpeg_images
 from fastload.decode.backend import STAGES, DecodeBatch, PixelFormat, Status, new_requests
-from fastload.decode.nvjpeg_images import GROUP, PROBES, HostLane, address, has_pattern, write_pattern
+from fastload.decode.nvjpeg_images import (
+    GROUP,
+    PROBES,
+    HostLane,
+    address,
+    has_pattern,
+    write_pattern,
+)
 from fastload.errors import ConfigError
 from fastload.store.checksum import crc32c
 from tests.decoding import native, pixels_of, run
 from tests.jpeg_samples import encode, picture
 from tests.nvjpeg_backend import needs_nvimgcodec, nvjpeg
 
-JPEGS = [encode(picture(120 + 8 * i, 90 + 4 * i, i), ("420", "444", "gray")[i % 3]) for i in range(6)]
+JPEGS = [
+    encode(picture(120 + 8 * i, 90 + 4 * i, i), ("420", "444", "gray")[i % 3]) for i in range(6)
+]
 
 
 def record(payload: bytes) -> tuple[bytes, int]:
@@ -45,12 +54,27 @@ def expected(sources: list[bytes], to: tuple[int, int] = (60, 45)) -> Any:
     return np.asarray(run(native(), sources, to, exact=1).output)
 
 
-@pytest.mark.parametrize("data", [b"", b"\xff", b"\xff\xd8", b"GIF89a" * 9, JPEGS[0][:300], JPEGS[0][:-900], JPEGS[0][:-2], bytes(1000)])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        b"\xff\xd8",
+        b"GIF89a" * 9,
+        JPEGS[0][:300],
+        JPEGS[0][:-900],
+        JPEGS[0][:-2],
+        bytes(1000),
+    ],
+)
 def test_what_is_no_whole_jpeg_is_refused_alone(data: bytes) -> None:
     for place in range(3):
         sources = [JPEGS[0], JPEGS[1], JPEGS[2]]
         sources[place] = data
-        ours, theirs = (run(backend, sources, (60, 45), pixels=PixelFormat(fill=(1, 2, 3)), exact=1) for backend in (nvjpeg(), native()))
+        ours, theirs = (
+            run(backend, sources, (60, 45), pixels=PixelFormat(fill=(1, 2, 3)), exact=1)
+            for backend in (nvjpeg(), native())
+        )
         assert ours.status.tolist() == theirs.status.tolist()
         assert ours.status[place] == Status.BAD_IMAGE
         assert ours.reasons.keys() == {place}
@@ -61,9 +85,14 @@ def test_what_is_no_whole_jpeg_is_refused_alone(data: bytes) -> None:
 def test_what_only_the_decoder_can_tell_is_left_to_the_core() -> None:
     """nvImageCodec says None; the core looks again and gives the reason."""
     table = JPEGS[0].index(b"\xff\xc4")
-    bogus = JPEGS[0][:table + 5] + b"\xff" * 16 + JPEGS[0][table + 21:]
-    ours, theirs = (run(backend, [JPEGS[1], bogus, JPEGS[3]], (60, 45), exact=1) for backend in (nvjpeg(), native()))
-    assert ours.status.tolist() == theirs.status.tolist() == [Status.OK, Status.BAD_IMAGE, Status.OK]
+    bogus = JPEGS[0][: table + 5] + b"\xff" * 16 + JPEGS[0][table + 21 :]
+    ours, theirs = (
+        run(backend, [JPEGS[1], bogus, JPEGS[3]], (60, 45), exact=1)
+        for backend in (nvjpeg(), native())
+    )
+    assert (
+        ours.status.tolist() == theirs.status.tolist() == [Status.OK, Status.BAD_IMAGE, Status.OK]
+    )
     assert ours.reasons == theirs.reasons
     assert np.array_equal(ours.output, theirs.output)
 
@@ -78,7 +107,9 @@ def test_damaged_bytes_are_found_by_the_checksum() -> None:
         sources = [source] * 3
         sources[place] = bytes(damaged)
         result = run(nvjpeg(), sources, (60, 45), **asked)
-        assert [slot for slot, status in enumerate(result.status) if status == Status.CORRUPT] == [place]
+        assert [slot for slot, status in enumerate(result.status) if status == Status.CORRUPT] == [
+            place
+        ]
         good = (place + 1) % 3
         assert np.array_equal(result.output[good], expected(JPEGS[:1])[0])
 
@@ -108,7 +139,9 @@ def test_two_backends_and_several_batches_at_once() -> None:
             requests["out_w"], requests["out_h"], requests["exact"] = 60, 45, 1
             requests["flip"] = number % 2
             output = np.zeros((6, 45, 60, 3), np.uint8)
-            tickets.append((backend, number, output, backend.submit(DecodeBatch(JPEGS, requests, output))))
+            tickets.append(
+                (backend, number, output, backend.submit(DecodeBatch(JPEGS, requests, output)))
+            )
     plain = expected(JPEGS)
     for backend, number, output, ticket in tickets:
         backend.collect(ticket).raise_first()
@@ -138,7 +171,7 @@ class Skipping:
         self.decoder, self.skipped = decoder, skipped
 
     def decode(self, streams: list[Any], *, images: list[Any] | None, **options: Any) -> list[Any]:
-        if images is None:                  # new memory, with anything in it
+        if images is None:  # new memory, with anything in it
             found = list(self.decoder.decode(streams, images=None, **options))
             HostLane().memory(address(found[self.skipped]), found[self.skipped].capacity).fill_(123)
             return found
@@ -152,22 +185,27 @@ class Skipping:
 @pytest.mark.parametrize("skipped", [0, 3, 5])
 def test_an_image_that_was_not_written_is_decoded_by_the_core(skipped: int) -> None:
     backend = new_backend()
-    run(backend, JPEGS, (60, 45)).raise_first()                          # now there are buffers, with these pictures in them
+    run(
+        backend, JPEGS, (60, 45)
+    ).raise_first()  # now there are buffers, with these pictures in them
     others = [encode(picture(100, 80, 20 + i), "444") for i in range(6)]
     backend._images._decoder = Skipping(backend._images._decoder, skipped)
     assert np.array_equal(run(backend, others, (60, 45), exact=1).output, expected(others))
-    backend._images._hardware = True                                    # and where buffers must be made first
+    backend._images._hardware = True  # and where buffers must be made first
     backend._images._pool.clear()
     assert np.array_equal(run(backend, JPEGS, (60, 45), exact=1).output, expected(JPEGS))
     backend.close()
 
 
 def test_the_pattern_tells_written_from_unwritten() -> None:
-    spots = [torch.randint(0, 256, (n,), dtype=torch.uint8, generator=torch.manual_seed(n)) for n in (1000, 200_000, 7)]
+    spots = [
+        torch.randint(0, 256, (n,), dtype=torch.uint8, generator=torch.manual_seed(n))
+        for n in (1000, 200_000, 7)
+    ]
     assert has_pattern(spots)[:2] == [False, False]
     write_pattern(spots)
     assert has_pattern(spots) == [True, True, True]
-    spots[1][:100_000] = 5                                              # half a picture is not a picture
+    spots[1][:100_000] = 5  # half a picture is not a picture
     assert has_pattern(spots)[1]
     spots[1][100_000:] = 5
     assert not has_pattern(spots)[1]
@@ -208,7 +246,16 @@ def test_the_host_waits_before_every_decode_and_before_the_output_is_handed_on()
     backend._images._decoder = Noting()
     run(backend, JPEGS, (60, 45)).raise_first()
     # nothing pending; pattern, which is there before the decode; decode; pattern looked at; kernel behind the output's allocation; done
-    assert lane.calls == ["mark", "settle", "stream", "settle", "decode", "stream", "stream after ready", "settle"]
+    assert lane.calls == [
+        "mark",
+        "settle",
+        "stream",
+        "settle",
+        "decode",
+        "stream",
+        "stream after ready",
+        "settle",
+    ]
     backend.close()
 
 
@@ -257,7 +304,9 @@ def test_a_forked_child_leaves_the_decoder_alone() -> None:
     backend = new_backend()
     run(backend, JPEGS, (60, 45)).raise_first()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)             # Python 3.12: "multi-threaded, use of fork() may lead to deadlocks"
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # Python 3.12: "multi-threaded, use of fork() may lead to deadlocks"
         child = os.fork()
     if not child:
         code = 0 if backend._images._decoder is None and not backend._images._pool else 1
@@ -277,7 +326,10 @@ def test_memory_stays_flat_over_many_batches() -> None:
     """Sizes change from batch to batch, so buffers are fitted again and again; one sample in each is bad."""
     backend = new_backend()
     rng = np.random.default_rng(0)
-    files = [encode(picture(int(w), int(h), i), "420") for i, (w, h) in enumerate(rng.integers(16, 96, (40, 2)))] + [JPEGS[0][:300]]
+    files = [
+        encode(picture(int(w), int(h), i), "420")
+        for i, (w, h) in enumerate(rng.integers(16, 96, (40, 2)))
+    ] + [JPEGS[0][:300]]
     many = int(os.environ.get("FASTLOAD_LONG") == "1") * 20_000 or 300
     output = np.zeros((8, 24, 32, 3), np.uint8)
     sizes = []
@@ -288,4 +340,6 @@ def test_memory_stays_flat_over_many_batches() -> None:
             gc.collect()
             sizes.append(anonymous_kib())
     backend.close()
-    assert sizes[1] - sizes[0] < 4096, f"{sizes[0]} KiB after {many // 3} batches, {sizes[1]} KiB after {many}"
+    assert sizes[1] - sizes[0] < 4096, (
+        f"{sizes[0]} KiB after {many // 3} batches, {sizes[1]} KiB after {many}"
+    )

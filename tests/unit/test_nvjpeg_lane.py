@@ -56,7 +56,14 @@ def test_the_kernel_waits_for_the_feeder_and_the_host_for_the_kernel(calls: list
     with lane.stream(ready):
         calls.append("kernel")
     lane.settle()
-    assert calls == ["event on feeder's", "own waits for feeder's", "enter own", "kernel", "leave own", "host waits for own"]
+    assert calls == [
+        "event on feeder's",
+        "own waits for feeder's",
+        "enter own",
+        "kernel",
+        "leave own",
+        "host waits for own",
+    ]
     assert lane.decode_arguments == {"cuda_stream": 4711}
 
 
@@ -67,8 +74,20 @@ def test_work_on_our_own_buffers_waits_for_nobody(calls: list[str]) -> None:
     assert calls == ["enter own", "pattern", "leave own"]
 
 
-def test_a_buffer_is_seen_through_its_address(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_buffer_is_seen_through_its_address(
+    calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: dict[str, object] = {}
-    monkeypatch.setattr(torch, "as_tensor", lambda thing, device: seen.update(thing.__cuda_array_interface__, device=device))
+    monkeypatch.setattr(
+        torch,
+        "as_tensor",
+        lambda thing, device: seen.update(thing.__cuda_array_interface__, device=device),
+    )
     CudaLane(DEVICE).memory(4096, 999)
-    assert seen == {"shape": (999,), "typestr": "|u1", "data": (4096, False), "version": 2, "device": DEVICE}
+    assert seen == {
+        "shape": (999,),
+        "typestr": "|u1",
+        "data": (4096, False),
+        "version": 2,
+        "device": DEVICE,
+    }

@@ -34,16 +34,39 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make(packed: Path, **options: Any) -> DataLoader:
-    return DataLoader(packed, **{"batch_size": BATCH, "shuffle": True, "transform": CROPPED, "seed": 9, "fields": ("image", "label", "id"),
-                                 "return_matrix": True, "backend": "nvjpeg", "exact": True, "num_workers": 2, **options})
+    return DataLoader(
+        packed,
+        **{
+            "batch_size": BATCH,
+            "shuffle": True,
+            "transform": CROPPED,
+            "seed": 9,
+            "fields": ("image", "label", "id"),
+            "return_matrix": True,
+            "backend": "nvjpeg",
+            "exact": True,
+            "num_workers": 2,
+            **options,
+        },
+    )
 
 
-@pytest.mark.parametrize("transform", [
-    CROPPED, [T.Letterbox(40, 40, fill=90), T.HorizontalFlip()], [T.Crop(top=0.3), T.Resize(20, 30)], [*CROPPED, T.Normalize(0.5, 0.25)],
-    [*CROPPED, T.ColorJitter(brightness=0.5), T.Normalize(0.5, 0.25)], [*CROPPED, T.RandomAffine(30, (0.1, 0.1)), T.VerticalFlip()]],
-    ids=["crop", "letterbox", "stretch", "normalised", "coloured", "turned"])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        CROPPED,
+        [T.Letterbox(40, 40, fill=90), T.HorizontalFlip()],
+        [T.Crop(top=0.3), T.Resize(20, 30)],
+        [*CROPPED, T.Normalize(0.5, 0.25)],
+        [*CROPPED, T.ColorJitter(brightness=0.5), T.Normalize(0.5, 0.25)],
+        [*CROPPED, T.RandomAffine(30, (0.1, 0.1)), T.VerticalFlip()],
+    ],
+    ids=["crop", "letterbox", "stretch", "normalised", "coloured", "turned"],
+)
 def test_the_same_batches_as_with_the_core(packed: Path, transform: list[Any]) -> None:
-    ours, theirs = (list(make(packed, transform=transform, backend=backend)) for backend in ("nvjpeg", "native"))
+    ours, theirs = (
+        list(make(packed, transform=transform, backend=backend)) for backend in ("nvjpeg", "native")
+    )
     assert [len(batch["id"]) for batch in ours] == [8, 8, 8, 8, 5]
     assert all(same_batch(one, other) for one, other in zip(ours, theirs, strict=True))
 
@@ -62,23 +85,55 @@ def test_what_runs_is_what_was_asked_for(packed: Path) -> None:
 def test_gray_and_bgr(tmp_path: Path, packed: Path) -> None:
     gray = pack_gray(tmp_path / "packed", 10)
     for dataset, colour in ((gray, None), (gray, "rgb"), (packed, "bgr"), (packed, "gray")):
-        ours, theirs = (next(iter(DataLoader(dataset, 10, transform=[T.Resize(50, 60)], backend=backend, exact=True, colour=colour)))[0]
-                        for backend in ("nvjpeg", "native"))
+        ours, theirs = (
+            next(
+                iter(
+                    DataLoader(
+                        dataset,
+                        10,
+                        transform=[T.Resize(50, 60)],
+                        backend=backend,
+                        exact=True,
+                        colour=colour,
+                    )
+                )
+            )[0]
+            for backend in ("nvjpeg", "native")
+        )
         assert torch.equal(ours, theirs)
 
 
 def test_cameras_masks_and_pngs(tmp_path: Path) -> None:
     """Six cameras a sample in one batch; every third image a PNG, which the CPU serves; masks of one and of two bytes."""
-    fields = (Field("images", "image", list=True), Field("fine", "mask", list=True, image="images"), Field("masks", "mask", list=True, image="images"))
+    fields = (
+        Field("images", "image", list=True),
+        Field("fine", "mask", list=True, image="images"),
+        Field("masks", "mask", list=True, image="images"),
+    )
     rng, samples = np.random.default_rng(0), []
     for i in range(5):
-        images = [encoded(photo(90, 70, seed=6 * i + k)) if k % 3 else encoded(png(rng.integers(0, 256, (70, 90, 3), dtype=np.uint8)))
-                  for k in range(6)]
-        samples.append({"images": images, "fine": [rng.integers(0, 60000, (70, 90)).astype(np.uint16) for _ in range(6)],
-                        "masks": [rng.integers(0, 200, (70, 90)).astype(np.uint8) for _ in range(6)]})
+        images = [
+            encoded(photo(90, 70, seed=6 * i + k))
+            if k % 3
+            else encoded(png(rng.integers(0, 256, (70, 90, 3), dtype=np.uint8)))
+            for k in range(6)
+        ]
+        samples.append(
+            {
+                "images": images,
+                "fine": [rng.integers(0, 60000, (70, 90)).astype(np.uint16) for _ in range(6)],
+                "masks": [rng.integers(0, 200, (70, 90)).astype(np.uint8) for _ in range(6)],
+            }
+        )
     packed = pack_samples(tmp_path / "packed", fields, samples)
     transform = {"images": [T.RandomResizedCrop(40), T.HorizontalFlip()]}
-    for one, other in zip(*(DataLoader(packed, 2, transform=transform, backend=backend, exact=True) for backend in ("nvjpeg", "native")), strict=True):
+    for one, other in zip(
+        *(
+            DataLoader(packed, 2, transform=transform, backend=backend, exact=True)
+            for backend in ("nvjpeg", "native")
+        ),
+        strict=True,
+    ):
         assert one["images"].shape[1:] == (6, 3, 40, 40)
         assert same_batch(one, other)
 
@@ -130,7 +185,9 @@ def test_torch_workers_can_use_the_dataset(packed: Path) -> None:
     """torch forks its workers after our threads have begun; there the CPU decodes."""
     loader = make(packed)
     next(iter(loader))
-    plain: Any = torch.utils.data.DataLoader(loader.dataset, batch_size=5, num_workers=1, collate_fn=loader.collate_fn)
+    plain: Any = torch.utils.data.DataLoader(
+        loader.dataset, batch_size=5, num_workers=1, collate_fn=loader.collate_fn
+    )
     assert [i for batch in plain for i in batch["id"].tolist()] == list(range(N))
     assert len(list(loader)) == 5
 

@@ -51,7 +51,10 @@ def cmyk_files() -> dict[str, bytes]:
     inks = np.concatenate([RGB, pixels(60, 44, seed=9, gray=True)[..., None] // 2], axis=2)
     out = io.BytesIO()
     Image.fromarray(inks, "CMYK").save(out, "JPEG", quality=90)
-    return {"cmyk": out.getvalue(), "ycck": bytes(simplejpeg.encode_jpeg(np.ascontiguousarray(inks), colorspace="CMYK"))}
+    return {
+        "cmyk": out.getvalue(),
+        "ycck": bytes(simplejpeg.encode_jpeg(np.ascontiguousarray(inks), colorspace="CMYK")),
+    }
 
 
 def sixteen_bit_rgb_png() -> bytes:
@@ -63,10 +66,17 @@ def sixteen_bit_rgb_png() -> bytes:
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in wide)
 
     def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
 
     head = struct.pack(">IIBBBBB", RGB.shape[1], RGB.shape[0], 16, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
 
 
 def turned_png() -> bytes:
@@ -78,14 +88,21 @@ def turned_png() -> bytes:
 def arithmetic_jpeg(*, gray: bool) -> bytes:
     if shutil.which("cjpeg") is None:
         pytest.skip("not run: no cjpeg (libjpeg-turbo-progs)")
-    return subprocess.run(["cjpeg", "-arithmetic", *(["-grayscale"] if gray else [])], input=file_of(RGB, "PPM"), capture_output=True,
-                          check=True).stdout
+    return subprocess.run(
+        ["cjpeg", "-arithmetic", *(["-grayscale"] if gray else [])],
+        input=file_of(RGB, "PPM"),
+        capture_output=True,
+        check=True,
+    ).stdout
 
 
 CONVERTED: dict[str, tuple[bytes, str]] = {
     **{name: (data, "CMYK JPEG → RGB") for name, data in cmyk_files().items()},
     "webp": (file_of(RGB, "WEBP", quality=80), "WEBP → PNG"),
-    "webp with alpha": (file_of(np.dstack([RGB, GRAY]), "WEBP", lossless=True), "WEBP → PNG, RGBA → RGB"),
+    "webp with alpha": (
+        file_of(np.dstack([RGB, GRAY]), "WEBP", lossless=True),
+        "WEBP → PNG, RGBA → RGB",
+    ),
     "bmp": (file_of(RGB, "BMP"), "BMP → PNG"),
     "gray bmp": (file_of(GRAY, "BMP"), "BMP → PNG"),
     "tiff": (file_of(RGB, "TIFF"), "TIFF → PNG"),
@@ -100,8 +117,13 @@ CONVERTED: dict[str, tuple[bytes, str]] = {
     "16 bit colour png": (sixteen_bit_rgb_png(), "16 → 8 bit"),
     "16 bit gray tiff": (file_of(GRAY.astype(np.uint16) * 256, "TIFF"), "TIFF → PNG, 16 → 8 bit"),
 }
-KEPT = {"png": file_of(RGB, "PNG"), "gray png": file_of(GRAY, "PNG"), "interlaced by nobody": file_of(RGB, "PNG", optimize=True),
-        "turned png": turned_png(), "rgb jpeg": bytes(simplejpeg.encode_jpeg(RGB, colorsubsampling="444"))}
+KEPT = {
+    "png": file_of(RGB, "PNG"),
+    "gray png": file_of(GRAY, "PNG"),
+    "interlaced by nobody": file_of(RGB, "PNG", optimize=True),
+    "turned png": turned_png(),
+    "rgb jpeg": bytes(simplejpeg.encode_jpeg(RGB, colorsubsampling="444")),
+}
 
 
 @pytest.mark.parametrize("name", CONVERTED)
@@ -113,7 +135,9 @@ def test_pixels_are_right_and_the_conversion_is_named(tmp_path: Path, name: str)
     assert len(result.converted) == 1
     assert why in next(iter(result.converted))
     assert dataset.manifest.converted == result.converted
-    assert log_of(tmp_path / "packed") == [{"event": "converted", "source": "named.jpg", "why": next(iter(result.converted))}]
+    assert log_of(tmp_path / "packed") == [
+        {"event": "converted", "source": "named.jpg", "why": next(iter(result.converted))}
+    ]
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -130,19 +154,33 @@ def test_ordinary_files_are_no_conversion(tmp_path: Path, name: str) -> None:
 def test_arithmetic_coded_jpeg_is_converted(tmp_path: Path, gray: bool) -> None:
     data = arithmetic_jpeg(gray=gray)
     result = pack(Listed([image_sample(data)], (IMAGE,)), tmp_path / "packed")
-    np.testing.assert_array_equal(open_dataset(tmp_path / "packed")[0]["image"], shown_by_pillow(data))
+    np.testing.assert_array_equal(
+        open_dataset(tmp_path / "packed")[0]["image"], shown_by_pillow(data)
+    )
     assert result.converted == {f"arithmetic-coded JPEG → {'L' if gray else 'RGB'}": 1}
 
 
 def test_counts_add_up_over_many_samples(tmp_path: Path) -> None:
     names = ["webp", "bmp", "webp", "cmyk", "webp", "png", "16 bit gray png"]
-    source = Listed([image_sample(CONVERTED[name][0] if name in CONVERTED else KEPT[name], f"{i}-{name}") for i, name in enumerate(names)],
-                    (IMAGE,))
+    source = Listed(
+        [
+            image_sample(CONVERTED[name][0] if name in CONVERTED else KEPT[name], f"{i}-{name}")
+            for i, name in enumerate(names)
+        ],
+        (IMAGE,),
+    )
     result = pack(source, tmp_path / "packed")
-    assert result.converted == {"WEBP → PNG": 3, "BMP → PNG": 1, "CMYK JPEG → RGB": 1, "16 → 8 bit": 1}
+    assert result.converted == {
+        "WEBP → PNG": 3,
+        "BMP → PNG": 1,
+        "CMYK JPEG → RGB": 1,
+        "16 → 8 bit": 1,
+    }
     assert open_dataset(tmp_path / "packed").manifest.converted == result.converted
     assert Counter(line["why"] for line in log_of(tmp_path / "packed")) == result.converted
-    assert {line["source"] for line in log_of(tmp_path / "packed")} == {f"{i}-{name}" for i, name in enumerate(names) if name != "png"}
+    assert {line["source"] for line in log_of(tmp_path / "packed")} == {
+        f"{i}-{name}" for i, name in enumerate(names) if name != "png"
+    }
 
 
 def twelve_bit_jpeg() -> bytes:
@@ -159,29 +197,42 @@ def flipped(data: bytes, at: int) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.parametrize(("data", "why"), [
-    (b"RIFF\x10\0\0\0WEBPVP8 xxxx", "not an image that can be read"),
-    (b"hello", "not an image that can be read"),
-    (file_of(RGB)[:-700], "cut off"),
-    (file_of(RGB, "PNG")[:-60], "damaged PNG"),
-    (file_of(RGB, "PNG")[:-12], "damaged PNG: the end chunk is missing"),
-    (flipped(file_of(RGB, "PNG"), -30), "damaged PNG: the checksum of chunk IDAT"),
-    (file_of(RGB, "WEBP")[:-300], "damaged image|not an image"),
-    (file_of(np.full((16, 16), 0.5, np.float32), "TIFF"), "pixel type F: expected 8 or 16 bit"),
-])
-def test_what_cannot_be_used_is_refused_and_the_next_image_is_right(tmp_path: Path, data: bytes, why: str) -> None:
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"RIFF\x10\0\0\0WEBPVP8 xxxx", "not an image that can be read"),
+        (b"hello", "not an image that can be read"),
+        (file_of(RGB)[:-700], "cut off"),
+        (file_of(RGB, "PNG")[:-60], "damaged PNG"),
+        (file_of(RGB, "PNG")[:-12], "damaged PNG: the end chunk is missing"),
+        (flipped(file_of(RGB, "PNG"), -30), "damaged PNG: the checksum of chunk IDAT"),
+        (file_of(RGB, "WEBP")[:-300], "damaged image|not an image"),
+        (file_of(np.full((16, 16), 0.5, np.float32), "TIFF"), "pixel type F: expected 8 or 16 bit"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_and_the_next_image_is_right(
+    tmp_path: Path, data: bytes, why: str
+) -> None:
     with pytest.raises(BadImage, match=why) as caught:
         pack(Listed([image_sample(data, "bad.jpg")], (IMAGE,)), tmp_path / "one")
     assert caught.value.source == "bad.jpg"
     good = file_of(RGB, "PNG")
-    result = pack(Listed([image_sample(data, "bad.jpg"), image_sample(good)], (IMAGE,)), tmp_path / "two", on_error="skip")
+    result = pack(
+        Listed([image_sample(data, "bad.jpg"), image_sample(good)], (IMAGE,)),
+        tmp_path / "two",
+        on_error="skip",
+    )
     np.testing.assert_array_equal(open_dataset(tmp_path / "two")[0]["image"], RGB)
     assert (result.skipped, result.n_samples) == (1, 1)
 
 
-def test_twelve_bits_without_their_decoder_are_refused_and_the_next_image_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twelve_bits_without_their_decoder_are_refused_and_the_next_image_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "imagecodecs", None)
-    source = Listed([image_sample(twelve_bit_jpeg(), "bad.jpg"), image_sample(file_of(RGB, "PNG"))], (IMAGE,))
+    source = Listed(
+        [image_sample(twelve_bit_jpeg(), "bad.jpg"), image_sample(file_of(RGB, "PNG"))], (IMAGE,)
+    )
     result = pack(source, tmp_path / "packed", on_error="skip")
     np.testing.assert_array_equal(open_dataset(tmp_path / "packed")[0]["image"], RGB)
     assert (result.skipped, result.n_samples) == (1, 1)
@@ -193,7 +244,9 @@ def test_twelve_bits_without_their_decoder_are_refused_and_the_next_image_is_rig
 def test_twelve_bit_jpeg_is_converted(tmp_path: Path, gray: bool) -> None:
     codecs = pytest.importorskip("imagecodecs", reason="not run: no imagecodecs")
     ramp = np.linspace(0, 4095, 96)[None, :] * np.linspace(0.2, 1, 64)[:, None]
-    wide = np.round(ramp if gray else np.stack([ramp, ramp[::-1], ramp[:, ::-1]], -1)).astype(np.uint16)
+    wide = np.round(ramp if gray else np.stack([ramp, ramp[::-1], ramp[:, ::-1]], -1)).astype(
+        np.uint16
+    )
     data = codecs.jpeg8_encode(wide, level=98, bitspersample=12)
     result = pack(Listed([image_sample(data)], (IMAGE,)), tmp_path / "packed")
     found = open_dataset(tmp_path / "packed")[0]["image"]
@@ -211,7 +264,9 @@ def test_the_whole_png_suite(tmp_path: Path) -> None:
     dataset = open_dataset(tmp_path / "packed")
     for i in range(len(dataset)):
         data = (corpus_dir() / "png" / dataset.source(i)).read_bytes()
-        np.testing.assert_array_equal(dataset[i]["image"], shown_by_pillow(data), err_msg=dataset.source(i))
+        np.testing.assert_array_equal(
+            dataset[i]["image"], shown_by_pillow(data), err_msg=dataset.source(i)
+        )
     lines = log_of(tmp_path / "packed")
     skipped = {line["source"] for line in lines if line["event"] == "skipped"}
     assert skipped == {path.name for path in files if path.name.startswith("x")}
@@ -220,12 +275,17 @@ def test_the_whole_png_suite(tmp_path: Path) -> None:
     converted = {line["source"] for line in lines if line["event"] == "converted"}
     assert not as_they_were & converted
     assert all(_is_plain(corpus_dir() / "png" / name) for name in as_they_were)
-    assert {path.name for path in files if path.name not in skipped and not _is_plain(path)} <= converted
+    assert {
+        path.name for path in files if path.name not in skipped and not _is_plain(path)
+    } <= converted
 
 
 def _stored_as_it_was(dataset: Dataset, i: int) -> bool:
     part = dataset.record(i).parts[0]
-    return part.codec == PNG and bytes(part.data) == (corpus_dir() / "png" / dataset.source(i)).read_bytes()
+    return (
+        part.codec == PNG
+        and bytes(part.data) == (corpus_dir() / "png" / dataset.source(i)).read_bytes()
+    )
 
 
 def _is_plain(path: Path) -> bool:
@@ -234,8 +294,19 @@ def _is_plain(path: Path) -> bool:
     return data[24] == 8 and data[25] in (0, 2) and b"tRNS" not in data
 
 
-@pytest.mark.parametrize("name", ["fox410.jpg", "weird_sampling_2.jpeg", "sampling_factors.jpg", "weid_sampling_factors.jpg",
-                                  "four_components.jpg", "cymk.jpg", "down_sampled_grayscale_prog.jpg", "non_interleaved_420_64x64.jpg"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fox410.jpg",
+        "weird_sampling_2.jpeg",
+        "sampling_factors.jpg",
+        "weid_sampling_factors.jpg",
+        "four_components.jpg",
+        "cymk.jpg",
+        "down_sampled_grayscale_prog.jpg",
+        "non_interleaved_420_64x64.jpg",
+    ],
+)
 def test_rare_jpegs_can_be_read_back(tmp_path: Path, name: str) -> None:
     """Accepted means readable: what the reading side cannot decode must be converted, whoever can rewrite it."""
     data = (corpus_dir() / "odd" / "unusual" / name).read_bytes()
@@ -253,9 +324,17 @@ def test_rare_jpegs_can_be_read_back(tmp_path: Path, name: str) -> None:
 def test_of_several_frames_the_first_is_taken_and_that_is_said(tmp_path: Path, kind: str) -> None:
     out = io.BytesIO()
     frames = [Image.fromarray(pixels(20, 20, seed=i)) for i in range(3)]
-    frames[0].save(out, kind, save_all=True, append_images=frames[1:], **({"lossless": True} if kind == "WEBP" else {}))
+    frames[0].save(
+        out,
+        kind,
+        save_all=True,
+        append_images=frames[1:],
+        **({"lossless": True} if kind == "WEBP" else {}),
+    )
     result = pack(Listed([image_sample(out.getvalue())], (IMAGE,)), tmp_path / "packed")
-    np.testing.assert_array_equal(open_dataset(tmp_path / "packed")[0]["image"], shown_by_pillow(out.getvalue()))
+    np.testing.assert_array_equal(
+        open_dataset(tmp_path / "packed")[0]["image"], shown_by_pillow(out.getvalue())
+    )
     assert [why.endswith("first frame only") for why in result.converted] == [True]
 
 
@@ -263,8 +342,13 @@ def test_a_damaged_mask_is_a_bad_sample(tmp_path: Path) -> None:
     """One bit of a mask's file is a wrong label; Pillow would not see it."""
     fields = (Field("mask", "mask"),)
     whole = file_of(GRAY, "PNG")
-    given = [Sample({"mask": Encoded(data, "m.png")}, source=name) for name, data in (("bad", flipped(whole, -30)), ("good", whole))]
-    with pytest.raises(BadImage, match="bad: field 'mask': damaged PNG: the checksum of chunk IDAT"):
+    given = [
+        Sample({"mask": Encoded(data, "m.png")}, source=name)
+        for name, data in (("bad", flipped(whole, -30)), ("good", whole))
+    ]
+    with pytest.raises(
+        BadImage, match="bad: field 'mask': damaged PNG: the checksum of chunk IDAT"
+    ):
         pack(Listed(given[:1], fields), tmp_path / "one")
     assert pack(Listed(given, fields), tmp_path / "two", on_error="skip").skipped == 1
     np.testing.assert_array_equal(open_dataset(tmp_path / "two")[0]["mask"], GRAY)
@@ -272,18 +356,34 @@ def test_a_damaged_mask_is_a_bad_sample(tmp_path: Path) -> None:
 
 def test_a_jpeg_mask_is_refused(tmp_path: Path) -> None:
     sample = Sample({"mask": Encoded(file_of(GRAY), "m.jpg")}, source="bad")
-    with pytest.raises(BadImage, match="a mask in a JPEG: its labels are mixed at every edge; expected PNG or an array"):
+    with pytest.raises(
+        BadImage,
+        match="a mask in a JPEG: its labels are mixed at every edge; expected PNG or an array",
+    ):
         pack(Listed([sample], (Field("mask", "mask"),)), tmp_path / "one")
 
 
 def test_arrays_and_pillow_images_are_stored_exactly(tmp_path: Path) -> None:
     large = pixels(300, 200)
-    given: list[Any] = [RGB, GRAY, GRAY[..., None], large, Image.fromarray(RGB), Image.fromarray(large)]
-    pack(Listed([image_sample(value, f"{i}") for i, value in enumerate(given)], (IMAGE,)), tmp_path / "packed", order="source")
+    given: list[Any] = [
+        RGB,
+        GRAY,
+        GRAY[..., None],
+        large,
+        Image.fromarray(RGB),
+        Image.fromarray(large),
+    ]
+    pack(
+        Listed([image_sample(value, f"{i}") for i, value in enumerate(given)], (IMAGE,)),
+        tmp_path / "packed",
+        order="source",
+    )
     dataset = open_dataset(tmp_path / "packed")
     for i, value in enumerate(given):
         expected = np.asarray(value)
-        np.testing.assert_array_equal(dataset[i]["image"], expected.reshape(*expected.shape[:2], -1))
+        np.testing.assert_array_equal(
+            dataset[i]["image"], expected.reshape(*expected.shape[:2], -1)
+        )
     assert [dataset.record(i).parts[0].codec for i in range(6)] == [RAW, RAW, RAW, PNG, RAW, PNG]
 
 

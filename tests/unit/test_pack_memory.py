@@ -17,11 +17,23 @@ from fastload.errors import BadImage
 from fastload.packing.sources.base import Ref, Sample
 from fastload.packing.state import Event
 from fastload.store.fields import Field
-from tests.packing import IMAGE, LABEL, SMALL_SHARDS, Listed, Streamed, file_of, image_sample, log_of, pack, pixels, samples
+from tests.packing import (
+    IMAGE,
+    LABEL,
+    SMALL_SHARDS,
+    Listed,
+    Streamed,
+    file_of,
+    image_sample,
+    log_of,
+    pack,
+    pixels,
+    samples,
+)
 
 JOBS = 2
-N = 140                             # 300 MB altogether
-LIMIT_MB = 230                      # 103 were found with 2 jobs; all samples kept in memory would be 340 and more
+N = 140  # 300 MB altogether
+LIMIT_MB = 230  # 103 were found with 2 jobs; all samples kept in memory would be 340 and more
 
 
 class Large(Listed):
@@ -56,8 +68,14 @@ def watch(dest: str, stream: str) -> None:
 
     source = Large()
     many = (source.load(ref) for ref in source.refs())
-    pack(Streamed(many, (IMAGE,)) if stream == "stream" else source, Path(dest), jobs=JOBS, encode="raw",
-         shard_size=64 << 20, on_progress=look)
+    pack(
+        Streamed(many, (IMAGE,)) if stream == "stream" else source,
+        Path(dest),
+        jobs=JOBS,
+        encode="raw",
+        shard_size=64 << 20,
+        on_progress=look,
+    )
     print(json.dumps({"seen": seen, "jpeg": len(source.jpeg)}))
 
 
@@ -65,9 +83,20 @@ def watch(dest: str, stream: str) -> None:
 def test_memory_stays_bounded_and_flat(tmp_path: Path, way: str) -> None:
     if not Path("/proc/self/status").exists():
         pytest.skip("not run: no /proc")
-    run = subprocess.run([sys.executable, "-c", "import sys; from tests.unit.test_pack_memory import watch; watch(*sys.argv[1:])",
-                          str(tmp_path / "packed"), way], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
-                         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from tests.unit.test_pack_memory import watch; watch(*sys.argv[1:])",
+            str(tmp_path / "packed"),
+            way,
+        ],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
     seen = found["seen"]
@@ -75,7 +104,9 @@ def test_memory_stays_bounded_and_flat(tmp_path: Path, way: str) -> None:
     assert len(seen) >= N
     assert max(seen) < LIMIT_MB
     quarter = len(seen) // 4
-    assert max(seen[-quarter:]) - max(seen[quarter:2 * quarter]) < 48             # 35 samples of 2 MB were packed in between
+    assert (
+        max(seen[-quarter:]) - max(seen[quarter : 2 * quarter]) < 48
+    )  # 35 samples of 2 MB were packed in between
 
 
 def test_what_happened_to_finished_shards_is_not_kept_in_memory(tmp_path: Path) -> None:
@@ -90,8 +121,14 @@ def test_what_happened_to_finished_shards_is_not_kept_in_memory(tmp_path: Path) 
         if progress.stage == "publishing" or progress.done % 16 == 0:
             most = max(most, sum(type(each) is Event for each in gc.get_objects()))
 
-    result = pack(Listed(mixed, (IMAGE, LABEL, Field("blob", "bytes"))), tmp_path / "packed", order="source", on_error="skip",
-                  on_progress=look, **SMALL_SHARDS)
+    result = pack(
+        Listed(mixed, (IMAGE, LABEL, Field("blob", "bytes"))),
+        tmp_path / "packed",
+        order="source",
+        on_error="skip",
+        on_progress=look,
+        **SMALL_SHARDS,
+    )
     assert (result.skipped, result.n_shards) == (90, 3)
     assert 0 < most < 65
     assert len(log_of(tmp_path / "packed")) == 90

@@ -17,9 +17,24 @@ from tests.packing import file_of, pixels
 
 module: Any = pytest.importorskip("fastload._core", reason="not run: no native core")
 
-PARTS = st.lists(st.builds(Part, st.integers(0, 0xFFFF), st.binary(max_size=40), st.integers(0, 3), st.integers(0, 5), st.integers(0, 1),
-                           st.integers(0, 255), st.integers(0, 255), st.integers(0, 0xFFFF), st.integers(0, 0xFFFF),
-                           st.integers(0, 0xFFFF), st.integers(0, 8)), max_size=6, unique_by=lambda part: (part.field, part.item, part.role))
+PARTS = st.lists(
+    st.builds(
+        Part,
+        st.integers(0, 0xFFFF),
+        st.binary(max_size=40),
+        st.integers(0, 3),
+        st.integers(0, 5),
+        st.integers(0, 1),
+        st.integers(0, 255),
+        st.integers(0, 255),
+        st.integers(0, 0xFFFF),
+        st.integers(0, 0xFFFF),
+        st.integers(0, 0xFFFF),
+        st.integers(0, 8),
+    ),
+    max_size=6,
+    unique_by=lambda part: (part.field, part.item, part.role),
+)
 
 
 @given(st.integers(0, 2**63 - 1), PARTS)
@@ -27,10 +42,20 @@ def test_a_record_is_laid_out_as_in_python(sample_id: int, parts: list[Part]) ->
     assert module.encode_record(sample_id, parts) == encode_record(sample_id, parts)
 
 
-@pytest.mark.parametrize("bad", [
-    [Part(0x10000, b"")], [Part(-1, b"")], [Part(0, b"", codec=6)], [Part(0, b"", role=2)], [Part(0, b"", width=1 << 16)],
-    [Part(0, b"", orientation=9)], [Part(0, b"", bits=1 << 70)], [Part(1, b"a"), Part(1, b"b")], [Part(0, bytes(65 << 20))],
-])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        [Part(0x10000, b"")],
+        [Part(-1, b"")],
+        [Part(0, b"", codec=6)],
+        [Part(0, b"", role=2)],
+        [Part(0, b"", width=1 << 16)],
+        [Part(0, b"", orientation=9)],
+        [Part(0, b"", bits=1 << 70)],
+        [Part(1, b"a"), Part(1, b"b")],
+        [Part(0, bytes(65 << 20))],
+    ],
+)
 def test_what_does_not_fit_a_record_is_left_to_python_which_names_it(bad: list[Part]) -> None:
     assert module.encode_record(0, bad) is None
     with pytest.raises(ConfigError):
@@ -43,15 +68,29 @@ def test_what_does_not_fit_a_record_is_left_to_python_which_names_it(bad: list[P
 def test_a_kept_jpeg_is_the_rewritten_one(sampling: str) -> None:
     data = encode(picture(150, 90), sampling)
     jpeg, index, width, height, interval, orientation, _ = module.rewrite(data, restart=3)
-    assert module.keep_jpeg(data, 3) == (jpeg, index.tobytes(), width, height, 1 if sampling == "gray" else 3, interval, orientation)
+    assert module.keep_jpeg(data, 3) == (
+        jpeg,
+        index.tobytes(),
+        width,
+        height,
+        1 if sampling == "gray" else 3,
+        interval,
+        orientation,
+    )
 
 
 def test_unusual_and_damaged_jpegs_are_not_kept_and_the_next_one_is() -> None:
     good = encode(picture(64, 48), "420")
     odd_sampling = bytearray(encode(picture(64, 48), "444"))
     frame = odd_sampling.index(b"\xff\xc0")
-    odd_sampling[frame + 14] = 0x21         # the second component twice as wide as the first
-    for data in (good[:-2], good[:200], b"\xff\xd8\xff\xd9", bytes(odd_sampling), file_of(pixels(8, 8), "PNG")):
+    odd_sampling[frame + 14] = 0x21  # the second component twice as wide as the first
+    for data in (
+        good[:-2],
+        good[:200],
+        b"\xff\xd8\xff\xd9",
+        bytes(odd_sampling),
+        file_of(pixels(8, 8), "PNG"),
+    ):
         assert module.keep_jpeg(data, -1) is None
         assert module.keep_jpeg(good, -1)[0] == module.rewrite(good)[0]
 
@@ -67,6 +106,8 @@ def test_a_bare_loop_gives_the_pool_s_pixels() -> None:
     pool, bare = np.zeros((2, 5, 30, 40, 3), np.uint8)
     with NativeBackend(threads=2) as backend:
         backend.collect(backend.submit(DecodeBatch(data, requests, pool))).raise_first()
-    seconds, inside = module.Pool.bare_loop(data, requests, bare, planar=False, colour=0, fill=(0, 0, 0), mean=(), std=())
+    seconds, inside = module.Pool.bare_loop(
+        data, requests, bare, planar=False, colour=0, fill=(0, 0, 0), mean=(), std=()
+    )
     assert 0 < inside <= seconds
     np.testing.assert_array_equal(pool, bare)

@@ -22,7 +22,9 @@ def source(n: int = 160) -> Listed:
     return Listed(samples(n, size=8, extra_bytes=25_000), FIELDS)
 
 
-def test_packing_goes_on_while_a_shard_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packing_goes_on_while_a_shard_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     publish, packed_more, order = OpenShard.publish, threading.Event(), []
 
     def slow(self: OpenShard, state: PackState, next_position: int) -> Done:
@@ -41,12 +43,16 @@ def test_packing_goes_on_while_a_shard_is_published(tmp_path: Path, monkeypatch:
     assert result.n_shards > 2
     assert order == list(range(result.n_shards))
     same = ["manifest.json", *(f"shard-{number:05}.lmdb" for number in range(result.n_shards))]
-    assert all((tmp_path / "plain" / name).read_bytes() == (tmp_path / "slow" / name).read_bytes() for name in same)
+    assert all(
+        (tmp_path / "plain" / name).read_bytes() == (tmp_path / "slow" / name).read_bytes()
+        for name in same
+    )
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_a_shard_that_cannot_be_published_stops_the_pack_and_the_next_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                                                 failing: int) -> None:
+def test_a_shard_that_cannot_be_published_stops_the_pack_and_the_next_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
     publish = OpenShard.publish
 
     def fails(self: OpenShard, state: PackState, next_position: int) -> Done:
@@ -59,8 +65,12 @@ def test_a_shard_that_cannot_be_published_stops_the_pack_and_the_next_run_goes_o
         patch.setattr(OpenShard, "publish", fails)
         with pytest.raises(StoreError, match="no room"):
             pack(source(), tmp_path / "packed", **SMALL_SHARDS)
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("fastload-pack")]
-    assert sorted(path.name for path in (tmp_path / "packed").glob("shard-*")) == [f"shard-{number:05}.lmdb" for number in range(failing)]
+    assert not [
+        thread.name for thread in threading.enumerate() if thread.name.startswith("fastload-pack")
+    ]
+    assert sorted(path.name for path in (tmp_path / "packed").glob("shard-*")) == [
+        f"shard-{number:05}.lmdb" for number in range(failing)
+    ]
     result = pack(source(), tmp_path / "packed", **SMALL_SHARDS)
     assert (result.n_samples, result.resumed_at > 0) == (160, failing > 0)
     assert len(fastload.open(tmp_path / "packed")) == 160

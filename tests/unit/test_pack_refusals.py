@@ -19,7 +19,19 @@ from fastload.packing.sources.folder import FolderSource
 from fastload.packing.state import PackState
 from fastload.store.dataset import open_dataset
 from fastload.store.fields import Field
-from tests.packing import IMAGE, LABEL, Listed, class_folders, file_of, image_sample, log_of, pack, pixels, samples, tree
+from tests.packing import (
+    IMAGE,
+    LABEL,
+    Listed,
+    class_folders,
+    file_of,
+    image_sample,
+    log_of,
+    pack,
+    pixels,
+    samples,
+    tree,
+)
 
 BROKEN = BadImage("broken", source="seven")
 
@@ -33,7 +45,9 @@ def one_bad(count: int = 20, at: int = 7) -> list[Any]:
 def test_a_finished_dataset_is_left_alone(tmp_path: Path) -> None:
     pack(samples(5), tmp_path / "packed")
     before = tree(tmp_path / "packed")
-    with pytest.raises(ConfigError, match="finished dataset already: remove it to pack again, or name another DEST"):
+    with pytest.raises(
+        ConfigError, match="finished dataset already: remove it to pack again, or name another DEST"
+    ):
         pack(samples(5), tmp_path / "packed")
     assert tree(tmp_path / "packed") == before
     pack(samples(5), tmp_path / "other")
@@ -58,14 +72,35 @@ def test_dest_is_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
-STARTED: dict[str, Any] = {"encode": "jpeg", "quality": 80, "max_side": 64, "restart": 4, "order": "source", "seed": 1,
-                           "shard_size": 1 << 21, "block_size": 1 << 18}
+STARTED: dict[str, Any] = {
+    "encode": "jpeg",
+    "quality": 80,
+    "max_side": 64,
+    "restart": 4,
+    "order": "source",
+    "seed": 1,
+    "shard_size": 1 << 21,
+    "block_size": 1 << 18,
+}
 
 
-@pytest.mark.parametrize("changed", [
-    {"encode": "keep"}, {"quality": 81}, {"max_side": 65}, {"max_side": 0, "resize": (20, 10)}, {"restart": 0}, {"order": "shuffle"},
-    {"seed": 2}, {"shard_size": 1 << 22}, {"block_size": 1 << 17}])
-def test_other_options_do_not_go_on_with_an_unfinished_pack(tmp_path: Path, changed: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"encode": "keep"},
+        {"quality": 81},
+        {"max_side": 65},
+        {"max_side": 0, "resize": (20, 10)},
+        {"restart": 0},
+        {"order": "shuffle"},
+        {"seed": 2},
+        {"shard_size": 1 << 22},
+        {"block_size": 1 << 17},
+    ],
+)
+def test_other_options_do_not_go_on_with_an_unfinished_pack(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
     with pytest.raises(BadImage):
         pack(one_bad(), tmp_path / "packed", **STARTED)
     with pytest.raises(ConfigError, match="holds an unfinished pack with other options") as caught:
@@ -73,7 +108,12 @@ def test_other_options_do_not_go_on_with_an_unfinished_pack(tmp_path: Path, chan
     for name, value in changed.items():
         before, now = STARTED.get(name), list(value) if isinstance(value, tuple) else value
         assert f"{name} was {before!r}, is now {now!r}" in str(caught.value)
-    assert pack(one_bad(), tmp_path / "packed", on_error="skip", jobs=3, max_bad=1, **STARTED).n_samples == 19
+    assert (
+        pack(
+            one_bad(), tmp_path / "packed", on_error="skip", jobs=3, max_bad=1, **STARTED
+        ).n_samples
+        == 19
+    )
 
 
 def test_another_source_does_not_go_on_with_an_unfinished_pack(tmp_path: Path) -> None:
@@ -81,8 +121,15 @@ def test_another_source_does_not_go_on_with_an_unfinished_pack(tmp_path: Path) -
         pack(one_bad(), tmp_path / "packed", name="/data/a")
     with pytest.raises(ConfigError, match="name was '/data/a', is now '/data/b'"):
         pack(one_bad(), tmp_path / "packed", name="/data/b")
-    with pytest.raises(ConfigError, match=r": field 'more' was None, is now 'list of int'\. Use.*anew \(no shard is finished: nothing is lost\)$"):
-        pack(Listed(one_bad(), (IMAGE, LABEL, Field("more", "int", list=True))), tmp_path / "packed", name="/data/a")
+    with pytest.raises(
+        ConfigError,
+        match=r": field 'more' was None, is now 'list of int'\. Use.*anew \(no shard is finished: nothing is lost\)$",
+    ):
+        pack(
+            Listed(one_bad(), (IMAGE, LABEL, Field("more", "int", list=True))),
+            tmp_path / "packed",
+            name="/data/a",
+        )
     with pytest.raises(ConfigError, match="the fields come in another order"):
         pack(Listed(one_bad(), (LABEL, IMAGE)), tmp_path / "packed", name="/data/a")
     assert pack(one_bad(), tmp_path / "packed", name="/data/a", on_error="skip").n_samples == 19
@@ -96,7 +143,7 @@ def test_an_empty_source_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     with pytest.raises(ConfigError, match="no image found"):
         pack(FolderSource(tmp_path / "images"), tmp_path / "there", seed=1)
-    assert list((tmp_path / "there").iterdir()) == []               # it was there before, so it stays
+    assert list((tmp_path / "there").iterdir()) == []  # it was there before, so it stays
     assert pack(samples(3), tmp_path / "there", seed=2).n_samples == 3
 
 
@@ -113,7 +160,9 @@ def test_the_first_bad_sample_stops_and_is_named(tmp_path: Path) -> None:
     victim = root / "bee" / "0003.jpg"
     whole = victim.read_bytes()
     victim.write_bytes(whole[:300])
-    with pytest.raises(BadImage, match="Mend it and run the same command again, or add --on-error skip") as caught:
+    with pytest.raises(
+        BadImage, match="Mend it and run the same command again, or add --on-error skip"
+    ) as caught:
         pack(root, tmp_path / "packed")
     assert caught.value.source == "bee/0003.jpg"
     victim.write_bytes(whole)
@@ -145,7 +194,12 @@ def test_max_bad_counts_over_all_runs(tmp_path: Path) -> None:
     fields = (IMAGE, LABEL, Field("blob", "bytes"))
     given: list[Any] = samples(80, extra_bytes=30_000)
     given[3], given[70] = BadImage("broken", source="three"), BROKEN
-    options: dict[str, Any] = {"order": "source", "shard_size": 1 << 20, "block_size": 1 << 20, "on_error": "skip"}
+    options: dict[str, Any] = {
+        "order": "source",
+        "shard_size": 1 << 20,
+        "block_size": 1 << 20,
+        "on_error": "skip",
+    }
     with pytest.raises(BadImage, match=r"seven: .* More than 1 samples"):
         pack(Listed(given, fields), tmp_path / "packed", max_bad=1, **options)
     assert (tmp_path / "packed" / "shard-00000.lmdb").exists()
@@ -154,25 +208,45 @@ def test_max_bad_counts_over_all_runs(tmp_path: Path) -> None:
     assert pack(Listed(given, fields), tmp_path / "packed", max_bad=2, **options).skipped == 2
 
 
-@pytest.mark.parametrize(("values", "why"), [
-    ({"image": pixels(8, 8), "lable": 1}, r"unknown fields \['lable'\]: expected \['image', 'label', 'note', 'cams', 'blob'\]"),
-    ({"image": pixels(8, 8), "label": 3}, "field 'label': class 3, expected 0 to 2"),
-    ({"image": pixels(8, 8), "label": "bee"}, "field 'label': expected int, found str 'bee'"),
-    ({"image": pixels(8, 8), "label": 1.0}, "field 'label': expected int, found float"),
-    ({"image": "a.jpg"}, "field 'image': str is no image"),
-    ({"image": pixels(8, 8).astype(np.float32)}, "array of float32: expected uint8"),
-    ({"image": np.zeros((8, 8, 2), np.uint8)}, r"array of shape \(8, 8, 2\): expected"),
-    ({"image": np.zeros((0, 8, 3), np.uint8)}, "array of shape"),
-    ({"image": np.zeros((1, 20_000, 3), np.uint8)}, "20000x1 pixels: sides may be at most 16384"),
-    ({"note": 5}, "field 'note': expected str, found int 5"),
-    ({"note": "\ud800"}, "field 'note': .* is not valid Unicode"),
-    ({"cams": pixels(8, 8)}, "field 'cams': expected a list, found ndarray"),
-    ({"cams": [None]}, "field 'cams': NoneType is no image"),
-    ({"blob": bytes(65 << 20)}, "its record would have 681[0-9]{5} bytes, at most 67108864 fit"),
-    ({"cams": [pixels(1, 1)] * 1100}, "1101 parts in a sample: at most 1024"),
-])
-def test_a_value_that_does_not_fit_is_one_bad_sample(tmp_path: Path, values: dict[str, Any], why: str) -> None:
-    fields = (IMAGE, LABEL, Field("note", "str"), Field("cams", "image", list=True), Field("blob", "bytes"))
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        (
+            {"image": pixels(8, 8), "lable": 1},
+            r"unknown fields \['lable'\]: expected \['image', 'label', 'note', 'cams', 'blob'\]",
+        ),
+        ({"image": pixels(8, 8), "label": 3}, "field 'label': class 3, expected 0 to 2"),
+        ({"image": pixels(8, 8), "label": "bee"}, "field 'label': expected int, found str 'bee'"),
+        ({"image": pixels(8, 8), "label": 1.0}, "field 'label': expected int, found float"),
+        ({"image": "a.jpg"}, "field 'image': str is no image"),
+        ({"image": pixels(8, 8).astype(np.float32)}, "array of float32: expected uint8"),
+        ({"image": np.zeros((8, 8, 2), np.uint8)}, r"array of shape \(8, 8, 2\): expected"),
+        ({"image": np.zeros((0, 8, 3), np.uint8)}, "array of shape"),
+        (
+            {"image": np.zeros((1, 20_000, 3), np.uint8)},
+            "20000x1 pixels: sides may be at most 16384",
+        ),
+        ({"note": 5}, "field 'note': expected str, found int 5"),
+        ({"note": "\ud800"}, "field 'note': .* is not valid Unicode"),
+        ({"cams": pixels(8, 8)}, "field 'cams': expected a list, found ndarray"),
+        ({"cams": [None]}, "field 'cams': NoneType is no image"),
+        (
+            {"blob": bytes(65 << 20)},
+            "its record would have 681[0-9]{5} bytes, at most 67108864 fit",
+        ),
+        ({"cams": [pixels(1, 1)] * 1100}, "1101 parts in a sample: at most 1024"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_one_bad_sample(
+    tmp_path: Path, values: dict[str, Any], why: str
+) -> None:
+    fields = (
+        IMAGE,
+        LABEL,
+        Field("note", "str"),
+        Field("cams", "image", list=True),
+        Field("blob", "bytes"),
+    )
     given: list[Any] = [Sample(values, source="odd one"), image_sample(pixels(9, 9), "good")]
     with pytest.raises(BadImage, match=why) as caught:
         pack(Listed(given[:1], fields), tmp_path / "one")
@@ -182,16 +256,24 @@ def test_a_value_that_does_not_fit_is_one_bad_sample(tmp_path: Path, values: dic
     assert open_dataset(tmp_path / "two")[0]["image"].shape == (9, 9, 3)
 
 
-@pytest.mark.parametrize(("fields", "info", "why"), [
-    ((IMAGE, Field("mask", "mask", image="depth")), {}, "belongs to image 'depth', which is no image field"),
-    ((IMAGE, Field("image", "int")), {}, "comes twice"),
-    ((IMAGE, Field("label", "int", classes=("a" * 2000,))), {}, "at most 1024 characters"),
-    ((IMAGE,), {"when": object()}, "info is not JSON"),
-    ((IMAGE,), {"f": float("nan")}, "info is not JSON"),
-    ((IMAGE,), {"a": [[[[[[[[[1]]]]]]]]]}, "nested"),
-])
+@pytest.mark.parametrize(
+    ("fields", "info", "why"),
+    [
+        (
+            (IMAGE, Field("mask", "mask", image="depth")),
+            {},
+            "belongs to image 'depth', which is no image field",
+        ),
+        ((IMAGE, Field("image", "int")), {}, "comes twice"),
+        ((IMAGE, Field("label", "int", classes=("a" * 2000,))), {}, "at most 1024 characters"),
+        ((IMAGE,), {"when": object()}, "info is not JSON"),
+        ((IMAGE,), {"f": float("nan")}, "info is not JSON"),
+        ((IMAGE,), {"a": [[[[[[[[[1]]]]]]]]]}, "nested"),
+    ],
+)
 def test_a_source_that_could_not_be_published_is_refused_before_it_is_packed(
-        tmp_path: Path, fields: tuple[Field, ...], info: Any, why: str) -> None:
+    tmp_path: Path, fields: tuple[Field, ...], info: Any, why: str
+) -> None:
     class Untouched(Listed):
         def load(self, ref: Any) -> Sample:
             raise AssertionError("a sample was loaded")
@@ -217,7 +299,9 @@ def test_two_packs_at_one_place(tmp_path: Path) -> None:
     assert tree(tmp_path / "packed") == tree(tmp_path / "alone")
 
 
-def test_a_lock_file_that_was_removed_meanwhile_locks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_file_that_was_removed_meanwhile_locks_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between opening the lock file and locking it, the pack that held it may end and remove it."""
     real = fcntl.flock
     calls: list[int] = []
@@ -241,7 +325,12 @@ def test_warnings_of_pillow_stay_inside_and_filters_are_as_before(tmp_path: Path
     odd = file_of(np.asarray(pixels(40, 40, gray=True)), "PNG", transparency=5)
     palette = [image_sample(_palette_with_alpha(i), f"{i}.png") for i in range(60)]
     before = list(warnings.filters)
-    result = pack(Listed([image_sample(odd, "odd.png"), *palette], (IMAGE,)), tmp_path / "packed", jobs=8, on_error="skip")
+    result = pack(
+        Listed([image_sample(odd, "odd.png"), *palette], (IMAGE,)),
+        tmp_path / "packed",
+        jobs=8,
+        on_error="skip",
+    )
     assert list(warnings.filters) == before
     assert result.converted["P → RGB"] == 60
     with pytest.warns(UserWarning, match="heard"):

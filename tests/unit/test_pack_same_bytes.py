@@ -10,7 +10,19 @@ import pytest
 from fastload.errors import BadImage
 from fastload.packing.sources.base import AnySource
 from fastload.store.fields import Field
-from tests.packing import CONVERTED_JPEG, IMAGE, LABEL, SMALL_SHARDS, Listed, Streamed, content, image_sample, pack, samples, tree
+from tests.packing import (
+    CONVERTED_JPEG,
+    IMAGE,
+    LABEL,
+    SMALL_SHARDS,
+    Listed,
+    Streamed,
+    content,
+    image_sample,
+    pack,
+    samples,
+    tree,
+)
 
 FIELDS = (IMAGE, LABEL, Field("blob", "bytes"))
 
@@ -37,8 +49,20 @@ def source_of(given: list[Any], *, stream: bool) -> AnySource:
 @pytest.mark.parametrize("order", ["shuffle", "source"])
 def test_any_number_of_threads(tmp_path: Path, stream: bool, order: str) -> None:
     for jobs in (1, 2, 7):
-        result = pack(source_of(mixed(), stream=stream), tmp_path / str(jobs), jobs=jobs, order=order, on_error="skip", **SMALL_SHARDS)
-        assert (result.n_samples, result.skipped, result.converted, result.n_shards) == (142, 8, {"CMYK JPEG → RGB": 6}, 3)
+        result = pack(
+            source_of(mixed(), stream=stream),
+            tmp_path / str(jobs),
+            jobs=jobs,
+            order=order,
+            on_error="skip",
+            **SMALL_SHARDS,
+        )
+        assert (result.n_samples, result.skipped, result.converted, result.n_shards) == (
+            142,
+            8,
+            {"CMYK JPEG → RGB": 6},
+            3,
+        )
     assert tree(tmp_path / "1") == tree(tmp_path / "2") == tree(tmp_path / "7")
 
 
@@ -49,21 +73,33 @@ def test_interrupted_after_every_few_samples(tmp_path: Path, stream: bool) -> No
     dest = tmp_path / "pieces"
     starts = []
     for attempt in range(40):
+
         def interrupt(progress: Any, stop_at: int = 17 * attempt) -> None:
             if progress.stage == "packing" and progress.done > stop_at:
                 raise Interrupt
 
         try:
-            result = pack(source_of(mixed(), stream=stream), dest, jobs=1 + attempt % 3, on_progress=interrupt, **options)
+            result = pack(
+                source_of(mixed(), stream=stream),
+                dest,
+                jobs=1 + attempt % 3,
+                on_progress=interrupt,
+                **options,
+            )
             break
         except Interrupt:
             starts.append(len(list((dest / ".pack").glob("done-*.json"))))
             assert not (dest / "manifest.json").exists()
-            assert not list(dest.rglob("*.tmp*"))          # an exception cleans up; a kill cannot
+            assert not list(dest.rglob("*.tmp*"))  # an exception cleans up; a kill cannot
     assert set(starts) == {0, 1, 2}
     assert result.resumed_at > 0
-    assert (result.n_samples, result.skipped, result.converted, result.bytes_in, result.bytes_out) == (
-        whole.n_samples, whole.skipped, whole.converted, whole.bytes_in, whole.bytes_out)
+    assert (
+        result.n_samples,
+        result.skipped,
+        result.converted,
+        result.bytes_in,
+        result.bytes_out,
+    ) == (whole.n_samples, whole.skipped, whole.converted, whole.bytes_in, whole.bytes_out)
     assert tree(dest) == tree(tmp_path / "whole")
     assert content(dest) == content(tmp_path / "whole")
 

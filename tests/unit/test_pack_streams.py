@@ -13,7 +13,20 @@ from fastload.errors import BadImage, StoreError
 from fastload.packing.sources.base import Sample
 from fastload.store.dataset import open_dataset
 from fastload.store.fields import Field
-from tests.packing import CONVERTED_JPEG, IMAGE, LABEL, SMALL_SHARDS, Listed, Streamed, content, image_sample, log_of, pack, samples, tree
+from tests.packing import (
+    CONVERTED_JPEG,
+    IMAGE,
+    LABEL,
+    SMALL_SHARDS,
+    Listed,
+    Streamed,
+    content,
+    image_sample,
+    log_of,
+    pack,
+    samples,
+    tree,
+)
 
 
 class Stop(Exception):
@@ -60,12 +73,19 @@ def open_files() -> list[str]:
 def test_a_stream_gives_what_a_list_gives(tmp_path: Path, order: str) -> None:
     for name, source in (("stream", Once(mixed())), ("list", Listed(mixed()))):
         result = pack(source, tmp_path / name, order=order, on_error="skip", seed=8)
-        assert (result.n_samples, result.skipped, result.converted) == (58, 2, {"CMYK JPEG → RGB": 1})
+        assert (result.n_samples, result.skipped, result.converted) == (
+            58,
+            2,
+            {"CMYK JPEG → RGB": 1},
+        )
     assert Once.begun == 1
     assert content(tmp_path / "stream") == content(tmp_path / "list")
     assert log_of(tmp_path / "stream") == log_of(tmp_path / "list")
     assert {line["source"] for line in log_of(tmp_path / "stream")} == {"tar!4", "tar!9", "tar!20"}
-    streamed, listed = (open_dataset(tmp_path / name).column("_source_index").tolist() for name in ("stream", "list"))
+    streamed, listed = (
+        open_dataset(tmp_path / name).column("_source_index").tolist()
+        for name in ("stream", "list")
+    )
     assert streamed == listed
     assert result.bytes_in > 0
 
@@ -116,7 +136,9 @@ def test_a_spool_of_another_stream_is_not_believed(tmp_path: Path) -> None:
     for name in ("a", "b"):
         with pytest.raises(BadImage):
             pack(Once(mixed() if name == "a" else [*mixed()[30:], *mixed()[:30]]), tmp_path / name)
-    (tmp_path / "a" / ".pack" / "spool.records").write_bytes((tmp_path / "b" / ".pack" / "spool.records").read_bytes())
+    (tmp_path / "a" / ".pack" / "spool.records").write_bytes(
+        (tmp_path / "b" / ".pack" / "spool.records").read_bytes()
+    )
     with pytest.raises(StoreError, match=r"spool\.records is damaged \(sample \d+: "):
         pack(Once(mixed()), tmp_path / "a", on_error="skip")
 
@@ -138,5 +160,10 @@ def test_a_large_stream_is_spooled_while_it_passes(tmp_path: Path) -> None:
             spooled = next((tmp_path / "packed" / ".pack").glob("spool.records*"))
             most = max(most, i + 1 - spooled.stat().st_size // 50_000)
 
-    pack(Once(watched(), (IMAGE, LABEL, Field("blob", "bytes"))), tmp_path / "packed", jobs=2, **SMALL_SHARDS)
+    pack(
+        Once(watched(), (IMAGE, LABEL, Field("blob", "bytes"))),
+        tmp_path / "packed",
+        jobs=2,
+        **SMALL_SHARDS,
+    )
     assert 0 < most <= 2 * 2 + 3

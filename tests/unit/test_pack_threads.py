@@ -15,7 +15,9 @@ from tests.packing import Listed, pack, samples
 
 
 def running() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("fastload-pack")]
+    return [
+        thread.name for thread in threading.enumerate() if thread.name.startswith("fastload-pack")
+    ]
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 8])
@@ -57,7 +59,9 @@ def test_an_error_is_raised_in_its_turn_and_ends_everything() -> None:
 
 
 @pytest.mark.parametrize("together", [1, 3, 7])
-def test_items_taken_together_come_in_order_and_those_before_an_error_come_first(together: int) -> None:
+def test_items_taken_together_come_in_order_and_those_before_an_error_come_first(
+    together: int,
+) -> None:
     def fails_at_5(i: int) -> int:
         if i == 5:
             raise KeyError("five")
@@ -88,7 +92,9 @@ def test_a_failed_pack_leaves_no_thread(tmp_path: Path) -> None:
     assert running() == []
 
 
-def test_a_source_that_raises_what_nobody_expected_ends_the_pack_and_can_be_resumed(tmp_path: Path) -> None:
+def test_a_source_that_raises_what_nobody_expected_ends_the_pack_and_can_be_resumed(
+    tmp_path: Path,
+) -> None:
     class Broken(Listed):
         def load(self, ref: Ref) -> Sample:
             raise ZeroDivisionError("a bug in somebody's dataset")

@@ -28,20 +28,37 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(count):
             for camera in range(WORKS[work].cameras):
                 size = (128, 128) if work == "gray" else (96, 72)
-                (target / f"{number:06}-{camera}.jpg").write_bytes(photo(*size, seed=10 * number + camera, gray=work == "gray"))
+                (target / f"{number:06}-{camera}.jpg").write_bytes(
+                    photo(*size, seed=10 * number + camera, gray=work == "gray")
+                )
         (target / data.DONE).touch()
     return folder
 
 
 def test_every_peer_has_an_adapter_that_says_what_it_does() -> None:
-    for name in ("fastload", "fastload-raw", "core", "torch-pil", "torch-cv2", "torch-lmdb", "webdataset", "spdl", "dali", "ffcv", "litdata", "datasets",
-                 "streaming"):
+    for name in (
+        "fastload",
+        "fastload-raw",
+        "core",
+        "torch-pil",
+        "torch-cv2",
+        "torch-lmdb",
+        "webdataset",
+        "spdl",
+        "dali",
+        "ffcv",
+        "litdata",
+        "datasets",
+        "streaming",
+    ):
         found = peers.adapter(name)
         assert found.PACKAGES
         assert found.NOTE
         assert isinstance(found.CHECKSUM, bool)
         assert callable(found.batches)
-        assert not packing.can_pack(name) or callable(found.count), "who packs is also read after a kill"
+        assert not packing.can_pack(name) or callable(found.count), (
+            "who packs is also read after a kill"
+        )
 
 
 def test_a_job_groups_cameras(images: Path, tmp_path: Path) -> None:
@@ -63,10 +80,29 @@ def test_loaders_give_the_same_pictures_in_every_work(images: Path, tmp_path: Pa
         assert all(line.per_s.middle > 0 and line.peak_mb > 1 for line in found.lines)
 
 
-def test_the_command_compares_and_writes_json(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_compares_and_writes_json(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     needs_core()
     out = tmp_path / "out.json"
-    assert command.main(["--peers", "fastload,torch-lmdb", "--works", "rrc", "--quick", "--workers", "1", "--data", str(images), "--json", str(out)]) == 0
+    assert (
+        command.main(
+            [
+                "--peers",
+                "fastload,torch-lmdb",
+                "--works",
+                "rrc",
+                "--quick",
+                "--workers",
+                "1",
+                "--data",
+                str(images),
+                "--json",
+                str(out),
+            ]
+        )
+        == 0
+    )
     told = json.loads(out.read_text())
     assert {line["peer"] for line in told["works"][0]["lines"]} == {"fastload", "torch-lmdb"}
     rows = {row["peer"]: row for row in told["packing"]["rows"]}
@@ -81,23 +117,36 @@ def test_the_command_compares_and_writes_json(images: Path, tmp_path: Path, caps
     assert "x the best peer (torch + OpenCV, LMDB)" in told["reach"][0]
 
 
-def test_a_peer_that_cannot_run_is_listed_with_the_reason(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(peers.PEERS, "webdataset", peers.Entry("WebDataset", "webdataset", "no_such_module"))
-    found = loading.compare("rrc", ["webdataset"], images, tmp_path, workers=1, rounds=1, seconds=0.0)
+def test_a_peer_that_cannot_run_is_listed_with_the_reason(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        peers.PEERS, "webdataset", peers.Entry("WebDataset", "webdataset", "no_such_module")
+    )
+    found = loading.compare(
+        "rrc", ["webdataset"], images, tmp_path, workers=1, rounds=1, seconds=0.0
+    )
     assert "not installed (no module no_such_module)" in found.absent["webdataset"]
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     (tmp_path / peers.REASONS).write_text(json.dumps({"ffcv": "no compiler"}))
     assert peers.missing("ffcv") == "cannot be installed here: no compiler"
-    broken = loading.compare("rrc", ["torch-lmdb"], images, tmp_path / "never packed", workers=0, rounds=1, seconds=0.0)
+    broken = loading.compare(
+        "rrc", ["torch-lmdb"], images, tmp_path / "never packed", workers=0, rounds=1, seconds=0.0
+    )
     assert broken.lines == []
-    assert "ended with exit code 1" in broken.absent["torch-lmdb"] or "No such file" in broken.absent["torch-lmdb"]
+    assert (
+        "ended with exit code 1" in broken.absent["torch-lmdb"]
+        or "No such file" in broken.absent["torch-lmdb"]
+    )
 
 
 def test_other_pixels_raise_a_doubt() -> None:
     def line(peer: str, mean: float) -> Line:
         return Line(peer, spread([1.0]), spread([1.0]), 1.0, mean)
 
-    found = Compared("whole", 1, [line("fastload", 100.0), line("torch-pil", 101.0), line("ffcv", 160.0)], {})
+    found = Compared(
+        "whole", 1, [line("fastload", 100.0), line("torch-pil", 101.0), line("ffcv", 160.0)], {}
+    )
     assert len(found.doubts()) == 1
     assert "FFCV" in found.doubts()[0]
 

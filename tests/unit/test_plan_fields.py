@@ -15,11 +15,19 @@ SIZES = np.full((20, 2), (90, 120))
 
 
 def plain(rows: PlanRows) -> list[list[int]]:
-    return [[int(number) for number in row] for row in zip(rows.x, rows.y, rows.w, rows.h, rows.flip, strict=True)]
+    return [
+        [int(number) for number in row]
+        for row in zip(rows.x, rows.y, rows.w, rows.h, rows.flip, strict=True)
+    ]
 
 
-def rows_of(transform: object, fields: tuple[str, ...] = ("left", "right", "rear")) -> dict[str, PlanRows]:
-    return {name: plan.rows(np.arange(20), SIZES, seed=0, epoch=0) for name, plan in compile_fields(transform, fields).items()}
+def rows_of(
+    transform: object, fields: tuple[str, ...] = ("left", "right", "rear")
+) -> dict[str, PlanRows]:
+    return {
+        name: plan.rows(np.arange(20), SIZES, seed=0, epoch=0)
+        for name, plan in compile_fields(transform, fields).items()
+    }
 
 
 def test_a_list_is_shared_by_all_image_fields() -> None:
@@ -30,7 +38,9 @@ def test_a_list_is_shared_by_all_image_fields() -> None:
 
 
 def test_shared_draws_serve_images_of_several_sizes() -> None:
-    plan = compile_fields([T.RandomResizedCrop(32, ratio=(1.0, 1.0)), T.HorizontalFlip()], ["a", "b"])["a"]
+    plan = compile_fields(
+        [T.RandomResizedCrop(32, ratio=(1.0, 1.0)), T.HorizontalFlip()], ["a", "b"]
+    )["a"]
     small = plan.rows(np.arange(50), np.full((50, 2), 100), seed=0, epoch=0)
     large = plan.rows(np.arange(50), np.full((50, 2), 1000), seed=0, epoch=0)
     assert small.flip.tolist() == large.flip.tolist()
@@ -42,7 +52,9 @@ def test_own_lists_draw_own_numbers_and_tuples_share() -> None:
     rows = rows_of({"left": CROP, ("right", "rear"): CROP})
     assert plain(rows["right"]) == plain(rows["rear"])
     assert plain(rows["left"]) != plain(rows["right"])
-    assert plain(rows["left"]) == plain(rows_of(CROP)["left"])          # the first group draws what a plain list draws
+    assert plain(rows["left"]) == plain(
+        rows_of(CROP)["left"]
+    )  # the first group draws what a plain list draws
 
 
 def test_fields_that_a_dict_does_not_name_stay_as_they_are() -> None:
@@ -53,10 +65,13 @@ def test_fields_that_a_dict_does_not_name_stay_as_they_are() -> None:
     assert rows_of(None)["left"].canvas_w == 120
 
 
-@pytest.mark.parametrize(("transform", "message"), [
-    ({"front": CROP}, "'front' is no image field; there are 'left', 'right', 'rear'"),
-    ({"left": CROP, ("left", "right"): CROP}, "'left' is named twice"),
-])
+@pytest.mark.parametrize(
+    ("transform", "message"),
+    [
+        ({"front": CROP}, "'front' is no image field; there are 'left', 'right', 'rear'"),
+        ({"left": CROP, ("left", "right"): CROP}, "'left' is named twice"),
+    ],
+)
 def test_wrong_fields_are_named(transform: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         rows_of(transform)
@@ -66,7 +81,9 @@ def test_wrong_fields_are_named(transform: object, message: str) -> None:
 def test_images_of_a_batch_must_come_out_in_one_size() -> None:
     plan = compile([T.Resize(shorter=50)])
     assert plan.size is None
-    with pytest.raises(ConfigError, match=r"sample 7 would be 50x66 and sample 9 66x50 .* Resize\(50, 66\)"):
+    with pytest.raises(
+        ConfigError, match=r"sample 7 would be 50x66 and sample 9 66x50 .* Resize\(50, 66\)"
+    ):
         plan.rows([7, 8, 9], [[90, 120], [90, 120], [120, 90]], seed=0, epoch=0)
     rows = plan.rows([7, 8], [[90, 120], [180, 240]], seed=0, epoch=0)
     assert (rows.canvas_h, rows.canvas_w) == (50, 66)
@@ -74,12 +91,24 @@ def test_images_of_a_batch_must_come_out_in_one_size() -> None:
     assert compile([T.Resize(3, 4)]).size_for(90, 120) == (3, 4)
 
 
-@pytest.mark.parametrize(("transforms", "size"), [
-    ([], None), ([T.HorizontalFlip()], None), ([T.Crop(top=0.5)], None), ([T.Resize(longer=64)], None), ([T.Resize(20, 30)], (20, 30)),
-    ([T.Resize(20, 30), T.Crop(top=0.25, left=1)], (15, 29)), ([T.Resize(20, 30), T.Resize(shorter=10)], (10, 15)),
-    ([T.Crop(top=2), T.Letterbox(8)], (8, 8)), ([T.RandomCrop((5, 6))], (5, 6)), ([T.Resize(20, 30), T.CenterCrop(40)], (40, 40)),
-])
-def test_the_size_is_known_before_where_it_can_be(transforms: list[T.Transform], size: tuple[int, int] | None) -> None:
+@pytest.mark.parametrize(
+    ("transforms", "size"),
+    [
+        ([], None),
+        ([T.HorizontalFlip()], None),
+        ([T.Crop(top=0.5)], None),
+        ([T.Resize(longer=64)], None),
+        ([T.Resize(20, 30)], (20, 30)),
+        ([T.Resize(20, 30), T.Crop(top=0.25, left=1)], (15, 29)),
+        ([T.Resize(20, 30), T.Resize(shorter=10)], (10, 15)),
+        ([T.Crop(top=2), T.Letterbox(8)], (8, 8)),
+        ([T.RandomCrop((5, 6))], (5, 6)),
+        ([T.Resize(20, 30), T.CenterCrop(40)], (40, 40)),
+    ],
+)
+def test_the_size_is_known_before_where_it_can_be(
+    transforms: list[T.Transform], size: tuple[int, int] | None
+) -> None:
     plan = compile(transforms)
     assert plan.size == size
     rows = plan.rows([1], [[90, 120]], seed=0, epoch=0)
@@ -114,9 +143,17 @@ def test_a_crop_that_finds_padding_only_is_reported() -> None:
 
 def test_the_decoders_requests_are_filled() -> None:
     names = ("x", "y", "w", "h", "out_w", "out_h", "pad_left", "pad_top", "flip", "filter")
-    requests = np.zeros(20, np.dtype([(name, "<i4") for name in names[:-2]] + [("flip", "u1"), ("filter", "u1"), ("codec", "u1")]))
+    requests = np.zeros(
+        20,
+        np.dtype(
+            [(name, "<i4") for name in names[:-2]]
+            + [("flip", "u1"), ("filter", "u1"), ("codec", "u1")]
+        ),
+    )
     requests["codec"] = 7
-    rows = compile([T.Letterbox(50, 40, filter="bilinear"), T.HorizontalFlip()]).rows(np.arange(20), SIZES, seed=0, epoch=0)
+    rows = compile([T.Letterbox(50, 40, filter="bilinear"), T.HorizontalFlip()]).rows(
+        np.arange(20), SIZES, seed=0, epoch=0
+    )
     rows.fill(requests)
     for name in names[:-1]:
         assert requests[name].tolist() == getattr(rows, name).tolist()
@@ -142,10 +179,14 @@ def test_substitutes_are_put_into_slots() -> None:
         rows.put(np.array([0]), compile([T.CenterCrop(5)]).rows([9], [[99, 90]], seed=0, epoch=0))
 
 
-@pytest.mark.parametrize(("sizes", "message"), [
-    ([[10, 10]], r"expected an array of \(2, 2\)"), ([[10, 10], [0, 5]], "expected 1 to 16384 pixels, found 0 to 10"),
-    ([[10, 10], [5, 20_000]], "found 5 to 20000"),
-])
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ([[10, 10]], r"expected an array of \(2, 2\)"),
+        ([[10, 10], [0, 5]], "expected 1 to 16384 pixels, found 0 to 10"),
+        ([[10, 10], [5, 20_000]], "found 5 to 20000"),
+    ],
+)
 def test_wrong_sizes_are_refused(sizes: list[list[int]], message: str) -> None:
     plan = compile([])
     with pytest.raises(ConfigError, match=message):
@@ -163,17 +204,26 @@ def test_an_empty_batch_is_a_batch() -> None:
 
 def test_a_plan_can_be_read_and_drawn() -> None:
     image = Image.new("RGB", (120, 90), (200, 200, 200))
-    plan = compile([T.Crop(top=30), T.Letterbox(64, 64), T.HorizontalFlip(1.0), T.Hue((0.25, 0.25))])
+    plan = compile(
+        [T.Crop(top=30), T.Letterbox(64, 64), T.HorizontalFlip(1.0), T.Hue((0.25, 0.25))]
+    )
     row = plan.rows([5], [[90, 120]], seed=0, epoch=0)[0]
-    assert str(row) == "sample 5: 120x60 at (0, 30) of 120x90 -> 64x32 at (0, 16) of 64x64, mirrored, hue 0.25"
+    assert (
+        str(row)
+        == "sample 5: 120x60 at (0, 30) of 120x90 -> 64x32 at (0, 16) of 64x64, mirrored, hue 0.25"
+    )
     drawn = row.draw(image, boxes=[[10, 40, 40, 80]], points=[[100.0, 50.0]])
     assert drawn.size == (120 + 8 + 64, 90)
     pixels = np.asarray(drawn)
-    assert pixels[5, 5].tolist() == [66, 66, 66]                        # cut off: dark
+    assert pixels[5, 5].tolist() == [66, 66, 66]  # cut off: dark
     assert pixels[60, 60].tolist() == [200, 200, 200]
-    assert pixels[30, 60].tolist() == [255, 64, 64]                     # the crop's edge
-    assert pixels[40, 20].tolist() == [64, 220, 64]                     # the box
-    assert pixels[50, 100].tolist() == [255, 220, 0]                    # the point, and where it went: (120-100)*64/120, 16+20*32/60
+    assert pixels[30, 60].tolist() == [255, 64, 64]  # the crop's edge
+    assert pixels[40, 20].tolist() == [64, 220, 64]  # the box
+    assert pixels[50, 100].tolist() == [
+        255,
+        220,
+        0,
+    ]  # the point, and where it went: (120-100)*64/120, 16+20*32/60
     assert pixels[26, 128 + 10].tolist() == [255, 220, 0]
     with pytest.raises(ValueError, match=r"image of 120x90 pixels, this one has 90x120"):
         row.draw(image.transpose(Image.Transpose.ROTATE_90))
@@ -182,8 +232,10 @@ def test_a_plan_can_be_read_and_drawn() -> None:
 
 def test_the_drawn_output_is_mirrored_too() -> None:
     image = Image.new("RGB", (40, 20))
-    image.paste((250, 250, 250), (0, 0, 20, 20))                        # the left half is bright
+    image.paste((250, 250, 250), (0, 0, 20, 20))  # the left half is bright
     for p, left, right in ((0.0, 250, 0), (1.0, 0, 250)):
-        row = compile([T.Resize(10, 20), T.HorizontalFlip(p)]).rows([0], [[20, 40]], seed=0, epoch=0)[0]
+        row = compile([T.Resize(10, 20), T.HorizontalFlip(p)]).rows(
+            [0], [[20, 40]], seed=0, epoch=0
+        )[0]
         output = np.asarray(row.draw(image))[:10, 48:, 0]
         assert (output[5, 3], output[5, 16]) == (left, right)

@@ -20,7 +20,7 @@ from tests.jpeg_samples import encode, picture
 pytestmark = pytest.mark.skipif(core() is None, reason="not run: no native core")
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = encode(picture(96, 64), "420")
-LARGE = encode(picture(1600, 1200), "444", 90)         # some 30 ms
+LARGE = encode(picture(1600, 1200), "444", 90)  # some 30 ms
 
 # A child imports little: it is to start in a moment.
 PRELUDE = """
@@ -52,8 +52,14 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(program: str, images: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(PRELUDE + program)], cwd=ROOT, text=True,
-                            env={**os.environ, "IMAGES": str(images)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(PRELUDE + program)],
+        cwd=ROOT,
+        text=True,
+        env={**os.environ, "IMAGES": str(images)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def child(program: str, images: Path) -> tuple[int, str, str]:
@@ -67,7 +73,8 @@ def child(program: str, images: Path) -> tuple[int, str, str]:
 
 
 def test_a_fork_gets_threads_of_its_own(images: Path) -> None:
-    _, out, err = child("""
+    _, out, err = child(
+        """
     pool = NativeBackend(threads=2)
     assert right(pool.collect(pool.submit(batch(3))))
     under_way = pool.submit(batch(40, LARGE))
@@ -92,13 +99,16 @@ def test_a_fork_gets_threads_of_its_own(images: Path) -> None:
     assert codes == [0] * 8, codes
     assert pool.collect(under_way).ok
     print("done")
-    """, images)
+    """,
+        images,
+    )
     assert out == "done\n", err
 
 
 def test_a_fork_while_threads_do_something_for_the_first_time(images: Path) -> None:
     """What is made at its first use, the checksum's tables say, was half made in a child for ever."""
-    _, out, err = child("""
+    _, out, err = child(
+        """
     import signal, struct, time
     import google_crc32c
 
@@ -120,12 +130,15 @@ def test_a_fork_while_threads_do_something_for_the_first_time(images: Path) -> N
     assert codes == [0] * 8, codes
     assert pool.collect(under_way).ok
     print("done")
-    """, images)
+    """,
+        images,
+    )
     assert out == "done\n", err
 
 
 def test_a_fork_that_never_uses_the_pool_ends_by_itself(images: Path) -> None:
-    _, out, err = child("""
+    _, out, err = child(
+        """
     pool = NativeBackend(threads=2)
     under_way = pool.submit(batch(40, LARGE))
     pid = os.fork()
@@ -134,23 +147,39 @@ def test_a_fork_that_never_uses_the_pool_ends_by_itself(images: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert pool.collect(under_way).ok
     print("done")
-    """, images)
+    """,
+        images,
+    )
     assert out == "done\n", err
 
 
-@pytest.mark.parametrize("how", ["sys.exit(0)", "raise SystemExit(0)", "pass", "os._exit(0)", "del pool; sys.exit(0)", "pool.close()"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "sys.exit(0)",
+        "raise SystemExit(0)",
+        "pass",
+        "os._exit(0)",
+        "del pool; sys.exit(0)",
+        "pool.close()",
+    ],
+)
 def test_python_can_exit_with_work_under_way(how: str, images: Path) -> None:
-    code, _, err = child(f"""
+    code, _, err = child(
+        f"""
     pool = NativeBackend(threads=2)
     tickets = [pool.submit(batch(100, LARGE)) for _ in range(3)]
     {how}
-    """, images)
+    """,
+        images,
+    )
     assert (code, err) == (0, "")
 
 
 def test_threads_that_the_system_refuses_are_an_error_that_says_so(images: Path) -> None:
     """Before, it was the end of the process. Whatever it gave goes on."""
-    code, out, err = child("""
+    code, out, err = child(
+        """
     import resource
     from fastload.errors import ConfigError
 
@@ -174,14 +203,17 @@ def test_threads_that_the_system_refuses_are_an_error_that_says_so(images: Path)
     assert 2 <= pool.threads < 1024
     assert right(pool.collect(pool.submit(batch(3))))
     print("done")
-    """, images)
+    """,
+        images,
+    )
     assert (code, out) == (0, "done\n"), err
 
 
 @pytest.mark.parametrize("call", ["core.crc32c(data)", "core.rewrite(LARGE)"])
 def test_python_can_exit_with_a_thread_inside_the_core(call: str, images: Path) -> None:
     """A user's thread, or the one that reads ahead: nobody waits for it, and it comes back from C++ to a Python that is going."""
-    code, _, err = child(f"""
+    code, _, err = child(
+        f"""
     import threading, time
     from fastload import _core as core
 
@@ -198,15 +230,18 @@ def test_python_can_exit_with_a_thread_inside_the_core(call: str, images: Path) 
 
     threading.Thread(target=again_and_again, daemon=True).start()
     begun.wait()
-    """, images)
+    """,
+        images,
+    )
     assert (code, err) == (0, "")
 
 
 def test_memory_that_runs_out_is_not_the_images_fault(images: Path) -> None:
-    with io.BytesIO() as file:          # progressive: libjpeg keeps all of its coefficients
+    with io.BytesIO() as file:  # progressive: libjpeg keeps all of its coefficients
         Image.new("RGB", (5000, 5000), (90, 160, 30)).save(file, "JPEG", progressive=True)
         (images / "huge").write_bytes(file.getvalue())
-    code, out, err = child("""
+    code, out, err = child(
+        """
     import resource
     from fastload.decode.backend import Status
     from fastload.native import core
@@ -228,16 +263,21 @@ def test_memory_that_runs_out_is_not_the_images_fault(images: Path) -> None:
     assert pool.collect(pool.submit(huge)).ok
     assert core().rewrite(huge.sources[0])[2:4] == (5000, 5000)
     print("done")
-    """, images)
+    """,
+        images,
+    )
     assert (code, out) == (0, "no rewrite\ndone\n"), err
 
 
 def test_an_error_ends_python_as_ever(images: Path) -> None:
-    code, _, err = child("""
+    code, _, err = child(
+        """
     pool = NativeBackend(threads=2)
     ticket = pool.submit(batch(100, LARGE))
     raise KeyError("on purpose")
-    """, images)
+    """,
+        images,
+    )
     assert code == 1
     assert "on purpose" in err
     assert "Fatal" not in err
@@ -245,7 +285,8 @@ def test_an_error_ends_python_as_ever(images: Path) -> None:
 
 def test_ctrl_c_while_waiting(images: Path) -> None:
     """SIGINT comes once the child says that it is about to wait; unanswered, the batch would take minutes."""
-    process = start("""
+    process = start(
+        """
     pool = NativeBackend(threads=1)
     ticket = pool.submit(batch(20000, LARGE))
     try:
@@ -257,7 +298,9 @@ def test_ctrl_c_while_waiting(images: Path) -> None:
     assert right(pool.collect(pool.submit(batch(3))))
     tickets = [pool.submit(batch(20000, LARGE))]
     sys.exit(130)
-    """, images)
+    """,
+        images,
+    )
     with process:
         try:
             assert process.stdout is not None

@@ -23,7 +23,7 @@ from tests.jpeg_samples import encode, picture
 
 pytestmark = pytest.mark.skipif(core() is None, reason="not run: no native core")
 SMALL = encode(picture(96, 64), "420")
-LARGE = encode(picture(1600, 1200), "444", 90)         # some 30 ms
+LARGE = encode(picture(1600, 1200), "444", 90)  # some 30 ms
 
 
 def backend(threads: int = 2) -> Any:
@@ -50,17 +50,26 @@ def test_many_batches_in_flight_come_back_each_with_its_own() -> None:
 
 
 def test_raw_samples_which_threads_take_several_at_a_time_come_each_to_its_slot() -> None:
-    n = 333                                             # not a multiple of what is taken at a time
+    n = 333  # not a multiple of what is taken at a time
     pixels = np.random.default_rng(0).integers(1, 256, (n, 6, 8, 3), np.uint8)
     requests = new_requests(n)
-    requests["codec"], requests["size"], requests["raw_channels"], requests["raw_bits"] = Codec.RAW, 6 * 8 * 3, 3, 8
+    requests["codec"], requests["size"], requests["raw_channels"], requests["raw_bits"] = (
+        Codec.RAW,
+        6 * 8 * 3,
+        3,
+        8,
+    )
     requests["raw_w"] = requests["out_w"] = 8
     requests["raw_h"] = requests["out_h"] = 6
     bad = [0, 7, 100, 331, 332]
     requests["size"][bad] -= 1
     with backend(3) as pool:
         for _ in range(20):
-            result = pool.collect(pool.submit(DecodeBatch([one.tobytes() for one in pixels], requests, np.zeros_like(pixels))))
+            result = pool.collect(
+                pool.submit(
+                    DecodeBatch([one.tobytes() for one in pixels], requests, np.zeros_like(pixels))
+                )
+            )
             assert sorted(result.reasons) == bad
             assert all("143 bytes, expected 144" in reason for reason in result.reasons.values())
             good = np.setdiff1d(np.arange(n), bad)
@@ -84,7 +93,9 @@ def test_a_dropped_ticket_takes_its_batch_back_and_leaves_the_memory_alone() -> 
         assert done.sum() < 200, "nothing was left to take back"
         before = np.asarray(first.output).copy()
         assert right(pool.collect(pool.submit(batch(5))))
-        assert np.array_equal(first.output, before), "a sample was written after its ticket was gone"
+        assert np.array_equal(first.output, before), (
+            "a sample was written after its ticket was gone"
+        )
 
 
 def test_sources_and_output_live_as_long_as_their_batch() -> None:
@@ -97,7 +108,7 @@ def test_sources_and_output_live_as_long_as_their_batch() -> None:
         asked = batch(20)
         ticket = pool.submit(DecodeBatch(sources, asked.requests, asked.output))
         with pytest.raises(BufferError):
-            sources[0].extend(b"x")                      # locked while threads read it
+            sources[0].extend(b"x")  # locked while threads read it
         del sources
         gc.collect()
         assert right(pool.collect(ticket))
@@ -121,14 +132,19 @@ def test_the_number_of_threads_can_change_under_way() -> None:
         assert right(pool.collect(pool.submit(batch(2))))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="not run: elsewhere niceness is the whole process's")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="not run: elsewhere niceness is the whole process's"
+)
 def test_decode_threads_have_a_name_and_let_others_go_first() -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
     with backend(3) as pool:
         assert right(pool.collect(pool.submit(batch(20))))
-        names = {int(task.name): (task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()}
+        names = {
+            int(task.name): (task / "comm").read_text().strip()
+            for task in Path("/proc/self/task").iterdir()
+        }
         threads = [task for task, name in names.items() if name == "fastload-decode"]
-        assert threads          # not all three: one may not have begun yet
+        assert threads  # not all three: one may not have begun yet
         assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {min(own + 5, 19)}
     assert os.getpriority(os.PRIO_PROCESS, 0) == own, "the caller stepped back, too"
 
@@ -150,7 +166,10 @@ def test_closing_cancels_what_is_not_begun() -> None:
     tickets = [pool.submit(batch(50, LARGE)) for _ in range(3)]
     pool.close()
     results = [pool.collect(ticket) for ticket in tickets]
-    assert {int(status) for result in results for status in result.status} <= {Status.OK, Status.CANCELLED}
+    assert {int(status) for result in results for status in result.status} <= {
+        Status.OK,
+        Status.CANCELLED,
+    }
     assert (results[2].status == Status.CANCELLED).all()
     with pytest.raises(RuntimeError, match="closed"):
         pool.submit(batch(1))
@@ -177,6 +196,7 @@ def test_other_python_threads_run_while_one_waits() -> None:
 def test_several_python_threads_share_a_pool() -> None:
     good: list[bool] = []
     with backend() as pool:
+
         def work() -> None:
             good.extend(right(pool.collect(pool.submit(batch(5)))) for _ in range(20))
 

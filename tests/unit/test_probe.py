@@ -66,7 +66,14 @@ def test_rows_hold_means_maxima_stages_and_samples(tmp_path: Path, clock: Clock)
                 clock.now += 7.0
     metrics = read(path)
     (run,) = metrics.runs
-    assert (run.rank, run.world, run.pid, run.batch_size, run.device, run.gpu) == (0, 1, os.getpid(), 4, "cpu", None)
+    assert (run.rank, run.world, run.pid, run.batch_size, run.device, run.gpu) == (
+        0,
+        1,
+        os.getpid(),
+        4,
+        "cpu",
+        None,
+    )
     assert run.torch == torch.__version__
     first, rest = metrics.steps
     assert (first.iter, first.steps, first.samples) == (4, 4, 16)
@@ -81,10 +88,12 @@ def test_rows_hold_means_maxima_stages_and_samples(tmp_path: Path, clock: Clock)
     assert (rest.iter, rest.steps, rest.samples, rest.slow) == (5, 1, 4, ())
 
 
-def test_an_epochs_start_is_waiting_and_the_time_between_epochs_is_nobodys(tmp_path: Path, clock: Clock) -> None:
+def test_an_epochs_start_is_waiting_and_the_time_between_epochs_is_nobodys(
+    tmp_path: Path, clock: Clock
+) -> None:
     class Slow:
         def __iter__(self) -> Iterator[torch.Tensor]:
-            clock.now += 3.0            # starting workers
+            clock.now += 3.0  # starting workers
             return clock.loader([0.0, 0.0])
 
     path = tmp_path / "m.jsonl"
@@ -100,7 +109,9 @@ def test_an_epochs_start_is_waiting_and_the_time_between_epochs_is_nobodys(tmp_p
     assert [row.iter for row in rows] == [1, 2, 3, 4]
 
 
-def test_a_loop_left_in_the_middle_does_not_spoil_the_next_one(tmp_path: Path, clock: Clock) -> None:
+def test_a_loop_left_in_the_middle_does_not_spoil_the_next_one(
+    tmp_path: Path, clock: Clock
+) -> None:
     path = tmp_path / "m.jsonl"
     probe = fastload.StepProbe(path, every=1)
     for _ in probe.watch(clock.loader([0.1, 0.1, 0.1])):
@@ -129,7 +140,10 @@ def test_events_name_the_step_they_happen_in(tmp_path: Path, clock: Clock) -> No
         with pytest.raises(OSError, match="full"), probe.event("evaluation"):
             clock.fail(after=2.0)
     metrics = read(path)
-    assert [(row.name, row.iter, row.seconds) for row in metrics.events] == [("checkpoint", 1003, 4.0), ("evaluation", 1004, 2.0)]
+    assert [(row.name, row.iter, row.seconds) for row in metrics.events] == [
+        ("checkpoint", 1003, 4.0),
+        ("evaluation", 1004, 2.0),
+    ]
     assert [row.iter for row in metrics.steps] == [1002, 1004]
     assert metrics.steps[1].slow == ((1003, 4.0, 0.0),)
 
@@ -197,7 +211,9 @@ def test_no_batch_is_held(tmp_path: Path) -> None:
 
 
 def test_a_watched_loader_is_the_loader_to_those_who_ask(tmp_path: Path) -> None:
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(10, 3), torch.zeros(10)), batch_size=4)
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.zeros(10, 3), torch.zeros(10)), batch_size=4
+    )
     with fastload.StepProbe(tmp_path / "m.jsonl", every=1) as probe:
         watched = probe.watch(loader)
         assert len(watched) == 3
@@ -228,10 +244,14 @@ def test_worker_processes_write_nothing(tmp_path: Path) -> None:
     assert [row.iter for row in read(path).steps] == [2]
 
 
-def test_a_fastload_loader_tells_where_its_time_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fastload_loader_tells_where_its_time_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fastload.observe.loaderstats._AT_MOST_EVERY_S", 0.0)
-    loader = fastload.DataLoader(str(pack_photos(tmp_path / "data", 24, vary=0)), batch_size=4, backend="reference")
-    list(loader)                    # before the probe: does not enter its means
+    loader = fastload.DataLoader(
+        str(pack_photos(tmp_path / "data", 24, vary=0)), batch_size=4, backend="reference"
+    )
+    list(loader)  # before the probe: does not enter its means
     path = tmp_path / "m.jsonl"
     before = loader.stats().stages["decode"]
     with fastload.StepProbe(path, every=6) as probe:
@@ -240,9 +260,15 @@ def test_a_fastload_loader_tells_where_its_time_went(tmp_path: Path, monkeypatch
     loader.close()
     (row,) = read(path).steps
     assert (row.samples, row.iter) == (24, 6)
-    assert {"read", "decode", "wait"} <= row.data_probe.keys() <= {"read", "cut", "decode", "resize", "finish", "wait"}
+    assert (
+        {"read", "decode", "wait"}
+        <= row.data_probe.keys()
+        <= {"read", "cut", "decode", "resize", "finish", "wait"}
+    )
     after = loader.stats().stages["decode"]
-    expected = (after.mean * after.count - before.mean * before.count) / (after.count - before.count)
+    expected = (after.mean * after.count - before.mean * before.count) / (
+        after.count - before.count
+    )
     assert row.data_probe["decode"].mean == pytest.approx(expected, rel=1e-3)
     assert row.data_probe["decode"].max >= row.data_probe["decode"].mean
 
@@ -262,7 +288,10 @@ dist.destroy_process_group()
 
 def test_two_ranks_write_to_one_file(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
-    ranks = [subprocess.Popen([sys.executable, "-c", RANK, str(rank), str(tmp_path / "meet"), str(path)]) for rank in range(2)]
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", RANK, str(rank), str(tmp_path / "meet"), str(path)])
+        for rank in range(2)
+    ]
     assert [rank.wait(120) for rank in ranks] == [0, 0]
     metrics = read(path)
     assert sorted((run.rank, run.world) for run in metrics.runs) == [(0, 2), (1, 2)]
@@ -292,8 +321,10 @@ for number in probe.watch(itertools.count()):
 
 def test_kill_9_leaves_a_readable_file(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
-    for _ in range(3):              # each goes on in the file of the one before
-        with subprocess.Popen([sys.executable, "-c", ENDLESS, str(path)], stdout=subprocess.PIPE) as child:
+    for _ in range(3):  # each goes on in the file of the one before
+        with subprocess.Popen(
+            [sys.executable, "-c", ENDLESS, str(path)], stdout=subprocess.PIPE
+        ) as child:
             assert child.stdout is not None
             assert child.stdout.readline() == b"going\n"
             child.send_signal(signal.SIGKILL)
@@ -303,12 +334,23 @@ def test_kill_9_leaves_a_readable_file(tmp_path: Path) -> None:
     assert len(metrics.steps) >= 900
 
 
-@pytest.mark.parametrize(("batch", "count"), [
-    (torch.zeros(7, 3, 4, 4), 7), ((torch.zeros(7, 3), torch.zeros(2)), 7), ({"id": "x", "image": torch.zeros(5, 1)}, 5),
-    ([np.zeros((6, 2))], 6), (([torch.zeros(3, 8, 8), torch.zeros(3, 9, 7)], [{"boxes": torch.zeros(9, 4)}]), 2),
-    ({"inputs": [torch.zeros(3, 8, 8)]}, 1), (torch.tensor(3.0), None), ([1, 2, 3], None), ("text", None), (None, None), ([], None),
-    ([[[[[[torch.zeros(4)]]]]]], None),
-])
+@pytest.mark.parametrize(
+    ("batch", "count"),
+    [
+        (torch.zeros(7, 3, 4, 4), 7),
+        ((torch.zeros(7, 3), torch.zeros(2)), 7),
+        ({"id": "x", "image": torch.zeros(5, 1)}, 5),
+        ([np.zeros((6, 2))], 6),
+        (([torch.zeros(3, 8, 8), torch.zeros(3, 9, 7)], [{"boxes": torch.zeros(9, 4)}]), 2),
+        ({"inputs": [torch.zeros(3, 8, 8)]}, 1),
+        (torch.tensor(3.0), None),
+        ([1, 2, 3], None),
+        ("text", None),
+        (None, None),
+        ([], None),
+        ([[[[[[torch.zeros(4)]]]]]], None),
+    ],
+)
 def test_samples_are_found_in_batches_of_any_make(batch: object, count: int | None) -> None:
     assert count_samples(batch) == count
 
@@ -322,15 +364,19 @@ def test_samples_can_be_counted_by_the_user(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{"every": 0}, {"device": "tpu"}])
 def test_wrong_arguments_are_named(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
-        fastload.StepProbe("m.jsonl", **options)        # type: ignore[arg-type]
+        fastload.StepProbe("m.jsonl", **options)  # type: ignore[arg-type]
 
 
-def test_swap_is_counted_since_the_row_before(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_swap_is_counted_since_the_row_before(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counted = iter([(1000, 0), (5096, 10), (5096, 20)])
     monkeypatch.setattr(recording, "swapped_bytes", lambda: next(counted))
     with fastload.StepProbe(tmp_path / "m.jsonl", every=1) as probe:
         for number, _ in enumerate(probe.watch(clock.loader([0.0] * 3))):
-            clock.now += 0.01 if number == 1 else 1.0           # too soon after the row before to be read again
+            clock.now += (
+                0.01 if number == 1 else 1.0
+            )  # too soon after the row before to be read again
     assert [row.swap_bytes for row in read(tmp_path / "m.jsonl").steps] == [4106, 0, 10]
 
 
@@ -368,26 +414,33 @@ def test_gpu_events_are_read_late_and_only_whole_steps(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     stages = StageEvents()
-    for _ in range(3):                          # each step: four marks, i.e. two stages of a millisecond
+    for _ in range(3):  # each step: four marks, i.e. two stages of a millisecond
         for name in ("forward", "backward"):
             stages.end(name, stages.begin())
         stages.step_ended()
-    FakeEvent.passed = 7.0                      # in the middle of the second step
+    FakeEvent.passed = 7.0  # in the middle of the second step
     assert stages.collect() == (1, {"forward": 0.001, "backward": 0.001})
     assert stages.collect() == (0, {})
     stages.end("forward", stages.begin())
-    stages.step_dropped()                       # the loop was left: this stage is nobody's
+    stages.step_dropped()  # the loop was left: this stage is nobody's
     FakeEvent.passed = 99.0
     assert stages.collect() == (2, {"forward": 0.002, "backward": 0.002})
     made = FakeEvent.made
     stages.end("forward", stages.begin())
-    assert FakeEvent.made == made               # events are used again
+    assert FakeEvent.made == made  # events are used again
 
 
 def test_a_probe_brings_no_torch_into_a_program_without_it(tmp_path: Path) -> None:
-    program = ("import sys, fastload\nwith fastload.StepProbe(sys.argv[1]) as probe:\n    for _ in probe.watch([[1], [2]]):\n"
-               "        with probe.stage('forward'): pass\nprint('torch' in sys.modules)")
-    told = subprocess.run([sys.executable, "-c", program, str(tmp_path / "m.jsonl")], capture_output=True, text=True, check=True)
+    program = (
+        "import sys, fastload\nwith fastload.StepProbe(sys.argv[1]) as probe:\n    for _ in probe.watch([[1], [2]]):\n"
+        "        with probe.stage('forward'): pass\nprint('torch' in sys.modules)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "m.jsonl")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert told.stdout == "False\n"
     metrics = read(tmp_path / "m.jsonl")
     assert (metrics.runs[0].torch, metrics.steps[0].samples) == ("", None)

@@ -10,9 +10,27 @@ import fastload
 from fastload import transforms as T
 
 PUBLIC = [
-    "BadImage", "ConfigError", "CorruptManifest", "CorruptShard", "DataLoader", "Dataset", "FastloadError", "Field", "MissingPart",
-    "NativeStatus", "StepProbe", "StoreError", "WorkerDied", "__version__", "check_trainer", "diagnose", "migrate", "native_status", "open",
-    "pack", "transforms",
+    "BadImage",
+    "ConfigError",
+    "CorruptManifest",
+    "CorruptShard",
+    "DataLoader",
+    "Dataset",
+    "FastloadError",
+    "Field",
+    "MissingPart",
+    "NativeStatus",
+    "StepProbe",
+    "StoreError",
+    "WorkerDied",
+    "__version__",
+    "check_trainer",
+    "diagnose",
+    "migrate",
+    "native_status",
+    "open",
+    "pack",
+    "transforms",
 ]
 
 
@@ -24,8 +42,21 @@ def test_the_public_names_are_these_and_all_exist() -> None:
 
 
 def test_what_users_call_shows_how_in_a_block_that_the_reference_keeps_as_code() -> None:
-    for name in ("DataLoader", "Field", "StepProbe", "check_trainer", "diagnose", "migrate", "open", "pack"):
-        shown = [line for line in str(inspect.getdoc(getattr(fastload, name))).splitlines() if line.startswith("    ")]
+    for name in (
+        "DataLoader",
+        "Field",
+        "StepProbe",
+        "check_trainer",
+        "diagnose",
+        "migrate",
+        "open",
+        "pack",
+    ):
+        shown = [
+            line
+            for line in str(inspect.getdoc(getattr(fastload, name))).splitlines()
+            if line.startswith("    ")
+        ]
         assert any(f"fastload.{name}(" in line for line in shown), f"{name}: no example"
     for name in T.__all__:
         assert inspect.getdoc(getattr(T, name)), f"{name}: no docstring"
@@ -33,20 +64,31 @@ def test_what_users_call_shows_how_in_a_block_that_the_reference_keeps_as_code()
 
 def test_import_brings_neither_torch_nor_the_command_line() -> None:
     program = "import sys, fastload; print(*sorted({'torch', 'numpy', 'argparse', 'rich', 'PIL', 'nvidia'} & set(sys.modules)))"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert result.stdout.split() == []
     assert result.stderr == ""
 
 
 def test_transforms_are_there_without_an_import_of_their_own() -> None:
     program = "import fastload; print(fastload.transforms.Resize(2, 3))"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert result.stdout == f"{T.Resize(2, 3)}\n"
 
 
 def test_every_error_can_be_caught_as_fastloads_and_as_a_builtin() -> None:
-    builtin = {"BadImage": ValueError, "ConfigError": ValueError, "CorruptManifest": OSError, "CorruptShard": OSError,
-               "MissingPart": ImportError, "StoreError": OSError, "WorkerDied": RuntimeError}
+    builtin = {
+        "BadImage": ValueError,
+        "ConfigError": ValueError,
+        "CorruptManifest": OSError,
+        "CorruptShard": OSError,
+        "MissingPart": ImportError,
+        "StoreError": OSError,
+        "WorkerDied": RuntimeError,
+    }
     for name, parent in builtin.items():
         error = getattr(fastload, name)
         assert issubclass(error, fastload.FastloadError)

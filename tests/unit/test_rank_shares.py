@@ -19,7 +19,10 @@ def places(intervals: list[Interval]) -> list[int]:
 
 
 def all_batches(shares: Shares, first: int = 0) -> dict[int, list[list[int]]]:
-    return {rank: [places(shares.batch(rank, n)) for n in range(first, shares.n_batches)] for rank in range(shares.world)}
+    return {
+        rank: [places(shares.batch(rank, n)) for n in range(first, shares.n_batches)]
+        for rank in range(shares.world)
+    }
 
 
 @given(Shape)
@@ -55,14 +58,28 @@ def test_pad_takes_every_sample_and_gives_all_ranks_as_many(shape: tuple[int, in
     assert sum(seen.values()) - n < world
 
 
-@given(st.integers(40, 120), st.lists(st.tuples(st.integers(1, 5), st.integers(2, 7), st.integers(0, 9)), min_size=1, max_size=5))
-def test_stops_with_changing_world_sizes_lose_and_repeat_nothing(n: int, runs: list[tuple[int, int, int]]) -> None:
+@given(
+    st.integers(40, 120),
+    st.lists(
+        st.tuples(st.integers(1, 5), st.integers(2, 7), st.integers(0, 9)), min_size=1, max_size=5
+    ),
+)
+def test_stops_with_changing_world_sizes_lose_and_repeat_nothing(
+    n: int, runs: list[tuple[int, int, int]]
+) -> None:
     left: tuple[Interval, ...] = ((0, n),)
     seen: Counter[int] = Counter()
     for world, size, stop_after in runs:
         shares = Shares(left, world, size)
-        stop = min(stop_after, shares.n_batches) if shares.n_left >= 2 * world else 0      # fewer: ranks must repeat
-        seen.update(place for rank in range(world) for number in range(stop) for place in places(shares.batch(rank, number)))
+        stop = (
+            min(stop_after, shares.n_batches) if shares.n_left >= 2 * world else 0
+        )  # fewer: ranks must repeat
+        seen.update(
+            place
+            for rank in range(world)
+            for number in range(stop)
+            for place in places(shares.batch(rank, number))
+        )
         left = shares.after(stop)
         assert len(left) <= 30
     rest = Shares(left, 1, 4)
@@ -76,7 +93,12 @@ def test_what_is_left_is_what_was_not_given_out(shape: tuple[int, int, int], sto
     n, world, size = shape
     shares = Shares(((0, n // 2), (n, n + n - n // 2)), world, size + 1, "drop")
     stop = min(stop, shares.n_batches)
-    given_out = {place for rank in range(world) for number in range(stop) for place in places(shares.batch(rank, number))}
+    given_out = {
+        place
+        for rank in range(world)
+        for number in range(stop)
+        for place in places(shares.batch(rank, number))
+    }
     left = set(places(list(shares.after(stop))))
     assert not given_out & left
     if stop < shares.n_batches:
@@ -86,7 +108,11 @@ def test_what_is_left_is_what_was_not_given_out(shape: tuple[int, int, int], sto
 def test_a_rank_reads_one_run_of_the_line() -> None:
     shares = Shares(((0, 1000),), 4, 10)
     for rank in range(4):
-        ids = [place for number in range(shares.n_batches) for place in places(shares.batch(rank, number))]
+        ids = [
+            place
+            for number in range(shares.n_batches)
+            for place in places(shares.batch(rank, number))
+        ]
         assert ids == list(range(rank * 250, rank * 250 + 250))
 
 

@@ -18,8 +18,26 @@ from PIL import Image
 from fastload.errors import BadImage, ConfigError
 from fastload.store.fields import Field
 from fastload.store.pixels import decode_image, decode_mask, upright
-from fastload.store.record import ARRAY, DEFLATED, JPEG, PLAIN, PNG, RAW, Part, RecordError, encode_record, parse_record
-from fastload.store.values import DTYPES, decode_array, decode_value, encode_array, encode_value, source_part
+from fastload.store.record import (
+    ARRAY,
+    DEFLATED,
+    JPEG,
+    PLAIN,
+    PNG,
+    RAW,
+    Part,
+    RecordError,
+    encode_record,
+    parse_record,
+)
+from fastload.store.values import (
+    DTYPES,
+    decode_array,
+    decode_value,
+    encode_array,
+    encode_value,
+    source_part,
+)
 from tests.corpus import photos
 from tests.small_dataset import Array, jpeg, jpeg_part, same
 
@@ -27,7 +45,9 @@ from tests.small_dataset import Array, jpeg, jpeg_part, same
 def round_trip(field: Field, value: object) -> Any:
     """Through a whole record, as in a shard."""
     record = encode_record(5, [Part(9, b"another field"), *encode_value(3, field, value)])
-    return decode_value(field, [part for part in parse_record(memoryview(record), 5) if part.field == 3])
+    return decode_value(
+        field, [part for part in parse_record(memoryview(record), 5) if part.field == 3]
+    )
 
 
 def refused(kind: str, value: object, match: str = "field 'x'", **options: Any) -> None:
@@ -44,7 +64,10 @@ def test_scalars(number: int, real: float, text: str, data: bytes) -> None:
 
 
 def test_numpy_scalars_and_bools_are_numbers() -> None:
-    found = [round_trip(Field("x", "int"), value) for value in (np.uint8(3), np.int64(-4), True, np.bool_(False))]
+    found = [
+        round_trip(Field("x", "int"), value)
+        for value in (np.uint8(3), np.int64(-4), True, np.bool_(False))
+    ]
     assert found == [3, -4, 1, 0]
     assert round_trip(Field("x", "float"), np.float32(0.5)) == 0.5
     assert type(round_trip(Field("x", "float"), 3)) is float
@@ -54,7 +77,7 @@ def test_what_is_no_scalar_is_refused() -> None:
     no_int: list[object] = [1 << 63, -(1 << 63) - 1, 1.0, "1", b"1", [1], np.float64(1)]
     for value in no_int:
         refused("int", value)
-    no_float: list[object] = ["1", 1j, 10 ** 400]
+    no_float: list[object] = ["1", 1j, 10**400]
     for value in no_float:
         refused("float", value)
     refused("str", "\ud800", "not valid Unicode")
@@ -65,11 +88,15 @@ def test_what_is_no_scalar_is_refused() -> None:
     assert round_trip(Field("x", "int", classes=("a",)), 0) == 0
 
 
-json_values = st.recursive(st.none() | st.booleans() | st.integers(-(10 ** 20), 10 ** 20) | st.floats(allow_nan=False,
-                                                                                                      allow_infinity=False)
-                           | st.text(), lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner,
-                                                                                                    max_size=4),
-                           max_leaves=12).filter(lambda value: value is not None)
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+).filter(lambda value: value is not None)
 
 
 @given(json_values)
@@ -87,7 +114,11 @@ def test_what_json_cannot_say_is_refused() -> None:
     refused("json", [deep], "64 deep")
 
 
-@given(hnp.arrays(st.sampled_from(DTYPES), hnp.array_shapes(min_dims=0, max_dims=8, min_side=0, max_side=3)))
+@given(
+    hnp.arrays(
+        st.sampled_from(DTYPES), hnp.array_shapes(min_dims=0, max_dims=8, min_side=0, max_side=3)
+    )
+)
 def test_arrays(array: Array) -> None:
     found = round_trip(Field("x", "array"), array)
     assert same(found, array)
@@ -102,21 +133,37 @@ def test_arrays_in_any_order_of_bytes_and_memory() -> None:
     found = round_trip(Field("x", "array"), array)
     assert np.array_equal(found, array)
     assert found.dtype == np.float32
-    for wrong in (np.array(["a"]), np.array([object()]), np.zeros((1,) * 9), np.zeros(3, "c8"), np.zeros(1, "M8[s]")):
+    for wrong in (
+        np.array(["a"]),
+        np.array([object()]),
+        np.zeros((1,) * 9),
+        np.zeros(3, "c8"),
+        np.zeros(1, "M8[s]"),
+    ):
         refused("array", wrong)
     assert round_trip(Field("x", "array"), [[1, 2], [3, 4]]).shape == (2, 2)
 
 
 def test_boxes_points_and_matrices_have_their_shapes() -> None:
-    assert same(round_trip(Field("x", "boxes"), [[1, 2, 3, 4.5]]), np.array([[1, 2, 3, 4.5]], np.float32))
+    assert same(
+        round_trip(Field("x", "boxes"), [[1, 2, 3, 4.5]]), np.array([[1, 2, 3, 4.5]], np.float32)
+    )
     assert round_trip(Field("x", "boxes"), []).shape == (0, 4)
     assert round_trip(Field("x", "points"), []).shape == (0, 2)
     assert round_trip(Field("x", "points"), np.zeros((0, 3))).shape == (0, 3)
-    assert same(round_trip(Field("x", "points"), [[1, 2], [3, 4]]), np.array([[1, 2], [3, 4]], np.float32))
+    assert same(
+        round_trip(Field("x", "points"), [[1, 2], [3, 4]]), np.array([[1, 2], [3, 4]], np.float32)
+    )
     assert same(round_trip(Field("x", "matrix"), np.eye(3, dtype=np.float32)), np.eye(3))
-    for kind, value in (("boxes", [1, 2, 3, 4]), ("boxes", [[1, 2]]), ("points", [[1]]), ("points", [[1, 2, 3, 4]]),
-                        ("matrix", [1, 2]),
-                        ("boxes", [["a"] * 4]), ("matrix", [[1], [2, 3]])):
+    for kind, value in (
+        ("boxes", [1, 2, 3, 4]),
+        ("boxes", [[1, 2]]),
+        ("points", [[1]]),
+        ("points", [[1, 2, 3, 4]]),
+        ("matrix", [1, 2]),
+        ("boxes", [["a"] * 4]),
+        ("matrix", [[1], [2, 3]]),
+    ):
         refused(kind, value)
 
 
@@ -138,7 +185,9 @@ def test_a_path_that_is_no_text_stays_readable() -> None:
 @pytest.mark.parametrize("dtype", ["u1", "u2"])
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_raw_images(dtype: str, channels: int) -> None:
-    pixels = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, (5, 7, channels), dtype=dtype)
+    pixels = np.random.default_rng(0).integers(
+        0, np.iinfo(dtype).max, (5, 7, channels), dtype=dtype
+    )
     assert same(round_trip(Field("x", "image"), pixels), pixels)
     assert round_trip(Field("x", "image"), pixels[:, :, 0]).shape == (5, 7, 1)
     assert round_trip(Field("x", "image"), pixels[::-1, ::2]).shape == (5, 4, channels)
@@ -147,14 +196,33 @@ def test_raw_images(dtype: str, channels: int) -> None:
 
 def test_what_is_no_image_is_refused() -> None:
     shapes = ((3, 3, 3, 3), (9,), (0, 3, 3), (1, 16385), (3, 3, 256))
-    for wrong in (np.zeros((3, 3), np.float32), "a.jpg", *(np.zeros(shape, np.uint8) for shape in shapes)):
+    for wrong in (
+        np.zeros((3, 3), np.float32),
+        "a.jpg",
+        *(np.zeros(shape, np.uint8) for shape in shapes),
+    ):
         refused("image", wrong)
-    for no_mask in (np.zeros((3, 3, 1), np.uint8), np.zeros((3, 3)), np.array([[-1]]), np.array([[1 << 40]])):
+    for no_mask in (
+        np.zeros((3, 3, 1), np.uint8),
+        np.zeros((3, 3)),
+        np.array([[-1]]),
+        np.array([[1 << 40]]),
+    ):
         refused("mask", no_mask)
 
 
-@pytest.mark.parametrize(("dtype", "stored"), [("u1", "u1"), ("?", "u1"), ("i1", "u1"), ("u2", "u2"), ("i2", "u2"),
-                                               ("i4", "u4"), ("i8", "u4")])
+@pytest.mark.parametrize(
+    ("dtype", "stored"),
+    [
+        ("u1", "u1"),
+        ("?", "u1"),
+        ("i1", "u1"),
+        ("u2", "u2"),
+        ("i2", "u2"),
+        ("i4", "u4"),
+        ("i8", "u4"),
+    ],
+)
 def test_masks_are_lossless(dtype: str, stored: str) -> None:
     top = min(2 if dtype == "?" else np.iinfo(dtype).max, (1 << 32) - 1)
     pixels = np.random.default_rng(0).integers(0, top, (50, 70)).astype(dtype)
@@ -176,9 +244,17 @@ def test_png_images_of_every_mode() -> None:
     rng = np.random.default_rng(0)
     for channels, dtype in ((1, "u1"), (3, "u1"), (4, "u1"), (1, "<u2")):
         pixels = rng.integers(0, np.iinfo(dtype).max, (6, 9, channels), dtype=dtype)
-        part = Part(0, png(pixels[:, :, 0] if channels == 1 else pixels), 0, PNG, channels=channels,
-                    bits=8 * pixels.itemsize, width=9,
-                    height=6, orientation=1)
+        part = Part(
+            0,
+            png(pixels[:, :, 0] if channels == 1 else pixels),
+            0,
+            PNG,
+            channels=channels,
+            bits=8 * pixels.itemsize,
+            width=9,
+            height=6,
+            orientation=1,
+        )
         assert same(decode_image(part), pixels)
     gray = rng.integers(0, 255, (6, 9), dtype=np.uint8)
     palette = Part(0, png(gray, "P"), 0, PNG, channels=3, bits=8, width=9, height=6)
@@ -238,20 +314,28 @@ def bad_image(part: Part, *, mask: bool = False) -> None:
 def test_damaged_and_hostile_pixels_are_refused() -> None:
     good = jpeg_part(0, jpeg(40, 30))
     data = bytes(good.data)
-    bad_image(good._replace(data=data[:len(data) // 2]))
+    bad_image(good._replace(data=data[: len(data) // 2]))
     bad_image(good._replace(data=b""))
     bad_image(good._replace(width=41))
     bad_image(good._replace(channels=1))
     bomb = bytearray(data)
     frame = bomb.index(b"\xff\xc0") + 5
-    bomb[frame:frame + 4] = struct.pack(">HH", 16000, 16000)
-    with pytest.raises(BadImage, match="at most 64 megapixels"):         # from the header, before it costs anything
+    bomb[frame : frame + 4] = struct.pack(">HH", 16000, 16000)
+    with pytest.raises(
+        BadImage, match="at most 64 megapixels"
+    ):  # from the header, before it costs anything
         decode_image(good._replace(data=bytes(bomb), width=16000, height=16000))
     bad_image(good._replace(codec=PLAIN))
     raw = Part(0, bytes(12), 0, RAW, channels=3, bits=8, width=2, height=2)
-    for change in ({"bits": 9}, {"channels": 4}, {"channels": 0}, {"width": 0}, {"width": 16385, "height": 1},
-                   {"data": bytes(13)},
-                   {"width": 60000, "height": 60000}):
+    for change in (
+        {"bits": 9},
+        {"channels": 4},
+        {"channels": 0},
+        {"width": 0},
+        {"width": 16385, "height": 1},
+        {"data": bytes(13)},
+        {"width": 60000, "height": 60000},
+    ):
         bad_image(raw._replace(**change))
     assert decode_image(raw).shape == (2, 2, 3)
     assert decode_image(good).shape == (30, 40, 3)
@@ -274,7 +358,9 @@ def test_a_deflate_bomb_is_not_inflated() -> None:
 
 
 def test_a_png_of_another_size_is_refused_before_it_is_decoded() -> None:
-    part = Part(0, png(np.zeros((600, 500), np.uint8)), 0, PNG, channels=1, bits=8, width=50, height=60)
+    part = Part(
+        0, png(np.zeros((600, 500), np.uint8)), 0, PNG, channels=1, bits=8, width=50, height=60
+    )
     with pytest.raises(BadImage, match="a PNG of 500x600, expected 50x60"):
         decode_image(part)
     for wrong in (b"", b"\x89PNG\r\n\x1a\n", bytes(part.data)[:80], jpeg(50, 60)):
@@ -283,7 +369,9 @@ def test_a_png_of_another_size_is_refused_before_it_is_decoded() -> None:
 
 
 @settings(max_examples=500)
-@given(st.integers(0, 255), st.lists(st.integers(0, (1 << 64) - 1), max_size=9), st.binary(max_size=64))
+@given(
+    st.integers(0, 255), st.lists(st.integers(0, (1 << 64) - 1), max_size=9), st.binary(max_size=64)
+)
 def test_arrays_of_hostile_shape(code: int, shape: list[int], payload: bytes) -> None:
     data = struct.pack(f"<BB6x{len(shape)}Q", code, len(shape), *shape) + payload
     try:
@@ -293,24 +381,40 @@ def test_arrays_of_hostile_shape(code: int, shape: list[int], payload: bytes) ->
     assert found.nbytes == len(payload)
 
 
-@pytest.mark.parametrize("shape", [
-    (1 << 32, 1 << 32), (0, 1 << 63), (1 << 63, 0, 2), ((1 << 64) - 1,), (1 << 61, 8), (0,) + (1 << 26,) * 7,
-    (3, 0, (1 << 64) - 1),
-])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (1 << 32, 1 << 32),
+        (0, 1 << 63),
+        (1 << 63, 0, 2),
+        ((1 << 64) - 1,),
+        (1 << 61, 8),
+        (0,) + (1 << 26,) * 7,
+        (3, 0, (1 << 64) - 1),
+    ],
+)
 def test_shapes_that_overflow_are_refused(shape: tuple[int, ...]) -> None:
     size = 0 if math.prod(shape) % (1 << 61) == 0 else 8
     with pytest.raises(RecordError, match="array shape"):
         decode_array(struct.pack(f"<BB6x{len(shape)}Q", 7, len(shape), *shape) + bytes(size))
 
 
-@pytest.mark.parametrize(("kind", "part"), [
-    ("int", Part(0, bytes(7))), ("float", Part(0, bytes(9))), ("int", Part(0, bytes(8), codec=ARRAY)),
-    ("str", Part(0, b"\xff")),
-    ("json", Part(0, b"NaN")), ("json", Part(0, b"[" * 100_000)), ("json", Part(0, b"")),
-    ("array", Part(0, encode_array(np.zeros(3)))),
-    ("array", Part(0, b"", codec=ARRAY)), ("array", Part(0, b"\xff" + bytes(15), codec=ARRAY)),
-    ("mask", Part(0, bytes(4), codec=JPEG)),
-])
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [
+        ("int", Part(0, bytes(7))),
+        ("float", Part(0, bytes(9))),
+        ("int", Part(0, bytes(8), codec=ARRAY)),
+        ("str", Part(0, b"\xff")),
+        ("json", Part(0, b"NaN")),
+        ("json", Part(0, b"[" * 100_000)),
+        ("json", Part(0, b"")),
+        ("array", Part(0, encode_array(np.zeros(3)))),
+        ("array", Part(0, b"", codec=ARRAY)),
+        ("array", Part(0, b"\xff" + bytes(15), codec=ARRAY)),
+        ("mask", Part(0, bytes(4), codec=JPEG)),
+    ],
+)
 def test_parts_that_are_not_of_their_kind_are_refused(kind: str, part: Part) -> None:
     with pytest.raises(RecordError):
         decode_value(Field("x", kind), [part])

@@ -31,9 +31,17 @@ PLOTS = {"step-parts", "data-wait", "step-times", "rank-lanes", "utilisation"}
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two ranks, checkpoints, late data, a window of two GPUs: everything there is to draw."""
     folder = tmp_path_factory.mktemp("run")
-    ranks = [write(folder / f"rank{k}.jsonl", rows_of(every(made(3000, data=0.04 + 0.05 * k, seed=k, rank=k, world=2), 500, 3.0)))
-             for k in range(2)]
-    return [*ranks, write_window(folder / "window.json", window(util=70, waves=0.3, gpus=2, hot=0.2))]
+    ranks = [
+        write(
+            folder / f"rank{k}.jsonl",
+            rows_of(every(made(3000, data=0.04 + 0.05 * k, seed=k, rank=k, world=2), 500, 3.0)),
+        )
+        for k in range(2)
+    ]
+    return [
+        *ranks,
+        write_window(folder / "window.json", window(util=70, waves=0.3, gpus=2, hot=0.2)),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +93,15 @@ def test_text_of_users_is_escaped(tmp_path: Path) -> None:
     rows[0] |= {"host": nasty, "gpu": nasty}
     for row in rows[1:]:
         row["stage_times"] = {nasty: 0.1}
-    rows.append({"kind": "event", "time": 1, "rank": 0, "iter": 200, "name": nasty, "seconds": 60.0})
+    rows.append(
+        {"kind": "event", "time": 1, "rank": 0, "iter": 200, "name": nasty, "seconds": 60.0}
+    )
     found = window()
     found["notes"] = [nasty]
-    write_report([write(tmp_path / "<b>.jsonl", rows), write_window(tmp_path / "w.json", found)], tmp_path / "r.html")
+    write_report(
+        [write(tmp_path / "<b>.jsonl", rows), write_window(tmp_path / "w.json", found)],
+        tmp_path / "r.html",
+    )
     text = (tmp_path / "r.html").read_text()
     assert "<img" not in text
     assert "<b>" not in text
@@ -99,7 +112,12 @@ def test_text_of_users_is_escaped(tmp_path: Path) -> None:
 def test_pngs_on_request(foreign: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = every(made(600), 8, 0.4, data=True)
     path = write(tmp_path / "m.jsonl", foreign_rows(run) if foreign else rows_of(run))
-    assert main(["report", str(path), "-o", str(tmp_path / "r.html"), "--png", str(tmp_path / "plots")]) == 0
+    assert (
+        main(
+            ["report", str(path), "-o", str(tmp_path / "r.html"), "--png", str(tmp_path / "plots")]
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     for name in ("step-parts", "data-wait", "step-times"):
         file = tmp_path / "plots" / f"{name}.png"
@@ -120,15 +138,23 @@ def test_places_that_cannot_be_written_are_named_and_the_next_works(tmp_path: Pa
 
 
 def test_two_runs_stand_one_below_the_other(tmp_path: Path) -> None:
-    paths = [write(tmp_path / f"b{batch}.jsonl", rows_of(made(300, batch=batch))) for batch in (4, 8)]
+    paths = [
+        write(tmp_path / f"b{batch}.jsonl", rows_of(made(300, batch=batch))) for batch in (4, 8)
+    ]
     write_report(paths, tmp_path / "r.html")
     text = (tmp_path / "r.html").read_text()
     assert text.index(">b4.jsonl</h2>") < text.index(">b8.jsonl</h2>")
     assert text.count('data-plot="step-parts"') == 4
 
 
-@pytest.mark.parametrize(("low", "high", "expected"), [(0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1.0]), (0, 22_000, [0, 5000, 10_000, 15_000, 20_000]),
-                                                       (3, 3, [3])])
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+        (0, 22_000, [0, 5000, 10_000, 15_000, 20_000]),
+        (3, 3, [3]),
+    ],
+)
 def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
     assert ticks(low, high) == pytest.approx(expected)
 
@@ -144,7 +170,11 @@ def test_scales_hold_what_is_outside_and_labels_keep_apart() -> None:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     pytest.importorskip("playwright", reason="not run: no playwright")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    chromium = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if chromium is None:
         pytest.skip("not run: no chromium")
     from playwright.sync_api import sync_playwright
@@ -157,25 +187,39 @@ def browser() -> Iterator[Browser]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("width", "css"), [(400, "phone"), (1400, "wide")])
-def test_a_browser_draws_every_plot(browser: Browser, report: Path, width: int, css: str, scheme: str) -> None:
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)         # type: ignore[arg-type]
+def test_a_browser_draws_every_plot(
+    browser: Browser, report: Path, width: int, css: str, scheme: str
+) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: said.append(request.url) if not request.url.startswith("file:") else None)
+    page.on(
+        "request",
+        lambda request: said.append(request.url) if not request.url.startswith("file:") else None,
+    )
     page.goto(report.as_uri())
     assert said == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= width          # nothing hangs out to the right
+    assert (
+        page.evaluate("document.documentElement.scrollWidth") <= width
+    )  # nothing hangs out to the right
     seen = page.evaluate("""() => [...document.querySelectorAll('svg.plot')].filter(each => each.getBoundingClientRect().height > 60)
         .map(each => [each.dataset.plot, each.classList[1], each.querySelectorAll('rect, polygon, polyline').length,
                       Math.min(...[...each.querySelectorAll('text')].map(text => text.getBoundingClientRect().height))])""")
     assert {name for name, _, _, _ in seen} == PLOTS
-    assert all(kind == css and shapes > 2 and letters >= 11 for _, kind, shapes, letters in seen), seen
+    assert all(kind == css and shapes > 2 and letters >= 11 for _, kind, shapes, letters in seen), (
+        seen
+    )
     outside = page.evaluate("""() => [...document.querySelectorAll('svg.plot')].flatMap(each => { const box = each.getBoundingClientRect();
         return box.height ? [...each.querySelectorAll('text')].filter(text => { const at = text.getBoundingClientRect();
             return at.left < box.left - 1 || at.right > box.right + 1 }).map(text => each.dataset.plot + ': ' + text.textContent) : [] })""")
     assert outside == []
-    ink, paper = page.evaluate("['color', 'backgroundColor'].map(name => getComputedStyle(document.body)[name])")
-    light, dark = ((sum(map(int, re.findall(r"\d+", each)[:3]))) for each in ((paper, ink) if scheme == "light" else (ink, paper)))
+    ink, paper = page.evaluate(
+        "['color', 'backgroundColor'].map(name => getComputedStyle(document.body)[name])"
+    )
+    light, dark = (
+        (sum(map(int, re.findall(r"\d+", each)[:3])))
+        for each in ((paper, ink) if scheme == "light" else (ink, paper))
+    )
     assert light - dark > 450
     page.close()

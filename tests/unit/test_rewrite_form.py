@@ -9,7 +9,16 @@ import pytest
 from PIL import Image
 
 from tests.corpus import corpus_dir, photos
-from tests.jpeg_samples import SAMPLINGS, decode, decode_by_pillow, encode, encode_by_pillow, markers, picture, replace_frame
+from tests.jpeg_samples import (
+    SAMPLINGS,
+    decode,
+    decode_by_pillow,
+    encode,
+    encode_by_pillow,
+    markers,
+    picture,
+    replace_frame,
+)
 
 core = pytest.importorskip("fastload._core", reason="not run: no native core")
 
@@ -32,10 +41,29 @@ def segments_by_hand(jpeg: bytes) -> list[int]:
 def test_markers_of_a_photo_with_metadata() -> None:
     exif = Image.Exif()
     exif[0x010E] = "a description"
-    jpeg = encode_by_pillow(picture(200, 100), "420", progressive=True, exif=exif, icc_profile=b"x" * 500, comment=b"hello", dpi=(72, 72))
+    jpeg = encode_by_pillow(
+        picture(200, 100),
+        "420",
+        progressive=True,
+        exif=exif,
+        icc_profile=b"x" * 500,
+        comment=b"hello",
+        dpi=(72, 72),
+    )
     assert core.jpeg_header(jpeg)[3] == 0xC2
     found = list(markers(core.rewrite(jpeg)[0]))
-    assert [marker for marker, _ in found] == [0xE0, 0xDB, 0xDB, 0xC0, 0xC4, 0xC4, 0xC4, 0xC4, 0xDD, 0xDA]
+    assert [marker for marker, _ in found] == [
+        0xE0,
+        0xDB,
+        0xDB,
+        0xC0,
+        0xC4,
+        0xC4,
+        0xC4,
+        0xC4,
+        0xDD,
+        0xDA,
+    ]
     assert found[0][1] == JFIF
 
 
@@ -45,7 +73,14 @@ def test_restart_markers_and_index(sampling: str, restart: int) -> None:
     jpeg = encode(picture(250, 130), sampling)
     written, index, width, height, interval, orientation, _ = core.rewrite(jpeg, restart=restart)
     header = core.jpeg_header(written)
-    assert (header[0], header[1], header[2], header[3], header[7], header[8]) == (width, height, 8, 0xC0, 1, True)
+    assert (header[0], header[1], header[2], header[3], header[7], header[8]) == (
+        width,
+        height,
+        8,
+        0xC0,
+        1,
+        True,
+    )
     assert header[4] == core.jpeg_header(jpeg)[4]
     assert header[6] == interval
     assert orientation == 1
@@ -96,8 +131,16 @@ def test_index_of_a_jpeg_as_it_is() -> None:
     assert interval == 2
     assert index.tolist() == segments_by_hand(jpeg)
     one = next(body for marker, body in markers(jpeg) if marker == 0xDA)
-    for without in (encode(pixels, "444"), encode_by_pillow(pixels, "420", progressive=True, restart_marker_blocks=2), b"", b"\xff\xd8",
-                    jpeg[:-2], jpeg[:len(jpeg) // 2], jpeg.replace(b"\xff\xd3", b"\xff\xd4"), jpeg.replace(one, one[:-3] + b"\0\x10\0")):
+    for without in (
+        encode(pixels, "444"),
+        encode_by_pillow(pixels, "420", progressive=True, restart_marker_blocks=2),
+        b"",
+        b"\xff\xd8",
+        jpeg[:-2],
+        jpeg[: len(jpeg) // 2],
+        jpeg.replace(b"\xff\xd3", b"\xff\xd4"),
+        jpeg.replace(one, one[:-3] + b"\0\x10\0"),
+    ):
         found, none = core.index(without)
         assert (found.tolist(), none) == ([], 0)
 
@@ -111,7 +154,7 @@ def test_rgb_stays_rgb() -> None:
     found = dict(markers(by_marker))
     assert found[0xEE][11] == 0
     at = by_marker.index(b"\xff\xee")
-    by_name = by_marker[:at] + by_marker[at + 16:]
+    by_name = by_marker[:at] + by_marker[at + 16 :]
     assert bytes(found[0xC0][6::3]) == b"RGB"
     for jpeg in (by_marker, by_name):
         np.testing.assert_allclose(decode_by_pillow(jpeg).astype(int), pixels, atol=40)
@@ -126,11 +169,14 @@ def test_ycc_without_a_word_of_it() -> None:
     """No JFIF, odd component ids: libjpeg takes it for YCbCr, so the new file says so."""
     jpeg = encode(picture(50, 40), "422")
     at = jpeg.index(b"\xff\xe0")
-    bare = jpeg[:at] + jpeg[at + 18:]
+    bare = jpeg[:at] + jpeg[at + 18 :]
     frame = dict(markers(bare))[0xC0]
-    odd = replace_frame(bare, body=frame[:6] + b"".join(bytes((9 + i, *frame[7 + 3 * i:9 + 3 * i])) for i in range(3)))
+    odd = replace_frame(
+        bare,
+        body=frame[:6] + b"".join(bytes((9 + i, *frame[7 + 3 * i : 9 + 3 * i])) for i in range(3)),
+    )
     scan = odd.rindex(b"\xff\xda")
-    odd = odd[:scan + 5] + bytes((9, odd[scan + 6], 10, odd[scan + 8], 11)) + odd[scan + 10:]
+    odd = odd[: scan + 5] + bytes((9, odd[scan + 6], 10, odd[scan + 8], 11)) + odd[scan + 10 :]
     for source in (bare, odd):
         written = core.rewrite(source)[0]
         np.testing.assert_array_equal(decode(written), decode(jpeg))
@@ -143,7 +189,11 @@ def test_gray_has_plain_sampling() -> None:
     frame = dict(markers(jpeg))[0xC0]
     for factors in (0x11, 0x22, 0x41, 0x14):
         for fast in (True, False):
-            written, index, *_ = core.rewrite(replace_frame(jpeg, body=frame[:7] + bytes((factors,)) + frame[8:]), restart=2, fast=fast)
+            written, index, *_ = core.rewrite(
+                replace_frame(jpeg, body=frame[:7] + bytes((factors,)) + frame[8:]),
+                restart=2,
+                fast=fast,
+            )
             np.testing.assert_array_equal(decode(written), decode(jpeg))
             assert core.jpeg_header(written)[4] == ((1, 1),)
             assert len(index) - 1 == -(-7 * 6 // 2)
@@ -158,8 +208,12 @@ def test_wide_quantization_table_stays_extended() -> None:
     """Values above 255 need 16 bits, which baseline has not. Pillow and simplejpeg (and OpenCV) read the frame type all the same."""
     narrow = encode(picture(50, 40), "420")
     at = narrow.index(b"\xff\xdb\0\x43\0") + 5
-    wide = b"".join((value + 300 * (i > 40)).to_bytes(2, "big") for i, value in enumerate(narrow[at:at + 64]))
-    jpeg = replace_frame(narrow[:at - 5] + b"\xff\xdb\0\x83\x10" + wide + narrow[at + 64:], marker=0xC1)
+    wide = b"".join(
+        (value + 300 * (i > 40)).to_bytes(2, "big") for i, value in enumerate(narrow[at : at + 64])
+    )
+    jpeg = replace_frame(
+        narrow[: at - 5] + b"\xff\xdb\0\x83\x10" + wide + narrow[at + 64 :], marker=0xC1
+    )
     assert not np.array_equal(decode(jpeg), decode(narrow))
     for fast in (True, False):
         written = core.rewrite(jpeg, fast=fast)[0]
@@ -181,7 +235,9 @@ def test_unusual_files_keep_pixels_and_sampling() -> None:
         header, before = core.jpeg_header(written), core.jpeg_header(jpeg)
         assert (header[:2], header[3], header[7]) == (before[:2], 0xC0, 1), path.name
         assert header[4] == (before[4] if len(before[4]) > 1 else ((1, 1),)), path.name
-        np.testing.assert_array_equal(decode_by_pillow(written), decode_by_pillow(jpeg), err_msg=path.name)
+        np.testing.assert_array_equal(
+            decode_by_pillow(written), decode_by_pillow(jpeg), err_msg=path.name
+        )
     assert "CMYK" in refused["cymk.jpg"]
     assert "four components" in refused["four_components.jpg"]
     assert len(refused) <= 6, refused

@@ -10,22 +10,50 @@ import numpy as np
 import pytest
 
 from tests.corpus import photos
-from tests.jpeg_samples import SAMPLINGS, decode, decode_by_pillow, encode, encode_by_pillow, markers, picture, replace_frame
+from tests.jpeg_samples import (
+    SAMPLINGS,
+    decode,
+    decode_by_pillow,
+    encode,
+    encode_by_pillow,
+    markers,
+    picture,
+    replace_frame,
+)
 
 core = pytest.importorskip("fastload._core", reason="not run: no native core")
 
-SIZES = [(1, 1), (2, 3), (5, 4), (7, 17), (8, 8), (9, 15), (16, 16), (17, 1), (1, 17), (15, 33), (32, 32), (33, 31), (63, 47), (130, 70)]
+SIZES = [
+    (1, 1),
+    (2, 3),
+    (5, 4),
+    (7, 17),
+    (8, 8),
+    (9, 15),
+    (16, 16),
+    (17, 1),
+    (1, 17),
+    (15, 33),
+    (32, 32),
+    (33, 31),
+    (63, 47),
+    (130, 70),
+]
 
 
 def check(jpeg: bytes, **options: int) -> bytes:
     """Rewrites; the pixels must be the same, and libjpeg's own way must give the same bytes."""
-    written, index, width, height, interval, _, warning = core.rewrite(jpeg, orient=False, **options)
+    written, index, width, height, interval, _, warning = core.rewrite(
+        jpeg, orient=False, **options
+    )
     before = decode(jpeg)
     np.testing.assert_array_equal(decode(written), before)
     np.testing.assert_array_equal(decode_by_pillow(written), decode_by_pillow(jpeg))
     assert (height, width) == before.shape[:2]
     assert warning == ""
-    slow, slow_index, *_, slow_interval, _, _ = core.rewrite(jpeg, orient=False, fast=False, **options)
+    slow, slow_index, *_, slow_interval, _, _ = core.rewrite(
+        jpeg, orient=False, fast=False, **options
+    )
     assert written == slow, f"{len(written)} bytes, libjpeg wrote {len(slow)}"
     assert slow_index.tolist() == index.tolist()
     assert slow_interval == interval
@@ -47,7 +75,11 @@ def test_photos_in_both_ways_and_decoders() -> None:
 def test_every_processor_writes_the_same_bytes() -> None:
     if core.set_simd("avx2") != "avx2":
         pytest.skip("not run: no AVX2 and BMI2 on this processor")
-    jpegs = [encode(picture(130, 70), sampling, quality) for sampling in SAMPLINGS for quality in (20, 92, 100)]
+    jpegs = [
+        encode(picture(130, 70), sampling, quality)
+        for sampling in SAMPLINGS
+        for quality in (20, 92, 100)
+    ]
     with_bmi2 = [check(jpeg, restart=3) for jpeg in jpegs]
     core.set_simd("portable")
     try:
@@ -70,16 +102,29 @@ def test_every_small_size(size: int) -> None:
 
 
 @pytest.mark.parametrize("sampling", ["444", "422", "420", "gray"])
-@pytest.mark.parametrize("options", [
-    {"progressive": True}, {"optimize": True}, {"restart_marker_rows": 1}, {"restart_marker_blocks": 1}, {"restart_marker_blocks": 5},
-    {"progressive": True, "restart_marker_blocks": 3}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"progressive": True},
+        {"optimize": True},
+        {"restart_marker_rows": 1},
+        {"restart_marker_blocks": 1},
+        {"restart_marker_blocks": 5},
+        {"progressive": True, "restart_marker_blocks": 3},
+    ],
+)
 def test_how_it_was_written(sampling: str, options: dict[str, object]) -> None:
     for (width, height), quality in itertools.product(SIZES, (50, 95)):
         for restart in (-1, 0, 2):
-            check(encode_by_pillow(picture(width, height), sampling, quality, **options), restart=restart)
+            check(
+                encode_by_pillow(picture(width, height), sampling, quality, **options),
+                restart=restart,
+            )
 
 
-@pytest.mark.parametrize(("sampling", "mcu"), [("422", (16, 8)), ("420", (16, 16)), ("440", (8, 16)), ("411", (32, 8))])
+@pytest.mark.parametrize(
+    ("sampling", "mcu"), [("422", (16, 8)), ("420", (16, 16)), ("440", (8, 16)), ("411", (32, 8))]
+)
 def test_blocks_beyond_the_edge(sampling: str, mcu: tuple[int, int]) -> None:
     """MCUs are whole, so files have blocks that no decoder shows. Here they are as busy as the picture: its size was made smaller."""
     for restart_before, share in itertools.product((0, 1, 3), (0.01, 0.3, 0.5, 0.51, 0.9)):
@@ -87,7 +132,16 @@ def test_blocks_beyond_the_edge(sampling: str, mcu: tuple[int, int]) -> None:
         frame = dict(markers(jpeg))[0xC0]
         width, height = (128 - math.floor(side * (1 - share)) for side in mcu)
         for restart in (0, 1, 2, 4):
-            check(replace_frame(jpeg, body=frame[:1] + height.to_bytes(2, "big") + width.to_bytes(2, "big") + frame[5:]), restart=restart)
+            check(
+                replace_frame(
+                    jpeg,
+                    body=frame[:1]
+                    + height.to_bytes(2, "big")
+                    + width.to_bytes(2, "big")
+                    + frame[5:],
+                ),
+                restart=restart,
+            )
 
 
 def test_again_is_the_same() -> None:
@@ -108,8 +162,10 @@ def test_standard_tables_instead_of_the_best() -> None:
 
 def test_runs_of_zeros_in_front_of_the_end_of_block() -> None:
     """Legal, but no encoder writes them, and the new file does not either: put into a stream by hand."""
-    jpeg = core.rewrite(encode(np.full((8, 8, 3), 128, np.uint8), "gray"), restart=0, optimize=False)[0]
-    body = jpeg[:jpeg.rindex(b"\xff\xda")] + bytes.fromhex("ffda0008010100003f00")
+    jpeg = core.rewrite(
+        encode(np.full((8, 8, 3), 128, np.uint8), "gray"), restart=0, optimize=False
+    )[0]
+    body = jpeg[: jpeg.rindex(b"\xff\xda")] + bytes.fromhex("ffda0008010100003f00")
     # DC difference 0 is "00", ZRL "11111111001", EOB "1010" in the standard's tables
     for code in ("00" + "1010", "00" + "11111111001" + "1010", "00" + "11111111001" * 3 + "1010"):
         bits = code + "1" * (-len(code) % 8)
@@ -151,7 +207,7 @@ def test_no_table_is_larger_than_needed() -> None:
 def test_a_table_that_lists_a_symbol_twice(sampling: str) -> None:
     """Legal, if useless: each of the two codes must be read by its own length."""
     jpeg = encode(picture(130, 70), sampling)
-    end_of_tables = b"\xf7\xf8\xf9\xfa"              # the standard's AC tables end with these symbols, which no photograph has
+    end_of_tables = b"\xf7\xf8\xf9\xfa"  # the standard's AC tables end with these symbols, which no photograph has
     assert jpeg.count(end_of_tables) == 2
     twice = jpeg.replace(end_of_tables, b"\xf7\xf8\xf9\x01")
     np.testing.assert_array_equal(decode(twice), decode(jpeg))

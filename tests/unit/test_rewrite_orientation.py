@@ -23,8 +23,16 @@ def with_orientation(jpeg: bytes, orientation: int) -> bytes:
 
 def applied(pixels: Pixels, orientation: int) -> Pixels:
     """What a loader does with the orientation that is left."""
-    turned = {1: pixels, 2: pixels[:, ::-1], 3: pixels[::-1, ::-1], 4: pixels[::-1], 5: pixels.swapaxes(0, 1), 6: np.rot90(pixels, -1),
-              7: pixels.swapaxes(0, 1)[::-1, ::-1], 8: np.rot90(pixels)}
+    turned = {
+        1: pixels,
+        2: pixels[:, ::-1],
+        3: pixels[::-1, ::-1],
+        4: pixels[::-1],
+        5: pixels.swapaxes(0, 1),
+        6: np.rot90(pixels, -1),
+        7: pixels.swapaxes(0, 1)[::-1, ::-1],
+        8: np.rot90(pixels),
+    }
     return turned[orientation]
 
 
@@ -41,7 +49,7 @@ def check(jpeg: bytes, *, both: bool = True) -> int:
         pixels = decode(written)
         assert pixels.shape[:2] == (height, width)
         np.testing.assert_array_equal(applied(pixels, left), expected)
-        assert core.jpeg_header(written)[5] == 1        # no EXIF in the new file: nobody applies it twice
+        assert core.jpeg_header(written)[5] == 1  # no EXIF in the new file: nobody applies it twice
         if not orient:
             assert left == core.jpeg_header(jpeg)[5]
     return int(core.rewrite(jpeg)[5])
@@ -56,13 +64,17 @@ def test_corpus() -> None:
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_every_orientation(sampling: str, orientation: int) -> None:
     for size in ((64, 32), (50, 32), (64, 29), (16, 16), (3, 5)):
-        left = check(with_orientation(encode(picture(*size, seed=orientation), sampling), orientation))
+        left = check(
+            with_orientation(encode(picture(*size, seed=orientation), sampling), orientation)
+        )
         assert left in (orientation, 1)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_vertical_flip_is_applied_where_it_is_exact(sampling: str) -> None:
-    assert check(with_orientation(encode(picture(333, 64), sampling), 4)) == (4 if sampling == "440" else 1)
+    assert check(with_orientation(encode(picture(333, 64), sampling), 4)) == (
+        4 if sampling == "440" else 1
+    )
     assert check(with_orientation(encode(picture(333, 65), sampling), 4)) == 4
 
 

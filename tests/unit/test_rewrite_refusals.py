@@ -15,7 +15,15 @@ from PIL import Image
 
 from fastload.decode import header as limits
 from tests.corpus import corpus_dir, photos
-from tests.jpeg_samples import decode, decode_by_pillow, encode, encode_by_pillow, markers, picture, replace_frame
+from tests.jpeg_samples import (
+    decode,
+    decode_by_pillow,
+    encode,
+    encode_by_pillow,
+    markers,
+    picture,
+    replace_frame,
+)
 
 core = pytest.importorskip("fastload._core", reason="not run: no native core")
 
@@ -53,12 +61,18 @@ def test_other_codings() -> None:
     refused(out.getvalue(), "CMYK")
 
 
-@pytest.mark.skipif(shutil.which("cjpeg") is None, reason="not run: no cjpeg (Debian: libjpeg-turbo-progs)")
+@pytest.mark.skipif(
+    shutil.which("cjpeg") is None, reason="not run: no cjpeg (Debian: libjpeg-turbo-progs)"
+)
 def test_sampling_that_no_single_scan_can_hold(tmp_path: Path) -> None:
     """12 blocks in an MCU, where 10 are allowed: legal in three scans, not in one."""
     (tmp_path / "scans").write_text("0; 1; 2;")
-    jpeg = subprocess.run(["cjpeg", "-sample", "2x2,2x2,2x2", "-scans", str(tmp_path / "scans")], check=True, capture_output=True,
-                          input=b"P6 40 30 255\n" + picture(40, 30).tobytes()).stdout
+    jpeg = subprocess.run(
+        ["cjpeg", "-sample", "2x2,2x2,2x2", "-scans", str(tmp_path / "scans")],
+        check=True,
+        capture_output=True,
+        input=b"P6 40 30 255\n" + picture(40, 30).tobytes(),
+    ).stdout
     refused(jpeg, "[Ss]ampling factors too large")
 
 
@@ -74,14 +88,16 @@ def test_tables_of_the_image_before_are_not_used() -> None:
     def without(marker: bytes) -> bytes:
         data = jpeg
         while (at := data.find(b"\xff" + marker)) >= 0:
-            data = data[:at] + data[at + 2 + int.from_bytes(data[at + 2:at + 4], "big"):]
+            data = data[:at] + data[at + 2 + int.from_bytes(data[at + 2 : at + 4], "big") :]
         return data
 
     core.rewrite(encode(picture(90, 50), "444", 20))
     refused(without(b"\xdb"), "[Qq]uantization table")
     # Without Huffman tables the standard's own are meant (motion JPEG), which optimize=False had written.
     for fast in (True, False):
-        np.testing.assert_array_equal(decode(core.rewrite(without(b"\xc4"), fast=fast)[0]), decode(jpeg))
+        np.testing.assert_array_equal(
+            decode(core.rewrite(without(b"\xc4"), fast=fast)[0]), decode(jpeg)
+        )
 
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 4}])
@@ -102,7 +118,14 @@ def test_scans_are_missing() -> None:
     assert len(starts) > 5
     for start in starts[1:]:
         # tables of the next scan stand in front of it
-        cut = min((at for at in (jpeg.rfind(b"\xff\xc4", 0, start),) if at > jpeg.rfind(b"\xff\xda", 0, start)), default=start)
+        cut = min(
+            (
+                at
+                for at in (jpeg.rfind(b"\xff\xc4", 0, start),)
+                if at > jpeg.rfind(b"\xff\xda", 0, start)
+            ),
+            default=start,
+        )
         coarse = jpeg[:cut] + b"\xff\xd9"
         decode(coarse)
         refused(coarse, "scans are missing")
@@ -127,7 +150,11 @@ def test_harmless_oddities() -> None:
         assert word in warning
         np.testing.assert_array_equal(decode(written), decode(jpeg))
         assert core.rewrite(written)[6] == ""
-    for odd in (jpeg + b"behind the end", jpeg[:20] + b"\xff" * 9 + jpeg[20:], jpeg[:-2] + b"\xff\xff\xff\xd9"):
+    for odd in (
+        jpeg + b"behind the end",
+        jpeg[:20] + b"\xff" * 9 + jpeg[20:],
+        jpeg[:-2] + b"\xff\xff\xff\xd9",
+    ):
         assert core.rewrite(odd)[0] == core.rewrite(jpeg)[0]
         assert core.rewrite(odd)[6] == ""
 
@@ -136,8 +163,11 @@ def test_flipped_bits_never_change_pixels() -> None:
     """Damage is refused, or what comes out is what a strict decoder shows for the damaged file."""
     rng = np.random.default_rng(5)
     accepted = 0
-    for jpeg in (encode(picture(100, 70), "420"), encode_by_pillow(picture(100, 70), "444", restart_marker_blocks=3),
-                 encode_by_pillow(picture(100, 70), "420", progressive=True)):
+    for jpeg in (
+        encode(picture(100, 70), "420"),
+        encode_by_pillow(picture(100, 70), "444", restart_marker_blocks=3),
+        encode_by_pillow(picture(100, 70), "420", progressive=True),
+    ):
         for _ in range(150):
             damaged = bytearray(jpeg)
             for _ in range(int(rng.integers(1, 4))):
@@ -152,7 +182,7 @@ def test_flipped_bits_never_change_pixels() -> None:
             accepted += 1
             assert core.rewrite(data, orient=False, fast=False)[0] == written
             np.testing.assert_array_equal(decode(written), decode(data, strict=not warning))
-    assert accepted > 20        # else the comparison above says nothing
+    assert accepted > 20  # else the comparison above says nothing
 
 
 def test_limits_are_the_same_everywhere() -> None:
@@ -165,7 +195,9 @@ def test_limits() -> None:
     frame = frame_of(jpeg)
 
     def sized(width: int, height: int) -> bytes:
-        return replace_frame(jpeg, body=frame[:1] + height.to_bytes(2, "big") + width.to_bytes(2, "big") + frame[5:]) + bytes(200_000)
+        return replace_frame(
+            jpeg, body=frame[:1] + height.to_bytes(2, "big") + width.to_bytes(2, "big") + frame[5:]
+        ) + bytes(200_000)
 
     refused(sized(16_385, 1), "sides may be at most 16384")
     refused(sized(16_000, 16_000), "at most 64 megapixels")
@@ -196,7 +228,9 @@ def test_every_odd_file() -> None:
             pass
         else:
             accepted += 1
-            np.testing.assert_array_equal(decode_by_pillow(written), decode_by_pillow(jpeg), err_msg=path.name)
+            np.testing.assert_array_equal(
+                decode_by_pillow(written), decode_by_pillow(jpeg), err_msg=path.name
+            )
         if i % 50 == 0:
             assert core.rewrite(good)[0] == expected
     assert accepted > 5

@@ -65,9 +65,24 @@ def test_a_stage_that_fails_later_has_not_passed(gpu: record.Key) -> None:
     assert record.passed("decode", "cuda", backend="nvjpeg")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"version": 2, "entries": []}', '{"version": 1, "entries": 5}', '{"version": 1}',
-                                  '{"version": 1, "entries": [{"key": 1, "passed": 2}]}', '{"version": 1, "entries": [7]}', "\\xff"])
-def test_a_damaged_file_says_nothing_and_is_replaced(cache: Path, gpu: record.Key, text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"version": 2, "entries": []}',
+        '{"version": 1, "entries": 5}',
+        '{"version": 1}',
+        '{"version": 1, "entries": [{"key": 1, "passed": 2}]}',
+        '{"version": 1, "entries": [7]}',
+        "\\xff",
+    ],
+)
+def test_a_damaged_file_says_nothing_and_is_replaced(
+    cache: Path, gpu: record.Key, text: str
+) -> None:
     cache.parent.mkdir(parents=True)
     cache.write_bytes(text.encode("latin-1"))
     assert not record.hardware_passed("nvjpeg", "cuda")

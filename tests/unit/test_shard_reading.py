@@ -38,7 +38,7 @@ def run_child(function: object) -> int:
     if pid == 0:
         code = 1
         try:
-            function()          # type: ignore[operator]
+            function()  # type: ignore[operator]
             code = 0
         finally:
             os._exit(code)
@@ -60,14 +60,21 @@ def test_records_are_read_in_place(made: Made) -> None:
 def test_one_file_is_opened_once_however_many_read_it(made: Made) -> None:
     folder, row, values = made
     (folder / "link").symlink_to(folder)
-    readers = [ShardReader(folder, row), ShardReader(folder, row, verify="full"), ShardReader(folder / "link", row)]
+    readers = [
+        ShardReader(folder, row),
+        ShardReader(folder, row, verify="full"),
+        ShardReader(folder / "link", row),
+    ]
     assert all(bytes(reader.get(100)) == values[0] for reader in readers)
     assert len({id(reader._environment) for reader in readers}) == 1
 
 
 def test_bytes_outlive_their_reader_and_the_map_goes_with_the_last(made: Made) -> None:
     folder, row, values = made
-    maps, name = Path("/proc/self/maps"), str(folder / row.name)         # other tests may have shards of this name open
+    maps, name = (
+        Path("/proc/self/maps"),
+        str(folder / row.name),
+    )  # other tests may have shards of this name open
     reader = ShardReader(folder, row)
     part = reader.record(105)[0]
     view = memoryview(part.data)[10:20]
@@ -128,12 +135,16 @@ def test_children_go_on_reading_while_the_parents_threads_do(made: Made) -> None
         thread.start()
 
     def in_child() -> None:
-        if bytes(reader.get(103)) != values[3] or bytes(ShardReader(folder, row, verify="full").get(104)) != values[4]:
+        if (
+            bytes(reader.get(103)) != values[3]
+            or bytes(ShardReader(folder, row, verify="full").get(104)) != values[4]
+        ):
             os._exit(3)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore",
-                              DeprecationWarning)       # Python 3.12 warns of forks beside threads; that is the test
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # Python 3.12 warns of forks beside threads; that is the test
         try:
             codes = [run_child(in_child) for _ in range(30)]
         finally:
@@ -186,7 +197,9 @@ stop = True
 for thread in threads: thread.join()
 print("bad", bad, len(bytes(parts[0].data)), len(reader.record(107)))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout == "bad 0 5000 1\n"
 
 
@@ -250,7 +263,7 @@ def test_a_shard_of_another_dataset_is_refused_before_it_is_mapped(made: Made) -
     assert caught.value.shard == row.name
     assert str(folder / row.name) not in Path("/proc/self/maps").read_text()
     for place in range(len(good) - 4096, len(good) - 4096 + 80):
-        (folder / row.name).write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1:])
+        (folder / row.name).write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
         with pytest.raises(CorruptShard, match="stamp"):
             ShardReader(folder, row).get(100)
     (folder / row.name).write_bytes(good)
@@ -262,7 +275,9 @@ def test_a_record_under_another_records_key_is_noticed(tmp_path: Path) -> None:
     row = write(tmp_path, [values[0], values[2], values[1]])
     reader = ShardReader(tmp_path, row, verify="full")
     reader.record(0)
-    with pytest.raises(CorruptShard, match="reading sample 1: sample id is 2, expected 1") as caught:
+    with pytest.raises(
+        CorruptShard, match="reading sample 1: sample id is 2, expected 1"
+    ) as caught:
         reader.record(1)
     assert (caught.value.shard, caught.value.record) == (row.name, 1)
 
@@ -275,13 +290,18 @@ def test_a_missing_record_is_named(tmp_path: Path) -> None:
 
 
 def test_damage_names_shard_record_and_original_file(tmp_path: Path) -> None:
-    values = [encode_record(i, [Part(0, os.urandom(9000)), Part(65535, b"train/%d.jpg" % i)]) for i in range(4)]
+    values = [
+        encode_record(i, [Part(0, os.urandom(9000)), Part(65535, b"train/%d.jpg" % i)])
+        for i in range(4)
+    ]
     row = write(tmp_path, values)
     data = bytearray((tmp_path / row.name).read_bytes())
     data[data.index(values[2]) + 5000] ^= 4
     (tmp_path / row.name).write_bytes(data)
     reader = ShardReader(tmp_path, row)
-    with pytest.raises(CorruptShard, match=r"reading sample 2: checksum is 0x.*expected 0x.*train/2\.jpg") as caught:
+    with pytest.raises(
+        CorruptShard, match=r"reading sample 2: checksum is 0x.*expected 0x.*train/2\.jpg"
+    ) as caught:
         reader.record(2)
     assert (caught.value.shard, caught.value.record) == (row.name, 2)
     assert f"Run 'fastload verify {tmp_path}'" in str(caught.value)
@@ -292,8 +312,10 @@ def test_damage_names_shard_record_and_original_file(tmp_path: Path) -> None:
 
 def test_a_file_the_user_opened_himself_is_said_so(made: Made) -> None:
     folder, row, values = made
-    with (lmdb.open(str(folder / row.name), subdir=False, readonly=True, lock=False),
-          pytest.raises(StoreError, match="close that environment first")):
+    with (
+        lmdb.open(str(folder / row.name), subdir=False, readonly=True, lock=False),
+        pytest.raises(StoreError, match="close that environment first"),
+    ):
         ShardReader(folder, row).get(100)
     assert bytes(ShardReader(folder, row).get(100)) == values[0]
 
@@ -303,6 +325,7 @@ def test_more_shards_than_open_files_are_allowed_raise_the_limit(tmp_path: Path)
 
     def read(hard: int) -> list[ShardReader]:
         import resource
+
         resource.setrlimit(resource.RLIMIT_NOFILE, (40, hard))
         readers = [ShardReader(tmp_path, row) for row in rows]
         for row, reader in zip(rows, readers, strict=True):
@@ -317,7 +340,9 @@ def test_more_shards_than_open_files_are_allowed_raise_the_limit(tmp_path: Path)
     assert run_child(too_few) == 0
 
 
-def test_remote_file_systems_are_warned_of_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remote_file_systems_are_warned_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     device = tmp_path.stat().st_dev
     line = f"36 35 {os.major(device)}:{os.minor(device)} / /data rw,noatime shared:1 - %s server:/x rw\n"
     for kind in ("nfs4", "cifs", "lustre", "fuse.sshfs"):

@@ -20,8 +20,17 @@ PLAIN = {"size": [3, 4], "counts": [2, 3, 1, 2, 4]}
 INSIDE = [[0, 1, 1, 0], [0, 1, 1, 0], [1, 0, 0, 0]]
 
 
-def _box(number: int, image: int, bbox: list[float], *, category: int = 7, **more: object) -> dict[str, object]:
-    return {"id": number, "image_id": image, "category_id": category, "bbox": bbox, "area": bbox[2] * bbox[3], **more}
+def _box(
+    number: int, image: int, bbox: list[float], *, category: int = 7, **more: object
+) -> dict[str, object]:
+    return {
+        "id": number,
+        "image_id": image,
+        "category_id": category,
+        "bbox": bbox,
+        "area": bbox[2] * bbox[3],
+        **more,
+    }
 
 
 def _dataset(root: Path, **changes: object) -> Path:
@@ -33,7 +42,12 @@ def _dataset(root: Path, **changes: object) -> Path:
         _box(1, 30, [1, 2, 3, 4], segmentation=square),
         _box(2, 10, [0, 0, 16, 16], category=3),
         _box(
-            3, 30, [0.5, 0.5, 10, 10.25], category=3, iscrowd=1, segmentation={"size": [16, 16], "counts": [0, 160, 96]}
+            3,
+            30,
+            [0.5, 0.5, 10, 10.25],
+            category=3,
+            iscrowd=1,
+            segmentation={"size": [16, 16], "counts": [0, 160, 96]},
         ),
     ]
     table = {
@@ -44,7 +58,10 @@ def _dataset(root: Path, **changes: object) -> Path:
             {"id": 10, "file_name": "a.jpg", "width": 16, "height": 16},
         ],
         "annotations": found,
-        "categories": [{"id": 7, "name": "dog", "supercategory": "animal"}, {"id": 3, "name": "çat"}],
+        "categories": [
+            {"id": 7, "name": "dog", "supercategory": "animal"},
+            {"id": 3, "name": "çat"},
+        ],
         **changes,
     }
     path = root / "annotations" / "instances_val2017.json"
@@ -58,7 +75,10 @@ def test_boxes_and_labels(tmp_path: Path, by: str) -> None:
     path = _dataset(tmp_path)
     source = CocoSource(tmp_path if by == "folder" else path)
     assert source.info == {
-        "categories": [{"id": 3, "name": "çat"}, {"id": 7, "name": "dog", "supercategory": "animal"}]
+        "categories": [
+            {"id": 3, "name": "çat"},
+            {"id": 7, "name": "dog", "supercategory": "animal"},
+        ]
     }
     first, second = samples_of(source)
     assert list(source.refs()) == [30, 10]
@@ -92,7 +112,10 @@ def test_masks_number_the_boxes_and_the_smaller_is_on_top(tmp_path: Path) -> Non
 
 
 def test_run_lengths_plain_and_packed() -> None:
-    for counts in (PLAIN["counts"], "231O3"):  # from the fourth on: 2 - 3 = -1 is "O", 4 - 1 = 3 is "3"
+    for counts in (
+        PLAIN["counts"],
+        "231O3",
+    ):  # from the fourth on: 2 - 3 = -1 is "O", 4 - 1 = 3 is "3"
         found = decode_runs({"size": [3, 4], "counts": counts}, width=4, height=3, source="x")  # type: ignore[dict-item]
         np.testing.assert_array_equal(found, np.array(INSIDE, dtype=bool))
 
@@ -106,22 +129,34 @@ def test_packed_run_lengths_agree_with_pycocotools() -> None:
         mask[rng.integers(0, height) :] ^= True
         packed = tools.encode(np.asfortranarray(mask.astype(np.uint8)))
         found = decode_runs(
-            {"size": [height, width], "counts": packed["counts"].decode()}, width=width, height=height, source="x"
+            {"size": [height, width], "counts": packed["counts"].decode()},
+            width=width,
+            height=height,
+            source="x",
         )
         np.testing.assert_array_equal(found, mask)
 
 
-@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # pycocotools 2.0.11 on numpy 2
+@pytest.mark.filterwarnings(
+    "ignore:__array__ implementation:DeprecationWarning"
+)  # pycocotools 2.0.11 on numpy 2
 def test_polygons_agree_with_pycocotools_but_for_the_edge() -> None:
     tools = pytest.importorskip("pycocotools.mask", reason="not run: no pycocotools")
     rng = np.random.default_rng(6)
     for _ in range(50):
         turn = np.sort(rng.uniform(0, 2 * np.pi, 8))
-        corners = (np.stack([np.cos(turn), np.sin(turn)], 1) * rng.uniform(10, 45, (8, 1)) + 50).round(2)
+        corners = (
+            np.stack([np.cos(turn), np.sin(turn)], 1) * rng.uniform(10, 45, (8, 1)) + 50
+        ).round(2)
         ours = np.asarray(
-            instance_mask([[list(corners.ravel().tolist())]], [1.0], width=100, height=100, source="x") == 1
+            instance_mask(
+                [[list(corners.ravel().tolist())]], [1.0], width=100, height=100, source="x"
+            )
+            == 1
         )
-        theirs = tools.decode(tools.merge(tools.frPyObjects([corners.ravel().tolist()], 100, 100))) > 0
+        theirs = (
+            tools.decode(tools.merge(tools.frPyObjects([corners.ravel().tolist()], 100, 100))) > 0
+        )
         assert (ours ^ theirs).sum() <= 0.03 * theirs.sum()
 
 
@@ -134,7 +169,9 @@ def test_polygons_fill_the_pixels_whose_middle_they_hold() -> None:
     assert drawn(-50, -50, 50, -50, 50, 50, -50, 50) == [[1, 1, 1, 1]] * 3
     assert drawn(10, 10, 20, 10, 20, 20) == [[0, 0, 0, 0]] * 3
     assert drawn(0, 1, 4, 1, 2, 1) == [[0, 0, 0, 0]] * 3
-    both = instance_mask([[[0, 0, 2, 0, 2, 3, 0, 3], [3, 0, 4, 0, 4, 3, 3, 3]]], [1.0], width=4, height=3, source="x")
+    both = instance_mask(
+        [[[0, 0, 2, 0, 2, 3, 0, 3], [3, 0, 4, 0, 4, 3, 3, 3]]], [1.0], width=4, height=3, source="x"
+    )
     assert both.tolist() == [[1, 1, 0, 1]] * 3
 
 
@@ -157,7 +194,10 @@ def test_segmentations_that_cannot_be_drawn(segmentation: object, message: str) 
     with pytest.raises(BadImage) as caught:
         instance_mask([segmentation], [1.0], width=4, height=3, source="x")  # type: ignore[list-item]
     assert message in str(caught.value)
-    np.testing.assert_array_equal(instance_mask([PLAIN], [1.0], width=4, height=3, source="x"), INSIDE)  # type: ignore[list-item]
+    np.testing.assert_array_equal(
+        instance_mask([PLAIN], [1.0], width=4, height=3, source="x"),  # type: ignore[list-item]
+        INSIDE,
+    )
 
 
 def test_a_mask_of_any_size_is_not_made() -> None:
@@ -168,7 +208,10 @@ def test_a_mask_of_any_size_is_not_made() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"category_id": 99}, "category 99 is none of the 2 in 'categories' of instances_val2017.json"),
+        (
+            {"category_id": 99},
+            "category 99 is none of the 2 in 'categories' of instances_val2017.json",
+        ),
         ({"bbox": [1, 2, 3]}, "bbox: expected"),
         ({"bbox": [1, 2, -3, 4]}, "negative width or height"),
         ({"bbox": None}, "bbox: expected"),
@@ -177,30 +220,47 @@ def test_a_mask_of_any_size_is_not_made() -> None:
         ({"id": "one"}, "id: expected an integer"),
     ],
 )
-def test_bad_annotations_are_bad_samples(tmp_path: Path, change: dict[str, object], message: str) -> None:
-    _dataset(tmp_path, annotations=[{**_box(1, 30, [1, 2, 3, 4]), **change}, _box(2, 10, [0, 0, 1, 1])])
+def test_bad_annotations_are_bad_samples(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    _dataset(
+        tmp_path, annotations=[{**_box(1, 30, [1, 2, 3, 4]), **change}, _box(2, 10, [0, 0, 1, 1])]
+    )
     good, bad = outcome(CocoSource(tmp_path))
     assert [sample.source for sample in good] == ["a.jpg"]
     assert bad[0].startswith("b.jpg: ")
     assert message in bad[0]
 
 
-@pytest.mark.parametrize(("size", "turned", "says"), [((16, 12), 1, "16x12"), ((16, 12), 6, "12x16"), ((32, 32), 1, "32x32")])
-def test_boxes_of_a_picture_that_was_scaled_or_not_upright_are_refused(tmp_path: Path, size: tuple[int, int], turned: int, says: str) -> None:
+@pytest.mark.parametrize(
+    ("size", "turned", "says"),
+    [((16, 12), 1, "16x12"), ((16, 12), 6, "12x16"), ((32, 32), 1, "32x32")],
+)
+def test_boxes_of_a_picture_that_was_scaled_or_not_upright_are_refused(
+    tmp_path: Path, size: tuple[int, int], turned: int, says: str
+) -> None:
     path = _dataset(tmp_path)
     exif = Image.Exif()
     exif[0x112] = turned
     Image.new("RGB", size).save(tmp_path / "val2017" / "b.jpg", exif=exif)
     good, bad = outcome(CocoSource(path))
     assert [sample.source for sample in good] == ["a.jpg"]
-    assert bad == [f"b.jpg: {says} pixels when shown upright, instances_val2017.json says 16x16: its boxes would not fit. Give the picture "
-                   "that was annotated, or correct width and height"]
+    assert bad == [
+        f"b.jpg: {says} pixels when shown upright, instances_val2017.json says 16x16: its boxes would not fit. Give the picture "
+        "that was annotated, or correct width and height"
+    ]
 
 
 def test_boxes_of_the_upright_picture_are_taken(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x112] = 6
-    path = _dataset(tmp_path, images=[{"id": 30, "file_name": "b.jpg", "width": 12, "height": 16}, {"id": 10, "file_name": "a.jpg"}])
+    path = _dataset(
+        tmp_path,
+        images=[
+            {"id": 30, "file_name": "b.jpg", "width": 12, "height": 16},
+            {"id": 10, "file_name": "a.jpg"},
+        ],
+    )
     Image.new("RGB", (16, 12)).save(tmp_path / "val2017" / "b.jpg", exif=exif)
     assert len(samples_of(CocoSource(path))) == 2
 
@@ -226,7 +286,9 @@ def test_a_missing_image_is_a_bad_sample(tmp_path: Path) -> None:
         ({"images": [{"id": 1, "file_name": "z.jpg"}]}, "its first image z.jpg is in none of"),
     ],
 )
-def test_files_that_cannot_be_used(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+def test_files_that_cannot_be_used(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
     _dataset(tmp_path, **changes)
     with pytest.raises(ConfigError, match=message):
         CocoSource(tmp_path)
@@ -240,7 +302,9 @@ def test_broken_json_has_line_and_column(tmp_path: Path) -> None:
     place = next(i for i, line in enumerate(lines) if '"bbox"' in line)
     lines[place] = '   "bbox": [1, 2,, 3],'
     path.write_text("\n".join(lines), encoding="utf-8")
-    with pytest.raises(ConfigError, match=rf"instances_val2017\.json: broken JSON at line {place + 1}, column 18"):
+    with pytest.raises(
+        ConfigError, match=rf"instances_val2017\.json: broken JSON at line {place + 1}, column 18"
+    ):
         CocoSource(tmp_path)
 
 
@@ -260,7 +324,9 @@ def test_splits_and_folders(tmp_path: Path) -> None:
     assert len(samples_of(CocoSource(tmp_path, split="val2017"))) == 2
     with pytest.raises(ConfigError, match=r"is in none of .*train2017"):
         CocoSource(tmp_path, split="train2017")
-    assert len(samples_of(CocoSource(tmp_path, split="train2017", images=tmp_path / "val2017"))) == 2
+    assert (
+        len(samples_of(CocoSource(tmp_path, split="train2017", images=tmp_path / "val2017"))) == 2
+    )
 
 
 def test_roboflow_folders(tmp_path: Path) -> None:
@@ -278,7 +344,10 @@ def test_roboflow_folders(tmp_path: Path) -> None:
 def test_a_table_that_changes_after_listing(tmp_path: Path) -> None:
     path = _dataset(tmp_path)
     source = CocoSource(tmp_path)
-    path.write_text(path.read_text(encoding="utf-8").replace('"iscrowd": 1', '"iscrowd": 0') + "\n", encoding="utf-8")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace('"iscrowd": 1', '"iscrowd": 0') + "\n",
+        encoding="utf-8",
+    )
     with pytest.raises(ConfigError, match="changed since it was listed"):
         source.load(30)
     with pytest.raises(ConfigError, match="no image 77"):

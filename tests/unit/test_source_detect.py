@@ -44,25 +44,47 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "csv file": ("lists", lambda r: _text(r / "l.csv", "a\n1\n"), "l.csv"),
     "tsv file": ("lists", lambda r: _text(r / "l.TSV", "a\n1\n"), "l.TSV"),
     "jsonl file": ("lists", lambda r: _text(r / "l.jsonl", "{}"), "l.jsonl"),
-    "csv beside images": ("lists", lambda r: (_text(r / "l.csv", "a\n1\n"), put_image(r / "images" / "1.jpg")), ""),
-    "csv among images": ("lists", lambda r: (_text(r / "metadata.csv", "a\n1\n"), put_image(r / "1.jpg")), ""),
+    "csv beside images": (
+        "lists",
+        lambda r: (_text(r / "l.csv", "a\n1\n"), put_image(r / "images" / "1.jpg")),
+        "",
+    ),
+    "csv among images": (
+        "lists",
+        lambda r: (_text(r / "metadata.csv", "a\n1\n"), put_image(r / "1.jpg")),
+        "",
+    ),
     "csv among folders, named": (
         "lists",
-        lambda r: (_text(r / "l.csv", "a\n1\n"), put_image(r / "a" / "1.jpg"), put_image(r / "b" / "1.jpg")),
+        lambda r: (
+            _text(r / "l.csv", "a\n1\n"),
+            put_image(r / "a" / "1.jpg"),
+            put_image(r / "b" / "1.jpg"),
+        ),
         "l.csv",
     ),
     "coco file": ("coco", lambda r: _text(r / "x.json", COCO), "x.json"),
     "coco folder": (
         "coco",
-        lambda r: (_text(r / "annotations" / "instances_val.json", COCO), put_image(r / "val" / "a.jpg")),
+        lambda r: (
+            _text(r / "annotations" / "instances_val.json", COCO),
+            put_image(r / "val" / "a.jpg"),
+        ),
         "",
     ),
     "coco of roboflow": (
         "coco",
-        lambda r: (_text(r / "train" / "_annotations.coco.json", COCO), put_image(r / "train" / "a.jpg")),
+        lambda r: (
+            _text(r / "train" / "_annotations.coco.json", COCO),
+            put_image(r / "train" / "a.jpg"),
+        ),
         "",
     ),
-    "coco beside images": ("coco", lambda r: (_text(r / "labels.json", COCO), put_image(r / "images" / "a.jpg")), ""),
+    "coco beside images": (
+        "coco",
+        lambda r: (_text(r / "labels.json", COCO), put_image(r / "images" / "a.jpg")),
+        "",
+    ),
     "openlane": (
         "openlane",
         lambda r: (
@@ -81,12 +103,18 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     ),
     "nuscenes": (
         "nuscenes",
-        lambda r: (_text(r / "v1.0-mini" / "sample.json", []), put_image(r / "samples" / "CAM_FRONT" / "a.jpg")),
+        lambda r: (
+            _text(r / "v1.0-mini" / "sample.json", []),
+            put_image(r / "samples" / "CAM_FRONT" / "a.jpg"),
+        ),
         "",
     ),
     "nuscenes made": (
         "nuscenes",
-        lambda r: (_text(r / "samples.json", {"samples": [{"cams": {}}]}), put_image(r / "samples" / "C" / "a.jpg")),
+        lambda r: (
+            _text(r / "samples.json", {"samples": [{"cams": {}}]}),
+            put_image(r / "samples" / "C" / "a.jpg"),
+        ),
         "",
     ),
     "tar": ("webdataset", lambda r: _tar(r / "x.tar"), "x.tar"),
@@ -99,7 +127,9 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_layouts_are_recognised(tmp_path: Path, layout: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_layouts_are_recognised(
+    tmp_path: Path, layout: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     name, make, asked = LAYOUTS[layout]
     make(tmp_path)
     assert detect(tmp_path / asked) == name
@@ -145,9 +175,13 @@ def test_a_list_beside_class_folders_must_be_decided(tmp_path: Path) -> None:
 def test_options_are_the_formats_own(tmp_path: Path) -> None:
     put_image(tmp_path / "cat" / "1.jpg")
     assert open_source(tmp_path, labels=False).fields == (Field("image", "image"),)
-    with pytest.raises(ConfigError, match="format 'folder' has no option 'masks'; it has split, classes, labels"):
+    with pytest.raises(
+        ConfigError, match="format 'folder' has no option 'masks'; it has split, classes, labels"
+    ):
         open_source(tmp_path, masks=True)
-    with pytest.raises(ConfigError, match=r"format 'zip': expected one of nuscenes, openlane, coco"):
+    with pytest.raises(
+        ConfigError, match=r"format 'zip': expected one of nuscenes, openlane, coco"
+    ):
         open_source(tmp_path, format="zip")
 
 
@@ -198,8 +232,12 @@ def test_the_teams_data(tmp_path: Path) -> None:
     assert np.asarray(samples_of(source)[0].values["keypoints"]).shape == (2, 2)
 
 
-@pytest.mark.parametrize(("name", "of"), [("list.CSV", "lists"), ("part.tar", "webdataset"), ("train.parquet", "hf")])
-def test_a_format_is_found_behind_a_link_and_in_capitals(tmp_path: Path, name: str, of: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "of"), [("list.CSV", "lists"), ("part.tar", "webdataset"), ("train.parquet", "hf")]
+)
+def test_a_format_is_found_behind_a_link_and_in_capitals(
+    tmp_path: Path, name: str, of: str
+) -> None:
     (tmp_path / "there").write_bytes(b"path,label\n")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / name).symlink_to(tmp_path / "there")
@@ -208,7 +246,13 @@ def test_a_format_is_found_behind_a_link_and_in_capitals(tmp_path: Path, name: s
 
 def test_a_plain_folder_of_images_imports_no_other_format(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(b"\xff\xd8")
-    code = (f"import sys; from fastload.packing.sources.detect import detect; assert detect({str(tmp_path)!r}) == 'folder'\n"
-            "print(sorted(name for name in sys.modules if name.startswith('fastload.packing.sources.')))")
-    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert not any(f"sources.{name}" in said for name in ("coco", "hf", "lists", "nuscenes", "webdataset")), said
+    code = (
+        f"import sys; from fastload.packing.sources.detect import detect; assert detect({str(tmp_path)!r}) == 'folder'\n"
+        "print(sorted(name for name in sys.modules if name.startswith('fastload.packing.sources.')))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout
+    assert not any(
+        f"sources.{name}" in said for name in ("coco", "hf", "lists", "nuscenes", "webdataset")
+    ), said

@@ -23,16 +23,26 @@ def _block(language: str, holding: str) -> str:
 
 def test_the_adapter_of_the_docs_runs(tmp_path: Path) -> None:
     code = _block("python", "class Captioned")
-    assert len([line for line in code.split("class Captioned")[1].splitlines() if line.strip()]) <= 30
+    assert (
+        len([line for line in code.split("class Captioned")[1].splitlines() if line.strip()]) <= 30
+    )
     names: dict[str, Any] = {}
     exec(compile(code, str(DOCS), "exec"), names)
-    for name, caption in (("a/1.jpg", "ça".encode()), ("a/2.jpg", b"\xff"), ("b/3.png", None), ("b/4.png", b"four")):
+    for name, caption in (
+        ("a/1.jpg", "ça".encode()),
+        ("a/2.jpg", b"\xff"),
+        ("b/3.png", None),
+        ("b/4.png", b"four"),
+    ):
         put_image(tmp_path / name)
         if caption is not None:
             (tmp_path / name).with_suffix(".txt").write_bytes(caption)
     source = open_source(names["Captioned"](tmp_path))
     good, bad = outcome(source)
-    assert [(sample.source, sample.values["caption"]) for sample in good] == [("a/1.jpg", "ça"), ("b/4.png", "four")]
+    assert [(sample.source, sample.values["caption"]) for sample in good] == [
+        ("a/1.jpg", "ça"),
+        ("b/4.png", "four"),
+    ]
     assert bad[0] == "a/2.jpg: its caption is not UTF-8"
     assert bad[1].startswith("b/3.txt: no such file")
 

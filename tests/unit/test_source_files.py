@@ -53,7 +53,9 @@ def test_a_link_inside_the_root_is_followed(tmp_path: Path) -> None:
     assert [entry.path for entry in walk(tmp_path / "way")] == ["x.jpg", "y.jpg"]
 
 
-def test_a_relative_root_is_where_the_process_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_root_is_where_the_process_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("one", "two"):
         (tmp_path / name / "root").mkdir(parents=True)
         (tmp_path / name / "root" / f"{name}.jpg").write_text(name)
@@ -70,7 +72,16 @@ def test_limit_is_exact(tmp_path: Path) -> None:
 
 
 def test_walk_is_sorted_and_leaves_hidden_files_out(tmp_path: Path) -> None:
-    for name in ("b/2.jpg", "b/10.jpg", "a/z/1.jpg", "a/y.txt", ".git/x.jpg", "a/.hidden.jpg", "c.jpg", "B/1.jpg"):
+    for name in (
+        "b/2.jpg",
+        "b/10.jpg",
+        "a/z/1.jpg",
+        "a/y.txt",
+        ".git/x.jpg",
+        "a/.hidden.jpg",
+        "c.jpg",
+        "B/1.jpg",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     (tmp_path / "empty").mkdir()
@@ -91,5 +102,8 @@ def test_a_deep_tree_needs_no_recursion(tmp_path: Path) -> None:
 
 
 def test_image_names() -> None:
-    assert all(is_image_name(name) for name in ("a.jpg", "a.JPEG", "b.Png", "a.webp", "a.bmp", "a.tif", "a.TIFF"))
+    assert all(
+        is_image_name(name)
+        for name in ("a.jpg", "a.JPEG", "b.Png", "a.webp", "a.bmp", "a.tif", "a.TIFF")
+    )
     assert not any(is_image_name(name) for name in ("a.gif", "jpg", "a.jpg.txt", "a"))

@@ -60,14 +60,19 @@ def test_flat_folders_have_no_label(tmp_path: Path) -> None:
     assert [field.name for field in split.fields] == ["image", "split"]
     assert len(samples_of(split)) == 1
     put_image(tmp_path / "classes" / "c" / "x.jpg")
-    assert [field.name for field in FolderSource(tmp_path / "classes", labels=False).fields] == ["image"]
+    assert [field.name for field in FolderSource(tmp_path / "classes", labels=False).fields] == [
+        "image"
+    ]
 
 
 def test_named_classes_decide(tmp_path: Path) -> None:
     for name in ("cat/1.jpg", "dog/1.jpg", "other/1.jpg", "stray.jpg"):
         put_image(tmp_path / name)
     good, bad = outcome(FolderSource(tmp_path, classes=["dog", "cat", "cow"]))
-    assert [(sample.source, sample.values["label"]) for sample in good] == [("cat/1.jpg", 1), ("dog/1.jpg", 0)]
+    assert [(sample.source, sample.values["label"]) for sample in good] == [
+        ("cat/1.jpg", 1),
+        ("dog/1.jpg", 0),
+    ]
     assert bad == [
         "stray.jpg: has no class: it lies beside the folders",
         "other/1.jpg: has no class: 'other' is none of 3",

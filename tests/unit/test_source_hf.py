@@ -39,7 +39,9 @@ def _table(n: int = 5, **more: object) -> Any:
         "objects": pa.array([{"bbox": [[1.0, 2, 3, 4]] * i, "who": ["x"]} for i in range(n)]),
         **more,
     }
-    return pa.table(columns).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": FEATURES}})})
+    return pa.table(columns).replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": FEATURES}})}
+    )
 
 
 def _arrow(path: Path, table: Any, *, stream: bool = True) -> None:
@@ -53,14 +55,18 @@ def _saved(folder: Path, table: Any, *, files: int = 1) -> Path:
     names = [f"data-{i:05d}-of-{files:05d}.arrow" for i in range(files)]
     for i, name in enumerate(names):
         _arrow(folder / name, table.slice(i * len(table) // files, len(table) // files))
-    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    (folder / "state.json").write_text(
+        json.dumps({"_data_files": [{"filename": name} for name in names]})
+    )
     (folder / "dataset_info.json").write_text("{}")
     return folder
 
 
 def _check(source: HuggingFaceSource) -> None:
     assert is_stream(source)
-    kinds = {field.name: (field.kind, field.classes) for field in source.fields if field.name != "split"}
+    kinds = {
+        field.name: (field.kind, field.classes) for field in source.fields if field.name != "split"
+    }
     assert kinds == {
         "image": ("image", ()),
         "label": ("int", ("cat", "dog")),
@@ -71,7 +77,9 @@ def _check(source: HuggingFaceSource) -> None:
     }
     assert source.info == {"classes": {"tags": ["a", "b", "c"]}}
     found = samples_of(source)
-    assert [sample.values["image"] for sample in found] == [Encoded(IMAGES[i], f"{i}.jpg") for i in range(5)]
+    assert [sample.values["image"] for sample in found] == [
+        Encoded(IMAGES[i], f"{i}.jpg") for i in range(5)
+    ]
     assert [sample.values["label"] for sample in found] == [0, 1, 0, 1, 0]
     assert [sample.values["text"] for sample in found] == ["t0", None, "t2", "t3", "t4"]
     np.testing.assert_array_equal(found[2].values["tags"], [0, 2])
@@ -93,7 +101,11 @@ def test_parquet_files(tmp_path: Path) -> None:
 
 def test_parquet_folders_have_splits(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    for name, n in (("train-00000-of-00002", 2), ("train-00001-of-00002", 3), ("test-00000-of-00001", 1)):
+    for name, n in (
+        ("train-00000-of-00002", 2),
+        ("train-00001-of-00002", 3),
+        ("test-00000-of-00001", 1),
+    ):
         pq.write_table(_table(n), tmp_path / "data" / f"{name}.parquet")
     source = HuggingFaceSource(tmp_path)
     assert source.n_samples == 6
@@ -146,7 +158,9 @@ made.to_parquet(sys.argv[1] + "/x.parquet")
         "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
         "PATH": "/usr/bin:/bin",
     }
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, env=environment, timeout=120)
+    subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], check=True, env=environment, timeout=120
+    )
     for path in (tmp_path / "disk", tmp_path / "x.parquet"):
         source = HuggingFaceSource(path, split="train" if path.is_dir() else "")
         assert {field.name: field.kind for field in source.fields if field.name != "split"} == {
@@ -157,14 +171,20 @@ made.to_parquet(sys.argv[1] + "/x.parquet")
             "tags": "array",
             "n": "int",
         }
-        assert next(field for field in source.fields if field.name == "label").classes == ("cat", "dog")
+        assert next(field for field in source.fields if field.name == "label").classes == (
+            "cat",
+            "dog",
+        )
         assert source.info == {"classes": {"tags": ["a", "b"]}}
         found = samples_of(source)
         assert len(found) == 6
         assert found[2].values["image"].data.startswith(b"\x89PNG")
         assert len(found[2].values["views"]) == 2
         np.testing.assert_array_equal(found[2].values["grid"], np.full((2, 3), 2.0))
-    assert [sample.values["n"] for sample in samples_of(HuggingFaceSource(tmp_path / "disk", split="test"))] == [3, 1]
+    assert [
+        sample.values["n"]
+        for sample in samples_of(HuggingFaceSource(tmp_path / "disk", split="test"))
+    ] == [3, 1]
 
 
 def test_images_by_path_and_without_anything(tmp_path: Path) -> None:
@@ -189,11 +209,19 @@ def test_images_by_path_and_without_anything(tmp_path: Path) -> None:
 
 def test_bytes_that_are_images(tmp_path: Path) -> None:
     table = pa.table(
-        {"jpg": pa.array(IMAGES[:2], pa.binary()), "raw": pa.array([b"a", b"b"], pa.large_binary()), "ID": ["p", "q"]}
+        {
+            "jpg": pa.array(IMAGES[:2], pa.binary()),
+            "raw": pa.array([b"a", b"b"], pa.large_binary()),
+            "ID": ["p", "q"],
+        }
     )
     pq.write_table(table, tmp_path / "x.parquet")
     source = HuggingFaceSource(tmp_path / "x.parquet")
-    assert {field.name: field.kind for field in source.fields} == {"jpg": "image", "raw": "bytes", "id_": "str"}
+    assert {field.name: field.kind for field in source.fields} == {
+        "jpg": "image",
+        "raw": "bytes",
+        "id_": "str",
+    }
     assert samples_of(source)[1].values["raw"] == b"b"
 
 
@@ -201,7 +229,11 @@ def test_columns_can_be_chosen(tmp_path: Path) -> None:
     import datetime
 
     pq.write_table(
-        _table(2, span=pa.array([datetime.timedelta(1)] * 2), day=pa.array([datetime.date(2020, 1, 2)] * 2)),
+        _table(
+            2,
+            span=pa.array([datetime.timedelta(1)] * 2),
+            day=pa.array([datetime.date(2020, 1, 2)] * 2),
+        ),
         tmp_path / "x.parquet",
     )
     with pytest.raises(ConfigError, match=r"column 'span' has type duration.*choose the others"):
@@ -247,4 +279,6 @@ def test_without_pyarrow_the_command_is_named(tmp_path: Path) -> None:
         text=True,
         timeout=60,
     )
-    assert done.stdout == "Hugging Face datasets and Parquet files need pyarrow: pip install pyarrow\n"
+    assert (
+        done.stdout == "Hugging Face datasets and Parquet files need pyarrow: pip install pyarrow\n"
+    )

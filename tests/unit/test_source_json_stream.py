@@ -15,7 +15,9 @@ from fastload.packing.sources.jsontext import JsonStream, parse_json
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -32,8 +34,12 @@ class Slow(io.BytesIO):
 
 
 @given(st.lists(VALUES, max_size=6), st.integers(1, 7), st.sampled_from([None, 1]), st.booleans())
-def test_an_array_is_streamed_whole(values: list[object], step: int, indent: int | None, ascii_only: bool) -> None:
-    data = json.dumps(values, indent=indent, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+def test_an_array_is_streamed_whole(
+    values: list[object], step: int, indent: int | None, ascii_only: bool
+) -> None:
+    data = json.dumps(values, indent=indent, ensure_ascii=ascii_only).encode(
+        "utf-8", "surrogatepass"
+    )
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -45,9 +51,13 @@ def test_an_array_is_streamed_whole(values: list[object], step: int, indent: int
 
 
 @given(st.dictionaries(st.text(max_size=5), VALUES, max_size=5), st.integers(1, 7))
-def test_arrays_of_an_object_are_streamed_and_the_rest_is_passed_over(table: dict[str, object], step: int) -> None:
+def test_arrays_of_an_object_are_streamed_and_the_rest_is_passed_over(
+    table: dict[str, object], step: int
+) -> None:
     data = json.dumps(table).encode()
-    found: dict[str, list[object]] = {key: [] for key, value in table.items() if isinstance(value, list)}
+    found: dict[str, list[object]] = {
+        key: [] for key, value in table.items() if isinstance(value, list)
+    }
     for element in JsonStream(Slow(data, step), "x").elements():
         found[element.key].append(element.value("x"))
     assert found == {key: value for key, value in table.items() if isinstance(value, list)}
@@ -69,15 +79,18 @@ def test_arrays_of_an_object_are_streamed_and_the_rest_is_passed_over(table: dic
 )
 @pytest.mark.parametrize("step", [1, 100])
 def test_faults_have_line_and_column(text: str, line: int, column: int, step: int) -> None:
-    with pytest.raises(BadImage, match=rf"table\.json: broken JSON at line {line}, column {column}: "):
+    with pytest.raises(
+        BadImage, match=rf"table\.json: broken JSON at line {line}, column {column}: "
+    ):
         list(JsonStream(Slow(text.encode(), step), "table.json").elements())
     assert len(list(JsonStream(io.BytesIO(b"[1, 2]"), "x").elements())) == 2
 
 
 def test_a_byte_order_mark_is_passed_over() -> None:
-    assert [element.value("x") for element in JsonStream(io.BytesIO(b'\xef\xbb\xbf[{"a": 1}]'), "x").elements()] == [
-        {"a": 1}
-    ]
+    assert [
+        element.value("x")
+        for element in JsonStream(io.BytesIO(b'\xef\xbb\xbf[{"a": 1}]'), "x").elements()
+    ] == [{"a": 1}]
 
 
 def test_an_endless_element_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,11 @@ def test_csv_columns_find_their_kinds(tmp_path: Path) -> None:
     assert (first.values["label"], second.values["label"]) == (1, 0)
     assert [field.classes for field in source.fields if field.name == "label"] == [("cat", "dog")]
     assert (second.values["score"], second.values["count"], second.values["flag"]) == (0.001, -4, 0)
-    assert (third.values["score"], third.values["count"], third.values["zip"]) == (2.0, None, "12345")
+    assert (third.values["score"], third.values["count"], third.values["zip"]) == (
+        2.0,
+        None,
+        "12345",
+    )
     assert third.values["extra"] == [1, 2]
 
 
@@ -64,7 +68,9 @@ def test_points_and_boxes_are_made_of_columns(tmp_path: Path) -> None:
         tmp_path,
         "path,x1,y1,x2,y2,l,t,r,b\nimg/0.jpg,1,2,3.5,4,0,0,8,9\nimg/1.jpg,,,,,1,1,2,2\nimg/2.jpg,1,,2,3,0,0,1,1\n",
     )
-    source = ListSource(path, points={"kp": ["x1", "y1", "x2", "y2"]}, boxes={"bbox": ["l", "t", "r", "b"]})
+    source = ListSource(
+        path, points={"kp": ["x1", "y1", "x2", "y2"]}, boxes={"bbox": ["l", "t", "r", "b"]}
+    )
     assert _kinds(source) == {"path": "image", "kp": "points", "bbox": "boxes"}
     good, bad = outcome(source)
     np.testing.assert_array_equal(good[0].values["kp"], [[1, 2], [3.5, 4]])
@@ -73,9 +79,15 @@ def test_points_and_boxes_are_made_of_columns(tmp_path: Path) -> None:
     assert bad == ["labels.csv:4: field 'kp': some of its columns are empty, others not"]
     with pytest.raises(ConfigError, match=r"no column 'x9'; found path, x1"):
         ListSource(path, points={"kp": ["x9", "y1"]})
-    with pytest.raises(ConfigError, match=r"points 'kp': 3 columns \(x1, y1, x2\): expected a multiple of 2, x and y of each point"):
+    with pytest.raises(
+        ConfigError,
+        match=r"points 'kp': 3 columns \(x1, y1, x2\): expected a multiple of 2, x and y of each point",
+    ):
         ListSource(path, points={"kp": ["x1", "y1", "x2"]})
-    with pytest.raises(ConfigError, match=r"boxes 'bbox': 2 columns \(l, t\): expected a multiple of 4, x1, y1, x2, y2 of each box"):
+    with pytest.raises(
+        ConfigError,
+        match=r"boxes 'bbox': 2 columns \(l, t\): expected a multiple of 4, x1, y1, x2, y2 of each box",
+    ):
         ListSource(path, boxes={"bbox": ["l", "t"]})
 
 
@@ -120,7 +132,12 @@ def test_jsonl_keeps_types_and_lists(tmp_path: Path) -> None:
     assert Field("views", "image", list=True) in source.fields
     one, two = samples_of(source)
     assert [image.name for image in one.values["views"]] == ["img/1.jpg", "img/2.jpg"]
-    assert (one.values["f"], one.values["ok"], one.values["meta"], two.values["label"]) == (1.0, 1, {"a": [None]}, 7)
+    assert (one.values["f"], one.values["ok"], one.values["meta"], two.values["label"]) == (
+        1.0,
+        1,
+        {"a": [None]},
+        7,
+    )
     np.testing.assert_array_equal(two.values["v"], [1, 2, 3])
     assert two.values["boxes"].shape == (0, 4)
 
@@ -130,9 +147,15 @@ def test_types_can_be_said(tmp_path: Path) -> None:
     source = ListSource(path, types={"path": "str", "x": "float", "label": "str"})
     assert _kinds(source) == {"path": "str", "x": "float", "label": "str"}
     assert samples_of(source)[0].source == "labels.csv:2"
-    assert _kinds(ListSource(path, types={"x": "class"})) == {"path": "image", "x": "int", "label": "int"}
+    assert _kinds(ListSource(path, types={"x": "class"})) == {
+        "path": "image",
+        "x": "int",
+        "label": "int",
+    }
     assert samples_of(ListSource(path, classes={"label": ["a", "b", "c"]}))[0].values["label"] == 1
-    assert samples_of(ListSource(path, types={"path": "mask"}))[1].values["path"].name == "img/1.jpg"
+    assert (
+        samples_of(ListSource(path, types={"path": "mask"}))[1].values["path"].name == "img/1.jpg"
+    )
     assert _kinds(ListSource(path, drop=["x"])) == {"path": "image", "label": "int"}
     with pytest.raises(ConfigError, match=r"kind 'number': expected one of image, mask"):
         ListSource(path, types={"x": "number"})
@@ -145,7 +168,9 @@ def test_paths_are_made_of_columns(tmp_path: Path) -> None:
     source = ListSource(path, paths={"image": "{fold}/{image_id}.jpg"})
     good, bad = outcome(source)
     assert [sample.source for sample in good] == ["img/0.jpg", "img/1.jpg"]
-    assert bad == ["labels.csv:4: path '{fold}/{image_id}.jpg': column 'image_id' is missing or empty"]
+    assert bad == [
+        "labels.csv:4: path '{fold}/{image_id}.jpg': column 'image_id' is missing or empty"
+    ]
     with pytest.raises(ConfigError, match="no column 'number'; found "):
         ListSource(path, paths={"image": "img/{number}.jpg"})
 
@@ -221,7 +246,10 @@ def test_a_key_that_comes_late_is_not_dropped_silently(tmp_path: Path) -> None:
     _, bad = outcome(ListSource(_csv(tmp_path, "\n".join(rows), "l.jsonl")))
     assert len(bad) == 1
     assert "l.jsonl:1001: key 'late' did not occur in the first 1000 rows" in bad[0]
-    assert samples_of(ListSource(tmp_path / "l.jsonl", types={"late": "json"}))[1000].values["late"] == 2
+    assert (
+        samples_of(ListSource(tmp_path / "l.jsonl", types={"late": "json"}))[1000].values["late"]
+        == 2
+    )
     assert len(samples_of(ListSource(tmp_path / "l.jsonl", drop=["late"]))) == 1001
 
 
@@ -233,7 +261,10 @@ def test_a_key_that_comes_late_is_not_dropped_silently(tmp_path: Path) -> None:
         ("a,,c\n1,2,3\n", "must name every column"),
         ("a,b,a\n1,2,3\n", "names column 'a' twice"),
         ('a,b\n1,"2\n', "broken CSV"),
-        ("img/0.jpg,cat\nimg/1.jpg,dog\n", "labels.csv:1: 'img/0.jpg' is an image, not the name of a column: the header row is missing"),
+        (
+            "img/0.jpg,cat\nimg/1.jpg,dog\n",
+            "labels.csv:1: 'img/0.jpg' is an image, not the name of a column: the header row is missing",
+        ),
         ("A b,a-B\n1,2\n", "two columns become field 'a_b'"),
     ],
 )
@@ -243,14 +274,23 @@ def test_lists_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> N
 
 
 def test_labels_behind_a_comma_and_a_blank_keep_their_numbers(tmp_path: Path) -> None:
-    source = ListSource(_csv(tmp_path, "path, label, score\nimg/0.jpg, 2, 0.5\nimg/1.jpg, 10, \nimg/2.jpg, , 1\n"))
+    source = ListSource(
+        _csv(tmp_path, "path, label, score\nimg/0.jpg, 2, 0.5\nimg/1.jpg, 10, \nimg/2.jpg, , 1\n")
+    )
     assert source.fields == (Field("path", "image"), Field("label", "int"), Field("score", "float"))
-    assert [(sample.values["label"], sample.values["score"]) for sample in samples_of(source)] == [(2, 0.5), (10, None), (None, 1.0)]
+    assert [(sample.values["label"], sample.values["score"]) for sample in samples_of(source)] == [
+        (2, 0.5),
+        (10, None),
+        (None, 1.0),
+    ]
 
 
 def test_where_no_row_can_be_read_the_first_says_why(tmp_path: Path) -> None:
     path = _csv(tmp_path, json.dumps([{"image": "img/0.jpg"}], indent=1), "rows.jsonl")
-    with pytest.raises(ConfigError, match=r"rows.jsonl: no row that can be read; the first one: rows.jsonl: broken JSON at line 2"):
+    with pytest.raises(
+        ConfigError,
+        match=r"rows.jsonl: no row that can be read; the first one: rows.jsonl: broken JSON at line 2",
+    ):
         ListSource(path)
 
 
@@ -273,12 +313,26 @@ def test_a_name_that_is_not_utf8(tmp_path: Path) -> None:
     assert bad == [r"l.csv:3: column 't': not UTF-8 text: 'caf\udce9'"]
 
 
-@pytest.mark.parametrize(("data", "message"), [
-    (b"path,label\nx.jpg,caf\xe9\n", r"the name of a column or class is not UTF-8 text: 'caf\\udce9'; save the list as UTF-8"),
-    (b"path,caf\xe9\nx.jpg,1\n", r"the name of a column or class is not UTF-8 text: 'caf\\udce9'; save the list as UTF-8"),
-    ("path,label\nx.jpg,1\n".encode("utf-16"), "l.csv: UTF-16 text, as Excel writes it; save the list as UTF-8"),
-])
-def test_names_that_are_not_utf8_are_refused_before_anything_is_packed(tmp_path: Path, data: bytes, message: str) -> None:
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            b"path,label\nx.jpg,caf\xe9\n",
+            r"the name of a column or class is not UTF-8 text: 'caf\\udce9'; save the list as UTF-8",
+        ),
+        (
+            b"path,caf\xe9\nx.jpg,1\n",
+            r"the name of a column or class is not UTF-8 text: 'caf\\udce9'; save the list as UTF-8",
+        ),
+        (
+            "path,label\nx.jpg,1\n".encode("utf-16"),
+            "l.csv: UTF-16 text, as Excel writes it; save the list as UTF-8",
+        ),
+    ],
+)
+def test_names_that_are_not_utf8_are_refused_before_anything_is_packed(
+    tmp_path: Path, data: bytes, message: str
+) -> None:
     put_image(tmp_path / "x.jpg")
     (tmp_path / "l.csv").write_bytes(data)
     with pytest.raises(ConfigError, match=message):
@@ -287,7 +341,12 @@ def test_names_that_are_not_utf8_are_refused_before_anything_is_packed(tmp_path:
 
 def test_names_of_files_must_be_text(tmp_path: Path) -> None:
     image = "img/0.jpg"
-    rows = [{"p": image, "v": [image]}, {"p": [], "v": []}, {"p": None, "v": image}, {"p": "", "v": None}]
+    rows = [
+        {"p": image, "v": [image]},
+        {"p": [], "v": []},
+        {"p": None, "v": image},
+        {"p": "", "v": None},
+    ]
     path = _csv(tmp_path, "\n".join(map(json.dumps, rows)), "l.jsonl")
     good, bad = outcome(ListSource(path, types={"p": "image", "v": "list of image"}))
     assert [sample.values["v"] and len(sample.values["v"]) for sample in good] == [1, None]
@@ -300,7 +359,9 @@ def test_names_of_files_must_be_text(tmp_path: Path) -> None:
 
 
 def test_field_names() -> None:
-    assert [field_name(name) for name in ("Image Path", "x.1", "2d", "source", "ÄÖ", "__a__", "ok_1")] == [
+    assert [
+        field_name(name) for name in ("Image Path", "x.1", "2d", "source", "ÄÖ", "__a__", "ok_1")
+    ] == [
         "image_path",
         "x_1",
         "c_2d",

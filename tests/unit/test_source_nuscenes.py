@@ -24,11 +24,18 @@ Tables = dict[str, list[dict[str, Any]]]
 
 def _tables(root: Path, *, n: int = 2) -> Tables:
     """As the real ones: a lidar and sweeps among the rows, which are not ours."""
-    tables: Tables = {name: [] for name in ("sensor", "calibrated_sensor", "scene", "sample", "sample_data")}
-    tables["scene"] = [{"token": "sc0", "name": "scene-0001"}, {"token": "sc1", "name": "scene-0002"}]
+    tables: Tables = {
+        name: [] for name in ("sensor", "calibrated_sensor", "scene", "sample", "sample_data")
+    }
+    tables["scene"] = [
+        {"token": "sc0", "name": "scene-0001"},
+        {"token": "sc1", "name": "scene-0002"},
+    ]
     for name in (*CAMERAS, "LIDAR_TOP"):
         camera = name.startswith("CAM")
-        tables["sensor"].append({"token": f"s{name}", "channel": name, "modality": "camera" if camera else "lidar"})
+        tables["sensor"].append(
+            {"token": f"s{name}", "channel": name, "modality": "camera" if camera else "lidar"}
+        )
         tables["calibrated_sensor"].append(
             {
                 "token": f"c{name}",
@@ -39,7 +46,9 @@ def _tables(root: Path, *, n: int = 2) -> Tables:
             }
         )
     for i in range(n):
-        tables["sample"].append({"token": f"t{i}", "timestamp": 1533151603500000 + i, "scene_token": f"sc{i % 2}"})
+        tables["sample"].append(
+            {"token": f"t{i}", "timestamp": 1533151603500000 + i, "scene_token": f"sc{i % 2}"}
+        )
         for j, name in enumerate(reversed((*CAMERAS, "LIDAR_TOP"))):
             file = f"samples/{name}/{i}.jpg"
             tables["sample_data"].append(
@@ -79,7 +88,9 @@ def test_real_tables(tmp_path: Path) -> None:
     )
     assert source.info == {"cameras": list(CAMERAS)}
     one, two = samples_of(source)
-    assert [image.name for image in one.values["images"]] == [f"samples/{name}/0.jpg" for name in CAMERAS]
+    assert [image.name for image in one.values["images"]] == [
+        f"samples/{name}/0.jpg" for name in CAMERAS
+    ]
     assert one.values["images"][3].data == (tmp_path / "samples/CAM_BACK/0.jpg").read_bytes()
     assert (one.source, one.values["token"], one.values["scene"], one.values["timestamp"]) == (
         "samples/CAM_FRONT/0.jpg",
@@ -103,20 +114,26 @@ def test_rotations_are_rotations() -> None:
         assert np.linalg.det(matrix[:3, :3]) == pytest.approx(1)
     half = np.sqrt(0.5)  # 90 degrees about z takes x to y
     np.testing.assert_allclose(
-        rigid([0, 0, 0], [half, 0, 0, half], what="x", source="x")[:3, :3] @ [1, 0, 0], [0, 1, 0], atol=1e-12
+        rigid([0, 0, 0], [half, 0, 0, half], what="x", source="x")[:3, :3] @ [1, 0, 0],
+        [0, 1, 0],
+        atol=1e-12,
     )
 
 
 def test_scenes_versions_and_masks(tmp_path: Path) -> None:
     root = _write(tmp_path, _tables(tmp_path))
-    assert [sample.values["token"] for sample in samples_of(NuScenesSource(root, scenes=["scene-0002"]))] == ["t1"]
+    assert [
+        sample.values["token"] for sample in samples_of(NuScenesSource(root, scenes=["scene-0002"]))
+    ] == ["t1"]
     with pytest.raises(ConfigError, match="no sample with a camera in scene-9"):
         NuScenesSource(root, scenes=["scene-9"])
     for token in ("t0", "t1"):
         put_image(root / "bev" / f"{token}.png", mode="L")
     assert samples_of(NuScenesSource(root))[1].values["bev_mask"].name == "bev/t1.png"
     _write(root, _tables(root), "v1.0-trainval")
-    with pytest.raises(ConfigError, match=r"tables of v1\.0-mini, v1\.0-trainval; choose one \(--version NAME\)"):
+    with pytest.raises(
+        ConfigError, match=r"tables of v1\.0-mini, v1\.0-trainval; choose one \(--version NAME\)"
+    ):
         NuScenesSource(root)
     assert len(samples_of(NuScenesSource(root, version="v1.0-mini"))) == 2
     with pytest.raises(ConfigError, match="choose one"):
@@ -125,7 +142,9 @@ def test_scenes_versions_and_masks(tmp_path: Path) -> None:
 
 def test_a_missing_camera_or_image_is_a_bad_sample(tmp_path: Path) -> None:
     tables = _tables(tmp_path, n=3)
-    tables["sample_data"] = [row for row in tables["sample_data"] if row["filename"] != "samples/CAM_BACK/0.jpg"]
+    tables["sample_data"] = [
+        row for row in tables["sample_data"] if row["filename"] != "samples/CAM_BACK/0.jpg"
+    ]
     (tmp_path / "samples/CAM_FRONT_LEFT/1.jpg").unlink()
     good, bad = outcome(NuScenesSource(_write(tmp_path, tables)))
     assert [sample.values["token"] for sample in good] == ["t2"]
@@ -137,14 +156,24 @@ def test_a_missing_camera_or_image_is_a_bad_sample(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "change", "message"),
     [
-        ("calibrated_sensor", {"camera_intrinsic": []}, "calibrated_sensor.json: camera_intrinsic: expected 3 x 3"),
+        (
+            "calibrated_sensor",
+            {"camera_intrinsic": []},
+            "calibrated_sensor.json: camera_intrinsic: expected 3 x 3",
+        ),
         ("calibrated_sensor", {"rotation": [0, 0, 0, 0]}, "expected a unit quaternion"),
-        ("sample_data", {"sample_token": "nowhere"}, "sample_data.json: sample 'nowhere' is not in sample.json"),
+        (
+            "sample_data",
+            {"sample_token": "nowhere"},
+            "sample_data.json: sample 'nowhere' is not in sample.json",
+        ),
         ("sample_data", {"filename": 5}, "sample_data.json: filename: expected a text, found 5"),
         ("sample", {"timestamp": 1.5}, "sample.json: timestamp: expected an integer"),
     ],
 )
-def test_tables_that_cannot_be_used(tmp_path: Path, table: str, change: dict[str, object], message: str) -> None:
+def test_tables_that_cannot_be_used(
+    tmp_path: Path, table: str, change: dict[str, object], message: str
+) -> None:
     tables = _tables(tmp_path)
     row = next(row for row in tables[table] if "LIDAR" not in json.dumps(row))
     row.update(change)
@@ -155,7 +184,9 @@ def test_tables_that_cannot_be_used(tmp_path: Path, table: str, change: dict[str
 def test_a_missing_or_broken_table(tmp_path: Path) -> None:
     root = _write(tmp_path, _tables(tmp_path))
     (root / "v1.0-mini" / "scene.json").write_text('[{"token": "sc0",\n "name": }]')
-    with pytest.raises(ConfigError, match=r"v1\.0-mini/scene\.json: broken JSON at line 2, column 10"):
+    with pytest.raises(
+        ConfigError, match=r"v1\.0-mini/scene\.json: broken JSON at line 2, column 10"
+    ):
         NuScenesSource(root)
     (root / "v1.0-mini" / "scene.json").unlink()
     with pytest.raises(ConfigError, match=r"v1\.0-mini/scene\.json: no such file"):
@@ -181,13 +212,23 @@ def test_made_data(tmp_path: Path) -> None:
     [
         ({"cams": None}, "'cams' is missing"),
         ({"cams": {"CAM_FRONT": 3}}, "CAM_FRONT: expected an object"),
-        ({"cams": {"CAM_FRONT": {"filename": "a.jpg", "camera_intrinsic": K}}}, "sensor2ego: expected 4 x 4"),
+        (
+            {"cams": {"CAM_FRONT": {"filename": "a.jpg", "camera_intrinsic": K}}},
+            "sensor2ego: expected 4 x 4",
+        ),
         ({"token": 3}, "token: expected a text"),
     ],
 )
-def test_an_index_that_cannot_be_used(tmp_path: Path, change: dict[str, object], message: str) -> None:
+def test_an_index_that_cannot_be_used(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
     camera = {"filename": "a.jpg", "camera_intrinsic": K, "sensor2ego": np.eye(4).tolist()}
-    sample = {"token": "t", "timestamp": 1, "scene": "s", "cams": {"CAM_FRONT": camera, "CAM_X": camera}}
+    sample = {
+        "token": "t",
+        "timestamp": 1,
+        "scene": "s",
+        "cams": {"CAM_FRONT": camera, "CAM_X": camera},
+    }
     put_image(tmp_path / "a.jpg")
     (tmp_path / "samples.json").write_text(json.dumps({"samples": [{**sample, **change}]}))
     with pytest.raises(ConfigError, match=message):

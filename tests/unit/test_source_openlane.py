@@ -31,7 +31,10 @@ def _frame(root: Path, folder: str, name: str, **changes: object) -> None:
         "intrinsic": K,
         "extrinsic": E,
         "file_path": f"{name}.jpg",
-        "lane_lines": [line, {"category": 21, "visibility": [], "uv": [[], []], "xyz": [[], [], []]}],
+        "lane_lines": [
+            line,
+            {"category": 21, "visibility": [], "uv": [[], []], "xyz": [[], [], []]},
+        ],
         **changes,
     }
     path = root / folder / f"{name}.json"
@@ -43,7 +46,12 @@ def _frame(root: Path, folder: str, name: str, **changes: object) -> None:
 def test_the_published_layout(tmp_path: Path) -> None:
     _frame(tmp_path, "lane3d_1000", "training/segment-1/100")
     _frame(tmp_path, "lane3d_1000", "validation/segment-2/200", pose=E)
-    _frame(tmp_path, "lane3d_1000", "test/curve_case/segment-2/200", file_path="validation/segment-2/200.jpg")
+    _frame(
+        tmp_path,
+        "lane3d_1000",
+        "test/curve_case/segment-2/200",
+        file_path="validation/segment-2/200.jpg",
+    )
     source = OpenLaneSource(tmp_path)
     assert '"21": "right-curbside"' in json.dumps(source.info["lane_categories"])
     one, two = samples_of(source)
@@ -71,7 +79,10 @@ def test_splits_and_folders(tmp_path: Path) -> None:
     _frame(tmp_path, "lane3d_1000", "validation/s/2")
     _frame(tmp_path, "lane3d_1000", "test/night_case/s/2", file_path="validation/s/2.jpg")
     _frame(tmp_path, "lane3d_300", "training/s/1")
-    with pytest.raises(ConfigError, match="lane files in lane3d_1000 and lane3d_300; choose with --annotations NAME"):
+    with pytest.raises(
+        ConfigError,
+        match="lane files in lane3d_1000 and lane3d_300; choose with --annotations NAME",
+    ):
         OpenLaneSource(tmp_path)
     assert len(samples_of(OpenLaneSource(tmp_path, annotations="lane3d_300"))) == 1
     night = OpenLaneSource(tmp_path, annotations="lane3d_1000", split="test/night_case")
@@ -98,7 +109,10 @@ def test_a_folder_without_splits(tmp_path: Path) -> None:
         ({"lane_lines": 5}, "expected 'lane_lines'"),
         ({"file_path": None}, "'file_path'"),
         ({"lane_lines": [7]}, "lane line 0: expected an object"),
-        ({"lane_lines": [{"uv": [[1, 2]], "xyz": []}]}, "lane line 0: uv: expected 2 x n numbers, found 1 x 2"),
+        (
+            {"lane_lines": [{"uv": [[1, 2]], "xyz": []}]},
+            "lane line 0: uv: expected 2 x n numbers, found 1 x 2",
+        ),
         (
             {"lane_lines": [{"uv": [[1], [2]], "xyz": [[1], [2], [None]]}]},
             "lane line 0: xyz: holds a number that is not finite, or a null",

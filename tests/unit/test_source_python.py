@@ -56,7 +56,10 @@ def test_what_a_dataset_raises_is_one_bad_sample() -> None:
     assert bad == ["item 1: the dataset raised OSError: image file is truncated"]
     with pytest.raises(BadImage, match="item 0: the dataset raised OSError"):
         open_source(Pairs(broken=0))
-    assert len(outcome(open_source(Pairs(broken=0), fields={"image": "image", "label": "int"}))[0]) == 2
+    assert (
+        len(outcome(open_source(Pairs(broken=0), fields={"image": "image", "label": "int"}))[0])
+        == 2
+    )
 
 
 def test_dicts_of_every_kind() -> None:
@@ -96,7 +99,12 @@ def test_dicts_of_every_kind() -> None:
     assert sample.source == "mine/1"
     assert sample.values["image"] == Encoded(JPG, "item 0")
     assert sample.values["feature"].dtype == np.float16
-    assert (sample.values["n"], sample.values["flag"], sample.values["x"], sample.values["raw"]) == (5, 1, 0.5, b"\0\1")
+    assert (
+        sample.values["n"],
+        sample.values["flag"],
+        sample.values["x"],
+        sample.values["raw"],
+    ) == (5, 1, 0.5, b"\0\1")
 
 
 def test_a_generator_is_a_stream_and_bad_items_do_not_end_it() -> None:
@@ -132,9 +140,14 @@ def test_an_iterable_that_starts_again() -> None:
 
 def test_fields_can_be_said() -> None:
     source = open_source(
-        [(RGB, [[0, 0, 1, 1]], [RGB])], fields={"image": "image", "where": "boxes", "more": "list of image"}
+        [(RGB, [[0, 0, 1, 1]], [RGB])],
+        fields={"image": "image", "where": "boxes", "more": "list of image"},
     )
-    assert source.fields == (Field("image", "image"), Field("where", "boxes"), Field("more", "image", list=True))
+    assert source.fields == (
+        Field("image", "image"),
+        Field("where", "boxes"),
+        Field("more", "image", list=True),
+    )
     (sample,) = samples_of(source)
     assert sample.values["where"].dtype == np.float32
     given = (Field("image", "image"), Field("label", "int", classes=("a", "b")))
@@ -179,7 +192,9 @@ def test_torch_tensors() -> None:
     assert np.shape(checked(feature, Field("feature", "array"), "item 0")) == (4, 9, 9)  # type: ignore[arg-type]   # only images are turned
 
 
-@pytest.mark.parametrize("value", [np.array(3, np.int32), np.float16(2.5), np.array(True), np.ones((2, 3), np.int16).T])
+@pytest.mark.parametrize(
+    "value", [np.array(3, np.int32), np.float16(2.5), np.array(True), np.ones((2, 3), np.int16).T]
+)
 def test_an_array_keeps_its_type_and_shape_also_if_it_is_one_number(value: Any) -> None:
     expected = np.asarray(value)
     for field, given in ((Field("x", "array"), value), (Field("x", "array", list=True), [value])):
@@ -238,11 +253,17 @@ def test_files_may_be_named(tmp_path: Path) -> None:
 
 
 def test_what_the_first_item_suggests() -> None:
-    assert infer_field("a", np.zeros((5, 4), dtype=np.uint8)).kind == "array"  # not an image: nothing says so
+    assert (
+        infer_field("a", np.zeros((5, 4), dtype=np.uint8)).kind == "array"
+    )  # not an image: nothing says so
     assert infer_field("image", np.zeros((5, 4), dtype=np.uint8)).kind == "image"
-    assert infer_field("image", np.zeros((3, 5, 5), dtype=np.float32)).kind == "image"  # refused later, with the hint
+    assert (
+        infer_field("image", np.zeros((3, 5, 5), dtype=np.float32)).kind == "image"
+    )  # refused later, with the hint
     assert infer_field("boxes", np.zeros((5, 3))).kind == "array"
-    assert infer_field("masks", [np.zeros((4, 4), dtype=np.uint8)]) == Field("masks", "mask", list=True)
+    assert infer_field("masks", [np.zeros((4, 4), dtype=np.uint8)]) == Field(
+        "masks", "mask", list=True
+    )
     assert infer_field("x", b"BM not").kind == "image"
     with pytest.raises(ConfigError, match="no kind for complex"):
         infer_field("x", 1j)
@@ -250,30 +271,51 @@ def test_what_the_first_item_suggests() -> None:
         infer_field("x", np.array(["a"]))
 
 
-@pytest.mark.parametrize(("name", "value", "expected"), [
-    ("intrinsics", np.zeros((6, 3, 3), np.float32), Field("intrinsics", "matrix", list=True)),       # else no crop would move them
-    ("intrinsics", np.eye(3)[None].repeat(2, 0).tolist(), Field("intrinsics", "matrix", list=True)),
-    ("intrinsics", np.zeros((6, 4, 4), np.float32), Field("intrinsics", "array")),
-    ("rotations", np.zeros((6, 3, 3), np.float32), Field("rotations", "array")),
-    ("images", np.zeros((6, 4, 5, 3), np.uint8), Field("images", "image", list=True)),
-    ("bev_mask", np.zeros((3, 4, 5), np.uint8), Field("bev_mask", "array")),         # classes of one grid: no camera moves them
-    ("keypoints", [(1.5, 2.0), (3, 4)], Field("keypoints", "points")),
-    ("boxes", [[1, 2, 3, 4]], Field("boxes", "boxes")),
-    ("boxes", [], Field("boxes", "boxes")),
-    ("boxes", np.array([]), Field("boxes", "boxes")),               # what numpy makes of an empty list
-    ("scores", np.array([]), Field("scores", "array")),
-    ("boxes", [np.zeros((2, 4)), np.zeros((0, 4))], Field("boxes", "boxes", list=True)),
-    ("points", [[1, 2, 3, 4, 5]], Field("points", "json")),
-    ("points", [[1, 2], [3]], Field("points", "json")),
-    ("names", ["a.jpg"], Field("names", "json")),
-])
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        (
+            "intrinsics",
+            np.zeros((6, 3, 3), np.float32),
+            Field("intrinsics", "matrix", list=True),
+        ),  # else no crop would move them
+        (
+            "intrinsics",
+            np.eye(3)[None].repeat(2, 0).tolist(),
+            Field("intrinsics", "matrix", list=True),
+        ),
+        ("intrinsics", np.zeros((6, 4, 4), np.float32), Field("intrinsics", "array")),
+        ("rotations", np.zeros((6, 3, 3), np.float32), Field("rotations", "array")),
+        ("images", np.zeros((6, 4, 5, 3), np.uint8), Field("images", "image", list=True)),
+        (
+            "bev_mask",
+            np.zeros((3, 4, 5), np.uint8),
+            Field("bev_mask", "array"),
+        ),  # classes of one grid: no camera moves them
+        ("keypoints", [(1.5, 2.0), (3, 4)], Field("keypoints", "points")),
+        ("boxes", [[1, 2, 3, 4]], Field("boxes", "boxes")),
+        ("boxes", [], Field("boxes", "boxes")),
+        ("boxes", np.array([]), Field("boxes", "boxes")),  # what numpy makes of an empty list
+        ("scores", np.array([]), Field("scores", "array")),
+        ("boxes", [np.zeros((2, 4)), np.zeros((0, 4))], Field("boxes", "boxes", list=True)),
+        ("points", [[1, 2, 3, 4, 5]], Field("points", "json")),
+        ("points", [[1, 2], [3]], Field("points", "json")),
+        ("names", ["a.jpg"], Field("names", "json")),
+    ],
+)
 def test_names_and_shapes_that_say_what_moves(name: str, value: object, expected: Field) -> None:
     assert infer_field(name, value) == expected
 
 
 def _labels(mode: str) -> Image.Image:
     labels = Image.fromarray((np.arange(64).reshape(8, 8) % 5).astype(np.uint8))
-    return labels if mode == "L" else labels.point(lambda number: 255 * (number > 2)).convert("1") if mode == "1" else _paletted(labels)
+    return (
+        labels
+        if mode == "L"
+        else labels.point(lambda number: 255 * (number > 2)).convert("1")
+        if mode == "1"
+        else _paletted(labels)
+    )
 
 
 def _paletted(labels: Image.Image) -> Image.Image:
@@ -284,10 +326,17 @@ def _paletted(labels: Image.Image) -> Image.Image:
 
 @pytest.mark.parametrize("mode", ["P", "L", "1"])
 @pytest.mark.parametrize("form", ["image", "path", "bytes", "list"])
-def test_a_picture_called_a_mask_keeps_the_numbers_of_its_classes(tmp_path: Path, mode: str, form: str) -> None:
+def test_a_picture_called_a_mask_keeps_the_numbers_of_its_classes(
+    tmp_path: Path, mode: str, form: str
+) -> None:
     labels = _labels(mode)
     labels.save(tmp_path / "m.png")
-    value = {"image": labels, "path": tmp_path / "m.png", "bytes": (tmp_path / "m.png").read_bytes(), "list": [labels, labels]}[form]
+    value = {
+        "image": labels,
+        "path": tmp_path / "m.png",
+        "bytes": (tmp_path / "m.png").read_bytes(),
+        "list": [labels, labels],
+    }[form]
     fastload.pack([{"image": RGB, "road_mask": value}], tmp_path / "packed")
     packed = fastload.open(tmp_path / "packed")
     assert packed.manifest.fields[1] == Field("road_mask", "mask", list=form == "list")
@@ -295,37 +344,61 @@ def test_a_picture_called_a_mask_keeps_the_numbers_of_its_classes(tmp_path: Path
     np.testing.assert_array_equal(found[1] if form == "list" else found, np.asarray(labels))
 
 
-def test_a_mask_of_colours_or_in_a_jpeg_is_a_picture_and_a_label_that_is_one_is_asked_about(tmp_path: Path) -> None:
+def test_a_mask_of_colours_or_in_a_jpeg_is_a_picture_and_a_label_that_is_one_is_asked_about(
+    tmp_path: Path,
+) -> None:
     assert infer_field("mask", Image.fromarray(RGB)) == Field("mask", "image")
     assert infer_field("mask", JPG) == Field("mask", "image")
     assert infer_field("mask", tmp_path / "is not there.png") == Field("mask", "image")
-    with pytest.raises(ConfigError, match=r"field 'label': an image; say what it is: fields=\{'image': 'image', 'label': 'mask'\}"):
+    with pytest.raises(
+        ConfigError,
+        match=r"field 'label': an image; say what it is: fields=\{'image': 'image', 'label': 'mask'\}",
+    ):
         open_source([(Image.fromarray(RGB), _labels("P"))])
-    (sample,) = samples_of(open_source([(Image.fromarray(RGB), _labels("P"))], fields={"image": "image", "label": "mask"}))
+    (sample,) = samples_of(
+        open_source(
+            [(Image.fromarray(RGB), _labels("P"))], fields={"image": "image", "label": "mask"}
+        )
+    )
     np.testing.assert_array_equal(sample.values["label"], np.asarray(_labels("P")))
 
 
 LINE = np.zeros((4, 2), np.float32)
 
 
-@pytest.mark.parametrize(("name", "first", "later", "expected"), [
-    ("lane_points", [], [LINE, LINE], Field("lane_points", "points", list=True)),
-    ("lane_points", [], [(1.5, 2.0), (3, 4)], Field("lane_points", "points")),
-    ("lane_points", [], [[(1, 2)], [(3, 4), (5, 6)]], Field("lane_points", "json")),
-    ("masks", (), [np.zeros((4, 4), np.uint8)], Field("masks", "mask", list=True)),
-    ("images", [], [RGB, RGB], Field("images", "image", list=True)),
-    ("boxes", np.array([]), np.zeros((2, 4)), Field("boxes", "boxes")),
-    ("intrinsics", np.array([]), np.zeros((2, 3, 3)), Field("intrinsics", "matrix", list=True)),
-])
+@pytest.mark.parametrize(
+    ("name", "first", "later", "expected"),
+    [
+        ("lane_points", [], [LINE, LINE], Field("lane_points", "points", list=True)),
+        ("lane_points", [], [(1.5, 2.0), (3, 4)], Field("lane_points", "points")),
+        ("lane_points", [], [[(1, 2)], [(3, 4), (5, 6)]], Field("lane_points", "json")),
+        ("masks", (), [np.zeros((4, 4), np.uint8)], Field("masks", "mask", list=True)),
+        ("images", [], [RGB, RGB], Field("images", "image", list=True)),
+        ("boxes", np.array([]), np.zeros((2, 4)), Field("boxes", "boxes")),
+        ("intrinsics", np.array([]), np.zeros((2, 3, 3)), Field("intrinsics", "matrix", list=True)),
+    ],
+)
 @pytest.mark.parametrize("kind", ["dataset", "iterable", "iterator"])
-def test_where_the_first_item_has_an_empty_list_the_next_that_has_more_tells(name: str, first: object, later: object, expected: Field, kind: str) -> None:
-    items = [{"number": 0, name: first}, {"number": 1, name: None}, {"number": 2, name: first}, {"number": 3, name: later}, {"number": 4, name: first}]
-    source = open_source({"dataset": items, "iterable": dict(enumerate(items)).values(), "iterator": iter(items)}[kind])
+def test_where_the_first_item_has_an_empty_list_the_next_that_has_more_tells(
+    name: str, first: object, later: object, expected: Field, kind: str
+) -> None:
+    items = [
+        {"number": 0, name: first},
+        {"number": 1, name: None},
+        {"number": 2, name: first},
+        {"number": 3, name: later},
+        {"number": 4, name: first},
+    ]
+    source = open_source(
+        {"dataset": items, "iterable": dict(enumerate(items)).values(), "iterator": iter(items)}[
+            kind
+        ]
+    )
     assert source.fields == (Field("number", "int"), expected)
     good, bad = outcome(source)
     assert [sample.values["number"] for sample in good] == [0, 1, 2, 3, 4]
     assert bad == []
-    assert len(good[3].values[name]) == len(later)          # type: ignore[arg-type]
+    assert len(good[3].values[name]) == len(later)  # type: ignore[arg-type]
 
 
 def test_no_more_items_are_looked_at_than_it_takes() -> None:
@@ -344,17 +417,28 @@ def test_no_more_items_are_looked_at_than_it_takes() -> None:
 
 
 def test_a_list_that_is_empty_for_long_is_refused_with_what_to_write() -> None:
-    items = [{"lane_points": [], "number": number} for number in range(70)] + [{"lane_points": [LINE, LINE], "number": 70}]
+    items = [{"lane_points": [], "number": number} for number in range(70)] + [
+        {"lane_points": [LINE, LINE], "number": 70}
+    ]
     good, bad = outcome(open_source(items))
     assert len(good) == 70
-    assert bad == ["item 70: field 'lane_points': expected n x 2 numbers, found 2 x 4 x 2; it was empty in the first items and taken for points: "
-                   "name all kinds, as in fields={'lane_points': 'list of points', ...}"]
-    assert len(samples_of(open_source(items, fields={"lane_points": "list of points", "number": "int"}))) == 71
+    assert bad == [
+        "item 70: field 'lane_points': expected n x 2 numbers, found 2 x 4 x 2; it was empty in the first items and taken for points: "
+        "name all kinds, as in fields={'lane_points': 'list of points', ...}"
+    ]
+    assert (
+        len(
+            samples_of(
+                open_source(items, fields={"lane_points": "list of points", "number": "int"})
+            )
+        )
+        == 71
+    )
 
 
 def test_an_item_that_cannot_be_read_does_not_end_the_look() -> None:
     class Broken(Pairs):
-        def __getitem__(self, index: int) -> dict[str, object]:         # type: ignore[override]
+        def __getitem__(self, index: int) -> dict[str, object]:  # type: ignore[override]
             super().__getitem__(index)
             return {"lane_points": [LINE] if index == 2 else []}
 
@@ -376,25 +460,38 @@ def test_cameras_in_one_tensor_have_their_colours_first() -> None:
 def test_what_would_be_packed_otherwise_than_meant_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match=r"the text 'a/b.jpg' names an image: give pathlib.Path"):
         open_source([{"image": "a/b.jpg"}])
-    assert open_source([{"image": "a/b.jpg"}], fields={"image": "str"}).fields == (Field("image", "str"),)
-    with pytest.raises(ConfigError, match=r"a dict of images or arrays has no kind: give each a field of its own \(cams_left, cams_right\)"):
+    assert open_source([{"image": "a/b.jpg"}], fields={"image": "str"}).fields == (
+        Field("image", "str"),
+    )
+    with pytest.raises(
+        ConfigError,
+        match=r"a dict of images or arrays has no kind: give each a field of its own \(cams_left, cams_right\)",
+    ):
         open_source([{"cams": {"left": RGB, "right": RGB}}])
-    batches = type("DataLoader", (list,), {"__module__": "torch.utils.data.dataloader"})([{"image": RGB}])
+    batches = type("DataLoader", (list,), {"__module__": "torch.utils.data.dataloader"})(
+        [{"image": RGB}]
+    )
     with pytest.raises(ConfigError, match=r"it yields batches.*fastload.pack\(loader.dataset"):
         open_source(batches)
 
 
 @pytest.mark.parametrize("fields", [["image", "label"], {"image": "image", "label": int}])
 def test_fields_of_another_form_are_refused_with_the_right_one(fields: object) -> None:
-    with pytest.raises(ConfigError, match=r"expected names and kinds, e.g. \{'image': 'image', 'label': 'int'\}"):
+    with pytest.raises(
+        ConfigError, match=r"expected names and kinds, e.g. \{'image': 'image', 'label': 'int'\}"
+    ):
         open_source([(RGB, 1)], fields=fields)
     _, bad = outcome(open_source([{"image": RGB, "label": 1}], fields={"image": "image"}))
-    assert bad == ["item 0: has 'label', which fields= (image) lacks; name all fields (fields={name: kind}), or leave these out of the samples"]
+    assert bad == [
+        "item 0: has 'label', which fields= (image) lacks; name all fields (fields={name: kind}), or leave these out of the samples"
+    ]
 
 
 def test_text_in_an_image_field_is_named_with_the_way_out() -> None:
     _, bad = outcome(open_source([{"image": "a.jpg"}], fields={"image": "image"}))
-    assert bad == ["item 0: field 'image': expected an image, found str 'a.jpg'; give pathlib.Path(...) for a file"]
+    assert bad == [
+        "item 0: field 'image': expected an image, found str 'a.jpg'; give pathlib.Path(...) for a file"
+    ]
 
 
 @pytest.mark.parametrize("items", [5, {"a": 1}, None])

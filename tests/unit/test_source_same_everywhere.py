@@ -36,10 +36,17 @@ def _list(root: Path) -> Path:
 
 def _coco(root: Path) -> Path:
     images = [{"id": 100 - i, "file_name": f"{i}.jpg", "width": 16, "height": 16} for i in range(N)]
-    boxes = [{"id": i, "image_id": 100 - i % N, "category_id": i % 3, "bbox": [i, i, 2, 2]} for i in range(3 * N)]
+    boxes = [
+        {"id": i, "image_id": 100 - i % N, "category_id": i % 3, "bbox": [i, i, 2, 2]}
+        for i in range(3 * N)
+    ]
     for i in range(N):
         put_image(root / f"{i}.jpg", i)
-    table = {"images": images, "annotations": boxes, "categories": [{"id": i, "name": f"c{i}"} for i in range(3)]}
+    table = {
+        "images": images,
+        "annotations": boxes,
+        "categories": [{"id": i, "name": f"c{i}"} for i in range(3)],
+    }
     (root / "coco.json").write_text(json.dumps(table))
     return root / "coco.json"
 
@@ -47,14 +54,24 @@ def _coco(root: Path) -> Path:
 def _tar(root: Path) -> Path:
     with tarfile.open(root / "x.tar", "w") as tar:
         for i in range(N):
-            for extension, data in (("jpg", image_bytes(i)), ("cls", b"%d" % i), ("a.txt", b"a"), ("b.txt", b"b")):
+            for extension, data in (
+                ("jpg", image_bytes(i)),
+                ("cls", b"%d" % i),
+                ("a.txt", b"a"),
+                ("b.txt", b"b"),
+            ):
                 info = tarfile.TarInfo(f"{i}.{extension}")
                 info.size = len(data)
                 tar.addfile(info, io.BytesIO(data))
     return root / "x.tar"
 
 
-MAKERS: dict[str, Callable[[Path], Path]] = {"folder": _folder, "lists": _list, "coco": _coco, "webdataset": _tar}
+MAKERS: dict[str, Callable[[Path], Path]] = {
+    "folder": _folder,
+    "lists": _list,
+    "coco": _coco,
+    "webdataset": _tar,
+}
 
 
 @pytest.mark.parametrize("form", MAKERS)

@@ -27,7 +27,9 @@ def _npy(array: object, **options: bool) -> bytes:
     return stream.getvalue()
 
 
-def _tar(path: Path, members: dict[str, bytes] | list[tuple[str, bytes]], form: int = tarfile.GNU_FORMAT) -> Path:
+def _tar(
+    path: Path, members: dict[str, bytes] | list[tuple[str, bytes]], form: int = tarfile.GNU_FORMAT
+) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w", format=form) as tar:
         for name, data in members.items() if isinstance(members, dict) else members:
@@ -66,7 +68,11 @@ def test_samples_are_runs_of_one_name(tmp_path: Path) -> None:
         "bin": "bytes",
     }
     one, two, three = samples_of(source)
-    assert [one.source, two.source, three.source] == ["a-000.tar!d.1/s1", "a-000.tar!d.1/s2", "b-001.tar!s3"]
+    assert [one.source, two.source, three.source] == [
+        "a-000.tar!d.1/s1",
+        "a-000.tar!d.1/s2",
+        "b-001.tar!s3",
+    ]
     assert one.values["image"] == Encoded(JPG, "a-000.tar!d.1/s1.jpg")
     assert two.values["image"] == Encoded(PNG, "a-000.tar!d.1/s2.png")
     assert (one.values["label"], one.values["json"], one.values["txt"], one.values["bin"]) == (
@@ -77,11 +83,15 @@ def test_samples_are_runs_of_one_name(tmp_path: Path) -> None:
     )
     np.testing.assert_array_equal(one.values["depth"], [[0, 1, 2], [3, 4, 5]])
     assert set(two.values) == {"image", "label"}
-    assert [sample.source for sample in samples_of(WebDatasetSource(tmp_path / "b-001.tar"))] == ["b-001.tar!s3"]
+    assert [sample.source for sample in samples_of(WebDatasetSource(tmp_path / "b-001.tar"))] == [
+        "b-001.tar!s3"
+    ]
 
 
 def test_an_image_and_a_png_in_one_sample_are_two_fields(tmp_path: Path) -> None:
-    path = _tar(tmp_path / "x.tar", {"1.jpg": JPG, "1.png": PNG, "1.left.jpg": JPG, "1.right.view.jpg": PNG})
+    path = _tar(
+        tmp_path / "x.tar", {"1.jpg": JPG, "1.png": PNG, "1.left.jpg": JPG, "1.right.view.jpg": PNG}
+    )
     source = WebDatasetSource(path, types={"png": "mask"})
     assert {field.name: field.kind for field in source.fields} == {
         "jpg": "image",
@@ -94,7 +104,8 @@ def test_an_image_and_a_png_in_one_sample_are_two_fields(tmp_path: Path) -> None
 
 def test_class_names(tmp_path: Path) -> None:
     path = _tar(
-        tmp_path / "x.tar", {"1.jpg": JPG, "1.cls": b"dog", "2.jpg": JPG, "2.cls": b"0", "3.jpg": JPG, "3.cls": b"cow"}
+        tmp_path / "x.tar",
+        {"1.jpg": JPG, "1.cls": b"dog", "2.jpg": JPG, "2.cls": b"0", "3.jpg": JPG, "3.cls": b"cow"},
     )
     good, bad = outcome(WebDatasetSource(path, classes=["cat", "dog"]))
     assert [sample.values["label"] for sample in good] == [1, 0]
@@ -110,7 +121,9 @@ def test_offsets_agree_with_tarfile(tmp_path: Path, form: int) -> None:
     names = ["a.jpg", "d/" * 20 + "long.jpg", "x" * 90 + ".jpg"]
     if form != tarfile.USTAR_FORMAT:
         names += ["y" * 300 + ".jpg", "äöü" * 60 + ".jpg", "d" * 120 + "/" + "e" * 120 + ".png"]
-    path = _tar(tmp_path / "x.tar", [(name, os.urandom(100 * i + 1)) for i, name in enumerate(names)], form)
+    path = _tar(
+        tmp_path / "x.tar", [(name, os.urandom(100 * i + 1)) for i, name in enumerate(names)], form
+    )
     with tarfile.open(path, "a", format=form) as tar:
         for kind in (tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE):
             info = tarfile.TarInfo(f"other{kind!r}.jpg")
@@ -126,9 +139,16 @@ def test_offsets_agree_with_tarfile(tmp_path: Path, form: int) -> None:
 
 
 def test_names_cannot_do_harm(tmp_path: Path) -> None:
-    path = _tar(tmp_path / "x.tar", [("../../etc/passwd.jpg", JPG), ("/abs/olute.jpg", JPG), ("caf\udce9\n.jpg", PNG)])
+    path = _tar(
+        tmp_path / "x.tar",
+        [("../../etc/passwd.jpg", JPG), ("/abs/olute.jpg", JPG), ("caf\udce9\n.jpg", PNG)],
+    )
     found = samples_of(WebDatasetSource(path))
-    assert [sample.source for sample in found] == ["x.tar!../../etc/passwd", "x.tar!/abs/olute", r"x.tar!caf\xe9\x0a"]
+    assert [sample.source for sample in found] == [
+        "x.tar!../../etc/passwd",
+        "x.tar!/abs/olute",
+        r"x.tar!caf\xe9\x0a",
+    ]
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -198,7 +218,9 @@ def test_an_array_may_not_claim_more_than_it_has() -> None:
         parse_npy(huge, "x")
     with pytest.raises(BadImage, match=r"32 bytes of data for shape \(99999999, 9\)"):
         parse_npy(header.replace(b"(2, 2), }        ", b"(99999999, 9), } "), "x")
-    np.testing.assert_array_equal(parse_npy(_npy(np.asfortranarray([[1, 2], [3, 4]])), "x"), [[1, 2], [3, 4]])
+    np.testing.assert_array_equal(
+        parse_npy(_npy(np.asfortranarray([[1, 2], [3, 4]])), "x"), [[1, 2], [3, 4]]
+    )
     assert parse_npy(_npy(np.array([1, 2], dtype=">i4")), "x").dtype == np.int32
 
 
@@ -220,7 +242,10 @@ def test_shards_that_cannot_be_used(tmp_path: Path) -> None:
     _tar(tmp_path / "p" / "x.tar", {"1.pyd": b"pickle"})
     with pytest.raises(ConfigError, match="members 'pyd' are Python pickles"):
         WebDatasetSource(tmp_path / "p")
-    assert samples_of(WebDatasetSource(tmp_path / "p", types={"pyd": "bytes"}))[0].values["pyd"] == b"pickle"
+    assert (
+        samples_of(WebDatasetSource(tmp_path / "p", types={"pyd": "bytes"}))[0].values["pyd"]
+        == b"pickle"
+    )
     _tar(tmp_path / "e" / "x.tar", {})
     with pytest.raises(ConfigError, match="no samples in 1 tar files"):
         WebDatasetSource(tmp_path / "e")

@@ -31,17 +31,33 @@ def one_thread() -> Iterator[None]:
 
 def small_model() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-                         nn.Dropout(0.1), nn.Linear(8, 3))
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Dropout(0.1),
+        nn.Linear(8, 3),
+    )
 
 
 class Trainer:
     """A step in which each thing can be done right or wrong."""
 
-    def __init__(self, *, amp: bool = True, dtype: torch.dtype = torch.bfloat16, channels_last: bool = True, compiled: bool = False,
-                 after: Callable[[torch.Tensor], object] = lambda loss: None, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        amp: bool = True,
+        dtype: torch.dtype = torch.bfloat16,
+        channels_last: bool = True,
+        compiled: bool = False,
+        after: Callable[[torch.Tensor], object] = lambda loss: None,
+        **options: Any,
+    ) -> None:
         layout = torch.channels_last if channels_last else torch.contiguous_format
-        self.model = small_model().to(memory_format=layout)         # type: ignore[call-overload]
+        self.model = small_model().to(memory_format=layout)  # type: ignore[call-overload]
         self.images = IMAGES.to(memory_format=layout)
         self.called: Any = torch.compile(self.model, backend="eager") if compiled else self.model
         self.optimizer = torch.optim.AdamW(self.model.parameters(), **{"fused": True, **options})
@@ -52,7 +68,7 @@ class Trainer:
         self.optimizer.zero_grad()
         with torch.autocast("cpu", self.dtype, enabled=self.amp):
             loss = nn.functional.cross_entropy(self.called(images), labels)
-        loss.backward()              # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.after(loss.detach())
 
@@ -71,18 +87,27 @@ def line_of(function: Any, text: str) -> str:
 
 
 def test_a_clean_trainer_gets_a_clean_bill() -> None:
-    torch._dynamo.reset()                   # it gives up on code that it has seen with eight models
+    torch._dynamo.reset()  # it gives up on code that it has seen with eight models
     report = Trainer(compiled=True).check()
     assert report, str(report)
     assert "Nothing found" in str(report)
-    assert {each.check for each in report.passed} == {"amp", "tf32", "sync", "copy", "channels_last", "compile", "optimizer", "batch"}
+    assert {each.check for each in report.passed} == {
+        "amp",
+        "tf32",
+        "sync",
+        "copy",
+        "channels_last",
+        "compile",
+        "optimizer",
+        "batch",
+    }
     assert (report.device, report.batch_size) == ("cpu", 4)
     assert json.loads(json.dumps(report.to_json()))["clean"] is True
 
 
 def test_autocast_that_is_switched_off_is_found_with_its_line() -> None:
     config = {"amp": True}
-    trainer = Trainer(amp=config["amp"] == "bf16")          # type: ignore[comparison-overlap]   # team D's silence
+    trainer = Trainer(amp=config["amp"] == "bf16")  # type: ignore[comparison-overlap]   # team D's silence
     (found,) = findings(trainer.check())
     assert found.check == "amp"
     assert "enabled=False" in found.evidence
@@ -95,10 +120,12 @@ def test_autocast_that_is_never_entered() -> None:
 
     def step(batch: Any) -> None:
         trainer.optimizer.zero_grad()
-        nn.functional.cross_entropy(trainer.called(batch[0]), batch[1]).backward()              # type: ignore[no-untyped-call]
+        nn.functional.cross_entropy(trainer.called(batch[0]), batch[1]).backward()  # type: ignore[no-untyped-call]
         trainer.optimizer.step()
 
-    report = fastload.check_trainer(trainer.model, trainer.optimizer, step, (trainer.images, LABELS))
+    report = fastload.check_trainer(
+        trainer.model, trainer.optimizer, step, (trainer.images, LABELS)
+    )
     assert [each.check for each in findings(report)] == ["amp"]
     assert "never entered" in report.findings[0].evidence
 
@@ -125,13 +152,15 @@ def test_float16_with_a_scaler_whose_scale_is_put_back() -> None:
         trainer.optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
             loss = nn.functional.cross_entropy(trainer.called(batch[0]), batch[1])
-        scaler.scale(loss).backward()              # type: ignore[no-untyped-call]
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         scaler.step(trainer.optimizer)
         scaler.update()
 
-    report = fastload.check_trainer(trainer.model, trainer.optimizer, step, (trainer.images, LABELS))
+    report = fastload.check_trainer(
+        trainer.model, trainer.optimizer, step, (trainer.images, LABELS)
+    )
     assert not report.found("amp")
-    assert not report.found("sync")             # what a scaler reads is its own business
+    assert not report.found("sync")  # what a scaler reads is its own business
     assert scaler.get_scale() == 8.0
 
 
@@ -172,11 +201,21 @@ def read_mask(loss: torch.Tensor) -> None:
     loss.reshape(1)[torch.tensor([True])]
 
 
-@pytest.mark.parametrize(("read", "text", "says"), [
-    (read_item, "loss.item", "reading a value"), (read_cpu, "loss.cpu", ".cpu()"), (read_print, "str(loss)", "printing"),
-    (read_format, "loss:.3f", "formatting"), (read_if, "if loss", "reading a value"), (read_numpy, "loss.numpy", ".numpy()"),
-    (read_tolist, "loss.tolist", ".tolist()"), (read_nonzero, "torch.nonzero", ".nonzero()"), (read_mask, "loss.reshape", "mask"),
-], ids=lambda value: getattr(value, "__name__", " "))
+@pytest.mark.parametrize(
+    ("read", "text", "says"),
+    [
+        (read_item, "loss.item", "reading a value"),
+        (read_cpu, "loss.cpu", ".cpu()"),
+        (read_print, "str(loss)", "printing"),
+        (read_format, "loss:.3f", "formatting"),
+        (read_if, "if loss", "reading a value"),
+        (read_numpy, "loss.numpy", ".numpy()"),
+        (read_tolist, "loss.tolist", ".tolist()"),
+        (read_nonzero, "torch.nonzero", ".nonzero()"),
+        (read_mask, "loss.reshape", "mask"),
+    ],
+    ids=lambda value: getattr(value, "__name__", " "),
+)
 def test_every_read_of_a_value_is_found_once_with_its_line(read: Any, text: str, says: str) -> None:
     (found,) = findings(Trainer(after=read).check())
     assert found.check == "sync"
@@ -208,12 +247,20 @@ def test_a_step_that_is_not_compiled() -> None:
 def test_a_compiled_model_that_nobody_calls() -> None:
     trainer = Trainer()
     compiled: Any = torch.compile(trainer.model, backend="eager")
-    (found,) = fastload.check_trainer(compiled, trainer.optimizer, trainer.step, (trainer.images, LABELS)).findings
+    (found,) = fastload.check_trainer(
+        compiled, trainer.optimizer, trainer.step, (trainer.images, LABELS)
+    ).findings
     assert "the step calls another one" in found.evidence
 
 
-@pytest.mark.parametrize(("options", "how"), [({"fused": False}, "one tensor after the other"), ({"fused": None, "foreach": True}, "with foreach"),
-                                              ({"fused": None, "foreach": False}, "one tensor")])
+@pytest.mark.parametrize(
+    ("options", "how"),
+    [
+        ({"fused": False}, "one tensor after the other"),
+        ({"fused": None, "foreach": True}, "with foreach"),
+        ({"fused": None, "foreach": False}, "one tensor"),
+    ],
+)
 def test_an_optimizer_that_is_not_fused(options: dict[str, Any], how: str) -> None:
     (found,) = findings(Trainer(**options).check())
     assert found.check == "optimizer"
@@ -238,8 +285,10 @@ def test_copies_to_another_device_that_block() -> None:
 
     report = fastload.check_trainer(model, None, step, torch.rand(2, 4))
     found = report.found("copy")
-    assert {each.evidence.split(",")[0] for each in found} == {"copy to the device without non_blocking=True",
-                                                               "copy to the device from memory that is not pinned"}
+    assert {each.evidence.split(",")[0] for each in found} == {
+        "copy to the device without non_blocking=True",
+        "copy to the device from memory that is not pinned",
+    }
     assert any(line_of(step, 'batch.to("meta"))') in each.where for each in found)
 
 
@@ -250,7 +299,10 @@ def test_everything_is_as_it_was_afterwards() -> None:
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
     expected = random.random(), np.random.rand(), torch.rand(1).item()
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
-    weights = {name: (value, value.clone()) for name, value in trainer.model.state_dict(keep_vars=True).items()}
+    weights = {
+        name: (value, value.clone())
+        for name, value in trainer.model.state_dict(keep_vars=True).items()
+    }
     trainer.check()
     assert (random.random(), np.random.rand(), torch.rand(1).item()) == expected
     assert not trainer.optimizer.state_dict()["state"]
@@ -288,8 +340,14 @@ def test_a_step_that_fails_is_told_and_undone() -> None:
     assert not findings(trainer.check())
 
 
-@pytest.mark.parametrize(("place", "value", "message"), [(0, 3, "expected a torch.nn.Module"), (1, 3, "expected a torch optimizer"),
-                                                         (2, 3, "expected a function")])
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (0, 3, "expected a torch.nn.Module"),
+        (1, 3, "expected a torch optimizer"),
+        (2, 3, "expected a function"),
+    ],
+)
 def test_wrong_arguments_are_refused(place: int, value: Any, message: str) -> None:
     trainer = Trainer()
     given: list[Any] = [trainer.model, trainer.optimizer, trainer.step, (trainer.images, LABELS)]

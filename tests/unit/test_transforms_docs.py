@@ -19,23 +19,29 @@ FLAGS = doctest.NORMALIZE_WHITESPACE
 def test_the_documents_examples_run() -> None:
     text = DOCUMENT.read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    examples = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, "transforms.md", str(DOCUMENT), 0)
+    examples = doctest.DocTestParser().get_doctest(
+        "\n".join(blocks), {}, "transforms.md", str(DOCUMENT), 0
+    )
     assert len(examples.examples) > 20
     report: list[str] = []
     result = doctest.DocTestRunner(optionflags=FLAGS).run(examples, out=report.append)
     assert result.failed == 0, "".join(report)
 
 
-@pytest.mark.parametrize("module", [fastload.plan.compose, fastload.plan.rng], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [fastload.plan.compose, fastload.plan.rng], ids=lambda module: module.__name__
+)
 def test_the_codes_examples_run(module: object) -> None:
-    result = doctest.testmod(module)                   # type: ignore[arg-type]
+    result = doctest.testmod(module)  # type: ignore[arg-type]
     assert result.attempted > 0
     assert result.failed == 0
 
 
 def test_the_document_names_every_transform() -> None:
     text = DOCUMENT.read_text()
-    missing = [name for name in transforms.__all__ if f"`{name}" not in text and name != "Transform"]
+    missing = [
+        name for name in transforms.__all__ if f"`{name}" not in text and name != "Transform"
+    ]
     assert not missing
 
 
@@ -44,4 +50,9 @@ def test_transforms_need_no_torch() -> None:
     import sys
 
     program = "import sys, fastload.transforms, fastload.plan; print(*sorted({'torch', 'PIL', 'lmdb'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split() == []
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout.split()
+        == []
+    )

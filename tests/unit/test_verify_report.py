@@ -33,26 +33,39 @@ def dataset(good: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def many_faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """1,500 samples without images, and a column that is wrong in every row."""
-    path = pack_samples(tmp_path_factory.mktemp("many") / "packed", (Field("label", "int"),), [{"label": i} for i in range(1500)])
+    path = pack_samples(
+        tmp_path_factory.mktemp("many") / "packed",
+        (Field("label", "int"),),
+        [{"label": i} for i in range(1500)],
+    )
     change_column(path, "label", lambda rows: rows + 1)
     return path
 
 
 def run(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "fastload", "verify", *map(str, words)], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "fastload", "verify", *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_counts_are_exact_and_lists_are_bounded(many_faults: Path) -> None:
     report = verify_dataset(many_faults, jobs=3)
     assert report.n_faults == 1500
-    assert [fault.record for fault in report.faults] == list(range(KEPT)), "the first ones, in order, whoever found them when"
+    assert [fault.record for fault in report.faults] == list(range(KEPT)), (
+        "the first ones, in order, whoever found them when"
+    )
     lines = str(report).splitlines()
     assert lines[0].endswith(": 1500 faults")
     assert sum("columns/label.npy says" in line for line in lines) == SHOWN
     assert f"... and {1500 - SHOWN} more" in str(report)
 
 
-def test_the_report_does_not_depend_on_the_number_of_threads(many_faults: Path, dataset: Path) -> None:
+def test_the_report_does_not_depend_on_the_number_of_threads(
+    many_faults: Path, dataset: Path
+) -> None:
     flip(dataset / "shard-00001.lmdb", 100_000)
     for path in (many_faults, dataset):
         reports = [replace(verify_dataset(path, jobs=jobs), seconds=0.0) for jobs in (1, 2, 7)]
@@ -65,7 +78,11 @@ def test_it_goes_on_behind_every_fault(dataset: Path) -> None:
     (dataset / "columns/image.height.npy").unlink()
     flip(dataset / "shard-00000.lmdb", 4200)
     last = read_manifest(dataset).shards[-1]
-    change_parts(dataset, last.first, lambda parts: [part._replace(data=bytes(3)) if part.field == 1 else part for part in parts])
+    change_parts(
+        dataset,
+        last.first,
+        lambda parts: [part._replace(data=bytes(3)) if part.field == 1 else part for part in parts],
+    )
     report = verify_dataset(dataset, jobs=2)
     named = {(fault.shard, fault.record) for fault in report.faults}
     assert {("columns/image.height.npy", None), ("shard-00000.lmdb", None), (last.name, 0)} <= named
@@ -98,7 +115,9 @@ def test_an_error_in_the_callback_ends_all_threads(good: Path) -> None:
 
     with pytest.raises(RuntimeError, match="enough"):
         verify_dataset(good, jobs=4, on_progress=fail)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("fastload-verify")]
+    assert not [
+        thread for thread in threading.enumerate() if thread.name.startswith("fastload-verify")
+    ]
     assert verify_dataset(good).ok
 
 
@@ -119,14 +138,20 @@ def test_the_fault_list_keeps_the_first_of_each_place() -> None:
         faults.add(1, Fault("b", record, "", "x"))
     faults.add(0, Fault("a", None, "", "y"))
     assert faults.count == 10
-    assert [(fault.shard, fault.record) for fault in faults.sorted()] == [("a", None), ("b", 1), ("b", 2)]
+    assert [(fault.shard, fault.record) for fault in faults.sorted()] == [
+        ("a", None),
+        ("b", 1),
+        ("b", 2),
+    ]
 
 
 def test_exit_codes_and_json(dataset: Path, tmp_path: Path) -> None:
     fine = run(dataset, "--deep")
     assert (fine.returncode, fine.stderr) == (0, "")
     assert "40 images (masks included) decoded" in fine.stdout
-    (dataset / "shard-00001.lmdb").write_bytes((dataset / "shard-00001.lmdb").read_bytes()[:50_000])        # mapped, it would be SIGBUS
+    (dataset / "shard-00001.lmdb").write_bytes(
+        (dataset / "shard-00001.lmdb").read_bytes()[:50_000]
+    )  # mapped, it would be SIGBUS
     bad = run(dataset)
     assert bad.returncode == 1
     assert "shard-00001.lmdb" in bad.stdout
@@ -137,8 +162,12 @@ def test_exit_codes_and_json(dataset: Path, tmp_path: Path) -> None:
     assert told["ok"] is False
     assert told["faults"][0]["shard"] == "shard-00001.lmdb"
     assert told["not_checked"][0]["shard"] == "shard-00001.lmdb"
-    for words, code, message in (([tmp_path / "nothing"], 1, "no such folder"), ([dataset, "--shard", "99"], 2, "shard 99"),
-                                 ([dataset, "--jobs", "x"], 2, "expected a number"), ([], 2, "DATASET")):
+    for words, code, message in (
+        ([tmp_path / "nothing"], 1, "no such folder"),
+        ([dataset, "--shard", "99"], 2, "shard 99"),
+        ([dataset, "--jobs", "x"], 2, "expected a number"),
+        ([], 2, "DATASET"),
+    ):
         result = run(*words)
         assert result.returncode == code
         assert message in result.stderr

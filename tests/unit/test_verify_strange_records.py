@@ -18,19 +18,53 @@ from fastload.store.verify.record import RecordChecker
 from tests.packed_datasets import encoded, pack_samples, photo, value_of
 
 ROUNDS = int(os.environ.get("FASTLOAD_FUZZ_ROUNDS", "600"))
-FIELDS = (Field("image", "image"), Field("mask", "mask"), Field("boxes", "boxes"), Field("lanes", "points", list=True),
-          Field("camera", "matrix"), Field("weight", "float"), Field("label", "int", classes=("a", "b")), Field("name", "str"),
-          Field("more", "json"), Field("cameras", "image", list=True), Field("numbers", "array"), Field("blob", "bytes"))
-LIMITS = {"codec": 5, "role": 1, "channels": 255, "bits": 255, "width": 65_535, "height": 65_535, "interval": 65_535, "orientation": 8,
-          "item": 65_535, "field": len(FIELDS) + 1}
+FIELDS = (
+    Field("image", "image"),
+    Field("mask", "mask"),
+    Field("boxes", "boxes"),
+    Field("lanes", "points", list=True),
+    Field("camera", "matrix"),
+    Field("weight", "float"),
+    Field("label", "int", classes=("a", "b")),
+    Field("name", "str"),
+    Field("more", "json"),
+    Field("cameras", "image", list=True),
+    Field("numbers", "array"),
+    Field("blob", "bytes"),
+)
+LIMITS = {
+    "codec": 5,
+    "role": 1,
+    "channels": 255,
+    "bits": 255,
+    "width": 65_535,
+    "height": 65_535,
+    "interval": 65_535,
+    "orientation": 8,
+    "item": 65_535,
+    "field": len(FIELDS) + 1,
+}
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    png = np.random.default_rng(0).integers(0, 256, (160, 150, 3), dtype=np.uint8)      # too large to be kept as raw pixels
-    sample = {"image": encoded(photo(120, 90, seed=1)), "mask": np.eye(20, dtype=np.uint16), "boxes": [[1, 2, 30, 40]],
-              "lanes": [[[0, 0], [5, 5]]], "camera": np.eye(3), "weight": 0.5, "label": 1, "name": "n", "more": {"a": [1]},
-              "cameras": [png, np.zeros((5, 6), np.uint8)], "numbers": np.arange(6), "blob": b"123"}
+    png = np.random.default_rng(0).integers(
+        0, 256, (160, 150, 3), dtype=np.uint8
+    )  # too large to be kept as raw pixels
+    sample = {
+        "image": encoded(photo(120, 90, seed=1)),
+        "mask": np.eye(20, dtype=np.uint16),
+        "boxes": [[1, 2, 30, 40]],
+        "lanes": [[[0, 0], [5, 5]]],
+        "camera": np.eye(3),
+        "weight": 0.5,
+        "label": 1,
+        "name": "n",
+        "more": {"a": [1]},
+        "cameras": [png, np.zeros((5, 6), np.uint8)],
+        "numbers": np.arange(6),
+        "blob": b"123",
+    }
     return pack_samples(tmp_path_factory.mktemp("strange") / "packed", FIELDS, [sample])
 
 
@@ -43,15 +77,25 @@ def strange(parts: list[Part], rng: np.random.Generator) -> list[Part]:
         if rng.random() < 0.5:
             name = str(rng.choice(list(LIMITS)))
             near = max(0, getattr(part, name) + int(rng.integers(-2, 3)))
-            number = min(near if rng.random() < 0.5 else int(rng.integers(LIMITS[name] + 1)), LIMITS[name])
+            number = min(
+                near if rng.random() < 0.5 else int(rng.integers(LIMITS[name] + 1)), LIMITS[name]
+            )
             changed = Part(**{**part._asdict(), name: number})
         else:
             data = bytearray(part.data)
             for _ in range(int(rng.integers(0, 4))):
                 if data:
-                    data[int(rng.integers(min(len(data), 64) if rng.random() < 0.5 else len(data)))] = int(rng.integers(256))
-            changed = part._replace(data=bytes(data[:int(rng.integers(len(data) + 1))] if rng.random() < 0.3 else data))
-        keys = {(each.field, each.item, each.role) for number, each in enumerate(parts) if number != place}
+                    data[
+                        int(rng.integers(min(len(data), 64) if rng.random() < 0.5 else len(data)))
+                    ] = int(rng.integers(256))
+            changed = part._replace(
+                data=bytes(data[: int(rng.integers(len(data) + 1))] if rng.random() < 0.3 else data)
+            )
+        keys = {
+            (each.field, each.item, each.role)
+            for number, each in enumerate(parts)
+            if number != place
+        }
         if (changed.field, changed.item, changed.role) not in keys:
             parts[place] = changed
     return parts
@@ -79,8 +123,13 @@ def test_strange_values_can_be_drawn(dataset: Path) -> None:
     rng = np.random.default_rng(0)
     for _ in range(50):
         sample = opened[0]
-        sample["boxes"] = (rng.normal(size=(int(rng.integers(5)), 4)) * 10.0 ** rng.integers(-3, 30)).astype(np.float32)
-        sample["lanes"] = [rng.choice([np.nan, np.inf, -1e9, 0, 50, 1e38], (int(rng.integers(4)), 2)) for _ in range(3)]
+        sample["boxes"] = (
+            rng.normal(size=(int(rng.integers(5)), 4)) * 10.0 ** rng.integers(-3, 30)
+        ).astype(np.float32)
+        sample["lanes"] = [
+            rng.choice([np.nan, np.inf, -1e9, 0, 50, 1e38], (int(rng.integers(4)), 2))
+            for _ in range(3)
+        ]
         sample["mask"] = rng.integers(0, 2**32, (90, 120), dtype=np.uint32)
         for panel in SamplePictures(opened, sample).panels():
             assert panel.render is not None

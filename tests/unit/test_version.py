@@ -23,6 +23,8 @@ def test_the_changelogs_newest_release_is_this_version() -> None:
 def test_pyproject_builds_the_packages_version() -> None:
     text = (ROOT / "pyproject.toml").read_text()
     assert 'dynamic = ["version"]' in text
-    assert not re.search(r"^version\s*=", text, re.M)                # a second place that could differ
+    assert not re.search(r"^version\s*=", text, re.M)  # a second place that could differ
     assert 'metadata.version.input = "fastload/_version.py"' in text
-    assert f'__version__ = "{fastload.__version__}"' in (ROOT / "fastload" / "_version.py").read_text()
+    assert (
+        f'__version__ = "{fastload.__version__}"' in (ROOT / "fastload" / "_version.py").read_text()
+    )

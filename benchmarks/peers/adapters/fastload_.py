@@ -23,17 +23,35 @@ def pack(job: Job) -> None:
     if job.work.cameras == 1:
         fastload.pack(job.images[0].parent, job.packed, jobs=job.workers, encode=ENCODE)
         return
-    samples = ({"image": [Encoded(path.read_bytes(), path.name) for path in files]} for files in job.samples)
-    fastload.pack(samples, job.packed, fields=[fastload.Field("image", "image", list=True)], jobs=job.workers, encode=ENCODE)
+    samples = (
+        {"image": [Encoded(path.read_bytes(), path.name) for path in files]}
+        for files in job.samples
+    )
+    fastload.pack(
+        samples,
+        job.packed,
+        fields=[fastload.Field("image", "image", list=True)],
+        jobs=job.workers,
+        encode=ENCODE,
+    )
 
 
 def batches(job: Job) -> Batches:
     import fastload
 
     work = job.work
-    steps = [T.RandomResizedCrop(work.size) if work.crop else T.Resize(*work.size), T.Layout("NHWC")]
-    loader = fastload.DataLoader(job.packed, batch_size=work.batch_size, shuffle=True, num_workers=job.workers, transform=steps,
-                                 fields=("image",))
+    steps = [
+        T.RandomResizedCrop(work.size) if work.crop else T.Resize(*work.size),
+        T.Layout("NHWC"),
+    ]
+    loader = fastload.DataLoader(
+        job.packed,
+        batch_size=work.batch_size,
+        shuffle=True,
+        num_workers=job.workers,
+        transform=steps,
+        fields=("image",),
+    )
 
     def epoch() -> Iterator[Any]:
         for batch in loader:

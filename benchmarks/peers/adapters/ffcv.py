@@ -31,20 +31,44 @@ class _Pictures:
 def pack(job: Job) -> None:
     fields_module, writer = module("ffcv.fields"), module("ffcv.writer")
     job.packed.mkdir(parents=True, exist_ok=True)
-    fields = {f"image{place}": fields_module.RGBImageField(write_mode="jpg", jpeg_quality=90) for place in range(job.work.cameras)}
-    writer.DatasetWriter(str(job.packed / "data.beton"), fields, num_workers=max(1, job.workers)).from_indexed_dataset(_Pictures(job),
-                                                                                                                chunksize=16)
+    fields = {
+        f"image{place}": fields_module.RGBImageField(write_mode="jpg", jpeg_quality=90)
+        for place in range(job.work.cameras)
+    }
+    writer.DatasetWriter(
+        str(job.packed / "data.beton"), fields, num_workers=max(1, job.workers)
+    ).from_indexed_dataset(_Pictures(job), chunksize=16)
 
 
 def batches(job: Job) -> Batches:
     import torch
 
-    images, loading, to_tensor = module("ffcv.fields.rgb_image"), module("ffcv.loader"), module("ffcv.transforms").ToTensor
+    images, loading, to_tensor = (
+        module("ffcv.fields.rgb_image"),
+        module("ffcv.loader"),
+        module("ffcv.transforms").ToTensor,
+    )
     work = job.work
-    decoder = images.RandomResizedCropRGBImageDecoder if work.crop else images.SimpleRGBImageDecoder if work.gray else _whole()
-    pipelines = {f"image{place}": [decoder(*([] if work.gray else [work.size])), to_tensor()] for place in range(work.cameras)}
-    loader = loading.Loader(str(job.packed / "data.beton"), batch_size=work.batch_size, num_workers=max(1, job.workers),
-                            order=loading.OrderOption.RANDOM, os_cache=True, drop_last=False, pipelines=pipelines)
+    decoder = (
+        images.RandomResizedCropRGBImageDecoder
+        if work.crop
+        else images.SimpleRGBImageDecoder
+        if work.gray
+        else _whole()
+    )
+    pipelines = {
+        f"image{place}": [decoder(*([] if work.gray else [work.size])), to_tensor()]
+        for place in range(work.cameras)
+    }
+    loader = loading.Loader(
+        str(job.packed / "data.beton"),
+        batch_size=work.batch_size,
+        num_workers=max(1, job.workers),
+        order=loading.OrderOption.RANDOM,
+        os_cache=True,
+        drop_last=False,
+        pipelines=pipelines,
+    )
 
     def epoch() -> Any:
         for found in loader:
@@ -55,12 +79,13 @@ def batches(job: Job) -> Batches:
 
 def _whole() -> Any:
     """Its ResizedCrop decoder with the whole image as the crop, which its docs leave to a subclass."""
+
     def whole(height: int, width: int, _scale: Any, _ratio: Any) -> tuple[int, int, int, int]:
         return 0, 0, height, width
 
     base: Any = module("ffcv.fields.rgb_image").ResizedCropRGBImageDecoder
 
-    class Whole(base):              # type: ignore[misc]
+    class Whole(base):  # type: ignore[misc]
         def __init__(self, output_size: tuple[int, int]) -> None:
             super().__init__(output_size)
             self.scale, self.ratio = 1.0, 1.0

@@ -19,13 +19,19 @@ def _names(job: Job) -> list[str]:
 
 def pack(job: Job) -> None:
     datasets = module("datasets")
+
     def rows() -> Any:
         for files in job.samples:
-            yield {name: {"bytes": path.read_bytes(), "path": None} for name, path in zip(_names(job), files, strict=True)}
+            yield {
+                name: {"bytes": path.read_bytes(), "path": None}
+                for name, path in zip(_names(job), files, strict=True)
+            }
 
     features = datasets.Features({name: datasets.Image() for name in _names(job)})
     datasets.disable_progress_bars()
-    made = datasets.Dataset.from_generator(rows, features=features, cache_dir=str(job.packed) + "-cache")
+    made = datasets.Dataset.from_generator(
+        rows, features=features, cache_dir=str(job.packed) + "-cache"
+    )
     made.save_to_disk(str(job.packed))
 
 
@@ -37,7 +43,12 @@ class Transform:
 
     def __call__(self, rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
         work = WORKS[self.work]
-        return {"pixels": [stacked([by_pillow(each, work) for each in pictures]) for pictures in zip(*rows.values(), strict=True)]}
+        return {
+            "pixels": [
+                stacked([by_pillow(each, work) for each in pictures])
+                for pictures in zip(*rows.values(), strict=True)
+            ]
+        }
 
 
 def batches(job: Job) -> Batches:
@@ -49,5 +60,7 @@ def batches(job: Job) -> Batches:
 
 def count(job: Job) -> int:
     datasets = module("datasets")
-    found = datasets.load_from_disk(str(job.packed)).cast_column(_names(job)[0], datasets.Image(decode=False))
+    found = datasets.load_from_disk(str(job.packed)).cast_column(
+        _names(job)[0], datasets.Image(decode=False)
+    )
     return sum(1 for row in found if row[_names(job)[0]]["bytes"])

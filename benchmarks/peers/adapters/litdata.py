@@ -32,15 +32,28 @@ class Sample:
 def pack(job: Job) -> None:
     litdata = module("litdata")
     inputs = [[str(path) for path in files] for files in job.samples]
-    litdata.optimize(fn=_read, inputs=inputs, output_dir=str(job.packed), num_workers=max(1, job.workers), chunk_bytes="64MB",
-                     verbose=False)
+    litdata.optimize(
+        fn=_read,
+        inputs=inputs,
+        output_dir=str(job.packed),
+        num_workers=max(1, job.workers),
+        chunk_bytes="64MB",
+        verbose=False,
+    )
 
 
 def batches(job: Job) -> Batches:
     litdata = module("litdata")
-    dataset = litdata.StreamingDataset(str(job.packed), shuffle=True, transform=Sample(job.work.name))
-    loader = litdata.StreamingDataLoader(dataset, batch_size=job.work.batch_size, num_workers=job.workers,
-                                         persistent_workers=job.workers > 0, worker_init_fn=one_thread)
+    dataset = litdata.StreamingDataset(
+        str(job.packed), shuffle=True, transform=Sample(job.work.name)
+    )
+    loader = litdata.StreamingDataLoader(
+        dataset,
+        batch_size=job.work.batch_size,
+        num_workers=job.workers,
+        persistent_workers=job.workers > 0,
+        worker_init_fn=one_thread,
+    )
     return lambda: iter(loader)
 
 

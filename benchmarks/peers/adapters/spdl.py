@@ -45,9 +45,15 @@ def batches(job: Job) -> Batches:
         order = list(job.samples)
         random.shuffle(order)
         threads = max(1, job.workers)
-        pipeline = (builder().add_source([str(path) for sample in order for path in sample])
-                    .pipe(decode, concurrency=threads, output_order="input").aggregate(work.batch_size * work.cameras)
-                    .pipe(convert).add_sink(2).build(num_threads=threads))
+        pipeline = (
+            builder()
+            .add_source([str(path) for sample in order for path in sample])
+            .pipe(decode, concurrency=threads, output_order="input")
+            .aggregate(work.batch_size * work.cameras)
+            .pipe(convert)
+            .add_sink(2)
+            .build(num_threads=threads)
+        )
         with pipeline.auto_stop():
             yield from pipeline.get_iterator()
 

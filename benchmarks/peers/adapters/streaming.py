@@ -23,17 +23,28 @@ def ready() -> Any:
     try:
         module("torchvision")
     except (ImportError, RuntimeError):
-        for name in ("torchvision", "torchvision.datasets", "torchvision.transforms", "torchvision.transforms.functional"):
+        for name in (
+            "torchvision",
+            "torchvision.datasets",
+            "torchvision.transforms",
+            "torchvision.transforms.functional",
+        ):
             sys.modules[name] = types.ModuleType(name)
             sys.modules[name].__spec__ = importlib.machinery.ModuleSpec(name, None)
-        sys.modules["torchvision.datasets"].VisionDataset = object              # type: ignore[attr-defined]
-        sys.modules["torchvision.transforms.functional"].to_tensor = None       # type: ignore[attr-defined]
+        sys.modules["torchvision.datasets"].VisionDataset = object  # type: ignore[attr-defined]
+        sys.modules["torchvision.transforms.functional"].to_tensor = None  # type: ignore[attr-defined]
     return module("streaming")
 
 
 def pack(job: Job) -> None:
     columns = {str(place): "jpeg" for place in range(job.work.cameras)}
-    with ready().MDSWriter(out=str(job.packed), columns=columns, hashes=["xxh64"], size_limit="64mb", progress_bar=False) as writer:
+    with ready().MDSWriter(
+        out=str(job.packed),
+        columns=columns,
+        hashes=["xxh64"],
+        size_limit="64mb",
+        progress_bar=False,
+    ) as writer:
         for files in job.samples:
             writer.write({str(place): Image.open(path) for place, path in enumerate(files)})
 
@@ -43,7 +54,7 @@ def batches(job: Job) -> Batches:
 
     base: Any = ready().StreamingDataset
 
-    class Samples(base):                # type: ignore[misc]
+    class Samples(base):  # type: ignore[misc]
         """As its docs have it: a subclass with its own __getitem__."""
 
         def __getitem__(self, index: int) -> Any:
@@ -51,9 +62,13 @@ def batches(job: Job) -> Batches:
             return stacked([by_pillow(sample[str(place)], work) for place in range(work.cameras)])
 
     dataset = Samples(local=str(job.packed), shuffle=True, batch_size=job.work.batch_size)
-    loader: Any = torch.utils.data.DataLoader(dataset, batch_size=job.work.batch_size, num_workers=job.workers,
-                                         persistent_workers=job.workers > 0,
-                                         worker_init_fn=one_thread)
+    loader: Any = torch.utils.data.DataLoader(
+        dataset,
+        batch_size=job.work.batch_size,
+        num_workers=job.workers,
+        persistent_workers=job.workers > 0,
+        worker_init_fn=one_thread,
+    )
     return lambda: iter(loader)
 
 

@@ -28,10 +28,17 @@ class Values(torch.utils.data.Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         if self.env is None:
-            self.env = lmdb.open(str(self.job.packed), readonly=True, lock=False, readahead=False, meminit=False)
+            self.env = lmdb.open(
+                str(self.job.packed), readonly=True, lock=False, readahead=False, meminit=False
+            )
         with self.env.begin(buffers=True) as transaction:
             cameras = self.job.work.cameras
-            return stacked([by_opencv(transaction.get(b"%08d" % (index * cameras + i)), self.job.work) for i in range(cameras)])
+            return stacked(
+                [
+                    by_opencv(transaction.get(b"%08d" % (index * cameras + i)), self.job.work)
+                    for i in range(cameras)
+                ]
+            )
 
 
 def pack(job: Job) -> None:

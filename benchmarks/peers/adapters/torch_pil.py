@@ -33,9 +33,14 @@ def batches(job: Job) -> Batches:
 
 def loader_of(dataset: torch.utils.data.Dataset[Any], job: Job) -> Batches:
     """The DataLoader that all map-style peers share."""
-    loader = torch.utils.data.DataLoader(dataset, job.work.batch_size, shuffle=True, num_workers=job.workers,
-                                         persistent_workers=job.workers > 0,
-                                         worker_init_fn=one_thread)
+    loader = torch.utils.data.DataLoader(
+        dataset,
+        job.work.batch_size,
+        shuffle=True,
+        num_workers=job.workers,
+        persistent_workers=job.workers > 0,
+        worker_init_fn=one_thread,
+    )
     return lambda: iter(loader)
 
 

@@ -24,20 +24,45 @@ def _names(job: Job) -> list[str]:
 def pack(job: Job) -> None:
     wds = module("webdataset")
     job.packed.mkdir(parents=True, exist_ok=True)
-    with wds.ShardWriter(str(job.packed / "shard-%05d.tar"), maxcount=-(-len(job.samples) // SHARDS), verbose=0) as sink:
+    with wds.ShardWriter(
+        str(job.packed / "shard-%05d.tar"), maxcount=-(-len(job.samples) // SHARDS), verbose=0
+    ) as sink:
         for number, files in enumerate(job.samples):
-            sink.write({"__key__": f"{number:08}", **{name: path.read_bytes() for name, path in zip(_names(job), files, strict=True)}})
+            sink.write(
+                {
+                    "__key__": f"{number:08}",
+                    **{
+                        name: path.read_bytes()
+                        for name, path in zip(_names(job), files, strict=True)
+                    },
+                }
+            )
 
 
 def batches(job: Job) -> Batches:
     wds = module("webdataset")
+
     def sample(pictures: Any) -> Any:
         return stacked([by_pillow(picture, job.work) for picture in pictures])
 
     urls = [str(path) for path in sorted(job.packed.glob("*.tar"))]
-    dataset = wds.WebDataset(urls, shardshuffle=len(urls), empty_check=False).shuffle(1000).decode("pil").to_tuple(*_names(job)).map(sample)
-    dataset = dataset.batched(job.work.batch_size, collation_fn=lambda items: torch.stack(list(items)))
-    loader = wds.WebLoader(dataset, batch_size=None, num_workers=job.workers, persistent_workers=job.workers > 0, worker_init_fn=one_thread)
+    dataset = (
+        wds.WebDataset(urls, shardshuffle=len(urls), empty_check=False)
+        .shuffle(1000)
+        .decode("pil")
+        .to_tuple(*_names(job))
+        .map(sample)
+    )
+    dataset = dataset.batched(
+        job.work.batch_size, collation_fn=lambda items: torch.stack(list(items))
+    )
+    loader = wds.WebLoader(
+        dataset,
+        batch_size=None,
+        num_workers=job.workers,
+        persistent_workers=job.workers > 0,
+        worker_init_fn=one_thread,
+    )
     return lambda: iter(loader)
 
 
@@ -45,4 +70,6 @@ def count(job: Job) -> int:
     wds = module("webdataset")
     urls = [str(path) for path in sorted(job.packed.glob("*.tar"))]
     found = wds.WebDataset(urls, shardshuffle=False, empty_check=False)
-    return sum(1 for each in found if all(np.frombuffer(each[name], np.uint8).size for name in _names(job)))
+    return sum(
+        1 for each in found if all(np.frombuffer(each[name], np.uint8).size for name in _names(job))
+    )

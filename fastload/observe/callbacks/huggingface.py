@@ -13,10 +13,12 @@ from fastload.observe.callbacks.marks import Marks
 try:
     from transformers import TrainerCallback
 except ImportError as missing:
-    raise MissingPart("the Hugging Face callback needs transformers: pip install transformers accelerate") from missing
+    raise MissingPart(
+        "the Hugging Face callback needs transformers: pip install transformers accelerate"
+    ) from missing
 
 
-class StepProbeCallback(TrainerCallback):       # type: ignore[misc] # transformers' types are not looked at
+class StepProbeCallback(TrainerCallback):  # type: ignore[misc] # transformers' types are not looked at
     """Times the Trainer's loop. A step is an optimizer step: all batches of gradient accumulation, which the Trainer reads in one go.
 
     Callbacks do not see the batch, so ``samples`` is what the arguments promise; a last, smaller batch counts as a whole one.
@@ -33,7 +35,9 @@ class StepProbeCallback(TrainerCallback):       # type: ignore[misc] # transform
         """From here the epoch's first batch is waited for."""
         self.marks.mark()
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **kwargs: Any) -> None:
+    def on_step_begin(
+        self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **kwargs: Any
+    ) -> None:
         """The step's batches are here."""
         samples = int(args.train_batch_size) * int(args.gradient_accumulation_steps)
         self.marks.arrived(None, samples=samples, loader=train_dataloader)

@@ -16,10 +16,12 @@ except ImportError as missing:
     try:
         from pytorch_lightning import Callback  # the same under its older name
     except ImportError:
-        raise MissingPart("the Lightning callback needs Lightning: pip install lightning") from missing
+        raise MissingPart(
+            "the Lightning callback needs Lightning: pip install lightning"
+        ) from missing
 
 
-class StepProbeCallback(Callback):      # type: ignore[misc] # Lightning's types are not looked at
+class StepProbeCallback(Callback):  # type: ignore[misc] # Lightning's types are not looked at
     """Times Lightning's training loop. A step is a batch, also with gradient accumulation.
 
     ``data_time`` holds the copy to the device: Lightning makes it before anybody is told of the batch.
@@ -48,7 +50,9 @@ class StepProbeCallback(Callback):      # type: ignore[misc] # Lightning's types
         """From here the epoch's first batch is waited for."""
         self.marks.mark()
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
         """The batch is on its device."""
         self.marks.arrived(batch, loader=trainer.train_dataloader)
         self.marks.stage("forward")
@@ -65,7 +69,9 @@ class StepProbeCallback(Callback):      # type: ignore[misc] # Lightning's types
         """Ends with the batch."""
         self.marks.stage("optimizer")
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Other callbacks follow; _Last marks the end."""
         self.marks.stage(None)
 
@@ -90,14 +96,16 @@ class StepProbeCallback(Callback):      # type: ignore[misc] # Lightning's types
         self.marks.close()
 
 
-class _Last(Callback):      # type: ignore[misc]
+class _Last(Callback):  # type: ignore[misc]
     """Stands behind the checkpoint callbacks: where it is reached, a checkpoint that was begun is written."""
 
     def __init__(self, marks: Marks) -> None:
         super().__init__()
         self._marks = marks
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         self._marks.event_ended("checkpoint")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:

@@ -21,7 +21,9 @@ class Marks:
     def start(self, done: int) -> None:
         """Training begins, ``done`` steps after the run's beginning."""
         self.close()
-        self.recorder = Recorder(self._out, every=self._every, start=done, device="auto", samples=None)
+        self.recorder = Recorder(
+            self._out, every=self._every, start=done, device="auto", samples=None
+        )
         self._stages = {}
 
     def mark(self) -> None:

@@ -17,8 +17,8 @@ except ImportError as missing:
     raise MissingPart("the MMEngine hook needs MMEngine: pip install mmengine") from missing
 
 
-@HOOKS.register_module(force=True)      # force: a configuration may load this module twice
-class StepProbeHook(Hook):              # type: ignore[misc]
+@HOOKS.register_module(force=True)  # force: a configuration may load this module twice
+class StepProbeHook(Hook):  # type: ignore[misc]
     """Times MMEngine's training loops, by epoch and by iteration. Runs behind all other hooks, so what they do belongs to the step."""
 
     priority = "LOWEST"
@@ -38,7 +38,9 @@ class StepProbeHook(Hook):              # type: ignore[misc]
         """The batch is here, not yet on the device."""
         self.marks.arrived(data_batch, loader=runner.train_dataloader)
 
-    def after_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+    def after_train_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
         """All other hooks are through, the one that writes checkpoints too."""
         self.marks.event_ended("checkpoint")
 

@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
-from fastload.packing.sources.base import AnySource, Encoded, Ref, Sample, Source, StreamSource, Value, is_stream
+from fastload.packing.sources.base import (
+    AnySource,
+    Encoded,
+    Ref,
+    Sample,
+    Source,
+    StreamSource,
+    Value,
+    is_stream,
+)
 from fastload.packing.sources.detect import FORMATS, detect, open_source
 
-__all__ = ["FORMATS", "AnySource", "Encoded", "Ref", "Sample", "Source", "StreamSource", "Value", "detect", "is_stream",
-           "open_source"]
+__all__ = [
+    "FORMATS",
+    "AnySource",
+    "Encoded",
+    "Ref",
+    "Sample",
+    "Source",
+    "StreamSource",
+    "Value",
+    "detect",
+    "is_stream",
+    "open_source",
+]

@@ -25,14 +25,18 @@ class Column:
     item_names: tuple[str, ...] = ()
 
 
-def columns_of(schema: Any, wanted: Sequence[str], first: Callable[[str], object], where: str) -> tuple[Column, ...]:
+def columns_of(
+    schema: Any, wanted: Sequence[str], first: Callable[[str], object], where: str
+) -> tuple[Column, ...]:
     """The columns as fields, images first; ``first`` gives a column's first value, where its type is not enough."""
     names = list(wanted) or list(schema.names)
     for name in names:
         if name not in schema.names:
             raise ConfigError(f"{where}: no column {name!r}; found {', '.join(schema.names)}")
     features = _features(schema)
-    made = [_column(name, schema.field(name).type, features.get(name), first, where) for name in names]
+    made = [
+        _column(name, schema.field(name).type, features.get(name), first, where) for name in names
+    ]
     if len({column.field.name for column in made}) != len(made):
         raise ConfigError(f"{where}: two columns become one field name; choose with --columns")
     return tuple(sorted(made, key=lambda column: column.field.kind != "image"))
@@ -43,18 +47,26 @@ def row_value(value: object, column: Column, where: str) -> Value:
     if column.field.kind == "array" and isinstance(value, list) and not value:
         return np.zeros(0, dtype=np.float32)
     if column.field.kind == "str" and value is not None and not isinstance(value, str):
-        return str(value)                                   # dates, decimals
+        return str(value)  # dates, decimals
     return checked(value, column.field, where)
 
 
-def _column(name: str, kind: Any, feature: Json, first: Callable[[str], object], where: str) -> Column:
+def _column(
+    name: str, kind: Any, feature: Json, first: Callable[[str], object], where: str
+) -> Column:
     made = field_name(name)
     told = feature if isinstance(feature, dict) else {}
     if _is_image(kind) or told.get("_type") == "Image":
         return Column(name, Field(made, "image"))
     text = str(kind)
     if _is_list(text):
-        inner = told.get("feature") if told else feature[0] if isinstance(feature, list) and feature else None
+        inner = (
+            told.get("feature")
+            if told
+            else feature[0]
+            if isinstance(feature, list) and feature
+            else None
+        )
         if _is_image(kind.value_type):
             return Column(name, Field(made, "image", list=True))
         if _is_number(_innermost(kind)):
@@ -64,16 +76,25 @@ def _column(name: str, kind: Any, feature: Json, first: Callable[[str], object],
         return Column(name, Field(made, "str"))
     if _is_number(text):
         whole = not text.startswith(("float", "double", "halffloat"))
-        return Column(name, Field(made, "int" if whole else "float", classes=_class_names(told) if whole else ()))
-    if text in ("string", "large_string", "string_view") or text.startswith(("timestamp", "date", "time", "decimal")):
+        return Column(
+            name,
+            Field(made, "int" if whole else "float", classes=_class_names(told) if whole else ()),
+        )
+    if text in ("string", "large_string", "string_view") or text.startswith(
+        ("timestamp", "date", "time", "decimal")
+    ):
         return Column(name, Field(made, "str"))
     if text.startswith(("binary", "large_binary", "fixed_size_binary")):
         value = first(name)
-        return Column(name, infer_field(made, value) if isinstance(value, bytes) else Field(made, "bytes"))
+        return Column(
+            name, infer_field(made, value) if isinstance(value, bytes) else Field(made, "bytes")
+        )
     if text.startswith("struct"):
         return Column(name, Field(made, "json"))
-    raise ConfigError(f"{where}: column {name!r} has type {text:.60}, which no field kind holds; choose the others "
-                      "(--columns)")
+    raise ConfigError(
+        f"{where}: column {name!r} has type {text:.60}, which no field kind holds; choose the others "
+        "(--columns)"
+    )
 
 
 def _features(schema: Any) -> dict[str, Json]:
@@ -88,13 +109,20 @@ def _features(schema: Any) -> dict[str, Json]:
 
 
 def _class_names(feature: Json) -> tuple[str, ...]:
-    names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
+    names = (
+        feature.get("names")
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+        else None
+    )
     return tuple(str(name) for name in names) if isinstance(names, list) else ()
 
 
 def _is_image(kind: Any) -> bool:
     text = str(kind)
-    return text.startswith("struct<") and {kind.field(i).name for i in range(kind.num_fields)} == {"bytes", "path"}
+    return text.startswith("struct<") and {kind.field(i).name for i in range(kind.num_fields)} == {
+        "bytes",
+        "path",
+    }
 
 
 def _is_list(text: str) -> bool:

@@ -45,7 +45,9 @@ class Sample:
     """
 
     values: dict[str, Value]
-    source: str                 # original path relative to the root ("file.tar!member" inside an archive), printable
+    source: (
+        str  # original path relative to the root ("file.tar!member" inside an archive), printable
+    )
 
 
 @runtime_checkable

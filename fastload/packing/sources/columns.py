@@ -14,9 +14,15 @@ from fastload.packing.sources.base import Json, Value
 from fastload.packing.sources.numbers import float_array, points_array
 from fastload.store.fields import KINDS, RESERVED
 
-CLASS = "class"                                    # our word for: an int field whose classes are the texts found
-CLASS_NAMES = ("label", "class", "category", "target", "split")      # text columns of these names become classes
-_INT = re.compile(r"[+-]?(0|[1-9]\d{0,18})")       # "007" is a name, not a number
+CLASS = "class"  # our word for: an int field whose classes are the texts found
+CLASS_NAMES = (
+    "label",
+    "class",
+    "category",
+    "target",
+    "split",
+)  # text columns of these names become classes
+_INT = re.compile(r"[+-]?(0|[1-9]\d{0,18})")  # "007" is a name, not a number
 _FLOAT = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf)", re.IGNORECASE)
 _TRUTH = {"true": 1, "false": 0}
 PER_ROW = {"boxes": 4, "points": 2}
@@ -40,7 +46,7 @@ def infer_kind(column: str, values: Sequence[Json], exists: Callable[[str], bool
         return "str"
     if all(isinstance(value, str) for value in known):
         return _kind_of_text(column, [str(value) for value in known], exists)
-    if all(isinstance(value, int) for value in known):         # bool is one
+    if all(isinstance(value, int) for value in known):  # bool is one
         return "int"
     if all(isinstance(value, (int, float)) for value in known):
         return "float"
@@ -58,10 +64,16 @@ def _kind_of_text(column: str, texts: Sequence[str], exists: Callable[[str], boo
     if all(is_image_name(text) for text in texts):
         _check_there(column, texts, exists)
         return "image"
-    numbers = [bare for text in texts if (bare := text.strip())]            # as people write it by hand: "a.jpg, 10"
+    numbers = [
+        bare for text in texts if (bare := text.strip())
+    ]  # as people write it by hand: "a.jpg, 10"
     if numbers and all(_INT.fullmatch(text) or text.lower() in _TRUTH for text in numbers):
         return "int"
-    if numbers and all(_FLOAT.fullmatch(text) for text in numbers) and not any(_long_digits(text) for text in numbers):
+    if (
+        numbers
+        and all(_FLOAT.fullmatch(text) for text in numbers)
+        and not any(_long_digits(text) for text in numbers)
+    ):
         return "float"
     if all(text[:1] in ("[", "{") for text in texts) and all(_is_json(text) for text in texts):
         return "json"
@@ -70,26 +82,35 @@ def _kind_of_text(column: str, texts: Sequence[str], exists: Callable[[str], boo
 
 def _check_there(column: str, names: Sequence[str], exists: Callable[[str], bool]) -> None:
     if not any(exists(name) for name in names[:20]):
-        raise ConfigError(f"column {column!r} names images, but none of the first {len(names[:20])} is there "
-                          f"({names[0]!r:.80}). Name their folder (--root DIR), or say --type {column}=str")
+        raise ConfigError(
+            f"column {column!r} names images, but none of the first {len(names[:20])} is there "
+            f"({names[0]!r:.80}). Name their folder (--root DIR), or say --type {column}=str"
+        )
 
 
 def checked_kind(column: str, kind: str) -> str:
     """The kind a user gave; ConfigError where there is none of that name."""
     bare = kind.removeprefix("list of ")
     if bare not in (*KINDS, CLASS) or (bare != kind and bare not in ("image", "mask")):
-        raise ConfigError(f"column {column!r}: kind {kind!r:.40}: expected one of {', '.join((*KINDS, CLASS))}")
+        raise ConfigError(
+            f"column {column!r}: kind {kind!r:.40}: expected one of {', '.join((*KINDS, CLASS))}"
+        )
     return kind
 
 
 def convert(value: Json, kind: str, column: str, where: str) -> Value:
     """One value of a row as the field's kind; None where it is empty. For what needs no file and no class names."""
-    if value is None or (kind != "str" and (value.strip() if isinstance(value, str) and kind in ("int", "float") else value) == ""):
+    if value is None or (
+        kind != "str"
+        and (value.strip() if isinstance(value, str) and kind in ("int", "float") else value) == ""
+    ):
         return None
     if kind == "int":
         return _to_int(value, column, where)
     if kind == "float":
-        if isinstance(value, (int, float)) or (isinstance(value, str) and _FLOAT.fullmatch(value.strip())):
+        if isinstance(value, (int, float)) or (
+            isinstance(value, str) and _FLOAT.fullmatch(value.strip())
+        ):
             return float(value)
     elif kind == "str":
         return _checked_text(value if isinstance(value, str) else json.dumps(value), column, where)
@@ -112,8 +133,10 @@ def grouped(values: Iterable[Json], kind: str, name: str, where: str) -> Value:
     if any(number is None for number in numbers):
         raise BadImage(f"field {name!r}: some of its columns are empty, others not", source=where)
     width = PER_ROW[kind]
-    rows = [numbers[i:i + width] for i in range(0, len(numbers), width)]
-    return float_array(rows, shape=(None, width), what=f"field {name!r}", source=where, finite=False)
+    rows = [numbers[i : i + width] for i in range(0, len(numbers), width)]
+    return float_array(
+        rows, shape=(None, width), what=f"field {name!r}", source=where, finite=False
+    )
 
 
 def _to_array(value: Json, kind: str, what: str, where: str) -> Value:
@@ -126,7 +149,9 @@ def _to_array(value: Json, kind: str, what: str, where: str) -> Value:
     if kind == "matrix":
         return float_array(value, shape=(None, None), what=what, source=where, dtype=np.float64)
     if not isinstance(value, list) or not _rectangular(value):
-        raise BadImage(f"{what}: expected numbers in lists of equal length, found {value!r:.60}", source=where)
+        raise BadImage(
+            f"{what}: expected numbers in lists of equal length, found {value!r:.60}", source=where
+        )
     return np.asarray(value)
 
 
@@ -138,7 +163,7 @@ def _to_int(value: Json, column: str, where: str) -> int:
         number = int(value) if re.fullmatch(r"[+-]?\d{1,19}", value.strip()) else None
     elif isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         number = int(value)
-    if number is None or not -2**63 <= number < 2**63:
+    if number is None or not -(2**63) <= number < 2**63:
         raise _misfit(value, "int", column, where)
     return number
 
@@ -148,7 +173,9 @@ def _to_json(value: Json, column: str, where: str) -> Json:
         parsed: Json = json.loads(value) if isinstance(value, str) else value
         json.dumps(parsed, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
-        raise BadImage(f"column {column!r}: not strict JSON ({error}): {value!r:.60}", source=where) from None
+        raise BadImage(
+            f"column {column!r}: not strict JSON ({error}): {value!r:.60}", source=where
+        ) from None
     return parsed
 
 
@@ -161,20 +188,27 @@ def _checked_text(text: str, column: str, where: str) -> str:
 
 
 def _misfit(value: Json, kind: str, column: str, where: str) -> BadImage:
-    return BadImage(f"column {column!r}: {value!r:.60} is no {kind}. Correct it, or give the column another type "
-                    f"(--type {column}=str)", source=where)
+    return BadImage(
+        f"column {column!r}: {value!r:.60} is no {kind}. Correct it, or give the column another type "
+        f"(--type {column}=str)",
+        source=where,
+    )
 
 
 def _rectangular(value: Json) -> bool:
     """Nested lists of numbers, all of one length at each level; no NaN."""
+
     def shape(item: Json) -> tuple[int, ...] | None:
         if isinstance(item, list):
             inner = {shape(part) for part in item}
             if len(inner) > 1 or None in inner:
                 return None
             return (len(item), *(inner.pop() or () if inner else ()))
-        number = abs(item) < 2**63 if type(item) is int else type(item) is float and math.isfinite(item)
+        number = (
+            abs(item) < 2**63 if type(item) is int else type(item) is float and math.isfinite(item)
+        )
         return () if number else None
+
     return shape(value) is not None
 
 

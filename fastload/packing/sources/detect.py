@@ -20,10 +20,14 @@ class Format:
     """A format: the module and class that read it, and what detection looks for (in words, for messages)."""
 
     name: str
-    reader: str                  # class in the module of the same name
+    reader: str  # class in the module of the same name
     looked_for: str
-    marks: tuple[str, ...]       # suffixes (lower case) of entries of the folder without one of which it is not this; "/" for any folder
-    general: bool = False        # also fits the files of a special format: asked only when no other is found
+    marks: tuple[
+        str, ...
+    ]  # suffixes (lower case) of entries of the folder without one of which it is not this; "/" for any folder
+    general: bool = (
+        False  # also fits the files of a special format: asked only when no other is found
+    )
 
     def looks_like(self, path: Path) -> str:
         """Why the path is of this format, or nothing. Imports its module: asked only where there is a mark."""
@@ -36,32 +40,70 @@ class Format:
         known = list(inspect.signature(reader).parameters)[1:]
         for option in options:
             if option not in known:
-                raise ConfigError(f"format {self.name!r} has no option {option!r}; it has {', '.join(known) or 'none'}")
+                raise ConfigError(
+                    f"format {self.name!r} has no option {option!r}; it has {', '.join(known) or 'none'}"
+                )
         return reader(path, **options)
 
     def _module(self) -> ModuleType:
         return importlib.import_module(f"fastload.packing.sources.{self.name}")
 
 
-FORMATS = {made.name: made for made in (
-    Format("nuscenes", "NuScenesSource", "v1.0-*/sample.json, or samples.json with 'cams'", ("/", ".json")),
-    Format("openlane", "OpenLaneSource", "images/ beside lane3d_1000/, lane3d_300/ or annotations/ with lane_lines", ("/",)),
-    Format("coco", "CocoSource", "a .json file, annotations/instances_*.json or */_annotations.coco.json with images, "
-                                 "annotations, categories", ("/", ".json")),
-    Format("hf", "HuggingFaceSource", "dataset_dict.json, state.json, *.arrow, *.parquet", ("/", ".json", ".arrow", ".parquet")),
-    Format("webdataset", "WebDatasetSource", "*.tar", (".tar",)),
-    Format("lists", "ListSource", "a .csv, .tsv, .jsonl or .ndjson file", (".csv", ".tsv", ".jsonl", ".ndjson")),
-    Format("folder", "FolderSource", "images in folders", (), general=True),
-)}
+FORMATS = {
+    made.name: made
+    for made in (
+        Format(
+            "nuscenes",
+            "NuScenesSource",
+            "v1.0-*/sample.json, or samples.json with 'cams'",
+            ("/", ".json"),
+        ),
+        Format(
+            "openlane",
+            "OpenLaneSource",
+            "images/ beside lane3d_1000/, lane3d_300/ or annotations/ with lane_lines",
+            ("/",),
+        ),
+        Format(
+            "coco",
+            "CocoSource",
+            "a .json file, annotations/instances_*.json or */_annotations.coco.json with images, "
+            "annotations, categories",
+            ("/", ".json"),
+        ),
+        Format(
+            "hf",
+            "HuggingFaceSource",
+            "dataset_dict.json, state.json, *.arrow, *.parquet",
+            ("/", ".json", ".arrow", ".parquet"),
+        ),
+        Format("webdataset", "WebDatasetSource", "*.tar", (".tar",)),
+        Format(
+            "lists",
+            "ListSource",
+            "a .csv, .tsv, .jsonl or .ndjson file",
+            (".csv", ".tsv", ".jsonl", ".ndjson"),
+        ),
+        Format("folder", "FolderSource", "images in folders", (), general=True),
+    )
+}
 
 
 def detect(path: str | os.PathLike[str]) -> str:
     """The name of the format of a path; ConfigError where it is none, or several."""
     place = _existing(path)
     marks = _marks(place)
-    found = {name: why for name, each in FORMATS.items() if not marks.isdisjoint(each.marks) and (why := each.looks_like(place))}
+    found = {
+        name: why
+        for name, each in FORMATS.items()
+        if not marks.isdisjoint(each.marks) and (why := each.looks_like(place))
+    }
     if not found or (set(found) == {"lists"} and place.is_dir()):
-        found |= {name: why for name, each in FORMATS.items() if each.general and (why := each.looks_like(place))}
+        found |= {
+            name: why
+            for name, each in FORMATS.items()
+            if each.general and (why := each.looks_like(place))
+        }
     # A list beside its images is a list; beside class folders it may be something else (a README of names, scores ...).
     if set(found) == {"lists", "folder"} and not _class_folders(place):
         return "lists"
@@ -69,13 +111,21 @@ def detect(path: str | os.PathLike[str]) -> str:
         return next(iter(found))
     if found:
         seen = "; ".join(f"{name} ({why})" for name, why in found.items())
-        raise ConfigError(f"{place}: looks like {seen}. Choose with --format, or name the file itself")
+        raise ConfigError(
+            f"{place}: looks like {seen}. Choose with --format, or name the file itself"
+        )
     looked = "; ".join(f"{each.name}: {each.looked_for}" for each in FORMATS.values())
-    raise ConfigError(f"{place}: no format recognised. Looked for {looked}. Choose with --format {'|'.join(FORMATS)}")
+    raise ConfigError(
+        f"{place}: no format recognised. Looked for {looked}. Choose with --format {'|'.join(FORMATS)}"
+    )
 
 
-def open_source(source: str | os.PathLike[str] | Iterable[object] | MapStyle | AnySource, *, format: str | None = None,
-                **options: object) -> AnySource:
+def open_source(
+    source: str | os.PathLike[str] | Iterable[object] | MapStyle | AnySource,
+    *,
+    format: str | None = None,
+    **options: object,
+) -> AnySource:
     """The source of a path (detected, or named with ``format``), or of Python samples; a source stays what it is.
 
     Options are those of the format's class.
@@ -87,7 +137,7 @@ def open_source(source: str | os.PathLike[str] | Iterable[object] | MapStyle | A
         if unknown or format not in (None, "python"):
             found = ", ".join(sorted(unknown)) or f"format {format}"
             raise ConfigError(f"Python samples have the option 'fields' only; found {found}")
-        return open_python(source, **options)      # type: ignore[arg-type]   # checked there
+        return open_python(source, **options)  # type: ignore[arg-type]   # checked there
     name = format or detect(source)
     if name not in FORMATS:
         raise ConfigError(f"format {name!r:.40}: expected one of {', '.join(FORMATS)}")
@@ -121,5 +171,7 @@ def _existing(path: str | os.PathLike[str]) -> Path:
 
 def _class_folders(root: Path) -> bool:
     """More than one visible folder with files in it."""
-    folders = [entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+    folders = [
+        entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")
+    ]
     return len(folders) > 1

@@ -8,8 +8,24 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fastload.errors import BadImage, ConfigError
-from fastload.packing.files import IMAGE_SUFFIXES, Entry, is_image_name, printable, raw_name, read_bounded, walk
-from fastload.packing.sources.base import Encoded, Info, Ref, Sample, Value, raise_if_refused, refused
+from fastload.packing.files import (
+    IMAGE_SUFFIXES,
+    Entry,
+    is_image_name,
+    printable,
+    raw_name,
+    read_bounded,
+    walk,
+)
+from fastload.packing.sources.base import (
+    Encoded,
+    Info,
+    Ref,
+    Sample,
+    Value,
+    raise_if_refused,
+    refused,
+)
 from fastload.store.fields import Field
 
 SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
@@ -25,18 +41,24 @@ class FolderSource:
     name = "folder"
     thread_safe = True
 
-    def __init__(self, root: str | Path, *, split: str = "", classes: Sequence[str] = (), labels: bool = True) -> None:
+    def __init__(
+        self, root: str | Path, *, split: str = "", classes: Sequence[str] = (), labels: bool = True
+    ) -> None:
         self.root = Path(root)
-        self.ignored: Counter[str] = Counter()        # suffixes of files that are no images, counted by refs()
+        self.ignored: Counter[str] = (
+            Counter()
+        )  # suffixes of files that are no images, counted by refs()
         inner = _folders(self.root)
         self.splits = _splits(self.root, inner, split)
         self.classes = tuple(classes) or (self._found_classes(inner) if labels else ())
         if len(set(self.classes)) != len(self.classes):
             raise ConfigError(f"{self.root}: a class is named twice in {list(self.classes)!r:.200}")
         self._number = {name: i for i, name in enumerate(self.classes)}
-        self.fields = (Field("image", "image"),
-                       *([Field("label", "int", classes=self.classes)] if self.classes else []),
-                       *([Field("split", "int", classes=self.splits)] if self.splits else []))
+        self.fields = (
+            Field("image", "image"),
+            *([Field("label", "int", classes=self.classes)] if self.classes else []),
+            *([Field("split", "int", classes=self.splits)] if self.splits else []),
+        )
         self.info: Info = {}
 
     def refs(self) -> Iterator[Ref]:
@@ -49,7 +71,9 @@ class FolderSource:
                     found = True
                     yield ref
         if not found:
-            raise ConfigError(f"{self.root}: no image found; looked for {' '.join(IMAGE_SUFFIXES)} in any case")
+            raise ConfigError(
+                f"{self.root}: no image found; looked for {' '.join(IMAGE_SUFFIXES)} in any case"
+            )
 
     def load(self, ref: Ref) -> Sample:
         """One image and the class its folder says."""
@@ -59,11 +83,17 @@ class FolderSource:
         folders = path.split("/")[:-1]
         if self.splits:
             if not folders or folders[0] not in self.splits:
-                raise ConfigError(f"{self.root}: {path!r:.80} is in no split; the listing is not of this source")
+                raise ConfigError(
+                    f"{self.root}: {path!r:.80} is in no split; the listing is not of this source"
+                )
             values["split"] = self.splits.index(folders.pop(0))
         if self.classes:
             if not folders or folders[0] not in self._number:
-                where = f"{folders[0]!r} is none of {len(self.classes)}" if folders else "it lies beside the folders"
+                where = (
+                    f"{folders[0]!r} is none of {len(self.classes)}"
+                    if folders
+                    else "it lies beside the folders"
+                )
                 raise BadImage(f"has no class: {where}", source=path)
             values["label"] = self._number[folders[0]]
         values["image"] = Encoded(read_bounded(self.root, raw_name(path)), path)
@@ -82,7 +112,11 @@ class FolderSource:
         if not self.splits:
             tops = list(inner)
         # A folder that happens to be empty keeps its number: the same classes in every copy of the dataset.
-        full = any(is_image_name(entry.path) for top in tops for entry in walk(self.root, below=raw_name(top)))
+        full = any(
+            is_image_name(entry.path)
+            for top in tops
+            for entry in walk(self.root, below=raw_name(top))
+        )
         return tuple(sorted({top.split("/")[-1] for top in tops})) if full else ()
 
 
@@ -97,9 +131,14 @@ def looks_like(root: Path) -> str:
 def _folders(root: Path) -> list[str]:
     """Printable names of the real, visible folders of a folder, sorted."""
     try:
-        with os.scandir(root) as entries:           # knows folders without asking for each: there may be a million images beside
-            return sorted(printable(entry.name) for entry in entries
-                          if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."))
+        with os.scandir(
+            root
+        ) as entries:  # knows folders without asking for each: there may be a million images beside
+            return sorted(
+                printable(entry.name)
+                for entry in entries
+                if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")
+            )
     except OSError as error:
         raise ConfigError(f"{root}: cannot be listed: {error.strerror}") from None
 
@@ -108,5 +147,7 @@ def _splits(root: Path, inner: Sequence[str], wanted: str) -> tuple[str, ...]:
     """The split folders, in the usual order; none where any folder is something else."""
     splits = tuple(name for name in SPLITS if name in inner) if set(inner) <= set(SPLITS) else ()
     if wanted and wanted not in splits:
-        raise ConfigError(f"{root}: no split {wanted!r}; found {', '.join(splits) or 'no folders train, val, test'}")
+        raise ConfigError(
+            f"{root}: no split {wanted!r}; found {', '.join(splits) or 'no folders train, val, test'}"
+        )
     return (wanted,) if wanted else splits

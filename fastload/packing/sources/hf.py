@@ -20,13 +20,13 @@ from fastload.packing.sources.base import Encoded, Info, Json, Pixels, Sample, V
 from fastload.packing.sources.jsontext import config_errors, read_json_object
 from fastload.store.fields import Field
 
-BATCH_ROWS = 32                  # of a Parquet group decoded at once: about 4 MB of photos
+BATCH_ROWS = 32  # of a Parquet group decoded at once: about 4 MB of photos
 MAX_INFO_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    path: str                    # relative to the root
+    path: str  # relative to the root
     split: str
 
 
@@ -55,9 +55,13 @@ class HuggingFaceSource:
             schema = self._schema(self._files[0])
             self._columns = columns_of(schema, columns, self._first_row, str(given))
         self.n_samples = self._count()
-        self.fields = (*(column.field for column in self._columns),
-                       *([Field("split", "int", classes=self.splits)] if self.splits else []))
-        classes: dict[str, Json] = {each.field.name: list(each.item_names) for each in self._columns if each.item_names}
+        self.fields = (
+            *(column.field for column in self._columns),
+            *([Field("split", "int", classes=self.splits)] if self.splits else []),
+        )
+        classes: dict[str, Json] = {
+            each.field.name: list(each.item_names) for each in self._columns if each.item_names
+        }
         self.info: Info = {"classes": classes} if classes else {}
 
     def __iter__(self) -> Iterator[Sample | BadImage]:
@@ -90,7 +94,9 @@ class HuggingFaceSource:
 
     def _image(self, cell: object, where: str) -> Encoded:
         """A struct of bytes and path, or bytes; a path alone is a file below the root."""
-        data, path = (cell.get("bytes"), cell.get("path")) if isinstance(cell, dict) else (cell, None)
+        data, path = (
+            (cell.get("bytes"), cell.get("path")) if isinstance(cell, dict) else (cell, None)
+        )
         name = printable_or_repr(path) if isinstance(path, str) else where
         if isinstance(data, bytes):
             return Encoded(data, name)
@@ -110,10 +116,14 @@ class HuggingFaceSource:
                 else:
                     yield from self._stream(handle).batches
             except (self._arrow.ArrowException, OSError) as error:
-                raise ConfigError(f"{printable(file.path)}: not a readable Arrow or Parquet file: {error}") from None
+                raise ConfigError(
+                    f"{printable(file.path)}: not a readable Arrow or Parquet file: {error}"
+                ) from None
 
     def _parquet(self, handle: Any) -> Any:
-        return _pyarrow("pyarrow.parquet").ParquetFile(handle, buffer_size=1 << 20, pre_buffer=False)
+        return _pyarrow("pyarrow.parquet").ParquetFile(
+            handle, buffer_size=1 << 20, pre_buffer=False
+        )
 
     def _stream(self, handle: Any) -> _Batches:
         """An Arrow file in either of its two forms."""
@@ -121,7 +131,9 @@ class HuggingFaceSource:
         handle.seek(0)
         if magic == b"ARROW1":
             reader = _pyarrow("pyarrow.ipc").open_file(handle)
-            return _Batches(reader.schema, (reader.get_batch(i) for i in range(reader.num_record_batches)))
+            return _Batches(
+                reader.schema, (reader.get_batch(i) for i in range(reader.num_record_batches))
+            )
         reader = _pyarrow("pyarrow.ipc").open_stream(handle)
         return _Batches(reader.schema, reader)
 
@@ -132,7 +144,9 @@ class HuggingFaceSource:
                     return self._parquet(handle).schema_arrow
                 return self._stream(handle).schema
             except (self._arrow.ArrowException, OSError) as error:
-                raise ConfigError(f"{printable(file.path)}: not a readable Arrow or Parquet file: {error}") from None
+                raise ConfigError(
+                    f"{printable(file.path)}: not a readable Arrow or Parquet file: {error}"
+                ) from None
 
     def _first_row(self, name: str) -> object:
         """The first value of a column that is not null, among the first rows; tells image bytes from other bytes."""
@@ -153,7 +167,13 @@ class HuggingFaceSource:
 def looks_like(path: Path) -> str:
     """Why this is a Hugging Face dataset, or nothing."""
     if path.is_file():
-        return "a Parquet file" if path.suffix == ".parquet" else "an Arrow file" if path.suffix == ".arrow" else ""
+        return (
+            "a Parquet file"
+            if path.suffix == ".parquet"
+            else "an Arrow file"
+            if path.suffix == ".arrow"
+            else ""
+        )
     for name in ("dataset_dict.json", "state.json"):
         if (path / name).is_file():
             return f"datasets saved to disk ({name})"
@@ -165,7 +185,9 @@ def _pyarrow(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise MissingPart("Hugging Face datasets and Parquet files need pyarrow: pip install pyarrow") from None
+        raise MissingPart(
+            "Hugging Face datasets and Parquet files need pyarrow: pip install pyarrow"
+        ) from None
 
 
 def _parquets(root: Path) -> list[str]:
@@ -178,7 +200,9 @@ def _files(given: Path, split: str) -> list[_File]:
         found = [_File(given.name, "")]
     elif (given / "dataset_dict.json").is_file():
         with config_errors():
-            told = read_json_object(str(given), "dataset_dict.json", "dataset_dict.json", limit=MAX_INFO_BYTES)
+            told = read_json_object(
+                str(given), "dataset_dict.json", "dataset_dict.json", limit=MAX_INFO_BYTES
+            )
         listed = told.get("splits")
         splits = [str(name) for name in listed] if isinstance(listed, list) else []
         found = [_File(f"{name}/{file}", name) for name in splits for file in _saved(given / name)]
@@ -190,8 +214,12 @@ def _files(given: Path, split: str) -> list[_File]:
             found = [_File(file.path, "") for file in found]
     wanted = [file for file in found if split in ("", file.split)]
     if not wanted:
-        names = ", ".join(dict.fromkeys(file.split or "no splits" for file in found)) or "no data files"
-        raise ConfigError(f"{given}: found {names}; expected {f'split {split!r}' if split else 'Arrow or Parquet'}")
+        names = (
+            ", ".join(dict.fromkeys(file.split or "no splits" for file in found)) or "no data files"
+        )
+        raise ConfigError(
+            f"{given}: found {names}; expected {f'split {split!r}' if split else 'Arrow or Parquet'}"
+        )
     return wanted
 
 
@@ -204,11 +232,19 @@ def _split_of(file: str) -> str:
 def _saved(folder: Path) -> list[str]:
     """The Arrow files in the order state.json says."""
     with config_errors():
-        state = read_json_object(str(folder), "state.json", f"{folder.name}/state.json", limit=MAX_INFO_BYTES)
+        state = read_json_object(
+            str(folder), "state.json", f"{folder.name}/state.json", limit=MAX_INFO_BYTES
+        )
     listed = state.get("_data_files")
-    names = [entry.get("filename") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    names = (
+        [entry.get("filename") for entry in listed if isinstance(entry, dict)]
+        if isinstance(listed, list)
+        else []
+    )
     if not names or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"{folder}/state.json: expected '_data_files' with file names")
     if state.get("_indices_files") or state.get("_indices_data_files"):
-        raise ConfigError(f"{folder}: saved with an order of its own (indices); save it after flatten_indices()")
+        raise ConfigError(
+            f"{folder}: saved with an order of its own (indices); save it after flatten_indices()"
+        )
     return [str(name) for name in names]

@@ -12,7 +12,7 @@ from fastload.errors import BadImage, ConfigError
 from fastload.packing.files import read_bounded
 from fastload.packing.sources.base import Json
 
-MAX_ELEMENT_BYTES = 64 << 20      # one row of a streamed table
+MAX_ELEMENT_BYTES = 64 << 20  # one row of a streamed table
 _CHUNK_BYTES = 1 << 20
 _SPACE = " \t\r\n"
 _ENDS = (" ", "\t", "\r", "\n", ",", "]", "}")
@@ -26,10 +26,12 @@ def parse_json(data: bytes, name: str, *, line: int = 1) -> Json:
         place = f"line {line + error.lineno - 1}, column {error.colno}"
         raise BadImage(f"broken JSON at {place}: {error.msg}", source=name) from None
     except UnicodeDecodeError as error:
-        raise BadImage(f"broken JSON: byte {error.start} from line {line} on is not UTF-8", source=name) from None
+        raise BadImage(
+            f"broken JSON: byte {error.start} from line {line} on is not UTF-8", source=name
+        ) from None
     except RecursionError:
         raise BadImage("broken JSON: nested too deeply", source=name) from None
-    except ValueError as error:                  # a number of more than 4,300 digits
+    except ValueError as error:  # a number of more than 4,300 digits
         raise BadImage(f"broken JSON: {error}", source=name) from None
     return value
 
@@ -55,10 +57,10 @@ def config_errors() -> Iterator[None]:
 class Element:
     """One element of a streamed array: where it lies in the file, and its bytes."""
 
-    key: str         # of the outermost object, "" where the file is an array
+    key: str  # of the outermost object, "" where the file is an array
     offset: int
     raw: bytes
-    rough: Json      # parsed, but with text as Latin-1: good for numbers
+    rough: Json  # parsed, but with text as Latin-1: good for numbers
 
     def value(self, name: str) -> Json:
         """The parsed element."""
@@ -76,17 +78,17 @@ class JsonStream:
         self._file = file
         self._name = name
         self._text = ""
-        self._at = 0                  # place in _text
-        self._base = 0                # place of _text in the file
-        self._line, self._column = 1, 1      # of _text[0]
+        self._at = 0  # place in _text
+        self._base = 0  # place of _text in the file
+        self._line, self._column = 1, 1  # of _text[0]
         self._ended = False
-        self._value: Json = None      # the one passed last
+        self._value: Json = None  # the one passed last
         self._decoder = json.JSONDecoder()
 
     def elements(self) -> Iterator[Element]:
         """All elements, in file order; BadImage with line and column where the text is broken."""
         first = self._next_char()
-        if first == "\xef":                        # a UTF-8 byte order mark
+        if first == "\xef":  # a UTF-8 byte order mark
             self._at += 3
             first = self._next_char()
         if first == "[":
@@ -107,7 +109,7 @@ class JsonStream:
             if self._next_char() != '"':
                 raise self._broken("expected a name in double quotes")
             start = self._skip_value()
-            key = parse_json(self._text[start:self._at].encode("latin-1"), self._name)
+            key = parse_json(self._text[start : self._at].encode("latin-1"), self._name)
             if self._next_char() != ":":
                 raise self._broken("expected ':'")
             self._at += 1
@@ -126,7 +128,9 @@ class JsonStream:
         while True:
             self._next_char()
             start = self._skip_value()
-            yield Element(key, self._base + start, self._text[start:self._at].encode("latin-1"), self._value)
+            yield Element(
+                key, self._base + start, self._text[start : self._at].encode("latin-1"), self._value
+            )
             if self._after_element("]"):
                 return
 
@@ -160,7 +164,7 @@ class JsonStream:
                 raise self._broken(f"{error}") from None
             # A number may go on in the next chunk ("0" of "0.5"): it has ended where something else begins.
             bare = self._text[self._at] not in '{["'
-            if bare and self._text[end:end + 1] not in _ENDS and self._more():
+            if bare and self._text[end : end + 1] not in _ENDS and self._more():
                 continue
             start, self._at = self._at, end
             return start
@@ -175,7 +179,7 @@ class JsonStream:
             return False
         self._line, self._column = self._place(self._at)
         self._base += self._at
-        self._text, self._at = self._text[self._at:] + chunk.decode("latin-1"), 0
+        self._text, self._at = self._text[self._at :] + chunk.decode("latin-1"), 0
         return True
 
     def _place(self, at: int) -> tuple[int, int]:

@@ -10,12 +10,21 @@ from numpy.typing import NDArray
 
 from fastload.errors import BadImage
 
-_NPY = re.compile(rb"\{'descr': '([<>|](?:[iu][1248]|f[248]|b1))', 'fortran_order': (True|False), "
-                  rb"'shape': \(([0-9, ]{0,200})\), \}\s*")
+_NPY = re.compile(
+    rb"\{'descr': '([<>|](?:[iu][1248]|f[248]|b1))', 'fortran_order': (True|False), "
+    rb"'shape': \(([0-9, ]{0,200})\), \}\s*"
+)
 
 
-def float_array(value: object, *, shape: tuple[int | None, ...], what: str, source: str,
-                dtype: type[np.floating] = np.float32, finite: bool = True) -> NDArray[np.floating]:
+def float_array(
+    value: object,
+    *,
+    shape: tuple[int | None, ...],
+    what: str,
+    source: str,
+    dtype: type[np.floating] = np.float32,
+    finite: bool = True,
+) -> NDArray[np.floating]:
     """An array of this shape (None = any length); BadImage names ``what`` in ``source`` where it is something else."""
     try:
         array = np.asarray(value, dtype=np.float64)
@@ -23,7 +32,9 @@ def float_array(value: object, *, shape: tuple[int | None, ...], what: str, sour
         raise BadImage(f"{what}: expected numbers, found {value!r:.60}", source=source) from None
     if array.size == 0 and 0 in (0 if side is None else side for side in shape):
         array = array.reshape([0 if side is None else side for side in shape])
-    if array.ndim != len(shape) or any(want not in (None, side) for want, side in zip(shape, array.shape, strict=True)):
+    if array.ndim != len(shape) or any(
+        want not in (None, side) for want, side in zip(shape, array.shape, strict=True)
+    ):
         expected = " x ".join("n" if side is None else str(side) for side in shape)
         found = " x ".join(map(str, array.shape)) or "one"
         raise BadImage(f"{what}: expected {expected} numbers, found {found}", source=source)
@@ -42,23 +53,36 @@ def points_array(value: object, *, what: str, source: str) -> NDArray[np.floatin
 
 def int_array(value: object, *, what: str, source: str) -> NDArray[np.int64]:
     """A one-dimensional int64 array; fractions are refused, not cut off."""
-    if isinstance(value, list) and all(type(item) is int and -2**63 <= item < 2**63 for item in value):
+    if isinstance(value, list) and all(
+        type(item) is int and -(2**63) <= item < 2**63 for item in value
+    ):
         return np.asarray(value, dtype=np.int64)
     raise BadImage(f"{what}: expected a list of integers, found {value!r:.60}", source=source)
 
 
-def rigid(translation: object, quaternion: object, *, what: str, source: str) -> NDArray[np.floating]:
+def rigid(
+    translation: object, quaternion: object, *, what: str, source: str
+) -> NDArray[np.floating]:
     """The 4 x 4 matrix of a rotation (quaternion w, x, y, z) and a translation."""
-    moved = float_array(translation, shape=(3,), what=f"{what} translation", source=source, dtype=np.float64)
-    turned = float_array(quaternion, shape=(4,), what=f"{what} rotation", source=source, dtype=np.float64)
+    moved = float_array(
+        translation, shape=(3,), what=f"{what} translation", source=source, dtype=np.float64
+    )
+    turned = float_array(
+        quaternion, shape=(4,), what=f"{what} rotation", source=source, dtype=np.float64
+    )
     length = float(np.linalg.norm(turned))
     if not 0.9 < length < 1.1:
-        raise BadImage(f"{what} rotation: expected a unit quaternion, its length is {length:.3g}", source=source)
+        raise BadImage(
+            f"{what} rotation: expected a unit quaternion, its length is {length:.3g}",
+            source=source,
+        )
     w, x, y, z = turned / length
     matrix = np.eye(4)
-    matrix[:3, :3] = [[1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
-                      [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
-                      [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)]]
+    matrix[:3, :3] = [
+        [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
+        [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
+        [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
+    ]
     matrix[:3, 3] = moved
     return matrix
 
@@ -72,10 +96,18 @@ def parse_npy(data: bytes, source: str) -> NDArray[np.generic]:
     end = start + int.from_bytes(data[8:start], "little")
     found = _NPY.fullmatch(data[start:end]) if data.startswith(b"\x93NUMPY") else None
     if found is None:
-        raise BadImage("not a .npy array of numbers (objects would be pickles, and are not read)", source=source)
+        raise BadImage(
+            "not a .npy array of numbers (objects would be pickles, and are not read)",
+            source=source,
+        )
     dtype = np.dtype(found[1].decode())
     shape = tuple(int(side) for side in found[3].replace(b",", b" ").split())
     if len(shape) > 8 or math.prod(shape) * dtype.itemsize != len(data) - end:
-        raise BadImage(f".npy array: {max(0, len(data) - end)} bytes of data for shape {shape}, {dtype}", source=source)
-    array = np.frombuffer(data, dtype=dtype, offset=end).reshape(shape, order="F" if found[2] == b"True" else "C")
+        raise BadImage(
+            f".npy array: {max(0, len(data) - end)} bytes of data for shape {shape}, {dtype}",
+            source=source,
+        )
+    array = np.frombuffer(data, dtype=dtype, offset=end).reshape(
+        shape, order="F" if found[2] == b"True" else "C"
+    )
     return array.astype(dtype.newbyteorder("="), order="C", copy=False)

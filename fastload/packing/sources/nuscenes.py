@@ -29,16 +29,24 @@ class NuScenesSource:
     name = "nuscenes"
     thread_safe = True
 
-    def __init__(self, root: str | Path, *, version: str = "", scenes: Sequence[str] = (), bev: str = "bev") -> None:
+    def __init__(
+        self, root: str | Path, *, version: str = "", scenes: Sequence[str] = (), bev: str = "bev"
+    ) -> None:
         self.root = Path(root)
         with config_errors():
             self._rig = self._read(version, frozenset(scenes))
         self._bev = bev if (self.root / bev).is_dir() else ""
         self._order = {frame.token: place for place, frame in enumerate(self._rig.frames)}
         has_bev = bool(self._bev) or any(frame.bev for frame in self._rig.frames)
-        self.fields = (Field("images", "image", list=True), Field("intrinsics", "matrix", list=True, image="images"),
-                       Field("sensor2ego", "array", list=True), Field("token", "str"), Field("scene", "str"),
-                       Field("timestamp", "int"), *([Field("bev_mask", "mask")] if has_bev else []))
+        self.fields = (
+            Field("images", "image", list=True),
+            Field("intrinsics", "matrix", list=True, image="images"),
+            Field("sensor2ego", "array", list=True),
+            Field("token", "str"),
+            Field("scene", "str"),
+            Field("timestamp", "int"),
+            *([Field("bev_mask", "mask")] if has_bev else []),
+        )
         cameras: list[Json] = list(self._rig.cameras)
         self.info: Info = {"cameras": cameras}
         if self._rig.classes:
@@ -52,15 +60,21 @@ class NuScenesSource:
     def load(self, ref: Ref) -> Sample:
         """One sample: all cameras, or BadImage."""
         if ref not in self._order:
-            raise ConfigError(f"{self.root}: no sample {ref!r:.60}; the tables are not those that were listed")
+            raise ConfigError(
+                f"{self.root}: no sample {ref!r:.60}; the tables are not those that were listed"
+            )
         frame = self._rig.frames[self._order[str(ref)]]
         cameras = [self._camera(frame, name) for name in self._rig.cameras]
         source = printable_or_repr(cameras[0].file)
         images: list[Pixels] = [self._image(camera.file, frame) for camera in cameras]
         values: dict[str, Value] = {
-            "images": images, "intrinsics": [camera.intrinsic for camera in cameras],
+            "images": images,
+            "intrinsics": [camera.intrinsic for camera in cameras],
             "sensor2ego": [camera.to_ego for camera in cameras],
-            "token": frame.token, "scene": frame.scene, "timestamp": frame.timestamp}
+            "token": frame.token,
+            "scene": frame.scene,
+            "timestamp": frame.timestamp,
+        }
         if mask := frame.bev or (f"{self._bev}/{frame.token}.png" if self._bev else ""):
             values["bev_mask"] = self._image(mask, frame)
         return Sample(values, source=source)
@@ -87,7 +101,9 @@ class NuScenesSource:
             rig = read_index(self.root, "samples.json")
         rig = rig.only(scenes)
         if not rig.frames or not rig.cameras:
-            raise ConfigError(f"{self.root}: no sample with a camera in {', '.join(sorted(scenes)) or 'any scene'}")
+            raise ConfigError(
+                f"{self.root}: no sample with a camera in {', '.join(sorted(scenes)) or 'any scene'}"
+            )
         return rig
 
 

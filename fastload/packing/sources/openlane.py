@@ -13,19 +13,53 @@ from numpy.typing import NDArray
 
 from fastload.errors import BadImage, ConfigError
 from fastload.packing.files import Entry, printable, printable_or_repr, raw_name, read_bounded, walk
-from fastload.packing.sources.base import Encoded, Info, Json, Ref, Sample, Value, raise_if_refused, refused
+from fastload.packing.sources.base import (
+    Encoded,
+    Info,
+    Json,
+    Ref,
+    Sample,
+    Value,
+    raise_if_refused,
+    refused,
+)
 from fastload.packing.sources.jsontext import read_json_object
 from fastload.packing.sources.numbers import float_array, int_array
 from fastload.store.fields import Field
 
 FOLDERS = ("lane3d_1000", "lane3d_300", "annotations")
-SPLITS = ("training", "validation")        # lane3d_*/test/* repeats frames of validation: only when it is named
-CATEGORIES = {1: "white-dash", 2: "white-solid", 3: "double-white-dash", 4: "double-white-solid",
-              5: "white-ldash-rsolid", 6: "white-lsolid-rdash", 7: "yellow-dash", 8: "yellow-solid",
-              9: "double-yellow-dash", 10: "double-yellow-solid", 11: "yellow-ldash-rsolid", 12: "yellow-lsolid-rdash",
-              20: "left-curbside", 21: "right-curbside"}
-_KINDS = {"image": "image", "lanes": "points", "lanes_xyz": "array", "visibility": "array", "categories": "array",
-          "attributes": "array", "track_ids": "array", "intrinsic": "matrix", "extrinsic": "array", "pose": "array"}
+SPLITS = (
+    "training",
+    "validation",
+)  # lane3d_*/test/* repeats frames of validation: only when it is named
+CATEGORIES = {
+    1: "white-dash",
+    2: "white-solid",
+    3: "double-white-dash",
+    4: "double-white-solid",
+    5: "white-ldash-rsolid",
+    6: "white-lsolid-rdash",
+    7: "yellow-dash",
+    8: "yellow-solid",
+    9: "double-yellow-dash",
+    10: "double-yellow-solid",
+    11: "yellow-ldash-rsolid",
+    12: "yellow-lsolid-rdash",
+    20: "left-curbside",
+    21: "right-curbside",
+}
+_KINDS = {
+    "image": "image",
+    "lanes": "points",
+    "lanes_xyz": "array",
+    "visibility": "array",
+    "categories": "array",
+    "attributes": "array",
+    "track_ids": "array",
+    "intrinsic": "matrix",
+    "extrinsic": "array",
+    "pose": "array",
+}
 _LISTS = ("lanes", "lanes_xyz", "visibility")
 MAX_JSON_BYTES = 64 << 20
 
@@ -45,12 +79,23 @@ class OpenLaneSource:
     def __init__(self, root: str | Path, *, split: str = "", annotations: str = "") -> None:
         self.root = Path(root)
         self.folder = annotations or _annotation_folder(self.root)
-        self.splits = (split,) if split else tuple(name for name in SPLITS if (self.root / self.folder / name).is_dir())
-        if not all((self.root / self.folder / name).is_dir() for name in self.splits) or not self.folder:
+        self.splits = (
+            (split,)
+            if split
+            else tuple(name for name in SPLITS if (self.root / self.folder / name).is_dir())
+        )
+        if (
+            not all((self.root / self.folder / name).is_dir() for name in self.splits)
+            or not self.folder
+        ):
             wanted = Path(self.folder or " or ".join(FOLDERS), split)
-            raise ConfigError(f"{self.root}: no folder {wanted} with the lane files (--annotations DIR, --split NAME)")
-        self.fields = (*(Field(name, kind, list=name in _LISTS) for name, kind in _KINDS.items()),
-                       *([Field("split", "int", classes=self.splits)] if self.splits else []))
+            raise ConfigError(
+                f"{self.root}: no folder {wanted} with the lane files (--annotations DIR, --split NAME)"
+            )
+        self.fields = (
+            *(Field(name, kind, list=name in _LISTS) for name, kind in _KINDS.items()),
+            *([Field("split", "int", classes=self.splits)] if self.splits else []),
+        )
         categories: dict[str, Json] = {str(number): name for number, name in CATEGORIES.items()}
         self.info: Info = {"lane_categories": categories}
 
@@ -63,7 +108,9 @@ class OpenLaneSource:
                     found = True
                     yield _ref(entry)
         if not found:
-            raise ConfigError(f"{self.root / self.folder}: no .json file in {', '.join(self.splits) or 'it'}")
+            raise ConfigError(
+                f"{self.root / self.folder}: no .json file in {', '.join(self.splits) or 'it'}"
+            )
 
     def load(self, ref: Ref) -> Sample:
         """One JSON file and the image it names."""
@@ -75,10 +122,14 @@ class OpenLaneSource:
             raise BadImage("expected 'lane_lines' (a list) and 'file_path' (a text)", source=path)
         values = _lane_values(lines, path)
         for name, shape in (("intrinsic", (3, 3)), ("extrinsic", (4, 4)), ("pose", (4, 4))):
-            if name != "pose" or name in note:               # pose: from version 1.2 on
-                values[name] = float_array(note.get(name), shape=shape, what=name, source=path, dtype=np.float64)
+            if name != "pose" or name in note:  # pose: from version 1.2 on
+                values[name] = float_array(
+                    note.get(name), shape=shape, what=name, source=path, dtype=np.float64
+                )
         if self.splits:
-            values["split"] = [path.startswith(f"{self.folder}/{split}/") for split in self.splits].index(True)
+            values["split"] = [
+                path.startswith(f"{self.folder}/{split}/") for split in self.splits
+            ].index(True)
         image = f"images/{file_path}"
         values["image"] = Encoded(self._read_image(image, path), printable_or_repr(image))
         return Sample(values, source=printable_or_repr(image))
@@ -96,7 +147,10 @@ def looks_like(root: Path) -> str:
         return ""
     for folder in FOLDERS:
         if (root / folder).is_dir():
-            first = next((entry.path for entry in walk(root, below=folder) if entry.path.endswith(".json")), "")
+            first = next(
+                (entry.path for entry in walk(root, below=folder) if entry.path.endswith(".json")),
+                "",
+            )
             if folder.startswith("lane3d") or (first and _has_lanes(root, first)):
                 return f"images and lane files ({printable(first) or folder})"
     return ""
@@ -112,7 +166,9 @@ def _has_lanes(root: Path, path: str) -> bool:
 def _annotation_folder(root: Path) -> str:
     found = [name for name in FOLDERS if (root / name).is_dir()]
     if len(found) > 1:
-        raise ConfigError(f"{root}: lane files in {' and '.join(found)}; choose with --annotations NAME")
+        raise ConfigError(
+            f"{root}: lane files in {' and '.join(found)}; choose with --annotations NAME"
+        )
     return found[0] if found else ""
 
 
@@ -132,15 +188,33 @@ def _lane_values(lines: list[Json], source: str) -> dict[str, Value]:
         # rows of all u, all v in the file: points are columns there
         uv.append(_columns(line, "uv", 2, i, source))
         xyz.append(_columns(line, "xyz", 3, i, source))
-        seen = float_array(line.get("visibility", []), shape=(None,), what=f"lane line {i}: visibility", source=source)
+        seen = float_array(
+            line.get("visibility", []),
+            shape=(None,),
+            what=f"lane line {i}: visibility",
+            source=source,
+        )
         visibility.append(seen)
         for key, found in numbers.items():
             found.append(line.get(key, -1))
-    arrays = {key: int_array(found, what=f"lane lines: {key}", source=source) for key, found in numbers.items()}
-    return {"lanes": uv, "lanes_xyz": xyz, "visibility": visibility, "categories": arrays["category"],
-            "attributes": arrays["attribute"], "track_ids": arrays["track_id"]}
+    arrays = {
+        key: int_array(found, what=f"lane lines: {key}", source=source)
+        for key, found in numbers.items()
+    }
+    return {
+        "lanes": uv,
+        "lanes_xyz": xyz,
+        "visibility": visibility,
+        "categories": arrays["category"],
+        "attributes": arrays["attribute"],
+        "track_ids": arrays["track_id"],
+    }
 
 
-def _columns(line: dict[str, Json], key: str, rows: int, i: int, source: str) -> NDArray[np.generic]:
-    array = float_array(line.get(key), shape=(rows, None), what=f"lane line {i}: {key}", source=source)
+def _columns(
+    line: dict[str, Json], key: str, rows: int, i: int, source: str
+) -> NDArray[np.generic]:
+    array = float_array(
+        line.get(key), shape=(rows, None), what=f"lane line {i}: {key}", source=source
+    )
     return np.ascontiguousarray(array.T)

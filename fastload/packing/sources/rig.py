@@ -16,7 +16,14 @@ from fastload.packing.sources.jsontext import JsonStream
 from fastload.packing.sources.numbers import float_array, rigid
 
 # clockwise from the front, as on the car; others come behind, sorted
-CAMERAS = ("CAM_FRONT", "CAM_FRONT_RIGHT", "CAM_BACK_RIGHT", "CAM_BACK", "CAM_BACK_LEFT", "CAM_FRONT_LEFT")
+CAMERAS = (
+    "CAM_FRONT",
+    "CAM_FRONT_RIGHT",
+    "CAM_BACK_RIGHT",
+    "CAM_BACK",
+    "CAM_BACK_LEFT",
+    "CAM_FRONT_LEFT",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +31,8 @@ class Camera:
     """One image and how its camera stands."""
 
     file: str
-    intrinsic: NDArray[np.floating]      # 3 x 3
-    to_ego: NDArray[np.floating]         # 4 x 4
+    intrinsic: NDArray[np.floating]  # 3 x 3
+    to_ego: NDArray[np.floating]  # 4 x 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,36 +56,50 @@ class Rig:
 
     def only(self, scenes: Collection[str]) -> Rig:
         """Without the frames of other scenes; all where none is named."""
-        return replace(self, frames=tuple(frame for frame in self.frames if frame.scene in scenes)) if scenes else self
+        return (
+            replace(self, frames=tuple(frame for frame in self.frames if frame.scene in scenes))
+            if scenes
+            else self
+        )
 
 
 def read_tables(root: Path, version: str) -> Rig:
     """The real tables. sample_data.json (a gigabyte for trainval) is streamed; key frames of cameras are kept."""
+
     def table(name: str) -> Iterator[tuple[dict[str, Json], str]]:
         return _rows(root, f"{version}/{name}.json", key="")
 
-    channels = {_text(row, "token", at): _text(row, "channel", at) for row, at in table("sensor")
-                if row.get("modality") == "camera"}
+    channels = {
+        _text(row, "token", at): _text(row, "channel", at)
+        for row, at in table("sensor")
+        if row.get("modality") == "camera"
+    }
     calibrated: dict[str, Camera] = {}
     names: dict[str, str] = {}
     for row, at in table("calibrated_sensor"):
         if (channel := channels.get(_text(row, "sensor_token", at))) is not None:
             token = _text(row, "token", at)
             names[token] = channel
-            to_ego = rigid(row.get("translation"), row.get("rotation"), what="sensor to ego", source=at)
+            to_ego = rigid(
+                row.get("translation"), row.get("rotation"), what="sensor to ego", source=at
+            )
             calibrated[token] = Camera("", _matrix(row, "camera_intrinsic", 3, at), to_ego)
     scenes = {_text(row, "token", at): _text(row, "name", at) for row, at in table("scene")}
     frames: dict[str, Frame] = {}
     for row, at in table("sample"):
         token = _text(row, "token", at)
-        frames[token] = Frame(token, _whole(row, "timestamp", at), scenes.get(_text(row, "scene_token", at), ""))
+        frames[token] = Frame(
+            token, _whole(row, "timestamp", at), scenes.get(_text(row, "scene_token", at), "")
+        )
     for row, at in table("sample_data"):
         token = _text(row, "calibrated_sensor_token", at)
         if row.get("is_key_frame") is True and token in calibrated:
             sample = _text(row, "sample_token", at)
             if sample not in frames:
                 raise BadImage(f"sample {sample!r:.60} is not in sample.json", source=at)
-            frames[sample].cameras[names[token]] = replace(calibrated[token], file=_text(row, "filename", at))
+            frames[sample].cameras[names[token]] = replace(
+                calibrated[token], file=_text(row, "filename", at)
+            )
     return Rig(tuple(frames.values()), _ordered(set(names.values())))
 
 
@@ -88,17 +109,27 @@ def read_index(root: Path, name: str) -> Rig:
     for row, at in _rows(root, name, key="samples"):
         token, cams = _text(row, "token", at), row.get("cams")
         if token in frames or not isinstance(cams, dict):
-            raise BadImage(f"sample {token}: its token is used twice, or 'cams' is missing", source=at)
+            raise BadImage(
+                f"sample {token}: its token is used twice, or 'cams' is missing", source=at
+            )
         cameras: dict[str, Camera] = {}
         for camera, entry in cams.items():
             where = f"{at}: {token}: {camera}"
             if not isinstance(entry, dict):
                 raise BadImage(f"expected an object, found {entry!r:.40}", source=where)
-            cameras[camera] = Camera(_text(entry, "filename", where), _matrix(entry, "camera_intrinsic", 3, where),
-                                     _matrix(entry, "sensor2ego", 4, where))
+            cameras[camera] = Camera(
+                _text(entry, "filename", where),
+                _matrix(entry, "camera_intrinsic", 3, where),
+                _matrix(entry, "sensor2ego", 4, where),
+            )
         mask = row.get("bev_mask")
-        frames[token] = Frame(token, _whole(row, "timestamp", at), _text(row, "scene", at),
-                              mask if isinstance(mask, str) else "", cameras)
+        frames[token] = Frame(
+            token,
+            _whole(row, "timestamp", at),
+            _text(row, "scene", at),
+            mask if isinstance(mask, str) else "",
+            cameras,
+        )
     classes = tuple(str(each) for each in _values(root, name, key="classes"))
     seen = {camera for frame in frames.values() for camera in frame.cameras}
     return Rig(tuple(frames.values()), _ordered(seen), classes)
@@ -136,6 +167,6 @@ def _text(row: dict[str, Json], key: str, source: str) -> str:
 
 def _whole(row: dict[str, Json], key: str, source: str) -> int:
     value = row.get(key)
-    if type(value) is not int or not -2**63 <= value < 2**63:
+    if type(value) is not int or not -(2**63) <= value < 2**63:
         raise BadImage(f"{key}: expected an integer, found {value!r:.40}", source=source)
     return value

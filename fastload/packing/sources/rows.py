@@ -39,7 +39,7 @@ class RowFile:
     """
 
     def __init__(self, path: Path, *, delimiter: str = "") -> None:
-        self._real = path.resolve()          # the user named it: a link is followed wherever it leads
+        self._real = path.resolve()  # the user named it: a link is followed wherever it leads
         self.name = printable(path.name)
         self.is_csv = path.suffix.lower() in (".csv", ".tsv")
         self.header: list[str] = []
@@ -48,7 +48,9 @@ class RowFile:
             status = os.fstat(file.fileno())
             self._stamp = (status.st_size, status.st_mtime_ns)
             if file.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-                raise ConfigError(f"{self.name}: UTF-16 text, as Excel writes it; save the list as UTF-8")
+                raise ConfigError(
+                    f"{self.name}: UTF-16 text, as Excel writes it; save the list as UTF-8"
+                )
             if self.is_csv:
                 self._read_header(_LineReader(file, self.name))
 
@@ -78,9 +80,13 @@ class RowFile:
             if (status.st_size, status.st_mtime_ns) != self._stamp:
                 raise ConfigError(f"{self.name}: changed since it was listed; start the pack again")
             file.seek(place.offset)
-            found = self._next_record(_LineReader(file, self.name, line=place.line, stop=place.length))
+            found = self._next_record(
+                _LineReader(file, self.name, line=place.line, stop=place.length)
+            )
         if found is None:
-            raise ConfigError(f"{self.name}:{place.line}: no row there; the file is not the one that was listed")
+            raise ConfigError(
+                f"{self.name}:{place.line}: no row there; the file is not the one that was listed"
+            )
         return self._row(place, found[1])
 
     def _open(self) -> io.BufferedReader:
@@ -92,7 +98,9 @@ class RowFile:
             self.delimiter = max(_DELIMITERS, key=first.count)
         header = self._csv_record(lines)
         if not header or not all(header):
-            raise ConfigError(f"{self.name}:1: the header row must name every column, found {first.strip()!r:.120}")
+            raise ConfigError(
+                f"{self.name}:1: the header row must name every column, found {first.strip()!r:.120}"
+            )
         if len(set(header)) != len(header):
             twice = next(name for name in header if header.count(name) > 1)
             raise ConfigError(f"{self.name}:1: the header row names column {twice!r} twice")
@@ -105,7 +113,7 @@ class RowFile:
             record = self._csv_record(lines) if self.is_csv else next(lines, None)
             if record is None:
                 return None
-            if record if isinstance(record, list) else record.strip():       # else: an empty line
+            if record if isinstance(record, list) else record.strip():  # else: an empty line
                 return Place(line, offset, lines.offset - offset), record
 
     def _row(self, place: Place, record: str | list[str]) -> Row:
@@ -113,7 +121,9 @@ class RowFile:
         if isinstance(record, str):
             value = parse_json(os.fsencode(record), self.name, line=place.line)
             if not isinstance(value, dict):
-                raise BadImage(f"expected a JSON object, found {record.strip()!r:.60}", source=where)
+                raise BadImage(
+                    f"expected a JSON object, found {record.strip()!r:.60}", source=where
+                )
             return value
         if len(record) != len(self.header):
             raise BadImage(f"expected {len(self.header)} values, found {len(record)}", source=where)
@@ -135,9 +145,9 @@ class _LineReader:
         self._file = file
         self._name = name
         self._pushed = b""
-        self._stop = stop                    # bytes to take at most, 0 = all
-        self.line = line - 1                 # lines taken so far
-        self.offset = 0                      # bytes taken so far
+        self._stop = stop  # bytes to take at most, 0 = all
+        self.line = line - 1  # lines taken so far
+        self.offset = 0  # bytes taken so far
 
     def __iter__(self) -> _LineReader:
         return self
@@ -161,9 +171,13 @@ class _LineReader:
     def _read_line(self) -> bytes:
         data = self._file.readline(MAX_ROW_BYTES + 1)
         if len(data) > MAX_ROW_BYTES:
-            raise BadImage(f"a line of more than {MAX_ROW_BYTES} bytes", source=f"{self._name}:{self.line + 1}")
+            raise BadImage(
+                f"a line of more than {MAX_ROW_BYTES} bytes", source=f"{self._name}:{self.line + 1}"
+            )
         return data
 
 
 def _text(data: bytes, *, first: bool) -> str:
-    return (data.removeprefix(b"\xef\xbb\xbf") if first else data).decode("utf-8", "surrogateescape")
+    return (data.removeprefix(b"\xef\xbb\xbf") if first else data).decode(
+        "utf-8", "surrogateescape"
+    )

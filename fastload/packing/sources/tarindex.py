@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fastload.packing.files import MAX_FILE_BYTES
 
-MAX_NAME_BYTES = 64 << 10             # a long-name or pax header; tarfile itself would read gigabytes
+MAX_NAME_BYTES = 64 << 10  # a long-name or pax header; tarfile itself would read gigabytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +34,26 @@ def tar_members(file: io.FileIO) -> Iterator[Member]:
         try:
             header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except tarfile.HeaderError as error:
-            yield Member("", position, 0, f"damaged at byte {position}: {error}; what follows is not read")
+            yield Member(
+                "", position, 0, f"damaged at byte {position}: {error}; what follows is not read"
+            )
             return
         length = pax_size if pax_size >= 0 and header.isreg() else header.size
         start, position = position + 512, position + 512 + (length + 511) // 512 * 512
         name = long_name or header.name
         if length < 0 or start + length > size:
-            yield Member(name, start, 0, f"cut off: its {length} bytes go beyond the end of the tar ({size} bytes)")
+            yield Member(
+                name,
+                start,
+                0,
+                f"cut off: its {length} bytes go beyond the end of the tar ({size} bytes)",
+            )
             return
         if header.type in (tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE):
             if length > MAX_NAME_BYTES:
-                yield Member(name, start, 0, f"a name header of {length} bytes, at most {MAX_NAME_BYTES}")
+                yield Member(
+                    name, start, 0, f"a name header of {length} bytes, at most {MAX_NAME_BYTES}"
+                )
                 return
             data = file.read(length)
             if header.type == tarfile.XHDTYPE:
@@ -53,7 +62,11 @@ def tar_members(file: io.FileIO) -> Iterator[Member]:
                 long_name = data.rstrip(b"\0").decode("utf-8", "surrogateescape")
             continue
         if header.type in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE):
-            too_large = f"has {length} bytes, at most {MAX_FILE_BYTES} are read" if length > MAX_FILE_BYTES else ""
+            too_large = (
+                f"has {length} bytes, at most {MAX_FILE_BYTES} are read"
+                if length > MAX_FILE_BYTES
+                else ""
+            )
             yield Member(name, start, length, too_large)
         long_name, pax_size = "", -1
 
@@ -64,7 +77,7 @@ def _pax(data: bytes) -> tuple[str, int]:
     while data:
         digits, _, _ = data[:20].partition(b" ")
         length = int(digits) if digits.isdigit() else 0
-        key, _, value = data[len(digits) + 1:length - 1].partition(b"=")
+        key, _, value = data[len(digits) + 1 : length - 1].partition(b"=")
         if key == b"path":
             path = value.decode("utf-8", "surrogateescape")
         elif key == b"size" and value.isdigit() and len(value) < 20:

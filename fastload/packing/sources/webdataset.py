@@ -14,7 +14,16 @@ from pathlib import Path
 
 from fastload.errors import BadImage, ConfigError
 from fastload.packing.files import IMAGE_SUFFIXES, open_inside, printable_or_repr, raw_name, walk
-from fastload.packing.sources.base import Encoded, Info, Json, Ref, Sample, Value, raise_if_refused, refused
+from fastload.packing.sources.base import (
+    Encoded,
+    Info,
+    Json,
+    Ref,
+    Sample,
+    Value,
+    raise_if_refused,
+    refused,
+)
 from fastload.packing.sources.columns import CLASS, checked_kind, convert, field_name
 from fastload.packing.sources.jsontext import config_errors, parse_json
 from fastload.packing.sources.numbers import parse_npy
@@ -23,8 +32,18 @@ from fastload.store.fields import Field
 
 INFERRED_SAMPLES = 1000
 _PARTS = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
-_KINDS = {"cls": "int", "cls2": "int", "index": "int", "id": "int", "json": "json", "jsn": "json", "txt": "str",
-          "text": "str", "transcript": "str", "npy": "array"}
+_KINDS = {
+    "cls": "int",
+    "cls2": "int",
+    "index": "int",
+    "id": "int",
+    "json": "json",
+    "jsn": "json",
+    "txt": "str",
+    "text": "str",
+    "transcript": "str",
+    "npy": "array",
+}
 _PICKLES = ("pyd", "pickle", "pkl", "pth", "pt")
 _NAMES = {"cls": "label", "id": "id_"}
 
@@ -39,19 +58,33 @@ class WebDatasetSource:
     name = "webdataset"
     thread_safe = True
 
-    def __init__(self, path: str | Path, *, types: Mapping[str, str] | None = None,
-                 classes: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        types: Mapping[str, str] | None = None,
+        classes: Sequence[str] = (),
+    ) -> None:
         self.path = Path(path)
         self.root = self.path if self.path.is_dir() else self.path.parent
         self._shards = _shards(self.path)
         self._stamps = {shard: self._stamp(shard) for shard in self._shards}
-        self._types = {extension.lower(): checked_kind(extension, kind) for extension, kind in (types or {}).items()}
+        self._types = {
+            extension.lower(): checked_kind(extension, kind)
+            for extension, kind in (types or {}).items()
+        }
         if CLASS in self._types.values():
-            raise ConfigError(f"{self.path}: kind 'class' is for lists; here name the classes (--classes a,b,c)")
+            raise ConfigError(
+                f"{self.path}: kind 'class' is for lists; here name the classes (--classes a,b,c)"
+            )
         self._extensions = self._find_extensions()
         self._classes = tuple(classes)
-        fields = {name: Field(name, kind, classes=self._classes if name == "label" and kind == "int" else ())
-                  for name, kind in self._extensions.values()}
+        fields = {
+            name: Field(
+                name, kind, classes=self._classes if name == "label" and kind == "int" else ()
+            )
+            for name, kind in self._extensions.values()
+        }
         self.fields = tuple(sorted(fields.values(), key=lambda field: field.kind != "image"))
         self.info: Info = {}
 
@@ -63,18 +96,24 @@ class WebDatasetSource:
                 if bad is not None:
                     yield refused(printable_or_repr(f"{shard}!{bad.name}".rstrip("!")), bad.refused)
                 else:
-                    parts: list[Json] = [[_extension(member.name), member.offset, member.size] for member in members]
+                    parts: list[Json] = [
+                        [_extension(member.name), member.offset, member.size] for member in members
+                    ]
                     yield [printable_or_repr(shard), printable_or_repr(key), *parts]
 
     def load(self, ref: Ref) -> Sample:
         """One sample, read from its places in the tar."""
         raise_if_refused(ref)
         if not isinstance(ref, list):
-            raise ConfigError(f"{self.path}: {ref!r:.60} is no place in a tar; the listing is not of this source")
+            raise ConfigError(
+                f"{self.path}: {ref!r:.60} is no place in a tar; the listing is not of this source"
+            )
         shard, source, values = raw_name(str(ref[0])), f"{ref[0]}!{ref[1]}", dict[str, Value]()
         with open_inside(self.root, shard) as file:
             if self._stamps.get(shard) != _stamp(file):
-                raise ConfigError(f"{printable_or_repr(shard)}: changed since it was listed; start the pack again")
+                raise ConfigError(
+                    f"{printable_or_repr(shard)}: changed since it was listed; start the pack again"
+                )
             for part in ref[2:]:
                 extension, offset, size = part if isinstance(part, list) else ("", 0, 0)
                 member = f"{source}.{extension}"
@@ -94,15 +133,22 @@ class WebDatasetSource:
 
     def _field(self, extension: str, member: str) -> tuple[str, str]:
         if extension not in self._extensions:
-            raise BadImage(f"extension {extension!r} did not occur in the first {INFERRED_SAMPLES} samples: give it a "
-                           f"type (--type {extension}=bytes)", source=member)
+            raise BadImage(
+                f"extension {extension!r} did not occur in the first {INFERRED_SAMPLES} samples: give it a "
+                f"type (--type {extension}=bytes)",
+                source=member,
+            )
         return self._extensions[extension]
 
     def _samples(self, shard: str) -> Iterator[tuple[str, list[Member]]]:
         with config_errors():
             file = open_inside(self.root, shard)
         with file:
-            named = (member for member in tar_members(file) if member.refused or _PARTS.fullmatch(member.name))
+            named = (
+                member
+                for member in tar_members(file)
+                if member.refused or _PARTS.fullmatch(member.name)
+            )
             for key, members in itertools.groupby(named, key=lambda member: _key(member.name)):
                 yield key, list(members)
 
@@ -113,30 +159,45 @@ class WebDatasetSource:
     def _find_extensions(self) -> dict[str, tuple[str, str]]:
         """Extension to field name and kind, from the first samples and what the user says."""
         groups = itertools.chain.from_iterable(self._samples(shard) for shard in self._shards)
-        first = [[_extension(member.name) for member in members if not member.refused]
-                 for _, members in itertools.islice(groups, INFERRED_SAMPLES)]
+        first = [
+            [_extension(member.name) for member in members if not member.refused]
+            for _, members in itertools.islice(groups, INFERRED_SAMPLES)
+        ]
         images = {f"{suffix[1:]}" for suffix in IMAGE_SUFFIXES}
         # image.jpg beside image.png (a mask, often) in one sample: both keep their extension as their name.
         several = any(len(images.intersection(extensions)) > 1 for extensions in first)
         found: dict[str, tuple[str, str]] = {}
-        for extension in dict.fromkeys([*itertools.chain(*first), *self._types, *(() if several else sorted(images))]):
+        for extension in dict.fromkeys(
+            [*itertools.chain(*first), *self._types, *(() if several else sorted(images))]
+        ):
             stem, _, last = extension.rpartition(".")
-            kind = self._types.get(extension) or ("image" if last in images else _KINDS.get(last, "bytes"))
+            kind = self._types.get(extension) or (
+                "image" if last in images else _KINDS.get(last, "bytes")
+            )
             if last in _PICKLES and extension not in self._types:
-                raise ConfigError(f"{self.path}: members {extension!r} are Python pickles, which can run code: they "
-                                  f"are not read. Say --type {extension}=bytes to keep the bytes as they are")
+                raise ConfigError(
+                    f"{self.path}: members {extension!r} are Python pickles, which can run code: they "
+                    f"are not read. Say --type {extension}=bytes to keep the bytes as they are"
+                )
             plain = "image" if last in images and not several else _NAMES.get(last, last)
             found[extension] = (field_name(stem.replace(".", "_") or plain), kind)
         if not any(first):
-            raise ConfigError(f"{self.path}: no samples in {len(self._shards)} tar files; expected members as 0001.jpg")
-        return {extension: (name, self._same_kind(name, found)) for extension, (name, _) in found.items()
-                if any(name == found[seen][0] for seen in itertools.chain(*first, self._types))}
+            raise ConfigError(
+                f"{self.path}: no samples in {len(self._shards)} tar files; expected members as 0001.jpg"
+            )
+        return {
+            extension: (name, self._same_kind(name, found))
+            for extension, (name, _) in found.items()
+            if any(name == found[seen][0] for seen in itertools.chain(*first, self._types))
+        }
 
     def _same_kind(self, name: str, found: Mapping[str, tuple[str, str]]) -> str:
         kinds = {kind for other, kind in found.values() if other == name}
         if len(kinds) > 1:
-            raise ConfigError(f"{self.path}: two extensions become field {name!r}, as {' and '.join(sorted(kinds))}; "
-                              "give both one type (--type EXTENSION=KIND)")
+            raise ConfigError(
+                f"{self.path}: two extensions become field {name!r}, as {' and '.join(sorted(kinds))}; "
+                "give both one type (--type EXTENSION=KIND)"
+            )
         return kinds.pop()
 
 
@@ -147,7 +208,11 @@ def looks_like(path: Path) -> str:
 
 
 def _tars_in(path: Path) -> list[str]:
-    return sorted(entry.name for entry in path.iterdir() if entry.suffix == ".tar") if path.is_dir() else []
+    return (
+        sorted(entry.name for entry in path.iterdir() if entry.suffix == ".tar")
+        if path.is_dir()
+        else []
+    )
 
 
 def _shards(path: Path) -> list[str]:
@@ -182,7 +247,9 @@ def _decoded(data: bytes, kind: str, extension: str, member: str) -> Value:
     if kind == "json":
         return convert(parse_json(data, member), kind, extension, member)
     try:
-        return convert(data.decode() if kind == "str" else data.decode().strip(), kind, extension, member)
+        return convert(
+            data.decode() if kind == "str" else data.decode().strip(), kind, extension, member
+        )
     except UnicodeDecodeError:
         raise BadImage(f"expected {kind} as text, found {data[:40]!r}", source=member) from None
 

@@ -16,8 +16,8 @@ from fastload.store.verify.report import Fault
 
 Columns = dict[str, npt.NDArray[Any]]
 
-_ROWS = 1 << 20                 # of a column looked at at a time
-_POSITIONS = 1 << 26            # of the source marked as seen at a time: 64 MB, whatever the dataset's size
+_ROWS = 1 << 20  # of a column looked at at a time
+_POSITIONS = 1 << 26  # of the source marked as seen at a time: 64 MB, whatever the dataset's size
 
 
 def open_columns(path: Path, manifest: Manifest) -> tuple[Columns, list[Fault]]:
@@ -30,8 +30,14 @@ def open_columns(path: Path, manifest: Manifest) -> tuple[Columns, list[Fault]]:
             good[column.name] = open_column(path, column)
         except CorruptShard as error:
             # The reader's advice is to run this command; the bare reason is what is wanted here.
-            why = str(error).removeprefix(f"opening {path / name}: ").partition(". Run 'fastload verify")[0]
-            faults.append(Fault(name, None, "", f"{why}; its rows were not compared with the records"))
+            why = (
+                str(error)
+                .removeprefix(f"opening {path / name}: ")
+                .partition(". Run 'fastload verify")[0]
+            )
+            faults.append(
+                Fault(name, None, "", f"{why}; its rows were not compared with the records")
+            )
     return good, faults
 
 
@@ -50,8 +56,10 @@ def _wrong_blocks(blocks: npt.NDArray[np.int64], manifest: Manifest) -> str:
     wrong = np.flatnonzero((firsts != starts) | (counts <= 0))
     if wrong.size:
         block = int(wrong[0])
-        return (f"{wrong.size} of {len(blocks)} blocks are wrong, the first is block {block}: {counts[block]} samples from sample "
-                f"{firsts[block]} on, expected at least 1 from sample {starts[block]} on")
+        return (
+            f"{wrong.size} of {len(blocks)} blocks are wrong, the first is block {block}: {counts[block]} samples from sample "
+            f"{firsts[block]} on, expected at least 1 from sample {starts[block]} on"
+        )
     covered = int(ends[-1]) if len(ends) else 0
     if covered != manifest.n_samples:
         return f"the blocks cover {covered} samples, expected {manifest.n_samples}"
@@ -67,16 +75,20 @@ def _no_permutation(index: npt.NDArray[np.int64], manifest: Manifest) -> str:
     most = manifest.n_samples + manifest.skipped
     outside, outside_first = _outside(index, most)
     if outside:
-        return (f"{outside} samples stand outside the source, the first is sample {outside_first} at position "
-                f"{index[outside_first]}, expected 0 to {most - 1}")
+        return (
+            f"{outside} samples stand outside the source, the first is sample {outside_first} at position "
+            f"{index[outside_first]}, expected 0 to {most - 1}"
+        )
     twice, first = 0, -1
     for low in range(0, most, _POSITIONS):
         count, where = _repeats(index, low, min(low + _POSITIONS, most))
         twice += count
         first = where if count and (first < 0 or where < first) else first
     if twice:
-        return (f"no permutation: {twice} samples stand where another one stands already, the first is sample {first} at position "
-                f"{index[first]} of the source")
+        return (
+            f"no permutation: {twice} samples stand where another one stands already, the first is sample {first} at position "
+            f"{index[first]} of the source"
+        )
     return ""
 
 
@@ -85,7 +97,7 @@ def _repeats(index: npt.NDArray[np.int64], low: int, high: int) -> tuple[int, in
     seen = np.zeros(high - low, np.bool_)
     count, first = 0, -1
     for start in range(0, len(index), _ROWS):
-        rows = index[start:start + _ROWS]
+        rows = index[start : start + _ROWS]
         places = np.flatnonzero((rows >= low) & (rows < high))
         values = rows[places] - low
         repeated = np.ones(len(values), np.bool_)
@@ -101,7 +113,7 @@ def _repeats(index: npt.NDArray[np.int64], low: int, high: int) -> tuple[int, in
 def _outside(index: npt.NDArray[np.int64], most: int) -> tuple[int, int]:
     count, first = 0, -1
     for start in range(0, len(index), _ROWS):
-        rows = index[start:start + _ROWS]
+        rows = index[start : start + _ROWS]
         found = np.flatnonzero((rows < 0) | (rows >= most))
         if found.size:
             count += found.size

@@ -45,10 +45,15 @@ def check_image(kind: str, part: Part, index: Part | None, *, deep: bool) -> Ite
 def _check_jpeg(part: Part, index: Part | None) -> Iterator[str]:
     header = read_header(memoryview(part.data))
     check_limits(header, len(part.data))
-    found, told = (header.width, header.height, header.components), (part.width, part.height, part.channels)
+    found, told = (
+        (header.width, header.height, header.components),
+        (part.width, part.height, part.channels),
+    )
     if found != told or part.bits != 8:
-        yield (f"a JPEG of {found[0]}x{found[1]} with {found[2]} components, but the part table says {told[0]}x{told[1]} with "
-               f"{told[2]} of {part.bits} bits")
+        yield (
+            f"a JPEG of {found[0]}x{found[1]} with {found[2]} components, but the part table says {told[0]}x{told[1]} with "
+            f"{told[2]} of {part.bits} bits"
+        )
     if not header.complete:
         yield "the JPEG has no end marker"
     if part.interval and header.restart_interval != part.interval:
@@ -68,21 +73,27 @@ def _wrong_index(part: Part, header: JpegHeader, index: Part) -> str:
     if len(entries) != segments + 1:
         return f"{len(entries)} entries, expected {segments + 1} for {segments} segments"
     data = np.frombuffer(part.data, np.uint8)
-    if entries[0] != header.scan_offset or entries[-1] + 2 > len(data) or (np.diff(entries) <= 0).any():
-        return (f"entries from {entries[0]} to {entries[-1]}, expected to rise from {header.scan_offset} to less than "
-                f"{len(data) - 1}")
+    if (
+        entries[0] != header.scan_offset
+        or entries[-1] + 2 > len(data)
+        or (np.diff(entries) <= 0).any()
+    ):
+        return (
+            f"entries from {entries[0]} to {entries[-1]}, expected to rise from {header.scan_offset} to less than "
+            f"{len(data) - 1}"
+        )
     inner = entries[1:-1]
     marked = (data[inner - 2] == 0xFF) & (data[inner - 1] == 0xD0 + np.arange(len(inner)) % 8)
     if not marked.all():
         return f"entry {int(np.flatnonzero(~marked)[0]) + 1} does not stand behind a restart marker"
-    if tuple(data[entries[-1]:entries[-1] + 2]) != (0xFF, 0xD9):
+    if tuple(data[entries[-1] : entries[-1] + 2]) != (0xFF, 0xD9):
         return "the last entry does not stand at the end marker"
     return ""
 
 
 def _segments(header: JpegHeader) -> int:
     """Restart segments of the one scan."""
-    across = down = 1           # a lone component is coded block by block, whatever its sampling factors
+    across = down = 1  # a lone component is coded block by block, whatever its sampling factors
     if header.components > 1:
         across, down = (max(factors[axis] for factors in header.sampling) for axis in (0, 1))
     mcus = -(-header.width // (8 * across)) * -(-header.height // (8 * down))

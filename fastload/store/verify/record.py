@@ -11,7 +11,16 @@ from fastload.errors import BadImage
 from fastload.store.columns import FOLDER, MISSING_INT
 from fastload.store.dataset import source_of
 from fastload.store.fields import Field
-from fastload.store.record import DATA, RESTART_INDEX, SOURCE_FIELD, Part, RecordError, parse_record, salvage_source, shown_size
+from fastload.store.record import (
+    DATA,
+    RESTART_INDEX,
+    SOURCE_FIELD,
+    Part,
+    RecordError,
+    parse_record,
+    salvage_source,
+    shown_size,
+)
 from fastload.store.values import decode_value
 from fastload.store.verify.columns import Columns
 from fastload.store.verify.image import check_image
@@ -36,15 +45,22 @@ class RecordChecker:
         by_field: dict[int, list[Part]] = {}
         for part in parts:
             by_field.setdefault(part.field, []).append(part)
-        wrong = [f"field number {number}, expected below {len(self.fields)}" for number in by_field
-                 if number >= len(self.fields) and number != SOURCE_FIELD]
+        wrong = [
+            f"field number {number}, expected below {len(self.fields)}"
+            for number in by_field
+            if number >= len(self.fields) and number != SOURCE_FIELD
+        ]
         wrong += _check_source(by_field.get(SOURCE_FIELD, []))
         images = 0
         for number, field in enumerate(self.fields):
             own = by_field.get(number, [])
             wrong += [f"field {field.name!r}: {why}" for why in self._check_field(field, own)]
             wrong += self._check_columns(field, own, sample_id)
-            images += sum(part.role == DATA for part in own) if self.deep and field.kind in ("image", "mask") else 0
+            images += (
+                sum(part.role == DATA for part in own)
+                if self.deep and field.kind in ("image", "mask")
+                else 0
+            )
         return source_of(parts), wrong, images
 
     def _check_field(self, field: Field, own: Sequence[Part]) -> Iterator[str]:
@@ -68,8 +84,10 @@ class RecordChecker:
         for name, said in _column_values(field, part):
             column = self.columns.get(name)
             if column is not None and not _equal(column[sample_id], said):
-                yield (f"{FOLDER}/{name}.npy says {_shown(column[sample_id], field)} in row {sample_id}, the record says "
-                       f"{_shown(said, field)}")
+                yield (
+                    f"{FOLDER}/{name}.npy says {_shown(column[sample_id], field)} in row {sample_id}, the record says "
+                    f"{_shown(said, field)}"
+                )
 
 
 def _check_source(own: Sequence[Part]) -> Iterator[str]:
@@ -109,16 +127,16 @@ def _column_values(field: Field, part: Part | None) -> Iterator[tuple[str, Any]]
         try:
             yield field.name, missing if part is None else decode_value(field, [part])
         except RecordError:
-            return                              # told as a fault of the field
+            return  # told as a fault of the field
 
 
 def _equal(a: Any, b: Any) -> bool:
-    return bool(a == b) or bool(a != a and b != b)          # noqa: PLR0124 - NaN is what a float column has for "missing"
+    return bool(a == b) or bool(a != a and b != b)  # noqa: PLR0124 - NaN is what a float column has for "missing"
 
 
 def _shown(value: Any, field: Field) -> str:
     number = int(value) if field.kind != "float" else float(value)
-    if number == MISSING_INT or number != number:           # noqa: PLR0124
+    if number == MISSING_INT or number != number:  # noqa: PLR0124
         return "that it is missing"
     if field.classes and 0 <= number < len(field.classes):
         return f"{number} ({field.classes[int(number)]})"

@@ -30,14 +30,14 @@ from fastload.store.verify.columns import check_structure, open_columns
 from fastload.store.verify.record import RecordChecker
 from fastload.store.verify.report import Fault, FaultList, Report
 
-_PIECE = 64             # records a thread takes at a time: threads share a shard, and progress moves
+_PIECE = 64  # records a thread takes at a time: threads share a shard, and progress moves
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyProgress:
     """How far a verification is."""
 
-    done: int           # records, of shards that are not mapped too
+    done: int  # records, of shards that are not mapped too
     total: int
     faults: int
 
@@ -52,8 +52,14 @@ class _Piece:
     records: range
 
 
-def verify_dataset(path: str | os.PathLike[str], *, deep: bool = False, jobs: int = 0, shard: int | None = None,
-                   on_progress: Callable[[VerifyProgress], None] | None = None) -> Report:
+def verify_dataset(
+    path: str | os.PathLike[str],
+    *,
+    deep: bool = False,
+    jobs: int = 0,
+    shard: int | None = None,
+    on_progress: Callable[[VerifyProgress], None] | None = None,
+) -> Report:
     """Checks a dataset; what is wrong with it is in the report. Raises StoreError only where there is no dataset at all.
 
     ``deep`` also decodes every image. ``shard``: only the shard with this number. ``jobs``: threads, 0 = every core this process may use.
@@ -67,21 +73,45 @@ def verify_dataset(path: str | os.PathLike[str], *, deep: bool = False, jobs: in
         if not os.path.lexists(folder / MANIFEST):
             raise
         why = str(error).removeprefix(f"opening {folder}: ").removeprefix(f"{MANIFEST}: ")
-        return Report(path=folder, n_samples=0, n_shards=0, n_columns=0, n_bytes=0, n_checked=0, n_decoded=0, n_faults=1, deep=deep,
-                      faults=(Fault(MANIFEST, None, "", why),))
-    run = _Verification(folder, manifest, deep=deep, chosen=_chosen(folder, manifest, shard), on_progress=on_progress)
+        return Report(
+            path=folder,
+            n_samples=0,
+            n_shards=0,
+            n_columns=0,
+            n_bytes=0,
+            n_checked=0,
+            n_decoded=0,
+            n_faults=1,
+            deep=deep,
+            faults=(Fault(MANIFEST, None, "", why),),
+        )
+    run = _Verification(
+        folder,
+        manifest,
+        deep=deep,
+        chosen=_chosen(folder, manifest, shard),
+        on_progress=on_progress,
+    )
     run.work(jobs or available_cpus())
-    return run.report(time.monotonic() - started, only="" if shard is None else run.shards[0][1].name)
+    return run.report(
+        time.monotonic() - started, only="" if shard is None else run.shards[0][1].name
+    )
 
 
 def _chosen(folder: Path, manifest: Manifest, number: int | None) -> list[tuple[int, Shard]]:
     places = list(enumerate(manifest.shards))
     if number is None:
         return places
-    chosen = [(place, shard) for place, shard in places if int(shard.name.removeprefix("shard-").removesuffix(".lmdb")) == number]
+    chosen = [
+        (place, shard)
+        for place, shard in places
+        if int(shard.name.removeprefix("shard-").removesuffix(".lmdb")) == number
+    ]
     if not chosen:
-        raise ConfigError(f"shard {number}: {folder} has {len(places)} shards"
-                          + (f", {places[0][1].name} to {places[-1][1].name}" if places else ""))
+        raise ConfigError(
+            f"shard {number}: {folder} has {len(places)} shards"
+            + (f", {places[0][1].name} to {places[-1][1].name}" if places else "")
+        )
     return chosen
 
 
@@ -126,8 +156,15 @@ class _Queue:
 class _Verification:
     """One run over the shards ``chosen``."""
 
-    def __init__(self, folder: Path, manifest: Manifest, *, deep: bool, chosen: list[tuple[int, Shard]],
-                 on_progress: Callable[[VerifyProgress], None] | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        *,
+        deep: bool,
+        chosen: list[tuple[int, Shard]],
+        on_progress: Callable[[VerifyProgress], None] | None,
+    ) -> None:
         self.folder, self.manifest, self.deep, self.shards = folder, manifest, deep, chosen
         self.on_progress = on_progress
         self.faults = FaultList()
@@ -148,17 +185,32 @@ class _Verification:
                 futures = [pool.submit(self._worker, queue) for _ in range(jobs)]
                 wait(futures, return_when=FIRST_EXCEPTION)
             finally:
-                queue.close()           # after an error or Ctrl-C: the others end with the piece they have
+                queue.close()  # after an error or Ctrl-C: the others end with the piece they have
         for future in futures:
             future.result()
 
     def report(self, seconds: float, *, only: str) -> Report:
         """What was found."""
-        n_bytes = sum(shard.size for _, shard in self.shards) + sum(column.size for column in self.manifest.columns)
-        return Report(path=self.folder, n_samples=self.manifest.n_samples, n_shards=len(self.shards), n_columns=len(self.manifest.columns),
-                      n_bytes=n_bytes, n_checked=self._checked, n_decoded=self._decoded, n_faults=self.faults.count,
-                      faults=self.faults.sorted(), deep=self.deep, only=only, seconds=seconds,
-                      not_checked=tuple((shard.name, shard.records) for _, shard in sorted(self._not_checked.items())))
+        n_bytes = sum(shard.size for _, shard in self.shards) + sum(
+            column.size for column in self.manifest.columns
+        )
+        return Report(
+            path=self.folder,
+            n_samples=self.manifest.n_samples,
+            n_shards=len(self.shards),
+            n_columns=len(self.manifest.columns),
+            n_bytes=n_bytes,
+            n_checked=self._checked,
+            n_decoded=self._decoded,
+            n_faults=self.faults.count,
+            faults=self.faults.sorted(),
+            deep=self.deep,
+            only=only,
+            seconds=seconds,
+            not_checked=tuple(
+                (shard.name, shard.records) for _, shard in sorted(self._not_checked.items())
+            ),
+        )
 
     def _worker(self, queue: _Queue) -> None:
         finished = False
@@ -182,11 +234,19 @@ class _Verification:
             return []
         try:
             if size != shard.size:
-                self._damaged(place, shard, f"{size} bytes, expected {shard.size}", descriptor, size)
+                self._damaged(
+                    place, shard, f"{size} bytes, expected {shard.size}", descriptor, size
+                )
                 return []
             digest = files.sha256_of(descriptor, first_last=META_BYTES)
             if digest != shard.sha256:
-                self._damaged(place, shard, f"SHA-256 {digest[:16]}..., expected {shard.sha256[:16]}...", descriptor, size)
+                self._damaged(
+                    place,
+                    shard,
+                    f"SHA-256 {digest[:16]}..., expected {shard.sha256[:16]}...",
+                    descriptor,
+                    size,
+                )
                 return []
             status = os.fstat(descriptor)
             environment = open_environment(descriptor, (status.st_dev, status.st_ino), size)
@@ -196,26 +256,50 @@ class _Verification:
         finally:
             os.close(descriptor)
         if environment.entries != shard.records:
-            self.faults.add(place, Fault(shard.name, None, "", f"it holds {environment.entries} records, expected {shard.records}"))
-        return [_Piece(place, shard, environment, range(start, min(start + _PIECE, shard.records)))
-                for start in range(0, shard.records, _PIECE)]
+            self.faults.add(
+                place,
+                Fault(
+                    shard.name,
+                    None,
+                    "",
+                    f"it holds {environment.entries} records, expected {shard.records}",
+                ),
+            )
+        return [
+            _Piece(place, shard, environment, range(start, min(start + _PIECE, shard.records)))
+            for start in range(0, shard.records, _PIECE)
+        ]
 
     def _damaged(self, place: int, shard: Shard, why: str, descriptor: int, size: int) -> None:
         """Names the damaged records of a file that must not be mapped."""
         found = carve(descriptor, size, shard)
         if not found.finished or not found.whole:
-            what = "none of its records was found in it: another shard's file?" if found.finished else "not searched for records"
+            what = (
+                "none of its records was found in it: another shard's file?"
+                if found.finished
+                else "not searched for records"
+            )
             self._not_mapped(place, shard, f"{why}; {what}")
             return
         if not found.broken and not found.missing:
-            self._not_mapped(place, shard, f"{why}; all {found.whole} records are whole: another pack's file, or damage between records")
+            self._not_mapped(
+                place,
+                shard,
+                f"{why}; all {found.whole} records are whole: another pack's file, or damage between records",
+            )
             return
-        self._not_mapped(place, shard, f"{why}; a search of its bytes found {found.whole} whole records, {len(found.broken)} damaged, "
-                                       f"{len(found.missing)} not at all")
+        self._not_mapped(
+            place,
+            shard,
+            f"{why}; a search of its bytes found {found.whole} whole records, {len(found.broken)} damaged, "
+            f"{len(found.missing)} not at all",
+        )
         for number, (what, source) in found.broken.items():
             self.faults.add(place, Fault(shard.name, number, source, what))
         for number in found.missing:
-            self.faults.add(place, Fault(shard.name, number, "", "the record was not found in the damaged file"))
+            self.faults.add(
+                place, Fault(shard.name, number, "", "the record was not found in the damaged file")
+            )
 
     def _not_mapped(self, place: int, shard: Shard, what: str) -> None:
         self.faults.add(place, Fault(shard.name, None, "", what))
@@ -230,7 +314,9 @@ class _Verification:
             try:
                 value = piece.environment.get(sample_id.to_bytes(8, "big"))
             except lmdb.Error as error:
-                self.faults.add(piece.place, Fault(shard.name, number, "", f"cannot be read: {error}"))
+                self.faults.add(
+                    piece.place, Fault(shard.name, number, "", f"cannot be read: {error}")
+                )
                 continue
             if value is None:
                 self.faults.add(piece.place, Fault(shard.name, number, "", "the record is missing"))

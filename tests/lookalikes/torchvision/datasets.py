@@ -14,7 +14,11 @@ class ImageFolder(torch.utils.data.Dataset[Any]):
         self.root, self.transform, self.target_transform = root, transform, target_transform
         self.classes = sorted(entry.name for entry in Path(root).iterdir() if entry.is_dir())
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
-        self.samples = [(str(path), self.class_to_idx[name]) for name in self.classes for path in sorted(Path(root, name).rglob("*.jpg"))]
+        self.samples = [
+            (str(path), self.class_to_idx[name])
+            for name in self.classes
+            for path in sorted(Path(root, name).rglob("*.jpg"))
+        ]
         self.imgs, self.targets = self.samples, [label for _, label in self.samples]
 
     def __len__(self) -> int:

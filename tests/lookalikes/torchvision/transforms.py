@@ -43,13 +43,20 @@ def _pair(size: Any) -> tuple[int, int]:
 
 
 class Resize(_Holder):
-    defaults = {"size": 0, "interpolation": InterpolationMode.BILINEAR, "max_size": None, "antialias": True}
+    defaults = {
+        "size": 0,
+        "interpolation": InterpolationMode.BILINEAR,
+        "max_size": None,
+        "antialias": True,
+    }
 
     def __call__(self, image: Image.Image) -> Image.Image:
         size: Any = self.__dict__["size"]
         if isinstance(size, int):
             ratio = size / min(image.size)
-            return image.resize((int(image.width * ratio), int(image.height * ratio)), Image.Resampling.BILINEAR)
+            return image.resize(
+                (int(image.width * ratio), int(image.height * ratio)), Image.Resampling.BILINEAR
+            )
         return image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
 
 
@@ -58,22 +65,48 @@ class CenterCrop(_Holder):
         self.size = _pair(size)
 
     def __call__(self, image: Image.Image) -> Image.Image:
-        left, top = round((image.width - self.size[1]) / 2), round((image.height - self.size[0]) / 2)
+        left, top = (
+            round((image.width - self.size[1]) / 2),
+            round((image.height - self.size[0]) / 2),
+        )
         return image.crop((left, top, left + self.size[1], top + self.size[0]))
 
 
 class RandomResizedCrop(_Holder):
-    def __init__(self, size: Any, scale: Sequence[float] = (0.08, 1.0), ratio: Sequence[float] = (3.0 / 4.0, 4.0 / 3.0),
-                 interpolation: Any = InterpolationMode.BILINEAR) -> None:
-        self.size, self.scale, self.ratio, self.interpolation = _pair(size), scale, ratio, interpolation
+    def __init__(
+        self,
+        size: Any,
+        scale: Sequence[float] = (0.08, 1.0),
+        ratio: Sequence[float] = (3.0 / 4.0, 4.0 / 3.0),
+        interpolation: Any = InterpolationMode.BILINEAR,
+    ) -> None:
+        self.size, self.scale, self.ratio, self.interpolation = (
+            _pair(size),
+            scale,
+            ratio,
+            interpolation,
+        )
 
     def __call__(self, image: Image.Image) -> Image.Image:
         return image.resize((self.size[1], self.size[0]), Image.Resampling.BILINEAR)
 
 
 class RandomCrop(_Holder):
-    def __init__(self, size: Any, padding: Any = None, pad_if_needed: bool = False, fill: Any = 0, padding_mode: str = "constant") -> None:
-        self.size, self.padding, self.pad_if_needed, self.fill, self.padding_mode = _pair(size), padding, pad_if_needed, fill, padding_mode
+    def __init__(
+        self,
+        size: Any,
+        padding: Any = None,
+        pad_if_needed: bool = False,
+        fill: Any = 0,
+        padding_mode: str = "constant",
+    ) -> None:
+        self.size, self.padding, self.pad_if_needed, self.fill, self.padding_mode = (
+            _pair(size),
+            padding,
+            pad_if_needed,
+            fill,
+            padding_mode,
+        )
 
 
 class RandomHorizontalFlip(_Holder):
@@ -88,15 +121,41 @@ class RandomVerticalFlip(_Holder):
 
 
 class RandomRotation(_Holder):
-    def __init__(self, degrees: Any, interpolation: Any = "nearest", expand: bool = False, center: Any = None, fill: Any = 0) -> None:
-        self.degrees, self.interpolation, self.expand, self.center, self.fill = _either_way(degrees), interpolation, expand, center, fill
+    def __init__(
+        self,
+        degrees: Any,
+        interpolation: Any = "nearest",
+        expand: bool = False,
+        center: Any = None,
+        fill: Any = 0,
+    ) -> None:
+        self.degrees, self.interpolation, self.expand, self.center, self.fill = (
+            _either_way(degrees),
+            interpolation,
+            expand,
+            center,
+            fill,
+        )
 
 
 class RandomAffine(_Holder):
-    def __init__(self, degrees: Any, translate: Any = None, scale: Any = None, shear: Any = None,  # noqa: PLR0917 - torchvision's own order
-                 interpolation: Any = "nearest", fill: Any = 0, center: Any = None) -> None:
+    def __init__(  # noqa: PLR0917 - torchvision's own order
+        self,
+        degrees: Any,
+        translate: Any = None,
+        scale: Any = None,
+        shear: Any = None,
+        interpolation: Any = "nearest",
+        fill: Any = 0,
+        center: Any = None,
+    ) -> None:
         self.degrees, self.translate, self.scale = _either_way(degrees), translate, scale
-        self.shear, self.interpolation, self.fill, self.center = None if shear is None else _either_way(shear), interpolation, fill, center
+        self.shear, self.interpolation, self.fill, self.center = (
+            None if shear is None else _either_way(shear),
+            interpolation,
+            fill,
+            center,
+        )
 
 
 def _either_way(value: Any) -> list[float]:
@@ -111,8 +170,14 @@ class RandomPerspective(_Holder):
 class ColorJitter(_Holder):
     """Keeps ranges, as torchvision does; None where nothing changes."""
 
-    def __init__(self, brightness: Any = 0, contrast: Any = 0, saturation: Any = 0, hue: Any = 0) -> None:
-        self.brightness, self.contrast, self.saturation = self._range(brightness), self._range(contrast), self._range(saturation)
+    def __init__(
+        self, brightness: Any = 0, contrast: Any = 0, saturation: Any = 0, hue: Any = 0
+    ) -> None:
+        self.brightness, self.contrast, self.saturation = (
+            self._range(brightness),
+            self._range(contrast),
+            self._range(saturation),
+        )
         self.hue = None if hue == 0 else (-hue, hue) if isinstance(hue, float) else tuple(hue)
 
     @staticmethod
@@ -149,7 +214,9 @@ class RandomApply(_Holder):
 class ToTensor(_Holder):
     def __call__(self, image: Image.Image) -> torch.Tensor:
         pixels = np.asarray(image, np.float32) / 255
-        return torch.from_numpy(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1).copy())
+        return torch.from_numpy(
+            pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1).copy()
+        )
 
 
 class PILToTensor(_Holder):
@@ -168,7 +235,9 @@ class Normalize(_Holder):
     defaults = {"mean": (), "std": (), "inplace": False}
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
-        return (image - torch.tensor(self.__dict__["mean"])[:, None, None]) / torch.tensor(self.__dict__["std"])[:, None, None]
+        return (image - torch.tensor(self.__dict__["mean"])[:, None, None]) / torch.tensor(
+            self.__dict__["std"]
+        )[:, None, None]
 
 
 class Lambda(_Holder):
