@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.decode_rows import misses
-from fastload.bench.measure import number
-from fastload.bench.table import markdown
+from fastload._common.tables import markdown
+from fastload._tools.bench.measure import number
 
 Found = Mapping[str, Any]
 Section = tuple[list[str], dict[str, str]]  # paragraphs, plots by file name

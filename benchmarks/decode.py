@@ -33,8 +33,8 @@ from benchmarks.decode_stages import SIMD, stages
 from benchmarks.jobfile import write_job
 from benchmarks.machine import describe, quartiles, spread
 from benchmarks.works import Work, all_works
-from fastload.bench.machine import commit
-from fastload.native import core
+from fastload._common.native import core
+from fastload._tools.bench.machine import commit
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "results" / "decode_instructions.json"

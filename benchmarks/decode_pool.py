@@ -20,9 +20,9 @@ from benchmarks.decode_processes import processes
 from benchmarks.decode_rows import Row, row_of
 from benchmarks.machine import spread
 from benchmarks.works import Work
-from fastload.decode.backend import DecodeBatch
-from fastload.decode.native import NativeBackend, NativeTicket
-from fastload.native import core
+from fastload._common.native import core
+from fastload._decode.backend import DecodeBatch
+from fastload._decode.native import NativeBackend, NativeTicket
 
 Sample = tuple[float, float]  # seconds by the clock, seconds of processor time
 Times = NDArray[np.uint32]  # nanoseconds, by sample and stage

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
-from fastload.decode.backend import DecodeBatch
+from fastload._decode.backend import DecodeBatch
 
 
 @contextmanager

@@ -7,9 +7,9 @@ import numpy as np
 from benchmarks.decode_rows import Row, row_of
 from benchmarks.machine import quartiles, spread
 from benchmarks.works import Work
-from fastload.decode.backend import STAGES
-from fastload.decode.native import NativeBackend
-from fastload.native import core
+from fastload._common.native import core
+from fastload._decode.backend import STAGES
+from fastload._decode.native import NativeBackend
 
 SIMD = ("portable", "avx2", "avx512")
 SHARE_BAR = (

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from benchmarks.core_page import Found, Section, decode, load, pack, plain
 from benchmarks.trainers_page import trainers
-from fastload.bench import charts
-from fastload.bench.measure import number
-from fastload.bench.table import markdown
+from fastload._common.tables import markdown
+from fastload._tools.bench import charts
+from fastload._tools.bench.measure import number
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, DOCS = ROOT / "benchmarks" / "results", ROOT / "docs"

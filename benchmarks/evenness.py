@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fastload.decode.cpus import available_cpus
+from fastload._common.cpus import available_cpus
 
 DRAWS = 400  # of the epochs, to see how far the figure depends on them
 STOLEN = 0.05  # of the processors' time: if the host of a virtual machine takes more of it, a time says nothing about us

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.load_rows import Row, middle
 from benchmarks.loads import pack_blobs
-from fastload.bench.readers import evict
+from fastload._tools.bench.readers import evict
 
 EPOCH = """import fastload, sys, time
 make = fastload.DataLoader           # imports torch
@@ -23,7 +23,7 @@ for batch in loader:
 print(n / (time.perf_counter() - began) / 1e6, 1e3 * (began - asked), 1e3 * (first - began))
 """
 BILLION = """import time
-from fastload.loader.epochs import Epochs, OrderOptions
+from fastload._order.epochs import Epochs, OrderOptions
 def anonymous():
     return int(open('/proc/self/status').read().split('RssAnon:')[1].split()[0]) / 1024
 before, began = anonymous(), time.perf_counter()

@@ -21,9 +21,9 @@ import fastload
 from benchmarks.evenness import stolen_s, undisturbed
 from benchmarks.machine import photo_paths
 from fastload import transforms as T
-from fastload.decode.backend import DecodeBatch
-from fastload.decode.native import NativeBackend
-from fastload.loader.arguments import batches_ahead
+from fastload._decode.backend import DecodeBatch
+from fastload._decode.native import NativeBackend
+from fastload._load.arguments import batches_ahead
 
 Epoch = Callable[[], int]  # loads once through the data; how many images that were
 RRC = [T.RandomResizedCrop(224), T.HorizontalFlip()]

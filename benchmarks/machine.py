@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fastload import __version__, native_status
-from fastload.decode.cpus import available_cpus
+from fastload._common.cpus import available_cpus
 
 
 def describe(*packages: str) -> dict[str, str]:

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.machine import describe, spread
-from fastload.store.columns import ColumnWriter
-from fastload.store.dataset import open_dataset
-from fastload.store.fields import Field
-from fastload.store.manifest import NAME, Manifest, Shard, dump, expected_columns
+from fastload._store.columns import ColumnWriter
+from fastload._store.dataset import open_dataset
+from fastload._store.fields import Field
+from fastload._store.manifest import NAME, Manifest, Shard, dump, expected_columns
 
 FIELDS = (
     Field("image", "image"),

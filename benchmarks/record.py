@@ -18,7 +18,7 @@ from pathlib import Path
 import fastload
 from benchmarks import document
 from benchmarks.machine import photo_paths
-from fastload.cli import main as command
+from fastload._cli import main as command
 
 KINDS = {"decode": ["--size", "256"], "load": ["--against", "torch", "--compute", "20"], "io": []}
 

@@ -28,12 +28,12 @@ from torch import nn
 
 import fastload
 from fastload import transforms as T
-from fastload.bench.machine import commit, in_one_line, machine, versions
-from fastload.bench.measure import number, spread
-from fastload.bench.table import Table
-from fastload.bench.torchfolder import random_crop
-from fastload.decode.cpus import available_cpus
-from fastload.makedata import imagenet
+from fastload._common.cpus import available_cpus
+from fastload._common.tables import Table
+from fastload._tools.bench.machine import commit, in_one_line, machine, versions
+from fastload._tools.bench.measure import number, spread
+from fastload._tools.bench.torchfolder import random_crop
+from fastload._tools.scenes import imagenet
 
 SIDE = 64
 MEAN, STD = 0.45, 0.25

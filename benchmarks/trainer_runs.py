@@ -20,8 +20,9 @@ import fastload
 from benchmarks.evenness import step_to_step, stolen_s, undisturbed
 from examples.captcha import rows as captcha_rows
 from examples.common import arguments, running
-from fastload.makedata import captcha, gray, imagenet, nuscenes, openlane
-from fastload.observe.rows import StepRow, read_metrics
+from fastload._common.metrics import StepRow, read_metrics
+from fastload._tools.scenes import imagenet
+from tools.makedata import captcha, gray, nuscenes, openlane
 
 WAYS = ("plain", "fastload", "no loading")
 EPOCHS = 2  # the loss is that of the second

@@ -40,9 +40,9 @@ from benchmarks.trainer_runs import (
     prepare,
     trained,
 )
-from fastload.bench.machine import commit
-from fastload.bench.measure import spread
-from fastload.bench.table import Table
+from fastload._common.tables import Table
+from fastload._tools.bench.machine import commit
+from fastload._tools.bench.measure import spread
 
 PACKAGES = ("torch", "pillow", "lmdb")
 BAR = 0.10  # of the step time's variation with fastload

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastload.bench.measure import number
-from fastload.bench.table import markdown
+from fastload._common.tables import markdown
+from fastload._tools.bench.measure import number
 
 Found = Mapping[str, Any]
 HEADINGS = (

@@ -20,8 +20,8 @@ import fastload
 from benchmarks.loads import RRC, pack_photos
 from benchmarks.machine import describe, spread
 from fastload import transforms as T
-from fastload.finish import warp
-from fastload.plan import compile
+from fastload._finish import warp
+from fastload._plan import compile
 
 AFFINE = T.RandomAffine(15, (0.1, 0.1), (0.9, 1.1), 5)
 LISTS = {

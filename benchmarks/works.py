@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from benchmarks.machine import photo_paths
-from fastload.decode.backend import Codec, DecodeBatch, PixelFormat, new_requests
-from fastload.native import core
+from fastload._common.native import core
+from fastload._decode.backend import Codec, DecodeBatch, PixelFormat, new_requests
 
 Pixels = NDArray[np.uint8]
 Index = NDArray[np.uint32]

@@ -1,6 +1,6 @@
 """Team B: a bird's-eye view of the road from six cameras of 1600x900, resized to 704x256; the camera matrices move along.
 
-python -m fastload.makedata nuscenes pictures --n 32
+python -m tools.makedata nuscenes pictures --n 32
 fastload pack pictures packed
 python -m examples.bev packed --accumulate 4
 """

@@ -1,6 +1,6 @@
 """Team B: a bird's-eye view from six cameras, as they had it: JPEGs and an index, torch's DataLoader with worker processes.
 
-python -m fastload.makedata nuscenes pictures --n 32
+python -m tools.makedata nuscenes pictures --n 32
 python -m examples.bev_torch pictures --accumulate 4
 """
 

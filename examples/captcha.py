@@ -1,6 +1,6 @@
 """Team D: two keypoints in 320x160 CAPTCHA pictures, with mixed precision that is really on.
 
-python -m fastload.makedata captcha pictures --n 2000
+python -m tools.makedata captcha pictures --n 2000
 python -m examples.captcha pictures --pack packed     # packs the keypoints as points, so that every transform moves them
 python -m examples.captcha packed --amp
 """

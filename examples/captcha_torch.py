@@ -1,6 +1,6 @@
 """Team D: two keypoints in 320x160 CAPTCHA pictures, as they had it: a file a picture, torch's DataLoader with worker processes.
 
-python -m fastload.makedata captcha pictures --n 2000
+python -m tools.makedata captcha pictures --n 2000
 python -m examples.captcha_torch pictures --amp
 """
 

@@ -1,6 +1,6 @@
 """Team E: a classifier in the manner of ImageNet: validation, mixed precision, channels_last, compile, checkpoints; goes on in mid-epoch.
 
-python -m fastload.makedata imagenet pictures --n 600
+python -m tools.makedata imagenet pictures --n 600
 fastload pack pictures/train packed/train && fastload pack pictures/val packed/val
 python -m examples.classifier packed/train --val packed/val --amp --save-every 10
 python -m examples.classifier packed/train --val packed/val --amp --save-every 10 --resume checkpoint.pt     # after a kill

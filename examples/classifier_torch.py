@@ -1,6 +1,6 @@
 """Team E: a classifier in the manner of ImageNet, as they had it: class folders, torch's DataLoader with worker processes.
 
-python -m fastload.makedata imagenet pictures --n 600
+python -m tools.makedata imagenet pictures --n 600
 python -m examples.classifier_torch pictures/train --val pictures/val --amp
 """
 

@@ -1,6 +1,6 @@
 """Team C: 128x128 gray pictures, classified. Gray stays one channel from the file to the model.
 
-python -m fastload.makedata gray pictures --n 2000
+python -m tools.makedata gray pictures --n 2000
 fastload pack pictures/train packed --encode raw
 python -m examples.gray packed
 """

@@ -1,6 +1,6 @@
 """Team C: 128x128 gray pictures, classified, as they had it: one file a picture, torch's DataLoader with worker processes.
 
-python -m fastload.makedata gray pictures --n 2000
+python -m tools.makedata gray pictures --n 2000
 python -m examples.gray_torch pictures/train
 """
 

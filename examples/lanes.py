@@ -1,6 +1,6 @@
 """Team A: lanes in 1920x1280 street pictures, cut to the road and resized to 960x720; polylines and camera move along.
 
-python -m fastload.makedata openlane pictures --n 64
+python -m tools.makedata openlane pictures --n 64
 fastload pack pictures packed
 torchrun --nproc-per-node 2 -m examples.lanes packed
 """

@@ -1,6 +1,6 @@
 """Team A: lanes in 1920x1280 street pictures, as they had it: a JPEG and a JSON a frame, torch's DataLoader with worker processes.
 
-python -m fastload.makedata openlane pictures --n 64
+python -m tools.makedata openlane pictures --n 64
 torchrun --nproc-per-node 2 -m examples.lanes_torch pictures
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from fastload._common.native import NativeStatus, native_status
 from fastload._version import __version__
 from fastload.errors import (
     BadImage,
@@ -16,19 +17,18 @@ from fastload.errors import (
     StoreError,
     WorkerDied,
 )
-from fastload.native import NativeStatus, native_status
 
 if TYPE_CHECKING:
     from fastload import transforms
-    from fastload.diagnosis.run import diagnose
-    from fastload.loader.loader import DataLoader
-    from fastload.migration.run import migrate
-    from fastload.observe.probe import StepProbe
-    from fastload.packing.api import pack
-    from fastload.store.dataset import Dataset
-    from fastload.store.dataset import open_dataset as open
-    from fastload.store.fields import Field
-    from fastload.trainer.run import check_trainer
+    from fastload._load.loader import DataLoader
+    from fastload._pack.api import pack
+    from fastload._store.dataset import Dataset
+    from fastload._store.dataset import open_dataset as open
+    from fastload._store.fields import Field
+    from fastload._tools.diagnose.run import diagnose
+    from fastload._tools.migrate.run import migrate
+    from fastload._tools.monitor.probe import StepProbe
+    from fastload._tools.trainer.run import check_trainer
 
 __all__ = [
     "BadImage",
@@ -56,15 +56,15 @@ __all__ = [
 
 # Loaded when first asked for: `import fastload` costs neither torch nor numpy.
 _LATER = {
-    "DataLoader": ("fastload.loader.loader", "DataLoader"),
-    "Dataset": ("fastload.store.dataset", "Dataset"),
-    "Field": ("fastload.store.fields", "Field"),
-    "StepProbe": ("fastload.observe.probe", "StepProbe"),
-    "check_trainer": ("fastload.trainer.run", "check_trainer"),
-    "diagnose": ("fastload.diagnosis.run", "diagnose"),
-    "migrate": ("fastload.migration.run", "migrate"),
-    "open": ("fastload.store.dataset", "open_dataset"),
-    "pack": ("fastload.packing.api", "pack"),
+    "DataLoader": ("fastload._load.loader", "DataLoader"),
+    "Dataset": ("fastload._store.dataset", "Dataset"),
+    "Field": ("fastload._store.fields", "Field"),
+    "StepProbe": ("fastload._tools.monitor.probe", "StepProbe"),
+    "check_trainer": ("fastload._tools.trainer.run", "check_trainer"),
+    "diagnose": ("fastload._tools.diagnose.run", "diagnose"),
+    "migrate": ("fastload._tools.migrate.run", "migrate"),
+    "open": ("fastload._store.dataset", "open_dataset"),
+    "pack": ("fastload._pack.api", "pack"),
 }
 
 

@@ -1,5 +1,5 @@
 """`python -m fastload` is the `fastload` command."""
 
-from fastload.cli import main
+from fastload._cli import main
 
 raise SystemExit(main())

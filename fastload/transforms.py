@@ -5,11 +5,11 @@ and finished canvases turned, on the device, in batches; all random numbers belo
 thread, rank or resume.
 """
 
-from fastload.plan.base import Transform
-from fastload.plan.crops import CenterCrop, Crop, HorizontalFlip, RandomCrop
-from fastload.plan.geometric import Letterbox, RandomResizedCrop, Resize
-from fastload.plan.output import Layout, Normalize, ToDtype
-from fastload.plan.photometric import (
+from fastload._plan.base import Transform
+from fastload._plan.crops import CenterCrop, Crop, HorizontalFlip, RandomCrop
+from fastload._plan.geometric import Letterbox, RandomResizedCrop, Resize
+from fastload._plan.output import Layout, Normalize, ToDtype
+from fastload._plan.photometric import (
     Brightness,
     ColorJitter,
     Contrast,
@@ -19,7 +19,7 @@ from fastload.plan.photometric import (
     RandomErasing,
     Saturation,
 )
-from fastload.plan.warps import RandomAffine, VerticalFlip
+from fastload._plan.warps import RandomAffine, VerticalFlip
 
 __all__ = [
     "Brightness",

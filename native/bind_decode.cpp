@@ -70,7 +70,7 @@ nb::object decode_region(nb::handle data, int denominator, int x0, int y0, int x
 }
 
 // Names, offsets and sizes of a request's members, for the numpy dtype in
-// fastload/decode/backend.py.
+// fastload/_decode/backend.py.
 nb::list request_members() {
     nb::list members;
 #define MEMBER(name) \

@@ -74,7 +74,7 @@ void put(uint8_t* to, T value) {
 
 constexpr size_t kHeader = 24, kRow = 24, kMaxRecord = size_t(64) << 20, kMaxParts = 1024;
 
-// False where a number does not fit: fastload/store/record.py says which.
+// False where a number does not fit: fastload/_store/record.py says which.
 bool take(nb::handle tuple, Part& part) {
     // field, (data), item, codec, role, channels, bits, width, height, interval, orientation
     static constexpr long kMost[11] = {0xFFFF, 0,      0xFFFF, 5,      1, 255,
@@ -99,7 +99,7 @@ bool take(nb::handle tuple, Part& part) {
     return true;
 }
 
-// Same bytes as encode_record() in fastload/store/record.py.
+// Same bytes as encode_record() in fastload/_store/record.py.
 nb::object encode_record(uint64_t sample_id, nb::sequence given) {
     std::vector<Part> parts(nb::len(given));
     if (parts.size() > kMaxParts || sample_id >> 63) return nb::none();

@@ -1,3 +1,5 @@
+#include "bind_record.h"
+
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
@@ -5,7 +7,6 @@
 #include <vector>
 
 #include "bind.h"
-#include "bind_record.h"
 #include "read_ahead.h"
 #include "record.h"
 

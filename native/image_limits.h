@@ -1,6 +1,6 @@
 // What no decoder gets to see: the same limits, under the same names, as in
-// fastload/decode/header.py (a test compares them). Not called limits.h: that name would hide the C
-// header of Python.h.
+// fastload/_store/jpeg_header.py (a test compares them). Not called limits.h: that name would hide
+// the C header of Python.h.
 #pragma once
 
 #include <cstddef>

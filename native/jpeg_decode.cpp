@@ -1,13 +1,13 @@
 #include "jpeg_decode.h"
 
+#include <jerror.h>
+
 #include <algorithm>
 #include <new>
 
 #include "image_limits.h"
 #include "jpeg_coefficients.h"
 #include "jpeg_header.h"
-
-#include <jerror.h>
 
 namespace fastload {
 namespace {

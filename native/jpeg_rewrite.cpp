@@ -1,5 +1,7 @@
 #include "jpeg_rewrite.h"
 
+#include <jerror.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -11,8 +13,6 @@
 #include "jpeg_layout.h"
 #include "jpeg_markers.h"
 #include "jpeg_symbols.h"
-
-#include <jerror.h>
 
 namespace fastload {
 namespace {

@@ -1,4 +1,4 @@
-// The random numbers of order and plan, as fastload/order/permute.py and fastload/plan/rng.py
+// The random numbers of order and plan, as fastload/_order/permutation.py and fastload/_plan/rng.py
 // define them: whole numbers only, so the same on every machine. numpy makes an array for every
 // step in between.
 #pragma once

@@ -9,7 +9,7 @@
 namespace fastload {
 
 // Everything else (links, FIFOs, files that change, systems without openat2) is refused without a
-// reason: fastload/packing/files.py then looks for itself, and names what is wrong.
+// reason: fastload/_pack/files.py then looks for itself, and names what is wrong.
 class PlainFile {
 public:
     PlainFile() = default;

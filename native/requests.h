@@ -11,7 +11,7 @@
 
 namespace fastload {
 
-// A number for each image: fastload/plan/rows.py.
+// A number for each image: fastload/_plan/rows.py.
 struct PlanColumns {
     const int32_t *x, *y, *w, *h, *out_w, *out_h, *pad_left, *pad_top;
     const uint8_t* flip;

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fastload.bench import readers
+from fastload._tools.bench import readers
 
 
 def pages_here(path: Path) -> list[bool]:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fastload.decode.backend import Codec, DecodeBatch, DecodeResult, PixelFormat, new_requests
-from fastload.native import core
+from fastload._common.native import core
+from fastload._decode.backend import Codec, DecodeBatch, DecodeResult, PixelFormat, new_requests
 
 Pixels = NDArray[np.uint8]
 
@@ -22,7 +22,7 @@ def native() -> Any:
     """A native backend for the whole test run; skips the test without the core."""
     if core() is None:
         pytest.skip("not run: no native core")
-    from fastload.decode.native import NativeBackend
+    from fastload._decode.native import NativeBackend
 
     return NativeBackend(threads=2)
 
@@ -30,7 +30,7 @@ def native() -> Any:
 @functools.cache
 def reference() -> Any:
     """A reference backend for the whole test run."""
-    from fastload.decode.reference import ReferenceBackend
+    from fastload._decode.reference import ReferenceBackend
 
     return ReferenceBackend(threads=2)
 

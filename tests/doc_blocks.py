@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fastload.cli import main
+from fastload._cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fastload.cli import main
+from fastload._cli import main
 from tests.made_runs import Made, every, foreign_rows, made, rows_of, window, write, write_window
 
 BLOCK = re.compile(r"```console\n((?:\$ fastload [^\n]*\n)(?:.*?))```", re.S)

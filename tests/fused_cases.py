@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastload.decode.backend import Filter, PixelFormat
-from fastload.decode.fused import JOB, Jobs, kernel_trouble, place
-from fastload.decode.nvjpeg_images import has_pattern, write_pattern
+from fastload._decode.backend import Filter, PixelFormat
+from fastload._decode.gpu.fused import JOB, Jobs, kernel_trouble, place
+from fastload._decode.gpu.nvjpeg_images import has_pattern, write_pattern
 
 DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16)
 

@@ -13,7 +13,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from fastload.decode import fused_kernel
+from fastload._decode.gpu import fused_kernel
 
 POINTERS = {"jobs": "*i64", "spots": "*i64", "unwritten": "*i32"}
 SIZES = ("canvas_h", "canvas_w", "longest_x", "longest_y", "most_x", "most_y")

@@ -31,7 +31,7 @@ def needs_dali() -> None:
 def dali() -> Any:
     """One for the whole test run, on the CPU."""
     needs_dali()
-    from fastload.decode.dali import DaliBackend
+    from fastload._decode.gpu.dali import DaliBackend
 
     return DaliBackend(threads=2)
 

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from fastload.native import core
-from fastload.store.fields import Field
+from fastload._common.native import core
+from fastload._store.fields import Field
 from tests.packed_datasets import encoded, pack_samples, photo
 
 CLASSES = ("cat", "dog", "emu")

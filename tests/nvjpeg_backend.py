@@ -36,6 +36,6 @@ def needs_triton() -> None:
 def nvjpeg() -> Any:
     """One for the whole test run, on the CPU."""
     needs_nvimgcodec()
-    from fastload.decode.nvjpeg import NvjpegBackend
+    from fastload._decode.gpu.nvjpeg import NvjpegBackend
 
     return NvjpegBackend(threads=2)

@@ -13,16 +13,17 @@ import lmdb
 import numpy as np
 from PIL import Image
 
-from fastload.packing.options import PackOptions
-from fastload.packing.run import Packer
-from fastload.packing.sources.base import Encoded, Info, Ref, Sample
-from fastload.packing.sources.folder import FolderSource
-from fastload.store import files, manifest
-from fastload.store.columns import ColumnWriter, open_column
-from fastload.store.fields import Field
-from fastload.store.folder import read_manifest
-from fastload.store.manifest import Manifest, Shard
-from fastload.store.record import DATA, Part, encode_record, parse_record
+from fastload._common import files
+from fastload._pack.options import PackOptions
+from fastload._pack.packer import Packer
+from fastload._pack.sources.base import Encoded, Info, Ref, Sample
+from fastload._pack.sources.folder import FolderSource
+from fastload._store import manifest
+from fastload._store.columns import ColumnWriter, open_column
+from fastload._store.fields import Field
+from fastload._store.folder import read_manifest
+from fastload._store.manifest import Manifest, Shard
+from fastload._store.record import DATA, Part, encode_record, parse_record
 
 CLASSES = ("cat", "dog", "emu")
 

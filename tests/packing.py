@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fastload._pack.options import PackOptions
+from fastload._pack.packer import Packer, PackProgress, PackResult
+from fastload._pack.sources.base import AnySource, Encoded, Info, Ref, Sample
+from fastload._pack.sources.folder import FolderSource
+from fastload._store.fields import Field
 from fastload.errors import BadImage
-from fastload.packing.options import PackOptions
-from fastload.packing.run import Packer, PackProgress, PackResult
-from fastload.packing.sources.base import AnySource, Encoded, Info, Ref, Sample
-from fastload.packing.sources.folder import FolderSource
-from fastload.store.fields import Field
 
 IMAGE = Field("image", "image")
 LABEL = Field("label", "int", classes=("ant", "bee", "cow"))

@@ -12,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fastload.store import files, manifest
-from fastload.store.columns import MISSING_INT, ColumnWriter
-from fastload.store.fields import Field
-from fastload.store.manifest import Column, Manifest
-from fastload.store.record import JPEG, Part, encode_record, shown_size
-from fastload.store.values import encode_value, source_part
-from fastload.store.writer import ShardWriter
+from fastload._common import files
+from fastload._store import manifest
+from fastload._store.columns import MISSING_INT, ColumnWriter
+from fastload._store.fields import Field
+from fastload._store.manifest import Column, Manifest
+from fastload._store.record import JPEG, Part, encode_record, shown_size
+from fastload._store.values import encode_value, source_part
+from fastload._store.writer import ShardWriter
 
 FIELDS = (
     Field("image", "image"),

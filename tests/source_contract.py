@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from fastload._pack.sources.base import AnySource, Encoded, Sample, Source, is_stream
+from fastload._store.fields import Field
 from fastload.errors import BadImage
-from fastload.packing.sources.base import AnySource, Encoded, Sample, Source, is_stream
-from fastload.store.fields import Field
 
 
 @dataclass(frozen=True, slots=True)

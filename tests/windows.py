@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastload.observe.series import summarise, summary_of_all
-from fastload.observe.window import GPU_SERIES, HOST_SERIES, GpuWindow, HostWindow, Series, Window
-from fastload.store.strict_json import Json
+from fastload._common.strict_json import Json
+from fastload._tools.monitor.series import summarise, summary_of_all
+from fastload._tools.monitor.window import (
+    GPU_SERIES,
+    HOST_SERIES,
+    GpuWindow,
+    HostWindow,
+    Series,
+    Window,
+)
 
 
 def window(

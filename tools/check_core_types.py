@@ -6,7 +6,7 @@ import ast
 import sys
 from pathlib import Path
 
-from fastload.native import core
+from fastload._common.native import core
 
 
 def declared(stub: Path) -> set[str]:

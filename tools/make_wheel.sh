@@ -14,13 +14,15 @@ trap 'rm -rf "$work"' EXIT
 "$venv/bin/python" -m venv "$work/venv"
 "$work/venv/bin/python" -m pip --disable-pip-version-check -q install -c constraints.txt dist/fastload-*.whl
 cp -r tools/wheel_check.py examples "$work/"
+mkdir "$work/tools"
+cp -r tools/__init__.py tools/makedata "$work/tools/"
 cd "$work"                                  # away from the checkout: its fastload must not be found
 export PATH="$work/venv/bin:$PATH"
 python wheel_check.py
-python -m fastload.makedata gray gray --n 128 2>/dev/null
+python -m tools.makedata gray gray --n 128 2>/dev/null
 fastload pack gray/train gray-packed --encode raw
 python -m examples.gray gray-packed --smoke --epochs 2 --batch-size 16
-python -m fastload.makedata captcha captcha --n 64 2>/dev/null
+python -m tools.makedata captcha captcha --n 64 2>/dev/null
 python -m examples.captcha captcha --pack captcha-packed
 python -m examples.captcha captcha-packed --smoke --amp --epochs 2 --batch-size 8
 echo "the wheel runs examples C and D: dist/"

@@ -9,9 +9,9 @@ import numpy as np
 from PIL import Image
 
 import fastload
-from fastload.decode.backend import DecodeBatch, new_requests
-from fastload.decode.native import NativeBackend
-from fastload.native import core
+from fastload._common.native import core
+from fastload._decode.backend import DecodeBatch, new_requests
+from fastload._decode.native import NativeBackend
 
 
 def loaded_libjpegs() -> set[str]:

@@ -20,9 +20,9 @@ from benchmarks.peers import data, packing
 from benchmarks.peers.job import WORKS
 from benchmarks.peers.loading import Compared, compare
 from benchmarks.peers.peers import PEERS, adapter, missing
-from fastload.bench.machine import commit, in_one_line, machine, package_version, versions
-from fastload.bench.measure import part
-from fastload.decode.cpus import available_cpus
+from fastload._common.cpus import available_cpus
+from fastload._tools.bench.machine import commit, in_one_line, machine, package_version, versions
+from fastload._tools.bench.measure import part
 
 
 def main(argv: Sequence[str] | None = None) -> int:

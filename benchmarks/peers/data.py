@@ -10,8 +10,9 @@ from PIL import Image
 
 from benchmarks.machine import photo_paths
 from benchmarks.peers.job import WORKS
-from fastload.decode.cpus import available_cpus
-from fastload.makedata import gray, imagenet, nuscenes, openlane
+from fastload._common.cpus import available_cpus
+from fastload._tools.scenes import imagenet
+from tools.makedata import gray, nuscenes, openlane
 
 DONE = "done"
 # Distinct images; copies fill up, under names of their own, so that nobody profits from small caches.

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from benchmarks.peers.job import WORKS
 from benchmarks.peers.peers import PEERS, missing
-from fastload.bench.children import Child, Round
-from fastload.bench.measure import Spread, number, spread
-from fastload.bench.table import Table
+from fastload._common.tables import Table
+from fastload._tools.bench.children import Child, Round
+from fastload._tools.bench.measure import Spread, number, spread
 from fastload.errors import FastloadError
 
 SAME = 3.0  # levels by which the mean of all pixels may differ between peers that do the same work

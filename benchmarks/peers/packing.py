@@ -17,8 +17,8 @@ import psutil
 
 from benchmarks.peers.job import WORKS, Job
 from benchmarks.peers.peers import PEERS, adapter, missing
-from fastload.bench.measure import Spread, number, spread
-from fastload.bench.table import Table
+from fastload._common.tables import Table
+from fastload._tools.bench.measure import Spread, number, spread
 
 TIMEOUT_S = 300
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.peers.job import Job
 from benchmarks.peers.peers import PEERS, adapter
-from fastload.bench.children import serve
+from fastload._tools.bench.children import serve
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ import venv
 from pathlib import Path
 
 from benchmarks.peers.peers import REASONS
-from fastload.bench.machine import package_version
+from fastload._tools.bench.machine import package_version
 
 # streaming names old versions of numpy and of every cloud's client; what it imports here is these.
 INSTALLS = {

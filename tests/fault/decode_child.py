@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fastload.decode.backend import DecodeBatch, PixelFormat, new_requests
-from fastload.decode.native import NativeBackend
-from fastload.native import core
+from fastload._common.native import core
+from fastload._decode.backend import DecodeBatch, PixelFormat, new_requests
+from fastload._decode.native import NativeBackend
 
 MEMORY = 3 << 30  # address space; decoding one image never needs so much
 SIZE = (48, 64)  # height, width

@@ -35,8 +35,8 @@ def _over() -> None:
 
 import fastload  # noqa: E402
 from fastload import transforms as T  # noqa: E402
-from fastload.loader.feeder import Feeder  # noqa: E402
-from fastload.loader.loader import DataLoader  # noqa: E402
+from fastload._load.loader import DataLoader  # noqa: E402
+from fastload._load.prefetch import Feeder  # noqa: E402
 
 SEED = int(os.environ.get("FASTLOAD_SEED", "1"))
 CROP = [T.RandomResizedCrop(24), T.HorizontalFlip()]
@@ -52,8 +52,8 @@ LOADERS: dict[str, dict[str, Any]] = {
 def warm() -> None:
     """Imports all that a loader needs, before children are forked."""
     torch.set_num_threads(1)
-    import fastload.decode.native
-    import fastload.decode.reference  # noqa: F401
+    import fastload._decode.native
+    import fastload._decode.reference  # noqa: F401
 
 
 def make(packed: str, kind: str, **options: Any) -> DataLoader:
@@ -227,7 +227,7 @@ def _busy(seconds: float) -> None:
 
 def _counts_too_early() -> None:
     """Also what it did once: whatever is raised while it waits counts as a batch."""
-    from fastload.loader.iterator import LoaderIterator
+    from fastload._load.iterator import LoaderIterator
 
     following = LoaderIterator.__next__
 

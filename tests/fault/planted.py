@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from fastload.store import dataset, files, manifest, record, shard, strict_json
+from fastload._common import files, strict_json
+from fastload._store import dataset, manifest, record, shard
 
 
 def plant(bug: str) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from fastload.store.dataset import open_dataset
-from fastload.store.record import HEADER, ROW
+from fastload._store.dataset import open_dataset
+from fastload._store.record import HEADER, ROW
 from tests.fault.trials import LONG, Damage, make_dataset, run
 
 Place = tuple[str, int]

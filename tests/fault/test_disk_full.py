@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from fastload._common.files import is_partly
+from fastload._store.dataset import open_dataset
+from fastload._store.fields import Field
 from fastload.errors import BadImage, StoreError
-from fastload.store.dataset import open_dataset
-from fastload.store.fields import Field
-from fastload.store.files import is_partly
 from tests.forking import Outcome, Zygote
 from tests.packing import IMAGE, LABEL, SMALL_SHARDS, Listed, Streamed, pack, samples, tree
 

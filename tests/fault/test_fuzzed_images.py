@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastload.decode.backend import Status
-from fastload.native import core
+from fastload._common.native import core
+from fastload._decode.backend import Status
 from tests.corpus import corpus_dir, photos
+from tests.decode.test_decode_backends_agree import record
 from tests.jpeg_samples import encode, picture
-from tests.unit.test_decode_backends_agree import record
 
 pytestmark = pytest.mark.skipif(core() is None, reason="not run: no native core")
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fastload.native import core
+from fastload._common.native import core
 from tests.fault.loader_victims import SEED, counted, interrupted, to_its_end, warm
 from tests.fault.trials import LONG
 from tests.forking import Child, Outcome, Zygote

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fastload import transforms as T
-from fastload.loader.loader import DataLoader
+from fastload._load.loader import DataLoader
 from tests.fault.trials import LONG
 from tests.forking import Zygote
 from tests.loading import needs_core, pack_gray

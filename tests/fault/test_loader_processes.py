@@ -20,8 +20,8 @@ import torch
 
 import fastload
 from fastload import transforms as T
+from fastload._load.loader import DataLoader
 from fastload.errors import WorkerDied
-from fastload.loader.loader import DataLoader
 from tests.loading import backends, digest, needs_core, pack_photos, wait_until
 from tests.packed_datasets import photo
 
@@ -207,7 +207,7 @@ def test_a_feeder_thread_that_dies_is_an_error_at_once(packed: Path, backend: st
 def test_a_decode_thread_that_hangs_is_named_by_its_sample(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fastload.decode import reference
+    from fastload._decode import reference
 
     go_on, load = threading.Event(), reference._load
 
@@ -266,7 +266,7 @@ def test_a_native_thread_that_is_long_at_a_sample_is_named_by_it(tmp_path: Path)
 def test_a_decode_thread_that_fails_is_an_error_and_the_next_batches_come(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fastload.decode import reference
+    from fastload._decode import reference
 
     load = reference._load
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from fastload import transforms as T
+from fastload._load.loader import DataLoader
 from fastload.errors import CorruptShard, FastloadError
-from fastload.loader.loader import DataLoader
 from tests.fault.trials import LONG
 from tests.forking import Zygote
 from tests.loading import backends, digest, pack_photos
@@ -164,14 +164,15 @@ def test_swaps_without_checks_are_seen(
     two: tuple[Path, Path], packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Control: a reader that does not compare stamp and size delivers another dataset's pixels."""
-    from fastload.store import files, shard
+    from fastload._common import files
+    from fastload._store import shard
 
     expected = {digest(batch) for batch in DataLoader(two[0], 4, **OPTIONS)}
     for path in packed.glob("*.lmdb"):
         if (two[1] / path.name).exists():
             swap(path, (two[1] / path.name).read_bytes())
     monkeypatch.setattr(shard, "open_checked", lambda path, shard: files.open_regular(path)[0])
-    monkeypatch.setattr("fastload.store.dataset.check_sizes", lambda folder, found: None)
+    monkeypatch.setattr("fastload._store.dataset.check_sizes", lambda folder, found: None)
     wrong = 0
     iterator = iter(DataLoader(packed, 4, **OPTIONS))
     while True:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from fastload.store.dataset import open_dataset
+from fastload._store.dataset import open_dataset
 from tests.fault.trials import ROOT
 from tests.loading import pack_photos
 
@@ -102,7 +102,7 @@ def test_a_rank_that_loads_another_s_share_is_seen(
     """Control: without knowing of each other both ranks load everything."""
     script = tmp_path / "alone.py"
     script.write_text(
-        "import sys\nfrom fastload.loader import arguments\n"
+        "import sys\nfrom fastload._load import arguments\n"
         "arguments.Ranks.here = staticmethod(lambda rank=None, world=None: arguments.Ranks(0, 1, 1))\n"
         "from tests.fault.two_ranks import main\nmain(*sys.argv[1:])\n"
     )

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
+from fastload._store.dataset import open_dataset
+from fastload._store.manifest import seal
 from fastload.errors import CorruptManifest, CorruptShard, StoreError
-from fastload.store.dataset import open_dataset
-from fastload.store.manifest import seal
 from tests.fault.planted import plant
 from tests.fault.trials import ROOT
 from tests.small_dataset import simple_samples, write_dataset

@@ -26,12 +26,12 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image
 
-from fastload.decode.header import parse_markers
-from fastload.packing.options import PackOptions
-from fastload.packing.run import Packer
-from fastload.packing.sources.base import Encoded, Ref, Sample
-from fastload.store.dataset import open_dataset
-from fastload.store.pixels import upright
+from fastload._pack.options import PackOptions
+from fastload._pack.packer import Packer
+from fastload._pack.sources.base import Encoded, Ref, Sample
+from fastload._store.dataset import open_dataset
+from fastload._store.jpeg_header import parse_markers
+from fastload._store.pixels import upright
 from tests.corpus import corpus_dir, photos
 from tests.forking import Zygote
 from tests.packing import IMAGE, Listed, file_of, log_of, pixels

@@ -21,12 +21,12 @@ from typing import Any
 
 import pytest
 
+from fastload._common import files
+from fastload._pack.packer import Packer
+from fastload._pack.state import Done, PackState
+from fastload._store.dataset import open_dataset
+from fastload._store.fields import Field
 from fastload.errors import BadImage, StoreError
-from fastload.packing.run import Packer
-from fastload.packing.state import Done, PackState
-from fastload.store import files
-from fastload.store.dataset import open_dataset
-from fastload.store.fields import Field
 from tests.forking import Outcome, Zygote
 from tests.packing import (
     CONVERTED_JPEG,

@@ -17,14 +17,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fastload._common import files
+from fastload._store import manifest
+from fastload._store.columns import ColumnWriter
+from fastload._store.dataset import open_dataset
+from fastload._store.fields import Field
+from fastload._store.manifest import Manifest, Shard
+from fastload._store.record import Part, encode_record
+from fastload._store.writer import ShardWriter
 from fastload.errors import StoreError
-from fastload.store import files, manifest
-from fastload.store.columns import ColumnWriter
-from fastload.store.dataset import open_dataset
-from fastload.store.fields import Field
-from fastload.store.manifest import Manifest, Shard
-from fastload.store.record import Part, encode_record
-from fastload.store.writer import ShardWriter
 from tests.fault.trials import LONG, ROOT
 
 FIELDS = (Field("data", "bytes"),)

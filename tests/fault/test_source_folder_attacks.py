@@ -15,13 +15,13 @@ from types import FrameType
 
 import pytest
 
+from fastload._common.native import core
+from fastload._pack import files
+from fastload._pack.files import read_bounded, walk
+from fastload._pack.sources import open_source
+from fastload._pack.sources.base import Encoded
+from fastload._pack.sources.folder import FolderSource
 from fastload.errors import BadImage, ConfigError
-from fastload.native import core
-from fastload.packing import files
-from fastload.packing.files import read_bounded, walk
-from fastload.packing.sources import open_source
-from fastload.packing.sources.base import Encoded
-from fastload.packing.sources.folder import FolderSource
 from tests.source_contract import Loaded, outcome, put_image, samples_of
 
 SECRET = b"\xff\xd8 secret outside the root"

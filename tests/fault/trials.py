@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 
+from fastload._store import environment, manifest
+from fastload._store.dataset import Dataset, open_dataset
 from fastload.errors import CorruptManifest, CorruptShard, StoreError
-from fastload.store import environment, manifest
-from fastload.store.dataset import Dataset, open_dataset
 from tests.fault.planted import plant
 from tests.small_dataset import same, write_dataset
-from tests.unit.test_dataset import ALL, full_sample
+from tests.store.test_dataset import ALL, full_sample
 
 OUTCOMES = {0: "same", 10: "typed", 20: "wrong", 30: "misnamed"}
 ROOT = Path(__file__).parents[2]

@@ -15,9 +15,9 @@ CHECKSUM = True
 
 
 def batches(job: Job) -> Batches:
-    from fastload.bench import decoders
-    from fastload.bench.works import Work, Works
-    from fastload.store.dataset import open_dataset
+    from fastload._store.dataset import open_dataset
+    from fastload._tools.bench import decoders
+    from fastload._tools.bench.works import Work, Works
 
     images = Works.of(open_dataset(job.packed), field=None, samples=len(job.samples))
     work = Work("", job.work.size, crop=job.work.crop)

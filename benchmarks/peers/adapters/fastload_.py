@@ -7,8 +7,8 @@ from typing import Any
 
 from benchmarks.peers.job import Batches, Job
 from fastload import transforms as T
-from fastload.packing import api  # noqa: F401 - imported before the clock starts
-from fastload.packing.sources.base import Encoded
+from fastload._pack import api  # noqa: F401 - imported before the clock starts
+from fastload._pack.sources.base import Encoded
 
 PACKAGES: tuple[str, ...] = ("fastload",)
 NOTE = "defaults; CRC of each record checked while loading"

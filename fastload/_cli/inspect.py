@@ -1,0 +1,103 @@
+"""`fastload inspect`: what is in a dataset."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fastload._cli.options import Commands, print_json
+
+
+def add(commands: Commands) -> None:
+    """Adds `fastload inspect`."""
+    inspect = commands.add_parser(
+        "inspect",
+        help="what is in a dataset",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Shows what a packed dataset holds: fields, classes, image sizes, codecs, how it was packed, and what a GPU's\n"
+        "hardware JPEG decoder would take. Or one sample, a contact sheet, or how well an epoch mixes.",
+        epilog="Example: fastload inspect packed/train\n"
+        "         fastload inspect packed/train --sheet samples.png --seed 1\n"
+        "         fastload inspect packed/train --shuffle-quality",
+    )
+    inspect.add_argument(
+        "dataset", metavar="DATASET", type=Path, help="folder that fastload pack wrote"
+    )
+    inspect.add_argument("--json", action="store_true", help="print the result as JSON")
+    inspect.add_argument("--sample", type=int, metavar="N", help="show sample number N instead")
+    inspect.add_argument(
+        "--sheet",
+        type=Path,
+        metavar="OUT.png",
+        help="write a page of random samples with their labels drawn",
+    )
+    inspect.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="which samples stand on the sheet (default: %(default)s)",
+    )
+    inspect.add_argument(
+        "--count", type=_positive, default=24, metavar="N", help="how many (default: %(default)s)"
+    )
+    inspect.add_argument(
+        "--shuffle-quality",
+        action="store_true",
+        help="how well samples mix, as packed and in an epoch",
+    )
+    inspect.add_argument(
+        "--batch-size",
+        type=_positive,
+        default=256,
+        metavar="N",
+        help="of the class mixture that --shuffle-quality measures (default: %(default)s)",
+    )
+    inspect.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Shows what was asked for; the overview where nothing was."""
+    from fastload._common.screen import show
+    from fastload._store.dataset import open_dataset
+
+    dataset = open_dataset(options.dataset)
+    told: dict[str, object] = {}
+    screens = []
+    if options.sample is not None:
+        from fastload._tools.inspect.sample import view_sample
+
+        view = view_sample(dataset, options.sample)
+        told["sample"] = view.as_json()
+        screens += view.sections()
+    if options.shuffle_quality:
+        from fastload._tools.inspect.shuffle import shuffle_quality
+
+        quality = shuffle_quality(dataset, batch_size=options.batch_size)
+        told["shuffle_quality"] = quality.as_json()
+        screens += quality.sections()
+    if options.sheet is not None:
+        from fastload._common.screen import Row, Section
+        from fastload._tools.inspect.sheet import write_sheet
+
+        count = write_sheet(dataset, options.sheet, seed=options.seed, count=options.count)
+        told["sheet"] = {"path": str(options.sheet), "samples": count}
+        screens.append(
+            Section("sheet", [Row(str(options.sheet), f"{count} samples, seed {options.seed}")])
+        )
+    if not told:
+        from fastload._tools.inspect.facts import gather
+        from fastload._tools.inspect.overview import overview
+
+        facts = gather(dataset)
+        told, screens = facts.as_json(), overview(facts)
+    if options.json:
+        print_json(told)
+    else:
+        show(str(dataset.path), screens)
+    return 0
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number, 1 or more")
+    return int(text)

@@ -1,0 +1,310 @@
+"""`fastload pack`: a dataset into shards."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastload._cli.options import Commands, ProgressLine, byte_size, human_bytes, print_json
+
+if TYPE_CHECKING:
+    from fastload._pack.packer import PackProgress
+
+
+def add(commands: Commands) -> None:
+    """Adds `fastload pack`."""
+    pack = commands.add_parser(
+        "pack",
+        help="pack a dataset into shards",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Packs a dataset into LMDB shards: same pixels, checksummed, order shuffled. Killed at any moment and started\n"
+        "again with the same command, it goes on where it was.",
+        epilog="Example: fastload pack imagenet/train packed/train\n"
+        "         fastload pack labels.csv packed --points corners=x1,y1,x2,y2 --on-error skip",
+    )
+    pack.add_argument(
+        "source",
+        metavar="SOURCE",
+        type=Path,
+        help="folder, list (.csv, .jsonl), COCO .json, .tar shards, Parquet ...",
+    )
+    pack.add_argument("dest", metavar="DEST", type=Path, help="new folder for the packed dataset")
+    pack.add_argument(
+        "--format",
+        metavar="NAME",
+        help="what SOURCE is, where it cannot be told by looking: nuscenes, openlane, coco, hf, webdataset, lists, folder",
+    )
+    what = pack.add_argument_group("what is stored")
+    what.add_argument(
+        "--encode",
+        choices=("keep", "jpeg", "raw", "auto"),
+        default="keep",
+        help="keep: same pixels, lossless (default); jpeg: re-encode; raw: pixels; auto: measure and choose keep or raw",
+    )
+    what.add_argument(
+        "--quality", type=int, default=90, help="of re-encoded JPEGs (default: %(default)s)"
+    )
+    what.add_argument(
+        "--max-side",
+        type=int,
+        default=0,
+        metavar="N",
+        help="shrink larger images; boxes, points and masks go with them (default: never)",
+    )
+    what.add_argument(
+        "--resize",
+        type=_size,
+        metavar="WxH",
+        help="scale every image to this size, whatever its ratio (default: never)",
+    )
+    what.add_argument(
+        "--restart",
+        type=_restart,
+        default=-1,
+        metavar="auto|off|N",
+        help="MCUs between restart markers, which let the loader cut a crop out of the file (default: auto)",
+    )
+    order = pack.add_argument_group("order and files")
+    order.add_argument(
+        "--order",
+        choices=("shuffle", "source"),
+        default="shuffle",
+        help="default: one seeded shuffle of everything",
+    )
+    order.add_argument("--seed", type=int, default=0, help="of the shuffle (default: %(default)s)")
+    order.add_argument(
+        "--shard-size",
+        type=byte_size,
+        default="512MiB",
+        metavar="SIZE",
+        help="of one file (default: %(default)s)",
+    )
+    order.add_argument(
+        "--block-size",
+        type=byte_size,
+        default="8MiB",
+        metavar="SIZE",
+        help="read in one go (default: %(default)s)",
+    )
+    run_options = pack.add_argument_group("running")
+    run_options.add_argument(
+        "--jobs",
+        type=int,
+        default=0,
+        metavar="N",
+        help="threads (default: every core this process may use)",
+    )
+    run_options.add_argument(
+        "--on-error",
+        choices=("stop", "skip"),
+        default="stop",
+        help="a bad image: stop and name it (default), or skip it and list it in DEST/pack-log.jsonl",
+    )
+    run_options.add_argument(
+        "--max-bad",
+        type=int,
+        metavar="N",
+        help="with --on-error skip: stop at more than N bad images (default: no limit)",
+    )
+    run_options.add_argument("--json", action="store_true", help="print the result as JSON")
+    _add_source_options(pack)
+    pack.set_defaults(run=run)
+
+
+def _add_source_options(pack: argparse.ArgumentParser) -> None:
+    """Options of single formats; one that was not given is not handed on, one that the format lacks is refused by name."""
+    group = pack.add_argument_group("the source (which format has which: docs/sources.md)")
+    group.add_argument("--split", help="one split of a source that has several: train, val ...")
+    group.add_argument(
+        "--classes",
+        type=_classes,
+        metavar="A,B,...",
+        help="class names in label order; for a list COLUMN=A,B,...",
+    )
+    group.add_argument(
+        "--type",
+        dest="types",
+        action="append",
+        type=_pair,
+        metavar="NAME=KIND",
+        help="kind of a column or file extension: int, float, str, class, json, image, mask ...",
+    )
+    group.add_argument(
+        "--points",
+        action="append",
+        type=_columns,
+        metavar="NAME=X1,Y1,...",
+        help="columns that make up a points field",
+    )
+    group.add_argument(
+        "--boxes",
+        action="append",
+        type=_columns,
+        metavar="NAME=X1,Y1,X2,Y2",
+        help="columns that make up a boxes field",
+    )
+    group.add_argument(
+        "--drop", type=_names, metavar="A,B,...", help="columns of a list to leave out"
+    )
+    group.add_argument(
+        "--root", type=Path, help="folder that a list's paths start from (default: the list's own)"
+    )
+    group.add_argument(
+        "--path",
+        dest="paths",
+        action="append",
+        type=_pair,
+        metavar="NAME=PATTERN",
+        help="lists: an image field whose file names are made of columns, e.g. image=train/{image_id}.jpg",
+    )
+    group.add_argument(
+        "--columns",
+        type=_names,
+        metavar="A,B,...",
+        help="Parquet, Hugging Face: columns to take (default: all)",
+    )
+    group.add_argument("--images", type=Path, help="COCO: the folder of the images")
+    group.add_argument(
+        "--masks", action="store_true", default=None, help="COCO: instance masks too"
+    )
+    group.add_argument("--annotations", help="OpenLane: the folder of the lane files")
+    group.add_argument(
+        "--nuscenes-version", metavar="V", help="nuScenes: which of several v1.0-* folders"
+    )
+    group.add_argument(
+        "--scenes", type=_names, metavar="A,B,...", help="nuScenes: these scenes only"
+    )
+    group.add_argument("--bev", help="nuScenes: the folder of bird's-eye masks")
+
+
+def _source_options(options: argparse.Namespace) -> dict[str, object]:
+    given = {
+        name: getattr(options, name)
+        for name in (
+            "split",
+            "classes",
+            "drop",
+            "root",
+            "columns",
+            "images",
+            "masks",
+            "annotations",
+            "scenes",
+            "bev",
+        )
+    }
+    given["version"] = options.nuscenes_version
+    given |= {
+        name: dict(pairs)
+        for name in ("types", "points", "boxes", "paths")
+        if (pairs := getattr(options, name))
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def run(options: argparse.Namespace) -> int:
+    """Packs and prints what came of it."""
+    from fastload._pack.options import PackOptions
+    from fastload._pack.packer import Packer
+    from fastload._pack.sources import open_source
+
+    settings = PackOptions(
+        encode=options.encode,
+        quality=options.quality,
+        max_side=options.max_side,
+        resize=options.resize,
+        restart=options.restart,
+        order=options.order,
+        seed=options.seed,
+        shard_size=options.shard_size,
+        block_size=options.block_size,
+        on_error=options.on_error,
+        max_bad=options.max_bad,
+        jobs=options.jobs,
+    )
+    source = open_source(options.source, format=options.format, **_source_options(options))
+    if (
+        not options.json
+    ):  # before hours of packing: keypoints that came out as numbers are not moved by any transform
+        told = ", ".join(
+            f"{each.name}: {'list of ' * each.list}{each.kind}" for each in source.fields
+        )
+        sys.stderr.write(f"{options.source}: {source.name}, with {told}\n")
+    with PackReporter(quiet=options.json) as reporter:
+        result = Packer(
+            source, options.dest, settings, name=str(options.source.resolve()), on_progress=reporter
+        ).run()
+    if options.json:
+        print_json(result.as_json())
+    else:
+        print(result)
+    return 0
+
+
+class PackReporter:
+    """Shows a pack's progress: rate, time left, bytes in and out, what was skipped."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._line = ProgressLine("packing", None, quiet=quiet)
+        self._first: tuple[float, int] | None = None
+
+    def __enter__(self) -> PackReporter:
+        self._line.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._line.__exit__(None, None, None)
+
+    def __call__(self, progress: PackProgress) -> None:
+        """To be called with every sample."""
+        now = time.monotonic()
+        if progress.stage != "packing":
+            self._line.title = progress.stage
+            self._line.update(progress.done)
+            return
+        if self._first is None:
+            self._first = (now, progress.done - 1)
+        rate = (progress.done - self._first[1]) / max(now - self._first[0], 1e-3)
+        self._line.title, self._line.total = "packing", progress.total
+        self._line.update(
+            progress.done,
+            f"{rate:.0f}/s, {human_bytes(progress.bytes_in)} in, {human_bytes(progress.bytes_out)} out"
+            + (f", {progress.skipped} skipped" if progress.skipped else ""),
+        )
+
+
+def _size(text: str) -> tuple[int, int]:
+    width, cross, height = text.lower().partition("x")
+    if not (cross and width.isdecimal() and height.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected WIDTHxHEIGHT, e.g. 960x640")
+    return int(width), int(height)
+
+
+def _restart(text: str) -> int:
+    named = {"auto": -1, "off": 0}
+    if text not in named and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}: expected auto, off, or a number of MCUs")
+    return named[text] if text in named else int(text)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE")
+    return name, value
+
+
+def _columns(text: str) -> tuple[str, list[str]]:
+    name, columns = _pair(text)
+    return name, _names(columns)
+
+
+def _classes(text: str) -> list[str] | dict[str, list[str]]:
+    return dict([_columns(text)]) if "=" in text else _names(text)

@@ -1,0 +1,128 @@
+"""`fastload selftest`: do the GPU backends give right pixels on this machine?"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastload._cli.options import Commands, print_json
+from fastload._tools.selftest.catalogue import CATALOGUE, NAMES
+
+if TYPE_CHECKING:
+    from fastload._tools.selftest.run import Result
+
+
+def add(commands: Commands) -> None:
+    """Adds `fastload selftest`."""
+    listing = "\n".join(f"  {entry.number} {entry.name:12} {entry.what}" for entry in CATALOGUE)
+    named = f"only this one of {', '.join(NAMES[1:])} ({NAMES[0]} is always told); may be repeated (default: all but roi)"
+    selftest = commands.add_parser(
+        "selftest",
+        help="prove the GPU backends on this machine",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Compares the GPU backends with the CPU, each stage in a process of its own, so that a crash or a hang is a result.\n"
+        "What passes is noted: the loader uses the GPU's JPEG engine only where it has passed with this GPU, driver and\n"
+        "versions."
+        f" Exit code: 0 fine, 1 something failed or is missing, 2 used wrongly.\n\nStages:\n{listing}",
+        epilog="Example: fastload selftest --device cuda --dataset packed/train",
+    )
+    selftest.add_argument(
+        "--device",
+        default="cuda",
+        help="cuda, cuda:N, or cpu: the same backends on the CPU (default: %(default)s)",
+    )
+    selftest.add_argument(
+        "--dataset",
+        type=Path,
+        metavar="D",
+        help="a packed dataset of yours, for the stages that load",
+    )
+    selftest.add_argument(
+        "--backend",
+        action="append",
+        choices=("dali", "nvjpeg"),
+        default=[],
+        help="only this one; may be repeated (default: both)",
+    )
+    selftest.add_argument(
+        "--stage", action="append", choices=NAMES[1:], default=[], metavar="NAME", help=named
+    )
+    selftest.add_argument(
+        "--timeout",
+        type=_factor,
+        default=1.0,
+        metavar="X",
+        help="multiply the time limit of each stage (120 or 300 s) by X (default: 1)",
+    )
+    selftest.add_argument("--json", action="store_true", help="print the results as JSON")
+    selftest.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the stages; 0 where nothing spoke against a backend."""
+    from fastload._decode import selftest_record as record
+    from fastload._tools.selftest.run import Options, selftest
+
+    asked = Options(
+        options.device,
+        tuple(options.backend),
+        tuple(options.stage),
+        options.dataset,
+        options.timeout,
+    )
+    results = selftest(asked, on_result=_quiet if options.json else _show)
+    good = all(result.ok for result in results)
+    if options.json:
+        print_json(
+            {
+                "ok": good,
+                "device": options.device,
+                "record": str(record.path()),
+                "results": [_as_json(each) for each in results],
+            }
+        )
+        return 0 if good else 1
+    print(f"{'All passed' if good else 'NOT all passed'}; noted in {record.path()}")
+    if options.device != "cpu":
+        for backend in sorted({result.backend for result in results} - {"-"}):
+            allowed = record.hardware_passed(backend, options.device)
+            print(f"{backend}: the JPEG engine {'may be used' if allowed else 'stays off'}")
+    return 0 if good else 1
+
+
+def _quiet(result: Result) -> None:
+    """Told at the end."""
+    del result
+
+
+def _show(result: Result) -> None:
+    number = NAMES.index(result.stage)
+    seconds = f"{result.seconds:6.1f} s" if result.seconds else " " * 8
+    print(
+        f"{number} {result.stage:12} {result.backend:7} {result.verdict:8} {seconds}  {result.summary}",
+        flush=True,
+    )
+
+
+def _as_json(result: Result) -> dict[str, object]:
+    return {
+        "stage": result.stage,
+        "backend": result.backend,
+        "verdict": result.verdict,
+        "summary": result.summary,
+        "seconds": round(result.seconds, 2),
+        "facts": result.facts,
+    }
+
+
+def _factor(text: str) -> float:
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = 0.0
+    if not 0 < factor < 1e6:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected a positive number, 2 for twice the time"
+        )
+    return factor

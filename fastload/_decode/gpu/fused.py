@@ -1,0 +1,198 @@
+"""Decoded pictures of any sizes become a finished batch: crop, resize, flip, letterbox, colour order, normalise, dtype and layout.
+
+On a GPU one Triton kernel does it (`fused_kernel`); without Triton, and on CPU, `place_by_torch` does the same with the same whole
+numbers. Both give the bytes of the native core without DCT scaling, which are Pillow's (columns first, 8 bits between the passes).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import subprocess
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastload._decode.backend import PixelFormat
+from fastload._decode.gpu.fused_taps import HALF, PRECISION, Taps, make_taps
+
+# One picture, or a part of it: where its pixels are, and what becomes of them. All of it is read by the kernel, in this order.
+JOB = np.dtype(
+    [
+        (name, "<i8")
+        for name in (
+            "address",
+            "pitch",  # the first byte wanted; bytes from row to row
+            "in_w",
+            "in_h",
+            "out_w",
+            "out_h",  # pixels wanted, and what they become
+            "left",
+            "top",  # where that goes in the output; the rest is filled
+            "flip",
+            "slot",
+            "taps_x",
+            "taps_y",  # set by `place`
+            "filter",
+        )
+    ]
+)
+
+Jobs = NDArray[np.void]
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Triton is installed; its import takes a second, so this only looks."""
+    return importlib.util.find_spec("triton") is not None
+
+
+@functools.cache
+def kernel_trouble(device: torch.device) -> str:
+    """Why the kernel cannot be used on this device, or nothing: it was built (Triton needs a C compiler) and gave the torch path's bits."""
+    if not has_triton():
+        return "Triton is not installed"
+    from triton.errors import TritonError
+
+    jobs = np.zeros(2, JOB)
+    jobs["in_w"], jobs["in_h"], jobs["out_w"], jobs["out_h"] = (31, 22), (17, 40), (20, 40), (24, 9)
+    jobs["slot"], jobs["flip"], jobs["left"], jobs["top"] = (0, 1), (0, 1), (3, 0), (0, 5)
+    pictures = [
+        (torch.arange(w * h * 3, device=device) * 37 % 251).to(torch.uint8).view(h, w, 3)
+        for w, h in ((31, 17), (22, 40))
+    ]
+    found = []
+    try:
+        for triton in (False, True):
+            output = torch.zeros((2, 24, 40, 3), dtype=torch.uint8, device=device)
+            place(jobs, pictures, output, PixelFormat(fill=9), triton=triton)
+            found.append(output.cpu())
+    except (
+        ImportError,
+        OSError,
+        RuntimeError,
+        ValueError,
+        subprocess.SubprocessError,
+        TritonError,
+    ) as error:
+        why = (str(error).strip() or "no reason given").splitlines()[0]
+        return f"Triton cannot run here ({type(error).__name__}: {why})"
+    return "" if torch.equal(*found) else "the kernel gives other pixels than torch"
+
+
+def place(
+    jobs: Jobs,
+    pictures: Sequence[Tensor],
+    output: Tensor,
+    pixels: PixelFormat,
+    *,
+    triton: bool | None = None,
+) -> None:
+    """Fills slots ``jobs["slot"]`` of ``output``, queued on the current stream; other slots stay as they are.
+
+    ``pictures[i]``: (in_h, in_w, 1 or 3) uint8, gray or RGB, job i's part of a decoded picture. Only its address is used by the
+    kernel: it must stay until the work is done. ``triton``: None = on CUDA devices, where ``kernel_trouble`` finds none.
+    """
+    if not len(jobs):
+        return
+    planar = output if pixels.layout == "nchw" else output.permute(0, 3, 1, 2)
+    levels = level_table(pixels, planar.shape[1], planar.dtype).to(planar.device)
+    filters = jobs["filter"].astype(np.int64)
+    across, down = (
+        make_taps(
+            jobs[f"in_{axis}"].astype(np.int64),
+            jobs[f"out_{axis}"].astype(np.int64),
+            filters,
+            planar.device,
+        )
+        for axis in ("w", "h")
+    )
+    if not (planar.is_cuda and not kernel_trouble(planar.device) if triton is None else triton):
+        place_by_torch(
+            jobs,
+            pictures,
+            (across, down),
+            levels=levels,
+            output=planar,
+            swap=pixels.colour == "bgr",
+        )
+        return
+    from fastload._decode.gpu import fused_kernel
+
+    jobs = jobs.copy()
+    jobs["address"], jobs["pitch"] = (
+        [each.data_ptr() for each in pictures],
+        [each.stride(0) for each in pictures],
+    )
+    jobs["taps_x"], jobs["taps_y"] = across.counts, down.counts
+    rows = torch.from_numpy(jobs.view(np.int64).reshape(len(jobs), -1)).to(planar.device)
+    fused_kernel.launch(
+        rows,
+        across,
+        down,
+        levels,
+        planar,
+        channels=pictures[0].shape[2],
+        swap=pixels.colour == "bgr",
+    )
+
+
+def level_table(pixels: PixelFormat, channels: int, dtype: torch.dtype) -> Tensor:
+    """(channels, 257): what each level becomes in the output, and last what the fill colour becomes.
+
+    Made once a batch on the CPU, as the native core does: normalising is looking up, and gives the same bits everywhere.
+    """
+    numbers = torch.arange(256).expand(channels, 256)
+    numbers = torch.cat([numbers, torch.tensor(pixels.fill_levels(channels))[:, None]], 1)
+    if dtype == torch.uint8:
+        return numbers.to(torch.uint8)
+    mean, std = (
+        torch.tensor(each, dtype=torch.float32)[:, None]
+        for each in (pixels.mean_levels(channels), pixels.std_levels(channels))
+    )
+    return ((numbers.float() - mean) / std).to(dtype)
+
+
+def place_by_torch(
+    jobs: Jobs,
+    pictures: Sequence[Tensor],
+    taps: tuple[Taps, Taps],
+    *,
+    levels: Tensor,
+    output: Tensor,
+    swap: bool,
+) -> None:
+    """The same as the kernel, picture by picture: some 40 launches each on a GPU. ``taps`` across and down."""
+    (across, down), channels = taps, output.shape[1]
+    fill = levels[:, 256, None, None]
+    for n, picture in enumerate(pictures):
+        out_w, out_h, left, top, flip, slot = (
+            int(jobs[n][name]) for name in ("out_w", "out_h", "left", "top", "flip", "slot")
+        )
+        found = _summed(picture, across, n, out_w, axis=1)
+        found = _summed(found, down, n, out_h, axis=0).permute(2, 0, 1)
+        found = found.flip(0) if swap else found
+        found = (found.flip(2) if flip else found).expand(channels, -1, -1).long()
+        canvas = output[slot]
+        if (out_h, out_w) != tuple(canvas.shape[1:]):
+            canvas.copy_(fill.expand(canvas.shape))
+        if levels.dtype == torch.uint8:
+            canvas[:, top : top + out_h, left : left + out_w] = found
+        else:
+            for c in range(channels):
+                canvas[c, top : top + out_h, left : left + out_w] = levels[c][found[c]]
+
+
+def _summed(picture: Tensor, taps: Taps, n: int, size: int, *, axis: int) -> Tensor:
+    """One pass along an axis of (H, W, C); 0..255 as int32."""
+    shape = (1, size, 1) if axis else (size, 1, 1)
+    first, last = taps.first[n, :size].long(), picture.shape[axis] - 1
+    total = torch.full((1,), HALF, dtype=torch.int32, device=picture.device)
+    for j in range(int(taps.counts[n])):
+        total = total + picture.index_select(axis, (first + j).clamp(max=last)).to(
+            torch.int32
+        ) * taps.weights[n, j, :size].view(shape)
+    return (total >> PRECISION).clamp_(0, 255)

@@ -1,0 +1,246 @@
+"""The decode backend in plain Python: simplejpeg and torch. The oracle in tests, and what serves without the native core."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import simplejpeg
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from fastload._common.checksum import crc32c
+from fastload._common.cpus import available_cpus
+from fastload._common.threads import Helpers
+from fastload._decode.backend import (
+    STAGES,
+    Codec,
+    DecodeBatch,
+    DecodeResult,
+    Filter,
+    PixelFormat,
+    Status,
+    check_batch,
+)
+from fastload._store.jpeg_header import check_limits, read_header
+from fastload.errors import BadImage, ConfigError
+
+_LONGEST = 0xFFFFFFFF  # nanoseconds that fit: a process that was stopped meanwhile took longer
+Outcome = tuple[Status, str, tuple[int, ...]]  # status, why, nanoseconds per stage
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceTicket:
+    """A batch under way."""
+
+    batch: DecodeBatch
+    outcomes: Sequence[Future[Outcome]]
+
+
+class ReferenceBackend:
+    """Every sample decoded whole, then turned upright, cropped, resized and flipped, each step in its plainest form."""
+
+    name = "reference"
+    device = torch.device("cpu")
+
+    def __init__(self, *, threads: int | None = None) -> None:
+        self._threads = Helpers(threads or available_cpus(), "fastload-reference")
+
+    def submit(self, batch: DecodeBatch) -> ReferenceTicket:
+        """Queues a batch."""
+        check_batch(batch)
+        output = torch.as_tensor(batch.output)
+        slots = output if batch.pixels.layout == "nchw" else output.permute(0, 3, 1, 2)
+        _check_channels(batch.pixels, slots.shape[1])
+        return ReferenceTicket(
+            batch,
+            [
+                self._threads.submit(_load, batch, row, slots[row])
+                for row in range(len(batch.requests))
+            ],
+        )
+
+    def collect(self, ticket: ReferenceTicket) -> DecodeResult:
+        """Waits for a batch."""
+        outcomes = [future.result() for future in ticket.outcomes]
+        return DecodeResult(
+            np.array([status for status, _, _ in outcomes], np.uint8),
+            np.minimum([times for _, _, times in outcomes], _LONGEST)
+            .astype(np.uint32)
+            .reshape(-1, len(STAGES)),
+            {slot: why for slot, (status, why, _) in enumerate(outcomes) if status},
+            ticket.batch.output,
+        )
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._threads.close()
+
+
+def _load(batch: DecodeBatch, row: int, slot: torch.Tensor) -> Outcome:
+    """One sample into its slot (C, H, W)."""
+    request, pixels, begin = batch.requests[row], batch.pixels, time.perf_counter_ns()
+    channels = slot.shape[0]
+    fill = torch.tensor(pixels.fill_levels(channels), dtype=torch.uint8)
+    canvas = fill[:, None, None].repeat(1, *slot.shape[1:])
+    status, why, decoded = Status.OK, "", begin
+    try:
+        source = memoryview(cast(memoryview, batch.sources[int(request["source"])])).cast(
+            "B"
+        )  # arrays have bytes, too
+        if request["check"] and not _intact(source):
+            status, why = Status.CORRUPT, "not a record, or its checksum is wrong"
+        else:
+            image = _upright(
+                _decoded(request, source, pixels.colour, channels), int(request["orientation"])
+            )
+            decoded = time.perf_counter_ns()
+            _place(request, image, canvas)
+    except BadImage as error:
+        status, why = Status.BAD_IMAGE, error.why
+    except (ConfigError, IndexError) as error:
+        status, why = Status.BAD_REQUEST, str(error)
+    if slot.dtype == torch.uint8:
+        slot.copy_(canvas)
+    else:
+        mean, std = (
+            torch.tensor(level)[:, None, None]
+            for level in (pixels.mean_levels(channels), pixels.std_levels(channels))
+        )
+        slot.copy_((canvas.float() - mean) / std)
+    return status, why, (0, 0, decoded - begin, time.perf_counter_ns() - decoded, 0)
+
+
+def _intact(record: memoryview) -> bool:
+    return bytes(record[:4]) == b"FLR1" and int.from_bytes(record[4:8], "little") == crc32c(
+        record[8:]
+    )
+
+
+def _decoded(request: np.void, source: memoryview, colour: str, channels: int) -> torch.Tensor:
+    """The whole image as stored, (C, H, W)."""
+    offset, size = int(request["offset"]), int(request["size"])
+    part = source[offset : offset + size if size else None]
+    if len(part) < size:
+        raise ConfigError(f"image lies outside its source of {len(source)} bytes")
+    if request["codec"] == Codec.RAW:
+        image = _raw(request, part, colour, channels)
+    else:
+        header = read_header(part)
+        check_limits(header, len(part))
+        gray = header.components == 1 or (channels == 1 and colour != "stored")
+        try:
+            image = simplejpeg.decode_jpeg(
+                part, "GRAY" if gray else "BGR" if colour == "bgr" else "RGB"
+            )
+        except ValueError as error:
+            raise BadImage(str(error)) from None
+    if image.shape[2] != channels and (image.shape[2] != 1 or colour == "stored"):
+        raise ConfigError(
+            f"an image of {image.shape[2]} channels does not fit an output of {channels}"
+        )
+    return torch.from_numpy(np.array(image, order="C")).permute(2, 0, 1).expand(channels, -1, -1)
+
+
+def _raw(request: np.void, part: memoryview, colour: str, channels: int) -> NDArray[np.uint8]:
+    """Raw pixels, wide numbers as bytes; a narrower number than the output has gets zeros in front."""
+    height, width, n, bits = (
+        int(request[name]) for name in ("raw_h", "raw_w", "raw_channels", "raw_bits")
+    )
+    n_bytes = n * bits // 8
+    if min(height, width, n_bytes) < 1 or len(part) != height * width * n_bytes:
+        raise BadImage(
+            f"raw image of {width}x{height}: {len(part)} bytes, expected {height * width * n_bytes}"
+        )
+    if bits != 8 and request["filter"] != Filter.NEAREST:
+        raise ConfigError(f"raw images of {bits} bits can be resized by 'nearest' only")
+    image = np.frombuffer(part, np.uint8).reshape(height, width, n_bytes)
+    if colour == "stored" and n == 1 and n_bytes < channels:
+        return np.pad(image, ((0, 0), (0, 0), (0, channels - n_bytes)))
+    if colour == "gray" and n_bytes == 3:
+        gray: NDArray[np.int64] = (image @ np.array([19595, 38470, 7471]) + 32768) >> 16
+        return gray.astype(np.uint8)[:, :, None]
+    return image[:, :, ::-1] if colour == "bgr" else image
+
+
+def _upright(image: torch.Tensor, orientation: int) -> torch.Tensor:
+    """EXIF orientation applied to (C, H, W)."""
+    if not 1 <= orientation <= 8:
+        raise ConfigError(f"orientation {orientation}: expected 1 to 8")
+    turned = image.transpose(1, 2) if orientation >= 5 else image
+    return turned.flip(
+        [axis for axis, those in ((2, (2, 3, 6, 7)), (1, (3, 4, 7, 8))) if orientation in those]
+    )
+
+
+def _place(request: np.void, image: torch.Tensor, canvas: torch.Tensor) -> None:
+    """Crops, resizes, flips, and puts the result in its place."""
+    x, y, w, h, out_w, out_h = (
+        int(request[name]) for name in ("x", "y", "w", "h", "out_w", "out_h")
+    )
+    left, top = int(request["pad_left"]), int(request["pad_top"])
+    if (x, y, w, h) == (0, 0, 0, 0):
+        _, h, w = image.shape
+    fits = (
+        x + w <= image.shape[2]
+        and y + h <= image.shape[1]
+        and left + out_w <= canvas.shape[2]
+        and top + out_h <= canvas.shape[1]
+    )
+    if not fits or min(x, y, left, top) < 0 or min(w, h, out_w, out_h) < 1:
+        raise ConfigError(
+            f"ROI {w}x{h} at {x},{y} of {image.shape[2]}x{image.shape[1]} -> {out_w}x{out_h} at {left},{top}: outside"
+        )
+    image = _resized(image[:, y : y + h, x : x + w], out_h, out_w, int(request["filter"]))
+    canvas[:, top : top + out_h, left : left + out_w] = image.flip(2) if request["flip"] else image
+
+
+def _resized(image: torch.Tensor, height: int, width: int, how: int) -> torch.Tensor:
+    if how == Filter.NEAREST:
+        rows = (2 * torch.arange(height) + 1) * image.shape[1] // (2 * height)
+        columns = (2 * torch.arange(width) + 1) * image.shape[2] // (2 * width)
+        return image[:, rows][:, :, columns]
+    if how == Filter.BILINEAR:
+        across = _blended(image.float(), width, 2)
+        return _blended(across, height, 1).round().to(torch.uint8)
+    if how != Filter.ANTIALIAS:
+        raise ConfigError(f"unknown filter {how}")
+    if 1 in (
+        height,
+        width,
+        *image.shape[1:],
+    ):  # torch 2.13 fails, or gives wrong pixels, where a side is 1
+        planes = [
+            Image.fromarray(plane.numpy()).resize((width, height), Image.Resampling.BILINEAR)
+            for plane in image.contiguous()
+        ]
+        return torch.from_numpy(np.stack([np.asarray(plane) for plane in planes]))
+    return torch.nn.functional.interpolate(
+        image.contiguous()[None], (height, width), mode="bilinear", antialias=True
+    )[0]
+
+
+def _blended(image: torch.Tensor, n: int, axis: int) -> torch.Tensor:
+    """Two neighbours mixed, along one axis."""
+    size = image.shape[axis]
+    place = ((torch.arange(n) + 0.5) * (size / n) - 0.5).clamp(0, size - 1)
+    low = place.floor().long()
+    shape = [-1 if i == axis else 1 for i in range(3)]
+    return torch.lerp(
+        image.index_select(axis, low),
+        image.index_select(axis, (low + 1).clamp(max=size - 1)),
+        (place - low).view(shape),
+    )
+
+
+def _check_channels(pixels: PixelFormat, channels: int) -> None:
+    wanted = {"rgb": 3, "bgr": 3, "gray": 1, "stored": channels}[pixels.colour]
+    if channels != wanted:
+        raise ConfigError(
+            f"output: expected {wanted} channels for {pixels.colour!r}, found {channels}"
+        )

@@ -1,0 +1,196 @@
+"""Everything of a batch that is not pixels: unpacked, moved with its image, and put into tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastload._load.parts import BatchParts
+from fastload._load.spec import ChosenField
+from fastload._plan.labels import move_boxes_batch, move_points_batch
+from fastload._plan.rows import PlanRows
+from fastload._store.record import RecordError
+from fastload._store.values import decode_value
+from fastload.errors import BadImage, ConfigError
+
+Values = dict[str, Any]  # what a batch holds under each name
+_MATRICES = ((3, 3), (3, 4))
+_COLUMNS = {"boxes": 4, "points": 2}
+_NUMBERS = {"int": np.int64, "float": np.float64}
+
+
+def unpacked(
+    chosen: ChosenField, parts: BatchParts
+) -> tuple[list[Any], dict[int, RecordError | BadImage]]:
+    """The field's values, sample by sample; and place → what is wrong with the one that is None.
+
+    Numbers are views of the records: ``moved`` and ``tensors`` copy them."""
+    values: list[Any] = []
+    wrong: dict[int, RecordError | BadImage] = {}
+    for place, own in enumerate(parts.parts(chosen.number)):
+        try:
+            values.append(_complete(chosen, decode_value(chosen.field, own, copy=False)))
+        except (RecordError, BadImage) as error:
+            values.append(None)
+            wrong[place] = error
+    return values, wrong
+
+
+def _complete(chosen: ChosenField, value: Any) -> Any:
+    """A value that can be moved and stacked; what a sample lacks is nothing, where there can be nothing."""
+    kind = chosen.field.kind
+    if chosen.field.list and kind in _NUMBERS:
+        return np.array(value, _NUMBERS[kind])
+    if kind in _COLUMNS and not chosen.field.list:
+        return np.empty((0, _COLUMNS[kind]), np.float32) if value is None else value
+    if kind in _COLUMNS and not value:
+        return [np.empty((0, _COLUMNS[kind]), np.float32)] * chosen.items
+    found = value if chosen.field.list else [] if value is None else [value]
+    if kind == "matrix" and any(each.shape not in _MATRICES for each in found):
+        shapes = ", ".join(sorted({str(each.shape) for each in found}))
+        raise BadImage(
+            f"field {chosen.name!r}: matrices of {shapes}: only (3, 3) and (3, 4) lead to an image; pack others as 'array'"
+        )
+    if chosen.field.list and chosen.items and len(found) != chosen.items:
+        raise BadImage(
+            f"field {chosen.name!r}: {len(found)} values, expected {chosen.items}, one for each image"
+        )
+    if not found and (
+        kind == "matrix"
+        or (kind in ("array", "mask") and chosen.ragged != "list" and not chosen.field.list)
+    ):
+        raise BadImage(f"field {chosen.name!r}: the sample has none, and a batch is one tensor")
+    return value
+
+
+def rows_at(rows: PlanRows, slots: NDArray[np.intp]) -> PlanRows:
+    """The rows of some slots, in this order."""
+    members: dict[str, Any] = {each.name: getattr(rows, each.name) for each in fields(rows)}
+    taken: dict[str, Any] = {
+        name: value[slots] if isinstance(value, np.ndarray) else value
+        for name, value in members.items()
+    }
+    taken["bad"] = {}
+    return replace(rows, **taken)
+
+
+def moved(
+    chosen: ChosenField, values: Sequence[Any], rows: PlanRows | None, mover: ChosenField | None
+) -> Values:
+    """The values as the plan moves them; further names for what belongs to them: ``boxes.kept``, ``points.visible``.
+
+    ``mover``: the image field they belong to. If it is a list (cameras), the value at each place belongs to the image at that place;
+    if it is not, all items of a list (lanes) belong to the one image.
+    """
+    name, kind, listed = chosen.name, chosen.field.kind, chosen.field.list
+    if rows is None or mover is None or kind not in ("boxes", "points", "matrix"):
+        return {name: list(values)}
+    flat = [each for own in values for each in own] if listed else list(values)
+    counts = [len(own) for own in values] if listed else [1] * len(values)
+    own_rows = rows_at(rows, _slots(counts, mover))
+    if kind == "matrix":
+        found = [
+            (matrix @ each).astype(np.float32)
+            for matrix, each in zip(own_rows.matrices, flat, strict=True)
+        ]
+        return {name: _nested(found, counts, listed)}
+    pairs: Sequence[tuple[Any, Any]] = (
+        move_boxes_batch(flat, own_rows) if kind == "boxes" else move_points_batch(flat, own_rows)
+    )
+    other = "kept" if kind == "boxes" else "visible"
+    return {
+        name: _nested([first for first, _ in pairs], counts, listed),
+        f"{name}.{other}": _nested([second for _, second in pairs], counts, listed),
+    }
+
+
+def _slots(counts: Sequence[int], mover: ChosenField) -> NDArray[np.intp]:
+    """Which image moves each value."""
+    return np.arange(sum(counts)) if mover.field.list else np.repeat(np.arange(len(counts)), counts)
+
+
+def tensors(chosen: ChosenField, values: Values, ids: NDArray[np.int64]) -> Values:
+    """Lists of arrays as tensors: stacked where all samples have one shape, else a list, or padded with a mask."""
+    result: Values = {}
+    for name, own in values.items():
+        if chosen.field.kind in ("str", "json", "bytes"):
+            result[name] = own
+        elif chosen.ragged == "stack":
+            result[name] = _stacked(name, own, ids)
+        elif chosen.ragged == "list" or any(isinstance(each, list) for each in own):
+            result[name] = _as_tensors(own)
+        else:
+            result[name], result[f"{name}.mask"] = _padded(name, own, ids)
+    return result
+
+
+def _nested(flat: list[Any], counts: Sequence[int], is_list: bool) -> list[Any]:
+    if not is_list:
+        return flat
+    ends = np.cumsum(counts).tolist()
+    return [flat[end - count : end] for end, count in zip(ends, counts, strict=True)]
+
+
+def _as_tensors(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_tensors(each) for each in value]
+    return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
+
+
+def _stacked(name: str, values: list[Any], ids: NDArray[np.int64]) -> torch.Tensor:
+    for place, each in enumerate(values):
+        if isinstance(each, list) and len({(item.shape, item.dtype) for item in each}) > 1:
+            found = " and ".join(sorted({f"{item.dtype} of {item.shape}" for item in each}))
+            raise ConfigError(
+                f"field {name!r}: {found} in sample {ids[place]}: they cannot be stacked. Use "
+                f"ragged={{{name.partition('.')[0]!r}: 'list'}}, or pack them in one shape"
+            )
+    arrays = [np.stack(each) if isinstance(each, list) else each for each in values]
+    other = next(
+        (
+            place
+            for place, each in enumerate(arrays)
+            if (each.shape, each.dtype) != (arrays[0].shape, arrays[0].dtype)
+        ),
+        None,
+    )
+    if other is not None:
+        raise ConfigError(
+            f"field {name!r}: {arrays[0].dtype} of {arrays[0].shape} in sample {ids[0]}, {arrays[other].dtype} of "
+            f"{arrays[other].shape} in sample {ids[other]}: they cannot be stacked. "
+            f"Use ragged={{{name.partition('.')[0]!r}: 'list'}} or 'pad', or pack them in one shape"
+        )
+    return torch.from_numpy(np.stack(arrays))
+
+
+def _padded(
+    name: str, values: list[Any], ids: NDArray[np.int64]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(n, longest, ...) with zeros behind, and (n, longest): True where there is a value."""
+    values = [np.atleast_1d(each) for each in values]
+    longest = max(len(each) for each in values)
+    filled = [place for place, each in enumerate(values) if len(each)]
+    inner, dtype = (
+        values[filled[0] if filled else 0].shape[1:],
+        values[filled[0] if filled else 0].dtype,
+    )
+    result, mask = (
+        np.zeros((len(values), longest, *inner), dtype),
+        np.zeros((len(values), longest), np.bool_),
+    )
+    for place in filled:
+        each = values[place]
+        if each.shape[1:] != inner or each.dtype != dtype:
+            first = filled[0]
+            raise ConfigError(
+                f"field {name!r}: {each.dtype} of {each.shape} in sample {ids[place]}, {dtype} of {values[first].shape} in "
+                f"sample {ids[first]}: only the first axis can be padded; use ragged={{{name.partition('.')[0]!r}: 'list'}}"
+            )
+        result[place, : len(each)] = each
+        mask[place, : len(each)] = True
+    return torch.from_numpy(result), torch.from_numpy(mask)

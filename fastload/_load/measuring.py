@@ -1,0 +1,254 @@
+"""``backend="auto"`` on a GPU: tries the backends on the first batches of the user's own data, and remembers what came out.
+
+The code runs on any device; on the CPU, where the answer is known to be the native core, only tests do that.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastload._common.native import core
+from fastload._decode.gpu.requirements import missing, read_facts
+from fastload._decode.selftest_record import hardware_passed
+from fastload._decode.selftest_record import key as versions
+from fastload._load.backends import ON_GPU, Backend, BackendChoice
+from fastload._load.buffers import Ring
+from fastload._load.builder import BatchMaker
+from fastload._load.choosing import Candidate, Measured, choose, from_json, to_json
+from fastload._load.faults import FaultPolicy
+from fastload._load.nested import mapped
+from fastload._load.parts import read_parts
+from fastload._load.remembered import load, store
+from fastload._load.spec import LoadSpec
+from fastload._load.stats import LoaderStats, StatsCollector
+from fastload._load.transfer import Transfer
+from fastload._store.dataset import Dataset
+from fastload.errors import FastloadError
+
+_WARM_UP, _FEWEST, _MOST, _ENOUGH_S = (
+    2,
+    4,
+    24,
+    0.7,
+)  # batches not counted; counted at least and at most; seconds that suffice
+_DISTINCT = 8  # batches of the dataset that are used for it
+_ALONE_S = 0.3  # how long the probe runs by itself
+_LEARN_FROM = 50  # batches that must have been delivered before the step's length is believed
+USUAL_BATCH = 32  # where the loader does not know how large batches will be
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What is loaded, as the loader will load it."""
+
+    dataset: Dataset
+    spec: LoadSpec
+    transfer: Transfer
+    batch_size: int
+    ahead: int
+    budget: int  # threads
+
+    def key(self) -> dict[str, str]:
+        """For whom a measurement speaks: data, plan, batch, threads, GPU, versions."""
+        return {
+            **versions(self.transfer.device),
+            "device": self.transfer.device.type,
+            "content": self.dataset.manifest.content,
+            "plan": json.dumps(self.spec.describe()),
+            "batch": str(self.batch_size),
+            "threads": str(self.budget),
+        }
+
+    def batches(self) -> Iterator[NDArray[np.int64]]:
+        """The first samples, in a few batches, over and over."""
+        for number in itertools.cycle(range(_DISTINCT)):
+            yield np.arange(
+                number * self.batch_size, (number + 1) * self.batch_size, dtype=np.int64
+            ) % len(self.dataset)
+
+
+def measured_choice(asked: str, bench: Bench) -> BackendChoice | None:
+    """What ``auto`` takes for a GPU: remembered, or measured now. None where there is nothing to choose."""
+    if asked != "auto" or bench.transfer.device.type == "cpu" or not bench.spec.images:
+        return None
+    key = bench.key()
+    known = load(key) or {}
+    measured, skipped = from_json(known.get("measured")), known.get("skipped")
+    if measured is None or not isinstance(skipped, dict):
+        some, skipped = candidates(bench.transfer.device)
+        measured = measure_all(some, bench, probe=True)
+        store(key, {"measured": to_json(measured), "skipped": skipped})
+    step = known.get("step_s")
+    decision = choose(
+        measured,
+        cpus=bench.budget,
+        step_s=step if isinstance(step, float) else None,
+        skipped=skipped,
+    )
+    if os.environ.get("FASTLOAD_QUIET") != "1":
+        sys.stderr.write(f"fastload: backend 'auto' takes {decision.candidate}: {decision.why}\n")
+    return BackendChoice(
+        decision.candidate.name, asked, "", decision.candidate.hardware, decision.why
+    )
+
+
+def learn_step(bench: Bench, stats: LoaderStats) -> None:
+    """Notes how long the trainer's own step is, for the next time; from a run that was long enough to tell."""
+    images = sum(each.items for each in bench.spec.images)
+    if stats.batches < _LEARN_FROM or not stats.images_per_s or not images:
+        return
+    key = bench.key()
+    known = load(key)
+    if known is not None:
+        step = max(
+            0.0,
+            stats.samples * images / stats.images_per_s / stats.batches - stats.stages["wait"].mean,
+        )
+        store(
+            key,
+            {
+                **{name: value for name, value in known.items() if name != "for"},
+                "step_s": float(step),
+            },
+        )
+
+
+def candidates(device: torch.device) -> tuple[list[Candidate], dict[str, str]]:
+    """Those that can run here, the CPU's first; and why the others cannot."""
+    found, skipped, facts = (
+        [Candidate("native" if core() is not None else "reference")],
+        {},
+        read_facts(device),
+    )
+    for name in ON_GPU:
+        for hardware in (False, True) if device.type == "cuda" else (False,):
+            why = missing(name, device, facts, hardware=hardware)
+            if not why and hardware and not hardware_passed(name, device):
+                why = "'fastload selftest --device cuda' has not passed it here"
+            if not why:
+                found.append(Candidate(name, hardware))
+            elif (
+                not hardware or str(Candidate(name)) not in skipped
+            ):  # one sentence a package is enough
+                skipped[str(Candidate(name, hardware))] = why
+    return found, skipped
+
+
+def measure_all(some: Sequence[Candidate], bench: Bench, *, probe: bool) -> list[Measured]:
+    """Each candidate on the same batches. Their bytes are read before: it is not the disk that is measured."""
+    for ids in itertools.islice(bench.batches(), _DISTINCT):
+        read_parts(bench.dataset, ids, check_crc=True)
+    return [
+        measure(candidate, bench, probe=Probe(bench.transfer.device) if probe else None)
+        for candidate in some
+    ]
+
+
+def measure(candidate: Candidate, bench: Bench, *, probe: Probe | None) -> Measured:
+    """What a batch costs with this one. It may fail: then it is not taken, and the reason is kept."""
+    try:
+        choice = BackendChoice(candidate.name, "auto", "", candidate.hardware)
+        backend = Backend(
+            "auto",
+            threads=bench.budget,
+            budget=bench.budget,
+            device=bench.transfer.device,
+            choice=choice,
+        )
+    except FastloadError as error:
+        return Measured(candidate, failure=str(error))
+    maker = BatchMaker(
+        bench.dataset,
+        bench.spec,
+        backend,
+        seed=0,
+        ring=Ring(bench.ahead + 2),
+        stats=StatsCollector(),
+        faults=FaultPolicy("substitute", None),
+        transfer=bench.transfer,
+    )
+    try:
+        _run(maker, bench, fewest=_WARM_UP + bench.ahead, most=_WARM_UP + bench.ahead)
+        return _timed(candidate, lambda: _run(maker, bench, fewest=_FEWEST, most=_MOST), probe)
+    except (FastloadError, RuntimeError) as error:  # RuntimeError: CUDA's and DALI's own
+        return Measured(candidate, failure=f"{type(error).__name__}: {error}".splitlines()[0][:200])
+    finally:
+        backend.close()
+
+
+def _timed(candidate: Candidate, run: Callable[[], int], probe: Probe | None) -> Measured:
+    alone = probe.beside(lambda: time.sleep(_ALONE_S))[1] if probe else None
+    cpu, begin = time.process_time(), time.perf_counter()
+    n, beside = probe.beside(run) if probe else (run(), None)
+    wall, host = time.perf_counter() - begin, time.process_time() - cpu
+    if alone is None or beside is None:
+        return Measured(candidate, wall / n, host / n)
+    lost = max(0.0, 1.0 - beside.per_s / alone.per_s) if alone.per_s else 0.0
+    return Measured(candidate, wall / n, max(0.0, host - beside.cpu_s) / n, lost * wall / n)
+
+
+def _run(maker: BatchMaker, bench: Bench, *, fewest: int, most: int) -> int:
+    """Loads batches as the feeder does, some ahead, and returns how many, all of them complete."""
+    begun: deque[Any] = deque()
+    done, started, batches, last = 0, time.perf_counter(), bench.batches(), None
+    while done < fewest or (done < most and time.perf_counter() - started < _ENOUGH_S):
+        while len(begun) < bench.ahead:
+            begun.append(maker.begin(next(batches), 0))
+        last = bench.transfer.receive(bench.transfer.send(maker.finish(begun.popleft())))
+        done += 1
+    for each in begun:  # begun is begun: they cost time, so they count
+        last = bench.transfer.receive(bench.transfer.send(maker.finish(each)))
+    mapped(last, lambda tensor: tensor.reshape(-1)[:1].cpu())  # waits for what is only queued
+    return done + len(begun)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """How somebody else's work went meanwhile."""
+
+    per_s: float
+    cpu_s: float  # processor time of the thread that gave the orders
+
+
+class Probe:
+    """Somebody else who uses the device: matrix products, one after the other. What it loses is what a loader costs on the GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        side, dtype = (4096, torch.float16) if device.type == "cuda" else (256, torch.float32)
+        self._a = torch.ones((side, side), dtype=dtype, device=device)
+
+    def beside(self, work: Callable[[], Any]) -> tuple[Any, Beside]:
+        """Runs ``work`` here and products in another thread; what work returned, and how the products went."""
+        stop, found = threading.Event(), list[Beside]()
+        thread = threading.Thread(
+            target=self._products, args=(stop, found), name="fastload-probe", daemon=True
+        )
+        thread.start()
+        try:
+            result = work()
+        finally:
+            stop.set()
+            thread.join()
+        if not found:
+            raise RuntimeError("measuring beside other work: that work failed on the device")
+        return result, found[0]
+
+    def _products(self, stop: threading.Event, found: list[Beside]) -> None:
+        n, begin, cpu = 0, time.perf_counter(), time.thread_time()
+        while not stop.is_set():
+            torch.mm(self._a, self._a)[0, :1].cpu()  # waits for the product
+            n += 1
+        found.append(Beside(n / (time.perf_counter() - begin), time.thread_time() - cpu))

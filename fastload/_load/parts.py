@@ -1,0 +1,242 @@
+"""The records of a batch: found and read in one native call, their part tables as one numpy array."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastload._common.native import core
+from fastload._store.dataset import Dataset
+from fastload._store.record import (
+    DATA,
+    HEADER,
+    RESTART_INDEX,
+    ROW,
+    SOURCE_FIELD,
+    Part,
+    RecordError,
+    parse_record,
+    salvage_source,
+)
+from fastload.errors import CorruptShard
+
+# One row of a part table, and the place in the batch of the record it stands in. Kept equal to native/record.h by a test.
+PART_ROW = np.dtype(
+    [
+        ("sample", "<u4"),
+        ("offset", "<u4"),
+        ("length", "<u4"),
+        ("field", "<u2"),
+        ("item", "<u2"),
+        ("width", "<u2"),
+        ("height", "<u2"),
+        ("interval", "<u2"),
+        ("codec", "u1"),
+        ("role", "u1"),
+        ("channels", "u1"),
+        ("bits", "u1"),
+        ("orientation", "u1"),
+        ("reserved", "u1"),
+    ]
+)
+
+
+@dataclass(slots=True)
+class BatchParts:
+    """The records of some samples, in place, and all rows of their part tables."""
+
+    ids: NDArray[np.int64]
+    records: Sequence[memoryview]  # in the shards' maps, which they keep mapped
+    table: NDArray[np.void]  # ``rows``, but ``sample`` counts from ``first``
+    starts: NDArray[np.int64]  # the first row of each sample, and the end
+    alike: int  # rows of each sample where all have the same fields, items and roles; else 0
+    faults: dict[int, CorruptShard]  # place in the batch → what is wrong with its record
+    first: int = 0
+    _rows: NDArray[np.void] | None = None
+    _of: dict[tuple[int, int], NDArray[np.void]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def rows(self) -> NDArray[np.void]:
+        """PART_ROW, by sample, field, item, role. Made when it is asked for: numpy copies rows member by member."""
+        if self._rows is None:
+            self._rows = self.table.copy() if self.first else self.table
+            if self.first:
+                self._rows["sample"] -= self.first
+        return self._rows
+
+    def of(self, field: int, role: int = DATA) -> NDArray[np.void]:
+        """The rows of one field, sorted by sample and item; found once, asked for several times."""
+        found = self._of.get((field, role))
+        if found is None:
+            rows = self.rows
+            some = rows[: self.alike] if self.alike else rows
+            which = np.flatnonzero(
+                (some["field"] == field) & (some["role"] == role)
+            )  # a mask over rows of 28 bytes takes longer
+            found = self._of[field, role] = (
+                rows.reshape(-1, self.alike)[:, which].reshape(-1)
+                if self.alike
+                else rows.take(which)
+            )
+        return found
+
+    def part(self, first: int, last: int) -> BatchParts:
+        """One batch of several that were read together, none of them faulty."""
+        starts = self.starts[first : last + 1]
+        return BatchParts(
+            self.ids[first:last],
+            self.records[first:last],
+            self.table[starts[0] : starts[-1]],
+            starts - starts[0],
+            self.alike,
+            {},
+            self.first + first,
+        )
+
+    def check(self, place: int) -> None:
+        """Compares the checksum of one record; raises RecordError."""
+        parse_record(self.records[place], int(self.ids[place]))
+
+    def source(self, place: int) -> str:
+        """The original path of a sample; '' if it was not kept."""
+        rows = self.rows[(self.rows["field"] == SOURCE_FIELD) & (self.rows["sample"] == place)]
+        if not len(rows):
+            return ""
+        offset, length = int(rows["offset"][0]), int(rows["length"][0])
+        return bytes(self.records[place][offset : offset + length]).decode("utf-8", "replace")
+
+    def parts(self, field: int) -> list[list[Part]]:
+        """A field's parts, sample by sample, to be decoded in Python."""
+        found: list[list[Part]] = [[] for _ in self.records]
+        for row in self.of(field).tolist():
+            (
+                sample,
+                offset,
+                length,
+                number,
+                item,
+                width,
+                height,
+                interval,
+                codec,
+                role,
+                channels,
+                bits,
+                orientation,
+                _,
+            ) = row
+            data = self.records[sample][offset : offset + length]
+            found[sample].append(
+                Part(
+                    number,
+                    data,
+                    item,
+                    codec,
+                    role,
+                    channels,
+                    bits,
+                    width,
+                    height,
+                    interval,
+                    orientation,
+                )
+            )
+        return found
+
+
+def read_parts(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -> BatchParts:
+    """Reads records. Without ``check_crc`` the checksums are left to the decode threads: whoever uses other parts asks for it."""
+    module = core()
+    if module is None:
+        return _read_in_python(dataset, ids)
+    ids = np.ascontiguousarray(ids, np.int64)
+    maps, shards, closed = dataset.maps(ids)
+    records, rows, starts, alike, wrong = module.read_records(maps, shards, ids, check_crc)
+    faults = {
+        place: closed.get(int(shards[place]))
+        or damaged(dataset, int(ids[place]), records[place], why)
+        for place, why in wrong.items()
+    }
+    return BatchParts(
+        ids, records, np.frombuffer(rows, PART_ROW), np.frombuffer(starts, np.int64), alike, faults
+    )
+
+
+def damaged(dataset: Dataset, sample_id: int, record: memoryview, why: str) -> CorruptShard:
+    """The error for a record: it names sample, shard and, where that can still be read, the original file."""
+    source = salvage_source(record)
+    return dataset.reader(sample_id).fault(
+        sample_id, why + (f"; its original file seems to be {source}" if source else "")
+    )
+
+
+def _read_in_python(dataset: Dataset, ids: NDArray[np.int64]) -> BatchParts:
+    """The same without the native core; the checksum is always checked."""
+    records: list[memoryview] = []
+    found: list[tuple[int, ...]] = []
+    starts = [0]
+    faults: dict[int, CorruptShard] = {}
+    for place, sample_id in enumerate(ids.tolist()):
+        record = memoryview(b"")
+        try:
+            record = dataset.reader(sample_id).lease(sample_id)
+            found += _rows_of(record, sample_id, place)
+        except CorruptShard as error:
+            faults[place] = error
+        except RecordError as error:
+            faults[place] = damaged(dataset, sample_id, record, str(error))
+        records.append(record)
+        starts.append(len(found))
+    return BatchParts(
+        ids, records, np.array(found, PART_ROW), np.array(starts, np.int64), 0, faults
+    )
+
+
+def _rows_of(record: memoryview, sample_id: int, place: int) -> Iterator[tuple[int, ...]]:
+    parts = parse_record(record, sample_id)
+    offsets = (
+        row[6] for row in ROW.iter_unpack(record[HEADER.size : HEADER.size + ROW.size * len(parts)])
+    )
+    for part, offset in zip(parts, offsets, strict=True):
+        yield (
+            place,
+            offset,
+            len(part.data),
+            part.field,
+            part.item,
+            part.width,
+            part.height,
+            part.interval,
+            part.codec,
+            part.role,
+            part.channels,
+            part.bits,
+            part.orientation,
+            0,
+        )
+
+
+def shown_sizes(rows: NDArray[np.void]) -> NDArray[np.int64]:
+    """(height, width) of images as they are shown: orientations 5 to 8 swap the stored sides."""
+    turned = rows["orientation"] >= 5
+    height, width = rows["height"].astype(np.int64), rows["width"].astype(np.int64)
+    return np.stack([np.where(turned, width, height), np.where(turned, height, width)], axis=1)
+
+
+def restart_index_of(
+    parts: BatchParts, field: int, images: NDArray[np.void]
+) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+    """(offset, entries) of the restart-segment index of each image row; 0 entries where there is none."""
+    index = parts.of(field, RESTART_INDEX)
+    if parts.alike and len(index) == len(images):
+        return index["offset"], index["length"] // 4
+    offset, count = np.zeros(len(images), np.int64), np.zeros(len(images), np.int64)
+    if len(index):
+        key = images["sample"].astype(np.int64) << 16 | images["item"]
+        place = np.searchsorted(key, index["sample"].astype(np.int64) << 16 | index["item"])
+        offset[place], count[place] = index["offset"], index["length"] // 4
+    return offset, count

@@ -1,0 +1,256 @@
+"""What a loader delivers, decided once, from the dataset and the options: fields, channels, shapes, types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from fastload._load.sampling import Look
+from fastload._order.state import in_short
+from fastload._plan.compose import compile_fields
+from fastload._plan.field_plan import FieldPlan
+from fastload._plan.warps import WARPS
+from fastload._store.dataset import SPLIT, Dataset
+from fastload._store.fields import Field, image_of
+from fastload.errors import ConfigError
+
+IMPLICIT = ("id", "source")
+COLOURS = ("rgb", "bgr", "gray")
+RAGGED = ("list", "pad")
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenField:
+    """One field that the batches hold, or an image that moves one."""
+
+    number: int  # in the dataset's fields
+    field: Field
+    image: str = ""  # the image field whose plan moves it
+    channels: int = 3  # of an image
+    items: int = 1  # how many of a list each sample has; 0 = any number
+    bits: int = 8  # of a mask's pixel
+    ragged: str = "list"  # numbers whose shape differs: "list", "pad"; "stack" where it does not
+
+    @property
+    def name(self) -> str:
+        """As in the dataset."""
+        return self.field.name
+
+    @property
+    def pictured(self) -> bool:
+        """Its pixels come from the decode threads: images, and masks that move with one."""
+        return self.field.kind == "image" or (self.field.kind == "mask" and bool(self.image))
+
+    @property
+    def in_column(self) -> bool:
+        """Its values are in a column: no record is needed."""
+        return self.field.kind in ("int", "float") and not self.field.list
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSpec:
+    """What is loaded and how it is handed out."""
+
+    fields: tuple[ChosenField, ...]
+    implicit: tuple[str, ...]  # "id", "source", where asked for
+    movers: tuple[ChosenField, ...]  # image fields that are chosen or move a chosen one
+    plans: dict[str, FieldPlan]  # of each mover
+    as_tuple: bool  # (images, labels) instead of a dict
+    colour: str  # "rgb" or "bgr", for images of three channels
+    exact: bool
+    return_matrix: bool
+
+    @property
+    def images(self) -> tuple[ChosenField, ...]:
+        """The image fields."""
+        return tuple(each for each in self.fields if each.field.kind == "image")
+
+    @property
+    def reads_records(self) -> bool:
+        """Python itself uses bytes of the records, so it checks their checksums."""
+        return "source" in self.implicit or any(
+            not each.in_column and each.field.kind != "image" for each in self.fields
+        )
+
+    def describe(self) -> dict[str, object]:
+        """The plans in words, and what else decides the pixels; equal words, equal pixels."""
+        words = {name: plan.describe() for name, plan in self.plans.items()}
+        colour = ", ".join("gray" if each.channels == 1 else self.colour for each in self.images)
+        return in_short({**words, "colour": colour, "exact": str(self.exact)})
+
+
+def load_spec(
+    dataset: Dataset,
+    *,
+    fields: Sequence[str] | None,
+    transform: object,
+    colour: str | None,
+    ragged: str | Mapping[str, str],
+    exact: bool,
+    return_matrix: bool,
+) -> LoadSpec:
+    """Checks the options against the dataset; raises ConfigError."""
+    if colour is not None and colour not in COLOURS:
+        raise ConfigError(f"colour={colour!r:.40}: expected one of {', '.join(COLOURS)}, or None")
+    by_name = {each.name: (number, each) for number, each in enumerate(dataset.fields)}
+    names = _names(fields, tuple(by_name))
+    looked, asked = Look(dataset), _ragged(ragged, names)
+    images = {
+        each.name: _image(looked, number, each, colour)
+        for number, each in by_name.values()
+        if each.kind == "image"
+    }
+    all_plans = compile_fields(transform, tuple(images))
+    chosen = tuple(
+        images.get(name)
+        or _label(looked, *by_name[name], images, asked.get(name, "list unless stacked"))
+        for name in names
+        if name in by_name
+    )
+    needed = {
+        each.image or each.name for each in chosen if each.image or each.field.kind == "image"
+    }
+    movers = tuple(image for name, image in images.items() if name in needed)
+    kinds = [(each.field.kind, each.field.list) for each in chosen]
+    as_tuple = (
+        len(names) == len(chosen)
+        and kinds == [("image", False), ("int", False)]
+        and not return_matrix
+    )
+    spec = LoadSpec(
+        chosen,
+        tuple(name for name in names if name in IMPLICIT),
+        movers,
+        {each.name: all_plans[each.name] for each in movers},
+        as_tuple,
+        "bgr" if colour == "bgr" else "rgb",
+        bool(exact),
+        bool(return_matrix),
+    )
+    for each in movers:
+        if not each.items:
+            raise ConfigError(
+                f"field {each.name!r}: no sample looked at has an image in its list; leave it out of fields="
+            )
+    for each in spec.fields:
+        _check(each, spec)
+    return spec
+
+
+def _names(fields: Sequence[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:
+    if fields is None:
+        return tuple(name for name in known if name != SPLIT)
+    if isinstance(fields, Set):
+        raise ConfigError(
+            f"fields={fields!r:.200}: a set has no order, and batches have; give a list"
+        )
+    names = (fields,) if isinstance(fields, str) else tuple(fields)
+    if (
+        not names
+        or len(set(names)) != len(names)
+        or any(name not in known and name not in IMPLICIT for name in names)
+    ):
+        raise ConfigError(
+            f"fields={list(names)!r:.200}: expected some of {', '.join((*known, *IMPLICIT))}, each once"
+        )
+    return names
+
+
+def _ragged(ragged: str | Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    """What was asked for each field; a field that the user did not name himself is stacked where it can be."""
+    asked = (
+        dict(ragged)
+        if isinstance(ragged, Mapping)
+        else dict.fromkeys(names, f"{ragged} unless stacked")
+    )
+    for name, how in asked.items():
+        if name not in names:
+            raise ConfigError(
+                f"ragged={ragged!r:.100}: {name!r} is no field that is delivered; there are {', '.join(names)}"
+            )
+        if str(how).removesuffix(" unless stacked") not in RAGGED:
+            raise ConfigError(
+                f"ragged={ragged!r:.100}: expected 'list' (one tensor a sample) or 'pad' (one tensor and a mask), "
+                "for all fields or in a dict by field"
+            )
+    return asked
+
+
+def _image(looked: Look, number: int, field: Field, colour: str | None) -> ChosenField:
+    channels = looked.channels(number) if colour is None else 1 if colour == "gray" else 3
+    return ChosenField(
+        number, field, channels=channels, items=looked.items(number) if field.list else 1
+    )
+
+
+def _label(
+    looked: Look, number: int, field: Field, images: Mapping[str, ChosenField], ragged: str
+) -> ChosenField:
+    image = image_of(field, [each.field for each in images.values()])
+    mover = images.get(image)
+    items = (
+        1
+        if not field.list
+        else mover.items
+        if mover and mover.field.list
+        else looked.items(number)
+        if field.kind == "matrix"
+        else 0
+    )
+    if field.kind == "mask" and image:
+        return ChosenField(number, field, image=image, items=items, bits=looked.bits(number))
+    how, _, unless_stacked = ragged.partition(" ")
+    one_shape = field.kind == "matrix" or (
+        field.kind in ("array", "points", "mask") and not field.list and looked.same_shape(number)
+    )
+    cameras = next((each.items for each in images.values() if each.field.list), 0)
+    if (
+        field.kind == "array"
+        and field.list
+        and unless_stacked
+        and cameras
+        and looked.same_shape(number, items=cameras)
+    ):
+        one_shape, items = True, cameras  # one for each camera, a pose for example
+    return ChosenField(
+        number,
+        field,
+        image=image,
+        items=items,
+        ragged="stack" if one_shape and unless_stacked else how,
+    )
+
+
+def _check(each: ChosenField, spec: LoadSpec) -> None:
+    """What could only go wrong later, in the middle of an epoch."""
+    if each.image and each.image not in spec.plans:
+        raise ConfigError(
+            f"field {each.name!r} belongs to image {each.image!r}, which the dataset does not have"
+        )
+    if each.image:
+        mover = next(other for other in spec.movers if other.name == each.image)
+        if each.field.list != mover.field.list and (mover.field.list or each.field.kind == "mask"):
+            raise ConfigError(
+                f"field {each.name!r} and image {mover.name!r}, which moves it: one is a list, the other is not"
+            )
+        if each.field.kind == "mask" and spec.plans[each.image].mask_fill >= 1 << each.bits:
+            raise ConfigError(
+                f"mask {each.name!r} has {each.bits} bits: mask_fill={spec.plans[each.image].mask_fill} does not fit"
+            )
+    if each.field.kind == "image":
+        plan = spec.plans[each.name]
+        written = [(f"{step.kind} value", step.value) for step in plan.steps if step.value]
+        for what, values in (("Normalize", plan.output.mean), ("fill", plan.fill), *written):
+            if len(values) not in (1, each.channels):
+                raise ConfigError(
+                    f"transform of {each.name!r}: {what} has numbers for {len(values)} channels, the images have "
+                    f"{each.channels}; one number serves any"
+                )
+        if (
+            spec.colour == "bgr"
+            and each.channels == 3
+            and any(step.kind not in WARPS for step in plan.steps)
+        ):
+            raise ConfigError(
+                "colour='bgr' with transforms that change colours: they work on RGB; leave colour out and flip the batches"
+            )

@@ -1,0 +1,129 @@
+"""Hugging Face Accelerate: ``accelerator.prepare(loader)`` hands a fastload loader back as it is.
+
+Accelerate would rebuild it as a plain torch DataLoader and deal its batches out to the processes once more; but it deals by itself.
+So it says that it is prepared, and keeps the two promises of a prepared loader: the batches are on the accelerator's device, and
+``accelerator.accumulate`` knows the last batch of an epoch. With ``use_stateful_dataloader`` set, ``save_state`` keeps its place, too.
+
+``skip_first_batches`` takes any loader apart and makes a plain one out of its dataset, batch sampler and collate function: those of a
+prepared loader keep the two promises there.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fastload._load.nested import mapped
+from fastload.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fastload._load.iterator import LoaderIterator
+    from fastload._load.loader import DataLoader
+
+
+def check_device(device: torch.device) -> None:
+    """Raises ConfigError where the loader's batches would be on another device than the accelerator's."""
+    from accelerate.state import PartialState
+
+    wanted = PartialState().device
+    if wanted.type != device.type:
+        raise ConfigError(
+            f"accelerator.prepare(loader): the accelerator works on {wanted}, the loader's batches come on {device}; "
+            "make it with fastload.DataLoader(..., device=accelerator.device)"
+        )
+
+
+class AcceleratedIterator:
+    """Tells Accelerate's gradient state where an iteration begins, which batch is the last, and where it ends."""
+
+    def __init__(self, loader: DataLoader, iterator: LoaderIterator) -> None:
+        from accelerate.state import GradientState
+
+        self._loader, self._iterator, self._state = loader, iterator, GradientState()
+        loader.end_of_dataloader, loader.remainder = (
+            False,
+            -1,
+        )  # -1: nothing to cut off, whoever gathers gets what was loaded
+        self._state._add_dataloader(loader)
+
+    def __iter__(self) -> AcceleratedIterator:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._iterator)
+        except BaseException:
+            self.close()
+            raise
+        self._loader.end_of_dataloader = self._iterator.at_end
+        return batch
+
+    def __len__(self) -> int:
+        return len(self._iterator)
+
+    def close(self) -> None:
+        """Ends the pass."""
+        if self._state is not None:
+            self._state._remove_dataloader(self._loader)
+            self._state = None
+        self._iterator.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class PreparedBatches(torch.utils.data.BatchSampler):
+    """The batch sampler of a prepared loader: tells the gradient state what AcceleratedIterator does.
+
+    Who iterates it skips what was done by himself, so an epoch comes from its start, also where ``load_state`` has put the loader behind
+    its first batches: scripts load the state *and* skip.
+    """
+
+    def __init__(self, loader: DataLoader, batches: Any) -> None:
+        super().__init__(loader.sampler, loader.batch_size or 1, loader.drop_last)
+        self._loader, self._batches = (
+            weakref.ref(loader),
+            batches,
+        )  # weak: a loader goes when its last user does
+
+    def __iter__(self) -> Iterator[list[int]]:
+        from accelerate.state import GradientState
+
+        loader, state = self._loader(), GradientState()
+        if loader is None:
+            yield from self._batches
+            return
+        loader.order.forget_place()
+        loader.end_of_dataloader, loader.remainder = False, -1
+        state._add_dataloader(loader)
+        try:
+            for number, batch in enumerate(self._batches, 1):
+                loader.end_of_dataloader = number == len(self)
+                yield batch
+        finally:
+            state._remove_dataloader(loader)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def set_epoch(self, epoch: int) -> None:
+        """As DistributedSampler has it."""
+        if hasattr(self._batches, "set_epoch"):
+            self._batches.set_epoch(epoch)
+
+
+class CollateOnto:
+    """The collate function of a prepared loader: its batches go to the accelerator's device, but not from a worker process."""
+
+    def __init__(self, collate: Callable[[Any], Any], device: torch.device) -> None:
+        self._collate, self._device = collate, device
+
+    def __call__(self, samples: Any) -> Any:
+        """One batch."""
+        batch = self._collate(samples)
+        if torch.utils.data.get_worker_info() is not None:
+            return batch
+        return mapped(batch, lambda tensor: tensor.to(self._device, non_blocking=True))

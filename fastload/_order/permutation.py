@@ -1,0 +1,98 @@
+"""A random permutation of 0..n-1 that is computed, not stored: O(1) memory for any n. Pure.
+
+A Feistel network shuffles the numbers below the next even power of two; numbers that land at n or above go through it
+again until they land below (at most 4 rounds on average, since that power is below 4n). The same seed gives the same
+permutation on every machine and numpy version: nothing but 64-bit integer arithmetic is used.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastload._common.native import core
+
+Indices = NDArray[np.int64]
+
+_ROUNDS = 6
+_GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's constants
+_MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_MASK = 2**64 - 1
+
+
+class Permutation:
+    """Call it with positions to get what stands there.
+
+    >>> order = Permutation(5, seed=1)
+    >>> sorted(order(np.arange(5)).tolist())
+    [0, 1, 2, 3, 4]
+    """
+
+    def __init__(self, n: int, *, seed: int) -> None:
+        if n < 0:
+            raise ValueError(f"a permutation of {n} numbers: expected 0 or more")
+        self.n = n
+        self._half_bits = max(1, (max(n - 1, 1).bit_length() + 1) // 2)
+        self._keys = np.array(
+            [_mixed((seed + i * _GOLDEN) & _MASK) for i in range(1, _ROUNDS + 1)], np.uint64
+        )
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __call__(self, positions: Indices) -> Indices:
+        """What stands at these positions (each 0..n-1), as an array of the same shape."""
+        values = np.asarray(positions, np.int64)
+        if values.size and (values.min() < 0 or values.max() >= self.n):
+            raise IndexError(
+                f"positions {values.min()}..{values.max()} of a permutation of {self.n} numbers"
+            )
+        module = core()
+        if module is not None:
+            found = np.empty(values.shape, np.int64)
+            module.permute(
+                np.ascontiguousarray(values),
+                found,
+                n=self.n,
+                half_bits=self._half_bits,
+                keys=self._keys,
+            )
+            return found
+        return self._in_numpy(values)
+
+    def _in_numpy(self, values: Indices) -> Indices:
+        """What the native core's ``permute`` does, without it."""
+        result = self._network(values.astype(np.uint64))
+        while (outside := result >= np.uint64(self.n)).any():
+            result[outside] = self._network(result[outside])
+        return result.astype(np.int64)
+
+    def _network(self, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        half_bits, mask = np.uint64(self._half_bits), np.uint64((1 << self._half_bits) - 1)
+        left, right = values >> half_bits, values & mask
+        for key in self._keys:
+            left, right = right, left ^ (_mixed_array(right ^ key) & mask)
+        return (left << half_bits) | right
+
+
+def mixed_key(*numbers: int) -> int:
+    """One 64-bit number out of several, for `seed`: (seed, epoch, part) → a key unlike that of any neighbour."""
+    key = _GOLDEN
+    for number in numbers:
+        key = _mixed(key ^ (number & _MASK))
+    return key
+
+
+def _mixed(value: int) -> int:
+    """SplitMix64's finaliser: every input bit moves every output bit. In Python's numbers: numpy's are slow one by one."""
+    value = ((value ^ (value >> 30)) * _MIX_1) & _MASK
+    value = ((value ^ (value >> 27)) * _MIX_2) & _MASK
+    return value ^ (value >> 31)
+
+
+def _mixed_array(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The same for an array. Overflow is meant."""
+    with np.errstate(over="ignore"):
+        value = (value ^ (value >> np.uint64(30))) * np.uint64(_MIX_1)
+        value = (value ^ (value >> np.uint64(27))) * np.uint64(_MIX_2)
+        return value ^ (value >> np.uint64(31))

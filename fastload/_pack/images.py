@@ -1,0 +1,325 @@
+"""From any image to what is stored: same pixels by default, one strict check that they can be decoded."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
+from PIL import Image
+
+from fastload._common.native import core
+from fastload._pack.options import PackOptions
+from fastload._pack.pillow import check_png, is_animated, open_image, orientation_of, pixels_of
+from fastload._pack.sources.base import Encoded, Pixels
+from fastload._store.jpeg_header import JpegHeader, check_bomb, check_size, read_header
+from fastload._store.pixels import upright
+from fastload._store.record import JPEG, PNG, RAW
+from fastload.errors import BadImage
+
+Array = NDArray[np.uint8]
+
+SMALL_RAW = 64 << 10  # bytes: arrays up to this are stored as pixels, larger ones as PNG
+SAMPLINGS = ("gray", "444", "422", "420", "440", "411")  # what every JPEG decoder reads
+
+
+@dataclass(frozen=True, slots=True)
+class StoredImage:
+    """The bytes of one image and what the part table says of them."""
+
+    codec: int
+    data: bytes | memoryview
+    width: int  # as stored; `orientation` 5..8 swaps them when it is shown
+    height: int
+    channels: int
+    orientation: int = 1
+    interval: int = 0
+    index: bytes = b""  # restart-segment offsets, uint32 little-endian
+    converted: str = (
+        ""  # why the source could not be stored as it was; empty = same pixels, same format
+    )
+    scale: tuple[float, float] = (
+        1.0,
+        1.0,
+    )  # stored size / source size, x and y, for boxes and points
+
+
+def store_image(value: Pixels, options: PackOptions) -> StoredImage:
+    """Encodes one image as ``options`` ask; raises BadImage (without a source name) where it cannot be used."""
+    if isinstance(value, Encoded) and value.data[:2] == b"\xff\xd8":
+        return _from_jpeg(value.data, options)
+    if isinstance(value, Encoded):
+        return _from_file(value.data, options)
+    if isinstance(value, np.ndarray):
+        pixels, converted = _from_array(value)
+    else:
+        pixels, converted = pixels_of(value)
+    return _from_pixels(pixels, options, converted=converted)
+
+
+def _from_jpeg(data: bytes, options: PackOptions) -> StoredImage:
+    if (
+        options.encode == "keep"
+        and not options.scales
+        and (kept := _kept(data, options)) is not None
+    ):
+        return kept
+    header = read_header(data)
+    check_bomb(header, len(data))
+    if not header.complete:
+        raise BadImage("the end marker is missing: the file is cut off")
+    if not header.ordinary:
+        return _from_unusual_jpeg(data, header, options)
+    if not _has_known_sampling(header, data):
+        _check_by_rewriting(data, header)
+        return _from_pixels(
+            pixels_of(open_image(data))[0],
+            options,
+            converted=f"JPEG with sampling {header.subsampling} → PNG",
+        )
+    if options.encode in ("jpeg", "raw") or _scaled_size(header, options) is not None:
+        pixels = upright(_decode(data, header), header.orientation)
+        sampling = header.subsampling if header.subsampling in SAMPLINGS[1:] else "444"
+        return _from_pixels(pixels, options, subsampling=sampling)
+    return _rewritten(data, header, options)
+
+
+def _kept(data: bytes, options: PackOptions) -> StoredImage | None:
+    """An ordinary, undamaged JPEG in one native call; None for any other: what is wrong, or what to do, is found out then."""
+    module = core()
+    found = module.keep_jpeg(data, options.restart) if module is not None else None
+    if found is None:
+        return None
+    out, index, width, height, channels, interval, orientation = found
+    return StoredImage(JPEG, out, width, height, channels, orientation, interval, index)
+
+
+def _from_unusual_jpeg(data: bytes, header: JpegHeader, options: PackOptions) -> StoredImage:
+    """CMYK, arithmetic coding: what libjpeg reads and GPUs do not. Pillow knows the colours but guesses over damage."""
+    if header.precision != 8:
+        pixels = _from_twelve_bits(data, header)
+        return _from_pixels(
+            pixels, options, converted=f"12-bit JPEG → {'L' if pixels.shape[2] == 1 else 'RGB'}"
+        )
+    _decode(data, header)
+    pixels, _ = pixels_of(open_image(data))
+    return _from_pixels(pixels, options, converted=_unusual(header, pixels.shape[2]))
+
+
+def _from_twelve_bits(data: bytes, header: JpegHeader) -> Array:
+    """Upright pixels, the upper 8 of 12 bits. libjpeg-turbo 3 reads such files, but neither Pillow nor simplejpeg asks it to."""
+    kind = f"a JPEG of {header.precision} bits per sample ({header.precision} bit)"
+    if (
+        header.precision != 12
+        or header.sof not in (0xC0, 0xC1, 0xC2)
+        or header.components not in (1, 3)
+    ):
+        raise BadImage(f"{kind}, {header.coding}: such files are not read; convert it first")
+    try:
+        codecs = importlib.import_module("imagecodecs")
+        wide: NDArray[np.generic] = np.asarray(codecs.jpeg8_decode(data))
+    except ImportError:
+        raise BadImage(
+            f"{kind}: reading it takes one package more (pip install imagecodecs); or convert it first"
+        ) from None
+    except (RuntimeError, ValueError) as error:  # its own errors are RuntimeErrors
+        raise BadImage(f"damaged JPEG: {error}") from None
+    shape = (header.height, header.width, header.components)
+    if wide.dtype != np.uint16 or wide.size != math.prod(shape):
+        raise BadImage(f"{kind}: decoded to {wide.dtype} {wide.shape}, expected uint16 {shape}")
+    pixels = (wide.reshape(shape).astype(np.uint16) >> 4).astype(np.uint8)
+    return np.ascontiguousarray(upright(pixels, header.orientation))
+
+
+def _has_known_sampling(header: JpegHeader, data: bytes) -> bool:
+    """Those without a name are left to simplejpeg, which reads files back where there is no native core."""
+    if header.subsampling in SAMPLINGS:
+        return True
+    try:
+        simplejpeg.decode_jpeg_header(data, strict=False)
+    except (ValueError, KeyError):  # KeyError: factors it has no name for either
+        return False
+    return True
+
+
+def _check_by_rewriting(data: bytes, header: JpegHeader) -> None:
+    """A strict check for files that no strict decoder reads; raises BadImage."""
+    if core() is None:
+        raise BadImage(
+            f"a JPEG with sampling {header.subsampling}: needs the native core (see 'fastload --version')"
+        )
+    _rewritten(data, header, PackOptions())
+
+
+def _rewritten(
+    data: bytes, header: JpegHeader, options: PackOptions, converted: str = ""
+) -> StoredImage:
+    """The same coefficients, so the same pixels: baseline, optimised tables, no metadata, restart markers and their index."""
+    module = core()
+    if (
+        module is None
+    ):  # stored as it is; the strict decode stands for the check that the rewrite does
+        _decode(data, header)
+        return StoredImage(
+            JPEG,
+            data,
+            header.width,
+            header.height,
+            header.components,
+            header.orientation,
+            converted=converted,
+        )
+    try:
+        out, index, width, height, interval, orientation, _ = module.rewrite(
+            data, restart=options.restart
+        )
+    except module.BadJpeg as error:
+        raise BadImage(str(error)) from None
+    return StoredImage(
+        JPEG,
+        out,
+        width,
+        height,
+        header.components,
+        orientation,
+        interval,
+        index.astype("<u4", copy=False).tobytes(),
+        converted,
+    )
+
+
+def _from_file(data: bytes, options: PackOptions) -> StoredImage:
+    """PNG and the other formats: PNG stays as it is where every reader agrees on its pixels, the rest becomes PNG."""
+    image = open_image(data)
+    if image.format == "PNG":
+        check_png(data)
+    pixels, converted = pixels_of(image)
+    if image.format == "PNG":
+        depth = data[
+            24
+        ]  # bits per sample, in IHDR: Pillow shows 16-bit colour as 8-bit RGB without a word
+        if depth != 8 and not converted:
+            converted = f"{depth} → 8 bit"
+        if (
+            not (converted or orientation_of(image) > 1 or options.scales)
+            and options.encode == "keep"
+        ):
+            return StoredImage(PNG, data, pixels.shape[1], pixels.shape[0], pixels.shape[2])
+    else:
+        target = "JPEG" if options.encode == "jpeg" else "PNG"
+        given_up = [
+            f"{image.format} → {target}",
+            converted,
+            "first frame only" if is_animated(image) else "",
+        ]
+        converted = ", ".join(filter(None, given_up))
+    return _from_pixels(pixels, options, converted=converted)
+
+
+def _from_array(array: NDArray[np.generic]) -> tuple[Array, str]:
+    shape = array.shape if array.ndim == 3 else (*array.shape, 1)
+    if array.ndim not in (2, 3) or shape[2] not in (1, 3) or not array.size:
+        raise BadImage(f"array of shape {array.shape}: expected (H, W), (H, W, 1) or (H, W, 3)")
+    check_size(shape[1], shape[0])
+    if array.dtype == np.uint16:
+        return (array.astype(np.uint16) >> 8).astype(np.uint8).reshape(shape), "16 → 8 bit"
+    if array.dtype != np.uint8:
+        raise BadImage(f"array of {array.dtype}: expected uint8 (scale floats by 255 first)")
+    return array.reshape(shape).astype(np.uint8, copy=False), ""
+
+
+def _from_pixels(
+    pixels: Array, options: PackOptions, *, converted: str = "", subsampling: str = ""
+) -> StoredImage:
+    """Scales and encodes. With ``subsampling`` the source was a JPEG, so scaled pixels become one again."""
+    height, width = pixels.shape[:2]
+    size = _scaled_size_of(width, height, options)
+    scale = (1.0, 1.0)
+    if size is not None:
+        scale = (size[0] / width, size[1] / height)
+        image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+        pixels = np.asarray(image.resize(size, Image.Resampling.BILINEAR)).reshape(
+            size[1], size[0], -1
+        )
+        width, height = size
+    channels = pixels.shape[2]
+    as_jpeg = options.encode == "jpeg" or (options.encode == "keep" and subsampling)
+    if options.encode == "raw" or (not as_jpeg and pixels.nbytes <= SMALL_RAW):
+        return StoredImage(
+            RAW, pixels.tobytes(), width, height, channels, converted=converted, scale=scale
+        )
+    if as_jpeg:
+        data = encode_jpeg(pixels, options.quality, subsampling or "444")
+        stored = _rewritten(data, read_header(data), options, converted)
+        return StoredImage(
+            stored.codec,
+            stored.data,
+            width,
+            height,
+            channels,
+            1,
+            stored.interval,
+            stored.index,
+            converted,
+            scale,
+        )
+    file = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if channels == 1 else pixels).save(file, "PNG", compress_level=4)
+    return StoredImage(
+        PNG, file.getvalue(), width, height, channels, converted=converted, scale=scale
+    )
+
+
+def encode_jpeg(pixels: Array, quality: int, subsampling: str) -> bytes:
+    """A JPEG of (H, W, 1 or 3) pixels."""
+    gray = pixels.shape[2] == 1
+    return bytes(
+        simplejpeg.encode_jpeg(
+            np.ascontiguousarray(pixels),
+            quality=quality,
+            colorspace="GRAY" if gray else "RGB",
+            colorsubsampling="Gray" if gray else subsampling,
+        )
+    )
+
+
+def _decode(data: bytes, header: JpegHeader) -> Array:
+    try:
+        pixels = simplejpeg.decode_jpeg(
+            data, colorspace={1: "GRAY", 4: "CMYK"}.get(header.components, "RGB"), strict=True
+        )
+    except (ValueError, KeyError) as error:  # KeyError: sampling factors it has no name for
+        raise BadImage(f"damaged JPEG: {error}") from None
+    return np.asarray(pixels)
+
+
+def _scaled_size(header: JpegHeader, options: PackOptions) -> tuple[int, int] | None:
+    width, height = (
+        (header.height, header.width) if header.orientation >= 5 else (header.width, header.height)
+    )
+    return _scaled_size_of(width, height, options)
+
+
+def _scaled_size_of(width: int, height: int, options: PackOptions) -> tuple[int, int] | None:
+    """The size to scale a shown image to; None where it stays."""
+    if options.resize is not None:
+        return options.resize if options.resize != (width, height) else None
+    if not options.max_side or max(width, height) <= options.max_side:
+        return None
+    ratio = options.max_side / max(width, height)
+    return max(1, round(width * ratio)), max(1, round(height * ratio))
+
+
+def _unusual(header: JpegHeader, channels: int) -> str:
+    kind = (
+        "CMYK"
+        if header.components == 4
+        else "arithmetic-coded"
+        if header.arithmetic
+        else header.coding
+    )
+    return f"{kind} JPEG → {'L' if channels == 1 else 'RGB'}"

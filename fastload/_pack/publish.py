@@ -1,0 +1,161 @@
+"""The last step of a pack: columns, log, and then the manifest, which makes it a dataset."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from fastload._common.files import write_atomically
+from fastload._common.strict_json import Json
+from fastload._order.mixing import measure_mixing
+from fastload._pack.options import PackOptions
+from fastload._pack.result import LOG
+from fastload._pack.sources.base import AnySource
+from fastload._pack.state import Done, Event, PackState
+from fastload._pack.writing import NewFile
+from fastload._store.columns import ColumnWriter, open_column
+from fastload._store.manifest import COLUMN_HEADER, Column, Manifest, dump, expected_columns
+from fastload._store.manifest import NAME as MANIFEST
+from fastload._version import __version__
+from fastload.errors import ConfigError
+
+WELL_MIXED = (
+    0.8  # below this share of a random order's class mixture an unshuffled pack is warned about
+)
+
+
+def publish(
+    source: AnySource,
+    dest: Path,
+    options: PackOptions,
+    state: PackState,
+    *,
+    done: list[Done],
+    last_events: list[Event],
+    encoded: str,
+) -> tuple[str, ...]:
+    """Makes the shards in ``done`` a dataset; returns what the user should be told. ``encoded``: what `auto` chose."""
+    columns = _write_columns(source, dest, state, done)
+    events = _write_log(dest, itertools.chain(_events(state, len(done)), last_events))
+    skipped = events.pop("skipped", 0)
+    notes = _unmixed(source, dest, options, columns)
+    manifest = Manifest(
+        n_samples=sum(each.shard.records for each in done),
+        fields=tuple(source.fields),
+        shards=tuple(each.shard for each in done),
+        columns=columns,
+        tool=f"fastload {__version__}",
+        seed=options.seed,
+        order=options.order,
+        skipped=skipped,
+        converted=dict(sorted(events.items())),
+        content=_content_digest(done),
+        options=_options(source, options, encoded),
+    )
+    write_atomically(dest / MANIFEST, dump(manifest))
+    return notes
+
+
+def check_publishable(source: AnySource, options: PackOptions) -> None:
+    """Raises ConfigError where the source's fields or info could not be written down: now, not when all is packed."""
+    columns = tuple(
+        Column(name, dtype, (0, 2) if name == "_blocks" else (0,), COLUMN_HEADER, "0" * 8)
+        for name, dtype in expected_columns(tuple(source.fields)).items()
+    )
+    dump(
+        Manifest(
+            n_samples=0,
+            fields=tuple(source.fields),
+            shards=(),
+            columns=columns,
+            content="0" * 64,
+            options=_options(source, options, options.encode),
+        )
+    )
+
+
+def is_packed_like(found: dict[str, Json], source: AnySource, options: PackOptions) -> bool:
+    """A manifest's options are what this source and these options would give."""
+    return found == _options(source, options, str(found.get("encoded", "")))
+
+
+def _options(source: AnySource, options: PackOptions, encoded: str) -> dict[str, Json]:
+    chosen: dict[str, Json] = {"encoded": encoded} if options.encode == "auto" else {}
+    try:
+        loaded: dict[str, Json] = json.loads(
+            json.dumps(
+                {"source": source.name, "info": source.info, **options.kept(), **chosen},
+                allow_nan=False,
+            )
+        )
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the {source.name} source's info is not JSON: {error}") from None
+    return loaded
+
+
+def _events(state: PackState, n_shards: int) -> Iterator[Event]:
+    for number in range(n_shards):
+        yield from state.done(number).events
+
+
+def _write_columns(
+    source: AnySource, dest: Path, state: PackState, done: list[Done]
+) -> tuple[Column, ...]:
+    """Joins the rows of all shards, a shard and a column at a time."""
+    written: list[Column] = []
+    for name, dtype in expected_columns(tuple(source.fields)).items():
+        with ColumnWriter(dest, name, dtype, width=2 if name == "_blocks" else 1) as writer:
+            for number, each in enumerate(done):
+                writer.append(
+                    np.array(each.blocks, dtype)
+                    if name == "_blocks"
+                    else state.rows(number, [name])[name]
+                )
+            written.append(writer.finish())
+    return tuple(written)
+
+
+def _write_log(dest: Path, events: Iterable[Event]) -> Counter[str]:
+    """DEST/pack-log.jsonl: one line for every sample that was skipped or converted; returns how many of each."""
+    counts: Counter[str] = Counter()
+    with NewFile(dest / LOG) as log:
+        for event in events:
+            log.write(
+                json.dumps(
+                    {"event": event.event, "source": event.source, "why": event.why}
+                ).encode()
+                + b"\n"
+            )
+            counts["skipped" if event.event == "skipped" else event.why] += 1
+        log.publish()
+    return counts
+
+
+def _content_digest(done: list[Done]) -> str:
+    """One digest for the whole dataset: SHA-256 over the shards' SHA-256, as bytes, in order."""
+    return hashlib.sha256(b"".join(bytes.fromhex(each.shard.sha256) for each in done)).hexdigest()
+
+
+def _unmixed(
+    source: AnySource, dest: Path, options: PackOptions, columns: tuple[Column, ...]
+) -> tuple[str, ...]:
+    """A warning where the packed order is not mixed although somebody will read it in blocks."""
+    labels = next((each.name for each in source.fields if each.classes), None)
+    if options.order == "shuffle" or labels is None:
+        return ()
+    by_name = {column.name: column for column in columns}
+    mixing = measure_mixing(
+        open_column(dest, by_name["_source_index"]), open_column(dest, by_name[labels])
+    )
+    if mixing.batch_mixture >= WELL_MIXED:
+        return ()
+    return (
+        f"the source is sorted by {labels} and was packed unshuffled (--order source): {mixing}. "
+        "Pack without --order source unless you read it in order.",
+    )

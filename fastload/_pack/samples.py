@@ -1,0 +1,182 @@
+"""From a source's sample to the parts of a record: images as the options ask, labels moved along when images are scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fastload._pack.images import StoredImage, store_image
+from fastload._pack.masks import mask_array
+from fastload._pack.options import PackOptions
+from fastload._pack.sources.base import Encoded, Sample, Value
+from fastload._store.fields import Field, image_of
+from fastload._store.record import (
+    DATA,
+    MAX_PARTS,
+    MAX_RECORD,
+    PLAIN,
+    RESTART_INDEX,
+    Part,
+    encode_record,
+)
+from fastload._store.values import encode_value, source_part
+from fastload.errors import BadImage, ConfigError
+
+Scale = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedSample:
+    """What goes into the record, and what the pack counts."""
+
+    parts: Sequence[Part]
+    source: str
+    bytes_in: int
+    converted: tuple[str, ...] = ()
+
+
+class SampleEncoder:
+    """Turns samples with these fields into parts. Called from several threads; raises BadImage naming the source."""
+
+    def __init__(self, fields: Sequence[Field], options: PackOptions) -> None:
+        self.fields = tuple(fields)
+        self.options = options
+        names = [each.name for each in self.fields]
+        if len(set(names)) != len(names):
+            raise ConfigError(f"fields {', '.join(names)}: each name may stand once")
+        self._image_of = {each.name: image_of(each, self.fields) for each in self.fields}
+
+    def __call__(self, sample: Sample) -> EncodedSample:
+        """The parts of one sample, its source among them."""
+        try:
+            unknown = sample.values.keys() - self._image_of.keys()
+            if unknown:
+                raise BadImage(f"unknown fields {sorted(unknown)}: expected {list(self._image_of)}")
+            return self._encode(sample)
+        except BadImage as error:
+            if error.source:
+                raise
+            raise BadImage(error.why, source=sample.source) from None
+        except ConfigError as error:  # a value that does not fit its field
+            raise BadImage(str(error), source=sample.source) from None
+
+    def _encode(self, sample: Sample) -> EncodedSample:
+        parts: list[Part] = [source_part(sample.source)]
+        scales: dict[tuple[str, int], Scale] = {}
+        converted: dict[str, None] = {}
+        bytes_in = 0
+        for number, each in enumerate(
+            self.fields
+        ):  # images first: the others may depend on how they were scaled
+            if each.kind == "image":
+                for item, value in self._items(each, sample):
+                    if not isinstance(value, Encoded | np.ndarray | Image.Image):
+                        raise BadImage(f"field {each.name!r}: {type(value).__name__} is no image")
+                    stored = store_image(value, self.options)
+                    bytes_in += len(value.data) if isinstance(value, Encoded) else len(stored.data)
+                    scales[each.name, item] = stored.scale
+                    parts += image_parts(number, item, stored)
+                    converted.update({stored.converted: None} if stored.converted else {})
+        for number, each in enumerate(self.fields):
+            if each.kind != "image":
+                moved = [
+                    _moved(each, value, self._scale_of(each, item, scales))
+                    for item, value in self._items(each, sample)
+                ]
+                parts += encode_value(
+                    number, each, moved if each.list else moved[0] if moved else None
+                )
+        if len(parts) > MAX_PARTS // 2 or sum(len(part.data) for part in parts) > MAX_RECORD // 2:
+            encode_record(
+                0, parts
+            )  # raises where it would not fit: here it is one bad sample, later the pack's end
+        return EncodedSample(parts, sample.source, bytes_in, tuple(converted))
+
+    def _scale_of(self, each: Field, item: int, scales: dict[tuple[str, int], Scale]) -> Scale:
+        """How the image that a label belongs to was scaled: of a list, the image at the same place."""
+        image = self._image_of[each.name]
+        return scales.get((image, item)) or scales.get((image, 0)) or (1.0, 1.0)
+
+    @staticmethod
+    def _items(each: Field, sample: Sample) -> list[tuple[int, Value]]:
+        value = sample.values.get(each.name)
+        if value is None:
+            return []
+        if not each.list:
+            return [(0, value)]
+        if not isinstance(value, list | tuple):
+            raise BadImage(f"field {each.name!r}: expected a list, found {type(value).__name__}")
+        return list(enumerate(value))
+
+
+def image_parts(number: int, item: int, stored: StoredImage) -> list[Part]:
+    """The image itself and, where it has restart segments, their index."""
+    parts = [
+        Part(
+            number,
+            stored.data,
+            item,
+            stored.codec,
+            DATA,
+            stored.channels,
+            8,
+            stored.width,
+            stored.height,
+            stored.interval,
+            stored.orientation,
+        )
+    ]
+    if stored.index:
+        parts.append(Part(number, stored.index, item, PLAIN, RESTART_INDEX))
+    return parts
+
+
+def _moved(each: Field, value: Value, scale: Scale) -> Value:
+    """A label in the pixels of the stored image."""
+    if each.kind == "mask":
+        try:
+            mask = mask_array(value)
+        except BadImage as error:
+            raise BadImage(f"field {each.name!r}: {error.why}") from None
+        return _scaled_mask(mask, scale) if scale != (1.0, 1.0) else mask
+    if scale == (1.0, 1.0) or each.kind not in ("boxes", "points", "matrix"):
+        return value
+    try:
+        array: NDArray[np.float64] = np.array(value, np.float64)
+    except (TypeError, ValueError) as error:
+        raise BadImage(f"field {each.name!r}: {each.kind}: {error}") from None
+    if (
+        array.ndim != 2 or not array.size
+    ):  # nothing to move, or a wrong shape, which encode_value names
+        return value
+    if each.kind == "boxes" and array.shape[1] == 4:
+        array *= np.array([*scale, *scale])
+    elif each.kind == "points":
+        array[:, :2] *= np.array(scale)[: array.shape[1]]
+    elif (
+        each.kind == "matrix" and array.shape[0] == 3
+    ):  # a projection into the image: its first two rows are pixels
+        array[:2] *= np.array(scale)[:, None]
+    return array
+
+
+def _scaled_mask(mask: NDArray[np.generic], scale: Scale) -> NDArray[np.generic]:
+    """Nearest neighbour, floor((i + 0.5) / scale), as the loader does it: labels are never mixed."""
+    rows, columns = (
+        _nearest(side, max(1, round(side * by)))
+        for side, by in zip(mask.shape, (scale[1], scale[0]), strict=True)
+    )
+    scaled: NDArray[np.generic] = mask[rows[:, None], columns[None, :]]
+    return scaled
+
+
+def _nearest(side: int, new_side: int) -> NDArray[np.int64]:
+    # In whole numbers: with floats the middle of a new pixel may fall on either side of an old pixel's edge.
+    nearest: NDArray[np.int64] = (
+        (2 * np.arange(new_side, dtype=np.int64) + 1) * side // (2 * new_side)
+    )
+    return nearest

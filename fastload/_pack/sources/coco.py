@@ -1,0 +1,337 @@
+"""COCO detection: one JSON file with images, annotations and categories, and a folder of images.
+
+The file is indexed, not kept: annotations are read again when their image is loaded, so memory stays small
+(about 20 bytes an annotation) where parsing train2017 whole takes gigabytes.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from fastload._pack.files import (
+    open_inside,
+    printable,
+    printable_or_repr,
+    read_bounded,
+    resolve_inside,
+)
+from fastload._pack.pillow import open_image, orientation_of
+from fastload._pack.sources.base import Encoded, Info, Json, Ref, Sample, Value
+from fastload._pack.sources.jsontext import Element, JsonStream, config_errors, parse_json
+from fastload._pack.sources.numbers import float_array
+from fastload._pack.sources.outlines import instance_mask
+from fastload._store.fields import Field
+from fastload.errors import BadImage, ConfigError
+
+_PATTERNS = (
+    "annotations/instances_*.json",
+    "annotations/*.json",
+    "*/_annotations.coco.json",
+    "*.json",
+)
+
+
+class CocoSource:
+    """Images with boxes (x1 y1 x2 y2), labels and more; every image of the file, also those without annotations.
+
+    ``split``: which file of a folder (``train2017`` for ``annotations/instances_train2017.json``). ``images``: their
+    folder, where it is not found by itself. ``masks``: also a mask of instance numbers. Labels count the categories in
+    the order of their ids; ``info["categories"]`` keeps ids and names in that order.
+    """
+
+    name = "coco"
+    thread_safe = True
+
+    def __init__(
+        self, path: str | Path, *, split: str = "", images: str | Path = "", masks: bool = False
+    ) -> None:
+        self.path = _the_file(Path(path), split)
+        self.masks = masks
+        self._name = printable(self.path.name)
+        self._stamp, self._index = self._scan()
+        self.root = Path(images) if images else self._find_images(Path(path))
+        kinds = {
+            "image": "image",
+            "boxes": "boxes",
+            "labels": "array",
+            "iscrowd": "array",
+            "area": "array",
+            "annotation_ids": "array",
+            "image_id": "int",
+            **({"instances": "mask"} if masks else {}),
+        }
+        self.fields = tuple(Field(name, kind) for name, kind in kinds.items())
+        listed: list[Json] = [dict(category) for category in self._index.categories]
+        self.info: Info = {"categories": listed}
+        if self._index.orphans:
+            self.info["annotations_without_image"] = self._index.orphans
+
+    def refs(self) -> Iterator[Ref]:
+        """The ids of the images, in file order."""
+        yield from self._index.images
+
+    def load(self, ref: Ref) -> Sample:
+        """One image and its annotations."""
+        try:
+            number, file_name, width, height = self._index.images[int(str(ref))]
+        except (KeyError, ValueError):
+            raise ConfigError(
+                f"{self._name}: no image {ref!r:.40}; the file is not the one that was listed"
+            ) from None
+        source = printable_or_repr(file_name)
+        annotations = self._annotations(number, source)
+        boxes = float_array(
+            [each.get("bbox") for each in annotations],
+            shape=(None, 4),
+            what="bbox",
+            source=source,
+            dtype=np.float64,
+        )
+        negative = boxes[(boxes[:, 2:] < 0).any(axis=1)]
+        if len(negative):
+            raise BadImage(
+                f"bbox: negative width or height in {negative[0].tolist()}", source=source
+            )
+        boxes[:, 2:] += boxes[:, :2]
+        areas = float_array(
+            [each.get("area", 0) for each in annotations], shape=(None,), what="area", source=source
+        )
+        image = Encoded(read_bounded(self.root, file_name), source)
+        if annotations:
+            self._check_size(image, width, height)
+        values: dict[str, Value] = {
+            "image": image,
+            "boxes": boxes.astype(np.float32),
+            "labels": np.asarray(
+                [self._label(each, source) for each in annotations], dtype=np.int64
+            ),
+            "iscrowd": np.asarray(
+                [bool(each.get("iscrowd")) for each in annotations], dtype=np.uint8
+            ),
+            "area": areas,
+            "annotation_ids": np.asarray(
+                [_whole(each, "id", source, default=-1) for each in annotations], np.int64
+            ),
+            "image_id": int(str(ref)),
+        }
+        if self.masks:
+            values["instances"] = instance_mask(
+                [each.get("segmentation") for each in annotations],
+                areas.tolist(),
+                width=width,
+                height=height,
+                source=source,
+            )
+        return Sample(values, source=source)
+
+    def _annotations(self, number: int, source: str) -> list[dict[str, Json]]:
+        found: list[dict[str, Json]] = []
+        real = self.path.resolve()
+        with open_inside(real.parent, real.name) as file:
+            if _stamp(file.fileno()) != self._stamp:
+                raise ConfigError(
+                    f"{self._name}: changed since it was listed; start the pack again"
+                )
+            for offset, length in self._index.places(number):
+                file.seek(offset)
+                annotation = parse_json(file.read(length), source)
+                if isinstance(annotation, dict):
+                    found.append(annotation)
+        return found
+
+    def _check_size(self, image: Encoded, width: int, height: int) -> None:
+        """Boxes are pixels of the picture that was annotated: on one that was scaled since, or turned upright, they lie elsewhere."""
+        found = _upright_size(image.data)
+        if found is not None and width > 0 and height > 0 and found != (width, height):
+            raise BadImage(
+                f"{found[0]}x{found[1]} pixels when shown upright, {self._name} says {width}x{height}: its boxes would not fit. "
+                "Give the picture that was annotated, or correct width and height",
+                source=image.name,
+            )
+
+    def _label(self, annotation: dict[str, Json], source: str) -> int:
+        category = annotation.get("category_id")
+        label = self._index.labels.get(category) if type(category) is int else None
+        if label is None:
+            raise BadImage(
+                f"annotation {annotation.get('id')}: category {category!r:.40} is none of the "
+                f"{len(self._index.labels)} in 'categories' of {self._name}",
+                source=source,
+            )
+        return label
+
+    def _scan(self) -> tuple[tuple[int, int], _Index]:
+        index = _Index()
+        real = self.path.resolve()  # the user named it: a link is followed wherever it leads
+        with config_errors(), open_inside(real.parent, real.name) as file:
+            stamp = _stamp(file.fileno())
+            for element in JsonStream(file, self._name).elements():
+                if element.key in ("images", "categories", "annotations"):
+                    index.add(element, self._name)
+            index.finish(self._name)
+        return stamp, index
+
+    def _find_images(self, given: Path) -> Path:
+        """The first of the usual folders that holds the first image."""
+        stem = self.path.stem.removeprefix("instances_")
+        top = given if given.is_dir() else self.path.parent.parent
+        _, first, _, _ = next(iter(self._index.images.values()))
+        near = self.path.parent
+        folders = (top / stem, top / "images" / stem, top / "images", near, near / "images", top)
+        for folder in folders:
+            try:
+                resolve_inside(folder, first)
+            except BadImage:
+                continue
+            return folder
+        looked = ", ".join(str(folder) for folder in folders)
+        raise ConfigError(
+            f"{self.path}: its first image {printable_or_repr(first)} is in none of {looked}; "
+            "name the folder (--images DIR)"
+        )
+
+
+@dataclass
+class _Index:
+    """What is kept of the file: images, categories, and where each image's annotations lie."""
+
+    images: dict[int, tuple[int, str, int, int]] = field(
+        default_factory=dict
+    )  # id: place, file name, width, height
+    categories: list[dict[str, Json]] = field(default_factory=list)
+    labels: dict[Json, int] = field(default_factory=dict)
+    orphans: int = 0
+    _of: array.array[int] = field(
+        default_factory=lambda: array.array("q")
+    )  # image id of each annotation
+    _at: array.array[int] = field(default_factory=lambda: array.array("q"))
+    _long: array.array[int] = field(default_factory=lambda: array.array("q"))
+
+    def add(self, element: Element, name: str) -> None:
+        # Parsing annotations a second time, for their text, would take half of the time.
+        value = element.rough if element.key == "annotations" else element.value(name)
+        if not isinstance(value, dict):
+            raise BadImage(f"expected objects in {element.key!r}, found {value!r:.40}", source=name)
+        if element.key == "categories":
+            _whole(value, "id", name)
+            self.categories.append(
+                {key: value[key] for key in ("id", "name", "supercategory") if key in value}
+            )
+        elif element.key == "images":
+            number = _whole(value, "id", name)
+            if number in self.images or not isinstance(value.get("file_name"), str):
+                raise BadImage(
+                    f"image {number}: its id is used twice, or its file_name is missing",
+                    source=name,
+                )
+            size = (
+                _whole(value, "width", name, default=0),
+                _whole(value, "height", name, default=0),
+            )
+            self.images[number] = (len(self.images), str(value["file_name"]), *size)
+        else:
+            self._of.append(_whole(value, "image_id", name))
+            self._at.append(element.offset)
+            self._long.append(len(element.raw))
+
+    def finish(self, name: str) -> None:
+        """Sorts the annotations by image."""
+        if not self.images:
+            raise ConfigError(
+                f"{name}: no 'images'; expected a COCO file with images, annotations, categories"
+            )
+        self.categories.sort(key=lambda category: int(str(category["id"])))
+        self.labels = {category["id"]: label for label, category in enumerate(self.categories)}
+        if len(self.labels) != len(self.categories):
+            raise ConfigError(f"{name}: a category id is used twice")
+        numbers = np.asarray(
+            [self.images.get(image, (-1,))[0] for image in self._of], dtype=np.int64
+        )
+        self.orphans = int((numbers < 0).sum())
+        order = np.argsort(numbers, kind="stable")
+        self._starts = np.searchsorted(numbers[order], np.arange(len(self.images) + 1))
+        self._offsets, self._lengths = np.asarray(self._at)[order], np.asarray(self._long)[order]
+
+    def places(self, number: int) -> Iterator[tuple[int, int]]:
+        """Offset and length of each annotation of an image, in file order."""
+        for i in range(self._starts[number], self._starts[number + 1]):
+            yield int(self._offsets[i]), int(self._lengths[i])
+
+
+def _upright_size(data: bytes) -> tuple[int, int] | None:
+    """None where it cannot be read: the packer says why."""
+    try:
+        image = open_image(data)
+    except BadImage:
+        return None
+    return (image.height, image.width) if orientation_of(image) >= 5 else image.size
+
+
+def looks_like(path: Path) -> str:
+    """Why this is COCO, or nothing."""
+    files = [path] if path.is_file() and path.suffix.lower() == ".json" else _files_in(path)
+    return (
+        f"a COCO file ({files[0].name})"
+        if files and any(_has_keys(file) for file in files[:4])
+        else ""
+    )
+
+
+def _files_in(path: Path) -> list[Path]:
+    for pattern in _PATTERNS if path.is_dir() else ():
+        if found := sorted(path.glob(pattern)):
+            return found
+    return []
+
+
+def _has_keys(path: Path) -> bool:
+    """A look at both ends of the file: two of the three keys stand there in every COCO file seen so far."""
+    try:
+        with open_inside(path.resolve().parent, path.resolve().name) as file:
+            head = file.read(1 << 16)
+            file.seek(max(0, os.fstat(file.fileno()).st_size - (1 << 16)))
+            ends = head + file.read(1 << 16)
+    except (BadImage, OSError):
+        return False
+    found = sum(key in ends for key in (b'"images"', b'"annotations"', b'"categories"'))
+    return head.lstrip()[:1] == b"{" and found >= 2
+
+
+def _the_file(path: Path, split: str) -> Path:
+    if not path.is_dir():
+        return path
+    files = _files_in(path)
+    wanted = [
+        file
+        for file in files
+        if split in (file.stem.removeprefix("instances_"), file.stem, file.parent.name)
+    ]
+    files = wanted if split else files
+    if len(files) != 1:
+        names = ", ".join(_split_name(file) for file in files or _files_in(path)) or "none"
+        raise ConfigError(
+            f"{path}: expected one annotation file, found {names}; choose with --split NAME"
+        )
+    return files[0]
+
+
+def _split_name(file: Path) -> str:
+    return file.parent.name if file.stem.startswith("_") else file.stem.removeprefix("instances_")
+
+
+def _whole(value: dict[str, Json], key: str, source: str, *, default: int | None = None) -> int:
+    number = value.get(key, default)
+    if type(number) is not int or not -(2**63) <= number < 2**63:
+        raise BadImage(f"{key}: expected an integer, found {number!r:.40}", source=source)
+    return number
+
+
+def _stamp(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_size, status.st_mtime_ns

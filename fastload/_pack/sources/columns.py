@@ -1,0 +1,224 @@
+"""Which field a column of a list becomes, and one value into that field. Pure but for a look whether images exist."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from fastload._pack.files import is_image_name
+from fastload._pack.sources.base import Json, Value
+from fastload._pack.sources.numbers import float_array, points_array
+from fastload._store.fields import KINDS, RESERVED
+from fastload.errors import BadImage, ConfigError
+
+CLASS = "class"  # our word for: an int field whose classes are the texts found
+CLASS_NAMES = (
+    "label",
+    "class",
+    "category",
+    "target",
+    "split",
+)  # text columns of these names become classes
+_INT = re.compile(r"[+-]?(0|[1-9]\d{0,18})")  # "007" is a name, not a number
+_FLOAT = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf)", re.IGNORECASE)
+_TRUTH = {"true": 1, "false": 0}
+PER_ROW = {"boxes": 4, "points": 2}
+
+
+@functools.cache
+def field_name(column: str) -> str:
+    """The column's name as a field name: lower case, other characters to "_"; ``id`` and ``source`` get a tail."""
+    name = re.sub(r"[^a-z0-9]+", "_", column.strip().lower()).strip("_")[:60] or "column"
+    name = name if name[0].isalpha() else f"c_{name}"
+    return f"{name}_" if name in RESERVED else name
+
+
+def infer_kind(column: str, values: Sequence[Json], exists: Callable[[str], bool]) -> str:
+    """The kind of a column from a sample of its values; a leading ``"list of "`` for lists of images.
+
+    ``exists`` says whether a text names a file. Raises ConfigError where all look like images and none is there.
+    """
+    known = [value for value in values if value not in (None, "")]
+    if not known:
+        return "str"
+    if all(isinstance(value, str) for value in known):
+        return _kind_of_text(column, [str(value) for value in known], exists)
+    if all(isinstance(value, int) for value in known):  # bool is one
+        return "int"
+    if all(isinstance(value, (int, float)) for value in known):
+        return "float"
+    if all(isinstance(value, list) for value in known):
+        flat = [item for value in known if isinstance(value, list) for item in value]
+        if flat and all(isinstance(item, str) and is_image_name(item) for item in flat):
+            _check_there(column, [str(item) for item in flat], exists)
+            return "list of image"
+        if flat and all(_rectangular(value) for value in known):
+            return "array"
+    return "json"
+
+
+def _kind_of_text(column: str, texts: Sequence[str], exists: Callable[[str], bool]) -> str:
+    if all(is_image_name(text) for text in texts):
+        _check_there(column, texts, exists)
+        return "image"
+    numbers = [
+        bare for text in texts if (bare := text.strip())
+    ]  # as people write it by hand: "a.jpg, 10"
+    if numbers and all(_INT.fullmatch(text) or text.lower() in _TRUTH for text in numbers):
+        return "int"
+    if (
+        numbers
+        and all(_FLOAT.fullmatch(text) for text in numbers)
+        and not any(_long_digits(text) for text in numbers)
+    ):
+        return "float"
+    if all(text[:1] in ("[", "{") for text in texts) and all(_is_json(text) for text in texts):
+        return "json"
+    return CLASS if field_name(column) in CLASS_NAMES else "str"
+
+
+def _check_there(column: str, names: Sequence[str], exists: Callable[[str], bool]) -> None:
+    if not any(exists(name) for name in names[:20]):
+        raise ConfigError(
+            f"column {column!r} names images, but none of the first {len(names[:20])} is there "
+            f"({names[0]!r:.80}). Name their folder (--root DIR), or say --type {column}=str"
+        )
+
+
+def checked_kind(column: str, kind: str) -> str:
+    """The kind a user gave; ConfigError where there is none of that name."""
+    bare = kind.removeprefix("list of ")
+    if bare not in (*KINDS, CLASS) or (bare != kind and bare not in ("image", "mask")):
+        raise ConfigError(
+            f"column {column!r}: kind {kind!r:.40}: expected one of {', '.join((*KINDS, CLASS))}"
+        )
+    return kind
+
+
+def convert(value: Json, kind: str, column: str, where: str) -> Value:
+    """One value of a row as the field's kind; None where it is empty. For what needs no file and no class names."""
+    if value is None or (
+        kind != "str"
+        and (value.strip() if isinstance(value, str) and kind in ("int", "float") else value) == ""
+    ):
+        return None
+    if kind == "int":
+        return _to_int(value, column, where)
+    if kind == "float":
+        if isinstance(value, (int, float)) or (
+            isinstance(value, str) and _FLOAT.fullmatch(value.strip())
+        ):
+            return float(value)
+    elif kind == "str":
+        return _checked_text(value if isinstance(value, str) else json.dumps(value), column, where)
+    elif kind == "bytes":
+        return _checked_text(str(value), column, where).encode()
+    elif kind == "json":
+        return _to_json(value, column, where)
+    else:
+        parsed = _to_json(value, column, where)
+        return _to_array(parsed, kind, f"column {column!r}", where)
+    raise _misfit(value, kind, column, where)
+
+
+def grouped(values: Iterable[Json], kind: str, name: str, where: str) -> Value:
+    """Number columns as one field: points (x, y, ...) or boxes (x1, y1, x2, y2, ...); None where all are empty."""
+    listed = list(values)
+    if all(value in (None, "") for value in listed):
+        return None
+    numbers = [convert(value, "float", name, where) for value in listed]
+    if any(number is None for number in numbers):
+        raise BadImage(f"field {name!r}: some of its columns are empty, others not", source=where)
+    width = PER_ROW[kind]
+    rows = [numbers[i : i + width] for i in range(0, len(numbers), width)]
+    return float_array(
+        rows, shape=(None, width), what=f"field {name!r}", source=where, finite=False
+    )
+
+
+def _to_array(value: Json, kind: str, what: str, where: str) -> Value:
+    import numpy as np
+
+    if kind == "boxes":
+        return float_array(value, shape=(None, 4), what=what, source=where)
+    if kind == "points":
+        return points_array(value, what=what, source=where)
+    if kind == "matrix":
+        return float_array(value, shape=(None, None), what=what, source=where, dtype=np.float64)
+    if not isinstance(value, list) or not _rectangular(value):
+        raise BadImage(
+            f"{what}: expected numbers in lists of equal length, found {value!r:.60}", source=where
+        )
+    return np.asarray(value)
+
+
+def _to_int(value: Json, column: str, where: str) -> int:
+    number: int | None = None
+    if isinstance(value, str) and (text := value.strip().lower()) in _TRUTH:
+        number = _TRUTH[text]
+    elif isinstance(value, str):
+        number = int(value) if re.fullmatch(r"[+-]?\d{1,19}", value.strip()) else None
+    elif isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        number = int(value)
+    if number is None or not -(2**63) <= number < 2**63:
+        raise _misfit(value, "int", column, where)
+    return number
+
+
+def _to_json(value: Json, column: str, where: str) -> Json:
+    try:
+        parsed: Json = json.loads(value) if isinstance(value, str) else value
+        json.dumps(parsed, allow_nan=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise BadImage(
+            f"column {column!r}: not strict JSON ({error}): {value!r:.60}", source=where
+        ) from None
+    return parsed
+
+
+def _checked_text(text: str, column: str, where: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BadImage(f"column {column!r}: not UTF-8 text: {text!a:.60}", source=where) from None
+    return text
+
+
+def _misfit(value: Json, kind: str, column: str, where: str) -> BadImage:
+    return BadImage(
+        f"column {column!r}: {value!r:.60} is no {kind}. Correct it, or give the column another type "
+        f"(--type {column}=str)",
+        source=where,
+    )
+
+
+def _rectangular(value: Json) -> bool:
+    """Nested lists of numbers, all of one length at each level; no NaN."""
+
+    def shape(item: Json) -> tuple[int, ...] | None:
+        if isinstance(item, list):
+            inner = {shape(part) for part in item}
+            if len(inner) > 1 or None in inner:
+                return None
+            return (len(item), *(inner.pop() or () if inner else ()))
+        number = (
+            abs(item) < 2**63 if type(item) is int else type(item) is float and math.isfinite(item)
+        )
+        return () if number else None
+
+    return shape(value) is not None
+
+
+def _long_digits(text: str) -> bool:
+    return text.lstrip("+-")[:1] == "0" and text.lstrip("+-").isdigit() and len(text) > 1
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,177 @@
+"""Which source a path is, by looking at it, and the source itself."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from fastload._pack.sources.base import AnySource, Source, StreamSource
+from fastload._pack.sources.python import MapStyle, open_python
+from fastload.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format: the module and class that read it, and what detection looks for (in words, for messages)."""
+
+    name: str
+    reader: str  # class in the module of the same name
+    looked_for: str
+    marks: tuple[
+        str, ...
+    ]  # suffixes (lower case) of entries of the folder without one of which it is not this; "/" for any folder
+    general: bool = (
+        False  # also fits the files of a special format: asked only when no other is found
+    )
+
+    def looks_like(self, path: Path) -> str:
+        """Why the path is of this format, or nothing. Imports its module: asked only where there is a mark."""
+        found: str = self._module().looks_like(path)
+        return found
+
+    def make(self, path: Path, options: dict[str, object]) -> AnySource:
+        """The source; ConfigError for an option it does not have."""
+        reader: Callable[..., AnySource] = getattr(self._module(), self.reader)
+        known = list(inspect.signature(reader).parameters)[1:]
+        for option in options:
+            if option not in known:
+                raise ConfigError(
+                    f"format {self.name!r} has no option {option!r}; it has {', '.join(known) or 'none'}"
+                )
+        return reader(path, **options)
+
+    def _module(self) -> ModuleType:
+        return importlib.import_module(f"fastload._pack.sources.{self.name}")
+
+
+FORMATS = {
+    made.name: made
+    for made in (
+        Format(
+            "nuscenes",
+            "NuScenesSource",
+            "v1.0-*/sample.json, or samples.json with 'cams'",
+            ("/", ".json"),
+        ),
+        Format(
+            "openlane",
+            "OpenLaneSource",
+            "images/ beside lane3d_1000/, lane3d_300/ or annotations/ with lane_lines",
+            ("/",),
+        ),
+        Format(
+            "coco",
+            "CocoSource",
+            "a .json file, annotations/instances_*.json or */_annotations.coco.json with images, "
+            "annotations, categories",
+            ("/", ".json"),
+        ),
+        Format(
+            "hf",
+            "HuggingFaceSource",
+            "dataset_dict.json, state.json, *.arrow, *.parquet",
+            ("/", ".json", ".arrow", ".parquet"),
+        ),
+        Format("webdataset", "WebDatasetSource", "*.tar", (".tar",)),
+        Format(
+            "lists",
+            "ListSource",
+            "a .csv, .tsv, .jsonl or .ndjson file",
+            (".csv", ".tsv", ".jsonl", ".ndjson"),
+        ),
+        Format("folder", "FolderSource", "images in folders", (), general=True),
+    )
+}
+
+
+def detect(path: str | os.PathLike[str]) -> str:
+    """The name of the format of a path; ConfigError where it is none, or several."""
+    place = _existing(path)
+    marks = _marks(place)
+    found = {
+        name: why
+        for name, each in FORMATS.items()
+        if not marks.isdisjoint(each.marks) and (why := each.looks_like(place))
+    }
+    if not found or (set(found) == {"lists"} and place.is_dir()):
+        found |= {
+            name: why
+            for name, each in FORMATS.items()
+            if each.general and (why := each.looks_like(place))
+        }
+    # A list beside its images is a list; beside class folders it may be something else (a README of names, scores ...).
+    if set(found) == {"lists", "folder"} and not _class_folders(place):
+        return "lists"
+    if len(found) == 1:
+        return next(iter(found))
+    if found:
+        seen = "; ".join(f"{name} ({why})" for name, why in found.items())
+        raise ConfigError(
+            f"{place}: looks like {seen}. Choose with --format, or name the file itself"
+        )
+    looked = "; ".join(f"{each.name}: {each.looked_for}" for each in FORMATS.values())
+    raise ConfigError(
+        f"{place}: no format recognised. Looked for {looked}. Choose with --format {'|'.join(FORMATS)}"
+    )
+
+
+def open_source(
+    source: str | os.PathLike[str] | Iterable[object] | MapStyle | AnySource,
+    *,
+    format: str | None = None,
+    **options: object,
+) -> AnySource:
+    """The source of a path (detected, or named with ``format``), or of Python samples; a source stays what it is.
+
+    Options are those of the format's class.
+    """
+    if isinstance(source, (Source, StreamSource)):
+        return source
+    if not isinstance(source, (str, os.PathLike)):
+        unknown = set(options) - {"fields"}
+        if unknown or format not in (None, "python"):
+            found = ", ".join(sorted(unknown)) or f"format {format}"
+            raise ConfigError(f"Python samples have the option 'fields' only; found {found}")
+        return open_python(source, **options)  # type: ignore[arg-type]   # checked there
+    name = format or detect(source)
+    if name not in FORMATS:
+        raise ConfigError(f"format {name!r:.40}: expected one of {', '.join(FORMATS)}")
+    return FORMATS[name].make(_existing(source), options)
+
+
+def _marks(place: Path) -> set[str]:
+    """Suffixes of a folder's entries, and "/" where not all are files; of a file its own. One pass: there may be a million images."""
+    if not place.is_dir():
+        return {place.suffix.lower()}
+    found = set()
+    try:
+        with os.scandir(place) as entries:
+            for entry in entries:
+                found.add("." + entry.name.rpartition(".")[2].lower())
+                if not entry.is_file(follow_symlinks=False):
+                    found.add("/")
+    except OSError as error:
+        raise ConfigError(f"{place}: cannot be listed: {error.strerror}") from None
+    return found
+
+
+def _existing(path: str | os.PathLike[str]) -> Path:
+    place = Path(path)
+    try:
+        place.stat()
+    except OSError as error:
+        raise ConfigError(f"{place}: {error.strerror}") from None
+    return place
+
+
+def _class_folders(root: Path) -> bool:
+    """More than one visible folder with files in it."""
+    folders = [
+        entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")
+    ]
+    return len(folders) > 1

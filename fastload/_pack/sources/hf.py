@@ -1,0 +1,250 @@
+"""Hugging Face: ``datasets`` saved with save_to_disk, and Parquet files with image columns. Needs pyarrow only.
+
+A stream: rows lie in compressed groups of a hundred and more, so that one row costs as much as its whole group. The
+packer reads the groups in order, once, and shuffles what it spooled.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any  # pyarrow's border: it has no types
+
+from fastload._pack.files import open_inside, printable, printable_or_repr, read_bounded
+from fastload._pack.sources.arrow import columns_of, row_value
+from fastload._pack.sources.base import Encoded, Info, Json, Pixels, Sample, Value
+from fastload._pack.sources.jsontext import config_errors, read_json_object
+from fastload._store.fields import Field
+from fastload.errors import BadImage, ConfigError, MissingPart
+
+BATCH_ROWS = 32  # of a Parquet group decoded at once: about 4 MB of photos
+MAX_INFO_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: str  # relative to the root
+    split: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    schema: Any
+    batches: Iterable[Any]
+
+
+class HuggingFaceSource:
+    """Rows of Arrow or Parquet files. ``split``: only this one. ``columns``: only these (default: all).
+
+    Image columns (bytes and path) become images, ClassLabel an int field with its names, numbers in lists arrays,
+    other nested values json.
+    """
+
+    name = "hf"
+
+    def __init__(self, path: str | Path, *, split: str = "", columns: Sequence[str] = ()) -> None:
+        self._arrow = _pyarrow("pyarrow")
+        given = Path(path)
+        self.root = given if given.is_dir() else given.parent
+        self._files = _files(given, split)
+        self.splits = tuple(dict.fromkeys(file.split for file in self._files if file.split))
+        with config_errors():
+            schema = self._schema(self._files[0])
+            self._columns = columns_of(schema, columns, self._first_row, str(given))
+        self.n_samples = self._count()
+        self.fields = (
+            *(column.field for column in self._columns),
+            *([Field("split", "int", classes=self.splits)] if self.splits else []),
+        )
+        classes: dict[str, Json] = {
+            each.field.name: list(each.item_names) for each in self._columns if each.item_names
+        }
+        self.info: Info = {"classes": classes} if classes else {}
+
+    def __iter__(self) -> Iterator[Sample | BadImage]:
+        for file in self._files:
+            row = 0
+            for batch in self._batches(file, [column.name for column in self._columns]):
+                arrays = [batch.column(column.name) for column in self._columns]
+                for i in range(batch.num_rows):
+                    yield self._sample(file, arrays, i, row)
+                    row += 1
+
+    def _sample(self, file: _File, arrays: Sequence[Any], i: int, row: int) -> Sample | BadImage:
+        where = f"{printable(file.path)}!{row}"
+        values: dict[str, Value] = {"split": self.splits.index(file.split)} if self.splits else {}
+        source = where
+        try:
+            for column, cells in zip(self._columns, arrays, strict=True):
+                value = cells[i].as_py()
+                if column.field.kind == "image" and value is not None:
+                    items = value if column.field.list else [value]
+                    images: list[Pixels] = [self._image(item, where) for item in items]
+                    values[column.field.name] = images if column.field.list else images[0]
+                    named = images[0].name if images and isinstance(images[0], Encoded) else where
+                    source = f"{where} ({named})" if named != where and source == where else source
+                else:
+                    values[column.field.name] = row_value(value, column, where)
+        except BadImage as error:
+            return error
+        return Sample(values, source=source)
+
+    def _image(self, cell: object, where: str) -> Encoded:
+        """A struct of bytes and path, or bytes; a path alone is a file below the root."""
+        data, path = (
+            (cell.get("bytes"), cell.get("path")) if isinstance(cell, dict) else (cell, None)
+        )
+        name = printable_or_repr(path) if isinstance(path, str) else where
+        if isinstance(data, bytes):
+            return Encoded(data, name)
+        if isinstance(path, str):
+            return Encoded(read_bounded(self.root, path), name)
+        raise BadImage("an image without bytes and without path", source=where)
+
+    def _batches(self, file: _File, columns: list[str]) -> Iterator[Any]:
+        with config_errors():
+            handle = open_inside(self.root, file.path)
+        with handle:
+            try:
+                if file.path.endswith(".parquet"):
+                    # buffer_size: columns are read in pieces instead of a whole group (a gigabyte, in bad cases)
+                    reader = self._parquet(handle)
+                    yield from reader.iter_batches(batch_size=BATCH_ROWS, columns=columns)
+                else:
+                    yield from self._stream(handle).batches
+            except (self._arrow.ArrowException, OSError) as error:
+                raise ConfigError(
+                    f"{printable(file.path)}: not a readable Arrow or Parquet file: {error}"
+                ) from None
+
+    def _parquet(self, handle: Any) -> Any:
+        return _pyarrow("pyarrow.parquet").ParquetFile(
+            handle, buffer_size=1 << 20, pre_buffer=False
+        )
+
+    def _stream(self, handle: Any) -> _Batches:
+        """An Arrow file in either of its two forms."""
+        magic = handle.read(6)
+        handle.seek(0)
+        if magic == b"ARROW1":
+            reader = _pyarrow("pyarrow.ipc").open_file(handle)
+            return _Batches(
+                reader.schema, (reader.get_batch(i) for i in range(reader.num_record_batches))
+            )
+        reader = _pyarrow("pyarrow.ipc").open_stream(handle)
+        return _Batches(reader.schema, reader)
+
+    def _schema(self, file: _File) -> Any:
+        with open_inside(self.root, file.path) as handle:
+            try:
+                if file.path.endswith(".parquet"):
+                    return self._parquet(handle).schema_arrow
+                return self._stream(handle).schema
+            except (self._arrow.ArrowException, OSError) as error:
+                raise ConfigError(
+                    f"{printable(file.path)}: not a readable Arrow or Parquet file: {error}"
+                ) from None
+
+    def _first_row(self, name: str) -> object:
+        """The first value of a column that is not null, among the first rows; tells image bytes from other bytes."""
+        batch = next(self._batches(self._files[0], [name]), None)
+        values = [] if batch is None else batch.column(name).to_pylist()
+        return next((value for value in values if value is not None), None)
+
+    def _count(self) -> int | None:
+        if not self._files[0].path.endswith(".parquet"):
+            return None
+        total = 0
+        for file in self._files:
+            with config_errors(), open_inside(self.root, file.path) as handle:
+                total += int(self._parquet(handle).metadata.num_rows)
+        return total
+
+
+def looks_like(path: Path) -> str:
+    """Why this is a Hugging Face dataset, or nothing."""
+    if path.is_file():
+        return (
+            "a Parquet file"
+            if path.suffix == ".parquet"
+            else "an Arrow file"
+            if path.suffix == ".arrow"
+            else ""
+        )
+    for name in ("dataset_dict.json", "state.json"):
+        if (path / name).is_file():
+            return f"datasets saved to disk ({name})"
+    parquet = _parquets(path)
+    return f"Parquet files ({parquet[0]})" if parquet else ""
+
+
+def _pyarrow(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise MissingPart(
+            "Hugging Face datasets and Parquet files need pyarrow: pip install pyarrow"
+        ) from None
+
+
+def _parquets(root: Path) -> list[str]:
+    found = [*root.glob("*.parquet"), *root.glob("*/*.parquet")]
+    return sorted(path.relative_to(root).as_posix() for path in found)
+
+
+def _files(given: Path, split: str) -> list[_File]:
+    if not given.is_dir():
+        found = [_File(given.name, "")]
+    elif (given / "dataset_dict.json").is_file():
+        with config_errors():
+            told = read_json_object(
+                str(given), "dataset_dict.json", "dataset_dict.json", limit=MAX_INFO_BYTES
+            )
+        listed = told.get("splits")
+        splits = [str(name) for name in listed] if isinstance(listed, list) else []
+        found = [_File(f"{name}/{file}", name) for name in splits for file in _saved(given / name)]
+    elif (given / "state.json").is_file():
+        found = [_File(file, "") for file in _saved(given)]
+    else:
+        found = [_File(file, _split_of(file)) for file in _parquets(given)]
+        if not all(file.split for file in found):
+            found = [_File(file.path, "") for file in found]
+    wanted = [file for file in found if split in ("", file.split)]
+    if not wanted:
+        names = (
+            ", ".join(dict.fromkeys(file.split or "no splits" for file in found)) or "no data files"
+        )
+        raise ConfigError(
+            f"{given}: found {names}; expected {f'split {split!r}' if split else 'Arrow or Parquet'}"
+        )
+    return wanted
+
+
+def _split_of(file: str) -> str:
+    """``data/train-00000-of-00008.parquet`` is of train."""
+    stem = Path(file).stem
+    return stem.split("-")[0] if "-of-" in stem else ""
+
+
+def _saved(folder: Path) -> list[str]:
+    """The Arrow files in the order state.json says."""
+    with config_errors():
+        state = read_json_object(
+            str(folder), "state.json", f"{folder.name}/state.json", limit=MAX_INFO_BYTES
+        )
+    listed = state.get("_data_files")
+    names = (
+        [entry.get("filename") for entry in listed if isinstance(entry, dict)]
+        if isinstance(listed, list)
+        else []
+    )
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"{folder}/state.json: expected '_data_files' with file names")
+    if state.get("_indices_files") or state.get("_indices_data_files"):
+        raise ConfigError(
+            f"{folder}: saved with an order of its own (indices); save it after flatten_indices()"
+        )
+    return [str(name) for name in names]

@@ -1,0 +1,193 @@
+"""JSON files of sources: parsed with a named place for every fault, and large ones streamed element by element."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from fastload._pack.files import read_bounded
+from fastload._pack.sources.base import Json
+from fastload.errors import BadImage, ConfigError
+
+MAX_ELEMENT_BYTES = 64 << 20  # one row of a streamed table
+_CHUNK_BYTES = 1 << 20
+_SPACE = " \t\r\n"
+_ENDS = (" ", "\t", "\r", "\n", ",", "]", "}")
+
+
+def parse_json(data: bytes, name: str, *, line: int = 1) -> Json:
+    """The parsed text; BadImage says line and column of a fault (``line``: of the file, where the text starts)."""
+    try:
+        value: Json = json.loads(data)
+    except json.JSONDecodeError as error:
+        place = f"line {line + error.lineno - 1}, column {error.colno}"
+        raise BadImage(f"broken JSON at {place}: {error.msg}", source=name) from None
+    except UnicodeDecodeError as error:
+        raise BadImage(
+            f"broken JSON: byte {error.start} from line {line} on is not UTF-8", source=name
+        ) from None
+    except RecursionError:
+        raise BadImage("broken JSON: nested too deeply", source=name) from None
+    except ValueError as error:  # a number of more than 4,300 digits
+        raise BadImage(f"broken JSON: {error}", source=name) from None
+    return value
+
+
+def read_json_object(root: str, relative: str, name: str, *, limit: int) -> dict[str, Json]:
+    """A JSON file whose outermost value is an object."""
+    value = parse_json(read_bounded(root, relative, limit=limit), name)
+    if not isinstance(value, dict):
+        raise BadImage(f"expected a JSON object, found {type(value).__name__}", source=name)
+    return value
+
+
+@contextmanager
+def config_errors() -> Iterator[None]:
+    """A file of the whole dataset, not of one sample, is bad: the caller must act."""
+    try:
+        yield
+    except BadImage as error:
+        raise ConfigError(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One element of a streamed array: where it lies in the file, and its bytes."""
+
+    key: str  # of the outermost object, "" where the file is an array
+    offset: int
+    raw: bytes
+    rough: Json  # parsed, but with text as Latin-1: good for numbers
+
+    def value(self, name: str) -> Json:
+        """The parsed element."""
+        return parse_json(self.raw, name)
+
+
+class JsonStream:
+    """Elements of the arrays in a JSON file, one after the other, in memory bounded by the largest element.
+
+    Reads ``[element, ...]`` and ``{"key": [element, ...], "other": anything, ...}``: what is no array at the second
+    level is passed over. The text is scanned as Latin-1, so that a place in it is a place in the file.
+    """
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self._file = file
+        self._name = name
+        self._text = ""
+        self._at = 0  # place in _text
+        self._base = 0  # place of _text in the file
+        self._line, self._column = 1, 1  # of _text[0]
+        self._ended = False
+        self._value: Json = None  # the one passed last
+        self._decoder = json.JSONDecoder()
+
+    def elements(self) -> Iterator[Element]:
+        """All elements, in file order; BadImage with line and column where the text is broken."""
+        first = self._next_char()
+        if first == "\xef":  # a UTF-8 byte order mark
+            self._at += 3
+            first = self._next_char()
+        if first == "[":
+            yield from self._array("")
+        elif first == "{":
+            yield from self._object()
+        else:
+            raise self._broken("expected '[' or '{'")
+        if self._next_char():
+            raise self._broken("text after the end")
+
+    def _object(self) -> Iterator[Element]:
+        self._at += 1
+        if self._next_char() == "}":
+            self._at += 1
+            return
+        while True:
+            if self._next_char() != '"':
+                raise self._broken("expected a name in double quotes")
+            start = self._skip_value()
+            key = parse_json(self._text[start : self._at].encode("latin-1"), self._name)
+            if self._next_char() != ":":
+                raise self._broken("expected ':'")
+            self._at += 1
+            if self._next_char() == "[":
+                yield from self._array(str(key))
+            else:
+                self._skip_value()
+            if self._after_element("}"):
+                return
+
+    def _array(self, key: str) -> Iterator[Element]:
+        self._at += 1
+        if self._next_char() == "]":
+            self._at += 1
+            return
+        while True:
+            self._next_char()
+            start = self._skip_value()
+            yield Element(
+                key, self._base + start, self._text[start : self._at].encode("latin-1"), self._value
+            )
+            if self._after_element("]"):
+                return
+
+    def _after_element(self, end: str) -> bool:
+        found = self._next_char()
+        if found not in (",", end) or not found:
+            raise self._broken(f"expected ',' or '{end}'")
+        self._at += 1
+        return found == end
+
+    def _next_char(self) -> str:
+        """The next character that is no space; "" at the end of the file."""
+        while True:
+            while self._at < len(self._text) and self._text[self._at] in _SPACE:
+                self._at += 1
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if not self._more():
+                return ""
+
+    def _skip_value(self) -> int:
+        """Moves behind the value that starts here; returns where it started in the (possibly moved) text."""
+        while True:
+            try:
+                self._value, end = self._decoder.raw_decode(self._text, self._at)
+            except json.JSONDecodeError as error:
+                if len(self._text) - self._at > MAX_ELEMENT_BYTES or not self._more():
+                    raise self._broken(error.msg, error.pos) from None
+                continue
+            except (RecursionError, ValueError) as error:
+                raise self._broken(f"{error}") from None
+            # A number may go on in the next chunk ("0" of "0.5"): it has ended where something else begins.
+            bare = self._text[self._at] not in '{["'
+            if bare and self._text[end : end + 1] not in _ENDS and self._more():
+                continue
+            start, self._at = self._at, end
+            return start
+
+    def _more(self) -> bool:
+        """Drops what is done with and reads on; as much as is there already, so a long element costs O(n log n)."""
+        if self._ended:
+            return False
+        chunk = self._file.read(max(_CHUNK_BYTES, len(self._text) - self._at))
+        if not chunk:
+            self._ended = True
+            return False
+        self._line, self._column = self._place(self._at)
+        self._base += self._at
+        self._text, self._at = self._text[self._at :] + chunk.decode("latin-1"), 0
+        return True
+
+    def _place(self, at: int) -> tuple[int, int]:
+        lines = self._text.count("\n", 0, at)
+        if lines:
+            return self._line + lines, at - self._text.rfind("\n", 0, at)
+        return self._line, self._column + at
+
+    def _broken(self, why: str, at: int | None = None) -> BadImage:
+        line, column = self._place(self._at if at is None else at)
+        return BadImage(f"broken JSON at line {line}, column {column}: {why}", source=self._name)

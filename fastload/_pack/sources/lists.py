@@ -1,0 +1,312 @@
+"""CSV and JSONL lists: a row is a sample, path columns become images, other columns numbers, text or classes."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from fastload._pack.files import is_image_name, printable_or_repr, read_bounded, resolve_inside
+from fastload._pack.sources.base import Encoded, Info, Json, Ref, Sample, Value
+from fastload._pack.sources.columns import (
+    CLASS,
+    PER_ROW,
+    checked_kind,
+    convert,
+    field_name,
+    grouped,
+    infer_kind,
+)
+from fastload._pack.sources.rows import Place, Row, RowFile
+from fastload._store.fields import Field
+from fastload.errors import BadImage, ConfigError
+
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
+INFERRED_ROWS = 1000
+MAX_CLASSES = 1_000_000
+_IMAGES = ("image", "mask", "list of image", "list of mask")
+
+
+class ListSource:
+    """A CSV file with a header row, or a JSONL file.
+
+    ``root``: paths in the list are relative to it (default: the list's folder), and nothing outside is read.
+    ``types``: kind of a column (a field kind, or ``"class"``: text that becomes an int label). ``classes``: names and
+    numbers of such a column. ``points``, ``boxes``: a field made of number columns. ``paths``: an image field made of
+    other columns (``{"image": "train/{image_id}.jpg"}``). ``drop``: columns to leave out.
+    """
+
+    name = "lists"
+    thread_safe = True
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        root: str | Path = "",
+        types: Mapping[str, str] | None = None,
+        classes: Mapping[str, Sequence[str]] | None = None,
+        points: Mapping[str, Sequence[str]] | None = None,
+        boxes: Mapping[str, Sequence[str]] | None = None,
+        paths: Mapping[str, str] | None = None,
+        drop: Sequence[str] = (),
+        delimiter: str = "",
+    ) -> None:
+        self.path = _the_list(Path(path))
+        self.root = Path(root) if root else self.path.parent
+        self._file = RowFile(self.path, delimiter=delimiter)
+        self._paths = dict(paths or {})
+        self._groups = {
+            name: ("points", tuple(columns)) for name, columns in (points or {}).items()
+        }
+        self._groups |= {name: ("boxes", tuple(columns)) for name, columns in (boxes or {}).items()}
+        for name, (kind, columns) in self._groups.items():
+            if not columns or len(columns) % PER_ROW[kind]:
+                raise ConfigError(
+                    f"{kind} {name!r}: {len(columns)} columns ({', '.join(columns)}): "
+                    f"expected a multiple of {PER_ROW[kind]}, "
+                    + (
+                        "x and y of each point"
+                        if kind == "points"
+                        else "x1, y1, x2, y2 of each box"
+                    )
+                )
+        self._check_header()
+        first = list(itertools.islice(self._file.good_rows(), INFERRED_ROWS))
+        if not first:
+            raise ConfigError(f"{self.path}: no row that can be read{self._why_none()}")
+        self._columns = tuple(
+            self._file.header or dict.fromkeys([*itertools.chain(*first), *(types or {}), *drop])
+        )
+        self._grouped = tuple(itertools.chain(*(columns for _, columns in self._groups.values())))
+        in_paths = itertools.chain(
+            *(re.findall(r"\{([^{}]+)\}", pattern) for pattern in self._paths.values())
+        )
+        self._check_named([*(types or {}), *(classes or {}), *drop, *self._grouped, *in_paths])
+        self._kinds = self._find_kinds(first, dict(types or {}), [*(classes or {})], drop)
+        self._numbers = self._find_classes(
+            {name: tuple(given) for name, given in (classes or {}).items()}
+        )
+        self._dropped = frozenset(self._columns) - frozenset(self._kinds)
+        self.fields = self._make_fields()
+        self._check_text()
+        renamed: Info = {
+            field_name(column): column for column in self._kinds if field_name(column) != column
+        }
+        self.info: Info = {"columns": renamed} if renamed else {}
+
+    def refs(self) -> Iterator[Ref]:
+        """Line, offset and length of each row."""
+        for place in self._file.places():
+            yield [place.line, place.offset, place.length]
+
+    def load(self, ref: Ref) -> Sample:
+        """One row, with the images it names."""
+        parts = [part for part in ref if isinstance(part, int)] if isinstance(ref, list) else []
+        if len(parts) != 3:
+            raise ConfigError(
+                f"{self.path}: {ref!r:.60} is no place in a list; the listing is not of this source"
+            )
+        place = Place(*parts)
+        row = self._file.row_at(place)
+        where = f"{self._file.name}:{place.line}"
+        for column in row:
+            if column not in self._kinds and column not in self._dropped:
+                raise BadImage(
+                    f"key {column!r} did not occur in the first {INFERRED_ROWS} rows: give it a type "
+                    f"(--type {column}=json) or leave it out (--drop {column})",
+                    source=where,
+                )
+        values: dict[str, Value] = {}
+        for name, template in self._paths.items():
+            values[name] = self._image(_filled(template, row, where), where)
+        for column, kind in self._kinds.items():
+            values[field_name(column)] = self._value(row.get(column), kind, column, where)
+        for name, (kind, columns) in self._groups.items():
+            values[name] = grouped([row.get(column) for column in columns], kind, name, where)
+        images = (
+            value[0] if isinstance(value, list) and value else value for value in values.values()
+        )
+        first = next((image.name for image in images if isinstance(image, Encoded)), where)
+        return Sample(values, source=first)
+
+    def _value(self, value: Json, kind: str, column: str, where: str) -> Value:
+        if kind in ("image", "mask") and value not in (None, ""):
+            if not isinstance(value, str):
+                raise BadImage(
+                    f"column {column!r}: expected a file name, found {value!r:.60}", source=where
+                )
+            return self._image(value, where)
+        if kind.startswith("list of ") and value not in (None, ""):
+            if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+                raise BadImage(
+                    f"column {column!r}: expected a list of file names, found {value!r:.60}",
+                    source=where,
+                )
+            return [self._image(str(name), where) for name in value]
+        if column in self._numbers:
+            return self._number(column, value, where)
+        return (
+            None if value in (None, "") and kind in _IMAGES else convert(value, kind, column, where)
+        )
+
+    def _image(self, name: str, where: str) -> Encoded:
+        try:
+            return Encoded(read_bounded(self.root, name), printable_or_repr(name))
+        except BadImage as error:
+            raise BadImage(f"{error.why} (named in {where})", source=error.source) from None
+
+    def _number(self, column: str, value: Json, where: str) -> Value:
+        if value in (None, ""):
+            return None
+        number = self._numbers[column].get(str(value))
+        if number is None:
+            count = len(self._numbers[column])
+            raise BadImage(
+                f"column {column!r}: {value!r:.60} is none of its {count} classes", source=where
+            )
+        return number
+
+    def _check_header(self) -> None:
+        for name in self._file.header:
+            if is_image_name(name) and self._is_there(name):
+                raise ConfigError(
+                    f"{self.path}:1: {name!r:.80} is an image, not the name of a column: the header row is missing; put one "
+                    "on top, e.g. path,label"
+                )
+
+    def _check_text(self) -> None:
+        """Names that the manifest could not hold, found before anything is packed."""
+        for text in itertools.chain(self._kinds, *self._numbers.values()):
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise ConfigError(
+                    f"{self.path}: the name of a column or class is not UTF-8 text: {text!a:.60}; save the list "
+                    "as UTF-8"
+                ) from None
+
+    def _why_none(self) -> str:
+        for place in self._file.places():
+            try:
+                self._file.row_at(place)
+            except BadImage as error:
+                return f"; the first one: {error}"
+        return ""
+
+    def _check_named(self, named: Sequence[str]) -> None:
+        for column in named:
+            if column not in self._columns:
+                raise ConfigError(
+                    f"{self.path}: no column {column!r}; found {', '.join(self._columns)}"
+                )
+
+    def _find_kinds(
+        self,
+        first: Sequence[Row],
+        types: Mapping[str, str],
+        labels: Sequence[str],
+        drop: Sequence[str],
+    ) -> dict[str, str]:
+        taken = {*drop, *self._grouped}
+        kinds: dict[str, str] = {}
+        for column in self._columns:
+            if column in taken:
+                continue
+            if column in labels:
+                kinds[column] = CLASS
+            elif column in types:
+                kinds[column] = checked_kind(column, types[column])
+            else:
+                kinds[column] = infer_kind(
+                    column, [row.get(column) for row in first], self._is_there
+                )
+        return kinds
+
+    def _is_there(self, name: str) -> bool:
+        try:
+            resolve_inside(self.root, name)
+        except BadImage:
+            return False
+        return True
+
+    def _find_classes(self, given: Mapping[str, tuple[str, ...]]) -> dict[str, dict[str, int]]:
+        """Numbers of the classes of each class column; one pass over the list where they are not given."""
+        wanted = [
+            column for column, kind in self._kinds.items() if kind == CLASS and column not in given
+        ]
+        found: dict[str, set[str]] = {column: set() for column in wanted}
+        for row in self._file.good_rows() if wanted else ():
+            for column, names in found.items():
+                if row.get(column) not in (None, ""):
+                    names.add(str(row[column]))
+                    if len(names) > MAX_CLASSES:
+                        raise ConfigError(
+                            f"{self.path}: column {column!r} has more than {MAX_CLASSES} different "
+                            f"texts; keep it as text (--type {column}=str)"
+                        )
+        ordered = {**given, **{column: tuple(sorted(names)) for column, names in found.items()}}
+        return {
+            column: {name: number for number, name in enumerate(names)}
+            for column, names in ordered.items()
+        }
+
+    def _make_fields(self) -> tuple[Field, ...]:
+        fields = [Field(name, "image") for name in self._paths]
+        for column, kind in self._kinds.items():
+            if column in self._numbers:
+                fields.append(
+                    Field(field_name(column), "int", classes=tuple(self._numbers[column]))
+                )
+            else:
+                bare = kind.removeprefix("list of ")
+                fields.append(Field(field_name(column), bare, list=bare != kind))
+        fields += [Field(name, kind) for name, (kind, _) in self._groups.items()]
+        names = [field.name for field in fields]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(
+                    f"{self.path}: two columns become field {name!r}; rename one, or --drop it"
+                )
+        return tuple(sorted(fields, key=lambda field: field.kind != "image"))
+
+
+def looks_like(path: Path) -> str:
+    """Why this is a list, or nothing."""
+    if path.is_file() and path.suffix.lower() in SUFFIXES:
+        return f"a {path.suffix.lower()} file"
+    lists = _lists_in(path)
+    if len(lists) > 1:
+        return f"{len(lists)} lists ({lists[0].name}, ...)"
+    return f"a list ({lists[0].name})" if lists else ""
+
+
+def _lists_in(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return []
+    visible = (entry for entry in path.iterdir() if not entry.name.startswith("."))
+    return sorted(entry for entry in visible if entry.suffix.lower() in SUFFIXES)
+
+
+def _the_list(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    lists = _lists_in(path)
+    if len(lists) != 1:
+        found = ", ".join(entry.name for entry in lists) or "none"
+        raise ConfigError(
+            f"{path}: expected one list ({' '.join(SUFFIXES)}), found {found}; name the file itself"
+        )
+    return lists[0]
+
+
+def _filled(template: str, row: Row, where: str) -> str:
+    def value(match: re.Match[str]) -> str:
+        if row.get(match[1]) in (None, ""):
+            raise BadImage(
+                f"path {template!r}: column {match[1]!r} is missing or empty", source=where
+            )
+        return str(row[match[1]])
+
+    return re.sub(r"\{([^{}]+)\}", value, template)

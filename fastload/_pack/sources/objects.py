@@ -1,0 +1,328 @@
+"""Python objects (PIL images, arrays, tensors, numbers, text) into field values, and the kinds they suggest."""
+
+from __future__ import annotations
+
+import json
+import operator
+from pathlib import Path
+from typing import SupportsFloat, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fastload._pack.files import is_image_name, read_bounded
+from fastload._pack.masks import mask_array
+from fastload._pack.sources.base import Encoded, Pixels, Value
+from fastload._pack.sources.numbers import float_array, points_array
+from fastload._store.fields import Field
+from fastload.errors import BadImage, ConfigError
+
+_MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"BM", b"II*\0", b"MM\0*")
+_IMAGE_NAMES = ("image", "img", "gray", "photo", "picture", "frame")
+_MASKS = ("mask", "masks")
+_BOXES, _POINTS, _MATRICES = (
+    ("boxes", "bbox", "bboxes", "box"),
+    ("points", "point"),
+    ("intrinsic", "intrinsics", "matrix"),
+)
+_FLOAT_HINT = (
+    "images are packed as they are before training changes them: give the dataset without ToTensor and "
+    "Normalize, or convert with (x * 255).round().clip(0, 255).astype('uint8')"
+)
+
+
+def infer_field(name: str, value: object) -> Field:
+    """The field a value suggests; ConfigError where it cannot be packed."""
+    items = _unstacked(value)
+    if (
+        isinstance(items, (list, tuple))
+        and items
+        and all(_image_like(name, _colour_last(each)) for each in items)
+    ):
+        return Field(
+            name, "mask" if all(_mask_like(name, each) for each in items) else "image", list=True
+        )
+    if _image_like(name, _colour_last(value)):
+        return Field(name, "mask" if _mask_like(name, value) else "image")
+    value = _named_numbers(name, plain(value))
+    if isinstance(value, np.ndarray):
+        stack = _intrinsics(name, value)
+        return Field(name, _array_kind(name, value[0] if stack else value), list=stack)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return Field(name, "bytes")
+    if isinstance(value, str):
+        if _named_image(name) and is_image_name(
+            value
+        ):  # kept as text it would be found out only when training starts
+            raise ConfigError(
+                f"field {name!r}: the text {value!r:.60} names an image: give pathlib.Path(...) to pack that file, or "
+                "name the kinds (fields=) with 'str' for the text alone"
+            )
+        return Field(name, "str")
+    if isinstance(value, (bool, int, np.integer, np.bool_)):
+        return Field(name, "int")
+    if isinstance(value, (float, np.floating)):
+        return Field(name, "float")
+    if (
+        isinstance(value, (list, tuple))
+        and value
+        and all(isinstance(plain(each), np.ndarray) for each in value)
+    ):
+        return Field(name, _array_kind(name, np.asarray(plain(value[0]))), list=True)
+    if isinstance(value, dict) and any(
+        _image_like(name, each) or isinstance(each, np.ndarray)
+        for each in map(plain, value.values())
+    ):
+        raise ConfigError(
+            f"field {name!r}: a dict of images or arrays has no kind: give each a field of its own "
+            f"({', '.join(f'{name}_{key}' for key in list(value)[:2])}), or all of them as a list"
+        )
+    if isinstance(value, (list, tuple, dict)):
+        return Field(name, "json")
+    raise ConfigError(
+        f"field {name!r}: no kind for {type(value).__name__} in the first sample; name the kinds "
+        "(fields=), and leave out what cannot be packed"
+    )
+
+
+def checked(value: object, field: Field, where: str) -> Value:
+    """The value as the field's kind; BadImage where it does not fit. None stays None."""
+    if value is None:
+        return None
+    if not field.list:
+        return _one(value, field.kind, f"field {field.name!r}", where)
+    if not isinstance(value, (list, tuple)) and not isinstance(plain(value), np.ndarray):
+        raise BadImage(
+            f"field {field.name!r}: expected a list, found {type(value).__name__}", source=where
+        )
+    items = value if isinstance(value, (list, tuple)) else list(value)  # type: ignore[call-overload]   # an array, a tensor
+    made = [
+        _one(each, field.kind, f"field {field.name!r}, item {i}", where)
+        for i, each in enumerate(items)
+    ]
+    return made  # type: ignore[return-value]   # a list of one kind; the type cannot say which
+
+
+def is_empty(value: object) -> bool:
+    """An empty list, or the array that numpy and torch make of one: a list of what, another sample must say."""
+    value = plain(value)
+    return (isinstance(value, (list, tuple)) and not value) or (
+        isinstance(value, np.ndarray) and value.shape == (0,)
+    )
+
+
+def plain(value: object) -> object:
+    """Torch tensors as numpy, arrays of one number as that number."""
+    value = _numpy(value)
+    return value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
+
+
+def _numpy(value: object) -> object:
+    """Torch tensors as numpy, anything else as it is."""
+    if not _is_tensor(value) or not hasattr(value, "detach"):
+        return value
+    try:
+        return np.asarray(value.detach().cpu().numpy())
+    except (TypeError, RuntimeError) as error:  # bfloat16, sparse
+        raise BadImage(f"a torch tensor that numpy cannot hold: {error}") from None
+
+
+def _is_tensor(value: object) -> bool:
+    """Without importing torch, which may not be there."""
+    return any(
+        base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(value).__mro__
+    )
+
+
+def _colour_last(value: object) -> object:
+    """A torch image has its colours first."""
+    array = plain(value)
+    if (
+        _is_tensor(value)
+        and isinstance(array, np.ndarray)
+        and array.ndim == 3
+        and array.shape[0] in (1, 3, 4)
+    ):
+        return array.transpose(1, 2, 0)
+    return array
+
+
+def _unstacked(value: object) -> object:
+    """Six cameras in one array or tensor of four dimensions, one by one; anything else as it is."""
+    array = plain(value)
+    return list(value) if isinstance(array, np.ndarray) and array.ndim == 4 else value  # type: ignore[call-overload]
+
+
+def _named_numbers(name: str, value: object) -> object:
+    """Lists of numbers as an array where the name says that they are places in an image, e.g. ``keypoints=[(1.5, 2), (3, 4)]``."""
+    if is_empty(value) and name.endswith(_BOXES + _POINTS):
+        return np.empty((0, 4 if name.endswith(_BOXES) else 2))
+    if not isinstance(value, (list, tuple)) or not name.endswith(_BOXES + _POINTS + _MATRICES):
+        return value
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):  # of several lengths, or no numbers
+        return value
+    fits = _intrinsics(name, array) or _array_kind(name, array) != "array"
+    return (
+        array if fits and not any(isinstance(plain(each), np.ndarray) for each in value) else value
+    )
+
+
+def _intrinsics(name: str, array: NDArray[np.generic]) -> bool:
+    """One matrix for each of several cameras, in one array."""
+    return (
+        name.endswith(("intrinsic", "intrinsics"))
+        and array.ndim == 3
+        and array.shape[1:] in ((3, 3), (3, 4))
+    )
+
+
+def _named_image(name: str) -> bool:
+    return name.rstrip("s_0123456789").lower().endswith(_IMAGE_NAMES)
+
+
+def _image_like(name: str, value: object) -> bool:
+    if isinstance(value, (Image.Image, Encoded, Path)):
+        return True
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value[:6]).startswith(_MAGIC) or (
+            value[:4] == b"RIFF" and value[8:12] == b"WEBP"
+        )
+    if not isinstance(value, np.ndarray):
+        return False
+    named = _named_image(name)
+    colour = value.ndim == 3 and value.shape[2] in (1, 3, 4) and value.dtype == np.uint8
+    return colour or (
+        named and value.ndim in (2, 3)
+    )  # a float image is caught as such, not stored as an array
+
+
+def _mask_like(name: str, value: object) -> bool:
+    """A file or a PIL image with one number a pixel, called a mask; as a picture, a palette's numbers would become its colours."""
+    if not name.endswith(_MASKS) or not isinstance(
+        value, (Image.Image, Encoded, Path, bytes, bytearray)
+    ):
+        return False
+    try:
+        mask_array(_pixels(value, "mask", name, ""))
+    except BadImage:
+        return False
+    return True
+
+
+def _array_kind(name: str, array: NDArray[np.generic]) -> str:
+    """By name, where the shape agrees: a (5, 4) array called boxes is boxes, under another name it is an array."""
+    two = array.ndim == 2
+    if name.endswith(_MASKS) and two and array.dtype.kind in "biu":
+        return "mask"
+    if name.endswith(_BOXES) and two and array.shape[1] == 4:
+        return "boxes"
+    if name.endswith(_POINTS) and two and array.shape[1] in (2, 3):
+        return "points"
+    if name.endswith(_MATRICES) and two and array.dtype.kind == "f":
+        return "matrix"
+    if array.dtype.kind in "biuf":
+        return "array"
+    raise ConfigError(f"field {name!r}: an array of {array.dtype}; expected numbers")
+
+
+def _one(value: object, kind: str, what: str, where: str) -> Value:
+    if kind == "image":
+        return _pixels(_colour_last(value), kind, what, where)
+    if kind == "array":
+        return _array(
+            _numpy(value), what, where
+        )  # of one number, too: with its type, and without an axis
+    value = plain(value)
+    if kind == "mask":
+        return _pixels(value, kind, what, where)
+    if kind == "boxes":
+        return float_array(value, shape=(None, 4), what=what, source=where)
+    if kind == "points":
+        return points_array(value, what=what, source=where)
+    if kind == "matrix":
+        return float_array(value, shape=(None, None), what=what, source=where, dtype=np.float64)
+    return _scalar(value, kind, what, where)
+
+
+def _scalar(value: object, kind: str, what: str, where: str) -> Value:
+    try:
+        if kind == "int" and isinstance(value, SupportsIndex):
+            number = operator.index(value)
+            if -(2**63) <= number < 2**63:
+                return number
+        elif kind == "int" and isinstance(value, np.bool_):
+            return int(value)
+        elif kind == "float" and isinstance(value, SupportsFloat):
+            return float(value)
+        elif kind == "str" and isinstance(value, str):
+            value.encode()
+            return value
+        elif kind == "bytes" and isinstance(value, (bytes, bytearray, memoryview)):
+            return bytes(value)
+        elif kind == "json":
+            strict = json.dumps(value, allow_nan=False)
+            strict.encode()
+            return json.loads(strict)  # type: ignore[no-any-return]
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadImage(
+            f"{what}: {' '.join(repr(value).split()):.60} cannot be stored as {kind}: {error}",
+            source=where,
+        ) from None
+    raise BadImage(
+        f"{what}: expected {kind}, found {type(value).__name__} {value!r:.60}", source=where
+    )
+
+
+def _array(value: object, what: str, where: str) -> Value:
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        array = np.empty(0, dtype=object)
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8 or array.ndim > 8:
+        raise BadImage(
+            f"{what}: expected numbers in at most 8 dimensions, found {value!r:.60}", source=where
+        )
+    return np.asarray(array, order="C")
+
+
+def _pixels(value: object, kind: str, what: str, where: str) -> Pixels:
+    if isinstance(value, Path):
+        return Encoded(read_bounded(value.resolve().parent, value.resolve().name), str(value))
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return Encoded(bytes(value), where)
+    if isinstance(value, Encoded):
+        return value
+    if isinstance(value, Image.Image):
+        try:
+            value.load()
+        except (OSError, ValueError, SyntaxError) as error:
+            raise BadImage(f"{what}: {error}", source=where) from None
+        return np.asarray(value) if kind == "mask" else value
+    if not isinstance(value, np.ndarray):
+        hint = "; give pathlib.Path(...) for a file" if isinstance(value, str) else ""
+        raise BadImage(
+            f"{what}: expected an image, found {type(value).__name__} {' '.join(repr(value).split()):.60}{hint}",
+            source=where,
+        )
+    if kind == "mask":
+        if value.ndim != 2 or value.dtype.kind not in "biu":
+            raise BadImage(
+                f"{what}: expected integers (H, W), found {value.dtype} {value.shape}", source=where
+            )
+        return np.ascontiguousarray(value.astype(np.uint8) if value.dtype == np.bool_ else value)
+    if value.dtype.kind == "f":
+        raise BadImage(f"{what}: a {value.dtype} image {value.shape}; {_FLOAT_HINT}", source=where)
+    if (
+        value.dtype not in (np.uint8, np.uint16)
+        or value.ndim not in (2, 3)
+        or 0 in value.shape
+        or (value.ndim == 3 and value.shape[2] not in (1, 3))
+    ):
+        raise BadImage(
+            f"{what}: expected uint8 or uint16 (H, W) or (H, W, 1|3), found {value.dtype} {value.shape}",
+            source=where,
+        )
+    return np.ascontiguousarray(value)

@@ -1,0 +1,220 @@
+"""OpenLane: images, and per image one JSON file with 3D lane lines and the camera's matrices.
+
+``images/SPLIT/SEGMENT/TIME.jpg`` and ``lane3d_1000/SPLIT/SEGMENT/TIME.json`` (or ``lane3d_300``, or ``annotations``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastload._pack.files import Entry, printable, printable_or_repr, raw_name, read_bounded, walk
+from fastload._pack.sources.base import (
+    Encoded,
+    Info,
+    Json,
+    Ref,
+    Sample,
+    Value,
+    raise_if_refused,
+    refused,
+)
+from fastload._pack.sources.jsontext import read_json_object
+from fastload._pack.sources.numbers import float_array, int_array
+from fastload._store.fields import Field
+from fastload.errors import BadImage, ConfigError
+
+FOLDERS = ("lane3d_1000", "lane3d_300", "annotations")
+SPLITS = (
+    "training",
+    "validation",
+)  # lane3d_*/test/* repeats frames of validation: only when it is named
+CATEGORIES = {
+    1: "white-dash",
+    2: "white-solid",
+    3: "double-white-dash",
+    4: "double-white-solid",
+    5: "white-ldash-rsolid",
+    6: "white-lsolid-rdash",
+    7: "yellow-dash",
+    8: "yellow-solid",
+    9: "double-yellow-dash",
+    10: "double-yellow-solid",
+    11: "yellow-ldash-rsolid",
+    12: "yellow-lsolid-rdash",
+    20: "left-curbside",
+    21: "right-curbside",
+}
+_KINDS = {
+    "image": "image",
+    "lanes": "points",
+    "lanes_xyz": "array",
+    "visibility": "array",
+    "categories": "array",
+    "attributes": "array",
+    "track_ids": "array",
+    "intrinsic": "matrix",
+    "extrinsic": "array",
+    "pose": "array",
+}
+_LISTS = ("lanes", "lanes_xyz", "visibility")
+MAX_JSON_BYTES = 64 << 20
+
+
+class OpenLaneSource:
+    """One front image with its lane lines.
+
+    ``lanes``: pixels (u, v) of each line, moved with the image. ``lanes_xyz``, ``visibility``: its 3D points in the
+    camera's place and whether each is seen; they and ``extrinsic`` are arrays, since no crop or flip of the image may
+    move them. ``categories``, ``attributes``, ``track_ids``: one number a line (-1: not given).
+    ``split``: only this one (``validation``, ``test/curve_case`` ...). ``annotations``: folder of the JSON files.
+    """
+
+    name = "openlane"
+    thread_safe = True
+
+    def __init__(self, root: str | Path, *, split: str = "", annotations: str = "") -> None:
+        self.root = Path(root)
+        self.folder = annotations or _annotation_folder(self.root)
+        self.splits = (
+            (split,)
+            if split
+            else tuple(name for name in SPLITS if (self.root / self.folder / name).is_dir())
+        )
+        if (
+            not all((self.root / self.folder / name).is_dir() for name in self.splits)
+            or not self.folder
+        ):
+            wanted = Path(self.folder or " or ".join(FOLDERS), split)
+            raise ConfigError(
+                f"{self.root}: no folder {wanted} with the lane files (--annotations DIR, --split NAME)"
+            )
+        self.fields = (
+            *(Field(name, kind, list=name in _LISTS) for name, kind in _KINDS.items()),
+            *([Field("split", "int", classes=self.splits)] if self.splits else []),
+        )
+        categories: dict[str, Json] = {str(number): name for number, name in CATEGORIES.items()}
+        self.info: Info = {"lane_categories": categories}
+
+    def refs(self) -> Iterator[Ref]:
+        """The JSON files, split by split, relative to the root."""
+        found = False
+        for split in self.splits or ("",):
+            for entry in walk(self.root, below=f"{self.folder}/{split}".rstrip("/")):
+                if entry.path.endswith(".json") or entry.folder:
+                    found = True
+                    yield _ref(entry)
+        if not found:
+            raise ConfigError(
+                f"{self.root / self.folder}: no .json file in {', '.join(self.splits) or 'it'}"
+            )
+
+    def load(self, ref: Ref) -> Sample:
+        """One JSON file and the image it names."""
+        raise_if_refused(ref)
+        path = str(ref)
+        note = read_json_object(str(self.root), raw_name(path), path, limit=MAX_JSON_BYTES)
+        lines, file_path = note.get("lane_lines"), note.get("file_path")
+        if not isinstance(lines, list) or not isinstance(file_path, str):
+            raise BadImage("expected 'lane_lines' (a list) and 'file_path' (a text)", source=path)
+        values = _lane_values(lines, path)
+        for name, shape in (("intrinsic", (3, 3)), ("extrinsic", (4, 4)), ("pose", (4, 4))):
+            if name != "pose" or name in note:  # pose: from version 1.2 on
+                values[name] = float_array(
+                    note.get(name), shape=shape, what=name, source=path, dtype=np.float64
+                )
+        if self.splits:
+            values["split"] = [
+                path.startswith(f"{self.folder}/{split}/") for split in self.splits
+            ].index(True)
+        image = f"images/{file_path}"
+        values["image"] = Encoded(self._read_image(image, path), printable_or_repr(image))
+        return Sample(values, source=printable_or_repr(image))
+
+    def _read_image(self, image: str, note: str) -> bytes:
+        try:
+            return read_bounded(self.root, image)
+        except BadImage as error:
+            raise BadImage(f"{error.why} (named in {note})", source=error.source) from None
+
+
+def looks_like(root: Path) -> str:
+    """Why this is OpenLane, or nothing."""
+    if not (root / "images").is_dir():
+        return ""
+    for folder in FOLDERS:
+        if (root / folder).is_dir():
+            first = next(
+                (entry.path for entry in walk(root, below=folder) if entry.path.endswith(".json")),
+                "",
+            )
+            if folder.startswith("lane3d") or (first and _has_lanes(root, first)):
+                return f"images and lane files ({printable(first) or folder})"
+    return ""
+
+
+def _has_lanes(root: Path, path: str) -> bool:
+    try:
+        return "lane_lines" in read_json_object(str(root), path, path, limit=MAX_JSON_BYTES)
+    except BadImage:
+        return False
+
+
+def _annotation_folder(root: Path) -> str:
+    found = [name for name in FOLDERS if (root / name).is_dir()]
+    if len(found) > 1:
+        raise ConfigError(
+            f"{root}: lane files in {' and '.join(found)}; choose with --annotations NAME"
+        )
+    return found[0] if found else ""
+
+
+def _ref(entry: Entry) -> Ref:
+    path = printable(entry.path)
+    return refused(path, entry.refused) if entry.refused else path
+
+
+def _lane_values(lines: list[Json], source: str) -> dict[str, Value]:
+    uv: list[NDArray[np.generic]] = []
+    xyz: list[NDArray[np.generic]] = []
+    visibility: list[NDArray[np.generic]] = []
+    numbers: dict[str, list[Json]] = {"category": [], "attribute": [], "track_id": []}
+    for i, line in enumerate(lines):
+        if not isinstance(line, dict):
+            raise BadImage(f"lane line {i}: expected an object, found {line!r:.40}", source=source)
+        # rows of all u, all v in the file: points are columns there
+        uv.append(_columns(line, "uv", 2, i, source))
+        xyz.append(_columns(line, "xyz", 3, i, source))
+        seen = float_array(
+            line.get("visibility", []),
+            shape=(None,),
+            what=f"lane line {i}: visibility",
+            source=source,
+        )
+        visibility.append(seen)
+        for key, found in numbers.items():
+            found.append(line.get(key, -1))
+    arrays = {
+        key: int_array(found, what=f"lane lines: {key}", source=source)
+        for key, found in numbers.items()
+    }
+    return {
+        "lanes": uv,
+        "lanes_xyz": xyz,
+        "visibility": visibility,
+        "categories": arrays["category"],
+        "attributes": arrays["attribute"],
+        "track_ids": arrays["track_id"],
+    }
+
+
+def _columns(
+    line: dict[str, Json], key: str, rows: int, i: int, source: str
+) -> NDArray[np.generic]:
+    array = float_array(
+        line.get(key), shape=(rows, None), what=f"lane line {i}: {key}", source=source
+    )
+    return np.ascontiguousarray(array.T)

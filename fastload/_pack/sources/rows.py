@@ -1,0 +1,183 @@
+"""Rows of CSV and JSONL files, with the place of each, so that one row can be read again later."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import csv
+import io
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+from fastload._pack.files import open_inside, printable
+from fastload._pack.sources.base import Json
+from fastload._pack.sources.jsontext import config_errors, parse_json
+from fastload.errors import BadImage, ConfigError
+
+MAX_ROW_BYTES = 16 << 20
+_DELIMITERS = ",;\t"
+
+Row: TypeAlias = "dict[str, Json]"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a row lies: its first line (from 1), and its bytes in the file."""
+
+    line: int
+    offset: int
+    length: int
+
+
+class RowFile:
+    """A CSV file with a header row, or a JSONL file with an object in each line.
+
+    CSV values are text, "" where empty; text that is not UTF-8 keeps its bytes (surrogateescape): it may name a file.
+    """
+
+    def __init__(self, path: Path, *, delimiter: str = "") -> None:
+        self._real = path.resolve()  # the user named it: a link is followed wherever it leads
+        self.name = printable(path.name)
+        self.is_csv = path.suffix.lower() in (".csv", ".tsv")
+        self.header: list[str] = []
+        self.delimiter = delimiter
+        with config_errors(), self._open() as file:
+            status = os.fstat(file.fileno())
+            self._stamp = (status.st_size, status.st_mtime_ns)
+            if file.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+                raise ConfigError(
+                    f"{self.name}: UTF-16 text, as Excel writes it; save the list as UTF-8"
+                )
+            if self.is_csv:
+                self._read_header(_LineReader(file, self.name))
+
+    def places(self) -> Iterator[Place]:
+        """Where the rows are, in file order; the values are not looked at. ConfigError where quotes do not match."""
+        with config_errors(), self._open() as file:
+            lines = _LineReader(file, self.name)
+            if self.is_csv:
+                self._read_header(lines)
+            while (found := self._next_record(lines)) is not None:
+                yield found[0]
+
+    def good_rows(self) -> Iterator[Row]:
+        """The rows in file order, broken ones left out: who loads them will be told."""
+        with config_errors(), self._open() as file:
+            lines = _LineReader(file, self.name)
+            if self.is_csv:
+                self._read_header(lines)
+            while (found := self._next_record(lines)) is not None:
+                with contextlib.suppress(BadImage):
+                    yield self._row(*found)
+
+    def row_at(self, place: Place) -> Row:
+        """One row again; BadImage where it is broken, ConfigError where the file is no longer the one listed."""
+        with config_errors(), self._open() as file:
+            status = os.fstat(file.fileno())
+            if (status.st_size, status.st_mtime_ns) != self._stamp:
+                raise ConfigError(f"{self.name}: changed since it was listed; start the pack again")
+            file.seek(place.offset)
+            found = self._next_record(
+                _LineReader(file, self.name, line=place.line, stop=place.length)
+            )
+        if found is None:
+            raise ConfigError(
+                f"{self.name}:{place.line}: no row there; the file is not the one that was listed"
+            )
+        return self._row(place, found[1])
+
+    def _open(self) -> io.BufferedReader:
+        return io.BufferedReader(open_inside(self._real.parent, self._real.name))
+
+    def _read_header(self, lines: _LineReader) -> None:
+        first = lines.peek()
+        if not self.delimiter:
+            self.delimiter = max(_DELIMITERS, key=first.count)
+        header = self._csv_record(lines)
+        if not header or not all(header):
+            raise ConfigError(
+                f"{self.name}:1: the header row must name every column, found {first.strip()!r:.120}"
+            )
+        if len(set(header)) != len(header):
+            twice = next(name for name in header if header.count(name) > 1)
+            raise ConfigError(f"{self.name}:1: the header row names column {twice!r} twice")
+        self.header = header
+
+    def _next_record(self, lines: _LineReader) -> tuple[Place, str | list[str]] | None:
+        """The next row as it is written: the text of a JSON line, or the values of a CSV record."""
+        while True:
+            line, offset = lines.line + 1, lines.offset
+            record = self._csv_record(lines) if self.is_csv else next(lines, None)
+            if record is None:
+                return None
+            if record if isinstance(record, list) else record.strip():  # else: an empty line
+                return Place(line, offset, lines.offset - offset), record
+
+    def _row(self, place: Place, record: str | list[str]) -> Row:
+        where = f"{self.name}:{place.line}"
+        if isinstance(record, str):
+            value = parse_json(os.fsencode(record), self.name, line=place.line)
+            if not isinstance(value, dict):
+                raise BadImage(
+                    f"expected a JSON object, found {record.strip()!r:.60}", source=where
+                )
+            return value
+        if len(record) != len(self.header):
+            raise BadImage(f"expected {len(self.header)} values, found {len(record)}", source=where)
+        return dict(zip(self.header, record, strict=True))
+
+    def _csv_record(self, lines: _LineReader) -> list[str] | None:
+        """A new reader for each record: it takes as many lines as the record has, so offsets stay exact."""
+        line = lines.line + 1
+        try:
+            return next(csv.reader(lines, delimiter=self.delimiter or ",", strict=True), None)
+        except csv.Error as error:
+            raise BadImage(f"broken CSV: {error}", source=f"{self.name}:{line}") from None
+
+
+class _LineReader:
+    """Lines of a file as text, counting lines and bytes taken."""
+
+    def __init__(self, file: BinaryIO, name: str, *, line: int = 1, stop: int = 0) -> None:
+        self._file = file
+        self._name = name
+        self._pushed = b""
+        self._stop = stop  # bytes to take at most, 0 = all
+        self.line = line - 1  # lines taken so far
+        self.offset = 0  # bytes taken so far
+
+    def __iter__(self) -> _LineReader:
+        return self
+
+    def __next__(self) -> str:
+        if self._stop and self.offset >= self._stop:
+            raise StopIteration
+        data = self._pushed or self._read_line()
+        self._pushed = b""
+        if not data:
+            raise StopIteration
+        self.line += 1
+        self.offset += len(data)
+        return _text(data, first=self.line == 1)
+
+    def peek(self) -> str:
+        """The next line, not taken."""
+        self._pushed = self._pushed or self._read_line()
+        return _text(self._pushed, first=self.line == 0)
+
+    def _read_line(self) -> bytes:
+        data = self._file.readline(MAX_ROW_BYTES + 1)
+        if len(data) > MAX_ROW_BYTES:
+            raise BadImage(
+                f"a line of more than {MAX_ROW_BYTES} bytes", source=f"{self._name}:{self.line + 1}"
+            )
+        return data
+
+
+def _text(data: bytes, *, first: bool) -> str:
+    return (data.removeprefix(b"\xef\xbb\xbf") if first else data).decode(
+        "utf-8", "surrogateescape"
+    )

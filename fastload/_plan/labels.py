@@ -1,0 +1,173 @@
+"""Labels that follow their image: boxes, points, lines, camera matrices. Pure.
+
+Coordinates are continuous, in pixels of the image as shown (COCO's convention: the left edge of the first pixel is 0, its centre 0.5).
+All arithmetic is float64, results are float32. The *area* is the part of the canvas where the image lies; the rest is padding.
+
+* **boxes** (x0, y0, x1, y1) are moved and cut to the area; of a turned one, the box around what is to be seen of it. Kept are those of
+  which a positive area, and at least ``min_visible`` of the whole, remains; which ones is returned, so that other arrays (classes, ids)
+  can follow. Boxes that had no area, or hold NaN, are dropped.
+* **points** (x, y, or x, y and one more number that stays as it is) are moved, never cut and not dropped; ``visible`` says which lie in
+  the area (of a turned image: in the image itself), its edges included. A flip does not swap the meaning of points ("left eye"): use
+  ``PlanRow.flip`` for that.
+* **matrices** that lead *to* the image (intrinsics K, projections P = K [R | t], homographies of a plane) become A M; those that start
+  *from* it become M A⁻¹, with A the plan's 3x3 matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fastload._plan.geometry import moved_hulls, turns
+from fastload._plan.rows import Frame, PlanRow, PlanRows
+from fastload.errors import ConfigError
+
+Floats = NDArray[np.float64]
+Float32 = NDArray[np.float32]
+Kept = NDArray[np.intp]
+Flags = NDArray[np.bool_]
+
+_EDGE = 1e-6  # pixels: a corner of the image stays a corner, however its scale is rounded
+
+
+def move_boxes(boxes: ArrayLike, row: PlanRow, *, min_visible: float = 0.0) -> tuple[Float32, Kept]:
+    """(n, 4) boxes of one image → (kept, 4) boxes on the canvas, and the places of the kept ones in the input."""
+    moved, keep = _boxes(_shaped("boxes", boxes, (4,)).astype(np.float64), row.frame, min_visible)
+    kept = np.flatnonzero(keep)
+    return moved[kept].astype(np.float32), kept
+
+
+def move_boxes_batch(
+    boxes: Sequence[ArrayLike], rows: PlanRows, *, min_visible: float = 0.0
+) -> list[tuple[Float32, Kept]]:
+    """The same for a batch, in one pass: numpy's cost per call is paid once, not once a sample."""
+    joined, counts, slots = _joined("boxes", boxes, (4,), rows)
+    moved, keep = _boxes(joined, rows.frame.at(slots), min_visible)
+    kept = np.flatnonzero(keep)
+    starts = np.cumsum([0, *counts])
+    places = np.searchsorted(kept, starts).tolist()
+    inside, result = kept - starts[slots[kept]], moved[kept].astype(np.float32)
+    return [(result[first:last], inside[first:last]) for first, last in pairwise(places)]
+
+
+def move_points(points: ArrayLike, row: PlanRow) -> tuple[Float32, Flags]:
+    """(n, 2) or (n, 3) points of one image → the same on the canvas, and which of them are visible."""
+    moved, visible = _points(_shaped("points", points, (2, 3)).astype(np.float64), row.frame)
+    return moved.astype(np.float32), visible
+
+
+def move_points_batch(points: Sequence[ArrayLike], rows: PlanRows) -> list[tuple[Float32, Flags]]:
+    """The same for a batch, in one pass."""
+    joined, counts, slots = _joined("points", points, (2, 3), rows)
+    moved, visible = _points(joined, rows.frame.at(slots))
+    result = moved.astype(np.float32)
+    return [
+        (result[first:last], visible[first:last])
+        for first, last in pairwise(np.cumsum([0, *counts]).tolist())
+    ]
+
+
+def move_polylines(lines: Sequence[ArrayLike], row: PlanRow) -> list[tuple[Float32, Flags]]:
+    """Each line's points, moved, and which of them are visible. Lines are neither cut nor dropped."""
+    return [move_points(line, row) for line in lines]
+
+
+def move_to_image(matrix: ArrayLike, row: PlanRow) -> Float32:
+    """A matrix (3, 3) or (3, 4), or a stack of them, that leads to the image: intrinsics, projection, homography of a plane."""
+    return (row.matrix @ _camera(matrix, (3, 4))).astype(np.float32)
+
+
+def move_from_image(matrix: ArrayLike, row: PlanRow) -> Float32:
+    """A matrix (n, 3), or a stack of them, that starts from the image: inverse intrinsics, image-to-ground homography."""
+    return (_camera(matrix, (3,)) @ np.linalg.inv(row.matrix)).astype(np.float32)
+
+
+def _boxes(boxes: Floats, frame: Frame, min_visible: float) -> tuple[Floats, Flags]:
+    """Where the image is turned, boxes are cut to what is used of it before they are moved."""
+    matrix, area, crop = frame
+    if not 0.0 <= min_visible <= 1.0:
+        raise ConfigError(f"min_visible: expected a share from 0 to 1, found {min_visible!r}")
+    used = boxes if crop is None else _cut(boxes, crop)
+    corners = moved_hulls(boxes, matrix)
+    clipped = _cut(corners if crop is None else moved_hulls(used, matrix), area)
+    remains = (clipped[:, 2] - clipped[:, 0]) * (clipped[:, 3] - clipped[:, 1])
+    keep = (used[:, 2] > used[:, 0]) & (used[:, 3] > used[:, 1]) & (remains > 0)
+    if (
+        min_visible
+    ):  # else a box without end, of which nothing times infinity is asked, would be dropped
+        whole = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
+        # A box that lies inside must survive min_visible=1: both areas come from the same rounded corners, but for the clipping.
+        keep &= remains >= min_visible * whole * (1 - 1e-12)
+    return clipped, keep
+
+
+def _cut(boxes: Floats, to: Floats) -> Floats:
+    return np.clip(
+        boxes,
+        np.concatenate([to[..., :2]] * 2, axis=-1),
+        np.concatenate([to[..., 2:]] * 2, axis=-1),
+    )
+
+
+def _points(points: Floats, frame: Frame) -> tuple[Floats, Flags]:
+    matrix, area, crop = frame
+    moved = points.copy()
+    moved[:, 0] = points[:, 0] * matrix[..., 0, 0] + matrix[..., 0, 2]
+    moved[:, 1] = points[:, 1] * matrix[..., 1, 1] + matrix[..., 1, 2]
+    if turns(matrix):
+        with np.errstate(invalid="ignore"):  # points at infinity
+            moved[:, 0] += points[:, 1] * matrix[..., 0, 1]
+            moved[:, 1] += points[:, 0] * matrix[..., 1, 0]
+    visible = _inside(moved, area)
+    return moved, visible if crop is None else visible & _inside(points, crop)
+
+
+def _inside(points: Floats, box: Floats) -> Flags:
+    xy = points[:, :2]
+    inside: Flags = np.all((xy >= box[..., :2] - _EDGE) & (xy <= box[..., 2:] + _EDGE), axis=1)
+    return inside
+
+
+def _joined(
+    what: str, arrays: Sequence[ArrayLike], columns: tuple[int, ...], rows: PlanRows
+) -> tuple[Floats, list[int], NDArray[Any]]:
+    if len(arrays) != len(rows):
+        raise ConfigError(f"{what} of {len(arrays)} samples, but rows of {len(rows)}")
+    shaped = [_shaped(what, each, columns) for each in arrays]
+    counts = [len(each) for each in shaped]
+    filled = [each for each in shaped if len(each)]
+    widths = {each.shape[1] for each in filled or shaped}
+    if filled and len(widths) > 1:
+        raise ConfigError(
+            f"{what}: expected the same number of columns in all samples of a batch, found {sorted(widths)}"
+        )
+    joined = (
+        np.concatenate(filled).astype(np.float64, copy=False)
+        if filled
+        else np.empty((0, max(widths, default=columns[0])))
+    )
+    return joined, counts, np.repeat(np.arange(len(rows)), counts)
+
+
+def _shaped(what: str, values: ArrayLike, columns: tuple[int, ...]) -> NDArray[Any]:
+    array = np.asarray(values)
+    if not array.size and array.ndim < 2:
+        array = array.reshape(0, columns[0])
+    if array.ndim != 2 or array.shape[1] not in columns:
+        raise ConfigError(
+            f"{what}: expected (n, {' or '.join(map(str, columns))}) numbers, found {array.shape}"
+        )
+    return array
+
+
+def _camera(matrix: ArrayLike, columns: tuple[int, ...]) -> Floats:
+    array = np.asarray(matrix, np.float64)
+    rows_wrong = columns == (3, 4) and array.ndim >= 2 and array.shape[-2] != 3
+    if array.ndim < 2 or array.shape[-1] not in columns or rows_wrong:
+        expected = "(3, 3) or (3, 4)" if columns == (3, 4) else "(n, 3)"
+        raise ConfigError(f"matrix: expected {expected}, or a stack of them, found {array.shape}")
+    return array

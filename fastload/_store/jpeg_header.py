@@ -1,0 +1,243 @@
+"""What a JPEG says about itself, and whether we touch it at all.
+
+The native core reads the markers where it is built; ``parse_markers`` is the same in Python, and the test oracle.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fastload._common.native import core
+from fastload.errors import BadImage
+
+# Limits, from the header, before any decoder runs (reliability: a 300-byte JPEG can ask for gigabytes).
+MAX_SIDE = 16_384
+MAX_PIXELS = 64_000_000
+MAX_PIXELS_PER_BYTE = 512  # a complete Huffman-coded JPEG spends at least one bit per 8x8 block
+MAX_SCANS = 128
+
+_SUBSAMPLING = {
+    ((1, 1),): "gray",
+    ((1, 1),) * 3: "444",
+    ((2, 1), (1, 1), (1, 1)): "422",
+    ((2, 2), (1, 1), (1, 1)): "420",
+    ((1, 2), (1, 1), (1, 1)): "440",
+    ((4, 1), (1, 1), (1, 1)): "411",
+    ((4, 2), (1, 1), (1, 1)): "410",
+}
+_NO_LENGTH = frozenset((0x00, 0x01, *range(0xD0, 0xD8)))  # stuffed zero, TEM, RST0-7: not segments
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOFn; the others are DHT, JPG, DAC
+
+
+@dataclass(frozen=True, slots=True)
+class JpegHeader:
+    """The facts in a JPEG's markers; sizes in pixels, as stored (``orientation`` not applied)."""
+
+    width: int
+    height: int
+    precision: int  # bits per sample
+    sof: int  # frame marker: 0xC0 baseline, 0xC1 extended, 0xC2 progressive
+    sampling: tuple[tuple[int, int], ...]  # (horizontal, vertical) factors, one pair a component
+    orientation: int  # EXIF 1..8; 1 = as stored
+    restart_interval: int  # MCUs between restart markers, 0 = none
+    n_scans: int
+    complete: bool  # the end marker is there
+    adobe_transform: int  # -1 without an Adobe marker
+    jfif: bool
+    scan_offset: int  # where the first scan's entropy-coded data starts
+    end_offset: int  # behind the end marker
+
+    @property
+    def components(self) -> int:
+        """1 gray, 3 colour, 4 CMYK or YCCK."""
+        return len(self.sampling)
+
+    @property
+    def progressive(self) -> bool:
+        """Coefficients come in several passes."""
+        return self.sof in (0xC2, 0xC6, 0xCA, 0xCE)
+
+    @property
+    def arithmetic(self) -> bool:
+        """Arithmetic instead of Huffman coding; few decoders read it."""
+        return self.sof >= 0xC9
+
+    @property
+    def ordinary(self) -> bool:
+        """What every decoder reads: Huffman-coded, 8 bit, gray or three components."""
+        return self.sof in (0xC0, 0xC1, 0xC2) and self.precision == 8 and self.components in (1, 3)
+
+    @property
+    def coding(self) -> str:
+        """For messages: what is unusual about it."""
+        return f"frame type 0x{self.sof:02X}, {self.precision} bit, {self.components} components"
+
+    @property
+    def subsampling(self) -> str:
+        """``"444"``, ``"420"`` ..., ``"gray"``, or the bare factors where the combination has no name."""
+        if self.components == 1:
+            return "gray"
+        return _SUBSAMPLING.get(self.sampling) or ",".join(f"{h}x{v}" for h, v in self.sampling)
+
+
+def read_header(data: bytes | memoryview) -> JpegHeader:
+    """Reads the markers of a JPEG; raises BadImage where it is none or its structure is broken.
+
+    >>> read_header(open("photo.jpg", "rb").read()).subsampling        # doctest: +SKIP
+    '420'
+    """
+    module = core()
+    if module is None:
+        return parse_markers(data)
+    try:
+        return JpegHeader(*module.jpeg_header(data))
+    except module.BadJpeg as error:
+        raise BadImage(str(error)) from None
+
+
+def check_size(width: int, height: int) -> None:
+    """Raises BadImage for an image, of any format, that is larger than we decode."""
+    if max(width, height) > MAX_SIDE:
+        raise BadImage(f"{width}x{height} pixels: sides may be at most {MAX_SIDE}")
+    if width * height > MAX_PIXELS:
+        raise BadImage(f"{width}x{height} pixels: at most {MAX_PIXELS // 1_000_000} megapixels")
+
+
+def check_bomb(header: JpegHeader, n_bytes: int) -> None:
+    """Raises BadImage for a JPEG that would cost more than its bytes can be worth, whatever its coding."""
+    width, height = header.width, header.height
+    check_size(width, height)
+    if width * height > MAX_PIXELS_PER_BYTE * n_bytes:
+        raise BadImage(
+            f"{width}x{height} pixels in {n_bytes} bytes: truncated or a decompression bomb "
+            f"(at most {MAX_PIXELS_PER_BYTE} pixels per byte)"
+        )
+    if header.n_scans > MAX_SCANS:
+        raise BadImage(f"{header.n_scans} scans: at most {MAX_SCANS}")
+
+
+def check_limits(header: JpegHeader, n_bytes: int) -> None:
+    """Raises BadImage for what no backend gets to see: too large, a bomb, or a coding that GPUs do not read."""
+    check_bomb(header, n_bytes)
+    if not header.ordinary:
+        raise BadImage(f"{header.coding}: expected Huffman-coded, 8 bit, gray or colour")
+
+
+def parse_markers(data: bytes | memoryview) -> JpegHeader:
+    """The same as the native core's reader, in Python: serves without the core and checks it in tests."""
+    data = bytes(data)
+    if len(data) < 4 or not data.startswith(b"\xff\xd8"):
+        raise BadImage("not a JPEG: it does not start with FF D8")
+    found: dict[str, int] = {}
+    frame: tuple[int, bytes] | None = None
+    orientation, jfif, complete, end = 0, False, False, len(data)
+    for marker, start, body in _segments(data):
+        if marker == 0xD9:
+            complete, end = True, start
+            break
+        if marker in _FRAMES:
+            if frame is not None:
+                raise BadImage(f"a second frame header (SOF) at byte {start - 4}")
+            frame = (marker, _checked_frame(body, start))
+        elif marker == 0xDA:
+            if frame is None:
+                raise BadImage(
+                    f"a scan (SOS) before the frame header (SOF) at byte {start + len(body)}"
+                )
+            found["scans"] = found.get("scans", 0) + 1
+            found.setdefault("scan_offset", start + len(body))
+        elif marker == 0xDD and len(body) >= 2 and "scans" not in found:
+            found["restart"] = int.from_bytes(body[:2], "big")
+        elif marker == 0xE0 and body.startswith(b"JFIF\0"):
+            jfif = True
+        elif marker == 0xEE and len(body) >= 12 and body.startswith(b"Adobe"):
+            found["adobe"] = body[11]
+        elif marker == 0xE1 and not orientation and body.startswith(b"Exif\0\0"):
+            orientation = _exif_orientation(body[6:])
+    if frame is None:
+        raise BadImage(f"no frame header (SOF) in {len(data)} bytes")
+    if "scans" not in found:
+        raise BadImage(f"no image data: no scan (SOS) in {len(data)} bytes")
+    sof, body = frame
+    return JpegHeader(
+        width=int.from_bytes(body[3:5], "big"),
+        height=int.from_bytes(body[1:3], "big"),
+        precision=body[0],
+        sof=sof,
+        sampling=tuple((factors >> 4, factors & 15) for factors in body[7::3]),
+        orientation=orientation or 1,
+        restart_interval=found.get("restart", 0),
+        n_scans=found["scans"],
+        complete=complete,
+        adobe_transform=found.get("adobe", -1),
+        jfif=jfif,
+        scan_offset=found["scan_offset"],
+        end_offset=end,
+    )
+
+
+def _segments(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """(marker, start of its body, body) up to the end; what is no marker is passed over, as libjpeg does."""
+    position = 2
+    while (position := data.find(b"\xff", position)) >= 0:
+        while position < len(data) and data[position] == 0xFF:
+            position += 1
+        if position >= len(data):
+            return
+        marker = data[position]
+        position += 1
+        if marker in _NO_LENGTH:
+            continue
+        if marker == 0xD9:
+            yield marker, position, b""
+            return
+        if marker == 0xD8:
+            raise BadImage(f"a second start marker at byte {position - 2}")
+        length = int.from_bytes(data[position : position + 2], "big")
+        if position + 2 <= len(data) and length < 2:
+            raise BadImage(f"marker 0xFF{marker:02X} has length {length} at byte {position - 2}")
+        if position + max(length, 2) > len(data):
+            raise BadImage(f"cut off in marker 0xFF{marker:02X} at byte {position - 2}")
+        yield marker, position + 2, data[position + 2 : position + length]
+        position += length
+
+
+def _checked_frame(body: bytes, start: int) -> bytes:
+    if len(body) < 6 or len(body) != 6 + 3 * body[5]:
+        raise BadImage(f"the frame header (SOF) has a wrong length at byte {start - 4}")
+    height, width = struct.unpack(">HH", body[1:5])
+    if not width or not height:
+        raise BadImage(f"the size is {width}x{height}")
+    if not 1 <= body[5] <= 4:
+        raise BadImage(f"expected 1 to 4 components, found {body[5]}")
+    for i, factors in enumerate(body[7::3]):
+        if not (1 <= factors >> 4 <= 4 and 1 <= factors & 15 <= 4):
+            raise BadImage(
+                f"component {i} has sampling factors {factors >> 4}x{factors & 15}, expected 1 to 4"
+            )
+    return body
+
+
+def _exif_orientation(tiff: bytes) -> int:
+    """Tag 0x0112 of the first directory; 1 where there is none or it is damaged."""
+    order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
+    if order is None or len(tiff) < 8:
+        return 1
+    magic, directory = struct.unpack_from(order + "HI", tiff, 2)
+    if magic != 42 or directory + 2 > len(tiff):
+        return 1
+    (entries,) = struct.unpack_from(order + "H", tiff, directory)
+    for entry in range(directory + 2, directory + 2 + 12 * entries, 12):
+        if entry + 12 > len(tiff):
+            return 1
+        tag, kind, count = struct.unpack_from(order + "HHI", tiff, entry)
+        if tag == 0x0112:
+            if (
+                kind not in (3, 4) or count != 1
+            ):  # 3 = 16 bits, as the standard has it; some cameras write 32
+                return 1
+            (value,) = struct.unpack_from(order + ("H" if kind == 3 else "I"), tiff, entry + 8)
+            return int(value) if 1 <= value <= 8 else 1
+    return 1

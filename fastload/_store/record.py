@@ -1,0 +1,242 @@
+"""One sample as bytes: a header, a table of parts, the parts. Pure; the layout is written down in docs/FORMAT.md."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fastload._common.checksum import Bytes, crc32c
+from fastload.errors import ConfigError, FastloadError
+
+MAGIC = b"FLR1"
+VERSION = 1
+MAX_RECORD = 64 * 1024 * 1024  # bytes, the whole record
+MAX_PARTS = 1024
+SOURCE_FIELD = 0xFFFF  # field number of the implicit part "source": the original path, as text
+MAX_FIELDS = 1024  # real field numbers stay far below SOURCE_FIELD
+
+PLAIN, JPEG, PNG, RAW, DEFLATED, ARRAY = range(6)  # codecs
+CODEC_NAMES = ("plain", "jpeg", "png", "raw", "deflated", "array")
+DATA, RESTART_INDEX = 0, 1  # roles
+
+HEADER = struct.Struct("<4sIBBHIQ")  # magic, crc, version, reserved, parts, length, sample id
+ROW = struct.Struct("<HHBBBBIIHHHBB")  # field, item, codec, role, channels, bits, offset, length,
+# width, height, interval, orientation, reserved
+CRC_FROM = 8  # the checksum covers everything behind itself
+_PADDING = tuple(bytes(n) for n in range(8))
+
+
+class Part(NamedTuple):
+    """One stored value: an image, a label, one of six cameras.
+
+    A tuple rather than a dataclass: four of them are made for every record read, and a frozen dataclass
+    takes several times as long to make. ``data`` is a view into the shard when it was read, not a copy.
+    """
+
+    field: int  # place in the manifest's fields
+    data: Bytes
+    item: int = 0  # place in a list field
+    codec: int = PLAIN
+    role: int = DATA
+    channels: int = 0  # of an image or mask, as are the following
+    bits: int = 0  # per sample: 8, 16, 32
+    width: int = 0  # as stored, before `orientation` is applied
+    height: int = 0
+    interval: int = 0  # MCUs per restart segment, 0 = none
+    orientation: int = 0  # EXIF 1..8, still to be applied; 0 = not an image
+
+
+class RecordError(FastloadError, ValueError):
+    """A record is damaged; ``what`` is wrong, ``found`` and ``expected`` say how. The reader adds where."""
+
+    def __init__(self, what: str, found: object, expected: object) -> None:
+        super().__init__(f"{what} is {found}, expected {expected}")
+        self.what = what
+        self.found = found
+        self.expected = expected
+
+
+def encode_record(sample_id: int, parts: Iterable[Part]) -> bytes:
+    """Lays out one sample; parts are sorted by field, item and role. The payload is copied once."""
+    if not 0 <= sample_id < 1 << 63:
+        raise ConfigError(f"sample id {sample_id}: expected 0 to 2**63 - 1")
+    ordered = sorted(parts, key=_key)
+    _check_parts(ordered)
+    table: list[bytes] = []
+    body: list[Bytes] = []
+    end = HEADER.size + ROW.size * len(ordered)
+    for part in ordered:
+        if end % 8:
+            body.append(_PADDING[-end % 8])
+            end += -end % 8
+        size = memoryview(part.data).nbytes
+        table.append(_row(part, end, size))
+        body.append(part.data)
+        end += size
+    if end > MAX_RECORD:
+        raise ConfigError(
+            f"sample {sample_id}: its record would have {end} bytes, at most {MAX_RECORD} fit; "
+            "split the sample, or pack smaller images"
+        )
+    head = HEADER.pack(MAGIC, 0, VERSION, 0, len(ordered), end, sample_id)
+    crc = 0
+    for piece in (head[CRC_FROM:], *table, *body):
+        crc = crc32c(piece, crc)
+    return b"".join((MAGIC, crc.to_bytes(4, "little"), head[CRC_FROM:], *table, *body))
+
+
+def parse_record(value: memoryview, expect_id: int) -> list[Part]:
+    """Checks a record and returns its parts, in order, as views into ``value``; raises RecordError."""
+    size = len(value)
+    end = HEADER.size + ROW.size * _check_header(value, expect_id)
+    if end > size:
+        raise RecordError("end of the part table", end, f"at most {size}")
+    parts: list[Part] = []
+    last = -1
+    for (
+        field,
+        item,
+        codec,
+        role,
+        channels,
+        bits,
+        offset,
+        n_bytes,
+        width,
+        height,
+        interval,
+        orientation,
+        reserved,
+    ) in ROW.iter_unpack(value[HEADER.size : end]):
+        # Alignment, bounds, holes and overlap in one comparison: a part's place follows from the one before it.
+        place = end + (-end & 7)
+        key = field << 24 | item << 8 | role
+        if offset != place or place + n_bytes > size or key <= last:
+            raise _bad_row(len(parts), (offset, n_bytes, field, item, role), place, size)
+        if codec > ARRAY or role > RESTART_INDEX or orientation > 8 or reserved:
+            raise RecordError(
+                f"part {len(parts)} (codec, role, orientation, reserved)",
+                (codec, role, orientation, reserved),
+                f"at most {(ARRAY, RESTART_INDEX, 8, 0)}",
+            )
+        if place != end and value[end:place] != _PADDING[place - end]:
+            raise RecordError(f"padding before part {len(parts)}", bytes(value[end:place]), "zeros")
+        end = place + n_bytes
+        last = key
+        parts.append(
+            Part(
+                field,
+                value[place:end],
+                item,
+                codec,
+                role,
+                channels,
+                bits,
+                width,
+                height,
+                interval,
+                orientation,
+            )
+        )
+    if end != size:
+        raise RecordError("end of the last part", end, size)
+    return parts
+
+
+def _check_header(value: memoryview, expect_id: int) -> int:
+    """The number of parts, after magic, version, id, length and checksum, in this order, were found right."""
+    size = len(value)
+    if not HEADER.size <= size <= MAX_RECORD:
+        raise RecordError("record length", size, f"{HEADER.size} to {MAX_RECORD}")
+    magic, crc, version, reserved, n_parts, length, sample_id = HEADER.unpack_from(value)
+    if magic != MAGIC:
+        raise RecordError("magic", magic, MAGIC)
+    if version != VERSION:
+        raise RecordError("record version", version, f"{VERSION} (a newer fastload may read it)")
+    if sample_id != expect_id:
+        raise RecordError("sample id", sample_id, expect_id)
+    if length != size:
+        raise RecordError("record length", size, length)
+    found = crc32c(value[CRC_FROM:])
+    if found != crc:
+        raise RecordError("checksum", f"0x{found:08x}", f"0x{crc:08x}")
+    if reserved or n_parts > MAX_PARTS:
+        raise RecordError(
+            "record header (reserved, parts)", (reserved, n_parts), f"at most {(0, MAX_PARTS)}"
+        )
+    return int(n_parts)
+
+
+def shown_size(part: Part) -> tuple[int, int]:
+    """(width, height) of an image as it is loaded: orientations 5 to 8 swap the stored sides."""
+    return (part.height, part.width) if part.orientation >= 5 else (part.width, part.height)
+
+
+def salvage_source(value: memoryview) -> str:
+    """The original path in a record whose checksum is wrong, if it still reads like one; else ''."""
+    try:
+        n_parts = HEADER.unpack_from(value)[4]
+        row = ROW.unpack_from(value, HEADER.size + ROW.size * (n_parts - 1))
+        text = bytes(value[row[6] : row[6] + row[7]]).decode()
+    except (struct.error, UnicodeDecodeError):
+        return ""
+    return text if row[0] == SOURCE_FIELD and text.isprintable() and len(text) <= 4096 else ""
+
+
+def _key(part: Part) -> int:
+    return part.field << 24 | part.item << 8 | part.role
+
+
+def _row(part: Part, offset: int, size: int) -> bytes:
+    try:
+        return ROW.pack(
+            part.field,
+            part.item,
+            part.codec,
+            part.role,
+            part.channels,
+            part.bits,
+            offset,
+            size,
+            part.width,
+            part.height,
+            part.interval,
+            part.orientation,
+            0,
+        )
+    except struct.error as error:
+        raise ConfigError(
+            f"part of field {part.field}, item {part.item}: {part._replace(data=b'')} does not fit "
+            f"the part table ({error})"
+        ) from None
+
+
+def _check_parts(ordered: list[Part]) -> None:
+    if len(ordered) > MAX_PARTS:
+        raise ConfigError(f"{len(ordered)} parts in a sample: at most {MAX_PARTS} fit a record")
+    for before, after in itertools.pairwise(ordered):
+        if _key(before) == _key(after):
+            raise ConfigError(
+                f"field {after.field}, item {after.item}, role {after.role} comes twice in a sample"
+            )
+    for part in ordered:
+        if not (
+            0 <= part.codec <= ARRAY
+            and 0 <= part.role <= RESTART_INDEX
+            and 0 <= part.orientation <= 8
+        ):
+            raise ConfigError(
+                f"part of field {part.field}: codec {part.codec}, role {part.role}, orientation "
+                f"{part.orientation}: expected at most {ARRAY}, {RESTART_INDEX}, 8"
+            )
+
+
+def _bad_row(i: int, row: tuple[int, int, int, int, int], place: int, size: int) -> RecordError:
+    offset, n_bytes, *key = row
+    if offset != place:
+        return RecordError(f"offset of part {i}", offset, place)
+    if place + n_bytes > size:
+        return RecordError(f"end of part {i}", place + n_bytes, f"at most {size}")
+    return RecordError(f"part {i} (field, item, role)", tuple(key), "an order without repeats")

@@ -1,0 +1,143 @@
+"""One record: its checksum, its fields, and what the columns say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from fastload._store.columns import FOLDER, MISSING_INT
+from fastload._store.dataset import source_of
+from fastload._store.fields import Field
+from fastload._store.record import (
+    DATA,
+    RESTART_INDEX,
+    SOURCE_FIELD,
+    Part,
+    RecordError,
+    parse_record,
+    salvage_source,
+    shown_size,
+)
+from fastload._store.values import decode_value
+from fastload._store.verify.columns import Columns
+from fastload._store.verify.image import check_image
+from fastload.errors import BadImage
+
+_SHAPES = {"boxes": ((4,), np.float32), "points": ((2, 3), np.float32), "matrix": ((), np.float64)}
+
+
+class RecordChecker:
+    """Checks records against the fields and columns of their dataset. Several threads may use one."""
+
+    def __init__(self, fields: Sequence[Field], columns: Columns, *, deep: bool) -> None:
+        self.fields = tuple(fields)
+        self.columns = columns
+        self.deep = deep
+
+    def check(self, sample_id: int, value: memoryview) -> tuple[str, list[str], int]:
+        """(original file, what is wrong, images decoded) of one record; reads on behind a wrong field."""
+        try:
+            parts = parse_record(value, sample_id)
+        except RecordError as error:
+            return salvage_source(value), [str(error)], 0
+        by_field: dict[int, list[Part]] = {}
+        for part in parts:
+            by_field.setdefault(part.field, []).append(part)
+        wrong = [
+            f"field number {number}, expected below {len(self.fields)}"
+            for number in by_field
+            if number >= len(self.fields) and number != SOURCE_FIELD
+        ]
+        wrong += _check_source(by_field.get(SOURCE_FIELD, []))
+        images = 0
+        for number, field in enumerate(self.fields):
+            own = by_field.get(number, [])
+            wrong += [f"field {field.name!r}: {why}" for why in self._check_field(field, own)]
+            wrong += self._check_columns(field, own, sample_id)
+            images += (
+                sum(part.role == DATA for part in own)
+                if self.deep and field.kind in ("image", "mask")
+                else 0
+            )
+        return source_of(parts), wrong, images
+
+    def _check_field(self, field: Field, own: Sequence[Part]) -> Iterator[str]:
+        indexes = {part.item: part for part in own if part.role == RESTART_INDEX}
+        found = [part for part in own if part.role == DATA]
+        if not field.list and [part.item for part in found] not in ([], [0]):
+            yield f"{len(found)} values, the last with place {found[-1].item}, expected one with place 0: it is no list"
+        for item in sorted(indexes.keys() - {part.item for part in found}):
+            yield f"a restart index of item {item}, which is not there"
+        for part in found:
+            where = f"item {part.item}: " if field.list else ""
+            if field.kind in ("image", "mask"):
+                faults = check_image(field.kind, part, indexes.get(part.item), deep=self.deep)
+            else:
+                faults = _check_value(field, part)
+            yield from (where + why for why in faults)
+
+    def _check_columns(self, field: Field, own: Sequence[Part], sample_id: int) -> Iterator[str]:
+        """The columns repeat what the record says, so that samplers need not read records: they must not differ."""
+        part = next((part for part in own if part.role == DATA), None)
+        for name, said in _column_values(field, part):
+            column = self.columns.get(name)
+            if column is not None and not _equal(column[sample_id], said):
+                yield (
+                    f"{FOLDER}/{name}.npy says {_shown(column[sample_id], field)} in row {sample_id}, the record says "
+                    f"{_shown(said, field)}"
+                )
+
+
+def _check_source(own: Sequence[Part]) -> Iterator[str]:
+    for part in own:
+        try:
+            bytes(part.data).decode()
+        except UnicodeDecodeError as error:
+            yield f"the name of its original file is not UTF-8 at byte {error.start}"
+
+
+def _check_value(field: Field, part: Part) -> Iterator[str]:
+    try:
+        value = decode_value(field, [part])
+    except (RecordError, BadImage) as error:
+        yield str(error)
+        return
+    value = value[0] if field.list else value
+    if field.classes and not 0 <= value < len(field.classes):
+        yield f"class {value}, expected 0 to {len(field.classes) - 1}"
+    if field.kind in _SHAPES:
+        widths, dtype = _SHAPES[field.kind]
+        if value.ndim != 2 or value.dtype != dtype or (widths and value.shape[1] not in widths):
+            wanted = f"(n, {' or '.join(map(str, widths))})" if widths else "(rows, columns)"
+            yield f"{value.dtype} of {value.shape}, expected {np.dtype(dtype)} of {wanted}"
+
+
+def _column_values(field: Field, part: Part | None) -> Iterator[tuple[str, Any]]:
+    """What the columns of a field must hold for this record."""
+    if field.list:
+        return
+    if field.kind == "image":
+        width, height = shown_size(part) if part is not None else (0, 0)
+        yield f"{field.name}.width", width
+        yield f"{field.name}.height", height
+    elif field.kind in ("int", "float"):
+        missing: float = MISSING_INT if field.kind == "int" else float("nan")
+        try:
+            yield field.name, missing if part is None else decode_value(field, [part])
+        except RecordError:
+            return  # told as a fault of the field
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return bool(a == b) or bool(a != a and b != b)  # noqa: PLR0124 - NaN is what a float column has for "missing"
+
+
+def _shown(value: Any, field: Field) -> str:
+    number = int(value) if field.kind != "float" else float(value)
+    if number == MISSING_INT or number != number:  # noqa: PLR0124
+        return "that it is missing"
+    if field.classes and 0 <= number < len(field.classes):
+        return f"{number} ({field.classes[int(number)]})"
+    return str(number)

@@ -1,0 +1,1 @@
+"""The commands behind `fastload`: monitor, doctor, report, bench, inspect, selftest, migrate, demo."""

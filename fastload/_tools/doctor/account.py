@@ -1,0 +1,232 @@
+"""Where the time of one rank went: rows → typical step, waiting that could not hide, slow steps. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fastload._tools.doctor.limits import (
+    CAUSE_PART,
+    GAP_S,
+    SLOW_FACTOR,
+    STRETCH_FACTOR,
+    SWAP_BYTES_S,
+)
+from fastload._tools.doctor.runs import Bools, Floats, Ints, Rank, mean_of, weighted_median
+from fastload._tools.doctor.warm import steady_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Slow steps in a row. ``excess_s`` is what they took beyond typical ones, ``data_s`` the part of it that was waiting for data."""
+
+    iter: int  # the first of them
+    steps: int  # 0: time between two rows that belongs to no step
+    excess_s: float
+    data_s: float
+    slack: int = 0  # the step is known to so many steps
+    swap: bool = False  # the host swapped meanwhile
+    peak_s: float = 0.0  # excess of the slowest single step
+
+    @property
+    def by_data(self) -> bool:
+        """The loader's fault, mostly."""
+        return self.data_s >= CAUSE_PART * self.excess_s
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One rank's time, without warm-up."""
+
+    rank: int
+    rows: Bools  # those that count
+    n_steps: int
+    total_s: float
+    warm_steps: int
+    warm_s: float
+    typical_s: float  # median step
+    typical_data_s: float
+    wait_s: float  # waiting for data that no work on the device covered, all steps
+    has_data: bool
+    covered: bool  # part of data_time was hidden behind the device's work
+    stages: dict[str, float]  # mean seconds a step
+    stalls: tuple[Stall, ...]
+    spread: float  # of ordinary steps: (p95 - p5) / median
+    first_iter: int
+    last_iter: int
+
+    @property
+    def busy_s(self) -> float:
+        """Sum of the step's stages, mean a step; 0 where no stage was timed."""
+        return sum(self.stages.values())
+
+
+def account(rank: Rank) -> Account:
+    """Adds up one rank's rows."""
+    rows = steady_rows(rank)
+    step, steps, data = rank.step[rows], rank.steps[rows], np.nan_to_num(rank.data[rows])
+    stages = {
+        name: value
+        for name, column in rank.stages.items()
+        if not np.isnan(value := mean_of(column[rows], steps))
+    }
+    busy = (
+        np.nansum(np.stack([column[rows] for column in rank.stages.values()]), axis=0)
+        if rank.stages
+        else np.zeros(len(step))
+    )
+    # A device works through its queue while the host waits for the next batch: only the rest of data_time is lost.
+    wait = np.clip(np.minimum(data, step - busy), 0, None) if stages else np.minimum(data, step)
+    rest, rest_steps = without_slow(rank, rows)
+    typical = weighted_median(rest, rest_steps)
+    stalls = tuple(
+        _merged(
+            sorted(
+                _stalls(rank, rows, typical, float(np.median(data))), key=lambda stall: stall.iter
+            )
+        )
+    )
+    gaps = sum(stall.excess_s for stall in stalls if not stall.steps)
+    low, high = np.percentile(rest[(rest_steps > 0) & (rest <= SLOW_FACTOR * typical)], [5, 95])
+    return Account(
+        rank.rank,
+        rows,
+        int(steps.sum()),
+        float((step * steps).sum()) + gaps,
+        int(rank.steps[~rows].sum()),
+        float(rank.seconds[~rows].sum()),
+        typical,
+        float(np.median(data)),
+        float((wait * steps).sum()),
+        bool(np.isfinite(rank.data[rows]).any()),
+        bool((wait * steps).sum() < 0.9 * (data * steps).sum()),
+        stages,
+        stalls,
+        float((high - low) / typical),
+        int(rank.last[rows].min() - rank.steps[rows][rank.last[rows].argmin()] + 1),
+        int(rank.last[rows].max()),
+    )
+
+
+def without_slow(rank: Rank, rows: Bools) -> tuple[Floats, Ints]:
+    """Mean step of each row without the steps that the probe named slow, and how many are left: 0 where all of them are."""
+    step, steps = rank.step[rows].copy(), rank.steps[rows].copy()
+    for place, row in enumerate(np.flatnonzero(rows)):
+        slow = rank.slow[row]
+        if slow and steps[place] > 1:
+            left = max(int(steps[place]) - len(slow), 0)
+            step[place] = max(
+                steps[place] * step[place] - sum(each.step_s for each in slow), 0.0
+            ) / max(left, 1)
+            steps[place] = left
+    return (step, steps) if steps.any() else (rank.step[rows], rank.steps[rows])
+
+
+def _stalls(rank: Rank, rows: Bools, typical: float, typical_data: float) -> Iterator[Stall]:
+    rest, rest_steps = without_slow(rank, rows)
+    where = np.flatnonzero(rows)
+    steps, last = rank.steps[where], rank.last[where]
+    data = np.nan_to_num(rank.data[where])
+    listed = np.array([bool(rank.slow[row]) for row in where])
+    swapping = np.nan_to_num(rank.swap[where]) > SWAP_BYTES_S * rank.seconds[where]
+    single = (steps == 1) & (rank.step[where] > SLOW_FACTOR * typical)
+    stretch = (steps > 1) & (rest_steps > 0) & (rest > STRETCH_FACTOR * typical)
+    hidden = (steps > 1) & ~listed & ~stretch & (rank.step_max[where] > SLOW_FACTOR * typical)
+    for place in np.flatnonzero(single | stretch | hidden | listed):
+        number, swap = int(last[place]), bool(swapping[place])
+        if single[place]:
+            yield _stall(
+                number, 1, rank.step[where[place]] - typical, data[place] - typical_data, swap=swap
+            )
+            continue
+        for each in rank.slow[where[place]]:
+            if each.step_s > SLOW_FACTOR * typical:
+                yield _stall(
+                    each.iter, 1, each.step_s - typical, each.data_s - typical_data, swap=swap
+                )
+        if stretch[place]:
+            n = int(rest_steps[place])
+            slow_data = sum(each.data_s for each in rank.slow[where[place]])
+            late = max(steps[place] * data[place] - slow_data, 0.0) - n * typical_data
+            yield _stall(
+                number - int(steps[place]) + 1,
+                int(steps[place]),
+                n * (rest[place] - typical),
+                late,
+                slack=int(steps[place]),
+                swap=swap,
+            )
+        elif hidden[place]:
+            row = where[place]
+            yield _stall(
+                number - int(steps[place]) // 2,
+                1,
+                rank.step_max[row] - typical,
+                np.nan_to_num(rank.data_max[row]) - typical_data,
+                slack=int(steps[place]) // 2 + 1,
+                swap=swap,
+            )
+    yield from _gaps(rank, where, typical)
+
+
+def _stall(
+    number: int, steps: int, excess: float, data: float, *, slack: int = 0, swap: bool = False
+) -> Stall:
+    excess = max(float(excess), 0.0)
+    return Stall(
+        number,
+        steps,
+        excess,
+        min(max(float(data), 0.0), excess),
+        slack,
+        swap,
+        excess / max(steps, 1),
+    )
+
+
+def _gaps(rank: Rank, where: Ints, typical: float) -> Iterator[Stall]:
+    """Time between rows that no step accounts for: an evaluation outside the loop that the probe watches."""
+    if len(where) < 2:
+        return
+    gap = np.diff(rank.time[where]) - rank.seconds[where[1:]]
+    follows = (np.diff(rank.session[where]) == 0) & (np.diff(where) == 1)
+    # NaN compares false; a gap of more than the whole run is a clock that was set.
+    for place in (
+        np.flatnonzero(follows & (gap > max(GAP_S, SLOW_FACTOR * typical)) & (gap < 1e6)) + 1
+    ):
+        yield Stall(
+            int(rank.last[where[place]] - rank.steps[where[place]]),
+            0,
+            float(gap[place - 1]),
+            0.0,
+            slack=1,
+        )
+
+
+def _merged(stalls: list[Stall]) -> Iterator[Stall]:
+    """Slow steps that follow each other without a break are one stall."""
+    current: Stall | None = None
+    for stall in stalls:
+        if (
+            current is not None
+            and stall.iter <= current.iter + max(current.steps, 1)
+            and stall.by_data == current.by_data
+            and bool(stall.steps) == bool(current.steps)
+        ):
+            current = replace(
+                current,
+                steps=max(stall.iter + stall.steps - current.iter, current.steps),
+                excess_s=current.excess_s + stall.excess_s,
+                data_s=current.data_s + stall.data_s,
+                slack=max(current.slack, stall.slack),
+                swap=current.swap or stall.swap,
+                peak_s=max(current.peak_s, stall.peak_s),
+            )
+            continue
+        if current is not None:
+            yield current
+        current = stall
+    if current is not None:
+        yield current

@@ -1,0 +1,241 @@
+"""Recorded runs → diagnosis. The order of the rules decides who pays for a second that two of them could claim."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fastload._common import formatting as words
+from fastload._tools.doctor.account import Stall
+from fastload._tools.doctor.case import Case, case_of, facts_of
+from fastload._tools.doctor.compare import compare
+from fastload._tools.doctor.diagnosis import (
+    Ceiling,
+    Diagnosis,
+    Finding,
+    RunFacts,
+    ranked,
+    severity_of,
+)
+from fastload._tools.doctor.gpus import host_bound, swapping, throttle_findings, throttling
+from fastload._tools.doctor.pauses import Named, by_events, by_period, jitter, pauses
+from fastload._tools.doctor.ranks import slow_rank
+from fastload._tools.doctor.reading import read_files
+from fastload._tools.doctor.runs import Run, Window, mean_of
+from fastload._tools.doctor.waits import data_wait, hiccups, transfer
+from fastload._tools.doctor.warm import RULE
+from fastload.errors import ConfigError
+
+ALWAYS = ("data wait", "transfer", "slow steps and their periods", "swap")
+
+
+def examine(*paths: str | os.PathLike[str]) -> Diagnosis:
+    """Reads metrics.jsonl of one run or several (or of its ranks), and window.json where there is one; says what is slow.
+
+    Raises ConfigError where a file cannot be read or has no usable row.
+    """
+    runs, windows = read_files(paths)
+    return examine_runs(runs, windows)
+
+
+def examine_runs(runs: Sequence[Run], windows: Sequence[Window] = ()) -> Diagnosis:
+    """The same for what was read already. The first window belongs to the first run, and so on."""
+    if not runs and not windows:
+        raise ConfigError("nothing to examine: expected metrics.jsonl, or a window.json, or both")
+    if not runs:
+        return _window_only(windows)
+    cases = [
+        case_of(run, windows[place] if place < len(windows) else None)
+        for place, run in enumerate(runs)
+    ]
+    found: list[Finding] = []
+    facts: list[RunFacts] = []
+    for case in cases:
+        studied = study(case)
+        facts.append(facts_of(studied.case))
+        found += [
+            replace(each, run=case.run.name) if len(cases) > 1 else each
+            for each in studied.findings
+        ]
+    found = ranked(found + compare(facts))
+    bad = [each for each in found if each.severity != "info"]
+    notes = [note for run in runs for note in run.notes] + [
+        note for window in windows for note in window.notes
+    ]
+    notes += [f"warm-up {RULE}"] if any(each.warm_steps for each in facts) else []
+    checked, not_checked = _looked_for(cases)
+    return Diagnosis(
+        _verdict(found, facts, cases),
+        not bad,
+        tuple(found),
+        tuple(facts),
+        checked,
+        not_checked,
+        tuple(notes),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """One run, looked at by every rule; ``rest`` are slow steps without a name."""
+
+    case: Case
+    findings: tuple[Finding, ...]
+    named: tuple[Named, ...]
+    rest: tuple[Stall, ...]
+
+
+def study(case: Case) -> Study:
+    """All rules, one after the other; a second that one of them claims is not offered to the next."""
+    account = case.account
+    named, stalls, outside = by_events(case, case.stalls)
+    case = replace(case, total_s=case.total_s + outside)
+    swap, explained = swapping(case, stalls, account.wait_s)
+    stalls = [stall for stall in stalls if not stall.swap]
+    wait_s = max(account.wait_s - explained, 0.0)
+    rare = hiccups(case, stalls)
+    stalls = [stall for stall in stalls if not stall.by_data] + rare
+    wait_s = max(wait_s - sum(stall.data_s for stall in rare), 0.0)
+    more, rest = by_period(case, stalls)
+    findings = [
+        *swap,
+        *data_wait(case, wait_s),
+        *transfer(case),
+        *pauses(case, [*named, *more]),
+        *jitter(case, rest),
+        *slow_rank(case),
+        *throttle_findings(case),
+    ]
+    findings += host_bound(case, sum(each.lost_s for each in findings))
+    lost = sum(each.lost_s for each in findings)
+    shares = tuple(
+        replace(each, of_lost=each.lost_s / lost if lost > 0 else 0.0) for each in findings
+    )
+    return Study(case, shares, (*named, *more), tuple(rest))
+
+
+def _verdict(found: Sequence[Finding], facts: Sequence[RunFacts], cases: Sequence[Case]) -> str:
+    first = found[0] if found else None
+    if first is not None and first.kind in ("batch-size", "comparison"):
+        other = next(
+            (each for each in found if each.severity != "info" and each is not first), None
+        )
+        return f"{first.state}: {first.title}." + (
+            f" {other.state}: {other.title}{_with_ceiling(other)}." if other else ""
+        )
+    if first is None or first.severity == "info":
+        return _clean_bill(facts[0], first)
+    total = sum(each.share for each in found)
+    rest = [each for each in found[1:] if each.severity != "info" and each.lost_s]
+    every = ""
+    if rest and first.ceiling and total < 0.95:
+        repaired = "both" if len(rest) == 1 else f"all {len(rest) + 1}"
+        every = f" With {repaired} repaired: {Ceiling(cases[0].it_s / (1 - total), total / (1 - total))}."
+    return f"{first.state}: {first.title}{_with_ceiling(first)}.{every}"
+
+
+def _with_ceiling(finding: Finding) -> str:
+    if finding.ceiling is None:
+        return ""
+    free = (
+        "with data for free"
+        if finding.kind in ("data-bound", "disk-bound", "cpu-saturated")
+        else "without that"
+    )
+    return f"; {free} you would reach {finding.ceiling}"
+
+
+def _clean_bill(facts: RunFacts, minor: Finding | None) -> str:
+    wait = (
+        f"data wait {words.percent(facts.data_share)} of the time"
+        if facts.data_share is not None
+        else "no data wait recorded"
+    )
+    largest = max(facts.stages, key=lambda name: facts.stages[name], default="")
+    limit = (
+        f"the step itself is the limit ({largest} {words.percent(facts.stages[largest] / facts.step_s)} of it)"
+        if largest
+        else "the step itself is the limit"
+    )
+    told = (
+        f" Minor: {minor.title} ({words.percent(minor.share)} of the time)."
+        if minor is not None and minor.lost_s
+        else ""
+    )
+    return f"Healthy: {wait}, ordinary steps vary by {words.percent(facts.spread)}; {limit}, {words.rate(facts.it_s)} it/s.{told}"
+
+
+def _looked_for(cases: Sequence[Case]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    checked = list(ALWAYS)
+    missing = []
+    if not any(case.account.has_data for case in cases):
+        checked.remove("data wait")
+        missing.append("data wait (no data_time in the file)")
+    if not any("to_device" in case.account.stages for case in cases):
+        checked.remove("transfer")
+        missing.append("transfer (no to_device in stage_times)")
+    if not any(np.isfinite(case.rank.swap).any() for case in cases) and not any(
+        case.window for case in cases
+    ):
+        checked.remove("swap")
+        missing.append("swap (no swap_bytes in the file)")
+    if any(len(case.own) > 1 for case in cases):
+        checked.append("slow rank")
+    if any(case.window for case in cases):
+        checked += ["throttling", "CPU and disk load", "GPU utilisation"]
+    else:
+        missing.append(
+            "throttling, CPU and disk load, GPU utilisation (no window.json: fastload monitor --out window.json)"
+        )
+    return tuple(checked), tuple(missing)
+
+
+def _window_only(windows: Sequence[Window]) -> Diagnosis:
+    """No steps: what the GPU did is known, why it waited is not."""
+    found = []
+    for window in windows:
+        for each in throttling(window):
+            found.append(
+                Finding(
+                    "throttled",
+                    each.title,
+                    each.evidence,
+                    each.fix,
+                    share=each.share,
+                    severity=severity_of(each.share, look=-1.0),
+                )
+            )
+        for gpu in window.gpus:
+            util = mean_of(gpu.util)
+            if util < 85.0:
+                idle = 1 - util / 100
+                found.append(
+                    Finding(
+                        "gpu-idle",
+                        f"GPU {gpu.index} idles {words.percent(idle)} of the time",
+                        (f"utilisation {util:.0f} %",),
+                        "record the steps with fastload.StepProbe and give metrics.jsonl as well: this window cannot say why",
+                        share=idle,
+                        severity=severity_of(idle),
+                    )
+                )
+    found = ranked(found)
+    first = next(iter(found), None)
+    verdict = (
+        f"{first.state}: {first.title}."
+        if first
+        else "Healthy: the GPUs are busy and nothing holds them back."
+    )
+    notes = tuple(note for window in windows for note in window.notes)
+    return Diagnosis(
+        verdict,
+        not found,
+        tuple(found),
+        (),
+        ("throttling", "GPU utilisation"),
+        ("all else (no metrics.jsonl)",),
+        notes,
+    )

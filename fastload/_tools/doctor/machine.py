@@ -1,0 +1,246 @@
+"""Looks at the machine: what this job really has, and what is missing. Never raises; what cannot be looked at is said."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fastload._common.cpus import available_cpus
+from fastload._common.native import native_status
+from fastload._tools.doctor.disk import disk_checks
+from fastload._tools.doctor.memory import SHM, ram_check, shm_check, swap_check
+from fastload._tools.doctor.verdicts import BAD, LOOK, OK, Check
+
+FEW_CORES = 2  # one for the trainer, one for its loader; below that they take turns
+CORES_PER_GPU = 4  # a ResNet-50 on an A100 eats 2,500 photos/s; a core decodes some 1,000 crops/s (ARCHITECTURE: cut)
+
+FAILURES = (
+    OSError,
+    ValueError,
+    RuntimeError,
+    ImportError,
+    AttributeError,
+    KeyError,
+    TypeError,
+)  # of strange machines, not ours
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """All checks; ``bad`` if one of them is."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def bad(self) -> bool:
+        """Something must be repaired."""
+        return any(check.state == BAD for check in self.checks)
+
+    def as_json(self) -> dict[str, object]:
+        """For machines (``--json``)."""
+        return {"verdict": self.verdict, "checks": [asdict(check) for check in self.checks]}
+
+    @property
+    def verdict(self) -> str:
+        """One line."""
+        bad, look = (
+            [check.name for check in self.checks if check.state == state] for state in (BAD, LOOK)
+        )
+        if bad:
+            return f"This machine needs repair: {', '.join(bad)}." + (
+                f" Also look at: {', '.join(look)}." if look else ""
+            )
+        return (
+            f"This machine works; look at: {', '.join(look)}." if look else "This machine is ready."
+        )
+
+    def __str__(self) -> str:
+        width = max((len(check.name) for check in self.checks), default=0)
+        lines = [self.verdict, ""]
+        for check in self.checks:
+            lines.append(f"{check.state:4}  {check.name:{width}}  {check.found}")
+            lines += [f"      {'':{width}}  -> {check.do}"] if check.do else []
+        return "\n".join(lines)
+
+
+def check_machine(data: str | os.PathLike[str] | None = None) -> Machine:
+    """Looks at cores, memory, disk (where ``data`` names a folder to read from), GPU and decoders."""
+    gpus: list[str] = []
+    looks: list[tuple[str, Callable[[], Sequence[Check]]]] = [
+        ("cores", lambda: [cores_check(n_gpus=max(len(gpus), 1))]),
+        ("RAM", lambda: [ram_check()]),
+        ("swap", lambda: [swap_check()]),
+        (SHM, lambda: [shm_check()]),
+        ("disk", lambda: disk_checks(None if data is None else Path(data))),
+        ("torch", lambda: [torch_check(bool(gpus))]),
+        ("native core", lambda: [native_check()]),
+        ("backend dali", lambda: [backend_check("dali", "nvidia.dali", has_gpu=bool(gpus))]),
+        (
+            "backend nvjpeg",
+            lambda: [backend_check("nvjpeg", "nvidia.nvimgcodec", has_gpu=bool(gpus))],
+        ),
+    ]
+    first = _safely("GPU", lambda: gpu_checks(gpus))
+    checks = [check for name, look in looks for check in _safely(name, look)]
+    return Machine((*checks[:5], *first, *checks[5:]))
+
+
+def _safely(name: str, look: Callable[[], Sequence[Check]]) -> Sequence[Check]:
+    try:
+        return look()
+    except FAILURES as error:
+        return [
+            Check(name, LOOK, f"could not be looked at: {type(error).__name__}: {str(error)[:100]}")
+        ]
+
+
+def cores_check(*, n_gpus: int = 1) -> Check:
+    """Cores by affinity and control group, not what the machine has."""
+    here, all_of_them = available_cpus(), os.cpu_count() or 1
+    found = f"{here} for this job" + (
+        f" of {all_of_them} in the machine (affinity or a container's quota)"
+        if here < all_of_them
+        else ""
+    )
+    try:
+        load = os.getloadavg()[0]
+        found += f", load {load:.1f}"
+    except (OSError, AttributeError):
+        load = 0.0
+    if here < FEW_CORES:
+        return Check(
+            "cores",
+            BAD,
+            found,
+            "ask for more: trainer and loader take turns on one core (--cpus-per-task, docker --cpus)",
+        )
+    if here < CORES_PER_GPU * n_gpus:
+        return Check(
+            "cores",
+            LOOK,
+            found,
+            f"decoding wants about {CORES_PER_GPU} cores a GPU; backend='dali' or 'nvjpeg' needs fewer",
+        )
+    if load > 1.5 * here:
+        return Check("cores", LOOK, found, "others compute here too: top, or fastload monitor")
+    return Check("cores", OK, found)
+
+
+def gpu_checks(gpus: list[str]) -> list[Check]:
+    """NVIDIA's driver and GPUs through NVML; fills ``gpus`` with their names."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return [
+            Check(
+                "GPU",
+                LOOK,
+                f"none: {error}",
+                "without an NVIDIA driver everything runs on the CPU; in a container start it with "
+                "--gpus all (and the 'utility' capability)",
+            )
+        ]
+    try:
+        driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        for place in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(place)
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            name = _text(pynvml.nvmlDeviceGetName(handle))
+            gpus.append(
+                f"{place}: {name}, {memory.free / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free"
+            )
+    except pynvml.NVMLError as error:
+        return [
+            Check(
+                "GPU",
+                LOOK,
+                f"the driver answers with: {error}",
+                "nvidia-smi says the same? Restart the machine or the container",
+            )
+        ]
+    finally:
+        pynvml.nvmlShutdown()
+    if not gpus:
+        return [
+            Check(
+                "GPU",
+                LOOK,
+                f"driver {driver}, no GPU",
+                "is one given to this job? (CUDA_VISIBLE_DEVICES, --gres=gpu, --gpus)",
+            )
+        ]
+    return [
+        Check("driver", OK, driver),
+        *(Check(f"GPU {gpu.split(':')[0]}", OK, gpu.split(": ", 1)[1]) for gpu in gpus),
+    ]
+
+
+def torch_check(has_gpu: bool) -> Check:
+    """Torch, and whether it can use the GPU that is here."""
+    import torch
+
+    built = torch.version.cuda
+    if has_gpu and not built:
+        return Check(
+            "torch",
+            BAD,
+            f"{torch.__version__}, built without CUDA",
+            "install a CUDA build: pip install torch --force-reinstall",
+        )
+    if has_gpu and not torch.cuda.is_available():
+        return Check(
+            "torch",
+            BAD,
+            f"{torch.__version__} (CUDA {built}) cannot use the GPU",
+            "the driver is too old for it, or CUDA_VISIBLE_DEVICES hides the GPU",
+        )
+    return Check(
+        "torch", OK, f"{torch.__version__}" + (f", CUDA {built}" if built else ", CPU only")
+    )
+
+
+def native_check() -> Check:
+    """fastload's own C++ core."""
+    status = native_status()
+    if status:
+        return Check("native core", OK, f"libjpeg-turbo {status.libjpeg}, {status.simd}")
+    return Check(
+        "native core",
+        BAD,
+        f"not built ({status.missing}): decoding is several times slower",
+        status.command,
+    )
+
+
+def backend_check(name: str, module: str, *, has_gpu: bool) -> Check:
+    """An optional decoder: installed, and can it be imported?"""
+    title = f"backend {name}"
+    try:
+        installed = importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package it is in
+        installed = False
+    if not installed:
+        missing = f"not installed; pip install 'fastload[{name}]'"
+        if has_gpu:
+            return Check(title, LOOK, missing, "decoding on the GPU frees the cores")
+        return Check(title, OK, f"{missing} (of use with a GPU)")
+    try:
+        version = getattr(importlib.import_module(module), "__version__", "?")
+    except FAILURES as error:
+        return Check(
+            title,
+            BAD,
+            f"installed, but: {str(error)[:120]}",
+            f"pip install --force-reinstall '.[{name}]' (in a clone)",
+        )
+    return Check(title, OK, f"{version}" + ("" if has_gpu else ", but there is no GPU for it"))
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

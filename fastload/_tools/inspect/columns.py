@@ -1,0 +1,117 @@
+"""What the columns of a dataset say, over all samples: classes, numbers, image sizes. A million rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastload._store.columns import MISSING_INT
+from fastload._store.dataset import Dataset
+from fastload._store.fields import Field
+
+_ROWS = 1 << 20
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassCounts:
+    """How many samples each class of an int field has."""
+
+    field: str
+    names: tuple[str, ...]
+    counts: tuple[int, ...]
+    missing: int  # samples without a class
+
+    def ranked(self) -> list[tuple[str, int]]:
+        """Names and counts, most frequent first; equal ones in class order."""
+        return sorted(zip(self.names, self.counts, strict=True), key=lambda row: -row[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The range of an int or float field without classes."""
+
+    field: str
+    least: float
+    most: float
+    mean: float
+    missing: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Image sizes (width, height) of a field as they are loaded; ordered by area."""
+
+    field: str
+    smallest: tuple[int, int]
+    median: tuple[int, int]
+    largest: tuple[int, int]
+    common: tuple[tuple[tuple[int, int], int], ...]  # the most frequent sizes and how often
+    n_sizes: int
+    n_images: int
+
+
+def class_counts(dataset: Dataset, field: Field) -> ClassCounts:
+    """Counts a field that has classes."""
+    counts = np.zeros(len(field.classes), np.int64)
+    missing = 0
+    for rows in _pieces(dataset.column(field.name)):
+        valid = rows[(rows >= 0) & (rows < len(counts))]
+        counts += np.bincount(valid, minlength=len(counts))
+        missing += len(rows) - len(valid)
+    return ClassCounts(field.name, field.classes, tuple(counts.tolist()), missing)
+
+
+def numbers(dataset: Dataset, field: Field) -> Numbers | None:
+    """The range of a field of numbers; None where no sample has it."""
+    least, most, total, count, missing = np.inf, -np.inf, 0.0, 0, 0
+    for rows in _pieces(dataset.column(field.name)):
+        valid = rows[rows != MISSING_INT] if field.kind == "int" else rows[~np.isnan(rows)]
+        missing += len(rows) - len(valid)
+        if len(valid):
+            least, most = min(least, valid.min()), max(most, valid.max())
+            total, count = total + float(valid.astype(np.float64).sum()), count + len(valid)
+    return Numbers(field.name, float(least), float(most), total / count, missing) if count else None
+
+
+def sizes_of(field: str, widths: NDArray[np.uint16], heights: NDArray[np.uint16]) -> Sizes | None:
+    """Summarises the width and height columns of an image field; samples without the image do not count."""
+    keys, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    for wide, high in zip(_pieces(widths), _pieces(heights), strict=True):
+        found, times = np.unique(wide.astype(np.int64) << 16 | high, return_counts=True)
+        keys, inverse = np.unique(np.concatenate((keys, found)), return_inverse=True)
+        counts = np.bincount(inverse, np.concatenate((counts, times)), minlength=len(keys)).astype(
+            np.int64
+        )
+    return summarise(field, keys[keys > 0] >> 16, keys[keys > 0] & 0xFFFF, counts[keys > 0])
+
+
+def summarise(field: str, widths: Ints, heights: Ints, counts: Ints) -> Sizes | None:
+    """The same from sizes that are counted already."""
+    if not counts.sum():
+        return None
+    by_area = np.lexsort((widths, widths * heights))
+    widths, heights, counts = widths[by_area], heights[by_area], counts[by_area]
+    middle = int(np.searchsorted(np.cumsum(counts), (counts.sum() + 1) // 2))
+    frequent = np.argsort(-counts, kind="stable")[:5]
+
+    def size(i: int) -> tuple[int, int]:
+        return int(widths[i]), int(heights[i])
+
+    return Sizes(
+        field,
+        size(0),
+        size(middle),
+        size(-1),
+        tuple((size(i), int(counts[i])) for i in frequent.tolist()),
+        len(counts),
+        int(counts.sum()),
+    )
+
+
+def _pieces(column: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    return (column[start : start + _ROWS] for start in range(0, len(column), _ROWS))

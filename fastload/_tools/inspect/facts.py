@@ -1,0 +1,140 @@
+"""All figures about one dataset: of the manifest, the columns, and the records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from fastload._store.dataset import SPLIT, Dataset
+from fastload._store.manifest import Manifest
+from fastload._tools.inspect.columns import (
+    ClassCounts,
+    Numbers,
+    Sizes,
+    class_counts,
+    numbers,
+    sizes_of,
+    summarise,
+)
+from fastload._tools.inspect.records import LIMIT, RecordFacts, look_at_records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What `fastload inspect` shows."""
+
+    path: str
+    manifest: Manifest
+    n_bytes: int  # of all shards
+    classes: tuple[ClassCounts, ...]  # of every int field that has classes, `split` apart
+    splits: ClassCounts | None
+    numbers: tuple[Numbers, ...]
+    sizes: tuple[Sizes, ...]
+    n_blocks: int
+    samples_per_block: tuple[int, int, int]  # least, median, most
+    records: RecordFacts
+
+    @property
+    def sampled(self) -> str:
+        """How many records the figures about images come from, in words."""
+        return (
+            "all records"
+            if self.records.all_records
+            else f"{self.records.n_records:,} records, evenly spread"
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """For machines; counts of classes by name, sizes as [width, height]."""
+        found, records = self.manifest, self.records
+        return {
+            "path": self.path,
+            "n_samples": found.n_samples,
+            "tool": found.tool,
+            "n_bytes": self.n_bytes,
+            "n_shards": len(found.shards),
+            "fields": [
+                {"name": f.name, "kind": f.kind, "list": f.list, "n_classes": len(f.classes)}
+                for f in found.fields
+            ],
+            "classes": {each.field: _by_name(each) for each in self.classes},
+            "splits": _by_name(self.splits) if self.splits else {},
+            "numbers": [asdict(each) for each in self.numbers],
+            "sizes": [asdict(each) for each in self.sizes],
+            "blocks": {
+                "count": self.n_blocks,
+                "samples": dict(
+                    zip(("least", "median", "most"), self.samples_per_block, strict=True)
+                ),
+            },
+            "records": {
+                "looked_at": records.n_records,
+                "all": records.all_records,
+                "images": records.n_images,
+                "codecs": records.codecs,
+                "coding": records.coding,
+                "subsampling": records.subsampling,
+                "channels": {str(key): count for key, count in records.channels.items()},
+                "orientation_to_apply": records.to_orient,
+                "restart_indexed": records.indexed,
+                "hardware_decoder": {"takes": records.engine, "refuses": records.engine_refusals},
+                "mean_bytes": float(np.mean(records.record_bytes)) if records.record_bytes else 0.0,
+                "fields": records.values,
+                "damaged": records.damaged,
+            },
+            "pack": {
+                "order": found.order,
+                "seed": found.seed,
+                "skipped": found.skipped,
+                "converted": found.converted,
+                "options": found.options,
+                "content": found.content,
+            },
+        }
+
+
+def gather(dataset: Dataset, *, limit: int = LIMIT) -> Facts:
+    """Looks at everything; of more than ``limit`` samples, only the records of an evenly spread sample are read."""
+    found = dataset.manifest
+    counts = [class_counts(dataset, each) for each in found.fields if each.classes]
+    ranges = [
+        numbers(dataset, each)
+        for each in found.fields
+        if each.kind in ("int", "float") and not each.list and not each.classes
+    ]
+    records = look_at_records(dataset, limit=limit)
+    sizes = [_sizes(dataset, each.name, records) for each in found.fields if each.kind == "image"]
+    per_block = dataset.blocks[:, 1]
+    return Facts(
+        path=str(dataset.path),
+        manifest=found,
+        n_bytes=sum(shard.size for shard in found.shards),
+        classes=tuple(each for each in counts if each.field != SPLIT),
+        splits=next((each for each in counts if each.field == SPLIT), None),
+        numbers=tuple(each for each in ranges if each is not None),
+        sizes=tuple(each for each in sizes if each is not None),
+        n_blocks=len(per_block),
+        records=records,
+        samples_per_block=(int(per_block.min()), int(np.median(per_block)), int(per_block.max()))
+        if len(per_block)
+        else (0, 0, 0),
+    )
+
+
+def _sizes(dataset: Dataset, field: str, records: RecordFacts) -> Sizes | None:
+    """From the columns where the field has them (all samples), else (lists) from the records looked at."""
+    if any(column.name == f"{field}.width" for column in dataset.manifest.columns):
+        return sizes_of(field, dataset.column(f"{field}.width"), dataset.column(f"{field}.height"))
+    counted = records.sizes.get(field, Counter[tuple[int, int]]())
+    rows = np.array([(*size, count) for size, count in counted.items()], np.int64).reshape(-1, 3)
+    return summarise(field, rows[:, 0], rows[:, 1], rows[:, 2])
+
+
+def _by_name(counts: ClassCounts) -> Mapping[str, object]:
+    """A list of rows, not an object: class names may repeat."""
+    return {
+        "missing": counts.missing,
+        "counts": [[name, count] for name, count in zip(counts.names, counts.counts, strict=True)],
+    }

@@ -1,0 +1,222 @@
+"""The first screen of `inspect`: all figures of a dataset in words."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator, Mapping
+
+from fastload._common.screen import Row, Section, byte_text, percent
+from fastload._store.fields import Field
+from fastload._tools.inspect.columns import ClassCounts, Sizes
+from fastload._tools.inspect.facts import Facts
+from fastload._tools.inspect.records import RecordFacts
+
+_TOP, _BOTTOM = 5, 3  # classes shown from either end
+_CHANNELS = {1: "gray", 3: "colour"}
+
+
+def overview(facts: Facts) -> list[Section]:
+    """The sections of the screen, from the whole to the parts."""
+    found = facts.manifest
+    sections = [
+        Section("dataset", list(_dataset(facts))),
+        Section("fields", [Row(each.name, _field(each, facts)) for each in found.fields]),
+    ]
+    if facts.splits is not None:
+        sections.append(
+            Section("splits", list(_classes(facts.splits, shown=len(facts.splits.names))))
+        )
+    sections += [
+        Section(
+            f"classes of {each.field}", list(_classes(each)), note=f"{len(each.names):,} classes"
+        )
+        for each in facts.classes
+    ]
+    sections += [
+        Section(f"sizes of {each.field}", list(_sizes(each)), note="width x height")
+        for each in facts.sizes
+    ]
+    if facts.records.n_images:
+        sections.append(
+            Section("images", list(_images(facts.records)), note=f"from {facts.sampled}")
+        )
+        sections.append(
+            Section(
+                "GPU hardware JPEG decoder",
+                list(_engine(facts.records)),
+                note=f"from {facts.sampled}",
+            )
+        )
+    sections.append(Section("pack", list(_pack(facts))))
+    if facts.records.damaged:
+        rows = [Row("", why) for why in facts.records.damaged[:3]]
+        sections.append(
+            Section(
+                "DAMAGED",
+                [*rows, Row("", f"run: fastload verify {facts.path}")],
+                note=f"{len(facts.records.damaged)} of the records looked at cannot be read",
+            )
+        )
+    return sections
+
+
+def _dataset(facts: Facts) -> Iterator[Row]:
+    found = facts.manifest
+    yield Row("samples", f"{found.n_samples:,}")
+    yield Row(
+        "bytes",
+        f"{byte_text(facts.n_bytes)}, {byte_text(facts.n_bytes / max(1, found.n_samples))} a sample",
+    )
+    largest = max((shard.size for shard in found.shards), default=0)
+    yield Row("shards", f"{len(found.shards):,} of up to {byte_text(largest)}")
+    least, median, most = facts.samples_per_block
+    yield Row(
+        "blocks",
+        f"{facts.n_blocks:,} of {f'{least:,} to {most:,}' if least < most else f'{most:,}'} samples, median {median:,}, "
+        f"{byte_text(facts.n_bytes / max(1, facts.n_blocks))} each",
+    )
+    if found.order == "source":
+        yield Row(
+            "order", "as in the source, not shuffled (--shuffle-quality tells what that costs)"
+        )
+    else:
+        yield Row("order", f"shuffled, seed {found.seed}")
+
+
+def _field(each: Field, facts: Facts) -> str:
+    records = facts.records
+    words = [f"list of {each.kind}" if each.list else each.kind]
+    if each.classes:
+        words[0] += f", {len(each.classes):,} classes"
+    if each.kind in ("boxes", "points") or each.list:
+        words.append(f"{records.items[each.name] / max(1, records.n_records):.1f} a sample")
+    for row in facts.numbers:
+        if row.field == each.name:
+            words.append(
+                f"{_number(row.least)} to {_number(row.most)}"
+                + (f", mean {row.mean:.6g}" if each.kind == "float" else "")
+            )
+    if records.values[each.name] < records.n_records:
+        words.append(f"in {percent(records.values[each.name], records.n_records)} of the samples")
+    return ", ".join(words)
+
+
+def _classes(counts: ClassCounts, *, shown: int = _TOP + _BOTTOM) -> Iterator[Row]:
+    total = max(1, sum(counts.counts) + counts.missing)
+    ranked = counts.ranked()
+    most = max(1, ranked[0][1])
+    rows = [
+        Row(name, f"{count:,} ({percent(count, total)})", count / most) for name, count in ranked
+    ]
+    if len(rows) > shown + 1:
+        between = [count for _, count in ranked[_TOP:-_BOTTOM]]
+        rows[_TOP:-_BOTTOM] = [
+            Row("...", f"{len(between):,} classes with {between[-1]:,} to {between[0]:,} samples")
+        ]
+    yield from rows
+    if counts.missing:
+        yield Row("(no class)", f"{counts.missing:,} ({percent(counts.missing, total)})")
+
+
+def _sizes(sizes: Sizes) -> Iterator[Row]:
+    def text(size: tuple[int, int]) -> str:
+        return f"{size[0]} x {size[1]}"
+
+    if sizes.n_sizes == 1:
+        yield Row("all", text(sizes.median))
+        return
+    yield Row(
+        "smallest, median, largest",
+        f"{text(sizes.smallest)},  {text(sizes.median)},  {text(sizes.largest)}",
+    )
+    for size, count in sizes.common:
+        if count > 1 or sizes.n_sizes <= len(sizes.common):
+            yield Row(
+                text(size), f"{count:,} ({percent(count, sizes.n_images)})", count / sizes.n_images
+            )
+    if sizes.n_sizes > len(sizes.common):
+        yield Row("...", f"{sizes.n_sizes:,} different sizes")
+
+
+def _images(records: RecordFacts) -> Iterator[Row]:
+    n = records.n_images
+    yield Row(
+        "bytes",
+        f"{byte_text(records.image_bytes / n)} an image; a record's median is "
+        f"{byte_text(statistics.median(records.record_bytes))}",
+    )
+    yield from _shares("codec", records.codecs, n)
+    if records.codecs["jpeg"]:
+        yield from _shares("JPEG coding", records.coding, records.codecs["jpeg"])
+        yield from _shares("subsampling", records.subsampling, records.codecs["jpeg"])
+    yield from _shares(
+        "channels",
+        {_CHANNELS.get(key, f"{key} channels"): count for key, count in records.channels.items()},
+        n,
+    )
+    yield Row(
+        "restart index",
+        f"{percent(records.indexed, n)} can be cut before they are decoded",
+        records.indexed / n,
+    )
+    yield Row(
+        "orientation",
+        f"left to apply when loading: {percent(records.to_orient, n)}"
+        if records.to_orient
+        else "all upright",
+    )
+
+
+def _engine(records: RecordFacts) -> Iterator[Row]:
+    n = records.n_images
+    yield Row("takes", f"{percent(records.engine, n)} of the images", records.engine / n)
+    for why, count in records.engine_refusals.most_common(5):
+        yield Row("does not take", f"{percent(count, n)}: {why}")
+    yield Row(
+        "rule",
+        "baseline JPEG, one scan, 4:4:4, 4:2:2, 4:2:0, 4:4:0 or gray (A100, A30, Hopper, Ada, Blackwell)",
+    )
+
+
+def _shares(name: str, counts: Mapping[str, int], total: int) -> Iterator[Row]:
+    for key, count in sorted(counts.items(), key=lambda row: -row[1]):
+        yield Row(name, f"{key} {percent(count, total)}", count / total)
+        name = ""
+
+
+def _pack(facts: Facts) -> Iterator[Row]:
+    found = facts.manifest
+    yield Row("packed by", found.tool)
+    hidden = ["order", "seed", "info"]  # shown above, or long
+    hidden += ["quality"] if found.options.get("encode") != "jpeg" else []
+    for name, value in found.options.items():
+        if name not in hidden and value not in (None, 0, ""):
+            yield Row(name.replace("_", " "), _option(name, value))
+    if found.options.get("info"):
+        yield Row("info", _shortened(json.dumps(found.options["info"], ensure_ascii=False)))
+    for why, count in sorted(found.converted.items(), key=lambda row: -row[1]):
+        yield Row("converted", f"{count:,}: {why}")
+    yield Row(
+        "skipped", f"{found.skipped:,} (listed in pack-log.jsonl)" if found.skipped else "none"
+    )
+
+
+def _option(name: str, value: object) -> str:
+    if name.endswith("_size") and isinstance(value, int):
+        return byte_text(value)
+    if name == "restart":
+        return (
+            {-1: "chosen by image size"}.get(value, f"every {value} MCUs")
+            if isinstance(value, int)
+            else str(value)
+        )
+    return _shortened(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _shortened(text: str, most: int = 100) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _number(value: float) -> str:
+    return f"{int(value):,}" if value == int(value) else f"{value:.6g}"

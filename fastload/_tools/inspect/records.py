@@ -1,0 +1,146 @@
+"""What the records of a dataset say: codecs, subsampling, orientation, what a GPU's JPEG engine would take.
+
+All records of a small dataset, an evenly spread sample of a large one: the figures of 10 million samples come in seconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastload._store.dataset import Dataset
+from fastload._store.fields import Field
+from fastload._store.jpeg_header import JpegHeader, read_header
+from fastload._store.record import CODEC_NAMES, JPEG, RESTART_INDEX, Part, shown_size
+from fastload.errors import BadImage, StoreError
+
+LIMIT = 2000  # records looked at
+_ENGINE_SAMPLING = (
+    "444",
+    "422",
+    "420",
+    "440",
+    "gray",
+)  # nvJPEG's documentation, §1.5: not 410, not 411
+
+
+@dataclass(slots=True)
+class RecordFacts:
+    """Counts over the records looked at; images of list fields count one by one."""
+
+    n_records: int = 0
+    all_records: bool = True  # False: an evenly spread sample
+    n_images: int = 0
+    codecs: Counter[str] = field(default_factory=Counter)
+    coding: Counter[str] = field(default_factory=Counter)  # of JPEGs: baseline, progressive ...
+    subsampling: Counter[str] = field(default_factory=Counter)  # of JPEGs
+    channels: Counter[int] = field(default_factory=Counter)
+    sizes: dict[str, Counter[tuple[int, int]]] = field(
+        default_factory=dict
+    )  # (width, height) as shown, by field
+    to_orient: int = 0  # images with an orientation left to apply
+    indexed: int = 0  # images with a restart index
+    image_bytes: int = 0
+    record_bytes: list[int] = field(default_factory=list)
+    values: Counter[str] = field(default_factory=Counter)  # by field: records that have it
+    items: Counter[str] = field(
+        default_factory=Counter
+    )  # by field: values of a list, rows of boxes and points
+    engine: int = 0  # images a GPU's JPEG engine would take
+    engine_refusals: Counter[str] = field(
+        default_factory=Counter
+    )  # why it would not take the others
+    damaged: list[str] = field(default_factory=list)
+
+
+def spread(n: int, limit: int) -> NDArray[np.int64]:
+    """At most ``limit`` numbers of 0..n-1, evenly spread, both ends included."""
+    return (
+        np.arange(n)
+        if n <= limit
+        else np.unique(np.linspace(0, n - 1, limit).round().astype(np.int64))
+    )
+
+
+def look_at_records(dataset: Dataset, *, limit: int = LIMIT) -> RecordFacts:
+    """Reads records, checked, and their image headers; a damaged one is named and passed over."""
+    facts = RecordFacts(all_records=len(dataset) <= limit)
+    for sample_id in spread(len(dataset), limit).tolist():
+        try:
+            parts = dataset.parts(sample_id)
+        except StoreError as error:
+            facts.damaged.append(str(error))
+            continue
+        facts.n_records += 1
+        facts.record_bytes.append(sum(len(part.data) for part in parts))
+        seen: set[str] = set()
+        for part, each in _with_fields(dataset, parts):
+            if part.role == RESTART_INDEX:
+                facts.indexed += 1
+                continue
+            seen.add(each.name)
+            facts.items[each.name] += _rows(each, part)
+            if each.kind == "image":
+                _count_image(facts, each, part, sample_id)
+        facts.values.update(seen)
+    return facts
+
+
+def engine_refusal(header: JpegHeader) -> str:
+    """Why a GPU's hardware JPEG engine would not take this file ('' = it would): baseline, one scan, no 4:1:1 or 4:1:0."""
+    if header.sof != 0xC0 or header.precision != 8:
+        return "progressive" if header.progressive else "not baseline"
+    if header.n_scans != 1:
+        return "several scans"
+    return "" if header.subsampling in _ENGINE_SAMPLING else sampling_name(header.subsampling)
+
+
+def sampling_name(subsampling: str) -> str:
+    """``"420"`` → ``"4:2:0"``, as people write it."""
+    return ":".join(subsampling) if subsampling.isdecimal() else subsampling
+
+
+def coding_name(header: JpegHeader) -> str:
+    """One word for how a JPEG is coded."""
+    if header.arithmetic:
+        return "arithmetic"
+    return "progressive" if header.progressive else "baseline" if header.sof == 0xC0 else "extended"
+
+
+def _with_fields(dataset: Dataset, parts: list[Part]) -> Iterator[tuple[Part, Field]]:
+    fields = dataset.fields
+    return ((part, fields[part.field]) for part in parts if part.field < len(fields))
+
+
+def _rows(each: Field, part: Part) -> int:
+    """How many things a value holds: the rows of boxes and points (its shape stands at byte 8), else one."""
+    if each.kind in ("boxes", "points") and not each.list and len(part.data) >= 16:
+        return int.from_bytes(part.data[8:16], "little")
+    return 1
+
+
+def _count_image(facts: RecordFacts, each: Field, part: Part, sample_id: int) -> None:
+    facts.n_images += 1
+    facts.image_bytes += len(part.data)
+    facts.codecs[CODEC_NAMES[part.codec]] += 1
+    facts.channels[part.channels] += 1
+    facts.sizes.setdefault(each.name, Counter())[shown_size(part)] += 1
+    facts.to_orient += part.orientation > 1
+    if part.codec != JPEG:
+        facts.engine_refusals[CODEC_NAMES[part.codec]] += 1
+        return
+    try:
+        header = read_header(memoryview(part.data))
+    except BadImage as error:
+        facts.damaged.append(f"sample {sample_id}, field {each.name!r}: {error.why}")
+        return
+    facts.coding[coding_name(header)] += 1
+    facts.subsampling[sampling_name(header.subsampling)] += 1
+    refusal = engine_refusal(header)
+    facts.engine += not refusal
+    if refusal:
+        facts.engine_refusals[refusal] += 1

@@ -1,0 +1,126 @@
+"""What the plots show, as arrays: rows drawn together into as many columns as a plot can show. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fastload._tools.doctor.account import Account
+from fastload._tools.doctor.runs import Floats, Gpu, Ints, Rank
+from fastload._tools.monitor.series import ACTIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Means a step over equal stretches of the run; ``edges`` are step numbers, one more than columns."""
+
+    edges: Floats
+    parts: dict[str, Floats]  # seconds a step: "data wait", the stages, "rest of the step"
+    wait_max: Floats
+    warm_until: float  # step number up to which it is warm-up
+
+
+def positions(rank: Rank) -> Floats:
+    """Where each row ends, in steps; a run that was started again goes on behind its first part."""
+    start = rank.last[0] - rank.steps[0] if (np.diff(rank.last) > 0).all() else 0
+    return np.cumsum(rank.steps).astype(np.float64) + float(start)
+
+
+def position_of(rank: Rank, number: int) -> float:
+    """Where step ``number`` lies."""
+    row = int(np.argmin(np.abs(rank.last - number)))
+    return float(positions(rank)[row] + number - rank.last[row])
+
+
+def columns(rank: Rank, account: Account, most: int) -> Columns:
+    """The time line, single slow steps left out: they are drawn as marks, or nothing else could be seen."""
+    ends = positions(rank)
+    begin, n = float(ends[0] - rank.steps[0]), max(min(most, len(ends)), 1)
+    edges = np.linspace(begin, float(ends[-1]), n + 1)
+    place = np.clip(np.searchsorted(edges, ends - rank.steps / 2, side="right") - 1, 0, n - 1)
+    step, data, weight = _ordinary(rank)
+    stages = {name: np.nan_to_num(column) for name, column in rank.stages.items()}
+    busy = sum(stages.values(), np.zeros(len(step)))
+    wait = np.clip(np.minimum(data, step - busy), 0, None) if stages else np.minimum(data, step)
+    parts = {"data wait": wait, **stages, "rest of the step": np.clip(step - wait - busy, 0, None)}
+    warm = ends[~account.rows & (rank.session == rank.session[0])]
+    return Columns(
+        edges,
+        {name: _mean(values, weight, place, n) for name, values in parts.items()},
+        _largest(np.nan_to_num(rank.data_max), place, n),
+        float(warm[-1]) if len(warm) else begin,
+    )
+
+
+def _ordinary(rank: Rank) -> tuple[Floats, Floats, Ints]:
+    step, data, steps = rank.step.copy(), np.nan_to_num(rank.data), rank.steps.copy()
+    for row, slow in enumerate(rank.slow):
+        left = max(int(steps[row]) - len(slow), 0)
+        if slow and steps[row] > 1:
+            step[row] = max(steps[row] * step[row] - sum(each.step_s for each in slow), 0.0) / max(
+                left, 1
+            )
+            data[row] = max(steps[row] * data[row] - sum(each.data_s for each in slow), 0.0) / max(
+                left, 1
+            )
+            steps[row] = left
+    if not steps.any():
+        return rank.step, np.nan_to_num(rank.data), rank.steps
+    return step, data, steps
+
+
+def _mean(values: Floats, weight: Ints, place: Ints, n: int) -> Floats:
+    total, count = np.bincount(place, values * weight, n), np.bincount(place, weight, n)
+    return _filled(np.divide(total, count, out=np.full(n, np.nan), where=count > 0))
+
+
+def _largest(values: Floats, place: Ints, n: int) -> Floats:
+    found = np.full(n, np.nan)
+    np.fmax.at(found, place, values)
+    return _filled(found)
+
+
+def _filled(values: Floats) -> Floats:
+    """Columns without a row take what the one before has."""
+    last = np.maximum.accumulate(np.where(np.isfinite(values), np.arange(len(values)), 0))
+    return np.nan_to_num(values[last])
+
+
+def step_times(rank: Rank, account: Account) -> tuple[Floats, Floats]:
+    """Times of steps and how many took so long: rows as their mean, and the slow steps by themselves; without warm-up."""
+    step, _, steps = _ordinary(rank)
+    slow = [
+        each.step_s
+        for row in np.flatnonzero(account.rows)
+        for each in rank.slow[row]
+        if rank.steps[row] > 1
+    ]
+    rows = (
+        account.rows & (steps > 0) & (step > 0)
+    )  # 0: a row whose slow steps alone are longer than all of it, by its own mean
+    return np.concatenate([step[rows], slow]), np.concatenate([steps[rows], np.ones(len(slow))])
+
+
+def own_columns(rank: Rank, edges: Floats) -> Floats:
+    """Seconds a step that a rank needs for itself, along the run."""
+    own = np.nan_to_num(rank.data) + sum(
+        (np.nan_to_num(column) for name, column in rank.stages.items() if name != "backward"),
+        np.zeros(len(rank.step)),
+    )
+    n = len(edges) - 1
+    middle = positions(rank) - rank.steps / 2
+    shown = middle >= edges[0]
+    place = np.clip(np.searchsorted(edges, middle[shown], side="right") - 1, 0, n - 1)
+    return _mean(own[shown], rank.steps[shown], place, n)
+
+
+def idle_spans(gpu: Gpu) -> list[tuple[float, float]]:
+    """From when to when a GPU idled, in seconds of the window."""
+    idle = np.concatenate([[False], gpu.util < ACTIVE, [False]])
+    change = np.flatnonzero(np.diff(idle.astype(np.int8)))
+    step = float(np.median(np.diff(gpu.t))) if len(gpu.t) > 1 else 0.0
+    return [
+        (float(gpu.t[first]), float(gpu.t[last - 1]) + step)
+        for first, last in zip(change[::2], change[1::2], strict=True)
+    ]

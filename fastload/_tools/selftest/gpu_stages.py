@@ -1,0 +1,161 @@
+"""Stages that only a GPU can run: its JPEG engine, the order of streams, a consumer that lags behind, speed. No GPU has run them yet."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import numpy as np
+import torch
+
+from fastload._common.cpus import available_cpus
+from fastload._tools.selftest import decoding
+from fastload._tools.selftest import images as pictures
+from fastload._tools.selftest.stages import MEAN_BOUND, Outcome, Task
+
+REPEATS, TRIALS, LAG = 20, 200, 3
+_SPEED_S = 3.0  # for each setting
+
+
+def engine(task: Task) -> Outcome:
+    """The JPEG engine against software decoding of the same GPU: in 20 shuffled batches, the same pixels for each picture every time."""
+    these = [
+        *pictures.photographs(24),
+        *(
+            each
+            for each in pictures.generated()
+            if each.kind in ("444", "422", "420", "440", "gray")
+        ),
+    ]
+    software, hardware = (
+        decoding.open_backend(task.backend, task.device, hardware=on) for on in (False, True)
+    )
+    expected = decoding.decode(software, these)
+    first: dict[int, decoding.Levels] = {}
+    wrong: dict[str, str] = {}
+    rng = np.random.default_rng(3)
+    for repeat in range(REPEATS):
+        chosen = rng.permutation(len(these))[: int(rng.integers(1, len(these) + 1))].tolist()
+        found = decoding.decode(hardware, [these[i] for i in chosen])
+        for i, own in zip(chosen, found.pictures, strict=True):
+            name, other = f"{these[i].kind} #{i}", expected.pictures[i]
+            if own is None or other is None:
+                wrong[name] = f"not decoded in batch {repeat}"
+            elif not np.array_equal(first.setdefault(i, own), own):
+                wrong[name] = f"other pixels in batch {repeat} than before"
+            elif own.size and own.min() == own.max() and other.min() != other.max():
+                wrong[name] = f"one colour in batch {repeat}: skipped"
+            elif abs(own - other).mean() > MEAN_BOUND:
+                wrong[name] = f"mean {abs(own - other).mean():.2f} from software decoding"
+    software.close()
+    hardware.close()
+    if wrong:
+        some = "; ".join(f"{name} {why}" for name, why in list(wrong.items())[:3])
+        return Outcome(False, f"{len(wrong)} of {len(these)} pictures: {some}", dict(wrong))
+    return Outcome(
+        True,
+        f"{len(these)} pictures in {REPEATS} shuffled batches: equal every time, within mean {MEAN_BOUND} of software",
+    )
+
+
+def streams(task: Task) -> Outcome:
+    """Work queued before a decode must not see what the decode writes (torchcodec #1634): sums over tensors that are freed meanwhile."""
+    from fastload._common.cuda import sums_that_changed
+
+    these = pictures.photographs(16)
+    counts = []
+    for hardware in (False, True):
+        backend = decoding.open_backend(task.backend, task.device, hardware=hardware)
+        counts.append(
+            sums_that_changed(
+                partial(decoding.decode, backend, these), torch.device(task.device), TRIALS
+            )
+        )
+        backend.close()
+    return Outcome(
+        not any(counts),
+        f"{sum(counts)} of {2 * TRIALS} sums changed while images were decoded",
+        {"software": counts[0], "engine": counts[1]},
+    )
+
+
+def lagging(task: Task) -> Outcome:
+    """A consumer whose stream is three batches behind gets the pixels that a patient one gets."""
+    from fastload._common.cuda import checksums
+    from fastload._tools.selftest.loading import make_loader
+
+    patient, late = (
+        checksums(make_loader(task, batch_size=8), torch.device(task.device), behind=behind)
+        for behind in (0, LAG)
+    )
+    wrong = [
+        place for place, (one, other) in enumerate(zip(patient, late, strict=True)) if one != other
+    ]
+    return Outcome(
+        not wrong and bool(patient),
+        f"{len(wrong)} of {len(patient)} batches differ when the consumer lags",
+        {"batches": wrong[:20]},
+    )
+
+
+def speed(task: Task) -> Outcome:
+    """Images a second and CPU time per image, with and without the engine, for some numbers of threads. A report, no judgement."""
+    from fastload._common.cuda import utilisation
+
+    these = pictures.photographs(64, 384, 288)
+    facts: dict[str, dict[str, int]] = {}
+    for hardware in (False, True):
+        for threads in sorted({1, available_cpus() // 2 or 1, available_cpus()}):
+            backend = decoding.open_backend(
+                task.backend, task.device, hardware=hardware, threads=threads
+            )
+            decoding.run(backend, [each.data for each in these], (224, 224))
+            started, cpu, count = time.perf_counter(), time.process_time(), 0
+            while time.perf_counter() - started < _SPEED_S:
+                decoding.run(backend, [each.data for each in these], (224, 224))
+                count += len(these)
+            took, busy = time.perf_counter() - started, utilisation(torch.device(task.device))
+            facts[f"engine {'on' if hardware else 'off'}, {threads} threads"] = {
+                "images_per_s": round(count / took),
+                "cpu_us_per_image": round((time.process_time() - cpu) / count * 1e6),
+                **busy,
+            }
+            backend.close()
+    best = max(facts, key=lambda name: facts[name]["images_per_s"])
+    return Outcome(
+        True,
+        f"up to {facts[best]['images_per_s']} images/s to 224x224 ({best}), one batch at a time",
+        dict(facts),
+    )
+
+
+def roi(task: Task) -> Outcome:
+    """Decoding a region inside the library (fastload never asks for it: nvImageCodec #55) against cutting the whole."""
+    import nvidia.nvimgcodec as nv
+
+    from fastload._decode.gpu.nvjpeg_images import new_decoder
+
+    device = torch.device(task.device)
+    decoder = new_decoder(device, threads=1, hardware=False)
+    params = nv.DecodeParams(apply_exif_orientation=False, color_spec=nv.ColorSpec.SRGB)
+    worst = 0
+    for picture in pictures.photographs(8):
+        stream = nv.CodeStream(picture.data)
+        y0, x0, y1, x1 = 21, 35, picture.height - 30, picture.width - 41
+        region = decoder.decode(
+            stream.get_sub_code_stream(region=nv.Region(y0, x0, y1, x1)), params=params
+        )
+        whole = decoder.decode(stream, params=params)
+        if region is None or whole is None:
+            return Outcome(False, f"{picture.kind}: not decoded")
+        part, full = (
+            np.asarray(each.cpu() if device.type == "cuda" else each).astype(np.int16)
+            for each in (region, whole)
+        )
+        if part.shape != (y1 - y0, x1 - x0, 3):
+            return Outcome(
+                False,
+                f"{picture.kind}: a region of {part.shape[:2]}, asked for {(y1 - y0, x1 - x0)}",
+            )
+        worst = max(worst, int(abs(part - full[y0:y1, x0:x1])[1:-1, 1:-1].max()))
+    return Outcome(worst == 0, f"regions differ from the whole by up to {worst} levels inside")

@@ -1,0 +1,102 @@
+"""The pictures that backends are compared on, made here: every kind of JPEG that a decoder may stumble over, small."""
+
+from __future__ import annotations
+
+import functools
+import io
+from dataclasses import dataclass
+
+import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
+from PIL import Image
+
+from fastload._common.native import core
+from fastload._tools.scenes.photo import photo
+
+Pixels = NDArray[np.uint8]
+_QUALITY = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One JPEG file."""
+
+    kind: str
+    data: bytes
+    width: int
+    height: int
+
+
+@functools.cache
+def generated() -> tuple[Picture, ...]:
+    """All kinds, in every subsampling; odd sizes, sides of one pixel, restart markers, progressive, CMYK."""
+    found = [_plain(kind, 231, 173) for kind in ("444", "422", "420", "440", "411", "gray")]
+    found += [
+        _plain(kind, width, height)
+        for kind in ("420", "444")
+        for width, height in ((1, 1), (1, 40), (41, 1), (17, 9))
+    ]
+    found += [
+        _by_pillow("progressive", 200, 150, progressive=True),
+        _by_pillow("restart markers", 200, 151, restart_marker_rows=1),
+        _by_pillow("CMYK", 160, 120, mode="CMYK"),
+    ]
+    return (*found, *_packed(found[:6]))
+
+
+@functools.cache
+def photographs(count: int, width: int = 320, height: int = 240) -> tuple[Picture, ...]:
+    """Ordinary ones, 4:2:0 and 4:4:4."""
+    return tuple(
+        _encoded(("420", "444")[i % 2], _pixels(width + 16 * (i % 5), height + 8 * (i % 3), i))
+        for i in range(count)
+    )
+
+
+def _packed(pictures: list[Picture]) -> list[Picture]:
+    """As `fastload pack` writes them: restart markers every few MCUs, own Huffman tables."""
+    module = core()
+    if module is None:
+        return []
+    return [
+        Picture(f"packed {each.kind}", module.rewrite(each.data)[0], each.width, each.height)
+        for each in pictures
+    ]
+
+
+def _plain(kind: str, width: int, height: int) -> Picture:
+    size = "" if min(width, height) > 100 else f" {width}x{height}"
+    made = _encoded(kind, _pixels(width, height))
+    return Picture(kind + size, made.data, width, height)
+
+
+def _encoded(kind: str, pixels: Pixels) -> Picture:
+    height, width = pixels.shape[:2]
+    gray = kind == "gray"
+    data = simplejpeg.encode_jpeg(
+        np.ascontiguousarray(pixels[:, :, :1]) if gray else pixels,
+        _QUALITY,
+        "GRAY" if gray else "RGB",
+        kind,
+    )
+    return Picture(kind, bytes(data), width, height)
+
+
+def _by_pillow(
+    kind: str, width: int, height: int, *, mode: str = "RGB", **options: object
+) -> Picture:
+    file = io.BytesIO()
+    Image.fromarray(_pixels(width, height)).convert(mode).save(
+        file, "JPEG", quality=_QUALITY, **options
+    )
+    return Picture(kind, file.getvalue(), width, height)
+
+
+@functools.cache
+def _large(seed: int) -> Pixels:
+    return np.asarray(photo(np.random.default_rng([seed, 1]), 400, 300))
+
+
+def _pixels(width: int, height: int, seed: int = 0) -> Pixels:
+    return np.ascontiguousarray(_large(seed)[:height, :width])

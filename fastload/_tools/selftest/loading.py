@@ -1,0 +1,111 @@
+"""The loader, as the self-test uses it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import fastload
+from fastload import transforms
+from fastload._store.record import JPEG
+
+if TYPE_CHECKING:
+    from fastload._tools.selftest.stages import Task
+
+MOST_SAMPLES = 2_000  # of a user's dataset
+Epoch = dict[int, torch.Tensor]
+
+
+def make_generated(folder: Path, *, n: int = 24) -> Path:
+    """A packed dataset of made pictures."""
+    from fastload._tools.selftest.images import photographs
+
+    samples = [
+        {"image": picture.data, "label": i % 3}
+        for i, picture in enumerate(photographs(n, 200, 150))
+    ]
+    fastload.pack(samples, folder / "packed", fields={"image": "image", "label": "int"}, jobs=1)
+    return folder / "packed"
+
+
+def make_loader(
+    task: Task,
+    *,
+    batch_size: int,
+    dataset: Path | None = None,
+    shuffle: bool = True,
+    **options: Any,
+) -> Any:
+    """Random crops of 96 pixels with ids; on the task's device."""
+    plan = [transforms.RandomResizedCrop(96), transforms.HorizontalFlip()]
+    packed = fastload.open(dataset or task.dataset)
+    image = next(field.name for field in packed.fields if field.kind == "image")
+    return fastload.DataLoader(
+        packed,
+        batch_size=batch_size,
+        shuffle=shuffle,
+        seed=11,
+        transform=plan,
+        fields=(image, "id"),
+        num_workers=2,
+        backend=task.backend,
+        device=None if task.device == "cpu" else task.device,
+        **options,
+    )
+
+
+def epoch(loader: Any, *, close: bool = True) -> Epoch:
+    """Sample → pixels, on the host; of a large dataset the first samples."""
+    found: Epoch = {}
+    for batch in loader:
+        found |= samples(batch)
+        if len(found) >= MOST_SAMPLES:
+            break
+    if close:
+        loader.close()
+    return found
+
+
+def samples(batch: Any) -> Epoch:
+    """Sample → pixels of one batch."""
+    (name,) = (each for each in batch if each != "id")
+    pixels = batch[name].cpu()
+    return {int(number): pixels[place].clone() for place, number in enumerate(batch["id"].tolist())}
+
+
+def resumed(task: Task, *, batch_size: int, after: int) -> Epoch:
+    """An epoch in two loaders: the second goes on behind ``after`` batches of the first."""
+    first = make_loader(task, batch_size=batch_size)
+    found: Epoch = {}
+    for count, batch in enumerate(first, 1):
+        found |= samples(batch)
+        if count == after:
+            state = first.state_dict()
+            break
+    first.close()
+    second = make_loader(task, batch_size=batch_size)
+    second.load_state_dict(state)
+    return found | epoch(second)
+
+
+def damaged_copy(task: Task) -> tuple[Path, list[int]]:
+    """The generated dataset with one byte changed in the images of three samples: of the first, a middle and the last batch of four."""
+    copy = task.folder / "damaged"
+    shutil.copytree(task.generated, copy)
+    packed = fastload.open(copy)
+    order = packed.column("_source_index").argsort(kind="stable")
+    bad = sorted(int(order[place]) for place in (1, len(packed) // 2 + 1, len(packed) - 2))
+    pieces = []
+    for number in bad:
+        part = next(each for each in packed.parts(number) if each.codec == JPEG)
+        middle = len(part.data) // 2
+        pieces.append((Path(packed.reader(number).path), bytes(part.data[middle : middle + 64])))
+    del packed, part
+    for path, piece in pieces:
+        data = bytearray(path.read_bytes())
+        data[data.index(piece) + 32] ^= 0x55
+        path.write_bytes(data)
+    return copy, bad

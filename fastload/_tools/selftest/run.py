@@ -1,0 +1,235 @@
+"""Runs the stages, each in a process with a deadline: a crash or a hang is a result, not the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fastload._decode import selftest_record as record
+from fastload._store.dataset import open_dataset
+from fastload._tools.selftest.catalogue import CATALOGUE, RESULT, Entry
+from fastload.errors import ConfigError, MissingPart
+
+_LOG_LINES, _STACK_S = 60, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How one stage went for one backend. ``verdict``: pass, fail, crashed, hung, report or skipped."""
+
+    stage: str
+    backend: str
+    verdict: str
+    summary: str
+    seconds: float = 0.0
+    facts: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """It says nothing against the backend."""
+        return self.verdict in ("pass", "report", "skipped")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for."""
+
+    device: str = "cuda"
+    backends: tuple[str, ...] = ()  # empty: those whose packages are here
+    stages: tuple[str, ...] = ()  # empty: all that apply
+    dataset: Path | None = None
+    timeout: float = 1.0  # factor on every stage's own
+
+
+def selftest(options: Options, *, on_result: Callable[[Result], object]) -> list[Result]:
+    """All results; the passes are noted in the record. Raises MissingPart where no backend can run, ConfigError where used wrongly."""
+    stages, backends = chosen_stages(options), usable_backends(options)
+    if options.dataset is not None:
+        open_dataset(options.dataset)  # raises, in one line, what every stage would stumble over
+    results = [_environment(options)]
+    on_result(results[0])
+    with tempfile.TemporaryDirectory(prefix="fastload-selftest-") as folder:
+        generated = _generated(Path(folder))
+        pairs = [
+            (entry, backend)
+            for entry in stages
+            for backend in (("nvjpeg",) if entry.name == "roi" else backends)
+        ]
+        # On a GPU one at a time: they would be in each other's way. On the CPU most of it is importing torch.
+        with ThreadPoolExecutor(2 if options.device == "cpu" else 1) as pool:
+            for result in pool.map(
+                lambda pair: _stage(pair[0], pair[1], options, Path(folder), generated), pairs
+            ):
+                results.append(result)
+                on_result(result)
+    record.save(
+        options.device,
+        {
+            backend: {
+                each.stage: each.verdict == "pass" for each in results if each.backend == backend
+            }
+            for backend in backends
+        },
+    )
+    return results
+
+
+def chosen_stages(options: Options) -> list[Entry]:
+    """Those to run in processes; ``environment`` is always told and is none of them."""
+    chosen = []
+    for entry in CATALOGUE[1:]:
+        wanted = entry.name in options.stages if options.stages else not entry.asked_only
+        if wanted and options.device == "cpu" and not entry.on_cpu and entry.name != "roi":
+            if options.stages:
+                raise ConfigError(
+                    f"--stage {entry.name}: only a GPU can run it; leave out --device cpu"
+                )
+            continue
+        if wanted:
+            chosen.append(entry)
+    return chosen
+
+
+def usable_backends(options: Options) -> tuple[str, ...]:
+    """Those asked for, or all that can run here; raises MissingPart with the commands where there are none."""
+    from fastload._decode.gpu.requirements import checked_device, missing, read_facts
+
+    device = checked_device(options.device)
+    facts = read_facts(device)
+    lacking = {
+        name: missing(name, device, facts) for name in options.backends or ("dali", "nvjpeg")
+    }
+    usable = tuple(name for name, why in lacking.items() if not why)
+    if not usable or (options.backends and len(usable) < len(options.backends)):
+        raise MissingPart(
+            "self-test on "
+            + options.device
+            + ": "
+            + "; ".join(f"{name}: {why}" for name, why in lacking.items() if why)
+        )
+    return usable
+
+
+def _environment(options: Options) -> Result:
+    """Stage 0: no judgement, only what is here."""
+    from fastload._common.native import native_status
+
+    facts: dict[str, object] = {
+        **record.key(options.device),
+        "native core": str(native_status()),
+        "python": sys.version.split()[0],
+    }
+    parts = [
+        str(facts["gpu"]),
+        *([f"driver {facts['driver']}"] if facts["driver"] else []),
+        f"torch {facts['torch']}",
+        *(
+            f"{name.removeprefix('nvidia-')} {facts[name]}"
+            for name in record.PACKAGES
+            if name in facts
+        ),
+    ]
+    return Result("environment", "-", "report", ", ".join(parts), facts=facts)
+
+
+def _generated(folder: Path) -> Path:
+    from fastload._tools.selftest.loading import make_generated
+
+    return make_generated(folder)
+
+
+def _stage(entry: Entry, backend: str, options: Options, folder: Path, generated: Path) -> Result:
+    folder = folder / f"{entry.name}-{backend}"
+    folder.mkdir()
+    words = [
+        sys.executable,
+        "-m",
+        "fastload._tools.selftest.child",
+        entry.name,
+        backend,
+        options.device,
+        str(folder),
+        str(options.dataset or generated),
+        str(generated),
+    ]
+    started, deadline = time.monotonic(), entry.timeout_s * options.timeout
+    code = run_child(words, deadline, log=folder / "log")
+    seconds, (lines, said) = time.monotonic() - started, _words(folder / "log")
+    if code is None or code < 0:
+        verdict, how = (
+            ("hung", f"no end after {deadline:g} s (--timeout stretches it)")
+            if code is None
+            else ("crashed", _signal(-code))
+        )
+        return Result(
+            entry.name,
+            backend,
+            verdict,
+            f"{how}; last words: {said or 'none'}",
+            seconds,
+            {"log": lines},
+        )
+    try:
+        found = json.loads((folder / RESULT).read_text())
+    except (OSError, ValueError):
+        return Result(
+            entry.name,
+            backend,
+            "fail",
+            said or f"exit code {code} without a result",
+            seconds,
+            {"log": lines},
+        )
+    verdict = "fail" if not found["ok"] else "report" if entry.name == "speed" else "pass"
+    return Result(entry.name, backend, verdict, found["summary"], seconds, found["facts"])
+
+
+def run_child(words: Sequence[str], deadline_s: float, *, log: Path) -> int | None:
+    """Exit code, or None: killed at the deadline, with all that it had started. ``log`` gets its words, and its stack at a crash."""
+    with log.open("wb") as file:
+        child = subprocess.Popen(  # noqa: S603
+            list(words),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            env={**os.environ, "PYTHONFAULTHANDLER": "1"},
+        )
+        try:
+            return child.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            child.send_signal(signal.SIGABRT)  # faulthandler writes where every thread is
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(_STACK_S)
+            return None
+        finally:  # also on Ctrl-C: nothing stays behind
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+
+def _words(log: Path) -> tuple[list[str], str]:
+    """The last lines of a log, and the last of them that a program wrote on purpose."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    fatal = next(
+        (place for place, line in enumerate(lines) if line.startswith("Fatal Python error")),
+        len(lines),
+    )
+    return lines[-_LOG_LINES:], lines[fatal - 1] if fatal else ""
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,230 @@
+"""What each stage does. A stage gets a backend's name and a device, and says whether all was right, in words and numbers.
+
+Stages that only a GPU can run are in `gpu_stages`. The bounds are those of docs/selftest.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastload._decode.backend import Filter, PixelFormat
+from fastload._tools.selftest import decoding
+from fastload._tools.selftest import images as pictures
+from fastload._tools.selftest.decoding import Levels
+
+MEAN_BOUND = (
+    1.0  # levels, per picture: what DALI's own tests allow between its CPU and GPU decoders
+)
+INTERIOR_BOUND = 1
+RING_BOUND = {
+    "dali": 32,
+    "nvjpeg": 1,
+}  # DALI repeats the edge pixel, all others leave the outside out
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a stage is run for."""
+
+    backend: str
+    device: str
+    dataset: Path  # packed; generated unless the user named one
+    generated: Path  # packed, ours: it may be copied and damaged
+    folder: Path  # for files of this stage
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a stage went; ``facts`` are numbers for the report."""
+
+    ok: bool
+    summary: str
+    facts: dict[str, object] = field(default_factory=dict)
+
+
+Stage = Callable[[Task], Outcome]
+
+
+def decode(task: Task) -> Outcome:
+    """Every kind of JPEG, decoded in software, against the CPU."""
+    backend, cpu, these = (
+        decoding.open_backend(task.backend, task.device),
+        decoding.cpu_backend(),
+        pictures.generated(),
+    )
+    ours, theirs = decoding.decode(backend, these), decoding.decode(cpu, these)
+    backend.close()
+    facts: dict[str, object] = {}
+    wrong = []
+    for picture, own, other in zip(these, ours.pictures, theirs.pictures, strict=True):
+        if own is None or other is None:
+            facts[picture.kind] = "refused"
+            wrong += [picture.kind] if (own is None) != (other is None) else []
+            continue
+        difference = abs(own - other)
+        facts[picture.kind] = {
+            "mean": round(float(difference.mean()), 3),
+            "max": int(difference.max()),
+        }
+        wrong += [picture.kind] if difference.mean() > MEAN_BOUND else []
+    of = f"{ours.n_here} of {len(these)} kinds by {task.backend} itself"
+    if wrong:
+        return Outcome(
+            False,
+            f"mean above {MEAN_BOUND} or refused by one only: {', '.join(wrong)} ({of})",
+            facts,
+        )
+    worst = max(value["max"] for value in facts.values() if isinstance(value, dict))
+    return Outcome(ours.n_here > 0, f"{of}, at most {worst} levels from libjpeg-turbo", facts)
+
+
+_PLANS: tuple[tuple[str, Filter, tuple[int, int], dict[str, Any]], ...] = (
+    ("half", Filter.ANTIALIAS, (150, 113), {}),
+    ("sixth", Filter.ANTIALIAS, (53, 41), {}),
+    ("enlarged", Filter.ANTIALIAS, (431, 305), {}),
+    (
+        "crop and flip",
+        Filter.ANTIALIAS,
+        (96, 96),
+        {"x": 33, "y": 21, "w": 201, "h": 187, "flip": 1},
+    ),
+    ("letterbox", Filter.ANTIALIAS, (160, 160), {"out_w": 160, "out_h": 118, "pad_top": 21}),
+    ("bilinear", Filter.BILINEAR, (150, 113), {}),
+    ("nearest", Filter.NEAREST, (150, 113), {"flip": 1}),
+)
+
+
+def resize(task: Task) -> Outcome:
+    """Crop, resize, flip, letterbox and nearest on the device, against the CPU's on the very pixels that the device decoded."""
+    backend, cpu, these = (
+        decoding.open_backend(task.backend, task.device),
+        decoding.cpu_backend(),
+        pictures.photographs(4),
+    )
+    whole = decoding.decode(backend, these)
+    facts: dict[str, object] = {}
+    wrong = []
+    for name, how, canvas, request in _PLANS:
+        interior = ring = 0
+        ours = decoding.levels_of(
+            decoding.run(backend, [each.data for each in these], canvas, filter=how, **request)
+        )
+        for slot, pixels in enumerate(whole.pictures):
+            if pixels is None:
+                return Outcome(False, f"{these[slot].kind}: {whole.reasons[slot]}")
+            plain = decoding.run(
+                cpu,
+                [pixels.astype(np.uint8).tobytes()],
+                canvas,
+                filter=how,
+                **decoding.raw_request(pixels),
+                **request,
+            )
+            inner, outer = _apart(ours[slot], decoding.levels_of(plain)[0], request)
+            interior, ring = max(interior, inner), max(ring, outer)
+        facts[name] = {"interior": interior, "ring": ring}
+        bounds = (0, 0) if how == Filter.NEAREST else (INTERIOR_BOUND, RING_BOUND[task.backend])
+        wrong += [name] if interior > bounds[0] or ring > bounds[1] else []
+    masks = _masks_equal(backend, cpu)
+    backend.close()
+    wrong += [] if masks else ["masks"]
+    if wrong:
+        return Outcome(False, f"differs from the CPU: {', '.join(wrong)}", facts)
+    bounds_met = (
+        f"within {INTERIOR_BOUND} level inside, {RING_BOUND[task.backend]} in the outer ring"
+    )
+    return Outcome(True, f"{len(_PLANS)} plans {bounds_met}; masks equal", facts)
+
+
+def _apart(ours: Levels, theirs: Levels, request: dict[str, int]) -> tuple[int, int]:
+    """The largest difference inside, and in the outermost ring of what is not border, half as strictly in its corners: two edges meet."""
+    difference = abs(ours - theirs).max(axis=2)
+    top, height = request.get("pad_top", 0), request.get("out_h", difference.shape[0])
+    inner = difference[top + 1 : top + height - 1, 1:-1]
+    difference[[top, top, top + height - 1, top + height - 1], [0, -1, 0, -1]] //= 2
+    return int(inner.max(initial=0)), int(difference.max())
+
+
+def _masks_equal(backend: decoding.Backend, cpu: decoding.Backend) -> bool:
+    """Labels of 16 bits are picked, never mixed."""
+    labels = np.random.default_rng(5).integers(0, 65536, (93, 121), np.uint16)
+    request: dict[str, Any] = {
+        "pixels": PixelFormat(colour="stored", fill=0),
+        "codec": 1,
+        "raw_w": 121,
+        "raw_h": 93,
+        "raw_channels": 1,
+        "raw_bits": 16,
+        "filter": Filter.NEAREST,
+        "flip": 1,
+    }
+    ours, theirs = (
+        decoding.levels_of(decoding.run(each, [labels.tobytes()], (64, 50), **request))
+        for each in (backend, cpu)
+    )
+    return np.array_equal(ours, theirs)
+
+
+def determinism(task: Task) -> Outcome:
+    """The same epoch twice, with another batch size, and resumed in the middle: the same pixels for each sample, bit for bit."""
+    from fastload._tools.selftest.loading import epoch, make_loader, resumed
+
+    first = epoch(make_loader(task, batch_size=8))
+    facts: dict[str, object] = {"samples": len(first)}
+    for name, other in (
+        ("again", epoch(make_loader(task, batch_size=8))),
+        ("other batch size", epoch(make_loader(task, batch_size=5))),
+        ("resumed", resumed(task, batch_size=8, after=max(1, len(first) // 16))),
+    ):
+        if other.keys() != first.keys():
+            return Outcome(False, f"{name}: {len(other)} samples, {len(first)} before", facts)
+        differing = [
+            number for number, pixels in first.items() if not torch.equal(pixels, other[number])
+        ]
+        if differing:
+            return Outcome(
+                False,
+                f"{name}: {len(differing)} of {len(first)} samples differ, the first is {differing[0]}",
+                facts,
+            )
+    return Outcome(True, f"{len(first)} samples bit-equal: again, other batch size, resumed", facts)
+
+
+def errors(task: Task) -> Outcome:
+    """Damaged records in the first, a middle and the last batch: exactly they are missing. The same for files cut off in one batch."""
+    from fastload._tools.selftest.loading import damaged_copy, epoch, make_loader
+
+    copy, bad = damaged_copy(task)
+    found = epoch(
+        make_loader(
+            task, batch_size=4, dataset=copy, shuffle=False, on_error="substitute", max_bad=len(bad)
+        )
+    )
+    missing = sorted(set(range(max(*found, *bad) + 1)) - found.keys())
+    if missing != bad:
+        return Outcome(False, f"records {bad} were damaged, {missing} are missing")
+    good = pictures.photographs(4)[0].data
+    files = [good[:-400], good, b"", good, good[:300], good, good[:-2]]
+    backend, cpu = decoding.open_backend(task.backend, task.device), decoding.cpu_backend()
+    ours, theirs = (decoding.run(each, files, (64, 48)) for each in (backend, cpu))
+    backend.close()
+    if ours.status.tolist() != theirs.status.tolist():
+        return Outcome(
+            False, f"files cut off: {ours.status.tolist()}, the CPU says {theirs.status.tolist()}"
+        )
+    after = abs(decoding.levels_of(ours)[1::2] - decoding.levels_of(theirs)[1::2])
+    whole = [
+        slot for slot, apart in zip((1, 3, 5), after, strict=True) if apart.mean() > MEAN_BOUND
+    ]
+    return Outcome(
+        not whole,
+        f"good files in a batch with bad ones are wrong: slots {whole}"
+        if whole
+        else f"{len(bad)} damaged records and {len(files) // 2 + 1} files named, all others right",
+    )

@@ -1,5 +1,0 @@
-"""The last step, on the target device: colours, normalising, dtype and layout of whole batches, in torch."""
-
-from fastload.finish.batch import Finish
-
-__all__ = ["Finish"]

@@ -1,0 +1,63 @@
+"""With and without the native core: fastload works, and says once what is missing and what that costs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fastload._common import native
+
+
+def python(program: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **env},
+    )
+
+
+def test_hidden_core_is_reported_and_the_header_is_still_read() -> None:
+    program = (
+        "import fastload\nfrom fastload._store.jpeg_header import read_header\nassert not fastload.native_status()\n"
+        "print(fastload.native_status())\n"
+        "try: read_header(b'no jpeg')\nexcept fastload.BadImage as error: print(error)"
+    )
+    lines = python(program, FASTLOAD_NATIVE="off").stdout.splitlines()
+    assert lines[0].startswith("native core: not built (")
+    assert native.COST in lines[0]
+    assert lines[1] == "image: not a JPEG: it does not start with FF D8"
+
+
+def test_warning_comes_once_on_stderr_and_can_be_silenced() -> None:
+    program = "from fastload._common.native import warn_once_if_missing as warn\nfor _ in range(3): warn()"
+    result = python(program, FASTLOAD_NATIVE="off")
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith("fastload: native core: not built")
+    assert python(program, FASTLOAD_NATIVE="off", FASTLOAD_QUIET="1").stderr == ""
+
+
+def test_present_core_warns_of_nothing() -> None:
+    if native.core() is None:
+        pytest.skip("not run: no native core")
+    assert (
+        python("from fastload._common.native import warn_once_if_missing as warn; warn()").stderr
+        == ""
+    )
+
+
+def test_missing_parts_are_named_with_their_packages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    what, packages = native._missing_for_build(include_dirs=[str(tmp_path)])
+    assert what == "no C++ compiler and no libjpeg-turbo headers (jpeglib.h)"
+    assert packages == ["g++", "libjpeg-dev"]

@@ -1,0 +1,124 @@
+"""The GPU graph, which nothing here can run, is the CPU graph but for the word ``device``, and DALI has a GPU kernel for all of it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+from tests.gpu_backends import needs_dali
+from tests.protobuf import fields, text
+
+OPERATOR, NAME, ARGUMENT = 5, 1, 4  # field numbers in DALI's PipelineDef and OpDef
+KINDS = [
+    (gray, filter_, fill, hardware)
+    for gray in (False, True)
+    for filter_ in (0, 1)
+    for fill in (None, (1,) if gray else (1, 2, 3))
+    for hardware in (False, True)
+]
+
+
+def serialised(kind: Any, *, gpu: bool) -> bytes:
+    needs_dali()
+    from fastload._decode.gpu.dali_graph import Kind, make_pipeline
+
+    return bytes(
+        make_pipeline(Kind(*kind), max_batch=8, threads=1, device_id=None, gpu=gpu).serialize()
+    )
+
+
+def operators(graph: bytes) -> list[tuple[str, list[bytes]]]:
+    """(name, the messages that describe it) in the graph's order."""
+    return [
+        (
+            text(fields(body)[NAME][0]),
+            [
+                each
+                for number, values in sorted(fields(body).items())
+                for each in values
+                if isinstance(each, bytes)
+            ],
+        )
+        for body in fields(graph)[OPERATOR]
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_both_graphs_are_the_same_but_for_the_device(kind: Any) -> None:
+    cpu, gpu = serialised(kind, gpu=False), serialised(kind, gpu=True)
+    assert cpu != gpu
+    ours, theirs = operators(gpu), operators(cpu)
+    assert [name for name, _ in ours] == [name for name, _ in theirs]
+    for (name, one), (_, other) in zip(ours, theirs, strict=True):
+        assert len(one) == len(other), name
+        for mine, its in zip(one, other, strict=True):
+            assert comparable(mine) == comparable(its), name
+
+
+def comparable(message: bytes) -> Any:
+    """A message as nested lists, every device one word."""
+    if message in (b"mixed", b"gpu", b"cpu"):
+        return "device"
+    try:
+        found = fields(message)
+    except ValueError:
+        return message
+    return [
+        (number, [comparable(each) if isinstance(each, bytes) else each for each in values])
+        for number, values in sorted(found.items())
+    ] or message
+
+
+@pytest.mark.parametrize("kind", KINDS[::3], ids=str)
+def test_every_operator_has_a_kernel_for_the_gpu(kind: Any) -> None:
+    graph = operators(serialised(kind, gpu=True))
+    backend: Any = importlib.import_module("nvidia.dali.backend")
+
+    on_gpu, mixed, on_cpu = (
+        set(backend.RegisteredGPUOps()),
+        set(backend.RegisteredMixedOps()),
+        set(backend.RegisteredCPUOps()),
+    )
+    names = [name for name, _ in graph if "xternalSource" not in name]
+    assert [name.rpartition("__")[2] for name in names] == [
+        "Image",
+        "Slice",
+        "Resize",
+        "Flip",
+        *(["Slice"] if kind[2] else []),
+    ]
+    assert names[0] in mixed
+    assert set(names[1:]) <= on_gpu
+    assert set(names) <= on_cpu
+
+
+def test_a_graph_with_another_number_is_seen_to_differ() -> None:
+    """The comparison can fail: hardware load, filter and fill are all in it."""
+    base = operators(serialised((False, 0, (1, 2, 3), False), gpu=True))
+    for other in (
+        (False, 0, (1, 2, 3), True),
+        (False, 1, (1, 2, 3), False),
+        (False, 0, (1, 2, 4), False),
+        (True, 0, (1,), False),
+    ):
+        found = operators(serialised(other, gpu=True))
+        assert [[comparable(each) for each in body] for _, body in found] != [
+            [comparable(each) for each in body] for _, body in base
+        ]
+
+
+def test_the_decoder_is_told_what_the_traps_demand() -> None:
+    graph = serialised((False, 0, None, False), gpu=True)
+    decoder = next(
+        body
+        for body in fields(graph)[OPERATOR]
+        if text(fields(body)[NAME][0]).rpartition("__")[2] == "Image"
+    )
+    arguments = {text(fields(each)[1][0]): fields(each) for each in fields(decoder)[ARGUMENT]}
+    number, flag = 3, 6  # fields of a float and of a bool argument
+    assert arguments["jpeg_fancy_upsampling"][flag] == [1]
+    assert arguments["adjust_orientation"][flag] == [0]
+    assert arguments["use_fast_idct"][flag] == [0]
+    assert arguments["hw_decoder_load"][number] == [0.0]

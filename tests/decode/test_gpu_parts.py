@@ -1,0 +1,154 @@
+"""What a GPU backend lacks on a machine is said in one sentence with the command that helps; here with made-up machines."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from fastload._decode.gpu import requirements as gpu_parts
+from fastload._decode.gpu.requirements import (
+    WHEELS,
+    GpuFacts,
+    checked_device,
+    missing,
+    read_facts,
+    require,
+)
+from fastload.errors import ConfigError, MissingPart
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+FINE = GpuFacts(
+    "550.54.15",
+    (12, 4),
+    gpu="NVIDIA A100-SXM4-40GB",
+    torch_cuda="12.6",
+    wheels=("nvidia-dali-cuda120", "nvidia-nvimgcodec-cu12"),
+)
+NEW = dataclasses.replace(FINE, driver="580.65", driver_cuda=(13, 0), torch_cuda="13.0")
+OLD = dataclasses.replace(FINE, driver="470.82", driver_cuda=(11, 4))
+THIRTEEN = ("nvidia-dali-cuda130", "nvidia-nvimgcodec-cu13")
+MIG = dataclasses.replace(FINE, mig=True, gpu="NVIDIA A100-SXM4-40GB MIG 1g.5gb")
+
+CASES = [
+    (
+        "dali",
+        dataclasses.replace(FINE, wheels=()),
+        "nvidia-dali-cuda120 is not installed: pip install 'fastload[dali]'",
+    ),
+    (
+        "dali",
+        dataclasses.replace(NEW, wheels=()),
+        "nvidia-dali-cuda130 is not installed: pip install 'fastload[dali-cuda130]'",
+    ),
+    (
+        "nvjpeg",
+        dataclasses.replace(FINE, wheels=()),
+        "nvidia-nvimgcodec-cu12 is not installed: pip install 'fastload[nvjpeg]'",
+    ),
+    (
+        "nvjpeg",
+        dataclasses.replace(NEW, wheels=()),
+        "nvidia-nvimgcodec-cu13 is not installed: pip install nvidia-nvimgcodec-cu13 nvidia-nvjpeg",
+    ),
+    (
+        "dali",
+        GpuFacts(no_driver="NVML Shared Library Not Found", torch_cuda="12.6", wheels=FINE.wheels),
+        "there is no NVIDIA driver here (NVML Shared Library Not Found): install driver 525 or newer",
+    ),
+    (
+        "nvjpeg",
+        dataclasses.replace(FINE, torch_cuda=""),
+        "this torch was built without CUDA: pip install torch",
+    ),
+    (
+        "dali",
+        OLD,
+        "driver 470.82 is too old, it runs CUDA 11.4 and nvidia-dali-cuda120 needs 12.0: install driver 525 or newer",
+    ),
+    (
+        "dali",
+        dataclasses.replace(FINE, wheels=THIRTEEN),
+        "nvidia-dali-cuda130 is for CUDA 13, driver 550.54.15 runs CUDA 12.4: pip uninstall nvidia-dali-cuda130 && pip install 'fastload[dali]'",
+    ),
+    ("nvjpeg", dataclasses.replace(FINE, wheels=THIRTEEN), "nvidia-nvimgcodec-cu13 is for CUDA 13"),
+    (
+        "nvjpeg",
+        dataclasses.replace(FINE, nvjpeg=False),
+        "nvJPEG's own library is not here, so nvImageCodec would decode on the CPU: pip install nvidia-nvjpeg-cu12",
+    ),
+    (
+        "nvjpeg",
+        dataclasses.replace(NEW, wheels=THIRTEEN, nvjpeg=False),
+        "nvJPEG's own library is not here, so nvImageCodec would decode on the CPU: pip install nvidia-nvjpeg",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("backend", "facts", "sentence"), CASES, ids=[case[2][:40] for case in CASES]
+)
+def test_one_sentence_and_the_command(backend: str, facts: GpuFacts, sentence: str) -> None:
+    found = missing(backend, CUDA, facts)
+    assert found.startswith(sentence)
+    assert "\n" not in found
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        FINE,
+        NEW,
+        dataclasses.replace(NEW, wheels=THIRTEEN),
+        dataclasses.replace(NEW, wheels=(*FINE.wheels, *THIRTEEN)),
+        dataclasses.replace(FINE, wheels=(*FINE.wheels, *THIRTEEN)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("backend", list(WHEELS))
+def test_nothing_is_said_where_all_is_there(backend: str, facts: GpuFacts) -> None:
+    assert missing(backend, CUDA, facts) == ""
+    assert missing(backend, CUDA, facts, hardware=True) == ""
+
+
+def test_a_mig_slice_may_decode_but_not_by_the_jpeg_engine() -> None:
+    assert missing("dali", CUDA, MIG) == ""
+    assert missing("dali", CUDA, MIG, hardware=True).startswith(
+        "NVIDIA A100-SXM4-40GB MIG 1g.5gb is a MIG slice"
+    )
+
+
+def test_on_the_cpu_only_the_package_counts() -> None:
+    assert missing("dali", CPU, GpuFacts(wheels=FINE.wheels)) == ""
+    assert "is not installed" in missing("nvjpeg", CPU, GpuFacts())
+
+
+def test_the_real_machine_without_a_driver() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("not run: there is a CUDA device")
+    facts = read_facts(CUDA)
+    assert (facts.driver, facts.driver_cuda) == ("", (0, 0))
+    assert facts.no_driver
+    with pytest.raises(
+        MissingPart,
+        match=r"decoding with backend='(dali|nvjpeg)' on cuda:0: (there is no NVIDIA driver|.* is not installed)",
+    ):
+        require("dali", CUDA)
+
+
+def test_a_package_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        gpu_parts, "WHEELS", {"dali": ("nvidia.dali", {12: ("no-such-wheel", "fastload[dali]")})}
+    )
+    with pytest.raises(
+        MissingPart, match=r"no-such-wheel is not installed: pip install 'fastload\[dali\]'"
+    ):
+        require("dali", CPU)
+
+
+@pytest.mark.parametrize("device", ["mps", "gpu", "", 5.5])
+def test_other_devices_are_refused(device: str) -> None:
+    with pytest.raises(ConfigError, match="expected 'cpu' or 'cuda'"):
+        checked_device(device)
+    assert checked_device("cpu") == CPU

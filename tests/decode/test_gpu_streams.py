@@ -1,0 +1,254 @@
+"""What a GPU decoder is fed, and what the CPU does in its place: no GPU library is needed to know that this is right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastload._common.checksum import crc32c
+from fastload._common.native import core
+from fastload._decode.backend import Codec, DecodeBatch, Filter, PixelFormat, Status, new_requests
+from fastload._decode.gpu.cpu_fallback import Outcomes, Rest
+from fastload._decode.gpu.staging import StreamCutter
+from fastload._decode.gpu.write_pixels import write_levels
+from fastload._store.jpeg_header import read_header
+from fastload.errors import ConfigError
+from tests.decoding import pixels_of, reference
+from tests.jpeg_samples import SAMPLINGS, encode, encode_by_pillow, picture, replace_frame
+
+JPEG = encode(picture(120, 90), "420")
+CUTTER = StreamCutter(threads=2)
+
+
+def batch_of(
+    sources: list[Any], *, pixels: PixelFormat | None = None, channels: int = 3, **columns: Any
+) -> DecodeBatch:
+    requests = new_requests(len(sources))
+    requests["out_w"], requests["out_h"] = 40, 30
+    for name, value in columns.items():
+        requests[name] = value
+    return DecodeBatch(
+        sources,
+        requests,
+        np.zeros((len(sources), 30, 40, channels), np.uint8),
+        pixels or PixelFormat(),
+    )
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_the_box_in_the_cut_stream_is_the_box_in_the_picture(data: st.DataObject) -> None:
+    module = core()
+    if module is None:
+        pytest.skip("not run: no native core")
+    draw = data.draw
+    jpeg, index, width, height, interval, _, _ = module.rewrite(
+        encode(picture(300, 200), draw(st.sampled_from(SAMPLINGS)))
+    )
+    w, h = draw(st.integers(1, width)), draw(st.integers(1, height))
+    x, y = draw(st.integers(0, width - w)), draw(st.integers(0, height - h))
+    found = CUTTER.cut(
+        batch_of(
+            [b"record" + jpeg + index.tobytes()],
+            offset=6,
+            size=len(jpeg),
+            index_offset=6 + len(jpeg),
+            index_count=len(index),
+            interval=interval,
+            x=x,
+            y=y,
+            w=w,
+            h=h,
+        )
+    )
+    assert found.rows.tolist() == [0]
+    stream, (left, top, box_w, box_h) = bytes(found.data[0]), found.boxes[0].tolist()
+    header = read_header(stream)
+    assert (header.width, header.height) == tuple(found.sizes[0].tolist())
+    assert (box_w, box_h) == (w, h)
+    whole, part = (simplejpeg.decode_jpeg(each, "RGB") for each in (jpeg, stream))
+    assert np.array_equal(part[top : top + h, left : left + w], whole[y : y + h, x : x + w])
+
+
+def test_a_whole_picture_is_fed_in_place_without_a_copy() -> None:
+    source = np.frombuffer(JPEG, np.uint8)
+    found = CUTTER.cut(batch_of([source, source]))
+    assert found.boxes.tolist() == [[0, 0, 120, 90]] * 2
+    assert all(np.shares_memory(np.frombuffer(each, np.uint8), source) for each in found.data)
+
+
+def with_adobe(transform: int) -> bytes:
+    """JFIF's marker exchanged for Adobe's."""
+    return (
+        JPEG[:2]
+        + b"\xff\xee\x00\x0eAdobe\x00\x64"
+        + bytes(4)
+        + bytes([transform])
+        + JPEG[2 + 2 + int.from_bytes(JPEG[4:6], "big") :]
+    )
+
+
+UNUSUAL = {
+    "progressive": encode_by_pillow(picture(100, 70), "422", progressive=True),
+    "garbage": b"GIF89a" * 9,
+    "empty": b"",
+    "no end": JPEG[:-2],
+    "bytes behind the end": JPEG + b"\0" * 8,
+    "extended": replace_frame(JPEG, marker=0xC1),
+    "bomb": replace_frame(
+        JPEG,
+        body=bytes([8])
+        + (9000).to_bytes(2, "big") * 2
+        + JPEG[JPEG.find(b"\xff\xc0") + 9 : JPEG.find(b"\xff\xc0") + 19],
+    ),
+    "RGB by Adobe": with_adobe(0),
+    "nobody says which colours": JPEG[:2] + JPEG[2 + 2 + int.from_bytes(JPEG[4:6], "big") :],
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_unusual_streams_are_left_to_the_cpu(name: str) -> None:
+    found = CUTTER.cut(batch_of([JPEG, UNUSUAL[name], JPEG]))
+    assert (found.rows.tolist(), found.rest.tolist()) == ([0, 2], [1])
+
+
+def test_adobe_with_ycbcr_is_usual() -> None:
+    assert CUTTER.cut(batch_of([with_adobe(1)])).rows.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"orientation": 6},
+        {"orientation": 0},
+        {"codec": Codec.RAW},
+        {"filter": 7},
+        {"source": 9},
+        {"x": -1, "w": 5, "h": 5},
+        {"w": 121, "h": 5},
+        {"x": 116, "w": 5, "h": 5},
+        {"w": 5, "h": 0},
+        {"x": 1},
+        {"x": 2**31 - 1, "w": 2**31 - 1, "h": 1},
+        {"out_w": 0},
+        {"out_w": 41},
+        {"pad_left": 1},
+        {"pad_top": -1},
+        {"size": 10**6},
+        {"offset": 10**6, "size": 1},
+        {"index_offset": 10**6, "index_count": 5},
+        {"check": 1},
+    ],
+    ids=str,
+)
+def test_requests_that_do_not_fit_are_left_to_the_cpu(row: dict[str, Any]) -> None:
+    batch = batch_of([JPEG] * 3)
+    for name, value in row.items():
+        batch.requests[name][1] = value
+    found = CUTTER.cut(batch)
+    assert (found.rows.tolist(), found.rest.tolist()) == ([0, 2], [1])
+
+
+def record(payload: bytes) -> bytes:
+    body = bytes([1, 0, 1, 0]) + (48 + len(payload)).to_bytes(4, "little") + bytes(32) + payload
+    return b"FLR1" + crc32c(body).to_bytes(4, "little") + body
+
+
+def test_every_byte_of_a_record_counts() -> None:
+    good = record(JPEG)
+    for place in (0, 4, 9, 12, 20, 60, len(good) // 2, len(good) - 1):
+        bad = bytearray(good)
+        bad[place] ^= 0x10
+        found = CUTTER.cut(
+            batch_of([good, bytes(bad), good[:-1], good], offset=48, size=len(JPEG), check=1)
+        )
+        assert found.rows.tolist() == [0, 3], f"byte {place}"
+
+
+def test_six_cameras_of_a_record_are_checked_together() -> None:
+    good, bad = record(JPEG * 6), bytearray(record(JPEG * 6))
+    bad[-1] ^= 1
+    batch = batch_of(
+        [good, bytes(bad)] * 6,
+        offset=[48 + len(JPEG) * (i // 2) for i in range(12)],
+        size=len(JPEG),
+        check=1,
+    )
+    batch.requests["source"] = np.arange(12) % 2
+    found = CUTTER.cut(DecodeBatch([good, bytes(bad)], batch.requests, batch.output))
+    assert (found.rows % 2).tolist() == [0] * 6
+    assert (found.rest % 2).tolist() == [1] * 6
+
+
+@pytest.mark.parametrize(("colour", "channels"), [("rgb", 1), ("bgr", 4), ("gray", 3)])
+def test_channels_that_do_not_fit_raise(colour: Any, channels: int) -> None:
+    with pytest.raises(ConfigError, match="channels for"):
+        CUTTER.cut(batch_of([JPEG], pixels=PixelFormat(colour=colour), channels=channels))
+
+
+def test_masks_are_the_cpus() -> None:
+    assert CUTTER.cut(batch_of([JPEG], pixels=PixelFormat(colour="stored"))).rest.tolist() == [0]
+
+
+@pytest.mark.parametrize("rows", [[1], [0, 2], [0, 1, 2, 3], []], ids=str)
+def test_rest_rows_are_written_in_their_slots_and_the_bad_one_is_named(rows: list[int]) -> None:
+    batch = batch_of(
+        [JPEG, b"rubbish", JPEG, JPEG[:-2]], pixels=PixelFormat(fill=9), flip=[0, 0, 1, 0]
+    )
+    np.asarray(batch.output)[:] = 77
+    rest, outcomes = Rest(threads=1), Outcomes(batch)
+    rest.redo(batch, np.array(rows, np.intp), outcomes)
+    result = outcomes.result()
+    assert sorted(result.reasons) == [row for row in rows if row % 2]
+    assert [Status(int(each)) for each in result.status] == [
+        Status.BAD_IMAGE if row in rows and row % 2 else Status.OK for row in range(4)
+    ]
+    for row, slot in enumerate(np.asarray(batch.output)):
+        if row not in rows:
+            assert (slot == 77).all()
+        elif row % 2:
+            assert (slot == 9).all()
+        else:
+            assert (
+                abs(slot.astype(int) - pixels_of(reference(), JPEG, (40, 30), flip=row // 2)).max()
+                <= 1
+            )
+    rest.close()
+
+
+@pytest.mark.parametrize("rows", [[0, 1, 2], [2, 0]], ids=str)
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+@pytest.mark.parametrize("colour", ["rgb", "bgr"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float16, torch.bfloat16])
+def test_levels_are_written_as_the_format_says(
+    rows: list[int], layout: Any, colour: Any, dtype: torch.dtype
+) -> None:
+    """Against the words of PixelFormat: (level - mean) / std in float32, then rounded to the dtype."""
+    levels = torch.randint(
+        0, 256, (len(rows), 4, 5, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)
+    )
+    mean, std = (0.1, 0.2, 0.3), (0.5, 0.25, 2.0)
+    output = torch.full((3, 4, 5, 3) if layout == "nhwc" else (3, 3, 4, 5), 55, dtype=dtype)
+    write_levels(
+        levels,
+        DecodeBatch([], new_requests(3), output, PixelFormat(layout, colour, mean=mean, std=std)),
+        np.array(rows),
+    )
+    expected = levels.flip(-1) if colour == "bgr" else levels
+    if dtype != torch.uint8:
+        in_levels = [torch.tensor([255.0 * each for each in values]) for values in (mean, std)]
+        expected = ((expected.float() - in_levels[0]) / in_levels[1]).to(dtype)
+    if layout == "nchw":
+        expected = expected.permute(0, 3, 1, 2)
+    assert torch.equal(output[rows], expected)
+    assert (output[[row for row in range(3) if row not in rows]] == 55).all()
+
+
+def test_nearest_may_be_asked_of_any_gpu_backend() -> None:
+    assert CUTTER.cut(batch_of([JPEG], filter=Filter.NEAREST)).rows.tolist() == [0]

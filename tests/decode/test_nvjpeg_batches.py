@@ -1,0 +1,345 @@
+"""The nvJPEG backend's manners: bad files, empty batches, skipped images, order of calls, memory, closing."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fastload._common.checksum import crc32c
+from fastload._decode.backend import STAGES, DecodeBatch, PixelFormat, Status, new_requests
+from fastload._decode.gpu import nvjpeg as module
+from fastload._decode.gpu import nvjpeg_images
+from fastload._decode.gpu.nvjpeg_images import (
+    GROUP,
+    PROBES,
+    HostLane,
+    address,
+    has_pattern,
+    write_pattern,
+)
+from fastload.errors import ConfigError
+from tests.decoding import native, pixels_of, run
+from tests.jpeg_samples import encode, picture
+from tests.nvjpeg_backend import needs_nvimgcodec, nvjpeg
+
+JPEGS = [
+    encode(picture(120 + 8 * i, 90 + 4 * i, i), ("420", "444", "gray")[i % 3]) for i in range(6)
+]
+
+
+def record(payload: bytes) -> tuple[bytes, int]:
+    """A record around one part, and where the part starts."""
+    body = bytes([1, 0, 1, 0]) + (48 + len(payload)).to_bytes(4, "little") + bytes(8 + 24) + payload
+    return b"FLR1" + crc32c(body).to_bytes(4, "little") + body, 48
+
+
+def new_backend() -> Any:
+    needs_nvimgcodec()
+    from fastload._decode.gpu.nvjpeg import NvjpegBackend
+
+    return NvjpegBackend(threads=1)
+
+
+def expected(sources: list[bytes], to: tuple[int, int] = (60, 45)) -> Any:
+    return np.asarray(run(native(), sources, to, exact=1).output)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        b"\xff\xd8",
+        b"GIF89a" * 9,
+        JPEGS[0][:300],
+        JPEGS[0][:-900],
+        JPEGS[0][:-2],
+        bytes(1000),
+    ],
+)
+def test_what_is_no_whole_jpeg_is_refused_alone(data: bytes) -> None:
+    for place in range(3):
+        sources = [JPEGS[0], JPEGS[1], JPEGS[2]]
+        sources[place] = data
+        ours, theirs = (
+            run(backend, sources, (60, 45), pixels=PixelFormat(fill=(1, 2, 3)), exact=1)
+            for backend in (nvjpeg(), native())
+        )
+        assert ours.status.tolist() == theirs.status.tolist()
+        assert ours.status[place] == Status.BAD_IMAGE
+        assert ours.reasons.keys() == {place}
+        assert np.array_equal(ours.output, theirs.output)
+    assert np.array_equal(pixels_of(nvjpeg(), JPEGS[0], (60, 45), exact=1), expected(JPEGS[:1])[0])
+
+
+def test_what_only_the_decoder_can_tell_is_left_to_the_core() -> None:
+    """nvImageCodec says None; the core looks again and gives the reason."""
+    table = JPEGS[0].index(b"\xff\xc4")
+    bogus = JPEGS[0][: table + 5] + b"\xff" * 16 + JPEGS[0][table + 21 :]
+    ours, theirs = (
+        run(backend, [JPEGS[1], bogus, JPEGS[3]], (60, 45), exact=1)
+        for backend in (nvjpeg(), native())
+    )
+    assert (
+        ours.status.tolist() == theirs.status.tolist() == [Status.OK, Status.BAD_IMAGE, Status.OK]
+    )
+    assert ours.reasons == theirs.reasons
+    assert np.array_equal(ours.output, theirs.output)
+
+
+def test_damaged_bytes_are_found_by_the_checksum() -> None:
+    """A decoder would not do: for 179 of 180 damaged files nvImageCodec gave wrong pixels and no error."""
+    source, offset = record(JPEGS[0])
+    damaged = bytearray(source)
+    damaged[-100] ^= 1
+    asked: dict[str, Any] = {"offset": offset, "size": len(JPEGS[0]), "check": 1, "exact": 1}
+    for place in range(3):
+        sources = [source] * 3
+        sources[place] = bytes(damaged)
+        result = run(nvjpeg(), sources, (60, 45), **asked)
+        assert [slot for slot, status in enumerate(result.status) if status == Status.CORRUPT] == [
+            place
+        ]
+        good = (place + 1) % 3
+        assert np.array_equal(result.output[good], expected(JPEGS[:1])[0])
+
+
+def test_batches_of_any_size_in_any_order() -> None:
+    backend = nvjpeg()
+    for count in (3, 0, 6, 1, 6, 2):
+        result = run(backend, JPEGS[:count], (60, 45), exact=1)
+        assert result.ok
+        assert result.times_ns.shape == (count, len(STAGES))
+        if count:
+            assert np.array_equal(result.output, expected(JPEGS[:count]))
+
+
+def test_more_slots_than_requests_are_left_alone() -> None:
+    output = np.full((5, 45, 60, 3), 77, np.uint8)
+    run(nvjpeg(), JPEGS[:2], (60, 45), output=output, exact=1).raise_first()
+    assert (output[2:] == 77).all()
+
+
+def test_two_backends_and_several_batches_at_once() -> None:
+    first, second = new_backend(), new_backend()
+    tickets = []
+    for number in range(6):
+        for backend in (first, second):
+            requests = new_requests(6)
+            requests["out_w"], requests["out_h"], requests["exact"] = 60, 45, 1
+            requests["flip"] = number % 2
+            output = np.zeros((6, 45, 60, 3), np.uint8)
+            tickets.append(
+                (backend, number, output, backend.submit(DecodeBatch(JPEGS, requests, output)))
+            )
+    plain = expected(JPEGS)
+    for backend, number, output, ticket in tickets:
+        backend.collect(ticket).raise_first()
+        assert np.array_equal(output, plain[:, :, ::-1] if number % 2 else plain)
+    first.close()
+    second.close()
+
+
+def test_many_pixels_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHUNK_BYTES", 2 * 120 * 90 * 3)
+    assert np.array_equal(run(nvjpeg(), JPEGS, (60, 45), exact=1).output, expected(JPEGS))
+
+
+def test_buffers_beyond_the_limit_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = new_backend()
+    monkeypatch.setattr(nvjpeg_images, "POOL_BYTES", 100_000)
+    for _ in range(2):
+        assert np.array_equal(run(backend, JPEGS, (60, 45), exact=1).output, expected(JPEGS))
+        assert not backend._images._pool
+    backend.close()
+
+
+class Skipping:
+    """The decoder as it was seen to fail: it reports all as decoded, but one image was never written."""
+
+    def __init__(self, decoder: Any, skipped: int) -> None:
+        self.decoder, self.skipped = decoder, skipped
+
+    def decode(self, streams: list[Any], *, images: list[Any] | None, **options: Any) -> list[Any]:
+        if images is None:  # new memory, with anything in it
+            found = list(self.decoder.decode(streams, images=None, **options))
+            HostLane().memory(address(found[self.skipped]), found[self.skipped].capacity).fill_(123)
+            return found
+        skipped = images[self.skipped]
+        before = HostLane().memory(address(skipped), skipped.capacity).clone()
+        found = list(self.decoder.decode(streams, images=images, **options))
+        HostLane().memory(address(skipped), len(before)).copy_(before)
+        return found
+
+
+@pytest.mark.parametrize("skipped", [0, 3, 5])
+def test_an_image_that_was_not_written_is_decoded_by_the_core(skipped: int) -> None:
+    backend = new_backend()
+    run(
+        backend, JPEGS, (60, 45)
+    ).raise_first()  # now there are buffers, with these pictures in them
+    others = [encode(picture(100, 80, 20 + i), "444") for i in range(6)]
+    backend._images._decoder = Skipping(backend._images._decoder, skipped)
+    assert np.array_equal(run(backend, others, (60, 45), exact=1).output, expected(others))
+    backend._images._hardware = True  # and where buffers must be made first
+    backend._images._pool.clear()
+    assert np.array_equal(run(backend, JPEGS, (60, 45), exact=1).output, expected(JPEGS))
+    backend.close()
+
+
+def test_the_pattern_tells_written_from_unwritten() -> None:
+    spots = [
+        torch.randint(0, 256, (n,), dtype=torch.uint8, generator=torch.manual_seed(n))
+        for n in (1000, 200_000, 7)
+    ]
+    assert has_pattern(spots)[:2] == [False, False]
+    write_pattern(spots)
+    assert has_pattern(spots) == [True, True, True]
+    spots[1][:100_000] = 5  # half a picture is not a picture
+    assert has_pattern(spots)[1]
+    spots[1][100_000:] = 5
+    assert not has_pattern(spots)[1]
+    assert PROBES % GROUP == 0
+    assert has_pattern([]) == []
+
+
+class RecordingLane(HostLane):
+    """Notes the order of calls; the work itself is real."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def mark(self) -> object:
+        self.calls.append("mark")
+        return "ready"
+
+    @contextmanager
+    def stream(self, after: object) -> Iterator[None]:
+        self.calls.append("stream" if after is None else f"stream after {after}")
+        yield
+
+    def settle(self) -> None:
+        self.calls.append("settle")
+
+
+def test_the_host_waits_before_every_decode_and_before_the_output_is_handed_on() -> None:
+    backend, lane = new_backend(), RecordingLane()
+    run(backend, JPEGS, (60, 45)).raise_first()
+    decoder = backend._images._decoder
+
+    class Noting:
+        def decode(self, *words: Any, **options: Any) -> Any:
+            lane.calls.append("decode")
+            return decoder.decode(*words, **options)
+
+    backend._lane = backend._images._lane = lane
+    backend._images._decoder = Noting()
+    run(backend, JPEGS, (60, 45)).raise_first()
+    # nothing pending; pattern, which is there before the decode; decode; pattern looked at; kernel behind the output's allocation; done
+    assert lane.calls == [
+        "mark",
+        "settle",
+        "stream",
+        "settle",
+        "decode",
+        "stream",
+        "stream after ready",
+        "settle",
+    ]
+    backend.close()
+
+
+def test_the_librarys_own_failure_costs_a_warning_and_no_sample() -> None:
+    backend = new_backend()
+
+    class Failing:
+        def decode(self, *words: Any, **options: Any) -> Any:
+            raise RuntimeError("CUDA Runtime failure: '#2'")
+
+    decoder, backend._images._decoder = backend._images._decoder, Failing()
+    with pytest.warns(RuntimeWarning, match="'#2'"):
+        result = run(backend, JPEGS, (60, 45), exact=1)
+    assert np.array_equal(result.output, expected(JPEGS))
+    backend._images._decoder = decoder
+    assert np.array_equal(run(backend, JPEGS, (60, 45), exact=1).output, expected(JPEGS))
+    backend.close()
+
+
+def test_wrong_arguments_are_refused() -> None:
+    needs_nvimgcodec()
+    from fastload._decode.gpu.nvjpeg import NvjpegBackend
+
+    for wrong in ({"hardware": True}, {"threads": 0}, {"device": "tpu"}, {"device": "mps"}):
+        with pytest.raises(ConfigError):
+            NvjpegBackend(**wrong)
+    for output in (np.zeros((1, 30, 40, 4), np.uint8), np.zeros((0, 30, 40, 3), np.uint8)):
+        with pytest.raises(ConfigError):
+            run(nvjpeg(), JPEGS[:1], (40, 30), output=output)
+    run(nvjpeg(), JPEGS[:1], (40, 30)).raise_first()
+
+
+def test_closing_cancels_what_is_not_begun() -> None:
+    backend = new_backend()
+    outputs = [np.zeros((6, 45, 60, 3), np.uint8) for _ in range(8)]
+    requests = new_requests(6)
+    requests["out_w"], requests["out_h"] = 60, 45
+    tickets = [backend.submit(DecodeBatch(JPEGS, requests, output)) for output in outputs]
+    backend.close()
+    found = [backend.collect(ticket).status.tolist() for ticket in tickets]
+    assert all(set(each) in ({Status.OK}, {Status.CANCELLED}) for each in found)
+
+
+def test_a_forked_child_leaves_the_decoder_alone() -> None:
+    """Its threads stayed in the parent: to destroy it in the child could hang there."""
+    backend = new_backend()
+    run(backend, JPEGS, (60, 45)).raise_first()
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # Python 3.12: "multi-threaded, use of fork() may lead to deadlocks"
+        child = os.fork()
+    if not child:
+        code = 0 if backend._images._decoder is None and not backend._images._pool else 1
+        del backend
+        gc.collect()
+        os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert np.array_equal(run(backend, JPEGS, (60, 45), exact=1).output, expected(JPEGS))
+    backend.close()
+
+
+def anonymous_kib() -> int:
+    return int(re.findall(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())[0])
+
+
+def test_memory_stays_flat_over_many_batches() -> None:
+    """Sizes change from batch to batch, so buffers are fitted again and again; one sample in each is bad."""
+    backend = new_backend()
+    rng = np.random.default_rng(0)
+    files = [
+        encode(picture(int(w), int(h), i), "420")
+        for i, (w, h) in enumerate(rng.integers(16, 96, (40, 2)))
+    ] + [JPEGS[0][:300]]
+    many = int(os.environ.get("FASTLOAD_LONG") == "1") * 20_000 or 300
+    output = np.zeros((8, 24, 32, 3), np.uint8)
+    sizes = []
+    for number in range(many):
+        sources = [files[i] for i in rng.integers(0, 40, 7)] + [files[40]]
+        assert len(run(backend, sources, (32, 24), output=output).reasons) == 1
+        if number in (many // 3, many - 1):
+            gc.collect()
+            sizes.append(anonymous_kib())
+    backend.close()
+    assert sizes[1] - sizes[0] < 4096, (
+        f"{sizes[0]} KiB after {many // 3} batches, {sizes[1]} KiB after {many}"
+    )

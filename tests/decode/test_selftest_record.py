@@ -1,0 +1,98 @@
+"""The record of self-test passes: kept per machine and versions, and never more trusting than what was written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fastload._decode import selftest_record as record
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "fastload" / "selftest.json"
+
+
+ALL = dict.fromkeys(record.HARDWARE_STAGES, True)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> record.Key:
+    """Stands for what would be asked of a driver."""
+    here = {"gpu": "NVIDIA H100", "driver": "575.1", "torch": "2.9"}
+    monkeypatch.setattr(record, "key", lambda device: dict(here))
+    return here
+
+
+def test_nothing_has_passed_without_a_file() -> None:
+    assert not record.passed("decode", "cpu", backend="dali")
+    assert record.save("cpu", {"dali": {"decode": True, "errors": False}}).exists()
+    assert record.passed("decode", "cpu", backend="dali")
+    assert not record.passed("errors", "cpu", backend="dali")
+    assert not record.passed("decode", "cpu", backend="nvjpeg")
+
+
+def test_the_engine_needs_all_of_its_stages(gpu: record.Key) -> None:
+    for lacking in record.HARDWARE_STAGES:
+        record.save("cuda", {"nvjpeg": {**ALL, lacking: False}})
+        assert not record.hardware_passed("nvjpeg", "cuda")
+    record.save("cuda", {"nvjpeg": ALL})
+    assert record.hardware_passed("nvjpeg", "cuda")
+    assert record.hardware_passed("nvjpeg", torch.device("cuda", 0))
+    assert not record.hardware_passed("dali", "cuda")
+    assert not record.hardware_passed("nvjpeg", "cpu")
+
+
+@pytest.mark.parametrize("changed", ["gpu", "driver", "torch"])
+def test_another_machine_or_version_has_passed_nothing(gpu: record.Key, changed: str) -> None:
+    record.save("cuda", {"nvjpeg": ALL})
+    before = gpu[changed]
+    gpu[changed] = "other"
+    assert not record.hardware_passed("nvjpeg", "cuda")
+    record.save("cuda", {"nvjpeg": {"decode": True}})
+    gpu[changed] = before
+    assert record.hardware_passed("nvjpeg", "cuda"), "the first machine's passes are still there"
+
+
+def test_a_stage_that_fails_later_has_not_passed(gpu: record.Key) -> None:
+    record.save("cuda", {"nvjpeg": ALL})
+    record.save("cuda", {"nvjpeg": {"engine": False}})
+    assert not record.passed("engine", "cuda", backend="nvjpeg")
+    assert record.passed("decode", "cuda", backend="nvjpeg")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"version": 2, "entries": []}',
+        '{"version": 1, "entries": 5}',
+        '{"version": 1}',
+        '{"version": 1, "entries": [{"key": 1, "passed": 2}]}',
+        '{"version": 1, "entries": [7]}',
+        "\\xff",
+    ],
+)
+def test_a_damaged_file_says_nothing_and_is_replaced(
+    cache: Path, gpu: record.Key, text: str
+) -> None:
+    cache.parent.mkdir(parents=True)
+    cache.write_bytes(text.encode("latin-1"))
+    assert not record.hardware_passed("nvjpeg", "cuda")
+    record.save("cuda", {"nvjpeg": ALL})
+    assert record.hardware_passed("nvjpeg", "cuda")
+
+
+def test_the_key_names_versions(cache: Path) -> None:
+    found = record.key("cpu")
+    assert found["gpu"] == "cpu"
+    assert found["torch"] == torch.__version__
+    record.save("cpu", {})
+    assert json.loads(cache.read_text())["entries"][0]["key"] == found

@@ -1,0 +1,321 @@
+"""Every block of every document is accounted for: run here, run by the test module named, or not run for the reason given.
+
+A block that nobody runs fails ``test_every_block_is_accounted_for``: write down in ACCOUNTS who runs it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import fastload
+from fastload._common.metrics import RowParser
+from tests.doc_blocks import PAGES, ROOT, Block, blocks_of, name_of, run_python, run_shell
+from tests.made_runs import made, rows_of, window, write, write_window
+from tests.packed_datasets import pack_folder
+
+HERE = "here"
+NO_CODE = "no code: "
+NOT_RUN = "not run: "
+# One line a block, in the order of the page.
+ACCOUNTS = {
+    "README.md": [
+        NOT_RUN + "clones and sets up a venv; `fastload demo` is run by test_command_line.py",
+        HERE,
+        HERE,
+    ],
+    "CONTRIBUTING.md": [HERE],
+    "examples/README.md": [HERE, NO_CODE + "a difference; test_examples.py makes it again"] * 5,
+    "docs/FORMAT.md": [
+        *[NO_CODE + "a layout"] * 5,
+        NO_CODE + "a record; test_format_doc.py decodes it",
+    ],
+    "docs/benchmarks.md": [HERE],
+    "docs/ddp-and-resume.md": [
+        NOT_RUN + "your train.py; test_framework_ranks.py runs one",
+        *["test_docs_run.py"] * 2,
+    ],
+    "docs/diagnose.md": [
+        *["test_diagnose_docs.py"] * 2,
+        NO_CODE + "output",
+        "test_diagnose_docs.py",
+        NO_CODE + "output",
+        *["test_diagnose_docs.py"] * 2,
+        NO_CODE + "output",
+        "test_diagnose_docs.py",
+    ],
+    "docs/frameworks/accelerate.md": ["test_framework_docs.py"],
+    "docs/frameworks/lightning.md": ["test_framework_docs.py"] * 2,
+    "docs/frameworks/mmengine.md": ["test_framework_docs.py"] * 2,
+    "docs/frameworks/torchdata.md": ["test_framework_docs.py"] * 3,
+    "docs/frameworks/transformers.md": ["test_framework_docs.py"] * 2,
+    "docs/gpu.md": [HERE] * 3,
+    "docs/index.md": [
+        NOT_RUN + "installs the package; make wheel and make test-pure do",
+        *["test_docs_run.py"] * 3,
+    ],
+    "docs/loader.md": [HERE] * 2,
+    "docs/monitor.md": ["test_monitor_docs.py", *[HERE] * 6],
+    "docs/packing.md": ["test_docs_run.py"] * 3,
+    "docs/selftest.md": [HERE] * 2,
+    "docs/sources.md": [
+        NO_CODE + "an index; test_source_docs.py reads it",
+        HERE,
+        "test_source_docs.py",
+    ],
+    "docs/transforms.md": ["test_transforms_docs.py"] * 5,
+    "docs/tuning.md": ["test_docs_run.py"],
+    "docs/verify-and-inspect.md": [HERE] * 2,
+    "docs/why-is-my-gpu-waiting.md": [HERE, *["test_doctor_docs.py"] * 7, HERE],
+}
+Names = dict[str, object]
+
+
+def unaccounted(name: str, text: str) -> list[str]:
+    """What is wrong with the accounts of a page."""
+    blocks, accounts = blocks_of(name, text), ACCOUNTS.get(name, [])
+    if len(blocks) != len(accounts):
+        return [f"{len(accounts)} accounts; who runs which of these?", *map(str, blocks)]
+    wrong = []
+    for block, account in zip(blocks, accounts, strict=True):
+        if account.startswith(NO_CODE):
+            fine = block.language not in ("python", "sh", "bash", "console")
+        elif account.startswith("test_"):
+            fine = (
+                Path(name).stem
+                in (ROOT / "tests" / "unit" / account).read_text()
+                + (ROOT / "tests" / "doc_runs.py").read_text()
+            )
+        else:
+            fine = account == HERE or account.startswith(NOT_RUN)
+        wrong += [] if fine else [f"{block}: {account}"]
+    return wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_block_is_accounted_for(page: Path) -> None:
+    assert unaccounted(name_of(page), page.read_text()) == []
+
+
+def test_no_page_is_listed_that_is_not_there() -> None:
+    assert set(ACCOUNTS) <= set(map(name_of, PAGES))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "```python\nprint(1)\n```",
+        "```\nfastload bench\n```",
+        "~~~sh\nmake\n~~~",
+        "````sh\nmake\n````",
+    ],
+)
+def test_a_block_that_nobody_runs_is_noticed(more: str) -> None:
+    for name in ("docs/tuning.md", "docs/troubleshooting.md"):
+        assert unaccounted(name, f"{(ROOT / name).read_text()}\n{more}\n")
+
+
+@pytest.mark.parametrize("more", ["  ```sh\n  make\n  ```", "```sh\nmake\n"])
+def test_a_block_cannot_hide(more: str) -> None:
+    with pytest.raises(ValueError, match="indented, or not closed"):
+        unaccounted("docs/tuning.md", f"{(ROOT / 'docs/tuning.md').read_text()}\n{more}\n")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With ``packed`` and the ``pictures`` it was packed from; commands run in it."""
+    pack_folder(tmp_path, count=24)
+    (tmp_path / "source").rename(tmp_path / "pictures")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def mine(page: str) -> list[Block]:
+    blocks = blocks_of(page, (ROOT / page).read_text())
+    return [block for block, account in zip(blocks, ACCOUNTS[page], strict=True) if account == HERE]
+
+
+def test_the_readme(folder: Path) -> None:
+    commands, code = mine("README.md")
+    (folder / "packed").rename(folder / "was")  # the page makes it itself
+    assert run_shell(commands, {r"pip install [^\n]*\n": "", "imagenet/train": "pictures"}) == 3
+    assert (folder / "page.png").exists()
+    names: Names = {"mean": 0.45, "std": 0.25}
+    run_python(
+        code, names, {"batch_size=256": "batch_size=8", r"    \.\.\.\n": "    last = images\n"}
+    )
+    assert names["last"].shape == (8, 3, 224, 224)  # type: ignore[attr-defined]
+
+
+def test_contributing_names_targets_that_are_there() -> None:
+    (block,) = mine("CONTRIBUTING.md")
+    assert run_shell(block, {}) == 3
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_the_examples_commands(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = mine("examples/README.md")[number]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # for torchrun
+    small = {0: "4", 1: "2", 2: "24", 3: "16", 4: "48"}[number]
+    train = "--smoke --epochs 1 --batch-size " + ("4" if number > 1 else "1")
+    more = {"examples.": train, "makedata": "--jobs 1", "--pack ": ""}
+    assert run_shell(block, {r"--n \d+": f"--n {small}"}, more=more) >= 3
+    assert RowParser().feed((tmp_path / "metrics.jsonl").read_bytes())
+    assert number != 4 or (tmp_path / "checkpoint.pt").exists()
+
+
+def test_the_benchmarks_commands(folder: Path) -> None:
+    (block,) = mine("docs/benchmarks.md")
+    assert (
+        run_shell(
+            block,
+            {"DATASET": "packed", "FOLDER": "pictures", "--compute 50": "--compute 1"},
+            more={"bench": "--quick", "bench load": "--batch-size 8"},
+        )
+        == 4
+    )
+    assert (folder / "scaling.html").exists()
+
+
+def test_the_loaders_blocks(folder: Path) -> None:
+    names: Names = {}
+    for block in mine("docs/loader.md"):
+        run_python(block, names, {"batch_size=256": "batch_size=8"} if block.number == 0 else {})
+    assert isinstance(names["state"], dict)
+
+
+def test_the_gpu_pages_loader_runs_on_the_cpu(folder: Path) -> None:
+    names: Names = {}
+    run_python(
+        mine("docs/gpu.md")[0],
+        names,
+        {"batch_size=256": "batch_size=8", 'device="cuda"': 'device="cpu"'},
+    )
+    assert isinstance(names["loader"], fastload.DataLoader)
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available(), reason="not run: takes minutes of this GPU; it is yours to start"
+)
+@pytest.mark.parametrize(
+    "block",
+    [*mine("docs/gpu.md")[1:], mine("docs/selftest.md")[0]],
+    ids=lambda block: f"{block.page}-{block.number}",
+)
+def test_the_self_tests_commands_say_what_is_missing_here(
+    block: Block, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_shell(block, {}, expected=1) == 1
+    said = capsys.readouterr()
+    assert "there is no NVIDIA driver here" in said.err
+
+
+def test_the_self_tests_record(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    run_python(mine("docs/selftest.md")[1], {}, {})
+    assert capsys.readouterr().out == f"{folder}/fastload/selftest.json False\n"
+
+
+def test_the_monitors_callbacks_are_there() -> None:
+    for name in ("lightning", "transformers", "mmengine"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"not run: {name} is not installed")
+    subprocess.run([sys.executable, "-c", mine("docs/monitor.md")[0].text], check=True, timeout=600)
+
+
+def test_the_monitors_rows_are_read() -> None:
+    block, parser = mine("docs/monitor.md")[1], RowParser()
+    assert len(list(parser.feed(block.text.encode()))) == len(block.text.splitlines()) == 3
+    assert parser.skipped == 0
+
+
+def test_the_monitors_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For a second instead of half a minute; on two runs that are still being written, one of which waits."""
+    monkeypatch.chdir(tmp_path)
+    for name, data in (("slow.jsonl", 0.065), ("metrics.jsonl", 0.004)):
+        rows = rows_of(made(200, step=0.02, data=data, batch=16))
+        late = time.time() - float(str(rows[-1]["time"]))
+        write(tmp_path / name, [{**row, "time": float(str(row["time"])) + late} for row in rows])
+    before, after, closed, compared = mine("docs/monitor.md")[2:]
+    short = {"--duration 30": "--duration 1", "--interval 10": "--interval 1"}
+    run_shell(before, short)
+    run_shell(after, short)
+    run_shell(closed, {"--gate-timeout 3": "--gate-timeout 1"}, expected=1)
+    assert "gave up after 1 s" in capsys.readouterr().err
+    run_shell(compared, {}, expected=1)
+    assert (
+        "before.json against after.json: unknown" in capsys.readouterr().out
+    )  # a second is too short to tell
+
+
+def test_packing_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Line by line, each into a folder of its own."""
+    files = sorted((folder / "pictures").rglob("*.jpg"))[:3]
+    (block,) = mine("docs/sources.md")
+    for number, line in enumerate(block.text.splitlines()):
+        (folder / str(number)).mkdir()
+        monkeypatch.chdir(folder / str(number))
+        names: Names = {
+            "fastload": fastload,
+            "torchvision_dataset": Folder(files),
+            "paths": files,
+            "items": [{"image": path, "corners": [(1.0, 2.0)]} for path in files],
+        }
+        exec(line, names)
+        assert len(fastload.open("dest")) == 3
+    assert fastload.open(folder / "0" / "dest").classes == {"label": ("cat", "dog")}
+
+
+class Folder:
+    """What torchvision's ImageFolder gives."""
+
+    classes = ("cat", "dog")
+
+    def __init__(self, files: list[Path]) -> None:
+        self.files = files
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, number: int) -> tuple[object, int]:
+        from PIL import Image
+
+        return Image.open(self.files[number]).convert("RGB"), number % 2
+
+
+def test_verifying(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The page shows a damaged dataset: so is this one."""
+    column = folder / "packed" / "columns" / "label.npy"
+    data = bytearray(column.read_bytes())
+    data[-1] ^= 1
+    column.write_bytes(data)
+    command, code = mine("docs/verify-and-inspect.md")
+    run_shell(command, {}, expected=1)
+    assert "columns/label.npy" in capsys.readouterr().out
+    run_python(code, {}, {})
+    assert "checksum" in capsys.readouterr().out
+
+
+def test_recording_and_examining(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record, examine = mine("docs/why-is-my-gpu-waiting.md")
+    trained: list[object] = []
+    names: Names = {"loader": [torch.zeros(4, 3)] * 40, "train": trained.append}
+    run_python(record, names, {})
+    names["probe"].close()  # type: ignore[attr-defined]
+    assert len(trained) == 40
+    write_window(folder / "window.json", window(util=96.0))
+    run_python(examine, names, {})
+    assert names["diagnosis"].as_json()  # type: ignore[attr-defined]

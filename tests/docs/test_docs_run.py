@@ -1,0 +1,33 @@
+"""The guides' code runs as it stands: each page's commands and Python, in order, in a folder with pictures to pack."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fastload._cli import main
+from tests.packed_datasets import pack_folder
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = ("index", "packing", "ddp-and-resume", "tuning")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = pack_folder(tmp_path, count=30)
+    (tmp_path / "source").rename(tmp_path / "pictures")
+    blocks = re.findall(r"```(python|sh)\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.S)
+    if any("fastload pack pictures packed" in text for _, text in blocks):
+        packed.rename(tmp_path / "was")  # the page makes it itself
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": page}
+    for language, text in blocks:
+        if language == "python":
+            exec(compile(text, f"{page}.md", "exec"), names)
+        else:
+            for line in text.splitlines():
+                assert main(shlex.split(line.partition("#")[0])[1:]) == 0, line
+    assert blocks

@@ -1,0 +1,52 @@
+"""README and docs: links lead somewhere, code can be parsed, commands exist."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+from fastload._cli import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_are_python(page: Path) -> None:
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
+        examples = doctest.DocTestParser().get_examples(block) if ">>>" in block else []
+        for source in [example.source for example in examples] or [block]:
+            ast.parse(source)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_that_are_shown_exist(page: Path) -> None:
+    for block in re.findall(r"```(?:sh|bash|console)?\n(.*?)```", page.read_text(), re.S):
+        for word in re.findall(r"^\$? ?fastload ([a-z]+)", block, re.M):
+            assert word in COMMANDS, f"{page.name} shows 'fastload {word}'"
+
+
+def test_troubleshooting_quotes_what_fastload_says() -> None:
+    """Whoever searches the page for his message must find it."""
+    said = "\n".join(
+        path.read_text()
+        for path in [*(ROOT / "fastload").rglob("*.py"), *(ROOT / "native").glob("*.cpp")]
+    )
+    quoted = re.findall(r'^\*\*"([^"]+)"', (ROOT / "docs/troubleshooting.md").read_text(), re.M)
+    assert len(quoted) >= 7
+    assert [text for text in quoted if text not in said] == []

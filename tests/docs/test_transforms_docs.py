@@ -1,0 +1,58 @@
+"""The examples in docs/transforms.md, and those in the code, do what they say."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+import fastload._plan.compose
+import fastload._plan.rng
+from fastload import transforms
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "transforms.md"
+FLAGS = doctest.NORMALIZE_WHITESPACE
+
+
+def test_the_documents_examples_run() -> None:
+    text = DOCUMENT.read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    examples = doctest.DocTestParser().get_doctest(
+        "\n".join(blocks), {}, "transforms.md", str(DOCUMENT), 0
+    )
+    assert len(examples.examples) > 20
+    report: list[str] = []
+    result = doctest.DocTestRunner(optionflags=FLAGS).run(examples, out=report.append)
+    assert result.failed == 0, "".join(report)
+
+
+@pytest.mark.parametrize(
+    "module", [fastload._plan.compose, fastload._plan.rng], ids=lambda module: module.__name__
+)
+def test_the_codes_examples_run(module: object) -> None:
+    result = doctest.testmod(module)  # type: ignore[arg-type]
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_the_document_names_every_transform() -> None:
+    text = DOCUMENT.read_text()
+    missing = [
+        name for name in transforms.__all__ if f"`{name}" not in text and name != "Transform"
+    ]
+    assert not missing
+
+
+def test_transforms_need_no_torch() -> None:
+    import subprocess
+    import sys
+
+    program = "import sys, fastload.transforms, fastload._plan; print(*sorted({'torch', 'PIL', 'lmdb'} & set(sys.modules)))"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout.split()
+        == []
+    )

@@ -1,0 +1,102 @@
+"""Colours by helper threads: the same pixels, each thread alone, and nobody else's torch threads touched."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import CancelledError
+
+import numpy as np
+import pytest
+import torch
+
+from fastload import transforms as T
+from fastload._common.threads import Helpers
+from fastload._finish import Finish
+from fastload._finish.threads import _set_num_threads, compute_alone
+from fastload._plan.compose import compile_fields
+from tests.loading import wait_until
+
+PLAN = compile_fields(
+    [T.Resize(64, 64), T.ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.2)],
+    ("image",),
+)["image"]
+
+
+def test_the_same_pixels_with_helpers() -> None:
+    images = torch.from_numpy(
+        np.random.default_rng(0).integers(0, 256, (150, 64, 64, 3), dtype=np.uint8)
+    )
+    sizes = np.full((150, 2), 64)
+    parameters = PLAN.rows(np.arange(150), sizes, seed=1, epoch=0).parameters
+    finish = Finish(PLAN)
+    alone = finish(images, parameters)
+    assert torch.equal(finish(images, parameters, helpers=Helpers(3, "test")), alone)
+    assert not torch.equal(alone, finish(images, parameters[::-1].copy()))
+
+
+def test_only_the_helper_s_own_threads_are_bound() -> None:
+    if _set_num_threads is None:
+        pytest.skip("not run: torch without OpenMP")
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+
+        def bound() -> int:
+            compute_alone()
+            return torch.get_num_threads()
+
+        assert Helpers(1, "test").submit(bound).result() == 1
+        assert torch.get_num_threads() == 3
+        found: list[int] = []
+        later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+        later.start()
+        later.join()
+        assert found == [3]  # torch.set_num_threads(1) in the helper would have changed this
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_helpers_hand_over_errors_and_go_on() -> None:
+    helpers = Helpers(2, "test")
+    with pytest.raises(ZeroDivisionError):
+        list(helpers.map(lambda n: 1 // n, [1, 0]))
+    assert list(helpers.map(lambda n: 2 * n, range(50))) == [2 * n for n in range(50)]
+
+
+@pytest.mark.parametrize("how", ["dropped", "closed"])
+def test_helpers_that_nobody_needs_end_and_leave_queued_jobs_undone(how: str) -> None:
+    helpers = Helpers(1, "fastload-test-helper")
+    go_on, begun = threading.Event(), threading.Event()
+    done: list[int] = []
+
+    def first() -> None:
+        begun.set()
+        go_on.wait(30)
+
+    jobs = [helpers.submit(first), *(helpers.submit(done.append, number) for number in range(5))]
+    begun.wait(30)
+    if how == "closed":
+        helpers.close()
+    else:
+        del helpers
+    go_on.set()
+    assert wait_until(
+        lambda: (
+            not [
+                each
+                for each in threading.enumerate()
+                if each.name.startswith("fastload-test-helper")
+            ]
+        )
+    )
+    assert done == []
+    with pytest.raises(CancelledError):
+        jobs[-1].result(timeout=10)
+
+
+def test_a_job_for_closed_helpers_is_cancelled_at_once() -> None:
+    helpers = Helpers(1, "test")
+    assert helpers.submit(len, "abc").result() == 3
+    helpers.close()
+    with pytest.raises(CancelledError):
+        helpers.submit(len, "abc").result(timeout=10)

@@ -1,0 +1,380 @@
+"""Finished canvases turned, sheared, shifted and put upside down: the pixels that are meant, and labels that follow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+
+from fastload import transforms as T
+from fastload._common.native import core
+from fastload._finish import Finish, warp
+from fastload._finish.warp import moved_masks
+from fastload._load.loader import DataLoader
+from fastload._plan import PlanRows, compile, move_boxes, move_points
+from tests.loading import backends, pack_photos
+from tests.plan.plan_oracle import blob, centroid, execute
+
+SIZE = (40, 60)
+
+
+def canvas(channels: int = 3, seed: int = 0, size: tuple[int, int] = SIZE) -> NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, (*size, channels), dtype=np.uint8)
+
+
+def planned(transforms: list[Any], ids: list[int], size: tuple[int, int] = SIZE) -> PlanRows:
+    return compile(transforms).rows(ids, [size] * len(ids), seed=3, epoch=0)
+
+
+def finished(transforms: list[Any], pixels: NDArray[np.uint8], ids: list[int]) -> NDArray[np.uint8]:
+    """(n, height, width, channels): what becomes of this canvas for some samples."""
+    rows, plan = planned(transforms, ids, pixels.shape[:2]), compile(transforms)
+    mirrored = [
+        pixels[:, ::-1] if flip else pixels for flip in rows.flip
+    ]  # a decoder has done that
+    done = Finish(plan)(torch.from_numpy(np.stack(mirrored)), rows.parameters)
+    return done.permute(0, 2, 3, 1).numpy()
+
+
+def test_upside_down_is_exactly_that_and_leaves_the_others_alone() -> None:
+    pixels, ids = canvas(), list(range(20))
+    turned = planned([T.VerticalFlip()], ids).parameters[:, 0] > 0
+    assert 4 < turned.sum() < 16
+    for found, is_turned in zip(finished([T.VerticalFlip()], pixels, ids), turned, strict=True):
+        assert np.array_equal(found, pixels[::-1] if is_turned else pixels)
+
+
+def test_a_quarter_turn_is_clockwise_and_exact() -> None:
+    pixels = canvas(size=(48, 48))
+    assert np.array_equal(
+        finished([T.RandomAffine((90, 90))], pixels, [0])[0], np.rot90(pixels, -1)
+    )
+    assert np.array_equal(
+        finished([T.RandomAffine((180, 180))], canvas(), [0])[0], canvas()[::-1, ::-1]
+    )
+
+
+def test_shifts_are_whole_pixels_and_what_is_left_is_filled() -> None:
+    pixels, ids, fill = canvas(), list(range(12)), (10, 20, 30)
+    transforms = [T.RandomAffine(0, (0.2, 0.3), fill=fill)]
+    rows = planned(transforms, ids)
+    seen = set()
+    for found, matrix in zip(finished(transforms, pixels, ids), rows.matrices, strict=True):
+        across, down = matrix[:2, 2].astype(int).tolist()
+        assert (across, down) == tuple(matrix[:2, 2])
+        assert abs(across) <= 0.2 * SIZE[1]
+        assert abs(down) <= 0.3 * SIZE[0]
+        expected = np.full((3 * SIZE[0], 3 * SIZE[1], 3), fill, np.uint8)
+        expected[SIZE[0] + down : 2 * SIZE[0] + down, SIZE[1] + across : 2 * SIZE[1] + across] = (
+            pixels
+        )
+        assert np.array_equal(found, expected[SIZE[0] : 2 * SIZE[0], SIZE[1] : 2 * SIZE[1]])
+        seen.add((across, down))
+    assert len(seen) > 6
+
+
+def test_samples_that_are_not_chosen_are_not_touched() -> None:
+    pixels, ids = canvas(), list(range(30))
+    transforms = [T.RandomAffine(30, p=0.4)]
+    moved = [not np.allclose(matrix, np.eye(3)) for matrix in planned(transforms, ids).matrices]
+    assert 5 < sum(moved) < 20
+    for found, is_moved in zip(finished(transforms, pixels, ids), moved, strict=True):
+        assert np.array_equal(found, pixels) != is_moved
+
+
+def test_pillow_turns_the_same_way() -> None:
+    """Another implementation, with the same convention: pixel centres at + 0.5, bilinear, zero beyond the edge."""
+    pixels = np.asarray(
+        Image.fromarray(canvas(size=(12, 18))).resize((60, 40), Image.Resampling.BICUBIC)
+    )
+    transforms = [T.RandomAffine(40, (0.1, 0.1), (0.7, 1.4), (-10, 10, -10, 10))]
+    ids = list(range(8))
+    for found, values in zip(
+        finished(transforms, pixels, ids), planned(transforms, ids).parameters.tolist(), strict=True
+    ):
+        expected = np.asarray(
+            Image.fromarray(pixels).transform(
+                (60, 40), Image.Transform.AFFINE, values, Image.Resampling.BILINEAR
+            )
+        )
+        difference = np.abs(found.astype(int) - expected.astype(int)).max(axis=2)
+        assert (
+            difference <= 1
+        ).mean() > 0.9  # all but the edge, where Pillow does not mix with the fill
+
+
+@pytest.mark.skipif(core() is None, reason="the native core is not here")
+@given(
+    st.integers(1, 12),
+    st.integers(1, 12),
+    st.sampled_from([1, 3]),
+    st.lists(st.floats(-3, 3, width=32), min_size=6, max_size=6),
+    st.integers(0, 255),
+)
+@settings(max_examples=300, deadline=None)
+def test_the_native_core_moves_pixels_as_torch_does(
+    height: int, width: int, channels: int, numbers: list[float], fill: int
+) -> None:
+    x = torch.from_numpy(
+        np.random.default_rng(height)
+        .uniform(0, 255, (2, channels, height, width))
+        .astype(np.float32)
+    )
+    inverse = torch.tensor([numbers, [1, 0.25, -3e9, 0, 1, float(width)]], dtype=torch.float32)
+    found = warp.affine(x, inverse, torch.tensor([float(fill)]))
+    assert torch.allclose(found, warp._sampled(x, inverse, torch.tensor([float(fill)])), atol=0.02)
+    assert (found[1] == fill).all()  # all of it comes from far away
+
+
+@pytest.mark.skipif(core() is None, reason="the native core is not here")
+def test_every_kind_of_processor_gives_the_same_bits() -> None:
+    module: Any = core()
+    x = torch.from_numpy(
+        np.random.default_rng(1).uniform(0, 255, (3, 2, 29, 37)).astype(np.float32)
+    )
+    inverse = torch.from_numpy(
+        planned([T.RandomAffine(90, (0.2, 0.2), (0.5, 2.0), 20)], [0, 1, 2], (29, 37)).parameters
+    )
+    try:
+        found = []
+        for level in ("portable", "avx2", "avx512"):
+            module.set_simd(level)
+            found.append(warp.affine(x, inverse, torch.tensor([3.0])))
+    finally:
+        module.set_simd("avx512")
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def test_a_flip_behind_it_mirrors_the_result() -> None:
+    pixels, ids = canvas(), list(range(8))
+    for each in (T.RandomAffine((10, 40), (0.1, 0.1), None, (0, 10, 0, 5)), T.VerticalFlip()):
+        plain = finished([each], pixels, ids)
+        flipped = finished([each, T.HorizontalFlip(1.0)], pixels, ids)
+        assert np.abs(flipped.astype(int) - plain[:, :, ::-1].astype(int)).max() <= 1
+        before, behind = (
+            planned(listed, ids).matrices for listed in ([each], [each, T.HorizontalFlip(1.0)])
+        )
+        mirror = np.array([[-1.0, 0, SIZE[1]], [0, 1, 0], [0, 0, 1]])
+        assert np.allclose(mirror @ before, behind)
+        twice = planned([each, T.HorizontalFlip(1.0), T.HorizontalFlip(1.0)], ids)
+        assert np.allclose(twice.matrices, before)
+
+
+affine = st.builds(
+    lambda degrees, share, scale, shear: T.RandomAffine(degrees, (share, share), scale, shear),
+    st.floats(0, 180),
+    st.floats(0, 0.2),
+    st.sampled_from([None, (0.8, 1.25)]),
+    st.sampled_from([None, 10, (-5, 5, -10, 10)]),
+)
+before = st.sampled_from(
+    [
+        [T.Resize(64, 80)],
+        [T.RandomResizedCrop((64, 80), scale=(0.3, 1.0))],
+        [T.Letterbox(64, 80, fill=0)],
+        [T.CenterCrop((90, 70), fill=0)],
+    ]
+)
+flips = st.lists(
+    st.sampled_from(
+        [T.HorizontalFlip(1.0), T.HorizontalFlip(), T.VerticalFlip(), T.VerticalFlip(1.0)]
+    ),
+    max_size=2,
+)
+
+
+@given(
+    st.tuples(before, flips, affine.map(lambda each: [each]), flips),
+    st.floats(0.3, 0.7),
+    st.floats(0.3, 0.7),
+    st.integers(0, 1000),
+)
+@settings(max_examples=150, deadline=None)
+def test_a_painted_spot_is_where_the_labels_say(
+    transforms: tuple[list[Any], ...], across: float, down: float, sample: int
+) -> None:
+    plan = compile(transforms)
+    rows = plan.rows([sample], [(100, 120)], seed=5, epoch=1)
+    row = rows[0]
+    x, y = row.x + across * row.w, row.y + down * row.h
+    (point,), (visible,) = move_points([[x, y]], row)
+    sigma = min(row.w, row.h) / 16
+    reach = 4 * sigma * np.abs(row.matrix[:2, :2]).sum(axis=1) + 1
+    inside = bool(
+        (point - reach >= 0).all() and (point + reach <= (row.canvas_w, row.canvas_h)).all()
+    )
+    assume(inside)
+    assert visible
+    image = torch.from_numpy(execute(row, blob(120, 100, x, y, sigma)).astype(np.uint8))[
+        None, :, :, None
+    ]
+    found = centroid(Finish(plan)(image, rows.parameters)[0, 0].numpy())
+    assert found == pytest.approx(tuple(point.tolist()), abs=0.5)
+    assert row.matrix @ [x, y, 1] == pytest.approx([*point.tolist(), 1], abs=1e-3)
+    (box,), _ = move_boxes([[x - sigma, y - sigma, x + sigma, y + sigma]], row)
+    assert found == pytest.approx((float(box[0] + box[2]) / 2, float(box[1] + box[3]) / 2), abs=0.5)
+
+
+def test_labels_of_a_turned_image() -> None:
+    """A square turned by 45 degrees: its corners leave the canvas, the canvas's corners show nothing of it."""
+    row = compile([T.RandomAffine((45, 45))]).rows([0], [(100, 100)], seed=0, epoch=0)[0]
+    points, visible = move_points(
+        np.array([[50, 50], [0, 0], [0, 50], [-20, 50], [50, 99], [np.inf, 0]]), row
+    )
+    assert visible.tolist() == [True, False, True, False, True, False]
+    assert points[1].tolist() == pytest.approx([50, 50 - 50 * 2**0.5], abs=1e-4)
+    beside = [-20, 45, -10, 55]  # where the canvas's corner comes from
+    assert ((row.matrix @ [-15, 50, 1])[:2] > 0).all()
+    boxes, kept = move_boxes(
+        np.array(
+            [[40, 40, 60, 60], [0, 0, 10, 10], [0, 0, 100, 100], beside, [-np.inf, 40, 60, 60]]
+        ),
+        row,
+    )
+    assert kept.tolist() == [0, 2, 4]
+    reach = 10 * 2**0.5
+    assert boxes[0].tolist() == pytest.approx(
+        [50 - reach, 50 - reach, 50 + reach, 50 + reach], abs=1e-4
+    )
+    assert boxes[1].tolist() == [0, 0, 100, 100]
+    assert move_boxes([[-60, 40, 60, 60]], row, min_visible=0.5)[1].tolist() == []
+    assert list(row.area) == [0, 0, 100, 100]
+    flat = compile([T.CenterCrop(100, fill=0), T.VerticalFlip(1.0)]).rows(
+        [0], [(60, 100)], seed=0, epoch=0
+    )[0]
+    assert list(flat.area) == [0, 20, 100, 80]
+    assert move_boxes([[10, 0, 20, 30]], flat, min_visible=1.0)[0].tolist() == [[10, 50, 20, 80]]
+    assert move_points([[5, 1], [5, -1]], flat)[1].tolist() == [True, False]
+
+
+def test_masks_are_picked_where_the_image_goes() -> None:
+    masks = np.random.default_rng(0).integers(0, 2**16, (6, *SIZE), dtype=np.uint16)
+    transforms = [T.VerticalFlip(), T.Brightness(0.5), T.RandomAffine((180, 180), mask_fill=7)]
+    rows = planned(transforms, list(range(6)))
+    as_bytes = torch.from_numpy(masks[..., None].view(np.uint8))
+    found = moved_masks(
+        as_bytes,
+        rows.steps,
+        torch.from_numpy(rows.parameters),
+        torch.tensor([7, 0], dtype=torch.uint8),
+    )
+    turned = rows.parameters[:, 0] > 0
+    assert len(set(turned.tolist())) == 2
+    for mask, moved, once in zip(masks, found.numpy().view(np.uint16)[..., 0], turned, strict=True):
+        assert np.array_equal(moved, (mask[::-1] if once else mask)[::-1, ::-1])
+    rows = planned([T.RandomAffine((20, 50), (0.3, 0.3))], list(range(6)))
+    found = moved_masks(
+        as_bytes,
+        rows.steps,
+        torch.from_numpy(rows.parameters),
+        torch.tensor([7, 0], dtype=torch.uint8),
+    )
+    for mask, moved in zip(masks, found.numpy().view(np.uint16)[..., 0], strict=True):
+        assert set(moved.ravel().tolist()) <= {7, *mask.ravel().tolist()}
+        assert (moved == 7).mean() > 0.1
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_photos(tmp_path_factory.mktemp("warps") / "packed", 24)
+
+
+TURNED = [
+    T.RandomResizedCrop(48),
+    T.RandomAffine(30, (0.1, 0.1), (0.8, 1.2), 5, fill=9),
+    T.VerticalFlip(),
+    T.ColorJitter(0.3),
+    T.Normalize(0.5, 0.25),
+]
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_batches_are_the_same_however_they_are_cut_and_resumed(photos: Path, backend: str) -> None:
+    def loaded(batch_size: int, **options: Any) -> DataLoader:
+        return DataLoader(
+            photos,
+            batch_size,
+            shuffle=True,
+            transform=TURNED,
+            backend=backend,
+            fields=("image", "id"),
+            seed=4,
+            **options,
+        )
+
+    whole = {
+        i: image
+        for batch in loaded(24)
+        for i, image in zip(batch["id"].tolist(), batch["image"], strict=True)
+    }
+    some = loaded(5, num_workers=1)
+    iterator = iter(some)
+    parts = [next(iterator), next(iterator)]
+    resumed = loaded(7)
+    resumed.load_state_dict(some.state_dict())
+    for batch in (*parts, *resumed):
+        for i, image in zip(batch["id"].tolist(), batch["image"], strict=True):
+            assert torch.equal(image, whole.pop(i))
+    assert not whole
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC", "channels_last"])
+@pytest.mark.parametrize(
+    "form",
+    [[], [T.Normalize((0.5, 0.4, 0.3), (0.25, 0.25, 0.3))], [T.ToDtype("bfloat16")]],
+    ids=["uint8", "float32", "bfloat16"],
+)
+def test_upside_down_alone_is_what_it_is_among_colours(
+    photos: Path, layout: str, form: list[Any]
+) -> None:
+    """Without colours the decode threads finish the images, and they are turned then."""
+    turned = [
+        T.Resize(40, 50),
+        T.VerticalFlip(),
+        T.HorizontalFlip(),
+        T.VerticalFlip(0.3),
+        *form,
+        T.Layout(layout),
+    ]
+    coloured = [*turned[:4], T.Brightness(0.1, p=0.0), *turned[4:]]
+    one, other = (
+        next(iter(DataLoader(photos, 24, transform=each, return_matrix=True)))
+        for each in (turned, coloured)
+    )
+    assert len(set(one["image.matrix"][:, 1, 1].sign().tolist())) == 2
+    assert torch.equal(one["image"], other["image"])
+    assert one["image"].stride() == other["image"].stride()
+
+
+def test_channels_in_another_order_are_turned_as_well(photos: Path) -> None:
+    transform = [T.Resize(40, 40), T.RandomAffine(30), T.VerticalFlip()]
+    rgb, bgr = (
+        next(iter(DataLoader(photos, 8, transform=transform, colour=colour)))[0]
+        for colour in ("rgb", "bgr")
+    )
+    assert torch.equal(rgb, bgr.flip(1))
+
+
+def test_the_plan_shows_what_is_done(photos: Path) -> None:
+    transform = [T.Resize(60, 80), T.RandomAffine((30, 30)), T.VerticalFlip(1.0)]
+    loader = DataLoader(photos, 1, transform=transform, fields=("image", "id"))
+    row = loader.plan(3)
+    assert "affine" in str(row)
+    assert "upside_down 1" in str(row)
+    image = Image.fromarray(loader.packed[3]["image"])
+    drawn = np.asarray(row.draw(image).crop((image.width + 8, 0, image.width + 88, 60))).astype(int)
+    delivered = (
+        next(batch["image"][0] for batch in loader if batch["id"].item() == 3)
+        .permute(1, 2, 0)
+        .numpy()
+        .astype(int)
+    )
+    assert (np.abs(drawn - delivered).max(axis=2) <= 6).mean() > 0.7  # the corners' fill is another

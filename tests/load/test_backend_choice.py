@@ -1,0 +1,368 @@
+"""backend="auto": the choice from made-up measurements, measuring with real backends on the CPU, and what is remembered."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fastload import transforms as T
+from fastload._common.native import core
+from fastload._decode import selftest_record as record
+from fastload._load import measuring
+from fastload._load.backends import BACKENDS, Backend, BackendChoice
+from fastload._load.choosing import Candidate, Measured, choose, from_json, to_json
+from fastload._load.loader import DataLoader
+from fastload._load.measuring import (
+    Bench,
+    Probe,
+    candidates,
+    learn_step,
+    measure,
+    measure_all,
+    measured_choice,
+)
+from fastload._load.spec import load_spec
+from fastload._load.stats import LoaderStats, StageStats
+from fastload._load.transfer import Stay
+from fastload._store.dataset import open_dataset
+from fastload.errors import ConfigError
+from tests.gpu_backends import needs_dali
+from tests.loading import needs_core, pack_photos
+
+CPU = torch.device("cpu")
+NATIVE, DALI, NVJPEG = (Candidate(name) for name in ("native", "dali", "nvjpeg"))
+ENGINE = Candidate("dali", True)
+
+
+def named(measured: list[Measured], **options: Any) -> str:
+    return str(choose(measured, cpus=8, **options).candidate)
+
+
+# A machine with 8 processors: native is slow and takes them all, dali fast and costs GPU time, the engine in between and cheap.
+SLOW, FAST = Measured(NATIVE, 0.060, 0.400, 0.001), Measured(DALI, 0.020, 0.030, 0.008)
+MIDDLE = Measured(ENGINE, 0.030, 0.010, 0.001)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "expected"),
+    [
+        (None, "dali"),
+        (0.0, "dali"),  # nothing is known of the step: the fastest can feed any
+        (0.005, "dali"),
+        (0.012, "dali"),  # a short step: it waits least with the fastest
+        (
+            0.030,
+            "dali with the JPEG engine",
+        ),  # 31 ms an iteration; dali would make it 38, native 60
+        (
+            0.200,
+            "dali with the JPEG engine",
+        ),  # all feed it; the engine takes 1 ms of the GPU and no processor time
+    ],
+)
+def test_the_shortest_iteration_wins(step_s: float | None, expected: str) -> None:
+    assert named([SLOW, FAST, MIDDLE], step_s=step_s) == expected
+
+
+def test_of_equally_short_ones_the_cheapest() -> None:
+    assert (
+        named([SLOW, FAST], step_s=0.5) == "dali"
+    )  # both feed it; 0.03/8 + 0.008 s against 0.4/8 + 0.001
+    light = Measured(NATIVE, 0.060, 0.040, 0.0)
+    assert named([light, FAST], step_s=0.5) == "native", (
+        "a step this long is fed by the processor, which costs the GPU nothing"
+    )
+    assert named([light, FAST], step_s=0.02) == "dali"
+
+
+def test_of_equal_ones_the_first() -> None:
+    same = [Measured(each, 0.02, 0.02, 0.001) for each in (NATIVE, DALI, NVJPEG)]
+    assert named(same) == "native"
+    assert named(same[::-1]) == "nvjpeg"
+
+
+def test_timings_that_differ_by_less_than_they_are_worth_are_equal() -> None:
+    assert (
+        named([Measured(NATIVE, 0.0202, 0.01, 0.0), Measured(DALI, 0.0200, 0.01, 0.005)])
+        == "native"
+    )
+
+
+def test_a_candidate_that_failed_is_not_taken_but_mentioned() -> None:
+    decision = choose(
+        [SLOW, Measured(DALI, failure="RuntimeError: CUDA out of memory")],
+        cpus=8,
+        skipped={"nvjpeg": "is not installed"},
+    )
+    assert decision.candidate == NATIVE
+    assert "dali failed: RuntimeError: CUDA out of memory" in decision.why
+    assert "nvjpeg not tried: is not installed" in decision.why
+    with pytest.raises(ConfigError, match="none works here: dali: broken"):
+        choose([Measured(DALI, failure="broken")], cpus=8)
+
+
+def test_the_sentence_says_what_was_measured() -> None:
+    why = choose([SLOW, FAST], cpus=8, step_s=0.1).why
+    assert (
+        why
+        == "60 ms (83 % CPU, 2 % GPU) a batch; the training step takes 100 ms, which it keeps fed; dali 20 ms (19 % CPU, 40 % GPU)"
+    )
+    assert "\n" not in why
+
+
+def test_measurements_survive_json() -> None:
+    rows = [SLOW, MIDDLE, Measured(NVJPEG, failure="broken")]
+    assert from_json(json.loads(json.dumps(to_json(rows)))) == rows
+    several: tuple[Any, ...] = (
+        None,
+        [],
+        {},
+        [3],
+        [{}],
+        [{"candidate": "dali"}],
+        [{"candidate": {"name": "dali"}, "batch_s": "1"}],
+        [{"candidate": {"name": "dali"}, "batch_s": -1}],
+        [{"candidate": {"name": 5}}],
+        [{"candidate": {"name": "a"}, "host_s": True}],
+    )
+    for wrong in several:
+        assert from_json(wrong) is None
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", 20)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "fastload"
+
+
+class OnGpu(Stay):
+    """A transfer that says it goes to a GPU, to ask only what would be chosen there."""
+
+    def __init__(self) -> None:
+        super().__init__(pin=False)
+        self.device = torch.device("cuda", 0)
+
+
+def bench(packed: Path, *, gpu: bool = False, **options: Any) -> Bench:
+    dataset = open_dataset(packed)
+    spec = load_spec(
+        dataset,
+        fields=None,
+        transform=[T.RandomResizedCrop(24)],
+        colour=None,
+        ragged="list",
+        exact=False,
+        return_matrix=False,
+    )
+    return Bench(
+        dataset,
+        spec,
+        OnGpu() if gpu else Stay(pin=False),
+        **{"batch_size": 8, "ahead": 2, "budget": 2, **options},
+    )
+
+
+@pytest.mark.parametrize("probe", [False, True])
+def test_real_backends_are_measured(packed: Path, probe: bool) -> None:
+    """On the CPU; figures are only looked at for being figures."""
+    some, skipped = candidates(CPU)
+    assert {each.name for each in some} | set(skipped) == {
+        "native" if core() else "reference",
+        "dali",
+        "nvjpeg",
+    }
+    measured = measure_all(some, bench(packed), probe=probe)
+    assert [each.candidate for each in measured] == some
+    for each in measured:
+        assert not each.failure
+        assert 0 < each.batch_s < 60
+        assert 0 < each.host_s < 60
+        assert each.device_s == 0 or (probe and each.device_s < 60)
+    assert choose(measured, cpus=2).candidate in some
+
+
+def test_a_dataset_smaller_than_a_batch_can_be_measured(packed: Path) -> None:
+    found = measure(
+        Candidate("native" if core() else "reference"),
+        bench(packed, batch_size=33, ahead=1),
+        probe=None,
+    )
+    assert not found.failure
+
+
+def test_a_backend_that_cannot_be_made_is_a_failure_not_an_error(packed: Path) -> None:
+    found = measure(Candidate("dali", True), bench(packed), probe=None)
+    assert "JPEG engine is a part of GPUs" in found.failure or "not installed" in found.failure
+    assert found.batch_s == math.inf
+
+
+def test_the_probe_counts_its_work_and_ends() -> None:
+    probe = Probe(CPU)
+    result, beside = probe.beside(lambda: sum(range(2_000_000)))
+    assert result == 1999999000000
+    assert beside.per_s > 0
+    assert beside.cpu_s > 0
+    with pytest.raises(ZeroDivisionError):
+        probe.beside(lambda: 1 / 0)
+    assert probe.beside(lambda: 5)[0] == 5
+
+
+def test_without_a_gpu_there_is_nothing_to_choose(packed: Path, cache: Path) -> None:
+    assert measured_choice("auto", bench(packed)) is None
+    assert measured_choice("dali", bench(packed, gpu=True)) is None
+    assert DataLoader(packed, 4, transform=[T.Resize(20, 20)]).backend.name == (
+        "native" if core() else "reference"
+    )
+    assert not cache.exists()
+
+
+def made_up(rows: list[Measured], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Measurements for a GPU that is not here; returns when they were taken."""
+    taken: list[str] = []
+
+    def measure_all(some: Any, bench: Bench, *, probe: bool) -> list[Measured]:
+        taken.append("measured")
+        assert probe
+        return rows
+
+    monkeypatch.setattr(measuring, "measure_all", measure_all)
+    return taken
+
+
+def test_a_choice_is_measured_once_said_once_and_remembered(
+    packed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cache: Path
+) -> None:
+    taken = made_up([SLOW, FAST], monkeypatch)
+    choice = measured_choice("auto", bench(packed, gpu=True, budget=8))
+    assert choice is not None
+    assert (choice.name, choice.asked, choice.hardware, bool(choice)) == (
+        "dali",
+        "auto",
+        False,
+        False,
+    )
+    line = capsys.readouterr().err
+    assert line.startswith(
+        "fastload: backend 'auto' takes dali: 20 ms (19 % CPU, 40 % GPU) a batch; native 60 ms"
+    )
+    assert line.count("\n") == 1
+    assert str(choice) in line
+    assert measured_choice("auto", bench(packed, gpu=True, budget=8)) == choice
+    assert taken == ["measured"]
+    monkeypatch.setenv("FASTLOAD_QUIET", "1")
+    capsys.readouterr()
+    measured_choice("auto", bench(packed, gpu=True, budget=8, batch_size=9))
+    assert taken == ["measured"] * 2, "another batch size is another question"
+    assert capsys.readouterr().err == ""
+    assert len(list(cache.iterdir())) == 2
+
+
+def stats(batches: int, images_per_s: float, wait_s: float) -> LoaderStats:
+    return LoaderStats(
+        batches,
+        8 * batches,
+        0,
+        0,
+        images_per_s,
+        1.0,
+        2,
+        0,
+        {"wait": StageStats(wait_s, wait_s, wait_s, wait_s, batches)},
+    )
+
+
+def test_the_length_of_the_step_is_learnt_and_may_change_the_choice(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = made_up([Measured(NATIVE, 0.060, 0.040, 0.0), FAST], monkeypatch)
+    on = bench(packed, gpu=True)
+    assert getattr(measured_choice("auto", on), "name", "") == "dali"
+    learn_step(on, stats(batches=10, images_per_s=16.0, wait_s=0.0))
+    assert getattr(measured_choice("auto", on), "name", "") == "dali", "ten batches tell nothing"
+    learn_step(
+        on, stats(batches=100, images_per_s=16.0, wait_s=0.1)
+    )  # 8 images in 0.5 s, of which it waited 0.1
+    choice = measured_choice("auto", on)
+    assert choice is not None
+    assert choice.name == "native"
+    assert "the training step takes 400 ms, which it keeps fed" in choice.measured
+    assert taken == ["measured"]
+
+
+def test_a_damaged_record_is_measured_again(
+    packed: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    taken = made_up([SLOW, FAST], monkeypatch)
+    for text in ("", "{", "[]", "null", '{"for": {}}', '{"measured": 5}'):
+        measured_choice("auto", bench(packed, gpu=True))
+        (record,) = cache.iterdir()
+        record.write_text(text)
+    measured_choice("auto", bench(packed, gpu=True))
+    assert len(taken) == 7
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(
+    packed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    taken = made_up([SLOW, FAST], monkeypatch)
+    for _ in range(2):
+        assert getattr(measured_choice("auto", bench(packed, gpu=True)), "name", "") == "dali"
+    assert len(taken) == 2
+
+
+def test_the_engine_is_tried_only_with_a_pass_record_of_these_versions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = torch.device("cuda", 0)
+    monkeypatch.setattr(
+        measuring,
+        "missing",
+        lambda name, device, facts, hardware=False: "" if name == "dali" else "is not installed",
+    )
+    assert candidates(device) == (
+        [Candidate("native" if core() else "reference"), DALI],
+        {
+            "dali with the JPEG engine": "'fastload selftest --device cuda' has not passed it here",
+            "nvjpeg": "is not installed",
+        },
+    )
+    record.save(device, {"dali": dict.fromkeys(record.HARDWARE_STAGES[1:], True)})
+    assert candidates(device)[0][1:] == [DALI], "one stage has not been run"
+    record.save(device, {"dali": dict.fromkeys(record.HARDWARE_STAGES, True)})
+    assert candidates(device)[0][1:] == [DALI, ENGINE]
+    real = record.key
+    monkeypatch.setattr(record, "key", lambda device: {**real(device), "driver": "999.1"})
+    assert candidates(device)[0][1:] == [DALI]
+
+
+def test_the_names(packed: Path) -> None:
+    assert BACKENDS == ("auto", "native", "dali", "nvjpeg", "reference")
+    with pytest.raises(ConfigError, match="expected one of auto, native, dali, nvjpeg, reference"):
+        DataLoader(packed, backend="cuda")
+    assert str(BackendChoice("dali", "auto", "", True, "2 ms")) == "dali with the JPEG engine: 2 ms"
+
+
+def test_a_measured_choice_is_what_decodes(packed: Path) -> None:
+    needs_core()
+    needs_dali()
+    backend = Backend(
+        "auto", threads=1, budget=1, choice=BackendChoice("dali", "auto", "", False, "20 ms")
+    )
+    assert (backend.decoder.name, backend.device, backend.on_cpu().decoder.name) == (
+        "dali",
+        CPU,
+        "native",
+    )
+    backend.close()

@@ -1,0 +1,174 @@
+"""Batches that a rebuilt loader will ask for are begun before it does; wrong guesses cost time, never a pixel."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from fastload import transforms as T
+from fastload._load.builder import Begun
+from fastload._load.loader import DataLoader
+from fastload._load.torch_compat.lookahead import Coming
+from fastload.errors import FastloadError
+from tests.loading import pack_photos, same_batch
+from tests.packed_datasets import spoil_image
+
+N = 40
+
+
+def lists(count: int) -> Iterator[list[int]]:
+    return ([number, number + 1000] for number in range(count))
+
+
+def test_the_next_batches_are_known_and_none_is_lost() -> None:
+    coming = Coming(2)
+    batches = coming.noted(lists(5))
+    seen = []
+    for batch in batches:
+        seen.append((batch[0], [after[0] for after in coming.after(batch)]))
+    assert seen == [(0, [1, 2]), (1, [2, 3]), (2, [3, 4]), (3, [4]), (4, [])]
+
+
+def test_who_takes_each_third_is_told_the_thirds() -> None:
+    coming = Coming(2)
+    told = [
+        [after[0] for after in coming.after(batch)]
+        for number, batch in enumerate(coming.noted(lists(18)))
+        if number % 3 == 1
+    ]
+    assert told == [
+        [2, 3],
+        [],
+        [10, 13],
+        [13, 16],
+        [16],
+        [],
+    ]  # the step is known at the second, and looked as far at the third
+
+
+def test_a_batch_of_somebody_else_has_nothing_behind_it() -> None:
+    coming = Coming(2)
+    next(coming.noted(lists(5)))
+    assert coming.after([3, 4]) == []
+
+
+@pytest.mark.parametrize("kind", [tuple, np.array, torch.tensor])
+def test_batches_may_be_asked_for_in_any_kind_of_list(kind: Any) -> None:
+    coming = Coming(2)
+    next(coming.noted(lists(5)))
+    assert coming.after(kind([0, 1000])) == [[1, 1001], [2, 1002]]
+    assert coming.after(kind([3, 4])) == []
+    assert coming.after(kind([3, 4, 5])) == []
+
+
+def test_two_iterations_at_once_lose_nothing() -> None:
+    coming = Coming(3)
+    one, other = coming.noted(lists(6)), coming.noted(lists(6))
+    both = [batch for pair in zip(one, other, strict=True) for batch in pair]
+    assert [batch[0] for batch in both] == [number for number in range(6) for _ in "ab"]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", N)
+
+
+def rebuilt(loader: DataLoader) -> torch.utils.data.DataLoader[Any]:
+    return torch.utils.data.DataLoader(
+        loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn
+    )
+
+
+def test_a_rebuilt_loader_begins_batches_ahead(photos: Path) -> None:
+    loader = DataLoader(photos, 4, shuffle=True, transform=[T.RandomResizedCrop(16)])
+    begun: list[tuple[int, ...]] = []
+    begin = loader.maker.begin
+
+    def noted(ids: NDArray[np.int64], epoch: int, prepared: Begun | None = None) -> Begun:
+        begun.append(tuple(ids.tolist()))
+        return begin(ids, epoch, prepared)
+
+    loader.maker.begin = noted  # type: ignore[method-assign]
+    plain = iter(rebuilt(loader))
+    next(plain)
+    assert len(begun) == 3  # its own, and those that come next
+    rest = list(plain)
+    assert len(rest) == N // 4 - 1
+    assert len(begun) == len(set(begun)) == N // 4  # each batch once
+
+
+def test_batches_that_nobody_takes_are_dropped(photos: Path) -> None:
+    """What SkipBatchSampler does: takes lists of ids and never asks for the samples."""
+    loader, other = (
+        DataLoader(photos, 4, shuffle=True, transform=[T.RandomResizedCrop(16)]) for _ in range(2)
+    )
+    expected, got = list(other), []
+    for number, ids in enumerate(loader.batch_sampler or ()):
+        if number % 3 == 1:
+            got.append((number, loader.collate_fn(loader.dataset.__getitems__(ids))))  # type: ignore[attr-defined]
+    assert all(same_batch(batch, expected[number]) for number, batch in got)
+    assert [number for number, _ in got] == [1, 4, 7]
+
+
+def test_a_bad_sample_is_raised_with_its_own_batch(tmp_path: Path) -> None:
+    whole, packed = pack_photos(tmp_path / "whole", 12), tmp_path / "packed"
+    order = [ids.tolist() for ids in _ids(DataLoader(whole, 4, shuffle=True, fields=("id",)))]
+    shutil.copytree(
+        whole, packed
+    )  # lmdb opens a file once a process, and the loader's thread may still have that one
+    spoil_image(packed, order[1][2])
+    plain = iter(rebuilt(DataLoader(packed, 4, shuffle=True, transform=[T.Resize(16, 16)])))
+    next(plain)
+    with pytest.raises(FastloadError, match=f"sample {order[1][2]} "):
+        next(plain)
+
+
+def _ids(loader: DataLoader) -> list[Any]:
+    return [batch["id"] for batch in loader]
+
+
+def test_a_process_group_that_comes_after_the_loader_counts(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lightning and many scripts make the loader first."""
+    loader = DataLoader(photos, 4, shuffle=True, fields=("id",))
+    assert len(loader) == N // 4
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    expected = _ids(DataLoader(photos, 4, shuffle=True, fields=("id",), rank=1, world_size=2))
+    assert len(loader) == len(loader.sampler) // 4 == len(expected) == N // 8  # type: ignore[arg-type]
+    assert (loader.sampler.rank, loader.sampler.num_replicas) == (1, 2)  # type: ignore[attr-defined]
+    assert same_batch(_ids(loader), expected)
+
+
+def test_so_does_one_that_comes_after_a_state_was_loaded(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = DataLoader(photos, 4, shuffle=True, fields=("id",))
+    head = [batch["id"] for _, batch in zip(range(3), first, strict=False)]
+    loaders = [DataLoader(photos, 4, shuffle=True, fields=("id",)) for _ in range(2)]
+    for loader in loaders:
+        loader.load_state_dict(first.state_dict())
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    seen = torch.cat(head).tolist()
+    for rank, loader in enumerate(loaders):
+        monkeypatch.setenv("RANK", str(rank))
+        seen += torch.cat(_ids(loader)).tolist()
+    assert set(seen) == set(range(N))
+    assert len(seen) - N < 8  # padded, as DistributedSampler does
+
+
+def test_explicit_ranks_stay(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = DataLoader(photos, 4, rank=0, world_size=1)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert len(loader) == N // 4

@@ -1,0 +1,102 @@
+"""A loader that is dropped in the middle of its work: threads may still read records whose dataset nobody holds any more."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastload import transforms
+from fastload._common.native import core
+from fastload._load.parts import read_parts
+from fastload._store.dataset import open_dataset
+from tests.small_dataset import simple_samples, write_dataset
+
+
+def mapped(folder: Path) -> bool:
+    gc.collect()
+    return any(
+        str(folder) in line and ".lmdb" in line
+        for line in Path("/proc/self/maps").read_text().splitlines()
+    )
+
+
+@pytest.mark.parametrize("held", ["records", "some records", "a record", "a piece of a record"])
+def test_records_under_way_keep_their_shard_mapped(tmp_path: Path, held: str) -> None:
+    write_dataset(tmp_path, simple_samples(6))
+    dataset = open_dataset(tmp_path)
+    parts = read_parts(dataset, np.arange(6), check_crc=True)
+    before = [bytes(record) for record in parts.records]
+    keeper: Any = {
+        "records": parts.records,
+        "some records": parts.records[2:4],
+        "a record": parts.records[3],
+        "a piece of a record": parts.records[3][8:],
+    }[held]
+    del dataset, parts
+    assert mapped(tmp_path)  # by this alone, as by a decode thread's
+    expected = {
+        "records": before,
+        "some records": before[2:4],
+        "a record": before[3],
+        "a piece of a record": before[3][8:],
+    }[held]
+    assert (list(map(bytes, keeper)) if isinstance(expected, list) else bytes(keeper)) == expected
+    del keeper
+    assert not mapped(tmp_path)
+
+
+def test_a_record_that_was_looked_up_keeps_its_shard_mapped(tmp_path: Path) -> None:
+    write_dataset(tmp_path, simple_samples(6))
+    reader = open_dataset(tmp_path).reader(2)
+    found, before = reader.find(2), bytes(reader.find(2))
+    del reader
+    assert mapped(tmp_path)
+    assert bytes(found) == before
+    del found
+    assert not mapped(tmp_path)
+
+
+def test_a_batch_under_way_keeps_its_records_mapped(tmp_path: Path) -> None:
+    """Nobody but the ticket holds them."""
+    from fastload._load.loader import DataLoader
+
+    if core() is None:
+        pytest.skip(
+            "not run: no native core"
+        )  # the reference decoder's threads may hold a sample for a while
+    write_dataset(tmp_path, simple_samples(24))
+    loader = DataLoader(tmp_path, 24, fields=("image",), transform=[transforms.Resize(64, 64)])
+    begun = loader.maker.begin(np.arange(24), 0)
+    tickets, decoder = begun.tickets, loader.maker.backend.decoder
+    del loader, begun
+    assert mapped(tmp_path)
+    assert decoder.collect(tickets[0].ticket).ok
+    tickets.clear()
+    assert not mapped(tmp_path)
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_loaders_dropped_in_mid_batch_leave_no_reader_behind(tmp_path: Path, backend: str) -> None:
+    from fastload._load.loader import DataLoader
+    from fastload.errors import MissingPart
+
+    write_dataset(tmp_path, simple_samples(24))
+    for _ in range(30):
+        try:
+            loader = DataLoader(
+                tmp_path,
+                4,
+                backend=backend,
+                fields=("image",),
+                transform=[transforms.Resize(64, 64)],
+            )
+        except MissingPart:
+            pytest.skip("not run: no native core")
+        iterator = iter(loader)
+        next(iterator)
+        del iterator, loader
+        gc.collect()

@@ -1,0 +1,97 @@
+"""Ctrl-C at any moment of ``next(iterator)``, caught: no batch is lost, repeated, or counted that did not come.
+
+Python raises it where a function begins, so every such place is tried, one after another, by a tracer that raises there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from fastload import transforms as T
+from fastload._load.loader import DataLoader
+from fastload.errors import WorkerDied
+from tests.loading import pack_photos
+
+N = 24
+MOST_CALLS = 400  # of one next(); the tests end when there are no more
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", N)
+
+
+def interrupted(call: Callable[[], Any], number: int) -> tuple[bool, Any]:
+    """Runs ``call`` with a KeyboardInterrupt at the beginning of its ``number``-th function; whether it came to that, and the result."""
+    left = number
+
+    def trace(frame: FrameType, event: str, _: object) -> None:
+        nonlocal left
+        if event == "call":
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        return False, call()
+    except KeyboardInterrupt:
+        return True, None
+    finally:
+        sys.settrace(before)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"sampler": [*range(N)], "shuffle": None}, {"prefetch_factor": 1}],
+    ids=["own order", "sampler", "one ahead"],
+)
+def test_an_interrupt_at_any_call_loses_and_repeats_nothing(
+    packed: Path, options: dict[str, Any]
+) -> None:
+    def make() -> DataLoader:
+        return DataLoader(
+            packed,
+            4,
+            **{
+                "shuffle": True,
+                "transform": [T.Resize(8, 8)],
+                "fields": ("image", "id"),
+                "seed": 2,
+                **options,
+            },
+        )
+
+    expected = [batch["id"].tolist() for batch in make()]
+    died = 0
+    for number in range(1, MOST_CALLS):
+        loader = make()
+        iterator = iter(loader)
+        got = [next(iterator)["id"].tolist()]
+        was, batch = interrupted(lambda: next(iterator), number)  # noqa: B023 - called at once
+        if not was:
+            got.append(batch["id"].tolist())
+            assert got == expected[:2]
+            assert number > 10, "nothing was interrupted: the test sees no calls"
+            assert died == 0 or "sampler" in options
+            return
+        state = loader.state_dict()
+        try:
+            assert got + [batch["id"].tolist() for batch in iterator] == expected, (
+                f"at call {number}"
+            )
+        except WorkerDied:  # a sampler's generator that an exception went through has ended: said, not taken for the end
+            died += 1
+        resumed = make()
+        resumed.load_state_dict(state)
+        assert got + [batch["id"].tolist() for batch in resumed] == expected, (
+            f"resumed, at call {number}"
+        )
+    raise AssertionError(f"more than {MOST_CALLS} calls in one next()")

@@ -1,0 +1,285 @@
+"""What Accelerate, Lightning and others do: take the loader apart and build a plain torch DataLoader out of its parts."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fastload import transforms as T
+from fastload._load.loader import DataLoader
+from fastload._load.torch_compat.dataset_view import Passes
+from fastload._load.torch_compat.samplers import SampleIndex
+from fastload._store.fields import Field
+from tests.loading import backends, pack_photos, png, same_batch, spots
+from tests.packed_datasets import encoded, pack_samples
+
+CROPPED = [T.RandomResizedCrop(16), T.HorizontalFlip(), T.ColorJitter(brightness=0.4)]
+N = 22
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", N)
+
+
+@pytest.fixture(scope="module")
+def boxed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything whose size differs from sample to sample."""
+    fields = (
+        Field("image", "image"),
+        Field("boxes", "boxes"),
+        Field("classes", "int", list=True),
+        Field("lanes", "points", list=True),
+        Field("mask", "mask"),
+        Field("name", "str"),
+        Field("speed", "array"),
+    )
+    samples = []
+    for i in range(9):
+        boxes = np.array([[5 + k, 4, 30 + k, 40] for k in range(i % 3)], np.float32).reshape(-1, 4)
+        samples.append(
+            {
+                "image": encoded(png(spots(60 + i, 50, [(20, 20), (40, 30)]))),
+                "boxes": boxes,
+                "classes": list(range(i % 3)),
+                "lanes": [np.ones((2 + k, 2), np.float32) for k in range(i % 2)],
+                "mask": np.full((50, 60 + i), i, np.uint8),
+                "name": f"sample {i}",
+                "speed": np.array([i, 2.5]),
+            }
+        )
+    return pack_samples(
+        tmp_path_factory.mktemp("boxed") / "packed", fields, samples, block_size=20_000
+    )
+
+
+def rebuilt(loader: DataLoader, **options: Any) -> torch.utils.data.DataLoader[Any]:
+    return torch.utils.data.DataLoader(
+        loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn, **options
+    )
+
+
+def two_epochs(loader: Any) -> list[Any]:
+    return [list(loader), list(loader)]
+
+
+@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize(
+    "ending",
+    [
+        {},
+        {"drop_last": True},
+        {"ending": "drop"},
+        {"ending": "drop", "rank": 1, "world_size": 2},
+        {"rank": 1, "world_size": 3},
+    ],
+)
+def test_a_plain_loader_without_workers_gives_the_same_batches(
+    photos: Path, backend: str, ending: dict[str, Any]
+) -> None:
+    def make() -> DataLoader:
+        return DataLoader(
+            photos, 4, shuffle=True, transform=CROPPED, seed=5, backend=backend, **ending
+        )
+
+    expected = two_epochs(make())
+    assert len(expected[0]) > 1
+    assert same_batch(two_epochs(rebuilt(make())), expected)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_so_does_one_with_worker_processes(photos: Path, persistent: bool) -> None:
+    """Forked ones; tests/fault/test_loader_processes.py has the other ways to start them."""
+    loader = DataLoader(photos, 4, shuffle=True, transform=CROPPED)
+    expected = two_epochs(DataLoader(photos, 4, shuffle=True, transform=CROPPED))
+    next(iter(loader))  # its own threads run when the workers are forked
+    loader.set_epoch(0)
+    plain = rebuilt(
+        loader, num_workers=2, multiprocessing_context="fork", persistent_workers=persistent
+    )
+    assert same_batch(two_epochs(plain), expected)
+
+
+@pytest.mark.parametrize("ragged", ["list", "pad"])
+def test_everything_else_in_a_batch_comes_the_same_way(boxed: Path, ragged: str) -> None:
+    def make() -> DataLoader:
+        return DataLoader(
+            boxed,
+            4,
+            shuffle=True,
+            transform=[T.RandomCrop(32), T.HorizontalFlip()],
+            ragged=ragged,
+            return_matrix=True,
+            fields=("image", "boxes", "classes", "lanes", "mask", "name", "speed", "id", "source"),
+        )
+
+    expected = two_epochs(make())
+    assert same_batch(two_epochs(rebuilt(make())), expected)
+
+
+def test_the_sampler_alone_serves_another_batch_size(photos: Path) -> None:
+    loader = DataLoader(photos, 4, shuffle=True, transform=CROPPED)
+    expected = list(DataLoader(photos, 5, shuffle=True, transform=CROPPED))
+    plain = torch.utils.data.DataLoader(loader.dataset, batch_size=5, sampler=loader.sampler)
+    got = list(plain)
+    assert len(got) == len(expected)
+    assert all(same_batch(list(one), list(other)) for one, other in zip(got, expected, strict=True))
+
+
+def test_a_loader_without_batches_is_rebuilt_too(photos: Path) -> None:
+    loader = DataLoader(photos, None, shuffle=True, transform=CROPPED)
+    expected = [
+        list(sample) for sample in DataLoader(photos, None, shuffle=True, transform=CROPPED)
+    ]
+    assert same_batch(
+        list(torch.utils.data.DataLoader(loader.dataset, batch_size=None, sampler=loader.sampler)),
+        expected,
+    )
+
+
+def test_the_attributes_that_accelerate_copies_make_a_loader(photos: Path) -> None:
+    loader = DataLoader(
+        photos, 4, shuffle=True, transform=CROPPED, num_workers=2, timeout=30, prefetch_factor=2
+    )
+    names = (
+        "num_workers",
+        "collate_fn",
+        "pin_memory",
+        "timeout",
+        "worker_init_fn",
+        "multiprocessing_context",
+        "generator",
+        "prefetch_factor",
+        "persistent_workers",
+    )
+    plain = torch.utils.data.DataLoader(
+        loader.dataset,
+        batch_sampler=loader.batch_sampler,
+        **{name: getattr(loader, name) for name in names},
+    )
+    assert same_batch(list(plain), list(DataLoader(photos, 4, shuffle=True, transform=CROPPED)))
+
+
+def test_single_samples_and_lists_of_them(photos: Path) -> None:
+    loader = DataLoader(
+        photos, N, shuffle=False, transform=CROPPED, fields=("image", "label", "id")
+    )
+    (batch,) = list(loader)
+    view = loader.dataset
+    for place, i in enumerate(batch["id"].tolist()):
+        assert same_batch(view[i], {name: value[place] for name, value in batch.items()})
+    first, last = view.__getitems__([0, -1])  # type: ignore[attr-defined]
+    assert same_batch([first, last], [view[0], view[N - 1]])
+    assert view.__getitems__([]) == []  # type: ignore[attr-defined]
+    for wrong in (N, -N - 1):
+        with pytest.raises(IndexError, match=f"sample {wrong} of {N}"):
+            view[wrong]
+    assert len(view) == N  # type: ignore[arg-type]
+    assert view.column("label").shape == (N,)  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError):
+        _ = view._nothing  # type: ignore[attr-defined]
+
+
+def test_a_sample_s_number_knows_its_epoch_and_is_still_a_number() -> None:
+    import pickle
+
+    index = SampleIndex.of(7, 3)
+    assert index == 7
+    assert [10, 11, 12, 13, 14, 15, 16, 17][index] == 17
+    copy = pickle.loads(pickle.dumps(index))
+    assert (copy, copy.epoch, type(copy)) == (7, 3, SampleIndex)
+
+
+def test_a_subset_of_the_view_is_what_torch_makes_of_it(photos: Path) -> None:
+    loader = DataLoader(photos, 4, transform=[T.Resize(8, 8)])
+    subset = torch.utils.data.Subset(loader.dataset, [3, 9, 4])
+    images, labels = next(iter(torch.utils.data.DataLoader(subset, 3)))
+    expected = next(iter(DataLoader(photos, 3, sampler=[3, 9, 4], transform=[T.Resize(8, 8)])))
+    assert same_batch([images, labels], list(expected))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "tell",
+    [lambda loader: loader.set_epoch, lambda loader: loader.dataset.set_epoch],
+    ids=["loader", "dataset"],
+)
+def test_set_epoch_reaches_who_draws_from_the_dataset_by_a_sampler_of_his_own(
+    photos: Path, workers: int, tell: Any
+) -> None:
+    loader = DataLoader(photos, 4, transform=CROPPED, fields=("image", "id"))
+    both: torch.utils.data.ConcatDataset[Any] = torch.utils.data.ConcatDataset(
+        [loader.dataset, loader.dataset]
+    )
+    plain = torch.utils.data.DataLoader(both, batch_size=11, num_workers=workers)
+    found = []
+    for epoch in (0, 5, 5):
+        tell(loader)(epoch)
+        found.append(torch.cat([batch["image"] for batch in plain]))
+    assert not torch.equal(found[0], found[1])
+    assert torch.equal(found[1], found[2])
+    loader.set_epoch(5)
+    by_id = {
+        int(i): image
+        for batch in loader
+        for i, image in zip(batch["id"], batch["image"], strict=True)
+    }
+    assert all(torch.equal(found[1][place], by_id[place % N]) for place in range(2 * N))
+
+
+def test_accelerate_tells_the_dataset_its_epochs(photos: Path) -> None:
+    """What the Trainer of transformers does with ``train_dataset=loader.dataset``."""
+    shard = pytest.importorskip("accelerate.data_loader").DataLoaderShard
+    loader = DataLoader(photos, 4, transform=CROPPED)
+    theirs = shard(loader.dataset, batch_size=N, collate_fn=loader.collate_fn)
+    epochs = [images for _ in range(3) for images, _ in theirs]
+    assert len({image.sum().item() for image in epochs}) == 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_another_sampler_gets_other_crops_in_each_epoch(photos: Path, workers: int) -> None:
+    """As the Trainer of transformers has one, and Accelerate for a sampler of the user's."""
+    loader = DataLoader(photos, 4, transform=CROPPED, fields=("image", "id"))
+    plain = torch.utils.data.DataLoader(
+        loader.dataset,
+        4,
+        shuffle=True,
+        collate_fn=loader.collate_fn,
+        num_workers=workers,
+        multiprocessing_context="fork" if workers else None,
+    )
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        epochs = [
+            {
+                int(number): image.clone()
+                for batch in plain
+                for number, image in zip(batch["id"], batch["image"], strict=True)
+            }
+            for _ in range(3)
+        ]
+    assert ["loader.batch_sampler" in str(each.message) for each in told] == (
+        [True] if not workers else []
+    )  # once, and not of workers
+    assert all(sorted(epoch) == list(range(N)) for epoch in epochs)
+    for one, other in ((0, 1), (1, 2), (0, 2)):
+        assert (
+            sum(torch.equal(epochs[one][number], epochs[other][number]) for number in range(N))
+            < N // 2
+        )
+
+
+def test_a_pass_ends_where_a_sample_comes_again() -> None:
+    passes, worker = Passes(9), Passes(9, seed=2**63 - 1)
+    assert [passes.of(ids) for ids in ([1, 2], [3, 1], [2, 4], [5, 5], [-4, 0])] == [0, 1, 1, 1, 2]
+    assert 0 <= worker.of([1]) < worker.of([1]) < 2**63
+
+
+def test_one_sample_is_that_of_the_newest_epoch_however_often_it_is_asked(photos: Path) -> None:
+    view = DataLoader(photos, 4, transform=CROPPED, fields=("image", "id")).dataset
+    assert all(same_batch(view[3], view[3]) for _ in range(3))

@@ -1,0 +1,180 @@
+"""The native core makes the same decode requests as numpy does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fastload import transforms as T
+from fastload._common.native import core
+from fastload._common.threads import Helpers
+from fastload._decode.backend import REQUEST
+from fastload._load import requests
+from fastload._load.parts import PART_ROW, BatchParts
+from fastload._plan.compose import compile
+from fastload._plan.rows import PlanRows
+from fastload._store.record import DATA, DEFLATED, JPEG, PNG, RAW, RESTART_INDEX
+
+FIELD, ITEMS = 3, 2
+module = core()
+pytestmark = pytest.mark.skipif(module is None, reason="not run: no native core")
+
+
+def table(n: int, codecs: tuple[int, ...], *, seed: int, indexed: float) -> NDArray[np.void]:
+    """Rows of n samples: a label, two images, some with a restart index, and a further field."""
+    rng, rows = np.random.default_rng(seed), []
+    for sample in range(n):
+        rows.append((sample, 48, 8, FIELD - 1, 0, 0, 0, 0, 0, DATA, 0, 0, 0, 0))
+        for item in range(ITEMS):
+            offset, length, width, height, interval = rng.integers(1, 60_000, 5).tolist()
+            codec, bits, turned = (
+                int(rng.choice(codecs)),
+                int(rng.choice((8, 16))),
+                int(rng.integers(0, 9)),
+            )
+            rows.append(
+                (
+                    sample,
+                    offset,
+                    length,
+                    FIELD,
+                    item,
+                    width,
+                    height,
+                    interval,
+                    codec,
+                    DATA,
+                    3,
+                    bits,
+                    turned,
+                    0,
+                )
+            )
+            if rng.random() < indexed:
+                rows.append(
+                    (
+                        sample,
+                        offset + length,
+                        4 * int(rng.integers(1, 99)),
+                        FIELD,
+                        item,
+                        0,
+                        0,
+                        0,
+                        0,
+                        RESTART_INDEX,
+                        0,
+                        0,
+                        0,
+                        0,
+                    )
+                )
+        rows.append((sample, 9, 9, FIELD + 1, 0, 9, 9, 9, JPEG, DATA, 1, 8, 1, 0))
+    return np.array(rows, PART_ROW)
+
+
+def planned(n: int) -> PlanRows:
+    plan = compile([T.RandomResizedCrop(32), T.HorizontalFlip()])
+    return plan.rows(np.arange(n), np.full((n, 2), 60), seed=1, epoch=2)
+
+
+def asked(
+    parts: BatchParts, plan: PlanRows, **options: Any
+) -> tuple[NDArray[np.void], int, list[int]]:
+    """What the core makes of it."""
+    assert module is not None
+    found = np.empty(len(plan), REQUEST)
+    found.view(np.uint8)[:] = 0xAA
+    n_bytes, elsewhere = module.image_requests(
+        parts.table.view(np.uint8),
+        plan.numbers,
+        found.view(np.uint8),
+        field=FIELD,
+        first=parts.first,
+        filter=2 if options["mask_bits"] else plan.filter,
+        **options,
+    )
+    return found, n_bytes, elsewhere
+
+
+@pytest.mark.parametrize("indexed", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize(
+    ("codecs", "mask_bits"),
+    [((JPEG,), 0), ((JPEG, RAW, PNG), 0), ((RAW, DEFLATED), 8), ((RAW, DEFLATED), 16)],
+)
+@pytest.mark.parametrize("exact", [False, True])
+def test_core_and_numpy_ask_for_the_same(
+    indexed: float, codecs: tuple[int, ...], mask_bits: int, exact: bool
+) -> None:
+    n = 40
+    rows = table(n, codecs, seed=mask_bits + exact, indexed=indexed)
+    starts = np.searchsorted(rows["sample"], np.arange(n + 1))
+    alike = len(rows) // n if indexed in (0.0, 1.0) else 0
+    whole = BatchParts(np.arange(n), [memoryview(b"")] * n, rows, starts, alike, {})
+    for parts in (whole, whole.part(0, 7), whole.part(7, n)):
+        plan = planned(ITEMS * len(parts.ids))
+        expected = requests._in_python(parts, FIELD, plan, exact=exact, mask_bits=mask_bits)
+        found = asked(parts, plan, exact=exact, mask_bits=mask_bits)
+        assert found[0].tobytes() == expected[0].tobytes(), [
+            name
+            for name in found[0].dtype.names or ()
+            if (found[0][name] != expected[0][name]).any()
+        ]
+        assert found[1:] == expected[1:]
+        assert len(found[2]) > 0 if {PNG, DEFLATED} & {*codecs} else not found[2]
+
+
+def test_sizes_that_do_not_agree_are_refused() -> None:
+    rows = table(4, (JPEG,), seed=0, indexed=1.0)
+    parts = BatchParts(np.arange(4), [], rows, np.arange(5), 0, {})
+    for n in (0, 7, 9):
+        with pytest.raises(ValueError, match=f"plan: {n} rows for 8 images"):
+            asked(parts, planned(n), exact=False, mask_bits=0)
+    assert module is not None
+    plan = planned(8)
+    for wrong, why in (
+        ((plan.x,) * 3, "expected 9 arrays, found 3"),
+        ((plan.x[:5], *plan.numbers[1:]), "x: expected 8 items, found 20 bytes"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            module.image_requests(
+                rows.view(np.uint8),
+                wrong,
+                bytearray(8 * REQUEST.itemsize),
+                field=FIELD,
+                first=0,
+                mask_bits=0,
+                filter=0,
+                exact=False,
+            )
+    assert asked(parts, plan, exact=False, mask_bits=0)[2] == []
+
+
+def test_what_the_loader_asks_for_is_the_same_without_the_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastload._load.loader import DataLoader
+    from tests.loading import pack_photos
+
+    maker = DataLoader(
+        pack_photos(tmp_path / "packed", 20), 4, transform=[T.RandomResizedCrop(32)]
+    ).maker
+    begun = maker.prepare(np.arange(20), 3)
+    image = maker.spec.images[0]
+    found = maker.pictures.asked(image, begun.parts, begun.rows["image"])
+    monkeypatch.setattr(requests, "core", lambda: None)
+    helpers = Helpers(1, "test")
+    other = requests.field_requests(
+        begun.parts,
+        image.number,
+        begun.rows["image"],
+        exact=maker.spec.exact,
+        mask_bits=0,
+        unpackers=helpers,
+    )
+    assert found.requests.tobytes() == other.requests.tobytes()
+    assert found.n_bytes == other.n_bytes > 0

@@ -1,0 +1,366 @@
+"""A run that stops goes on exactly: saved before every batch, restored each in a new loader, also with another world, size or threads."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastload import transforms as T
+from fastload._load.loader import DataLoader
+from fastload._order.state import in_short
+from fastload.errors import ConfigError
+from tests.loading import backends, pack_photos, same_batch
+
+N = 41
+CROPPED = [T.RandomResizedCrop(12), T.HorizontalFlip(), T.ColorJitter(saturation=0.5)]
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", N, size=(48, 40))
+
+
+def make(packed: Path, **options: Any) -> DataLoader:
+    return DataLoader(
+        packed,
+        **{
+            "batch_size": 6,
+            "shuffle": True,
+            "transform": CROPPED,
+            "seed": 4,
+            "fields": ("image", "label", "id"),
+            **options,
+        },
+    )
+
+
+def saved(loader: DataLoader) -> str:
+    text = json.dumps(loader.state_dict())
+    assert len(text) < 4096
+    return text
+
+
+def restored(packed: Path, state: str, **options: Any) -> DataLoader:
+    loader = make(packed, **options)
+    loader.load_state_dict(json.loads(state))
+    return loader
+
+
+def two_epochs_with_states(loader: DataLoader) -> tuple[list[Any], list[str]]:
+    """All batches of two epochs, and the state before each of them and behind the last."""
+    states, batches = [saved(loader)], []
+    for _ in range(2):
+        for batch in loader:
+            batches.append(batch)
+            states.append(saved(loader))
+    return batches, states
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shuffle": False},
+        {"shuffle": "full", "drop_last": True},
+        {"rank": 1, "world_size": 3},
+        {"rank": 2, "world_size": 3, "ending": "partial"},
+    ],
+    ids=str,
+)
+def test_every_state_goes_on_with_the_identical_rest(packed: Path, options: dict[str, Any]) -> None:
+    batches, states = two_epochs_with_states(make(packed, **options))
+    per_epoch = len(batches) // 2
+    assert len({tuple(json.loads(state)) for state in states}) == 1  # the same keys at every step
+    for done, state in enumerate(states[:-1]):
+        loader = restored(packed, state, **options)
+        assert len(loader) == per_epoch
+        rest = list(loader)
+        assert same_batch(rest, batches[done : (done // per_epoch + 1) * per_epoch])
+        if done % 3 == 0 and done < per_epoch:
+            assert same_batch(list(loader), batches[per_epoch:])  # and the next epoch is whole
+    assert json.loads(states[-1])["epoch"] == 2
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_workers": 5}, {"prefetch_factor": 7}, {"device": "cpu"}], ids=str
+)
+def test_what_does_not_matter_may_differ(packed: Path, options: dict[str, Any]) -> None:
+    batches, states = two_epochs_with_states(make(packed))
+    for done in (0, 3, 6):
+        assert same_batch(list(restored(packed, states[done], **options)), batches[done:7])
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_another_backend_goes_on_with_the_same_samples(packed: Path, backend: str) -> None:
+    batches, states = two_epochs_with_states(make(packed, backend="reference"))
+    rest = list(restored(packed, states[2], backend=backend))
+    assert all(
+        same_batch(one["id"], other["id"]) for one, other in zip(rest, batches[2:7], strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    "worlds", [((1, 6), (2, 6)), ((2, 5), (1, 7)), ((4, 2), (3, 4)), ((3, 3), (3, 5))], ids=str
+)
+def test_other_worlds_and_batch_sizes_lose_and_repeat_nothing(
+    packed: Path, worlds: tuple[tuple[int, int], tuple[int, int]]
+) -> None:
+    """Stopped at every step of one world, gone on in another: over all ranks every sample once."""
+    (world, size), (other_world, other_size) = worlds
+    ranks = [
+        make(packed, batch_size=size, rank=rank, world_size=world, ending="partial")
+        for rank in range(world)
+    ]
+    iterators = [iter(rank) for rank in ranks]
+    seen: Counter[int] = Counter()
+    for _ in range(len(ranks[0])):
+        states = {saved(rank) for rank in ranks}
+        assert len(states) == 1  # any rank's state serves all
+        state = states.pop()
+        rest: Counter[int] = Counter()
+        others = [
+            restored(
+                packed,
+                state,
+                batch_size=other_size,
+                rank=rank,
+                world_size=other_world,
+                ending="partial",
+            )
+            for rank in range(other_world)
+        ]
+        counts = set()
+        for other in others:
+            batches = list(other)
+            counts.add(len(batches))
+            rest.update(i for batch in batches for i in batch["id"].tolist())
+        assert len(counts) == 1
+        assert seen + rest == Counter(range(N))
+        for iterator in iterators:
+            seen.update(next(iterator)["id"].tolist())
+    assert seen == Counter(range(N))
+
+
+def test_pixels_are_the_same_in_another_world(packed: Path) -> None:
+    by_id = {
+        i: batch["image"][place]
+        for batch in make(packed)
+        for place, i in enumerate(batch["id"].tolist())
+    }
+    loader = make(packed)
+    iterator = iter(loader)
+    next(iterator)
+    for rank in range(2):
+        for batch in restored(packed, saved(loader), rank=rank, world_size=2, batch_size=4):
+            assert all(
+                same_batch(batch["image"][place], by_id[i])
+                for place, i in enumerate(batch["id"].tolist())
+            )
+
+
+def test_many_changes_of_the_world_in_one_epoch(packed: Path) -> None:
+    """The state remembers how the epoch was dealt, a few numbers a change: it stays small, and nothing is lost."""
+    seen: Counter[int] = Counter()
+    state = saved(make(packed, batch_size=1))
+    for world in (3, 1, 2, 5, 1, 4, 2, 1):
+        ranks = [
+            restored(
+                packed,
+                state,
+                batch_size=1 + world % 2,
+                rank=rank,
+                world_size=world,
+                ending="partial",
+            )
+            for rank in range(world)
+        ]
+        for rank in ranks:
+            seen.update(next(iter(rank))["id"].tolist())
+        state = saved(ranks[0])
+    assert len(json.loads(state)["runs"]) == 8
+    seen.update(
+        i for batch in restored(packed, state, ending="partial") for i in batch["id"].tolist()
+    )
+    assert seen == Counter(range(N))
+
+
+def test_a_state_is_small_for_any_world(packed: Path) -> None:
+    for world in (1024, 2, 999):
+        loader = restored(
+            packed, saved(make(packed, rank=world - 1, world_size=world)), rank=0, world_size=7
+        )
+        next(iter(loader))
+        saved(loader)
+
+
+def test_early_break_prefetch_and_habits_of_stateful_loaders(packed: Path) -> None:
+    batches = list(make(packed))
+    loader = make(
+        packed, prefetch_factor=20
+    )  # everything is loaded ahead; delivered is what counts
+    for number, _ in enumerate(loader):
+        if number == 2:
+            break
+    assert same_batch(list(restored(packed, saved(loader))), batches[3:])
+    first = json.loads(saved(loader))
+    assert json.loads(saved(loader)) == first  # asking changes nothing
+    loader.load_state_dict(first)  # the same loader goes on, too
+    assert json.loads(saved(loader)) == first
+    assert same_batch(list(loader), batches[3:])
+    again = restored(packed, json.dumps(first))
+    again.set_epoch(0)  # what trainers do at the start of the epoch they were in
+    assert same_batch(list(again), batches[3:])
+    again = restored(packed, json.dumps(first))
+    iterator = iter(again)
+    again.set_epoch(0)  # Lightning does it behind iter()
+    assert json.loads(saved(again)) == first
+    assert same_batch(list(iterator), batches[3:])
+    assert json.loads(saved(again))["epoch"] == 1
+    other = restored(packed, json.dumps(first))
+    other.set_epoch(1)  # and what they do to leave it
+    assert len(list(other)) == 7
+    assert json.loads(saved(other))["epoch"] == 2
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"shuffle": None, "sampler": range(20)}], ids=["own", "sampler"]
+)
+def test_a_pass_that_was_closed_on_the_way_is_not_over(
+    packed: Path, options: dict[str, Any]
+) -> None:
+    loader = make(packed, **options)
+    for _ in loader:
+        loader.close()  # the loop ends as if there were no more
+    again = make(packed, **options)
+    again.load_state_dict(json.loads(saved(loader)))
+    assert json.loads(saved(loader))["epoch"] == 0
+    assert same_batch(list(again), list(make(packed, **options))[1:])
+
+
+def test_an_old_iterator_that_is_asked_again_changes_no_state(packed: Path) -> None:
+    loader = make(packed)
+    old = iter(loader)
+    assert len(list(old)) == 7
+    new = iter(loader)
+    next(new)
+    state = saved(loader)
+    assert next(old, None) is None
+    assert saved(loader) == state
+
+
+def test_a_state_saved_behind_the_last_batch_begins_the_next_epoch(packed: Path) -> None:
+    loader = make(packed)
+    iterator = iter(loader)
+    for _ in range(7):
+        next(iterator)
+    state = saved(loader)  # before the iterator has said that this was all
+    assert len(list(iterator)) == 0
+    assert saved(loader) == state
+    whole = make(packed)
+    whole.set_epoch(1)
+    assert same_batch(list(restored(packed, state)), list(whole))
+    loader.set_epoch(5)
+    assert json.loads(saved(loader))["epoch"] == 5
+
+
+def test_with_drop_last_a_rest_that_fills_no_batch_ends_the_epoch(packed: Path) -> None:
+    loader = make(packed, drop_last=True)
+    iterator = iter(loader)
+    for _ in range(5):
+        next(iterator)
+    other = restored(packed, saved(loader), drop_last=True, batch_size=40)  # 11 samples are left
+    assert [len(batch["id"]) for batch in other] == [40]  # a batch of the next epoch
+    assert json.loads(saved(other))["epoch"] == 2
+
+
+CHANGED: list[tuple[dict[str, Any], str]] = [
+    ({"seed": 5}, "seed in the state:  4\n  seed in the loader: 5"),
+    ({"shuffle": False}, "shuffle in the state:  True\n  shuffle in the loader: False"),
+    ({"window": 2}, "window in the state:  8\n  window in the loader: 2"),
+    (
+        {"transform": [T.Resize(8, 8)]},
+        "another transform:\n  image in the state:  '[RandomResizedCrop",
+    ),
+    ({"transform": [*CROPPED, T.Layout("NHWC")]}, 'in the loader: "[RandomResizedCrop'),
+    ({"colour": "gray"}, "colour in the state:  'rgb'\n  colour in the loader: 'gray'"),
+    ({"exact": True}, "exact in the state:  'False'\n  exact in the loader: 'True'"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), CHANGED, ids=lambda value: str(value)[:30])
+def test_what_matters_must_not_change_and_both_sides_are_printed(
+    packed: Path, options: dict[str, Any], message: str
+) -> None:
+    loader = make(packed)
+    next(iter(loader))
+    state = saved(loader)
+    with pytest.raises(ConfigError) as caught:
+        restored(packed, state, **options)
+    assert message in str(caught.value).replace('\\"', '"') or message.replace("'[", '"[') in str(
+        caught.value
+    )
+    assert len(list(restored(packed, state))) == 6
+
+
+def test_another_dataset_is_refused(packed: Path, tmp_path: Path) -> None:
+    other = pack_photos(tmp_path / "other", N, size=(48, 48))
+    with pytest.raises(
+        ConfigError,
+        match=r"dataset in the state:  '[0-9a-f]{16}'\n  dataset in the loader: '[0-9a-f]{16}'",
+    ):
+        restored(other, saved(make(packed)))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"version": 2},
+        {"epoch": -1},
+        {"epoch": "0"},
+        {"epoch": True},
+        {"runs": []},
+        {"runs": [[1, 6, "partial"]]},
+        {"runs": [[1, 6, "partial", 99]]},
+        {"runs": [[0, 6, "partial", 0]]},
+        {"runs": [[1, 6, "cut", 0]]},
+        {"runs": [[1, 6, "partial", 7], [1, 6, "partial", 1]]},
+        {"runs": "x"},
+        {"runs": None},
+        {"order": None},
+        {"transform": []},
+    ],
+    ids=str,
+)
+def test_a_damaged_state_is_refused_and_changes_nothing(
+    packed: Path, damage: dict[str, Any]
+) -> None:
+    loader = make(packed)
+    next(iter(loader))
+    state = json.loads(saved(loader))
+    with pytest.raises(ConfigError, match=r"loading a state|ending 'cut'"):
+        loader.load_state_dict({**state, **damage})
+    assert json.loads(saved(loader)) == state
+    loader.load_state_dict(state)
+    assert len(list(loader)) == 6
+
+
+def test_what_is_no_state_is_refused(packed: Path) -> None:
+    wrong: list[Any] = [[], "state", None, {}]
+    for each in wrong:
+        with pytest.raises(ConfigError, match="expected what state_dict"):
+            make(packed).load_state_dict(each)
+
+
+def test_long_transforms_are_kept_in_short_and_still_compared(packed: Path) -> None:
+    many = [T.Brightness(0.01 * k) for k in range(1, 60)]
+    loader = make(packed, transform=[T.Resize(8, 8), *many])
+    state = saved(loader)
+    assert set(json.loads(state)["transform"]) == {"sha256", "begins"}
+    restored(packed, state, transform=[T.Resize(8, 8), *many])
+    with pytest.raises(ConfigError, match="sha256 in the state"):
+        restored(packed, state, transform=[T.Resize(8, 8), *many[:-1], T.Brightness(0.9)])
+    assert in_short({"image": "[]"}) == {"image": "[]"}

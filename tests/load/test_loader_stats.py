@@ -1,0 +1,288 @@
+"""What the loader says about itself: counts, times per stage, threads, memory; and more threads only while the consumer waits."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+from fastload import transforms as T
+from fastload._decode.backend import STAGES
+from fastload._load.backends import Backend
+from fastload._load.buffers import Ring
+from fastload._load.loader import DataLoader
+from fastload._load.stats import StatsCollector
+from fastload._load.threads import (
+    FIRST_THREADS,
+    LATELY,
+    MOST_AHEAD,
+    MOST_BYTES,
+    PATIENCE,
+    DepthKeeper,
+    ThreadKeeper,
+)
+from fastload._store.dataset import open_dataset
+from fastload._store.fields import Field
+from fastload.errors import ConfigError
+from tests.loading import needs_core, pack_photos, png, spots, wait_until
+from tests.packed_datasets import encoded, pack_samples
+
+N = 30
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", N)
+
+
+def make(packed: Path, **options: Any) -> DataLoader:
+    return DataLoader(packed, **{"batch_size": 4, "transform": [T.Resize(16, 16)], **options})
+
+
+@pytest.mark.parametrize("batches", [1, 3, 200])
+def test_each_batch_adds_its_own_finishing(batches: int) -> None:
+    """Counted many at a time, but each with its own share."""
+    collector = StatsCollector()
+    assert STAGES[-1] == "finish"
+    for number in range(batches):
+        collector.decoded(
+            np.full((2, len(STAGES)), 1000, np.uint32), 10, 2e-9 * (number % 3) * 1000
+        )
+        collector.took("plan", 1e-6 * (1 + number % 3))
+    stages = collector.snapshot(threads=1, buffer_bytes=0, bad=0).stages
+    more = np.mean([number % 3 for number in range(batches)])
+    assert stages["decode"].mean == pytest.approx(1e-6)
+    assert stages["finish"].mean == pytest.approx(1e-6 * (1 + more), rel=1e-3)
+    assert (stages["finish"].count, stages["plan"].count) == (2 * batches, batches)
+    assert stages["plan"].mean == pytest.approx(1e-6 * (1 + more), rel=1e-3)
+    assert stages["plan"].max == pytest.approx(1e-6 * min(batches, 3), rel=1e-3)
+
+
+def test_counts_and_times_are_plausible(packed: Path) -> None:
+    loader = make(packed)
+    before = loader.stats()
+    assert (before.batches, before.samples, before.images_per_s, before.buffer_bytes) == (
+        0,
+        0,
+        0.0,
+        0,
+    )
+    for _ in range(2):
+        list(loader)
+    stats = loader.stats()
+    assert (stats.batches, stats.samples, stats.bad) == (16, 2 * N, 0)
+    dataset = open_dataset(packed)
+    assert stats.bytes_read == 2 * sum(len(dataset.raw(i, "image")) for i in range(N))
+    assert stats.images_per_s > 0
+    assert 0 <= stats.queue_depth <= 3
+    assert list(stats.stages) == [*STAGES, "plan", "copy", "wait"]
+    assert {name: stage.count for name, stage in stats.stages.items()} == {
+        **dict.fromkeys(STAGES, 2 * N),
+        "plan": 16,
+        "copy": 16,
+        "wait": 16,
+    }
+    for name, stage in stats.stages.items():
+        assert 0 <= stage.p50 <= stage.p99 <= stage.max, name
+        assert stage.mean <= stage.max, name
+    for name in ("decode", "finish", "plan", "copy", "wait"):
+        assert stats.stages[name].mean > 0, name
+    assert "60 samples in 16 batches" in str(stats)
+    loader.stats_collector.reset()
+    assert loader.stats().batches == 0
+
+
+def test_what_python_does_to_a_batch_is_counted_as_finish(packed: Path) -> None:
+    waited_s = 0.02
+
+    def slow(samples: list[Any]) -> list[Any]:
+        threading.Event().wait(waited_s)
+        return samples
+
+    list(loader := make(packed, batch_size=10, collate_fn=slow))
+    assert loader.stats().stages["finish"].mean >= waited_s / 10
+    colours = make(packed, batch_size=10, transform=[T.Resize(200, 200), T.ColorJitter(hue=0.2)])
+    plain = make(packed, batch_size=10, transform=[T.Resize(200, 200)])
+    list(colours)
+    list(plain)
+    assert colours.stats().stages["finish"].mean > plain.stats().stages["finish"].mean
+
+
+def test_images_of_all_cameras_count(tmp_path: Path) -> None:
+    samples = [
+        {"images": [encoded(png(spots(16, 16, [(4, 4)]))) for _ in range(3)]} for _ in range(4)
+    ]
+    loader = DataLoader(
+        pack_samples(tmp_path / "rig", (Field("images", "image", list=True),), samples), 2
+    )
+    list(loader)
+    stats = loader.stats()
+    assert (stats.samples, stats.stages["decode"].count, loader.images_per_sample) == (4, 12, 3)
+
+
+def test_percentiles_are_right_to_a_tenth() -> None:
+    collector = StatsCollector()
+    for milliseconds in range(1, 1001):
+        collector.took("copy", milliseconds / 1000)
+    stage = collector.snapshot(threads=1, buffer_bytes=0, bad=0).stages["copy"]
+    assert stage.mean == pytest.approx(0.5005, rel=1e-6)
+    assert stage.max == pytest.approx(1.0, rel=1e-6)
+    assert stage.p50 == pytest.approx(0.5, rel=0.1)
+    assert stage.p99 == pytest.approx(0.99, rel=0.1)
+
+
+def test_finish_time_is_shared_out_among_the_images_of_a_batch() -> None:
+    collector = StatsCollector()
+    times = np.zeros((4, len(STAGES)), np.uint32)
+    times[:, STAGES.index("finish")] = 1000
+    collector.decoded(times, 10, finish_s=8e-6)
+    stage = collector.snapshot(threads=1, buffer_bytes=0, bad=0).stages["finish"]
+    assert stage.mean == pytest.approx(3e-6)
+    assert stage.count == 4
+    collector.decoded(np.empty((0, len(STAGES)), np.uint32), 0, finish_s=1.0)  # labels only
+    assert collector.snapshot(threads=1, buffer_bytes=0, bad=0).stages["finish"].count == 4
+
+
+def test_threads_begin_few_and_double_while_the_consumer_waits() -> None:
+    needs_core()
+    backend = Backend("native", threads=ThreadKeeper.at_first(13, fixed=False), budget=13)
+    keeper = ThreadKeeper(backend, fixed=False)
+    assert backend.threads == FIRST_THREADS == 4
+    found = []
+    for _ in range(4 * PATIENCE):
+        keeper.delivered(waited=True)
+        found.append(backend.threads)
+    assert found == [4] * (PATIENCE - 1) + [8] * PATIENCE + [13] * (
+        2 * PATIENCE + 1
+    )  # never beyond the budget
+    backend.close()
+
+
+def test_a_consumer_that_waits_now_and_then_gets_no_more_threads() -> None:
+    needs_core()
+    backend = Backend("native", threads=4, budget=16)
+    keeper = ThreadKeeper(backend, fixed=False)
+    for _ in range(20):
+        for waited in [True] * (PATIENCE - 1) + [False]:
+            keeper.delivered(waited=waited)
+    assert backend.threads == 4
+    fixed = ThreadKeeper(backend, fixed=True)  # the user has said how many
+    for _ in range(20):
+        fixed.delivered(waited=True)
+    assert backend.threads == ThreadKeeper.at_first(4, fixed=True) == 4
+    backend.close()
+
+
+def test_threads_that_the_system_refuses_do_not_end_the_training() -> None:
+    class Limited:
+        budget, asked, threads_given = 16, 0, 5
+
+        @property
+        def threads(self) -> int:
+            return self.threads_given
+
+        @threads.setter
+        def threads(self, n: int) -> None:
+            self.asked += 1
+            raise ConfigError(f"the system refuses decode thread 6 of {n}")
+
+    backend = Limited()
+    keeper = ThreadKeeper(cast(Backend, backend), fixed=False)
+    for _ in range(4 * PATIENCE):
+        keeper.delivered(waited=True)
+    assert backend.asked == 1
+
+
+def test_a_hiccup_gets_one_batch_more_and_a_slow_loader_gets_none() -> None:
+    ring = Ring(5)
+    keeper = DepthKeeper(3, ring, fixed=False)
+    assert not any(
+        keeper.delivered(0) for _ in range(100)
+    )  # always waiting: the loader is too slow
+    assert not any(keeper.delivered(ready) for ready in (1, 2, 3, 1))
+    assert keeper.delivered(0)
+    assert (keeper.ahead, ring.keep) == (4, 6)
+    assert not any(
+        keeper.delivered(ready) for ready in (0, 1, 2, 0)
+    )  # two ready of four are not all
+    for _ in range(20):
+        keeper.delivered(8)
+        keeper.delivered(0)
+    assert keeper.ahead == MOST_AHEAD
+    fixed = DepthKeeper(3, ring, fixed=True)
+    assert not any(fixed.delivered(ready) for ready in (3, 0, 3, 0))
+    keeper = DepthKeeper(3, ring, fixed=False)
+    assert not any(
+        keeper.delivered(ready) for ready in (*range(3), *[1] * LATELY, 0)
+    )  # full, but long ago
+    keeper.delivered(3)
+    keeper.started()
+    assert not keeper.delivered(0)  # the first batch of a pass
+    held = [
+        ring.tensor((MOST_BYTES // 8,), torch.uint8) for _ in range(7)
+    ]  # never written: no memory
+    keeper.delivered(3)
+    assert not keeper.delivered(0)
+    assert len(held) == 7
+
+
+def test_the_loader_looks_further_ahead_after_a_hiccup(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"batch_size": 2, "shuffle": True, "fields": ("id",)}
+    expected = [batch["id"].tolist() for batch in make(packed, **options, prefetch_factor=1)]
+    loader = make(packed, **options)
+    finish, gate, late = loader.maker.finish, threading.Event(), threading.Event()
+
+    def slow(begun: Any, *args: Any, **options: Any) -> Any:
+        if late.is_set():
+            gate.wait(10)
+        return finish(begun, *args, **options)
+
+    monkeypatch.setattr(loader.maker, "finish", slow)
+    found = []
+    iterator = iter(loader)
+    for number in range(len(loader)):
+        if number == 4:
+            wait_until(lambda: iterator._feeder.n_ready == loader.ahead)
+            late.set()
+        if late.is_set() and iterator._feeder.n_ready == 0 and not gate.is_set():
+            threading.Timer(0.05, gate.set).start()
+        found.append(next(iterator)["id"].tolist())
+    assert found == expected
+    assert 3 < loader.ahead <= MOST_AHEAD
+    iterator = iter(loader)
+    wait_until(lambda: iterator._feeder.n_ready == loader.ahead)
+
+
+def test_the_loader_adapts_its_threads(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_core()
+    monkeypatch.setattr("fastload._load.arguments.available_cpus", lambda: 6)
+    hungry = make(packed, batch_size=1)
+    assert hungry.stats().threads == 4
+    for _ in range(3):
+        for _batch in hungry:
+            if hungry.stats().threads > 4:
+                break
+    assert hungry.stats().threads in (
+        4,
+        6,
+    )  # whether it had to wait is the machine's business; 6 is the most
+    patient = make(packed, batch_size=1)
+    iterator = iter(patient)
+    for _ in range(N - 3):
+        assert wait_until(lambda: iterator._feeder.n_ready > 0)
+        next(iterator)
+    assert patient.stats().threads == 4
+    assert make(packed, num_workers=5).stats().threads == 5
+
+
+def test_a_loader_without_native_threads_has_nothing_to_adapt(packed: Path) -> None:
+    loader = make(packed, backend="reference", num_workers=3)
+    list(loader)
+    assert loader.stats().threads == 3
+    assert torch.is_tensor(next(iter(loader))[0])

@@ -1,0 +1,147 @@
+"""DCT scaling: where it is used, how close it stays to Pillow, and that 'exact' turns it off."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from fastload._decode.backend import Filter
+from tests.corpus import photos
+from tests.decoding import LOWER_LEVELS, at_most, native, pixels_of
+from tests.jpeg_samples import decode, encode, picture
+
+
+def pillow(data: bytes, size: tuple[int, int]) -> NDArray[np.int_]:
+    return np.asarray(
+        Image.open(io.BytesIO(data)).convert("RGB").resize(size, Image.Resampling.BILINEAR)
+    ).astype(int)
+
+
+def psnr(found: NDArray[np.uint8], expected: NDArray[np.int_]) -> float:
+    error = float(np.mean((found.astype(int) - expected) ** 2))
+    return 10 * math.log10(255**2 / max(error, 1e-9))
+
+
+# 2, 4 and 12 are where the scale changes: the hardest, because least filtering is left to do.
+@pytest.mark.parametrize("factor", [2.0, 2.2, 2.5, 3.3, 4.0, 4.5, 6.0, 8.0, 12.0, 16.0])
+def test_scaled_photos_stay_close_to_pillow(factor: float) -> None:
+    ratios = []
+    for path in photos(30):
+        data = path.read_bytes()
+        width, height = Image.open(io.BytesIO(data)).size
+        size = max(1, int(width / factor)), max(1, int(height / factor))
+        ratios.append(psnr(pixels_of(native(), data, size), pillow(data, size)))
+    assert np.mean(ratios) >= 38, f"mean {np.mean(ratios):.1f} dB, worst {min(ratios):.1f}"
+
+
+def test_exact_is_pillow_at_any_scale() -> None:
+    for path in photos(6):
+        data = path.read_bytes()
+        for size in ((100, 80), (40, 40), (17, 9)):
+            assert (
+                abs(pixels_of(native(), data, size, exact=1).astype(int) - pillow(data, size)).max()
+                <= 1
+            )
+
+
+def test_nothing_is_scaled_below_twice_the_size() -> None:
+    for path in photos(6):
+        data = path.read_bytes()
+        width, height = Image.open(io.BytesIO(data)).size
+        size = width // 2 + 1, height // 3
+        assert np.array_equal(
+            pixels_of(native(), data, size), pixels_of(native(), data, size, exact=1)
+        )
+
+
+@pytest.mark.parametrize("how", [Filter.BILINEAR, Filter.NEAREST])
+def test_other_filters_are_never_scaled(how: Filter) -> None:
+    data = encode(picture(400, 300), "420")
+    assert np.array_equal(
+        pixels_of(native(), data, (50, 40), filter=how),
+        pixels_of(native(), data, (50, 40), filter=how, exact=1),
+    )
+
+
+@pytest.mark.parametrize(
+    "part", [(0, 0, 400, 300), (1, 1, 398, 298), (37, 22, 301, 207), (5, 3, 160, 120)]
+)
+def test_a_scaled_region_keeps_its_place(part: tuple[int, int, int, int]) -> None:
+    """A ramp: a shift by a quarter of a pixel would show as a level."""
+    ramp = np.empty((300, 400, 3), np.uint8)
+    ramp[:, :, 0] = np.arange(400) // 2
+    ramp[:, :, 1] = (np.arange(300) * 0.8)[:, None]
+    ramp[:, :, 2] = 128
+    data = encode(ramp, "444", 100)
+    x, y, w, h = part
+    size = w // 3, h // 3
+    asked: dict[str, Any] = {"x": x, "y": y, "w": w, "h": h}
+    scaled = pixels_of(native(), data, size, **asked).astype(int)
+    exact = pixels_of(native(), data, size, exact=1, **asked).astype(int)
+    inner = abs(scaled - exact)[2:-2, 2:-2]
+    assert inner.mean() < 0.35
+    assert abs((scaled - exact)[2:-2, 2:-2].mean(axis=(0, 1))).max() < 0.2
+
+
+def black_and_white(width: int, height: int) -> NDArray[np.uint8]:
+    """Squares large enough to stay black and white at half the size: the largest sums."""
+    squares = (
+        np.random.default_rng(0).integers(0, 2, (height // 8 + 1, width // 8 + 1, 3), np.uint8)
+        * 255
+    )
+    return squares.repeat(8, axis=0).repeat(8, axis=1)[:height, :width]
+
+
+@pytest.mark.parametrize("sampling", ["420", "444", "gray"])
+@pytest.mark.parametrize(
+    "image", [picture(401, 299), black_and_white(401, 299)], ids=["picture", "black and white"]
+)
+def test_scaled_vector_code_gives_the_portable_bytes(
+    image: NDArray[np.uint8], sampling: str
+) -> None:
+    data = encode(image, sampling)
+    for size in (
+        (200, 149),
+        (90, 70),
+        (33, 20),
+        (11, 9),
+        (200, 45),
+        (80, 149),
+        (20, 149),
+        (200, 3),
+    ):  # the last ones with many taps
+        for flip in (0, 1):
+            found = pixels_of(native(), data, size, flip=flip)
+            for level in LOWER_LEVELS:
+                with at_most(level):
+                    assert np.array_equal(found, pixels_of(native(), data, size, flip=flip)), (
+                        level,
+                        size,
+                    )
+
+
+@pytest.mark.parametrize("size", [(1, 20), (2, 20), (5, 20), (40, 20)])
+def test_a_very_long_picture_stays_close_to_pillow(size: tuple[int, int]) -> None:
+    """Thousands of taps on one axis, at half the size on the other."""
+    strip = black_and_white(16000, 40)
+    data = encode(strip, "444")
+    found = pixels_of(native(), data, size)
+    assert psnr(found, pillow(data, size)) >= 38
+    for level in LOWER_LEVELS:
+        with at_most(level):
+            assert np.array_equal(found, pixels_of(native(), data, size)), level
+    on_end = encode(np.ascontiguousarray(strip.transpose(1, 0, 2)), "444")
+    assert psnr(pixels_of(native(), on_end, size[::-1]), pillow(on_end, size[::-1])) >= 38
+
+
+def test_a_flat_image_stays_flat() -> None:
+    data = encode(np.full((256, 320, 3), 131, np.uint8), "420", 95)
+    level = decode(data)[0, 0]
+    for size in ((160, 128), (100, 70), (50, 33), (20, 16), (320, 256), (640, 300)):
+        assert (pixels_of(native(), data, size) == level).all()

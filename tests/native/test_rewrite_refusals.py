@@ -1,0 +1,236 @@
+"""What is not rewritten: other codings, anything damaged, anything beyond the limits. After each a good image is still right."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fastload._store import jpeg_header as limits
+from tests.corpus import corpus_dir, photos
+from tests.jpeg_samples import (
+    decode,
+    decode_by_pillow,
+    encode,
+    encode_by_pillow,
+    markers,
+    picture,
+    replace_frame,
+)
+
+core = pytest.importorskip("fastload._core", reason="not run: no native core")
+
+
+@pytest.fixture(autouse=True)
+def _good_image_still_works() -> Iterator[None]:
+    good = encode(picture(90, 50), "420")
+    before = core.rewrite(good)[0]
+    yield
+    assert core.rewrite(good)[0] == before
+    np.testing.assert_array_equal(decode(before), decode(good))
+
+
+def refused(jpeg: bytes, match: str) -> None:
+    for fast in (True, False):
+        with pytest.raises(core.BadJpeg, match=match):
+            core.rewrite(jpeg, fast=fast)
+
+
+def frame_of(jpeg: bytes) -> bytes:
+    return next(body for marker, body in markers(jpeg) if marker in (0xC0, 0xC2))
+
+
+def test_other_codings() -> None:
+    jpeg = encode(picture(30, 20), "444")
+    frame = frame_of(jpeg)
+    refused(replace_frame(jpeg, marker=0xC9), "arithmetic coding")
+    refused(replace_frame(jpeg, marker=0xCA), "arithmetic coding")
+    refused(replace_frame(jpeg, marker=0xC3), r"SOF3 \(lossless or hierarchical\)")
+    refused(replace_frame(jpeg, marker=0xC5), r"SOF5 \(lossless or hierarchical\)")
+    refused(replace_frame(jpeg, body=b"\x0c" + frame[1:]), "12 bits per sample, expected 8")
+    refused(replace_frame(jpeg, body=frame[:5] + b"\2" + frame[6:12]), "two components")
+    out = io.BytesIO()
+    Image.fromarray(np.zeros((20, 30, 4), np.uint8), "CMYK").save(out, "JPEG")
+    refused(out.getvalue(), "CMYK")
+
+
+@pytest.mark.skipif(
+    shutil.which("cjpeg") is None, reason="not run: no cjpeg (Debian: libjpeg-turbo-progs)"
+)
+def test_sampling_that_no_single_scan_can_hold(tmp_path: Path) -> None:
+    """12 blocks in an MCU, where 10 are allowed: legal in three scans, not in one."""
+    (tmp_path / "scans").write_text("0; 1; 2;")
+    jpeg = subprocess.run(
+        ["cjpeg", "-sample", "2x2,2x2,2x2", "-scans", str(tmp_path / "scans")],
+        check=True,
+        capture_output=True,
+        input=b"P6 40 30 255\n" + picture(40, 30).tobytes(),
+    ).stdout
+    refused(jpeg, "[Ss]ampling factors too large")
+
+
+def test_no_jpeg_at_all() -> None:
+    for data in (b"", b"\xff", b"\x89PNG\r\n\x1a\n" + bytes(100), b"\xff\xd8\xff\xd9", bytes(1000)):
+        refused(data, "JPEG|frame")
+
+
+def test_tables_of_the_image_before_are_not_used() -> None:
+    """libjpeg keeps its tables when an object is used again."""
+    jpeg = bytes(core.rewrite(encode(picture(30, 20), "444", 60), optimize=False)[0])
+
+    def without(marker: bytes) -> bytes:
+        data = jpeg
+        while (at := data.find(b"\xff" + marker)) >= 0:
+            data = data[:at] + data[at + 2 + int.from_bytes(data[at + 2 : at + 4], "big") :]
+        return data
+
+    core.rewrite(encode(picture(90, 50), "444", 20))
+    refused(without(b"\xdb"), "[Qq]uantization table")
+    # Without Huffman tables the standard's own are meant (motion JPEG), which optimize=False had written.
+    for fast in (True, False):
+        np.testing.assert_array_equal(
+            decode(core.rewrite(without(b"\xc4"), fast=fast)[0]), decode(jpeg)
+        )
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 4}])
+def test_truncated_anywhere(options: dict[str, int]) -> None:
+    jpeg = encode_by_pillow(picture(60, 40), "420", 85, **options)
+    for length in range(0, len(jpeg) - 1, 7):
+        for fast in (True, False):
+            with pytest.raises(core.BadJpeg):
+                core.rewrite(jpeg[:length], fast=fast)
+            with pytest.raises(core.BadJpeg):
+                core.rewrite(jpeg[:length] + b"\xff\xd9", fast=fast)
+
+
+def test_scans_are_missing() -> None:
+    """No decoder complains, but libjpeg smooths such a picture, which it would not do with the rewritten one."""
+    jpeg = encode_by_pillow(picture(60, 40), "420", progressive=True)
+    starts = [at for at in range(len(jpeg)) if jpeg.startswith(b"\xff\xda", at)]
+    assert len(starts) > 5
+    for start in starts[1:]:
+        # tables of the next scan stand in front of it
+        cut = min(
+            (
+                at
+                for at in (jpeg.rfind(b"\xff\xc4", 0, start),)
+                if at > jpeg.rfind(b"\xff\xda", 0, start)
+            ),
+            default=start,
+        )
+        coarse = jpeg[:cut] + b"\xff\xd9"
+        decode(coarse)
+        refused(coarse, "scans are missing")
+
+
+def test_damaged_data() -> None:
+    jpeg = encode_by_pillow(picture(60, 40), "420", restart_marker_blocks=4)
+    refused(jpeg.replace(b"\xff\xd1", b"\xff\xd2", 1), "found marker|[Cc]orrupt")
+    refused(jpeg.replace(b"\xff\xd1", b"", 1), "[Cc]orrupt")
+    refused(jpeg[:-2] + b"\1\2\3" * 9 + b"\xff\xd9", "extraneous bytes")
+    refused(jpeg.replace(b"\xff\xd1", b"\1\2\3" * 9 + b"\xff\xd1", 1), "extraneous bytes")
+    refused(jpeg[:20] + b"\1\2\3" + jpeg[20:], "extraneous bytes")
+    refused(jpeg[:-2], "Premature end")
+
+
+def test_harmless_oddities() -> None:
+    """They change no pixel, and are mentioned."""
+    jpeg = encode(picture(60, 40), "420")
+    adobe = jpeg[:2] + b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0\x07" + jpeg[20:]
+    for odd, word in ((jpeg[:11] + b"\x02" + jpeg[12:], "JFIF revision"), (adobe, "Adobe")):
+        written, *_, warning = core.rewrite(odd)
+        assert word in warning
+        np.testing.assert_array_equal(decode(written), decode(jpeg))
+        assert core.rewrite(written)[6] == ""
+    for odd in (
+        jpeg + b"behind the end",
+        jpeg[:20] + b"\xff" * 9 + jpeg[20:],
+        jpeg[:-2] + b"\xff\xff\xff\xd9",
+    ):
+        assert core.rewrite(odd)[0] == core.rewrite(jpeg)[0]
+        assert core.rewrite(odd)[6] == ""
+
+
+def test_flipped_bits_never_change_pixels() -> None:
+    """Damage is refused, or what comes out is what a strict decoder shows for the damaged file."""
+    rng = np.random.default_rng(5)
+    accepted = 0
+    for jpeg in (
+        encode(picture(100, 70), "420"),
+        encode_by_pillow(picture(100, 70), "444", restart_marker_blocks=3),
+        encode_by_pillow(picture(100, 70), "420", progressive=True),
+    ):
+        for _ in range(150):
+            damaged = bytearray(jpeg)
+            for _ in range(int(rng.integers(1, 4))):
+                damaged[int(rng.integers(2, len(jpeg)))] ^= 1 << int(rng.integers(0, 8))
+            data = bytes(damaged)
+            try:
+                written, _, _, _, _, _, warning = core.rewrite(data, orient=False)
+            except core.BadJpeg:
+                with pytest.raises(core.BadJpeg):
+                    core.rewrite(data, orient=False, fast=False)
+                continue
+            accepted += 1
+            assert core.rewrite(data, orient=False, fast=False)[0] == written
+            np.testing.assert_array_equal(decode(written), decode(data, strict=not warning))
+    assert accepted > 20  # else the comparison above says nothing
+
+
+def test_limits_are_the_same_everywhere() -> None:
+    for name in ("MAX_SIDE", "MAX_PIXELS", "MAX_PIXELS_PER_BYTE", "MAX_SCANS"):
+        assert getattr(core, name) == getattr(limits, name)
+
+
+def test_limits() -> None:
+    jpeg = encode(picture(64, 64), "444")
+    frame = frame_of(jpeg)
+
+    def sized(width: int, height: int) -> bytes:
+        return replace_frame(
+            jpeg, body=frame[:1] + height.to_bytes(2, "big") + width.to_bytes(2, "big") + frame[5:]
+        ) + bytes(200_000)
+
+    refused(sized(16_385, 1), "sides may be at most 16384")
+    refused(sized(16_000, 16_000), "at most 64 megapixels")
+    refused(sized(16_000, 4_000)[:1000], "pixels per byte")
+    refused(sized(16_000, 1_000), "premature end|Premature end|pixels per byte")
+
+
+def test_too_many_scans() -> None:
+    jpeg = encode_by_pillow(picture(16, 16), "444", progressive=True)
+    start = jpeg.rindex(b"\xff\xda")
+    scan = jpeg[start:-2]
+    refused(jpeg[:-2] + scan * 130 + b"\xff\xd9", "scans: at most 128")
+    # fewer are let through to libjpeg, which finds a bit refined twice
+    refused(jpeg[:-2] + scan * 20 + b"\xff\xd9", "progression sequence")
+
+
+def test_every_odd_file() -> None:
+    """Thousands of fuzzers' finds: refused or the right pixels; and good images in between are untouched by them."""
+    good = photos(1)[0].read_bytes()
+    expected = core.rewrite(good)[0]
+    paths = sorted(path for path in (corpus_dir() / "odd").rglob("*") if path.is_file())
+    accepted = 0
+    for i, path in enumerate(paths if os.environ.get("FASTLOAD_LONG") == "1" else paths[::2]):
+        jpeg = path.read_bytes()
+        try:
+            written = core.rewrite(jpeg, orient=False)[0]
+        except core.BadJpeg:
+            pass
+        else:
+            accepted += 1
+            np.testing.assert_array_equal(
+                decode_by_pillow(written), decode_by_pillow(jpeg), err_msg=path.name
+            )
+        if i % 50 == 0:
+            assert core.rewrite(good)[0] == expected
+    assert accepted > 5

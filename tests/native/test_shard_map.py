@@ -1,0 +1,175 @@
+"""The native core's own reader of shards: finds what LMDB finds, and a damaged page is an error, not the end of the process."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fastload
+from fastload._common.native import core
+from fastload._load.parts import read_parts
+from fastload._store.record import Part, encode_record
+from fastload._store.shard import ShardReader
+from fastload._store.writer import ShardWriter
+from fastload.errors import CorruptShard
+from tests.small_dataset import simple_samples, write_dataset
+from tests.store.test_shard_publishing import records, write
+
+module = core()
+pytestmark = pytest.mark.skipif(module is None, reason="needs the native core")
+
+
+def mapped(path: Path) -> object:
+    assert module is not None
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return module.ShardMap(descriptor, path.stat().st_size)
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("count", [1, 2, 170, 5000, 30000])
+def test_it_finds_what_lmdb_finds(tmp_path: Path, count: int) -> None:
+    """Small records stand in the tree's leaves, large ones on pages of their own; 30,000 make a tree of three levels."""
+    rng, first = random.Random(count), 2**33 + 7
+    with ShardWriter(tmp_path, 0, first=first) as writer:
+        for number in range(count):
+            size = rng.choice((900, 1900) if count > 5000 else (0, 1, 700, 1900, 2100, 4096, 20000))
+            writer.add(
+                first + number, encode_record(first + number, [Part(0, rng.randbytes(size))])
+            )
+        row = writer.publish()
+    found = mapped(tmp_path / row.name)
+    assert found.entries == count  # type: ignore[attr-defined]
+    reader = ShardReader(tmp_path, row)
+    for number in range(count):
+        assert found.find(first + number) == reader.get(first + number)  # type: ignore[attr-defined]
+    for outside in (0, first - 1, first + count, 2**64 - 1):
+        with pytest.raises(KeyError, match="the record is missing"):
+            found.find(outside)  # type: ignore[attr-defined]
+    if count == 30000:
+        newest = max(
+            ((tmp_path / row.name).read_bytes()[start : start + 152] for start in (0, 4096)),
+            key=lambda meta: meta[144:152][::-1],
+        )
+        assert int.from_bytes(newest[94:96], "little") == 3
+
+
+def test_damaged_pages_are_errors(tmp_path: Path) -> None:
+    """Any byte of any page changed: what is found lies inside the file, or an error says so; never a signal."""
+    row = write(tmp_path, records(600))
+    whole = (tmp_path / row.name).read_bytes()
+    rng, path = random.Random(0), tmp_path / "damaged"
+    missed = 0
+    for _ in range(100):
+        data = bytearray(whole)
+        for _ in range(rng.choice((1, 3, 40))):
+            page = rng.randrange(len(data) // 4096)
+            data[4096 * page + rng.choice((rng.randrange(64), rng.randrange(4096)))] = rng.choice(
+                (0, 255, rng.randrange(256))
+            )
+        path.write_bytes(data)
+        try:
+            found = mapped(path)
+        except RuntimeError:
+            continue
+        for number in range(600):
+            try:
+                bytes(found.find(number))  # type: ignore[attr-defined]
+            except KeyError:
+                missed += 1
+    assert missed  # else nothing was damaged that matters
+
+
+def test_files_that_are_no_shards_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for data, why in (
+        (b"", "too short"),
+        (bytes(100), "too short"),
+        (bytes(8192), "does not start like an LMDB file"),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(RuntimeError, match=why):
+            mapped(path)
+
+
+def test_batches_read_together_are_the_batches_read_alone(tmp_path: Path) -> None:
+    fastload.pack(
+        ({"text": "x" * n, "number": n} for n in range(50)),
+        tmp_path / "packed",
+        fields={"text": "str", "number": "int"},
+    )
+    dataset = fastload.open(tmp_path / "packed")
+    ids = np.arange(50)[::-1].copy()
+    together = read_parts(dataset, ids, check_crc=True)
+    for first in (0, 20, 40):
+        part, alone = (
+            together.part(first, min(first + 20, 50)),
+            read_parts(dataset, ids[first : first + 20], check_crc=True),
+        )
+        assert list(part.records) == list(alone.records)
+        assert (part.rows == alone.rows).all()
+        assert (part.starts == alone.starts).all()
+        assert all((part.of(field) == alone.of(field)).all() for field in (0, 1))
+        assert [part.source(place) for place in range(len(part.ids))] == [
+            alone.source(place) for place in range(len(part.ids))
+        ]
+
+
+def test_a_shard_that_cannot_be_opened_fails_its_own_samples_only(tmp_path: Path) -> None:
+    fastload.pack(
+        ({"data": os.urandom(3000)} for _ in range(400)),
+        tmp_path / "packed",
+        fields={"data": "bytes"},
+        shard_size=1 << 20,
+        block_size=1 << 18,
+    )
+    dataset = fastload.open(tmp_path / "packed")
+    assert len(dataset.manifest.shards) == 2
+    second = dataset.manifest.shards[1]
+    os.truncate(tmp_path / "packed" / second.name, second.size - 4096)
+    ids = np.array([0, second.first, 1, second.first + 1])
+    faults = read_parts(dataset, ids, check_crc=True).faults
+    assert set(faults) == {1, 3}
+    assert all(
+        isinstance(each, CorruptShard) and "bytes, expected" in str(each)
+        for each in faults.values()
+    )
+
+
+_SEVERAL_THREADS = """
+import sys, threading
+import numpy as np
+import fastload
+from fastload._load.parts import read_parts
+
+def read(dataset, together):
+    together.wait()
+    parts = read_parts(dataset, np.arange(len(dataset)), check_crc=True)
+    assert not parts.faults and sum(len(bytes(each)) for each in parts.records)
+
+for _ in range(30):
+    dataset, together = fastload.open(sys.argv[1], verify="full"), threading.Barrier(4)
+    threads = [threading.Thread(target=read, args=(dataset, together)) for _ in range(4)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+"""
+
+
+def test_threads_that_open_a_shard_at_the_same_moment_read_what_they_mapped(tmp_path: Path) -> None:
+    """In a process of its own: a map that one thread let go of while another read it was the end of the process."""
+    write_dataset(tmp_path, simple_samples(40), per_shard=40)
+    done = subprocess.run(
+        [sys.executable, "-c", _SEVERAL_THREADS, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,290 @@
+"""Epochs over any shape: every id once over all ranks, equal counts, and the same after a stop at any step in any other world."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastload._load.torch_compat.lookahead import Coming
+from fastload._load.torch_compat.samplers import RankBatches, RankSampler
+from fastload._order.epochs import Epochs, OrderOptions
+from fastload.errors import ConfigError
+
+Shape = dict[str, Any]
+shuffles = st.sampled_from([True, False, "full"])
+shapes = st.fixed_dictionaries(
+    {
+        "n": st.integers(1, 200),
+        "block": st.integers(1, 30),
+        "window": st.integers(1, 6),
+        "shuffle": shuffles,
+        "world": st.integers(1, 8),
+        "size": st.integers(1, 17),
+        "seed": st.integers(0, 2**62),
+        "epoch": st.integers(0, 99),
+    }
+)
+
+
+def ranks_of(
+    shape: Shape, ending: str, world: int | None = None, size: int | None = None
+) -> list[Epochs]:
+    n, world, size = shape["n"], world or shape["world"], size or shape["size"]
+    options = OrderOptions(
+        n_samples=n,
+        shuffle=shape["shuffle"],
+        seed=shape["seed"],
+        block=shape["block"],
+        window=shape["window"],
+    )
+    table = np.random.default_rng(shape["seed"] % 1000).permutation(n)
+    ranks = [
+        Epochs(
+            options,
+            batch_size=size,
+            rank=rank,
+            world=world,
+            ending=ending,
+            source_order=lambda: table,
+        )
+        for rank in range(world)
+    ]
+    for rank in ranks:
+        rank.set_epoch(shape["epoch"])
+    return ranks
+
+
+def batches_of(rank: Epochs) -> list[list[int]]:
+    return [ids.tolist() for ids in rank.batches(rank.begin())]
+
+
+@given(shapes)
+@settings(max_examples=300)
+def test_partial_gives_every_id_exactly_once_and_all_ranks_as_many_batches(shape: Shape) -> None:
+    ranks = ranks_of(shape, "partial")
+    batches = [batches_of(rank) for rank in ranks]
+    assert {len(rank) for rank in batches} == {len(ranks[0])}
+    assert [rank.n_samples() for rank in ranks] == [sum(map(len, rank)) for rank in batches]
+    seen = Counter(i for rank in batches for batch in rank for i in batch)
+    assert set(seen) == set(range(shape["n"]))
+    if (
+        shape["size"] > 1 and shape["n"] >= 2 * shape["world"]
+    ):  # else a rank repeats one, rather than have a batch less
+        assert max(seen.values()) == 1
+    assert all(1 <= len(batch) <= shape["size"] for rank in batches for batch in rank)
+
+
+@given(shapes)
+@settings(max_examples=200)
+def test_pad_gives_all_ranks_the_same_shape_and_repeats_at_most_one_a_rank(shape: Shape) -> None:
+    ranks = ranks_of(shape, "pad")
+    batches = [batches_of(rank) for rank in ranks]
+    assert len({tuple(map(len, rank)) for rank in batches}) == 1
+    assert [rank.n_samples() for rank in ranks] == [sum(map(len, rank)) for rank in batches]
+    seen = Counter(i for rank in batches for batch in rank for i in batch)
+    assert set(seen) == set(range(shape["n"]))
+    assert sum(seen.values()) - shape["n"] < shape["world"]
+
+
+@given(shapes)
+@settings(max_examples=200)
+def test_drop_gives_full_batches_and_ranks_are_disjoint(shape: Shape) -> None:
+    ranks = ranks_of(shape, "drop")
+    batches = [batches_of(rank) for rank in ranks]
+    assert {len(rank) for rank in batches} == {len(ranks[0])}
+    assert [rank.n_samples() for rank in ranks] == [sum(map(len, rank)) for rank in batches]
+    seen = Counter(i for rank in batches for batch in rank for i in batch)
+    assert all(len(batch) == shape["size"] for rank in batches for batch in rank)
+    assert not seen or max(seen.values()) == 1
+    assert shape["n"] - len(seen) < shape["world"] * (shape["size"] + 1)
+
+
+@given(shapes)
+@settings(max_examples=100)
+def test_the_same_again_and_another_order_in_another_epoch(shape: Shape) -> None:
+    first, again = ranks_of(shape, "partial", world=1)[0], ranks_of(shape, "partial", world=1)[0]
+    one = batches_of(first)
+    assert batches_of(again) == one
+    if shape["shuffle"] and shape["n"] >= 40 and shape["block"] * shape["window"] >= 20:
+        assert batches_of(first) != one
+    again.set_epoch(shape["epoch"])
+    assert batches_of(again) == one
+
+
+@given(shapes, st.sampled_from(["partial", "drop", "pad"]), st.integers(0, 100))
+@settings(max_examples=200)
+def test_a_restart_at_any_step_gives_the_identical_rest(
+    shape: Shape, ending: str, stop: int
+) -> None:
+    for rank, other in zip(ranks_of(shape, ending), ranks_of(shape, ending), strict=True):
+        segment = rank.begin()
+        whole = [ids.tolist() for ids in rank.batches(segment)]
+        rank.delivered(segment, stop := min(stop, len(whole)))
+        other.load(json.loads(json.dumps(rank.state())))
+        if stop == len(whole):
+            assert other.peek().epoch == shape["epoch"] + 1
+        else:
+            assert batches_of(other) == whole[stop:]
+
+
+@given(
+    shapes,
+    st.lists(
+        st.tuples(st.integers(1, 6), st.integers(2, 9), st.integers(0, 5)), min_size=1, max_size=6
+    ),
+)
+@settings(max_examples=200)
+def test_any_chain_of_worlds_gives_every_id_once(
+    shape: Shape, chain: list[tuple[int, int, int]]
+) -> None:
+    """Some batches in one world, some in the next ...: the state, as JSON, is all that goes from one to the other."""
+    shape = {**shape, "n": 60 + shape["n"]}
+    seen: Counter[int] = Counter()
+    state: str | None = None
+    for world, size, steps in chain:
+        ranks = ranks_of(shape, "partial", world=world, size=size)
+        states = set()
+        for rank in ranks:
+            if state is not None:
+                rank.load(json.loads(state))
+            segment = rank.begin()
+            if (
+                segment.epoch != shape["epoch"] or segment.shares.n_left < 2 * world
+            ):  # fewer samples than that: ranks have to repeat some
+                return
+            batches = [ids.tolist() for ids in rank.batches(segment)]
+            stop = min(steps, len(batches))
+            seen.update(i for batch in batches[:stop] for i in batch)
+            rank.delivered(segment, segment.start + stop)
+            states.add(json.dumps(rank.state()))
+        assert len(states) == 1
+        state = states.pop()
+        assert len(state) < 1500
+    last = ranks_of(shape, "partial", world=1, size=7)[0]
+    last.load(json.loads(state or ""))
+    segment = last.begin()
+    if segment.epoch == shape["epoch"]:
+        seen.update(i for ids in last.batches(segment) for i in ids.tolist())
+    assert seen == Counter(range(shape["n"]))
+
+
+def test_a_rank_reads_its_blocks_together() -> None:
+    """What the disk sees: a rank goes through the line in one run, a window of blocks at a time."""
+    shape = {
+        "n": 960,
+        "block": 10,
+        "window": 4,
+        "shuffle": True,
+        "world": 3,
+        "size": 8,
+        "seed": 1,
+        "epoch": 0,
+    }
+    for rank in ranks_of(shape, "partial"):
+        ids = [i for batch in batches_of(rank) for i in batch]
+        windows = [{i // 10 for i in ids[start : start + 40]} for start in range(0, len(ids), 40)]
+        assert (
+            max(len(window) for window in windows) <= 4 + 4
+        )  # its ends are not at a window's ends
+        assert len(set.union(*windows)) <= 32 + 8
+
+
+def test_sampler_and_batches_agree_and_share_the_epoch() -> None:
+    shape = {
+        "n": 50,
+        "block": 5,
+        "window": 2,
+        "shuffle": True,
+        "world": 2,
+        "size": 8,
+        "seed": 1,
+        "epoch": 3,
+    }
+    epochs = ranks_of(shape, "pad")[1]
+    sampler = RankSampler(epochs)
+    batches = RankBatches(sampler, epochs.batch_size, False, Coming(2))
+    one_by_one = list(sampler)
+    assert len(sampler) == len(one_by_one) == 25
+    assert sampler.epoch == 4
+    batches.set_epoch(3)
+    assert [i for batch in batches for i in batch] == one_by_one
+    assert {index.epoch for index in one_by_one} == {3}  # type: ignore[attr-defined]
+    assert len(batches) == 4
+
+
+def test_batches_made_anew_for_predictions_leave_nothing_out() -> None:
+    shape = {
+        "n": 50,
+        "block": 5,
+        "window": 2,
+        "shuffle": True,
+        "world": 2,
+        "size": 8,
+        "seed": 1,
+        "epoch": 3,
+    }
+    made = [
+        RankBatches(RankSampler(epochs), epochs.batch_size, False)
+        for epochs in ranks_of(shape, "drop")
+    ]
+    batches = [list(each) for each in made]
+    assert [len(each) for each in batches] == [len(each) for each in made] == [4, 4]
+    assert sorted(i for each in batches for batch in each for i in batch) == list(range(50))
+    assert {index.epoch for each in batches for batch in each for index in batch} == {3}  # type: ignore[attr-defined]
+
+
+def test_batches_made_anew_of_another_sampler_are_that_samplers() -> None:
+    """As for Lightning's overfit_batches."""
+    batches = RankBatches(torch.utils.data.SequentialSampler(range(10)), 4, False)
+    assert list(batches) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert len(batches) == 3
+    batches.set_epoch(1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rank": 2, "world": 2}, "rank 2 of 2"),
+        ({"batch_size": 0}, "batch size 0"),
+        ({"ending": "half"}, "ending 'half'"),
+    ],
+)
+def test_wrong_use_is_named(options: dict[str, Any], message: str) -> None:
+    order = OrderOptions(n_samples=9, shuffle=True, seed=0, block=2, window=2)
+    arguments: dict[str, Any] = {
+        "batch_size": 2,
+        "rank": 0,
+        "world": 1,
+        "ending": "drop",
+        "source_order": lambda: np.arange(9),
+        **options,
+    }
+    with pytest.raises(ConfigError, match=message):
+        Epochs(order, **arguments)
+
+
+def test_a_billion_samples_begin_at_once() -> None:
+    """Neither a table of the samples nor one of the batches: only a window."""
+    options = OrderOptions(n_samples=10**9 + 3, shuffle=True, seed=3, block=76, window=8)
+    ranks = [
+        Epochs(
+            options,
+            batch_size=256,
+            rank=rank,
+            world=64,
+            ending="drop",
+            source_order=lambda: np.empty(0, np.int64),
+        )
+        for rank in (0, 63)
+    ]
+    first = [next(rank.batches(rank.begin())) for rank in ranks]
+    assert [len(ids) for ids in first] == [256, 256]
+    assert not set(first[0].tolist()) & set(first[1].tolist())
+    assert len(ranks[0]) == 10**9 // 64 // 256

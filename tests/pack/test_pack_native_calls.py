@@ -1,0 +1,113 @@
+"""What pack asks of the native core for every image: the same as the paths in Python, and None where those must be taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastload._pack.shards import as_record
+from fastload._store.record import Part, encode_record
+from fastload.errors import ConfigError
+from tests.jpeg_samples import encode, picture
+from tests.packing import file_of, pixels
+
+module: Any = pytest.importorskip("fastload._core", reason="not run: no native core")
+
+PARTS = st.lists(
+    st.builds(
+        Part,
+        st.integers(0, 0xFFFF),
+        st.binary(max_size=40),
+        st.integers(0, 3),
+        st.integers(0, 5),
+        st.integers(0, 1),
+        st.integers(0, 255),
+        st.integers(0, 255),
+        st.integers(0, 0xFFFF),
+        st.integers(0, 0xFFFF),
+        st.integers(0, 0xFFFF),
+        st.integers(0, 8),
+    ),
+    max_size=6,
+    unique_by=lambda part: (part.field, part.item, part.role),
+)
+
+
+@given(st.integers(0, 2**63 - 1), PARTS)
+def test_a_record_is_laid_out_as_in_python(sample_id: int, parts: list[Part]) -> None:
+    assert module.encode_record(sample_id, parts) == encode_record(sample_id, parts)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        [Part(0x10000, b"")],
+        [Part(-1, b"")],
+        [Part(0, b"", codec=6)],
+        [Part(0, b"", role=2)],
+        [Part(0, b"", width=1 << 16)],
+        [Part(0, b"", orientation=9)],
+        [Part(0, b"", bits=1 << 70)],
+        [Part(1, b"a"), Part(1, b"b")],
+        [Part(0, bytes(65 << 20))],
+    ],
+)
+def test_what_does_not_fit_a_record_is_left_to_python_which_names_it(bad: list[Part]) -> None:
+    assert module.encode_record(0, bad) is None
+    with pytest.raises(ConfigError):
+        as_record(0, bad)
+    good = [Part(0, b"x"), Part(1, memoryview(b"yy"))]
+    assert as_record(7, good) == encode_record(7, good)
+
+
+@pytest.mark.parametrize("sampling", ["gray", "444", "422", "420", "440", "411"])
+def test_a_kept_jpeg_is_the_rewritten_one(sampling: str) -> None:
+    data = encode(picture(150, 90), sampling)
+    jpeg, index, width, height, interval, orientation, _ = module.rewrite(data, restart=3)
+    assert module.keep_jpeg(data, 3) == (
+        jpeg,
+        index.tobytes(),
+        width,
+        height,
+        1 if sampling == "gray" else 3,
+        interval,
+        orientation,
+    )
+
+
+def test_unusual_and_damaged_jpegs_are_not_kept_and_the_next_one_is() -> None:
+    good = encode(picture(64, 48), "420")
+    odd_sampling = bytearray(encode(picture(64, 48), "444"))
+    frame = odd_sampling.index(b"\xff\xc0")
+    odd_sampling[frame + 14] = 0x21  # the second component twice as wide as the first
+    for data in (
+        good[:-2],
+        good[:200],
+        b"\xff\xd8\xff\xd9",
+        bytes(odd_sampling),
+        file_of(pixels(8, 8), "PNG"),
+    ):
+        assert module.keep_jpeg(data, -1) is None
+        assert module.keep_jpeg(good, -1)[0] == module.rewrite(good)[0]
+
+
+def test_a_bare_loop_gives_the_pool_s_pixels() -> None:
+    from fastload._decode.backend import DecodeBatch, new_requests
+    from fastload._decode.native import NativeBackend
+
+    data = [encode(picture(100 + i, 80), "420") for i in range(5)]
+    requests = new_requests(5)
+    requests["size"] = [len(one) for one in data]
+    requests["out_w"], requests["out_h"] = 40, 30
+    pool, bare = np.zeros((2, 5, 30, 40, 3), np.uint8)
+    with NativeBackend(threads=2) as backend:
+        backend.collect(backend.submit(DecodeBatch(data, requests, pool))).raise_first()
+    seconds, inside = module.Pool.bare_loop(
+        data, requests, bare, planar=False, colour=0, fill=(0, 0, 0), mean=(), std=()
+    )
+    assert 0 < inside <= seconds
+    np.testing.assert_array_equal(pool, bare)

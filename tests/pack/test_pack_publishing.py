@@ -1,0 +1,76 @@
+"""A full shard is published while the next one is packed: in order, one at a time, and a failure ends the pack."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fastload
+from fastload._pack.shards import OpenShard
+from fastload._pack.state import Done, PackState
+from fastload._store.fields import Field
+from fastload.errors import StoreError
+from tests.packing import IMAGE, LABEL, SMALL_SHARDS, Listed, pack, samples
+
+FIELDS = (IMAGE, LABEL, Field("blob", "bytes"))
+
+
+def source(n: int = 160) -> Listed:
+    return Listed(samples(n, size=8, extra_bytes=25_000), FIELDS)
+
+
+def test_packing_goes_on_while_a_shard_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish, packed_more, order = OpenShard.publish, threading.Event(), []
+
+    def slow(self: OpenShard, state: PackState, next_position: int) -> Done:
+        if self.number == 0:
+            assert packed_more.wait(20), "nothing was packed meanwhile"
+        order.append(self.number)
+        return publish(self, state, next_position)
+
+    def look(progress: Any) -> None:
+        if progress.stage == "packing" and progress.done > first:
+            packed_more.set()
+
+    first = pack(source(), tmp_path / "plain", order="source", **SMALL_SHARDS).n_samples // 3
+    monkeypatch.setattr(OpenShard, "publish", slow)
+    result = pack(source(), tmp_path / "slow", order="source", on_progress=look, **SMALL_SHARDS)
+    assert result.n_shards > 2
+    assert order == list(range(result.n_shards))
+    same = ["manifest.json", *(f"shard-{number:05}.lmdb" for number in range(result.n_shards))]
+    assert all(
+        (tmp_path / "plain" / name).read_bytes() == (tmp_path / "slow" / name).read_bytes()
+        for name in same
+    )
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_shard_that_cannot_be_published_stops_the_pack_and_the_next_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    publish = OpenShard.publish
+
+    def fails(self: OpenShard, state: PackState, next_position: int) -> Done:
+        if self.number == failing:
+            raise StoreError("no room")
+        assert self.number < failing, "a shard behind the failed one was published"
+        return publish(self, state, next_position)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenShard, "publish", fails)
+        with pytest.raises(StoreError, match="no room"):
+            pack(source(), tmp_path / "packed", **SMALL_SHARDS)
+    assert not [
+        thread.name for thread in threading.enumerate() if thread.name.startswith("fastload-pack")
+    ]
+    assert sorted(path.name for path in (tmp_path / "packed").glob("shard-*")) == [
+        f"shard-{number:05}.lmdb" for number in range(failing)
+    ]
+    result = pack(source(), tmp_path / "packed", **SMALL_SHARDS)
+    assert (result.n_samples, result.resumed_at > 0) == (160, failing > 0)
+    assert len(fastload.open(tmp_path / "packed")) == 160

@@ -1,0 +1,307 @@
+"""A pack that was stopped goes on, whatever happened to its files meanwhile; or says which one it cannot believe."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastload._pack.packer import PackResult
+from fastload._pack.sources.base import AnySource
+from fastload._pack.state import PackState
+from fastload._store.dataset import open_dataset
+from fastload._store.fields import Field
+from fastload.errors import BadImage, ConfigError, CorruptManifest, StoreError
+from tests.packing import IMAGE, LABEL, SMALL_SHARDS, Listed, Streamed, log_of, pack, samples, tree
+
+FIELDS = (IMAGE, LABEL, Field("blob", "bytes"))
+OPTIONS: dict[str, Any] = {"on_error": "skip", "order": "source", "encode": "auto", **SMALL_SHARDS}
+N = 120  # three shards
+
+
+class Stop(Exception):
+    """Out of the progress callback."""
+
+
+@functools.cache
+def given() -> list[Any]:
+    made: list[Any] = samples(N, size=8, extra_bytes=25_000)
+    made[5] = made[50] = BadImage("broken", source="bad")
+    return made
+
+
+def source(*, stream: bool = False) -> AnySource:
+    return Streamed(given(), FIELDS) if stream else Listed(given(), FIELDS)
+
+
+def stop_when(dest: Path, stage: str, at: int, *, stream: bool = False) -> None:
+    """A pack that ends at this point, without a word."""
+
+    def stop(progress: Any) -> None:
+        if progress.stage == stage and progress.done >= at:
+            raise Stop
+
+    with pytest.raises(Stop):
+        pack(source(stream=stream), dest, on_progress=stop, **OPTIONS)
+
+
+def go_on(dest: Path, *, stream: bool = False) -> PackResult:
+    return pack(source(stream=stream), dest, **OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, dict[str, str]]:
+    """The uninterrupted packs, as a listed source and as a stream."""
+    root = tmp_path_factory.mktemp("whole")
+    for stream in (False, True):
+        assert go_on(root / str(stream), stream=stream).n_shards == 3
+    return {stream: tree(root / str(stream)) for stream in (False, True)}
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, bool], Path]:
+    """Gives copies of a pack that was stopped with two of three shards done."""
+    root = tmp_path_factory.mktemp("stopped")
+    for stream in (False, True):
+        stop_when(root / str(stream), "packing", 100, stream=stream)
+
+    def copy(dest: Path, stream: bool = False) -> Path:
+        return shutil.copytree(root / str(stream), dest, dirs_exist_ok=True)
+
+    return copy
+
+
+Whole = dict[bool, dict[str, str]]
+Stopped = Callable[..., Path]
+STAGES = {
+    "listed": ("listing", 0, 0),
+    "first sample": ("packing", 1, 0),
+    "second shard": ("packing", 60, 42),
+    "third": ("packing", N, 84),
+    "all packed": ("publishing", 0, N),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("when", STAGES)
+def test_goes_on_after_any_stage(tmp_path: Path, whole: Whole, when: str, stream: bool) -> None:
+    stage, at, resumed_at = STAGES[when]
+    stop_when(tmp_path, stage, at, stream=stream)
+    with pytest.raises(
+        CorruptManifest, match=r"a pack that has not finished|not a fastload dataset"
+    ):
+        open_dataset(tmp_path)
+    result = go_on(tmp_path, stream=stream)
+    assert result.resumed_at == resumed_at
+    assert (result.n_samples, result.skipped) == (N - 2, 2)
+    assert tree(tmp_path) == whole[stream]
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes() or b"x")
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def shifted(path: Path) -> None:
+    """Valid in itself, but a sample would be lost."""
+    text = path.read_text()
+    changed = text.replace('"next_position": 42', '"next_position": 43').replace(
+        '"next_position": 84', '"next_position": 85'
+    )
+    assert changed != text
+    path.write_text(changed)
+
+
+def exchanged(path: Path) -> None:
+    """Another pack's: right in itself."""
+    shutil.copy(
+        path.with_name("shard-00001.lmdb" if "00000" in path.name else "shard-00000.lmdb"), path
+    )
+
+
+NOTES = (
+    "plan.json",
+    "encode.json",
+    "listing.jsonl",
+    "listing.offsets",
+    "done-00000.json",
+    "done-00001.json",
+    "rows-00000.npz",
+    "rows-00001.npz",
+    "lock",
+)
+CASES = [
+    *((False, name) for name in NOTES),
+    *((True, name) for name in ("encode.json", "listing.jsonl", "spool.records")),
+]
+
+
+@pytest.mark.parametrize("damage", [flip, cut, empty, Path.unlink])
+@pytest.mark.parametrize(
+    "case", CASES, ids=lambda case: f"{'stream' if case[0] else 'list'}-{case[1]}"
+)
+def test_damaged_notes_are_never_believed(
+    tmp_path: Path,
+    whole: Whole,
+    stopped: Stopped,
+    case: tuple[bool, str],
+    damage: Callable[[Path], None],
+) -> None:
+    """Either the result is the same, or one clear error names the file; nothing is published then."""
+    stream, name = case
+    dest = stopped(tmp_path / "packed", stream)
+    damage(dest / ".pack" / name)
+    said = ""
+    try:
+        go_on(dest, stream=stream)
+    except StoreError as error:
+        said = str(error)
+    if said:
+        assert f"{dest / '.pack' / name.split('.')[0]}" in said
+        assert f"remove {dest} and pack again" in said
+        assert not (dest / "manifest.json").exists()
+        assert not name.startswith(("done", "rows", "lock"))  # those can be made again
+    else:
+        assert tree(dest) == whole[stream]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_changed_number_in_the_notes_is_not_believed(
+    tmp_path: Path, whole: Whole, stopped: Stopped, number: int
+) -> None:
+    dest = stopped(tmp_path / "packed")
+    shifted(dest / ".pack" / f"done-{number:05}.json")
+    assert go_on(dest).resumed_at == (42 if number else 0)
+    assert tree(dest) == whole[False]
+
+
+@pytest.mark.parametrize("damage", [flip, cut, empty, Path.unlink, exchanged])
+@pytest.mark.parametrize("number", [0, 1])
+def test_damaged_shards_are_packed_again(
+    tmp_path: Path, whole: Whole, stopped: Stopped, number: int, damage: Callable[[Path], None]
+) -> None:
+    dest = stopped(tmp_path / "packed")
+    damage(dest / f"shard-{number:05}.lmdb")
+    assert go_on(dest).resumed_at == (42 if number else 0)
+    assert tree(dest) == whole[False]
+
+
+def test_notes_behind_a_damaged_shard_are_forgotten(tmp_path: Path, stopped: Stopped) -> None:
+    """The first shard is packed again with one sample less, stopped, and resumed: the old second shard must not come back."""
+    stopped(tmp_path)
+    flip(tmp_path / "shard-00000.lmdb")
+    changed = given().copy()
+    changed[7] = BadImage("went bad meanwhile", source="seven")
+    with pytest.raises(Stop):
+        pack(
+            Listed(changed, FIELDS),
+            tmp_path,
+            on_progress=lambda progress: _raise_after(progress, 50),
+            **OPTIONS,
+        )
+    result = pack(Listed(changed, FIELDS), tmp_path, **OPTIONS)
+    assert (result.n_samples, result.skipped) == (N - 3, 3)
+    dataset = open_dataset(tmp_path)
+    assert dataset.column("_source_index").tolist() == [i for i in range(N) if i not in (5, 7, 50)]
+    assert [dataset.source(i) for i in range(N - 3)] == [
+        f"{i:04}.jpg" for i in range(N) if i not in (5, 7, 50)
+    ]
+
+
+def _raise_after(progress: Any, at: int) -> None:
+    if progress.stage == "packing" and progress.done >= at:
+        raise Stop
+
+
+def test_a_shard_nobody_noted_does_not_stay(tmp_path: Path, stopped: Stopped) -> None:
+    """Killed between a shard's rename and its note; then the source shrinks so far that this shard is not needed."""
+    stopped(tmp_path)
+    shutil.copy(tmp_path / "shard-00001.lmdb", tmp_path / "shard-00002.lmdb")
+    less: list[Any] = given()[:84] + [BadImage("gone", source="gone")] * (N - 84)
+    assert pack(Listed(less, FIELDS), tmp_path, **OPTIONS).n_shards == 2
+    assert not (tmp_path / "shard-00002.lmdb").exists()
+    assert len(open_dataset(tmp_path)) == 82
+    assert Counter(line["source"] for line in log_of(tmp_path)) == {
+        "bad": 2,
+        "gone": N - 84,
+    }  # also those behind the last shard
+    assert open_dataset(tmp_path).manifest.skipped == 2 + N - 84
+
+
+def test_published_but_stopped_before_the_notes_were_removed(
+    tmp_path: Path, whole: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dataset is complete: the same command tidies up and reports it; another one is refused, and tidies up as well."""
+    for dest in (tmp_path / "same", tmp_path / "other"):
+        with monkeypatch.context() as patched:
+            patched.setattr(PackState, "remove", lambda self: (_ for _ in ()).throw(Stop()))
+            with pytest.raises(Stop):
+                go_on(dest)
+        assert len(open_dataset(dest)) == N - 2  # readable already
+        assert (dest / ".pack").is_dir()
+    result = go_on(tmp_path / "same")
+    assert (result.n_samples, result.n_shards, result.skipped) == (N - 2, 3, 2)
+    assert result.resumed_at == N
+    assert "an earlier run had published this dataset" in str(result)
+    with pytest.raises(ConfigError, match="holds a finished dataset already"):
+        pack(source(), tmp_path / "other", **{**OPTIONS, "seed": 9})
+    assert tree(tmp_path / "same") == tree(tmp_path / "other") == whole[False]
+    with pytest.raises(ConfigError, match="holds a finished dataset already"):
+        go_on(tmp_path / "same")
+
+
+@pytest.mark.parametrize(
+    ("options", "same"), [({}, True), ({"seed": 9}, False), ({"encode": "keep"}, False)]
+)
+def test_published_and_stopped_within_the_last_steps(
+    tmp_path: Path, whole: Whole, options: dict[str, Any], same: bool
+) -> None:
+    """Only an empty folder is left of the notes: the manifest tells whether it is the same pack."""
+    go_on(tmp_path)
+    (tmp_path / ".pack").mkdir()
+    if same:
+        assert pack(source(), tmp_path, **{**OPTIONS, **options}).n_samples == N - 2
+    else:
+        with pytest.raises(ConfigError, match="holds a finished dataset already"):
+            pack(source(), tmp_path, **{**OPTIONS, **options})
+    assert tree(tmp_path) == whole[False]
+
+
+def test_leftovers_of_a_killed_pack_are_removed_and_other_files_stay(
+    tmp_path: Path, whole: Whole, stopped: Stopped
+) -> None:
+    stopped(tmp_path)
+    (tmp_path / "columns").mkdir()
+    for name in (
+        "shard-00002.lmdb.tmp-4711",
+        "manifest.json.tmp-4711",
+        "columns/label.npy.tmp-4711",
+        ".pack/done-00002.json.tmp-4711",
+    ):
+        (tmp_path / name).write_bytes(b"half")
+    (tmp_path / "notes.tmp").write_text("mine")
+    go_on(tmp_path)
+    assert (tmp_path / "notes.tmp").read_text() == "mine"
+    (tmp_path / "notes.tmp").unlink()
+    assert tree(tmp_path) == whole[False]
+
+
+def test_a_listing_is_frozen(tmp_path: Path, stopped: Stopped) -> None:
+    """Samples that the source gained meanwhile are not packed: positions would no longer mean the same samples."""
+    stopped(tmp_path)
+    assert pack(Listed([*given(), *given()[:5]], FIELDS), tmp_path, **OPTIONS).n_samples == N - 2

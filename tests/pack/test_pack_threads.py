@@ -1,0 +1,123 @@
+"""The ordered map over threads: order, bound, errors in their turn, nothing left running."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fastload._pack.sources.base import Ref, Sample
+from fastload._pack.threads import ordered_map
+from fastload.errors import BadImage
+from tests.packing import Listed, pack, samples
+
+
+def running() -> list[str]:
+    return [
+        thread.name for thread in threading.enumerate() if thread.name.startswith("fastload-pack")
+    ]
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 8])
+def test_results_come_in_order_and_few_items_are_taken(jobs: int) -> None:
+    taken = 0
+
+    def items() -> Iterator[int]:
+        nonlocal taken
+        for i in range(200):
+            taken += 1
+            yield i
+
+    gate = threading.Event()
+
+    def slow_for_even(i: int) -> int:
+        if i % 2 == 0 and i < 8:
+            gate.wait(0.005)
+        return i * i
+
+    for count, result in enumerate(ordered_map(slow_for_even, items(), jobs=jobs)):
+        assert result == count * count
+        assert taken - count <= 2 * jobs + 2
+    assert count == 199
+    assert running() == []
+
+
+def test_an_error_is_raised_in_its_turn_and_ends_everything() -> None:
+    def fails_at_5(i: int) -> int:
+        if i == 5:
+            raise KeyError("five")
+        return i
+
+    results = ordered_map(fails_at_5, range(100), jobs=3)
+    assert [next(results) for _ in range(5)] == [0, 1, 2, 3, 4]
+    with pytest.raises(KeyError, match="five"):
+        next(results)
+    assert list(results) == []
+    assert running() == []
+
+
+@pytest.mark.parametrize("together", [1, 3, 7])
+def test_items_taken_together_come_in_order_and_those_before_an_error_come_first(
+    together: int,
+) -> None:
+    def fails_at_5(i: int) -> int:
+        if i == 5:
+            raise KeyError("five")
+        return i
+
+    results = ordered_map(fails_at_5, range(100), jobs=2, together=lambda: together)
+    assert [next(results) for _ in range(5)] == [0, 1, 2, 3, 4]
+    with pytest.raises(KeyError, match="five"):
+        next(results)
+    assert running() == []
+    assert list(ordered_map(abs, range(100), jobs=3, together=lambda: together)) == list(range(100))
+
+
+def test_closing_early_starts_nothing_more() -> None:
+    begun: list[int] = []
+    results = ordered_map(begun.append, range(1000), jobs=2)
+    next(results)
+    results.close()
+    count = len(begun)
+    assert count <= 2 * 2 + 2
+    assert running() == []
+    assert len(begun) == count
+
+
+def test_a_failed_pack_leaves_no_thread(tmp_path: Path) -> None:
+    with pytest.raises(BadImage):
+        pack([*samples(10), BadImage("broken", source="x")], tmp_path / "packed", jobs=4)
+    assert running() == []
+
+
+def test_a_source_that_raises_what_nobody_expected_ends_the_pack_and_can_be_resumed(
+    tmp_path: Path,
+) -> None:
+    class Broken(Listed):
+        def load(self, ref: Ref) -> Sample:
+            raise ZeroDivisionError("a bug in somebody's dataset")
+
+    with pytest.raises(ZeroDivisionError):
+        pack(Broken(samples(10)), tmp_path / "packed", jobs=4)
+    assert running() == []
+    assert not (tmp_path / "packed" / "manifest.json").exists()
+    assert pack(Listed(samples(10)), tmp_path / "packed").n_samples == 10
+
+
+def test_a_source_that_is_not_thread_safe_is_asked_by_one_thread_at_a_time(tmp_path: Path) -> None:
+    class Careful(Listed):
+        thread_safe = False
+        inside = most = 0
+
+        def load(self, ref: Ref) -> Sample:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            threading.Event().wait(0.001)
+            self.inside -= 1
+            return super().load(ref)
+
+    source = Careful(samples(30))
+    pack(source, tmp_path / "packed", jobs=6)
+    assert source.most == 1

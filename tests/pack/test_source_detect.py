@@ -1,0 +1,258 @@
+"""What a path is, is found by looking; what is unclear is said."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from fastload._pack.sources import FORMATS, Sample, detect, is_stream, open_source
+from fastload._pack.sources.base import Info, Ref
+from fastload._store.fields import Field
+from fastload.errors import BadImage, ConfigError
+from tests.source_contract import put_image, samples_of
+from tools.makedata import captcha, gray
+
+COCO = {"images": [{"id": 1, "file_name": "a.jpg"}], "annotations": [], "categories": []}
+LANES = {"lane_lines": [], "file_path": "training/a.jpg"}
+
+
+def _text(path: Path, content: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def _tar(path: Path) -> Path:
+    with tarfile.open(path, "w") as tar:
+        tar.addfile(tarfile.TarInfo("1.jpg"))
+    return path
+
+
+# format, what is made under the root, what is asked about
+LAYOUTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "class folders": ("folder", lambda r: put_image(r / "cat" / "1.jpg"), ""),
+    "splits": ("folder", lambda r: put_image(r / "train" / "cat" / "1.png"), ""),
+    "flat": ("folder", lambda r: put_image(r / "1.webp"), ""),
+    "csv file": ("lists", lambda r: _text(r / "l.csv", "a\n1\n"), "l.csv"),
+    "tsv file": ("lists", lambda r: _text(r / "l.TSV", "a\n1\n"), "l.TSV"),
+    "jsonl file": ("lists", lambda r: _text(r / "l.jsonl", "{}"), "l.jsonl"),
+    "csv beside images": (
+        "lists",
+        lambda r: (_text(r / "l.csv", "a\n1\n"), put_image(r / "images" / "1.jpg")),
+        "",
+    ),
+    "csv among images": (
+        "lists",
+        lambda r: (_text(r / "metadata.csv", "a\n1\n"), put_image(r / "1.jpg")),
+        "",
+    ),
+    "csv among folders, named": (
+        "lists",
+        lambda r: (
+            _text(r / "l.csv", "a\n1\n"),
+            put_image(r / "a" / "1.jpg"),
+            put_image(r / "b" / "1.jpg"),
+        ),
+        "l.csv",
+    ),
+    "coco file": ("coco", lambda r: _text(r / "x.json", COCO), "x.json"),
+    "coco folder": (
+        "coco",
+        lambda r: (
+            _text(r / "annotations" / "instances_val.json", COCO),
+            put_image(r / "val" / "a.jpg"),
+        ),
+        "",
+    ),
+    "coco of roboflow": (
+        "coco",
+        lambda r: (
+            _text(r / "train" / "_annotations.coco.json", COCO),
+            put_image(r / "train" / "a.jpg"),
+        ),
+        "",
+    ),
+    "coco beside images": (
+        "coco",
+        lambda r: (_text(r / "labels.json", COCO), put_image(r / "images" / "a.jpg")),
+        "",
+    ),
+    "openlane": (
+        "openlane",
+        lambda r: (
+            _text(r / "lane3d_1000" / "training" / "a.json", LANES),
+            put_image(r / "images" / "training" / "a.jpg"),
+        ),
+        "",
+    ),
+    "openlane made": (
+        "openlane",
+        lambda r: (
+            _text(r / "annotations" / "training" / "a.json", LANES),
+            put_image(r / "images" / "training" / "a.jpg"),
+        ),
+        "",
+    ),
+    "nuscenes": (
+        "nuscenes",
+        lambda r: (
+            _text(r / "v1.0-mini" / "sample.json", []),
+            put_image(r / "samples" / "CAM_FRONT" / "a.jpg"),
+        ),
+        "",
+    ),
+    "nuscenes made": (
+        "nuscenes",
+        lambda r: (
+            _text(r / "samples.json", {"samples": [{"cams": {}}]}),
+            put_image(r / "samples" / "C" / "a.jpg"),
+        ),
+        "",
+    ),
+    "tar": ("webdataset", lambda r: _tar(r / "x.tar"), "x.tar"),
+    "tars": ("webdataset", lambda r: (_tar(r / "a-000.tar"), _tar(r / "a-001.tar")), ""),
+    "parquet": ("hf", lambda r: _text(r / "x.parquet", "PAR1"), "x.parquet"),
+    "parquets": ("hf", lambda r: _text(r / "data" / "train-00000-of-00001.parquet", "PAR1"), ""),
+    "saved": ("hf", lambda r: _text(r / "state.json", {}), ""),
+    "saved dict": ("hf", lambda r: _text(r / "dataset_dict.json", {}), ""),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_are_recognised(
+    tmp_path: Path, layout: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    name, make, asked = LAYOUTS[layout]
+    make(tmp_path)
+    assert detect(tmp_path / asked) == name
+    assert detect(str(tmp_path / asked)) == name
+    assert capfd.readouterr() == ("", "")
+
+
+def test_every_format_is_in_the_table() -> None:
+    assert {name for name, _, _ in LAYOUTS.values()} == set(FORMATS)
+
+
+def test_unknown_lists_what_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        detect(tmp_path)
+    assert all(f"{name}: {each.looked_for}" in str(caught.value) for name, each in FORMATS.items())
+    assert "--format nuscenes|openlane|coco|hf|webdataset|lists|folder" in str(caught.value)
+    (tmp_path / "notes.json").write_text('{"a": 1}')
+    with pytest.raises(ConfigError, match="no format recognised"):
+        detect(tmp_path / "notes.json")
+    with pytest.raises(ConfigError, match="nowhere: No such file"):
+        detect(tmp_path / "nowhere")
+
+
+def test_two_formats_at_once_must_be_decided(tmp_path: Path) -> None:
+    _tar(tmp_path / "x.tar")
+    _text(tmp_path / "x.csv", "a\n1\n")
+    with pytest.raises(
+        ConfigError,
+        match=r"looks like webdataset \(tar shards \(x\.tar\)\); lists \(a list \(x\.csv\)\)\. Choose with --format",
+    ):
+        detect(tmp_path)
+    assert open_source(tmp_path, format="lists").name == "lists"
+
+
+def test_a_list_beside_class_folders_must_be_decided(tmp_path: Path) -> None:
+    for name in ("cat/1.jpg", "dog/1.jpg"):
+        put_image(tmp_path / name)
+    _text(tmp_path / "scores.csv", "a\n1\n")
+    with pytest.raises(ConfigError, match=r"looks like lists .* folder"):
+        detect(tmp_path)
+
+
+def test_options_are_the_formats_own(tmp_path: Path) -> None:
+    put_image(tmp_path / "cat" / "1.jpg")
+    assert open_source(tmp_path, labels=False).fields == (Field("image", "image"),)
+    with pytest.raises(
+        ConfigError, match="format 'folder' has no option 'masks'; it has split, classes, labels"
+    ):
+        open_source(tmp_path, masks=True)
+    with pytest.raises(
+        ConfigError, match=r"format 'zip': expected one of nuscenes, openlane, coco"
+    ):
+        open_source(tmp_path, format="zip")
+
+
+def test_a_source_of_ones_own_is_taken_as_it_is() -> None:
+    class Mine:
+        name = "mine"
+        fields = (Field("n", "int"),)
+        info: ClassVar[Info] = {}
+        thread_safe = True
+
+        def refs(self) -> Iterator[Ref]:
+            yield from range(3)
+
+        def load(self, ref: Ref) -> Sample:
+            return Sample({"n": int(str(ref))}, source=f"number {ref}")
+
+    class Flow:
+        name = "flow"
+        fields = (Field("n", "int"),)
+        info: ClassVar[Info] = {}
+        n_samples = None
+
+        def __iter__(self) -> Iterator[Sample | BadImage]:
+            yield Sample({"n": 1}, source="one")
+
+    mine, flow = Mine(), Flow()
+    assert open_source(mine) is mine
+    assert not is_stream(open_source(mine))
+    assert open_source(flow) is flow
+    assert is_stream(open_source(flow))
+    assert len(samples_of(mine)) == 3
+
+
+def test_the_teams_data(tmp_path: Path) -> None:
+    """What tools/makedata writes for teams C and D (A and B: see the tests of their formats)."""
+    gray.make(tmp_path / "gray", n=8)
+    source = open_source(tmp_path / "gray")
+    assert source.name == "folder"
+    assert len(samples_of(source)) == 9  # and one for val
+    captcha.make(tmp_path / "captcha", n=2)
+    source = open_source(tmp_path / "captcha", points={"keypoints": ["x1", "y1", "x2", "y2"]})
+    assert source.name == "lists"
+    assert {field.name: field.kind for field in source.fields} == {
+        "path": "image",
+        "label": "int",
+        "keypoints": "points",
+    }
+    assert np.asarray(samples_of(source)[0].values["keypoints"]).shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "of"), [("list.CSV", "lists"), ("part.tar", "webdataset"), ("train.parquet", "hf")]
+)
+def test_a_format_is_found_behind_a_link_and_in_capitals(
+    tmp_path: Path, name: str, of: str
+) -> None:
+    (tmp_path / "there").write_bytes(b"path,label\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / name).symlink_to(tmp_path / "there")
+    assert detect(tmp_path / "data") == of
+
+
+def test_a_plain_folder_of_images_imports_no_other_format(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"\xff\xd8")
+    code = (
+        f"import sys; from fastload._pack.sources.detect import detect; assert detect({str(tmp_path)!r}) == 'folder'\n"
+        "print(sorted(name for name in sys.modules if name.startswith('fastload._pack.sources.')))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout
+    assert not any(
+        f"sources.{name}" in said for name in ("coco", "hf", "lists", "nuscenes", "webdataset")
+    ), said

@@ -1,0 +1,358 @@
+"""Shards are checked before they are mapped, shared within a process, and outlive whoever holds their bytes."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from fastload._store import shard
+from fastload._store.manifest import Shard, stamp_page
+from fastload._store.record import Part, encode_record
+from fastload._store.shard import ShardReader, network_file_system, verify_file, warn_if_remote
+from fastload.errors import CorruptShard, StoreError
+from tests.store.test_shard_publishing import records, write
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> tuple[Path, Shard, list[bytes]]:
+    values = records(40, first=100)
+    return tmp_path, write(tmp_path, values, first=100), values
+
+
+Made = tuple[Path, Shard, list[bytes]]
+
+
+def run_child(function: object) -> int:
+    """The exit code of a forked child that runs this; -signal if it was killed."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            function()  # type: ignore[operator]
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_records_are_read_in_place(made: Made) -> None:
+    folder, row, values = made
+    reader = ShardReader(folder, row)
+    assert [bytes(reader.get(100 + i)) for i in range(40)] == values
+    value = reader.get(107)
+    assert value.readonly
+    assert bytes(reader.record(107)[0].data) == values[7][48:]
+    for outside in (99, 140, -1):
+        with pytest.raises(IndexError, match=r"not in shard-00000.lmdb \(100 to 139\)"):
+            reader.get(outside)
+
+
+def test_one_file_is_opened_once_however_many_read_it(made: Made) -> None:
+    folder, row, values = made
+    (folder / "link").symlink_to(folder)
+    readers = [
+        ShardReader(folder, row),
+        ShardReader(folder, row, verify="full"),
+        ShardReader(folder / "link", row),
+    ]
+    assert all(bytes(reader.get(100)) == values[0] for reader in readers)
+    assert len({id(reader._environment) for reader in readers}) == 1
+
+
+def test_bytes_outlive_their_reader_and_the_map_goes_with_the_last(made: Made) -> None:
+    folder, row, values = made
+    maps, name = (
+        Path("/proc/self/maps"),
+        str(folder / row.name),
+    )  # other tests may have shards of this name open
+    reader = ShardReader(folder, row)
+    part = reader.record(105)[0]
+    view = memoryview(part.data)[10:20]
+    del reader, part
+    gc.collect()
+    assert name in maps.read_text()
+    assert bytes(view) == values[5][58:68]
+    del view
+    gc.collect()
+    assert name not in maps.read_text()
+    assert bytes(ShardReader(folder, row).get(105)) == values[5]
+
+
+def test_a_replaced_file_is_another_one(made: Made) -> None:
+    """Published again by rename: who has the old file keeps reading it, who opens now gets the new."""
+    folder, row, values = made
+    old = ShardReader(folder, row)
+    old.get(100)
+    fresh = records(40, first=100)
+    other = write(folder, fresh, first=100)
+    assert bytes(ShardReader(folder, other, verify="full").get(139)) == fresh[39]
+    assert bytes(old.get(139)) == values[39]
+
+
+def test_a_reader_pickles_as_its_name(made: Made) -> None:
+    folder, row, values = made
+    reader = ShardReader(folder, row, verify="full")
+    reader.get(100)
+    other = pickle.loads(pickle.dumps(reader))
+    assert other._environment is None
+    assert other.verify == "full"
+    assert bytes(other.get(101)) == values[1]
+
+
+def test_threads_read_at_the_same_time(made: Made) -> None:
+    folder, row, values = made
+    reader = ShardReader(folder, row)
+
+    def read(i: int) -> bool:
+        return bytes(reader.record(100 + i % 40)[0].data) == values[i % 40][48:]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(read, range(4000)))
+
+
+def test_children_go_on_reading_while_the_parents_threads_do(made: Made) -> None:
+    folder, row, values = made
+    reader = ShardReader(folder, row)
+    reader.get(100)
+    stop = threading.Event()
+
+    def spin() -> None:
+        while not stop.is_set():
+            reader.record(120)
+
+    threads = [threading.Thread(target=spin) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+
+    def in_child() -> None:
+        if (
+            bytes(reader.get(103)) != values[3]
+            or bytes(ShardReader(folder, row, verify="full").get(104)) != values[4]
+        ):
+            os._exit(3)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # Python 3.12 warns of forks beside threads; that is the test
+        try:
+            codes = [run_child(in_child) for _ in range(30)]
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+    assert codes == [0] * 30
+
+
+def test_a_child_never_closes_what_it_inherited(made: Made) -> None:
+    """Closing waits for calls that other threads of the parent were in, and those never end in the child."""
+    folder, row, _ = made
+    reader = ShardReader(folder, row)
+    reader.get(100)
+
+    def in_child() -> None:
+        nonlocal reader
+        del reader
+        gc.collect()
+        if row.name not in Path("/proc/self/maps").read_text():
+            os._exit(3)
+
+    assert run_child(in_child) == 0
+
+
+def test_a_child_that_ends_in_the_ordinary_way_ends(made: Made) -> None:
+    """Its interpreter cleans up: that must neither wait for threads it does not have, nor harm the parent."""
+    folder, row, _ = made
+    code = f"""
+import os, sys, threading, warnings
+warnings.simplefilter("ignore")
+from pathlib import Path
+from fastload._store.manifest import Shard, stamp_page
+from fastload._store.shard import ShardReader
+reader = ShardReader(Path({str(folder)!r}), {row!r})
+parts = reader.record(105)
+stop = False
+def spin():
+    while not stop: reader.record(120)
+threads = [threading.Thread(target=spin) for _ in range(3)]
+for thread in threads: thread.start()
+bad = 0
+for _ in range(40):
+    pid = os.fork()
+    if pid == 0:
+        reader.record(106); del reader, parts
+        sys.exit(0)
+    bad += os.waitpid(pid, 0)[1] != 0
+stop = True
+for thread in threads: thread.join()
+print("bad", bad, len(bytes(parts[0].data)), len(reader.record(107)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "bad 0 5000 1\n"
+
+
+@pytest.mark.parametrize("verify", ["size", "full"])
+def test_every_wrong_file_is_refused_by_name(made: Made, verify: str) -> None:
+    folder, row, values = made
+    path = folder / row.name
+    good = path.read_bytes()
+
+    def refused(match: str) -> None:
+        with pytest.raises(CorruptShard, match=match) as caught:
+            ShardReader(folder, row, verify=verify).get(100)
+        assert caught.value.shard == row.name
+        assert "fastload verify" in str(caught.value)
+
+    path.write_bytes(good[:-4096])
+    refused(f"{len(good) - 4096} bytes, expected {len(good)}")
+    path.write_bytes(good + bytes(1))
+    refused("cut off, still being copied, or another dataset's")
+    path.unlink()
+    refused("No such file")
+    path.symlink_to(folder / "elsewhere")
+    (folder / "elsewhere").write_bytes(good)
+    refused("links are not followed")
+    path.unlink()
+    path.mkdir()
+    refused("regular file")
+    path.rmdir()
+    os.mkfifo(path)
+    refused("regular file")
+    path.unlink()
+    path.write_bytes(bytes(len(good) - 4096) + good[-4096:])
+    refused("." if verify == "size" else "SHA-256")
+    path.write_bytes(good)
+    assert bytes(ShardReader(folder, row, verify=verify).get(100)) == values[0]
+
+
+def stamped(folder: Path, row: Shard) -> Shard:
+    """The same file with this row's stamp on it, as a faulty writer would leave it."""
+    path = folder / row.name
+    path.write_bytes(path.read_bytes()[:-4096] + stamp_page(row.first, row.records, row.stamp))
+    return row
+
+
+def test_another_number_of_records_is_noticed(made: Made) -> None:
+    folder, row, _ = made
+    with pytest.raises(CorruptShard, match="it holds 40 records, expected 41"):
+        ShardReader(folder, stamped(folder, row._replace(records=41))).get(100)
+
+
+def test_a_shard_of_another_dataset_is_refused_before_it_is_mapped(made: Made) -> None:
+    """As many records and bytes, every record sound: only the stamp tells."""
+    folder, row, values = made
+    (folder / "other").mkdir()
+    foreign = write(folder / "other", records(40, first=100), first=100)
+    assert foreign.size == row.size
+    good = (folder / row.name).read_bytes()
+    (folder / "other" / row.name).replace(folder / row.name)
+    with pytest.raises(CorruptShard, match="not the manifest's stamp") as caught:
+        ShardReader(folder, row).get(100)
+    assert caught.value.shard == row.name
+    assert str(folder / row.name) not in Path("/proc/self/maps").read_text()
+    for place in range(len(good) - 4096, len(good) - 4096 + 80):
+        (folder / row.name).write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+        with pytest.raises(CorruptShard, match="stamp"):
+            ShardReader(folder, row).get(100)
+    (folder / row.name).write_bytes(good)
+    assert bytes(ShardReader(folder, row).get(100)) == values[0]
+
+
+def test_a_record_under_another_records_key_is_noticed(tmp_path: Path) -> None:
+    values = records(3)
+    row = write(tmp_path, [values[0], values[2], values[1]])
+    reader = ShardReader(tmp_path, row, verify="full")
+    reader.record(0)
+    with pytest.raises(
+        CorruptShard, match="reading sample 1: sample id is 2, expected 1"
+    ) as caught:
+        reader.record(1)
+    assert (caught.value.shard, caught.value.record) == (row.name, 1)
+
+
+def test_a_missing_record_is_named(tmp_path: Path) -> None:
+    row = write(tmp_path, records(3, first=5), first=5)
+    with pytest.raises(CorruptShard, match="reading sample 9: the record is missing") as caught:
+        ShardReader(tmp_path, stamped(tmp_path, row._replace(first=7))).record(9)
+    assert caught.value.record == 2
+
+
+def test_damage_names_shard_record_and_original_file(tmp_path: Path) -> None:
+    values = [
+        encode_record(i, [Part(0, os.urandom(9000)), Part(65535, b"train/%d.jpg" % i)])
+        for i in range(4)
+    ]
+    row = write(tmp_path, values)
+    data = bytearray((tmp_path / row.name).read_bytes())
+    data[data.index(values[2]) + 5000] ^= 4
+    (tmp_path / row.name).write_bytes(data)
+    reader = ShardReader(tmp_path, row)
+    with pytest.raises(
+        CorruptShard, match=r"reading sample 2: checksum is 0x.*expected 0x.*train/2\.jpg"
+    ) as caught:
+        reader.record(2)
+    assert (caught.value.shard, caught.value.record) == (row.name, 2)
+    assert f"Run 'fastload verify {tmp_path}'" in str(caught.value)
+    assert bytes(reader.record(3)[0].data) == values[3][72:9072]
+    with pytest.raises(CorruptShard, match="SHA-256"):
+        verify_file(tmp_path / row.name, row)
+
+
+def test_a_file_the_user_opened_himself_is_said_so(made: Made) -> None:
+    folder, row, values = made
+    with (
+        lmdb.open(str(folder / row.name), subdir=False, readonly=True, lock=False),
+        pytest.raises(StoreError, match="close that environment first"),
+    ):
+        ShardReader(folder, row).get(100)
+    assert bytes(ShardReader(folder, row).get(100)) == values[0]
+
+
+def test_more_shards_than_open_files_are_allowed_raise_the_limit(tmp_path: Path) -> None:
+    rows = [write(tmp_path, records(1, 10, first=i), number=i, first=i) for i in range(60)]
+
+    def read(hard: int) -> list[ShardReader]:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (40, hard))
+        readers = [ShardReader(tmp_path, row) for row in rows]
+        for row, reader in zip(rows, readers, strict=True):
+            reader.record(row.first)
+        return readers
+
+    def too_few() -> None:
+        with pytest.raises(StoreError, match=r"too many open files.*ulimit -Hn"):
+            read(45)
+
+    assert run_child(lambda: read(200)) == 0
+    assert run_child(too_few) == 0
+
+
+def test_remote_file_systems_are_warned_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = tmp_path.stat().st_dev
+    line = f"36 35 {os.major(device)}:{os.minor(device)} / /data rw,noatime shared:1 - %s server:/x rw\n"
+    for kind in ("nfs4", "cifs", "lustre", "fuse.sshfs"):
+        assert network_file_system(tmp_path, "1 2 0:0 / / rw - nfs x rw\n" + line % kind) == kind
+    for kind in ("ext4", "xfs", "overlay", "tmpfs"):
+        assert network_file_system(tmp_path, "1 2 0:99 / / rw - nfs x rw\n" + line % kind) == ""
+    assert network_file_system(tmp_path, "") == ""
+
+    monkeypatch.setattr(shard, "_warned", set())
+    monkeypatch.setattr(Path, "read_text", lambda path: line % "nfs4")
+    with pytest.warns(RuntimeWarning, match="nfs4.*copy the dataset to a local disk"):
+        warn_if_remote(tmp_path)
+    warn_if_remote(tmp_path)

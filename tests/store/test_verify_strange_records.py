@@ -1,0 +1,136 @@
+"""Whatever a record with a right checksum holds, checking it ends with words, never with an error."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fastload._store.columns import open_column
+from fastload._store.dataset import open_dataset
+from fastload._store.fields import Field
+from fastload._store.folder import read_manifest
+from fastload._store.record import Part, encode_record, parse_record
+from fastload._store.verify.record import RecordChecker
+from fastload._tools.inspect.panels import SamplePictures
+from tests.packed_datasets import encoded, pack_samples, photo, value_of
+
+ROUNDS = int(os.environ.get("FASTLOAD_FUZZ_ROUNDS", "600"))
+FIELDS = (
+    Field("image", "image"),
+    Field("mask", "mask"),
+    Field("boxes", "boxes"),
+    Field("lanes", "points", list=True),
+    Field("camera", "matrix"),
+    Field("weight", "float"),
+    Field("label", "int", classes=("a", "b")),
+    Field("name", "str"),
+    Field("more", "json"),
+    Field("cameras", "image", list=True),
+    Field("numbers", "array"),
+    Field("blob", "bytes"),
+)
+LIMITS = {
+    "codec": 5,
+    "role": 1,
+    "channels": 255,
+    "bits": 255,
+    "width": 65_535,
+    "height": 65_535,
+    "interval": 65_535,
+    "orientation": 8,
+    "item": 65_535,
+    "field": len(FIELDS) + 1,
+}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    png = np.random.default_rng(0).integers(
+        0, 256, (160, 150, 3), dtype=np.uint8
+    )  # too large to be kept as raw pixels
+    sample = {
+        "image": encoded(photo(120, 90, seed=1)),
+        "mask": np.eye(20, dtype=np.uint16),
+        "boxes": [[1, 2, 30, 40]],
+        "lanes": [[[0, 0], [5, 5]]],
+        "camera": np.eye(3),
+        "weight": 0.5,
+        "label": 1,
+        "name": "n",
+        "more": {"a": [1]},
+        "cameras": [png, np.zeros((5, 6), np.uint8)],
+        "numbers": np.arange(6),
+        "blob": b"123",
+    }
+    return pack_samples(tmp_path_factory.mktemp("strange") / "packed", FIELDS, [sample])
+
+
+def strange(parts: list[Part], rng: np.random.Generator) -> list[Part]:
+    """The parts with one to three things changed, such that a record can still hold them."""
+    parts = list(parts)
+    for _ in range(int(rng.integers(1, 4))):
+        place = int(rng.integers(len(parts)))
+        part = parts[place]
+        if rng.random() < 0.5:
+            name = str(rng.choice(list(LIMITS)))
+            near = max(0, getattr(part, name) + int(rng.integers(-2, 3)))
+            number = min(
+                near if rng.random() < 0.5 else int(rng.integers(LIMITS[name] + 1)), LIMITS[name]
+            )
+            changed = Part(**{**part._asdict(), name: number})
+        else:
+            data = bytearray(part.data)
+            for _ in range(int(rng.integers(0, 4))):
+                if data:
+                    data[
+                        int(rng.integers(min(len(data), 64) if rng.random() < 0.5 else len(data)))
+                    ] = int(rng.integers(256))
+            changed = part._replace(
+                data=bytes(data[: int(rng.integers(len(data) + 1))] if rng.random() < 0.3 else data)
+            )
+        keys = {
+            (each.field, each.item, each.role)
+            for number, each in enumerate(parts)
+            if number != place
+        }
+        if (changed.field, changed.item, changed.role) not in keys:
+            parts[place] = changed
+    return parts
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_strange_records_are_described(dataset: Path, deep: bool) -> None:
+    found = read_manifest(dataset)
+    columns = {column.name: open_column(dataset, column) for column in found.columns}
+    checker = RecordChecker(FIELDS, columns, deep=deep)
+    good = value_of(dataset, 0)
+    parts = parse_record(memoryview(good), 0)
+    told = 0
+    for seed in range(ROUNDS):
+        value = encode_record(0, strange(parts, np.random.default_rng(seed)))
+        _, wrong, _ = checker.check(0, memoryview(value))
+        assert all(isinstance(why, str) and why for why in wrong), f"seed {seed}"
+        told += bool(wrong)
+    assert told > ROUNDS // 2, "most changes are faults"
+    assert checker.check(0, memoryview(good))[1] == []
+
+
+def test_strange_values_can_be_drawn(dataset: Path) -> None:
+    opened = open_dataset(dataset)
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        sample = opened[0]
+        sample["boxes"] = (
+            rng.normal(size=(int(rng.integers(5)), 4)) * 10.0 ** rng.integers(-3, 30)
+        ).astype(np.float32)
+        sample["lanes"] = [
+            rng.choice([np.nan, np.inf, -1e9, 0, 50, 1e38], (int(rng.integers(4)), 2))
+            for _ in range(3)
+        ]
+        sample["mask"] = rng.integers(0, 2**32, (90, 120), dtype=np.uint32)
+        for panel in SamplePictures(opened, sample).panels():
+            assert panel.render is not None
+            assert panel.render((60, 40)).size == (60, 40)

@@ -1,0 +1,220 @@
+"""How figures are taken and shown: rounds, spread, tables, charts, children. No figure's size is asserted."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import types
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from fastload._common.tables import Table, markdown
+from fastload._tools.bench import charts, measure, plot
+from fastload._tools.bench.charts import Curve, nice_ticks
+from fastload._tools.bench.children import Child
+from fastload._tools.bench.machine import commit, machine, package_version, versions
+from fastload._tools.bench.measure import Rounds, number, spread, thread_counts, timed
+from fastload.errors import ConfigError, MissingPart, WorkerDied
+
+
+@pytest.mark.parametrize(
+    ("cpus", "counts"),
+    [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (8, [1, 2, 4, 8]), (12, [1, 2, 4, 8, 12])],
+)
+def test_thread_counts_double_and_end_with_all(cpus: int, counts: list[int]) -> None:
+    assert thread_counts(cpus) == counts
+
+
+def test_spread_is_median_and_quartiles() -> None:
+    found = spread([5.0, 1.0, 2.0, 4.0, 3.0])
+    assert (found.low, found.middle, found.high, found.n) == (2.0, 3.0, 4.0, 5)
+    assert spread([7.0]).as_json() == {"median": 7.0, "low": 7.0, "high": 7.0, "n": 1}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (12345.6, "12,346"),
+        (123.4, "123"),
+        (12.34, "12.3"),
+        (1.234, "1.23"),
+        (0.01234, "0.0123"),
+        (0, "0"),
+    ],
+)
+def test_numbers_have_the_digits_that_matter(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_rounds_are_interleaved_and_the_first_does_not_count() -> None:
+    order: list[str] = []
+
+    def contestant(name: str) -> int:
+        order.append(name)
+        return 3
+
+    ticks: list[tuple[int, int]] = []
+    found = Rounds[str](rounds=2, seconds=0.0).run(
+        {"a": lambda: contestant("a"), "b": lambda: contestant("b")},
+        tick=lambda *at: ticks.append(at),
+    )
+    assert order == ["a", "b", "b", "a", "a", "b"]
+    assert [len(passes) for passes in found.values()] == [2, 2]
+    assert [each.n for each in found["a"]] == [3, 3]
+    assert ticks[-1] == (6, 6)
+
+
+def test_a_pass_repeats_until_its_time_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count()
+    monkeypatch.setattr(
+        measure,
+        "time",
+        types.SimpleNamespace(perf_counter=lambda: float(next(ticks)), process_time=lambda: 0.0),
+    )
+    assert timed(lambda: 5, at_least_s=3.0).n == 15
+    assert timed(lambda: 5).n == 5
+
+
+def test_a_piped_table_is_plain_and_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    Table(
+        "title", ("name", "figure"), rows=[("a", "1"), ("longer", "1,000")], notes=["note"]
+    ).show()
+    assert capsys.readouterr().out.splitlines() == [
+        "title",
+        "name    figure",
+        "a            1",
+        "longer   1,000",
+        "note",
+    ]
+
+
+def test_a_page_table_escapes_its_own_signs() -> None:
+    assert markdown(("a", "b"), [("x|y", "1")]).splitlines() == [
+        "| a | b |",
+        "| --- | ---: |",
+        "| x/y | 1 |",
+    ]
+
+
+@pytest.mark.parametrize("most", [0.003, 1.0, 7.0, 99.0, 1234.0])
+def test_ticks_are_round_and_reach_the_top(most: float) -> None:
+    ticks = nice_ticks(most)
+    assert ticks[0] == 0
+    assert ticks[-1] >= most > ticks[-2]
+    assert 3 <= len(ticks) <= 7
+
+
+def test_charts_are_well_formed_and_say_what_is_in_them() -> None:
+    curve = Curve("a <b>", [(1, 10.0, 9.0, 11.0), (2, 18.0, 17.0, 19.0)])
+    drawn = charts.lines(
+        "title & more",
+        [curve, Curve("ideal", [(1, 10.0, 10.0, 10.0), (2, 20.0, 20.0, 20.0)], ideal=True)],
+        x_name="x",
+        y_name="y",
+    )
+    texts = [each.text for each in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"title & more", "a <b>", "ideal", "x", "y", "1", "2"} <= set(texts)
+    bars = ET.fromstring(
+        charts.bars(
+            "t", {"one": (1.0, 0.5, 1.5), "two": (3.0, 2.0, 4.0)}, unit="images/s", marked="two"
+        )
+    )
+    named = [each.text for each in bars.iter("{http://www.w3.org/2000/svg}text")]
+    assert named.index("two") < named.index("one"), "the longest bar comes first"
+
+
+@pytest.mark.parametrize("name", ["out.html", "out.svg", "out.png"])
+def test_plots_are_written_as_their_name_says(tmp_path: Path, name: str) -> None:
+    if name.endswith(".png"):
+        pytest.importorskip("matplotlib", reason="not run: no matplotlib")
+    curves = [Curve("one", [(1, 1.0, 1.0, 1.0), (2, 2.0, 1.5, 2.5)])]
+    plot.write(
+        tmp_path / name,
+        "title",
+        {"work": curves},
+        x_name="threads",
+        y_name="images/s",
+        notes=["a note"],
+        tables=["a table"],
+    )
+    data = (tmp_path / name).read_bytes()
+    assert data.startswith(
+        {"out.html": b"<!doctype html>", "out.svg": b"<svg", "out.png": b"\x89PNG"}[name]
+    )
+    if name == "out.html":
+        assert b"a note" in data
+        assert b"http" not in data.replace(b"http://www.w3.org/2000/svg", b""), "nothing is fetched"
+
+
+def test_a_plot_that_cannot_be_written_is_refused_before_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=r"\.gif: expected a name that ends in"):
+        plot.check(tmp_path / "out.gif")
+    with pytest.raises(ConfigError, match="no folder"):
+        plot.check(tmp_path / "absent" / "out.html")
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    with pytest.raises(MissingPart, match=r"matplotlib.*\.html"):
+        plot.check(tmp_path / "out.png")
+    plot.check(tmp_path / "out.html")
+
+
+def test_the_machine_is_described(tmp_path: Path) -> None:
+    assert {"processor", "cpus", "memory", "load", "system"} <= machine().keys()
+    assert versions("no-such-package")["no-such-package"] == "not installed"
+    assert package_version("numpy")[0].isdigit()
+    assert commit(tmp_path) == "" or len(commit(tmp_path)) >= 12
+
+
+def test_the_gpu_meter_divides_energy_by_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its arithmetic, on a library that counts 5 J between two looks: no GPU has run it."""
+    from fastload._tools.bench import gpu
+
+    readings = iter((1000.0, 6000.0))
+    nvml = types.ModuleType("pynvml")
+    vars(nvml).update(
+        NVMLError=ValueError,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetTotalEnergyConsumption=lambda handle: next(readings),
+        nvmlDeviceGetUtilizationRates=lambda handle: types.SimpleNamespace(gpu=40),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert gpu.Meter().read(10) == {"joules_per_image": 0.5, "sm_share": 0.4}, (
+        "a driver without the JPEG figure leaves it out"
+    )
+
+
+ECHO = """
+import sys
+from fastload._tools.bench.children import serve
+def run(word):
+    print("noise on stdout")
+    if word == "die":
+        sys.exit("the last words")
+    return {"word": word, "memory": len(bytearray(30 << 20))}
+serve(lambda: ({"name": "echo"}, run))
+"""
+
+
+def test_a_child_answers_round_by_round_and_is_measured() -> None:
+    with Child("echo", [sys.executable, "-c", ECHO]) as child:
+        assert child.wait() == {"name": "echo"}
+        for word in ("one", "two"):
+            found = child.round(word)
+            assert found.told["word"] == word
+            assert found.wall_s > 0
+            assert found.cpu_s >= 0
+            assert found.peak_mb > 1
+
+
+def test_a_child_that_ends_is_named_with_its_last_words() -> None:
+    with Child("echo", [sys.executable, "-c", ECHO]) as child:
+        child.wait()
+        with pytest.raises(WorkerDied, match=r"echo: ended with exit code 1: the last words"):
+            child.round("die")
+    with Child("next", [sys.executable, "-c", ECHO]) as child:
+        child.wait()
+        assert child.round("good").told["word"] == "good"

@@ -1,0 +1,216 @@
+"""diagnose() finds stages that were made slow by known amounts, within 15 %."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+import torch
+from PIL import Image
+
+import fastload
+from fastload._tools.diagnose.clock import StageClock
+from fastload._tools.diagnose.instrument import Instruments
+from fastload._tools.diagnose.result import Diagnosis
+from fastload._tools.diagnose.source import Source
+from tests.loading import needs_core
+from tests.packed_datasets import photo
+from tests.slow_loaders import Slow, SlowPipe, slow_collate, slow_decode
+
+
+def shares(found: Diagnosis) -> dict[str, float]:
+    return {each.name: each.share for each in found.stages}
+
+
+def check(measure: Callable[[], Diagnosis], planted: dict[str, float]) -> Diagnosis:
+    """All shares within 15 % in one of three tries: a busy machine wakes sleepers late, a wrong count is wrong each time."""
+    total = sum(planted.values())
+    expected = {name: pytest.approx(seconds / total, rel=0.15) for name, seconds in planted.items()}
+    for _ in range(3):
+        found = measure()
+        assert sum(shares(found).values()) == pytest.approx(1.0)
+        got = {name: shares(found)[name] for name in planted}
+        if got == expected:
+            break
+    assert got == expected
+    return found
+
+
+def test_planted_stages_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", slow_decode)
+    with SlowPipe(tmp_path / "pipe", 0.050) as pipe:
+        loader = torch.utils.data.DataLoader(Slow(pipe=pipe), batch_size=2, collate_fn=slow_collate)
+        planted = {
+            "read": 0.100,
+            "decode": 0.080,
+            "transform": 0.060,
+            "other": 0.040,
+            "collate": 0.040,
+        }
+        found = check(lambda: fastload.diagnose(loader, seconds=2), planted)
+    assert found.loader.seconds == pytest.approx(0.320, rel=0.25)
+    assert found.workers == 0
+
+
+def test_planted_stages_in_two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", slow_decode)
+    loader = torch.utils.data.DataLoader(
+        Slow(), batch_size=2, collate_fn=slow_collate, num_workers=2
+    )
+    found = check(
+        lambda: fastload.diagnose(loader, seconds=4),
+        {"decode": 0.080, "transform": 0.060, "other": 0.040, "collate": 0.040},
+    )
+    assert found.loader.seconds == pytest.approx(0.220 / 2, rel=0.25)
+    assert "in one of 2 workers" in str(found)
+
+
+class Compose:
+    def __init__(self, transforms: list[Any]) -> None:
+        self.transforms = transforms
+
+    def __call__(self, value: Any) -> Any:
+        for each in self.transforms:
+            value = each(value)
+        return value
+
+
+class Shrink:
+    def __call__(self, image: Image.Image) -> Image.Image:
+        time.sleep(0.004)
+        return image.resize((32, 32))
+
+
+class ToArray:
+    def __call__(self, image: Image.Image) -> torch.Tensor:
+        return torch.from_numpy(np.asarray(image).transpose(2, 0, 1).astype(np.float32))
+
+
+class Photos(torch.utils.data.Dataset[Any]):
+    """As torchvision's ImageFolder does it."""
+
+    def __init__(self, root: Path) -> None:
+        self.paths = sorted(root.iterdir())
+        self.transform = Compose([Shrink(), ToArray()])
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        with open(self.paths[index], "rb") as file:
+            image = Image.open(file).convert("RGB")
+        return self.transform(image), index % 3
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("photos")
+    for number in range(12):
+        (root / f"{number:02}.jpg").write_bytes(photo(640, 480, seed=number, noise=20))
+    return root
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_files_decoded_by_pillow_are_taken_apart(photos: Path, workers: int) -> None:
+    found = fastload.diagnose(
+        torch.utils.data.DataLoader(Photos(photos), batch_size=4, num_workers=workers), seconds=1.5
+    )
+    by_name = {each.name: each for each in found.stages}
+    assert by_name["read"].seconds > 0
+    assert by_name["decode"].seconds > by_name["read"].seconds
+    assert by_name["transform"].seconds > 4 * 0.004
+    assert by_name["transform"].detail[0][0] == "Shrink"
+    assert ("ipc" in by_name) == (workers > 0)
+    assert found.batch_size == 4
+
+
+def test_fastloads_own_decoder_is_measured_on_the_users_images(photos: Path) -> None:
+    needs_core()
+    found = fastload.diagnose(torch.utils.data.DataLoader(Photos(photos), batch_size=4), seconds=1)
+    offered = [each for each in found.suggestions if each.change.startswith("fastload.DataLoader")]
+    assert offered
+    assert "native decoder was measured on your own images" in offered[0].why
+
+
+def test_nothing_is_promised_where_some_images_are_no_jpegs(photos: Path, tmp_path: Path) -> None:
+    """A PNG takes several times as long: the JPEGs alone would promise too much."""
+    for number, path in enumerate(sorted(photos.glob("*.jpg"))):
+        Image.open(path).save(
+            tmp_path / f"{number}.jpg", "PNG" if number % 2 else "JPEG"
+        )  # by its content, not by its name
+    found = fastload.diagnose(
+        torch.utils.data.DataLoader(Photos(tmp_path), batch_size=4), seconds=1
+    )
+    assert not [each for each in found.suggestions if each.change.startswith("fastload.DataLoader")]
+    assert any(each.startswith("6 of 12 images looked at are no JPEGs: ") for each in found.notes)
+
+
+def test_reading_inside_a_decode_is_reading(photos: Path) -> None:
+    path = sorted(photos.iterdir())[0]
+    with Instruments(object()) as instruments:
+        instruments.clock.start()
+        Image.open(path).load()
+        path.read_bytes()
+        path.with_name("names").write_text("a\nb\n")
+        with path.with_name("names").open() as file:
+            lines = list(file)
+        instruments.clock.stop()
+        counted = instruments.clock.taken()
+        Image.open(path).load()
+        assert not instruments.clock.taken()  # stopped is stopped
+    path.with_name("names").unlink()
+    assert lines == ["a\n", "b\n"]
+    assert set(counted) == {"read", "decode"}
+    assert counted["decode"] > 0
+    assert counted["read"] > 0
+    assert instruments.paths.count(str(path)) == 2
+
+
+def test_a_stage_is_counted_without_the_stages_inside_it() -> None:
+    clock = StageClock()
+    clock.start()
+    began = time.perf_counter()
+    clock.enter("decode")
+    time.sleep(0.02)
+    clock.counted("read", time.sleep, 0.2)
+    clock.leave()
+    whole = time.perf_counter() - began
+    clock.stop()
+    counted = clock.taken()
+    assert counted["read"] >= 0.2
+    assert counted["decode"] + counted["read"] == pytest.approx(whole, rel=0.01)
+    assert clock.counted("read", int, "3") == 3  # stopped: the call is made, not counted
+    assert clock.taken() == {}
+
+
+def test_a_fastload_loader_tells_its_own_stages(tmp_path: Path) -> None:
+    from tests.loading import pack_photos
+
+    with_transform = fastload.DataLoader(pack_photos(tmp_path / "packed", 24, vary=0), batch_size=4)
+    found = fastload.diagnose(with_transform, lambda batch: time.sleep(0.001), seconds=1)
+    assert found.loader_kind == "fastload"
+    assert {"read", "cut", "decode", "resize", "finish", "plan", "copy"} == set(shares(found))
+    assert found.stage("decode").seconds > 0  # type: ignore[union-attr]
+    assert found.stage("nonsense") is None
+    with_transform.close()
+    assert Source(with_transform).fixed_threads is None
+    assert (
+        Source(fastload.DataLoader(tmp_path / "packed", batch_size=4, num_workers=1)).fixed_threads
+        == 1
+    )
+
+
+def test_a_stream_is_opened_in_this_process_only() -> None:
+    class Stream(torch.utils.data.IterableDataset[int]):
+        def __iter__(self) -> Any:
+            for number in range(40):
+                time.sleep(0.010)
+                yield number
+
+    found = fastload.diagnose(torch.utils.data.DataLoader(Stream(), batch_size=4), seconds=1)
+    assert shares(found)["other"] > 0.8

@@ -1,0 +1,196 @@
+"""`fastload doctor` as people and programs use it: files, JSON, exit codes, the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from fastload._cli import main
+from fastload._cli.doctor import show
+from fastload._common import formatting as words
+from fastload._tools.doctor import disk, machine
+from fastload._tools.doctor.machine import Machine, backend_check, check_machine
+from fastload._tools.doctor.memory import memory_limit, shm_check
+from fastload._tools.doctor.verdicts import BAD, LOOK, OK, Check
+from tests.made_runs import made, rows_of, write
+
+
+def test_healthy_is_0_ill_is_1_and_json_says_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    well, ill = (
+        write(tmp_path / "well.jsonl", rows_of(made(600))),
+        write(tmp_path / "ill.jsonl", rows_of(made(600, data=0.1))),
+    )
+    assert main(["doctor", str(well)]) == 0
+    assert capsys.readouterr().out.startswith("Healthy: ")
+    assert main(["doctor", str(ill)]) == 1
+    verdict = capsys.readouterr().out.splitlines()[0]
+    assert main(["doctor", str(ill), "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"] == verdict
+    assert told["findings"][0]["kind"] == "data-bound"
+
+
+def test_a_terminal_gets_the_same_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    show("Healthy: [red]not markup[/red]\n1. BAD  x\nlook  cores")
+    assert "[red]not markup[/red]" in capsys.readouterr().out
+
+
+def test_the_machine_is_looked_at_and_nothing_raises(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["doctor", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    names = [check["name"] for check in told["checks"]]
+    assert {
+        "cores",
+        "RAM",
+        "swap",
+        "/dev/shm",
+        "disk",
+        "torch",
+        "native core",
+        "backend dali",
+        "backend nvjpeg",
+    } <= set(names)
+    assert all(check["state"] in (OK, LOOK, BAD) for check in told["checks"])
+    assert code == any(check["state"] == BAD for check in told["checks"])
+    assert all(check["do"] for check in told["checks"] if check["state"] == BAD)
+
+
+def test_what_cannot_be_looked_at_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(**_: object) -> Check:
+        raise OSError("no /proc here")
+
+    monkeypatch.setattr(machine, "cores_check", broken)
+    check = next(check for check in check_machine().checks if check.name == "cores")
+    assert check.state == LOOK
+    assert "no /proc here" in check.found
+
+
+@pytest.mark.parametrize(
+    ("states", "start"),
+    [
+        ([OK], "This machine is ready."),
+        ([OK, LOOK], "This machine works; look at: b"),
+        ([LOOK, BAD], "This machine needs repair: b. Also look at: a"),
+    ],
+)
+def test_the_machines_verdict(states: list[str], start: str) -> None:
+    found = Machine(
+        tuple(
+            Check(name, state, "found", "do this")
+            for name, state in zip("ab", states, strict=False)
+        )
+    )
+    assert str(found).startswith(start)
+    assert found.bad == (BAD in states)
+
+
+def test_the_disk_is_read_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "large.bin").write_bytes(os.urandom(20 << 20))
+    (tmp_path / "small.txt").write_text("x")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for ever
+    before = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert [path.name for path in disk.some_files(tmp_path)] == ["small.txt", "large.bin"]
+    check = disk.disk_checks(tmp_path)[0]
+    assert "MB/s in sequence" in check.found
+    assert "21 MB read" in check.found
+    assert {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_a_folder_without_anything_to_read(tmp_path: Path) -> None:
+    assert disk.disk_checks(tmp_path)[0].state == LOOK
+    assert "no such folder" in disk.disk_checks(tmp_path / "none")[0].found
+    (tmp_path / "tiny").write_text("x")
+    assert "too little" in disk.disk_checks(tmp_path)[0].found
+    assert "--data DIR" in disk.disk_checks(None)[0].found
+
+
+def test_reading_stops_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "large.bin").write_bytes(bytes(8 << 20))
+    monkeypatch.setattr(disk, "MOST_BYTES", 1 << 20)
+    assert disk.read([tmp_path / "large.bin"], piece=1 << 17, shuffled=True).bytes == 1 << 20
+    monkeypatch.setattr(disk, "MOST_SECONDS", -1.0)
+    assert disk.read([tmp_path / "large.bin"], piece=1 << 17, shuffled=True).bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "limit"),
+    [
+        ("sys/fs/cgroup/memory.max", "max\n", None),
+        ("sys/fs/cgroup/memory.max", "4096\n", 4096),
+        ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712", None),
+    ],
+)
+def test_the_containers_limit(name: str, text: str, limit: int | None, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_text(text)
+    assert memory_limit(root=tmp_path) == limit
+
+
+def test_no_shared_memory_is_no_fault(tmp_path: Path) -> None:
+    assert shm_check(path=tmp_path / "none").state == OK
+
+
+def test_a_decoder_that_cannot_be_imported_is_bad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_decoder.py").write_text(
+        "raise OSError('libnvjpeg.so.12: cannot open shared object file')"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = backend_check("nvjpeg", "broken_decoder", has_gpu=True)
+    assert (found.state, "libnvjpeg" in found.found) == (BAD, True)
+    assert backend_check("dali", "no_such_package.dali", has_gpu=True).state == LOOK
+    assert backend_check("dali", "no_such_package", has_gpu=False).state == OK
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0581, "58 ms"),
+        (4.12, "4.1 s"),
+        (723, "12 min 3 s"),
+        (0.00124, "1.2 ms"),
+        (1.5, "1.50 s"),
+        (0.99996, "1.00 s"),
+        (7300, "2 h 2 min"),
+        (3e-6, "3 us"),
+        (float("nan"), "?"),
+    ],
+)
+def test_seconds_in_words(value: float, text: str) -> None:
+    assert words.seconds(value) == text
+
+
+def test_other_numbers_in_words() -> None:
+    assert [words.percent(share) for share in (0, 0.0001, 0.0042, 0.301, 1)] == [
+        "0 %",
+        "< 0.1 %",
+        "0.4 %",
+        "30 %",
+        "100 %",
+    ]
+    assert [words.rate(value) for value in (1210.4, 62.31, 6.78, 0.0321)] == [
+        "1,210",
+        "62.3",
+        "6.78",
+        "0.032",
+    ]
+    assert [words.count(n, "step") for n in (1, 5000)] == ["1 step", "5,000 steps"]
+    assert [words.ordinal(n) for n in (1, 2, 3, 8, 11, 22)] == [
+        "1st",
+        "2nd",
+        "3rd",
+        "8th",
+        "11th",
+        "22nd",
+    ]

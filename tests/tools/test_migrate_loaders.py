@@ -1,0 +1,343 @@
+"""migrate() on torch DataLoaders: the code it prints is run, and gives the same labels and sizes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fastload
+from fastload._tools.migrate.result import Migration
+from tests.lookalikes.torchvision import transforms as V
+from tests.lookalikes.torchvision.datasets import ImageFolder
+from tests.packed_datasets import photo
+
+TRAIN = V.Compose(
+    [V.Resize(40), V.CenterCrop(32), V.ToTensor(), V.Normalize((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))]
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(18):
+        path = tmp_path / "pictures" / ("ant", "bee", "cow")[number % 3] / f"{number:02}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(photo(60 + number, 50, seed=number, gray=number % 4 == 0))
+    return tmp_path / "pictures"
+
+
+def run(migration: Migration, **names: Any) -> Any:
+    """Packs and makes the loader as printed."""
+    scope: dict[str, Any] = dict(names)
+    exec(migration.pack_code, scope)
+    exec(migration.loader_code, scope)
+    return scope["loader"]
+
+
+def labels(loader: Any) -> list[int]:
+    return [int(label) for _, batch in loader for label in batch]
+
+
+def torch_loader(folder: Path, **options: Any) -> Any:
+    return torch.utils.data.DataLoader(
+        ImageFolder(str(folder), TRAIN), **{"batch_size": 4, **options}
+    )
+
+
+def test_a_folder_is_packed_by_the_command_and_gives_the_same(folder: Path, tmp_path: Path) -> None:
+    before = torch_loader(folder, num_workers=2, pin_memory=False)
+    migration = fastload.migrate(before, dest=str(tmp_path / "packed"))
+    assert migration.command == f"fastload pack {folder} {tmp_path / 'packed'}"
+    assert migration.complete
+    done = subprocess.run(
+        [sys.executable, "-m", *migration.command.split()],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    scope: dict[str, Any] = {}
+    exec(migration.loader_code, scope)
+    after = scope["loader"]
+    for (images, found), (expected_images, expected) in zip(after, before, strict=True):
+        assert torch.equal(found, expected)
+        assert images.shape == expected_images.shape
+        assert images.dtype == expected_images.dtype
+        assert (
+            images - expected_images
+        ).abs().mean() < 0.15  # in units of std = 64 levels; see docs/transforms.md on half pixels
+    after.close()
+
+
+def test_the_python_call_gives_the_same(folder: Path, tmp_path: Path) -> None:
+    before = torch_loader(folder)
+    after = run(fastload.migrate(before, dest=str(tmp_path / "packed")))
+    assert labels(after) == labels(before)
+    after.close()
+
+
+def test_a_subset_is_packed_from_its_list(folder: Path, tmp_path: Path) -> None:
+    subset = torch.utils.data.Subset(ImageFolder(str(folder), TRAIN), [3, 1, 7, 12, 16])
+    before = torch.utils.data.DataLoader(subset, batch_size=2)
+    migration = fastload.migrate(before, dest=str(tmp_path / "packed"))
+    assert not migration.command
+    after = run(migration, dataset=subset)
+    assert labels(after) == labels(before)
+    after.close()
+
+
+def test_a_sampler_of_the_users_keeps_its_numbers(folder: Path, tmp_path: Path) -> None:
+    picked = [5, 5, 0, 17, 9]
+    before = torch_loader(folder, sampler=picked)
+    migration = fastload.migrate(before, dest=str(tmp_path / "packed"))
+    assert "order='source'" in migration.pack_code
+    after = run(migration, dataset=before.dataset, my_sampler=picked)
+    assert labels(after) == labels(before)
+    after.close()
+
+
+@pytest.mark.parametrize("change", ["classes", "file", "moved"])
+def test_a_folder_that_says_something_else_is_packed_from_the_list(
+    folder: Path, tmp_path: Path, change: str
+) -> None:
+    before = torch_loader(folder)
+    dataset = before.dataset
+    if change == "classes":
+        dataset.classes = ["cow", "bee", "ant"]
+        dataset.samples = [(path, 2 - label) for path, label in dataset.samples]
+    elif change == "file":
+        del dataset.samples[3]
+        before = torch.utils.data.DataLoader(dataset, batch_size=4)
+    else:
+        dataset.samples[0] = (dataset.samples[0][0], 2)
+    migration = fastload.migrate(before, dest=str(tmp_path / "packed"))
+    assert not migration.command
+    after = run(migration, dataset=dataset)
+    assert labels(after) == labels(before)
+    assert fastload.open(tmp_path / "packed").manifest.fields[1].classes == tuple(dataset.classes)
+    after.close()
+
+
+class Pairs(torch.utils.data.Dataset[Any]):
+    """A map-style dataset of no special kind."""
+
+    def __init__(self, folder: ImageFolder) -> None:
+        self._folder, self.transform = folder, TRAIN
+
+    def __len__(self) -> int:
+        return len(self._folder)
+
+    def __getitem__(self, index: int) -> Any:
+        image, label = self._folder[index]
+        return (self.transform(image) if self.transform else image), label
+
+
+def test_any_dataset_is_packed_without_its_transform(folder: Path, tmp_path: Path) -> None:
+    dataset = Pairs(ImageFolder(str(folder)))
+    before = torch.utils.data.DataLoader(dataset, batch_size=4)
+    expected = labels(before)
+    migration = fastload.migrate(before, dest=str(tmp_path / "packed"))
+    after = run(migration, dataset=dataset)
+    assert labels(after) == expected
+    assert next(iter(after))[0].shape == (4, 3, 32, 32)
+    after.close()
+
+
+class Always(Pairs):
+    """Calls its transform whatever it is, and has another name for it."""
+
+    def __init__(self, folder: ImageFolder) -> None:
+        super().__init__(folder)
+        self.transform, self.augment = None, TRAIN  # type: ignore[assignment]
+
+    def __getitem__(self, index: int) -> Any:
+        image, label = self._folder[index]
+        return self.augment(image), label
+
+
+@pytest.mark.parametrize(
+    "kind", ["subset of a subset", "subset of another kind", "joined", "own name"]
+)
+def test_a_dataset_inside_another_is_packed_without_its_transform(
+    folder: Path, tmp_path: Path, kind: str
+) -> None:
+    photos, pairs, always = (
+        ImageFolder(str(folder), TRAIN),
+        Pairs(ImageFolder(str(folder))),
+        Always(ImageFolder(str(folder))),
+    )
+    made: dict[str, Any] = {
+        "subset of a subset": torch.utils.data.Subset(
+            torch.utils.data.Subset(photos, range(2, 18, 2)), [4, 0, 3]
+        ),
+        "subset of another kind": torch.utils.data.Subset(pairs, [7, 1, 12]),
+        "joined": torch.utils.data.ConcatDataset([photos, torch.utils.data.Subset(pairs, [3, 0])]),
+        "own name": always,
+    }
+    before = torch.utils.data.DataLoader(made[kind], batch_size=3)
+    expected = list(before)
+    migration = fastload.migrate(before, dest=str(tmp_path / "packed"))
+    assert migration.complete
+    assert ("samples[" in migration.pack_code) == (kind == "subset of a subset")
+    after = run(migration, dataset=made[kind])
+    for (images, found), (expected_images, labels_then) in zip(after, expected, strict=True):
+        assert torch.equal(found, labels_then)
+        assert (images - expected_images).abs().mean() < 0.15  # as above
+    after.close()
+
+
+def test_a_transform_that_takes_and_gives_names(folder: Path, tmp_path: Path) -> None:
+    """As Albumentations' do."""
+
+    class Compose:
+        __module__ = "albumentations.core.composition"
+
+        def __call__(self, image: Any) -> Any:
+            return {"image": TRAIN(image)}
+
+    class Named(Pairs):
+        def __getitem__(self, index: int) -> Any:
+            image, label = self._folder[index]
+            return self.transform(image=image)["image"], label  # type: ignore[call-arg]
+
+    dataset = Named(ImageFolder(str(folder)))
+    dataset.transform = Compose()  # type: ignore[assignment]
+    before = torch.utils.data.DataLoader(dataset, batch_size=3)
+    expected, migration = labels(before), fastload.migrate(before, dest=str(tmp_path / "packed"))
+    assert not migration.complete  # its Resize and so on are to be written by hand
+    exec(migration.pack_code, {"dataset": dataset})
+    assert (
+        fastload.open(tmp_path / "packed")
+        .column("label")[np.argsort(fastload.open(tmp_path / "packed").column("_source_index"))]
+        .tolist()
+        == expected
+    )
+
+
+def test_parts_with_transforms_of_their_own_are_told(folder: Path) -> None:
+    joined: Any = torch.utils.data.ConcatDataset(
+        [ImageFolder(str(folder), TRAIN), ImageFolder(str(folder), V.ToTensor())]
+    )
+    assert "transforms of their own" in str(fastload.migrate(torch.utils.data.DataLoader(joined)))
+    assert "of their own" not in str(fastload.migrate(torch_loader(folder)))
+
+
+def test_arguments_that_carry_over_and_those_that_do_not(folder: Path) -> None:
+    loader = torch_loader(
+        folder,
+        batch_size=8,
+        shuffle=True,
+        drop_last=True,
+        num_workers=2,
+        timeout=9,
+        persistent_workers=True,
+        prefetch_factor=5,
+        generator=torch.Generator().manual_seed(12),
+    )
+    migration = fastload.migrate(loader)
+    for text in (
+        "batch_size=8",
+        "shuffle=True",
+        "drop_last=True",
+        "timeout=9",
+        "seed=12",
+        "colour='rgb'",
+    ):
+        assert text in migration.loader_code
+    assert "num_workers" not in migration.loader_code
+    page = str(migration)
+    assert "num_workers=2 is left out" in page
+    assert (
+        "persistent_workers, prefetch_factor: there are no worker processes, leave them out" in page
+    )
+    assert (
+        "- loader = torch.utils.data.DataLoader(dataset, batch_size=8, drop_last=True, shuffle=True, num_workers=2"
+        in page
+    )
+    assert json.loads(json.dumps(migration.to_json()))["complete"] is True
+
+
+def test_ranks_need_no_sampler(folder: Path) -> None:
+    dataset = ImageFolder(str(folder), TRAIN)
+    sampler: Any = torch.utils.data.DistributedSampler(dataset, num_replicas=2, rank=0, seed=4)
+    migration = fastload.migrate(
+        torch.utils.data.DataLoader(dataset, batch_size=4, sampler=sampler)
+    )
+    assert "sampler" not in migration.loader_code
+    assert "shuffle=True, seed=4" in migration.loader_code
+    assert migration.command
+
+
+def test_batch_samplers_and_collate_functions_stay(folder: Path, tmp_path: Path) -> None:
+    def pairs(samples: Any) -> Any:
+        return torch.stack([image for image, _ in samples]), torch.tensor(
+            [label for _, label in samples]
+        )
+
+    batches = [[0, 5], [7, 3, 1]]
+    before = torch.utils.data.DataLoader(
+        ImageFolder(str(folder), TRAIN), batch_sampler=batches, collate_fn=pairs
+    )
+    after = run(
+        fastload.migrate(before, dest=str(tmp_path / "packed")),
+        dataset=before.dataset,
+        my_batch_sampler=batches,
+        pairs=pairs,
+    )
+    assert labels(after) == labels(before)
+    after.close()
+
+
+def test_gray_images_stay_gray(folder: Path, tmp_path: Path) -> None:
+    dataset = ImageFolder(str(folder), V.Compose([V.Resize((24, 24)), V.Grayscale(), V.ToTensor()]))
+    before = torch.utils.data.DataLoader(dataset, batch_size=4)
+    after = run(fastload.migrate(before, dest=str(tmp_path / "packed")))
+    assert next(iter(after))[0].shape == next(iter(before))[0].shape == (4, 1, 24, 24)
+    after.close()
+
+
+def test_what_is_missing_is_said(folder: Path) -> None:
+    dataset = ImageFolder(
+        str(folder),
+        V.Compose([V.RandomPerspective(), V.ToTensor(), V.Lambda()]),
+        target_transform=int,
+    )
+    migration = fastload.migrate(torch.utils.data.DataLoader(dataset, batch_size=4))
+    assert not migration.complete
+    page = str(migration)
+    for text in (
+        "RandomPerspective  no equal",
+        "no transform gives the images one size",
+        "target_transform is not carried over",
+        "not known",
+    ):
+        assert text in page.replace("<", "")
+    jumbled = ImageFolder(
+        str(folder), V.Compose([V.ToTensor(), V.Normalize((0.5,), (0.5,)), V.Resize((8, 8))])
+    )
+    assert "cannot be used as it is: transform: Resize follows Normalize" in str(
+        fastload.migrate(torch.utils.data.DataLoader(jumbled))
+    )
+
+
+def test_what_cannot_be_moved_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(fastload.ConfigError, match="expected a torch DataLoader, found list"):
+        fastload.migrate([1, 2])  # type: ignore[arg-type]
+    loader = run(fastload.migrate(torch_loader(folder), dest=str(tmp_path / "packed")))
+    with pytest.raises(fastload.ConfigError, match="fastload loader already"):
+        fastload.migrate(loader)
+    loader.close()
+
+
+def test_nothing_is_touched(folder: Path, tmp_path: Path) -> None:
+    loader = torch_loader(folder)
+    before = dict(vars(loader.dataset))
+    fastload.migrate(loader, dest=str(tmp_path / "packed"))
+    assert vars(loader.dataset) == before
+    assert not (tmp_path / "packed").exists()

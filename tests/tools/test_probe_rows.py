@@ -1,0 +1,245 @@
+"""metrics.jsonl is read whatever its writer was, and wherever it was killed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastload._common.metrics import (
+    EventRow,
+    RowParser,
+    RunRow,
+    Span,
+    StepRow,
+    newest,
+    read_metrics,
+)
+from fastload._tools.monitor.appending import LineFile
+from fastload.errors import ConfigError
+
+STEP = {
+    "kind": "step",
+    "time": 1.8e9,
+    "rank": 1,
+    "iter": 120,
+    "steps": 10,
+    "data_time": 0.01,
+    "data_time_max": 0.05,
+    "iter_time": 0.15,
+    "iter_time_max": 0.4,
+    "stage_times": {"forward": 0.1},
+    "data_probe": {"read": {"mean": 0.001, "max": 0.002}},
+    "samples": 80,
+    "samples_per_s": 53.3,
+    "gpu_mem_mb": None,
+    "swap_bytes": 4096,
+    "slow": [[117, 0.4, 0.05]],
+}
+RUN = {
+    "kind": "run",
+    "version": 1,
+    "time": 1.8e9,
+    "rank": 1,
+    "world": 2,
+    "host": "a",
+    "pid": 7,
+    "python": "3.11",
+    "torch": "2.4",
+    "fastload": "0.1",
+    "device": "cpu",
+    "gpu": None,
+    "batch_size": 8,
+}
+EVENT = {
+    "kind": "event",
+    "time": 1.8e9,
+    "rank": 0,
+    "iter": 5000,
+    "name": "checkpoint",
+    "seconds": 4.1,
+}
+
+
+def written(path: Path, *rows: object, tail: str = "") -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + tail)
+    return path
+
+
+def test_all_kinds_of_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
+    metrics = read_metrics(written(tmp_path / "m.jsonl", RUN, STEP, EVENT))
+    assert metrics.runs == (RunRow(1.8e9, 1, 2, "a", 7, "3.11", "2.4", "0.1", "cpu", None, 8),)
+    assert metrics.steps == (
+        StepRow(
+            1.8e9,
+            1,
+            120,
+            10,
+            0.01,
+            0.05,
+            0.15,
+            0.4,
+            {"forward": 0.1},
+            {"read": Span(0.001, 0.002)},
+            80,
+            53.3,
+            None,
+            4096,
+            ((117, 0.4, 0.05),),
+        ),
+    )
+    assert metrics.events == (EventRow(1.8e9, 0, 5000, "checkpoint", 4.1),)
+    assert (metrics.skipped, metrics.torn, metrics.ranks) == (0, False, (1,))
+
+
+@pytest.mark.parametrize("cut", range(1, 40, 3))
+def test_a_torn_last_line_costs_only_itself(tmp_path: Path, cut: int) -> None:
+    metrics = read_metrics(written(tmp_path / "m.jsonl", RUN, STEP, tail=json.dumps(STEP)[:cut]))
+    assert len(metrics.steps) == 1
+    assert (metrics.torn, metrics.skipped) == (True, 1)
+
+
+def test_a_last_line_without_its_newline_counts(tmp_path: Path) -> None:
+    metrics = read_metrics(
+        written(tmp_path / "m.jsonl", STEP, tail=json.dumps({**STEP, "iter": 130}))
+    )
+    assert [row.iter for row in metrics.steps] == [120, 130]
+    assert not metrics.torn
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (
+            {"iter": 50, "time": 0.2, "data_time": 0.01, "loss": 1.0},
+            (50, 0.2, 0.01, None),
+        ),  # MMEngine
+        ({"step": 50, "step_time": 0.2, "data_time": 0.01}, (50, 0.2, 0.01, None)),
+        (
+            {"global_step": 50, "iter_time": 0.2, "time": 1.8e9, "data_time": 0.01},
+            (50, 0.2, 0.01, 1.8e9),
+        ),
+        ({"iter": 50, "step": 3, "data_time": 0.01}, (50, None, 0.01, None)),
+        (
+            {"iter": 50, "time": 1.8e9, "data_time": 0.01},
+            (50, None, 0.01, 1.8e9),
+        ),  # a date is no duration
+    ],
+)
+def test_rows_of_other_tools_are_understood(
+    tmp_path: Path, row: dict[str, object], expected: tuple[object, ...]
+) -> None:
+    (found,) = read_metrics(written(tmp_path / "m.jsonl", row)).steps
+    assert (found.iter, found.iter_time, found.data_time, found.time) == expected
+    assert not found.ours
+
+
+def test_steps_of_foreign_rows_are_the_distance_of_their_numbers(tmp_path: Path) -> None:
+    rows = [{"iter": n, "time": 0.2} for n in (50, 100, 150)]
+    assert [row.steps for row in read_metrics(written(tmp_path / "m.jsonl", *rows)).steps] == [
+        1,
+        50,
+        50,
+    ]
+
+
+def test_what_is_no_row_is_counted_and_the_next_one_is_read(tmp_path: Path) -> None:
+    lines = [
+        '{"epoch": 3, "accuracy": 0.7}',
+        "[1, 2]",
+        "nonsense",
+        '{"kind": "step"}',
+        '{"kind": "new one"}',
+        "[" * 100_000,
+        "\x00" * 50,
+        '{"kind": "step", "iter": true}',
+        '{"iter": 3, "time": NaN}',
+        "x" * (1 << 21),
+    ]
+    path = tmp_path / "m.jsonl"
+    path.write_text("\n".join([*lines, "", json.dumps(STEP), ""]))
+    metrics = read_metrics(path)
+    assert metrics.skipped == len(lines)
+    assert [row.iter for row in metrics.steps] == [120]
+
+
+def test_values_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text(
+        '{"kind":"step","iter":5,"data_time":NaN,"iter_time":"fast","stage_times":{"forward":null,"loss":1},'
+        '"data_probe":{"read":{"max":1},"cut":3,"decode":{"mean":1}},"slow":[[1,2],[1,2,"x"],7,[3,4,5]],"samples":1e400}\n'
+    )
+    (row,) = read_metrics(path).steps
+    assert (row.data_time, row.iter_time, row.samples) == (None, None, None)
+    assert (row.stage_times, row.data_probe, row.slow) == (
+        {"loss": 1.0},
+        {"decode": Span(1.0, 1.0)},
+        ((3, 4.0, 5.0),),
+    )
+
+
+@given(st.binary(max_size=200), st.integers(1, 50))
+def test_pieces_of_any_bytes_give_what_the_whole_gives(data: bytes, size: int) -> None:
+    data = json.dumps(STEP).encode() + b"\n" + data + b"\n" + json.dumps(EVENT).encode() + b"\n"
+    whole, pieces = RowParser(), RowParser()
+    rows = list(whole.feed(data))
+    assert [
+        row for at in range(0, len(data), size) for row in pieces.feed(data[at : at + size])
+    ] == rows
+    assert pieces.skipped == whole.skipped
+    assert isinstance(rows[0], StepRow)
+    assert isinstance(rows[-1], EventRow)
+
+
+def test_a_missing_file_is_named_and_says_what_was_expected(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no-such.jsonl.*StepProbe"):
+        read_metrics(tmp_path / "no-such.jsonl")
+
+
+def test_only_the_newest_run_counts(tmp_path: Path) -> None:
+    def run(rank: int, world: int, n: int) -> list[dict[str, object]]:
+        return [{**RUN, "rank": rank, "world": world}, {**STEP, "rank": rank, "iter": n}]
+
+    old = [*run(0, 4, 900), *run(1, 4, 900), *run(2, 4, 900)]
+    parser = RowParser()
+    rows = list(
+        parser.feed(
+            "".join(
+                json.dumps(row) + "\n" for row in [*old, *run(0, 2, 10), *run(1, 2, 20)]
+            ).encode()
+        )
+    )
+    assert [(row.rank, row.iter) for row in newest(rows) if isinstance(row, StepRow)] == [
+        (0, 10),
+        (1, 20),
+    ]
+    assert len(newest(rows[:4])) == 4
+    assert newest([]) == []
+
+
+def test_a_line_after_a_torn_one_starts_anew(tmp_path: Path) -> None:
+    path = written(tmp_path / "m.jsonl", STEP, tail='{"kind":"st')
+    file = LineFile(path)
+    file.append({**STEP, "iter": 130})
+    file.append({**STEP, "iter": 140})
+    file.close()
+    metrics = read_metrics(path)
+    assert [row.iter for row in metrics.steps] == [120, 130, 140]
+    assert metrics.skipped == 1
+
+
+def test_a_disk_that_is_full_ends_the_log_with_one_warning() -> None:
+    file = LineFile(Path("/dev/full"))
+    with pytest.warns(RuntimeWarning, match=r"no more metrics.*/dev/full.*No space"):
+        file.append(STEP)
+    file.append(STEP)  # and says no more
+
+
+def test_a_file_that_cannot_be_opened_says_which(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Is a directory"):
+        LineFile(tmp_path)
+    LineFile(tmp_path / "new" / "folder" / "m.jsonl").close()
+    assert (tmp_path / "new" / "folder" / "m.jsonl").exists()

@@ -1,0 +1,288 @@
+"""`fastload selftest`: on the CPU it passes, and it says what is missing, what failed, what crashed and what hung."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fastload._cli import main
+from fastload._decode import selftest_record as record
+from fastload._tools.selftest import images as pictures
+from fastload._tools.selftest import run as module
+from fastload._tools.selftest.catalogue import CATALOGUE, NAMES
+from fastload._tools.selftest.run import (
+    Options,
+    Result,
+    chosen_stages,
+    run_child,
+    selftest,
+    usable_backends,
+)
+from fastload.errors import ConfigError, MissingPart
+from tests.loading import wait_until
+from tests.nvjpeg_backend import needs_nvimgcodec
+
+ON_CPU = [entry.name for entry in CATALOGUE if entry.on_cpu]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_on_the_cpu_everything_that_applies_passes(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needs_nvimgcodec()
+    code, said = (
+        main(["selftest", "--device", "cpu", "--backend", "nvjpeg", "--json", "--timeout", "5"]),
+        capsys.readouterr(),
+    )
+    assert code == 0, said
+    found = json.loads(said.out)
+    assert found["ok"]
+    assert (
+        [each["stage"] for each in found["results"]]
+        == ON_CPU
+        == ["environment", "decode", "resize", "determinism", "errors"]
+    )
+    assert [each["verdict"] for each in found["results"]] == ["report"] + ["pass"] * 4
+    decode = found["results"][1]["facts"]
+    assert decode["CMYK"] == "refused"
+    assert decode["420"] == {"mean": 0.0, "max": 0}
+    assert Path(found["record"]) == cache / "fastload" / "selftest.json"
+    assert record.passed("errors", "cpu", backend="nvjpeg")
+    assert not record.passed("engine", "cpu", backend="nvjpeg")
+    assert not record.passed("errors", "cpu", backend="dali")
+    assert not record.hardware_passed("nvjpeg", "cpu")
+
+
+def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    needs_nvimgcodec()
+    code, said = (
+        main(
+            [
+                "selftest",
+                "--device",
+                "cpu",
+                "--backend",
+                "nvjpeg",
+                "--stage",
+                "decode",
+                "--timeout",
+                "5",
+            ]
+        ),
+        capsys.readouterr(),
+    )
+    assert code == 0, said
+    lines = said.out.splitlines()
+    assert lines[0].startswith("0 environment")
+    assert lines[1].startswith("1 decode       nvjpeg  pass")
+    assert lines[2].startswith("All passed; noted in ")
+
+
+def test_without_a_gpu_it_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("not run: there is a CUDA device")
+    assert main(["selftest"]) == 1
+    said = capsys.readouterr().err
+    assert "driver" in said or "pip install" in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--device", "tpu"],
+        ["--backend", "native"],
+        ["--stage", "nonsense"],
+        ["--timeout", "0"],
+        ["--device", "cpu", "--stage", "engine"],
+    ],
+    ids=" ".join,
+)
+def test_used_wrongly(words: list[str]) -> None:
+    assert main(["selftest", *words]) == 2
+
+
+def test_a_dataset_that_is_not_there_is_told_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needs_nvimgcodec()
+    assert (
+        main(
+            [
+                "selftest",
+                "--device",
+                "cpu",
+                "--backend",
+                "nvjpeg",
+                "--dataset",
+                str(tmp_path / "none"),
+            ]
+        )
+        == 1
+    )
+    said = capsys.readouterr()
+    assert "none" in said.err
+    assert not said.out
+
+
+def test_what_is_missing_comes_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastload._decode.gpu import requirements as gpu_parts
+
+    monkeypatch.setattr(
+        gpu_parts, "read_facts", lambda device: gpu_parts.GpuFacts(torch_cuda="12.6")
+    )
+    with pytest.raises(
+        MissingPart,
+        match=r"dali: .*pip install 'fastload\[dali\]'; nvjpeg: .*pip install 'fastload\[nvjpeg\]'",
+    ):
+        usable_backends(Options("cpu"))
+    monkeypatch.setattr(
+        gpu_parts,
+        "read_facts",
+        lambda device: gpu_parts.GpuFacts(torch_cuda="12.6", wheels=("nvidia-nvimgcodec-cu12",)),
+    )
+    assert usable_backends(Options("cpu")) == ("nvjpeg",)
+    with pytest.raises(MissingPart, match="dali"):
+        usable_backends(Options("cpu", ("dali", "nvjpeg")))
+
+
+def test_stages_are_ten_and_chosen_by_device() -> None:
+    assert [entry.number for entry in CATALOGUE] == list(range(10))
+    assert [entry.name for entry in chosen_stages(Options("cuda"))] == [
+        name for name in NAMES if name not in ("environment", "roi")
+    ]
+    assert [entry.name for entry in chosen_stages(Options("cpu"))] == ON_CPU[1:]
+    assert [entry.name for entry in chosen_stages(Options("cuda", stages=("roi", "decode")))] == [
+        "decode",
+        "roi",
+    ]
+    with pytest.raises(ConfigError, match="engine"):
+        chosen_stages(Options("cpu", stages=("engine",)))
+
+
+def test_a_crash_and_a_hang_are_results(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert (
+        run_child([sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"], 60, log=log) == -11
+    )
+    assert "Segmentation fault" in log.read_text()
+    hanging = "import subprocess, time\nchild = subprocess.Popen(['sleep', '600'])\nprint(child.pid, flush=True)\ndef stuck(): time.sleep(600)\nstuck()"
+    assert run_child([sys.executable, "-c", hanging], 3, log=log) is None
+    lines = log.read_text().splitlines()
+    assert any("in stuck" in line for line in lines), "where it hung"
+    assert wait_until(lambda: not alive(int(lines[0]))), "its own child is still there"
+
+
+def alive(pid: int) -> bool:
+    """Not dead, and not merely unburied."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+STAND_IN = """
+import json, os, sys, time, pathlib
+name, backend, device, folder = sys.argv[1:5]
+print("begun", name, file=sys.stderr, flush=True)
+if name == "decode": os.kill(os.getpid(), 11)
+if name == "resize": time.sleep(600)
+if name == "errors": sys.exit("ValueError: told on the way out")
+pathlib.Path(folder, "result.json").write_text(json.dumps({"ok": name != "determinism", "summary": "2 of 3 wrong", "facts": {}}))
+"""
+
+
+def test_what_goes_wrong_is_told_and_not_recorded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    needs_nvimgcodec()
+    (tmp_path / "stand_in.py").write_text(STAND_IN)
+    real = run_child
+
+    def instead(words: Any, deadline_s: float, **options: Any) -> Any:
+        return real(
+            [sys.executable, str(tmp_path / "stand_in.py"), *words[3:]],
+            min(deadline_s, 2.0) if words[3] == "resize" else 60,
+            **options,
+        )
+
+    monkeypatch.setattr(module, "run_child", instead)
+    record.save("cpu", {"nvjpeg": {"decode": True, "speed": True}})
+    seen: list[Result] = []
+    found = selftest(Options("cpu", ("nvjpeg",)), on_result=seen.append)
+    assert found == seen
+    assert {each.stage: each.verdict for each in found[1:]} == {
+        "decode": "crashed",
+        "resize": "hung",
+        "determinism": "fail",
+        "errors": "fail",
+    }
+    summaries = {each.stage: each.summary for each in found}
+    assert summaries["decode"] == "SIGSEGV; last words: begun decode"
+    assert "no end after" in summaries["resize"]
+    assert summaries["determinism"] == "2 of 3 wrong"
+    assert summaries["errors"] == "ValueError: told on the way out"
+    assert not any(each.ok for each in found[1:])
+    assert not record.passed("decode", "cpu", backend="nvjpeg"), "it passed once, and crashes now"
+    assert record.passed("speed", "cpu", backend="nvjpeg")
+
+
+def test_a_backend_that_gives_wrong_pixels_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The stages can fail: a backend that brightens what it decodes does not get past them."""
+    from fastload._decode.reference import ReferenceBackend
+    from fastload._tools.selftest import decoding, stages
+
+    class Brighter(ReferenceBackend):
+        def collect(self, ticket: Any) -> Any:
+            result = super().collect(ticket)
+            output = torch.as_tensor(result.output)
+            output.copy_(output.clamp(max=250) + 5)
+            return result
+
+    task = stages.Task("nvjpeg", "cpu", tmp_path, tmp_path, tmp_path)
+    monkeypatch.setattr(
+        decoding, "open_backend", lambda name, device, **options: Brighter(threads=1)
+    )
+    assert not stages.decode(task).ok
+    assert not stages.resize(task).ok
+    monkeypatch.setattr(
+        decoding, "open_backend", lambda name, device, **options: ReferenceBackend(threads=1)
+    )
+    assert stages.decode(task).ok
+    assert stages.resize(task).ok
+
+
+def test_regions_inside_the_library() -> None:
+    needs_nvimgcodec()
+    from fastload._tools.selftest import gpu_stages, stages
+
+    assert gpu_stages.roi(stages.Task("nvjpeg", "cpu", Path(), Path(), Path())).ok
+
+
+def test_there_is_a_picture_of_every_kind() -> None:
+    kinds = {picture.kind for picture in pictures.generated()}
+    assert {
+        "444",
+        "422",
+        "420",
+        "440",
+        "411",
+        "gray",
+        "CMYK",
+        "progressive",
+        "restart markers",
+        "420 1x1",
+        "444 41x1",
+    } <= kinds

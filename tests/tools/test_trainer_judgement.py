@@ -1,0 +1,92 @@
+"""The checks that only a GPU can show, on facts written by hand: both sides of each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from fastload._tools.trainer.facts import Facts
+from fastload._tools.trainer.judge import judge
+
+
+def facts(**changes: Any) -> Facts:
+    """A trainer on a GPU with which nothing is wrong."""
+    clean = Facts(
+        device="cuda",
+        batch_size=64,
+        step_s=0.1,
+        matmuls=Counter(bfloat16=90),
+        autocast=Counter({(True, "bfloat16", "a.py:1"): 1}),
+        fp32_precision="high",
+        convolutions=20,
+        compiled_regions=2,
+        optimizer="AdamW",
+        optimizer_tensors=60,
+        fused=True,
+        foreach=False,
+        kernels=900,
+        kernel_s=0.09,
+    )
+    return dataclasses.replace(clean, **changes)
+
+
+def test_a_clean_trainer_on_a_gpu() -> None:
+    findings, passed = judge(facts())
+    assert findings == ()
+    assert len(passed) == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "says"),
+    [
+        (
+            {"matmuls": Counter(float32=30, bfloat16=60), "fp32_precision": "highest"},
+            "tf32",
+            "30 matrix products",
+        ),
+        ({"matmuls": Counter(float32=30, bfloat16=60), "cudnn_tf32": False}, "tf32", "cuDNN"),
+        (
+            {"kernels": 9000, "kernel_s": 0.03},
+            "batch",
+            "9000 kernels of 3 us on average, the GPU is busy 30 %",
+        ),
+        (
+            {"blocking_copies": Counter({("from memory that is not pinned", "a.py:7"): 2})},
+            "copy",
+            "2 times a step",
+        ),
+        ({"fused": None, "foreach": False}, "optimizer", "one tensor after the other"),
+        (
+            {"syncs": Counter({("x", f"a.py:{line}"): 1 for line in range(12)})},
+            "sync",
+            "4 more places",
+        ),
+    ],
+)
+def test_each_thing_is_found_alone(changes: dict[str, Any], check: str, says: str) -> None:
+    findings, _ = judge(facts(**changes))
+    assert {each.check for each in findings} == {check}
+    assert any(says in each.evidence for each in findings)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"matmuls": Counter(float32=30, bfloat16=60)},
+        {"kernels": 9000, "kernel_s": 0.09},
+        {"kernels": 300, "kernel_s": 0.03},
+        {"kernels": 0},
+        {"fused": None, "foreach": True},
+        {"fused": None, "foreach": None},
+        {"matmuls": Counter()},
+        {"convolutions_nchw": 3},
+        {"compiled_regions": 0, "failed": "another profiler is running"},
+        {"scaler": True, "autocast": Counter({(True, "float16", ""): 1})},
+    ],
+    ids=str,
+)
+def test_what_is_no_reason_to_complain(changes: dict[str, Any]) -> None:
+    assert judge(facts(**changes))[0] == ()

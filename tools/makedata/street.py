@@ -1,0 +1,219 @@
+"""Streets seen by cameras: projection, things on the ground, boxes (cars, houses), the backdrop.
+
+Ego frame: x forward, y left, z up, metres, z = 0 on the ground under the car. Camera frame: x right, y down, z forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastload._tools.scenes.scene import Canvas, Region, blob, material, ridge
+
+Array: TypeAlias = NDArray[np.float64]
+NEAR_M = 1.0  # what is nearer to the camera than this is cut off
+# Columns: the camera's axes (x right, y down, z forward) in a frame with x forward, y left, z up.
+OPTICAL = np.array([[0.0, 0.0, 1.0], [-1.0, 0.0, 0.0], [0.0, -1.0, 0.0]])
+
+
+def rotation(*, yaw: float = 0.0, pitch: float = 0.0) -> Array:
+    """Rotation of a frame with x forward, y left, z up: first nose down by `pitch`, then left by `yaw` (radians)."""
+    cy, sy, cp, sp = np.cos(yaw), np.sin(yaw), np.cos(pitch), np.sin(pitch)
+    turn, nod = (
+        np.array([[cy, -sy, 0], [sy, cy, 0], [0, 0, 1]]),
+        np.array([[cp, 0, sp], [0, 1, 0], [-sp, 0, cp]]),
+    )
+    return np.asarray(turn @ nod)
+
+
+@dataclass(frozen=True, slots=True)
+class Camera:
+    """A pinhole camera: intrinsic matrix (3, 3) and the pose (4, 4) from its frame into the ego frame."""
+
+    width: int
+    height: int
+    intrinsic: Array
+    to_ego: Array
+
+    @property
+    def place(self) -> Array:
+        return self.to_ego[:3, 3]
+
+    def into(self, points: Array) -> Array:
+        """Ego points (n, 3) in the camera's frame."""
+        return (points - self.place) @ self.to_ego[:3, :3]
+
+    def project(self, points: Array) -> Array:
+        """Points (n, 3) of the camera's frame to pixels (n, 2); they must lie in front of it."""
+        flat = points @ self.intrinsic.T
+        return np.asarray(flat[:, :2] / flat[:, 2:])
+
+    def outline(self, corners: Array) -> Array:
+        """The picture (m, 2) of a convex or thin polygon of ego points, cut at NEAR_M; m = 0 if nothing is in front."""
+        seen = self.into(corners)
+        out = []
+        for a, b in zip(seen, np.roll(seen, -1, axis=0), strict=True):
+            if a[2] >= NEAR_M:
+                out.append(a)
+            if (a[2] >= NEAR_M) != (b[2] >= NEAR_M):
+                out.append(a + (b - a) * (NEAR_M - a[2]) / (b[2] - a[2]))
+        return self.project(np.array(out)) if len(out) >= 3 else np.empty((0, 2))
+
+    def horizon(self) -> float:
+        """The row (as a share of the height) of points far away at the camera's own height, straight ahead."""
+        ahead = self.to_ego[:3, :3] @ np.array([0.0, 0.0, 1.0])
+        ahead[2] = 0
+        return float(self.project(self.into(self.place + ahead[None] * 1e4))[0, 1]) / self.height
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A car or a house standing on the ground; z is the height of its foot."""
+
+    x: float
+    y: float
+    z: float
+    yaw: float
+    length: float
+    width: float
+    height: float
+    region: Region
+    windows: Region
+
+    def footprint(self) -> Array:
+        """The four corners (4, 2) on the ground, clockwise seen from above."""
+        half = np.array([[1, 1], [1, -1], [-1, -1], [-1, 1]]) * [self.length / 2, self.width / 2]
+        c, s = np.cos(self.yaw), np.sin(self.yaw)
+        return np.asarray(half @ np.array([[c, s], [-s, c]]) + [self.x, self.y])
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A trunk and a crown; `shape` seeds the crown's outline, so that every camera sees the same tree."""
+
+    x: float
+    y: float
+    z: float
+    height: float
+    trunk: Region
+    crown: Region
+    shape: int
+
+
+def car(rng: np.random.Generator, *, x: float, y: float, z: float = 0.0, yaw: float = 0.0) -> Box:
+    """A car, or one time in six a van."""
+    size = np.array((5.8, 2.1, 2.5) if rng.random() < 1 / 6 else (4.5, 1.85, 1.5))
+    paint = material(str(rng.choice(("metal", "white", "black", "red", "denim", "metal"))), rng)
+    paint = replace(paint, kind="stone", gain=2.5, shade=16.0)
+    glass = replace(material("black", rng), kind="cloud", gain=4.0)
+    length, width, height = (size * rng.uniform(0.93, 1.07, 3)).tolist()
+    return Box(x, y, z, yaw, length, width, height, region=paint, windows=glass)
+
+
+def house(rng: np.random.Generator, *, x: float, y: float) -> Box:
+    """A house of 8 to 20 metres."""
+    wall = material(str(rng.choice(("brick", "concrete", "wall", "concrete"))), rng)
+    length, width, height = (float(v) for v in rng.uniform((8, 6, 5), (20, 12, 16)))
+    return Box(
+        x,
+        y,
+        0.0,
+        float(rng.normal(0, 0.1)),
+        length,
+        width,
+        height,
+        region=wall,
+        windows=material("shade", rng),
+    )
+
+
+def tree(rng: np.random.Generator, *, x: float, y: float) -> Tree:
+    """A tree of 4 to 9 metres."""
+    trunk, crown = material("wood", rng), material("foliage", rng)
+    return Tree(x, y, 0.0, float(rng.uniform(4, 9)), trunk, crown, shape=int(rng.integers(2**31)))
+
+
+def draw_ground(canvas: Canvas, camera: Camera, corners: Array, label: int) -> None:
+    """A polygon of ego points (n, 3), seen by the camera."""
+    outline = camera.outline(corners)
+    if len(outline):
+        canvas.polygon(outline, label)
+
+
+def _side(a: Array, b: Array, low: float, high: float) -> Array:
+    """The upright rectangle over the ground line a-b."""
+    return np.array([[*a, low], [*b, low], [*b, high], [*a, high]])
+
+
+def _draw_box(canvas: Canvas, camera: Camera, box: Box, *, depth: float) -> None:
+    """The visible sides, each in its own light, dark at the foot, with a band of windows."""
+    foot = box.footprint()
+    eye = camera.place
+    body = replace(box.region, depth=depth)
+    light = [
+        canvas.add(replace(body, y=float(np.clip(body.y * f, 8, 245))))
+        for f in (1.0, 0.8, 0.66, 0.9)
+    ]
+    glass = canvas.add(replace(box.windows, depth=depth))
+    dark = canvas.add(replace(body, y=22.0, cb=128.0, cr=128.0))
+    low, high = box.z + min(0.3, 0.15 * box.height), box.z + box.height
+    for i, (a, b) in enumerate(zip(foot, np.roll(foot, -1, axis=0), strict=True)):
+        outward = np.array([a[1] - b[1], b[0] - a[0]])
+        if outward @ (eye[:2] - a) <= 0:  # turned away
+            continue
+        draw_ground(canvas, camera, _side(a, b, box.z, low), dark)
+        draw_ground(canvas, camera, _side(a, b, low, high), light[i])
+        c, d = a + (b - a) * 0.07, b - (b - a) * 0.07
+        draw_ground(
+            canvas, camera, _side(c, d, box.z + 0.6 * box.height, box.z + 0.92 * box.height), glass
+        )
+    if eye[2] > high:
+        draw_ground(canvas, camera, np.column_stack([foot, np.full(4, high)]), light[0])
+
+
+def _draw_tree(canvas: Canvas, camera: Camera, tree: Tree, *, depth: float) -> None:
+    seen = camera.into(np.array([[tree.x, tree.y, tree.z]]))
+    (u, v), scale = camera.project(seen)[0], float(camera.intrinsic[0, 0] / seen[0, 2])
+    top = v - tree.height * scale
+    trunk = [
+        [u - 0.16 * scale, v],
+        [u + 0.16 * scale, v],
+        [u + 0.1 * scale, top],
+        [u - 0.1 * scale, top],
+    ]
+    canvas.polygon(np.array(trunk), canvas.add(replace(tree.trunk, depth=depth)))
+    crown = canvas.add(replace(tree.crown, depth=depth))
+    rng = np.random.default_rng(tree.shape)
+    for dx, dy, radius in rng.normal((0, 0, 2.0), (0.7, 0.7, 0.3), (4, 3)).tolist():
+        centre = (u + dx * scale, top + (dy + 0.6) * scale)
+        canvas.polygon(
+            blob(rng, centre=centre, radius=max(radius, 0.8) * scale, wobble=0.3, n=60), crown
+        )
+
+
+def draw_things(canvas: Canvas, camera: Camera, things: Sequence[Box | Tree]) -> None:
+    """All that is in front of the camera, the farthest first, so that near things cover far ones."""
+    ahead = [(float(camera.into(np.array([[t.x, t.y, t.z]]))[0, 2]), t) for t in things]
+    for distance, thing in sorted(ahead, key=lambda pair: -pair[0]):
+        if distance < 2 * NEAR_M:
+            continue
+        depth = float(np.clip(8 / distance, 0.06, 0.8))
+        if isinstance(thing, Box):
+            _draw_box(canvas, camera, thing, depth=depth)
+        else:
+            _draw_tree(canvas, camera, thing, depth=depth)
+
+
+def backdrop(camera: Camera, rng: np.random.Generator, *, sky: Region, ground: Region) -> Canvas:
+    """Sky, one or two lines of trees far away, and ground up to the horizon."""
+    canvas = Canvas(camera.width, camera.height, sky)
+    level = camera.horizon()
+    for step in range(int(rng.integers(1, 3))):
+        far = material(str(rng.choice(("foliage", "blur"))), rng, depth=0.02)
+        ridge(canvas, rng, level=level - 0.05 + 0.03 * step, rough=0.03, region=far)
+    ridge(canvas, rng, level=level, rough=0.0, region=ground)
+    return canvas
