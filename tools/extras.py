@@ -8,10 +8,12 @@ from importlib.metadata import requires
 
 from packaging.requirements import Requirement
 
+NAME = "fastload-vision"
+
 
 def of(extra: str) -> list[str]:
     found = []
-    for line in requires("fastload") or ():
+    for line in requires(NAME) or ():
         wanted = Requirement(line)
         if (
             wanted.marker is None
@@ -19,7 +21,7 @@ def of(extra: str) -> list[str]:
             or wanted.marker.evaluate({"extra": ""})
         ):
             continue
-        if wanted.name == "fastload":
+        if wanted.name == NAME:
             found += [each for other in sorted(wanted.extras) for each in of(other)]
         else:
             extras = f"[{','.join(sorted(wanted.extras))}]" if wanted.extras else ""

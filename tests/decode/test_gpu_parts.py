@@ -35,17 +35,17 @@ CASES = [
     (
         "dali",
         dataclasses.replace(FINE, wheels=()),
-        "nvidia-dali-cuda120 is not installed: pip install 'fastload[dali]'",
+        "nvidia-dali-cuda120 is not installed: pip install 'fastload-vision[dali]'",
     ),
     (
         "dali",
         dataclasses.replace(NEW, wheels=()),
-        "nvidia-dali-cuda130 is not installed: pip install 'fastload[dali-cuda130]'",
+        "nvidia-dali-cuda130 is not installed: pip install 'fastload-vision[dali-cuda130]'",
     ),
     (
         "nvjpeg",
         dataclasses.replace(FINE, wheels=()),
-        "nvidia-nvimgcodec-cu12 is not installed: pip install 'fastload[nvjpeg]'",
+        "nvidia-nvimgcodec-cu12 is not installed: pip install 'fastload-vision[nvjpeg]'",
     ),
     (
         "nvjpeg",
@@ -70,7 +70,7 @@ CASES = [
     (
         "dali",
         dataclasses.replace(FINE, wheels=THIRTEEN),
-        "nvidia-dali-cuda130 is for CUDA 13, driver 550.54.15 runs CUDA 12.4: pip uninstall nvidia-dali-cuda130 && pip install 'fastload[dali]'",
+        "nvidia-dali-cuda130 is for CUDA 13, driver 550.54.15 runs CUDA 12.4: pip uninstall nvidia-dali-cuda130 && pip install 'fastload-vision[dali]'",
     ),
     ("nvjpeg", dataclasses.replace(FINE, wheels=THIRTEEN), "nvidia-nvimgcodec-cu13 is for CUDA 13"),
     (
@@ -139,10 +139,10 @@ def test_the_real_machine_without_a_driver() -> None:
 
 def test_a_package_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        gpu_parts, "WHEELS", {"dali": ("nvidia.dali", {12: ("no-such-wheel", "fastload[dali]")})}
+        gpu_parts, "WHEELS", {"dali": ("nvidia.dali", {12: ("no-such-wheel", "fastload-vision[dali]")})}
     )
     with pytest.raises(
-        MissingPart, match=r"no-such-wheel is not installed: pip install 'fastload\[dali\]'"
+        MissingPart, match=r"no-such-wheel is not installed: pip install 'fastload-vision\[dali\]'"
     ):
         require("dali", CPU)
 

@@ -143,7 +143,7 @@ def test_what_is_missing_comes_with_its_command(monkeypatch: pytest.MonkeyPatch)
     )
     with pytest.raises(
         MissingPart,
-        match=r"dali: .*pip install 'fastload\[dali\]'; nvjpeg: .*pip install 'fastload\[nvjpeg\]'",
+        match=r"dali: .*pip install 'fastload-vision\[dali\]'; nvjpeg: .*pip install 'fastload-vision\[nvjpeg\]'",
     ):
         usable_backends(Options("cpu"))
     monkeypatch.setattr(

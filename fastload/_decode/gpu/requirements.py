@@ -20,14 +20,14 @@ WHEELS: dict[str, tuple[str, dict[int, tuple[str, str]]]] = {
     "dali": (
         "nvidia.dali",
         {
-            12: ("nvidia-dali-cuda120", "fastload[dali]"),
-            13: ("nvidia-dali-cuda130", "fastload[dali-cuda130]"),
+            12: ("nvidia-dali-cuda120", "fastload-vision[dali]"),
+            13: ("nvidia-dali-cuda130", "fastload-vision[dali-cuda130]"),
         },
     ),
     "nvjpeg": (
         "nvidia.nvimgcodec",
         {
-            12: ("nvidia-nvimgcodec-cu12", "fastload[nvjpeg]"),
+            12: ("nvidia-nvimgcodec-cu12", "fastload-vision[nvjpeg]"),
             13: ("nvidia-nvimgcodec-cu13", "nvidia-nvjpeg"),
         },
     ),

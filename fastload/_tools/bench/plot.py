@@ -82,7 +82,7 @@ def _pyplot() -> Callable[..., Any]:
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingPart(
-            "plotting to PNG needs matplotlib: pip install 'fastload[report]', or name an .html file instead"
+            "plotting to PNG needs matplotlib: pip install 'fastload-vision[report]', or name an .html file instead"
         ) from None
 
     def new(**options: Any) -> Figure:

@@ -226,7 +226,7 @@ def backend_check(name: str, module: str, *, has_gpu: bool) -> Check:
     except ModuleNotFoundError:  # of the package it is in
         installed = False
     if not installed:
-        missing = f"not installed; pip install 'fastload[{name}]'"
+        missing = f"not installed; pip install 'fastload-vision[{name}]'"
         if has_gpu:
             return Check(title, LOOK, missing, "decoding on the GPU frees the cores")
         return Check(title, OK, f"{missing} (of use with a GPU)")
