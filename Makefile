@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
-SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*.h native/*.cpp)
+SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*/*.h native/*/*.cpp)
 CHECKED := fastload tools benchmarks examples tests
 
 .PHONY: help demo test test-pure lint format types unit docs bench peers wheel sanitize clean

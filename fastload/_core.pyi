@@ -1,4 +1,4 @@
-"""Types of the native core (native/bind*.cpp)."""
+"""Types of the native core (native/bind/)."""
 
 from collections.abc import Sequence
 from typing import Any, overload
@@ -21,7 +21,7 @@ def jpeg_header(
     int, int, int, int, tuple[tuple[int, int], ...], int, int, int, bool, int, bool, int, int
 ]: ...
 
-# bind_transform.cpp
+# bind/rewrite.cpp
 MAX_SIDE: int
 MAX_PIXELS: int
 MAX_PIXELS_PER_BYTE: int
@@ -45,7 +45,7 @@ def cut(
 ) -> tuple[bytes, int, int]:
     """A smaller JPEG that holds the region, and where its first pixel is in the whole; the whole where it cannot be cut."""
 
-# Decoding (bind_decode.cpp): see fastload/_decode/backend.py for what the arguments mean.
+# Decoding (bind/decode.cpp): see fastload/_decode/backend.py for what the arguments mean.
 request_size: int
 
 def decode_region(
@@ -91,7 +91,7 @@ class Pool:
     def under_way(self, ticket: Ticket) -> list[int]: ...
     def close(self) -> None: ...
 
-# The part tables of records (bind_record.cpp): see fastload/_load/parts.py.
+# The part tables of records (bind/records.cpp): see fastload/_load/parts.py.
 part_row_size: int
 
 class ShardMap:
@@ -116,13 +116,13 @@ def read_records(
     check_crc: bool = True,
 ) -> tuple[Records, bytes, bytes, int, dict[int, str]]: ...
 
-# Reading ahead (bind_record.cpp): see fastload/_load/read_ahead.py.
+# Reading ahead (bind/records.cpp): see fastload/_load/read_ahead.py.
 def record_runs(
     maps: list[ShardMap | None], shards: NDArray[np.int64], ids: NDArray[np.int64]
 ) -> bytes: ...
 def read_ahead(runs: Buffer) -> None: ...
 
-# Decode requests out of part tables and a plan (bind_request.cpp): see fastload/_load/requests.py.
+# Decode requests out of part tables and a plan (bind/decode_requests.cpp): see fastload/_load/requests.py.
 def image_requests(
     rows: Buffer,
     plan: tuple[Buffer, ...],
@@ -136,13 +136,13 @@ def image_requests(
 ) -> tuple[int, list[int]]:
     """Writes ``requests``; encoded bytes of the images, and slots of those that decode threads do not read in place."""
 
-# Random numbers of order and plan (bind_numbers.cpp): see fastload/_order/permutation.py and fastload/_plan/rng.py. ``result`` is written.
+# Random numbers of order and plan (bind/random.cpp): see fastload/_order/permutation.py and fastload/_plan/rng.py. ``result`` is written.
 def permute(positions: Buffer, result: Buffer, *, n: int, half_bits: int, keys: Buffer) -> None: ...
 def uniform(
     ids: Buffer, counters: Buffer, result: Buffer, *, key_low: int, key_high: int
 ) -> None: ...
 
-# Finished canvases moved on the CPU (bind_warp.cpp): see fastload/_finish/warp.py. ``output`` is written.
+# Finished canvases moved on the CPU (bind/warp.cpp): see fastload/_finish/warp.py. ``output`` is written.
 def warp_affine(
     input: Buffer,
     output: Buffer,
@@ -154,7 +154,7 @@ def warp_affine(
     width: int,
 ) -> None: ...
 
-# What pack does for every image (bind_pack.cpp); None where the path in Python must be taken.
+# What pack does for every image (bind/pack.cpp); None where the path in Python must be taken.
 def keep_jpeg(data: Buffer, restart: int) -> tuple[bytes, bytes, int, int, int, int, int] | None:
     """JPEG, segment index, width, height, components, restart interval, orientation still to be applied."""
 

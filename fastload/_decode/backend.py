@@ -32,7 +32,7 @@ STAGES = ("read", "cut", "decode", "resize", "finish")
 COLOURS = ("rgb", "bgr", "gray", "stored")
 MAX_CHANNELS = 8
 
-# One sample. Offsets are bytes in its source; x, y, w, h and the rest pixels. Kept equal to native/sample.h by a test.
+# One sample. Offsets are bytes in its source; x, y, w, h and the rest pixels. Kept equal to native/pool/sample_loader.h by a test.
 REQUEST = np.dtype(
     [
         ("offset", "<u8"),

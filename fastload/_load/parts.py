@@ -24,7 +24,7 @@ from fastload._store.record import (
 )
 from fastload.errors import CorruptShard
 
-# One row of a part table, and the place in the batch of the record it stands in. Kept equal to native/record.h by a test.
+# One row of a part table, and the place in the batch of the record it stands in. Kept equal to native/shard/record.h by a test.
 PART_ROW = np.dtype(
     [
         ("sample", "<u4"),

@@ -30,7 +30,7 @@ Runs = NDArray[np.int64]  # (n, 2): address, bytes
 Advise = Callable[[Runs], None]
 Wanted = queue.SimpleQueue["Ids | weakref.ref[ReadAhead]"]
 
-# Both as in native/read_ahead.cpp, which says why.
+# Both as in native/shard/read_ahead.cpp, which says why.
 PIECE = 128 << 10
 GAP = 32 << 10
 MAX_SAMPLES = 1 << 16  # looked ahead, however small they are

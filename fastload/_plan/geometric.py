@@ -16,7 +16,7 @@ from fastload._plan.geometry import Floats, Views
 from fastload._plan.rng import Draws
 from fastload.errors import ConfigError
 
-FILTERS = ("antialias", "bilinear", "nearest")  # numbered as in native/resize.h
+FILTERS = ("antialias", "bilinear", "nearest")  # numbered as in native/pixels/taps.h
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 LMDB itself writes pages again and again, as anything may change until the end. Here the records come in the order of their
 ids and nothing changes, so every page is final when it is made: it is digested on its way to the disk, and no byte is
-copied twice or read back. docs/FORMAT.md says what the result is; LMDB and native/shard_map.cpp read it.
+copied twice or read back. docs/FORMAT.md says what the result is; LMDB and native/shard/shard_map.cpp read it.
 """
 
 from __future__ import annotations

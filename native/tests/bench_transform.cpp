@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "jpeg_cut.h"
-#include "jpeg_rewrite.h"
+#include "jpeg/cut.h"
+#include "jpeg/rewrite.h"
 
 namespace {
 

@@ -13,9 +13,9 @@
 #include <iterator>
 #include <stdexcept>
 
-#include "cpu.h"
-#include "crc32c.h"
-#include "pool.h"
+#include "cpu/simd.h"
+#include "pool/pool.h"
+#include "shard/crc32c.h"
 
 using namespace fastload;
 

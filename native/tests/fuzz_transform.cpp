@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "cpu.h"
-#include "jpeg_cut.h"
-#include "jpeg_layout.h"
-#include "jpeg_rewrite.h"
+#include "cpu/simd.h"
+#include "jpeg/cut.h"
+#include "jpeg/layout.h"
+#include "jpeg/rewrite.h"
 
 namespace {
 

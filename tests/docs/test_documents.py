@@ -45,7 +45,7 @@ def test_troubleshooting_quotes_what_fastload_says() -> None:
     """Whoever searches the page for his message must find it."""
     said = "\n".join(
         path.read_text()
-        for path in [*(ROOT / "fastload").rglob("*.py"), *(ROOT / "native").glob("*.cpp")]
+        for path in [*(ROOT / "fastload").rglob("*.py"), *(ROOT / "native").rglob("*.cpp")]
     )
     quoted = re.findall(r'^\*\*"([^"]+)"', (ROOT / "docs/troubleshooting.md").read_text(), re.M)
     assert len(quoted) >= 7

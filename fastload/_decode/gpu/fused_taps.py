@@ -1,6 +1,6 @@
 """Which pixels an output pixel is made of, and their weights: for one axis of all pictures of a batch at once, on their device.
 
-Operation for operation as native/resize.cpp, which is Pillow's arithmetic: weights in double, rounded to 22-bit fixed point. torch
+Operation for operation as native/pixels/resize.cpp, which is Pillow's arithmetic: weights in double, rounded to 22-bit fixed point. torch
 runs each operation by itself, so no compiler joins a multiplication and an addition, and CPU and GPU get the same whole numbers.
 """
 

@@ -1,0 +1,58 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/vector.h>
+
+#include "bind/module.h"
+#include "bind/output_tensor.h"
+#include "plan/decode_requests.h"
+
+namespace nb = nanobind;
+
+namespace fastload {
+namespace {
+
+// numpy spells out the members of a structured array whenever somebody asks for its buffer: Python
+// hands over views as bytes.
+template <typename Item>
+const Item* items(const Bytes& bytes, size_t n, const char* name) {
+    if (bytes.size() != n * sizeof(Item))
+        wrong(name, ": expected ", text(int64_t(n)), " items, found ", text(int64_t(bytes.size())),
+              " bytes");
+    return reinterpret_cast<const Item*>(bytes.data());
+}
+
+// (encoded bytes, slots that decode threads do not read in place); `requests` is written. `plan`:
+// x, y, w, h, out_w, out_h, pad_left, pad_top, flip.
+nb::tuple image_requests(nb::handle rows, nb::tuple plan, nb::handle requests, uint32_t field,
+                         uint32_t first, uint32_t mask_bits, uint8_t filter, bool exact) {
+    if (plan.size() != 9) wrong("plan: expected 9 arrays, found ", text(int64_t(plan.size())));
+    const Bytes table(rows), output(requests, true), x(plan[0]), y(plan[1]), w(plan[2]), h(plan[3]),
+        out_w(plan[4]), out_h(plan[5]), left(plan[6]), top(plan[7]), flip(plan[8]);
+    const size_t n = flip.size();
+    const PlanColumns columns{items<int32_t>(x, n, "x"),
+                              items<int32_t>(y, n, "y"),
+                              items<int32_t>(w, n, "w"),
+                              items<int32_t>(h, n, "h"),
+                              items<int32_t>(out_w, n, "out_w"),
+                              items<int32_t>(out_h, n, "out_h"),
+                              items<int32_t>(left, n, "pad_left"),
+                              items<int32_t>(top, n, "pad_top"),
+                              flip.data(),
+                              n};
+    const PartRow* own = items<PartRow>(table, table.size() / sizeof(PartRow), "rows");
+    Request* asked_for = const_cast<Request*>(items<Request>(output, n, "requests"));
+    const Asked asked = fill_requests(own, table.size() / sizeof(PartRow),
+                                      {field, first, mask_bits, filter, exact}, columns, asked_for);
+    if (asked.n != n)
+        wrong("plan: ", text(int64_t(n)), " rows for ", text(int64_t(asked.n)), " images");
+    return nb::make_tuple(asked.n_bytes, asked.elsewhere);
+}
+
+}  // namespace
+
+void bind_request(nb::module_& module) {
+    module.def("image_requests", &image_requests, nb::arg("rows"), nb::arg("plan"),
+               nb::arg("requests"), nb::kw_only(), nb::arg("field"), nb::arg("first"),
+               nb::arg("mask_bits"), nb::arg("filter"), nb::arg("exact"));
+}
+
+}  // namespace fastload

@@ -1,0 +1,190 @@
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <mutex>
+#include <numeric>
+#include <set>
+
+#include "bind/module.h"
+#include "bind/ticket.h"
+#include "pool/pool.h"
+
+namespace nb = nanobind;
+
+namespace fastload {
+namespace {
+
+// The pool as Python sees it: its threads begin with the first batch, and begin anew in a forked
+// child.
+class PythonPool {
+public:
+    explicit PythonPool(int threads) : threads_(checked(threads)) {
+        std::lock_guard<std::mutex> lock(all_mutex());
+        all().insert(this);
+    }
+    PythonPool(const PythonPool&) = delete;
+    PythonPool& operator=(const PythonPool&) = delete;
+
+    ~PythonPool() {
+        {
+            std::lock_guard<std::mutex> lock(all_mutex());
+            all().erase(this);
+        }
+        close();
+    }
+
+    Ticket* submit(nb::handle sources, nb::handle requests, Tensor memory, bool planar, int colour,
+                   std::vector<int> fill, std::vector<float> mean, std::vector<float> std) {
+        if (closed_) throw std::runtime_error("the decode pool is closed");
+        const OutputOptions options{planar, colour, std::move(fill), std::move(mean),
+                                    std::move(std)};
+        const Output output = output_of(memory, options);
+        auto ticket = std::make_unique<Ticket>(sources, copied(requests, output.slots), output,
+                                               std::move(memory));
+        pool().submit(ticket->batch);
+        return ticket.release();
+    }
+
+    // Seconds that a bare loop over the same samples takes, in this thread, and those inside the
+    // samples: what handing over to a pool is compared with.
+    static nb::tuple bare_loop(nb::handle sources, nb::handle requests, Tensor memory, bool planar,
+                               int colour, std::vector<int> fill, std::vector<float> mean,
+                               std::vector<float> std) {
+        const OutputOptions options{planar, colour, std::move(fill), std::move(mean),
+                                    std::move(std)};
+        const Output output = output_of(memory, options);
+        Ticket ticket(sources, copied(requests, output.slots), output, std::move(memory));
+        static thread_local SampleLoader loader;
+        double seconds, inside_ns = 0;
+        {
+            Unlocked unlocked;
+            const auto begin = std::chrono::steady_clock::now();
+            ticket.batch->run_here(loader);
+            seconds =
+                std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+        }
+        for (const StageTimes& times : ticket.batch->times())
+            inside_ns += std::accumulate(times.begin(), times.end(), 0.0);
+        return nb::make_tuple(seconds, inside_ns * 1e-9);
+    }
+
+    int threads() const { return threads_; }
+
+    std::vector<size_t> under_way(const Ticket& ticket) {
+        if (!pool_ || pid_ != getpid()) return {};
+        return pool_->under_way(*ticket.batch);
+    }
+
+    void set_threads(int threads) {
+        threads_ = checked(threads);
+        if (!pool_ || pid_ != getpid()) return;
+        try {
+            Unlocked unlocked;
+            pool_->set_threads(threads);
+        } catch (const std::runtime_error& error) {
+            threads_ = pool_->threads();
+            wrong(error.what());
+        }
+    }
+
+    void close() {
+        closed_ = true;
+        if (!pool_) return;
+        if (pid_ != getpid()) {
+            leave_to_parent();
+            return;
+        }
+        const std::shared_ptr<Pool> held = pool_;
+        Unlocked unlocked;
+        held->close();
+    }
+
+    // Holds the pools themselves: while it waits for one, another thread may drop the last
+    // reference to the Python object of the next.
+    static void close_all() {
+        std::vector<std::shared_ptr<Pool>> pools;
+        {
+            std::lock_guard<std::mutex> lock(all_mutex());
+            for (PythonPool* each : all()) {
+                each->closed_ = true;
+                if (each->pool_ && each->pid_ == getpid()) pools.push_back(each->pool_);
+            }
+        }
+        Unlocked unlocked;
+        for (const auto& pool : pools) pool->close();
+    }
+
+private:
+    static int checked(int threads) {
+        if (threads < 1 || threads > 1024)
+            wrong("threads: expected 1 to 1024, found ", text(threads));
+        return threads;
+    }
+
+    // Never destroyed: a pool may outlive them otherwise. The mutex is only taken under the GIL, so
+    // no fork finds it locked.
+    static std::set<PythonPool*>& all() {
+        static auto* pools = new std::set<PythonPool*>;
+        return *pools;
+    }
+    static std::mutex& all_mutex() {
+        static auto* mutex = new std::mutex;
+        return *mutex;
+    }
+
+    static std::vector<Request> copied(nb::handle requests, int64_t slots) {
+        Bytes bytes(requests);
+        if (bytes.size() % sizeof(Request))
+            wrong("requests: expected items of ", text(sizeof(Request)),
+                  " bytes (backend.REQUEST)");
+        const size_t n = bytes.size() / sizeof(Request);
+        if (int64_t(n) > slots)
+            wrong("output: ", text(slots), " slots for ", text(int64_t(n)), " requests");
+        std::vector<Request> copy(n);
+        if (n) std::memcpy(static_cast<void*>(copy.data()), bytes.data(), bytes.size());
+        return copy;
+    }
+
+    Pool& pool() {
+        if (pool_ && pid_ != getpid()) leave_to_parent();
+        if (pool_) return *pool_;
+        try {
+            pool_ = std::make_shared<Pool>(threads_);
+        } catch (const std::runtime_error& error) {
+            wrong(error.what());
+        }
+        pid_ = getpid();
+        return *pool_;
+    }
+
+    // Its threads and locks stayed in the parent: never destroyed here.
+    void leave_to_parent() { (void)new std::shared_ptr<Pool>(std::move(pool_)); }
+
+    std::shared_ptr<Pool> pool_;
+    pid_t pid_ = 0;
+    int threads_;
+    bool closed_ = false;
+};
+
+}  // namespace
+
+void bind_pool(nb::module_& module) {
+    nb::set_leak_warnings(
+        false);  // at exit a global loader may still hold its pool: that is no leak of ours
+    nb::class_<PythonPool>(module, "Pool")
+        .def(nb::init<int>(), nb::arg("threads"))
+        .def("submit", &PythonPool::submit, nb::arg("sources"), nb::arg("requests"),
+             nb::arg("output").noconvert(), nb::kw_only(), nb::arg("planar"), nb::arg("colour"),
+             nb::arg("fill"), nb::arg("mean"), nb::arg("std"))
+        .def_static("bare_loop", &PythonPool::bare_loop, nb::arg("sources"), nb::arg("requests"),
+                    nb::arg("output").noconvert(), nb::kw_only(), nb::arg("planar"),
+                    nb::arg("colour"), nb::arg("fill"), nb::arg("mean"), nb::arg("std"))
+        .def("under_way", &PythonPool::under_way, nb::arg("ticket"))
+        .def_prop_rw("threads", &PythonPool::threads, &PythonPool::set_threads)
+        .def("close", &PythonPool::close);
+    nb::module_::import_("atexit").attr("register")(nb::cpp_function(&PythonPool::close_all));
+}
+
+}  // namespace fastload

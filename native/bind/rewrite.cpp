@@ -1,0 +1,92 @@
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <cstring>
+
+#include "bind/module.h"
+#include "jpeg/cut.h"
+#include "jpeg/image_limits.h"
+#include "jpeg/layout.h"
+#include "jpeg/rewrite.h"
+
+namespace nb = nanobind;
+
+namespace fastload {
+namespace {
+
+nb::object as_bytes(const uint8_t* data, size_t size) {
+    return nb::bytes(reinterpret_cast<const char*>(data), size);
+}
+
+// A numpy array that owns a copy.
+nb::object as_array(const std::vector<uint32_t>& values) {
+    auto* copy = new uint32_t[values.size() + 1];
+    std::memcpy(copy, values.data(), values.size() * sizeof(uint32_t));
+    nb::capsule owner(copy, [](void* memory) noexcept { delete[] static_cast<uint32_t*>(memory); });
+    return nb::cast(nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>>(copy, {values.size()}, owner));
+}
+
+nb::tuple rewrite(nb::handle data, int restart, bool orient, bool optimize, bool fast) {
+    if (restart < -1 || restart > 65535)
+        throw nb::value_error(
+            ("restart: expected -1 (chosen by size), 0 (none) or 1 to 65535 MCUs, found " +
+             std::to_string(restart))
+                .c_str());
+    Bytes bytes(data);
+    const RewrittenJpeg* result;
+    {
+        Unlocked unlocked;
+        result = &rewrite_jpeg(bytes.data(), bytes.size(), {restart, orient, optimize, fast});
+    }
+    return nb::make_tuple(as_bytes(result->bytes, result->size), as_array(result->index),
+                          result->width, result->height, result->interval, result->orientation,
+                          result->warning);
+}
+
+nb::tuple index(nb::handle data) {
+    Bytes bytes(data);
+    JpegLayout layout;
+    std::vector<uint32_t> found;
+    {
+        Unlocked unlocked;
+        if (!read_layout(bytes.data(), bytes.size(), layout) || !layout.interval ||
+            !find_segments(bytes.data(), bytes.size(), layout, found))
+            layout.interval = 0;
+    }
+    return nb::make_tuple(as_array(found), layout.interval);
+}
+
+nb::tuple cut(nb::handle data, nb::handle index, uint32_t interval, uint32_t x, uint32_t y,
+              uint32_t w, uint32_t h, uint32_t scale) {
+    if (scale != 1 && scale != 2 && scale != 4 && scale != 8)
+        throw nb::value_error(
+            ("scale: expected 1, 2, 4 or 8, found " + std::to_string(scale)).c_str());
+    Bytes bytes(data), entries(index);
+    std::vector<uint8_t> out;
+    uint32_t x0 = 0, y0 = 0;
+    bool cut;
+    {
+        Unlocked unlocked;
+        out.reserve(bytes.size());
+        cut = cut_jpeg(bytes.data(), bytes.size(), entries.data(), entries.size() / 4, interval,
+                       {x, y, w, h}, scale, out, x0, y0);
+    }
+    if (!cut) return nb::make_tuple(as_bytes(bytes.data(), bytes.size()), 0, 0);
+    return nb::make_tuple(as_bytes(out.data(), out.size()), x0, y0);
+}
+
+}  // namespace
+
+void bind_transform(nb::module_& module) {
+    module.attr("MAX_SIDE") = MAX_SIDE;
+    module.attr("MAX_PIXELS") = MAX_PIXELS;
+    module.attr("MAX_PIXELS_PER_BYTE") = MAX_PIXELS_PER_BYTE;
+    module.attr("MAX_SCANS") = MAX_SCANS;
+    module.def("rewrite", &rewrite, nb::arg("data"), nb::kw_only(), nb::arg("restart") = -1,
+               nb::arg("orient") = true, nb::arg("optimize") = true, nb::arg("fast") = true);
+    module.def("index", &index, nb::arg("data"));
+    module.def("cut", &cut, nb::arg("data"), nb::arg("index"), nb::arg("interval"), nb::arg("x"),
+               nb::arg("y"), nb::arg("w"), nb::arg("h"), nb::kw_only(), nb::arg("scale") = 1);
+}
+
+}  // namespace fastload

@@ -1,0 +1,111 @@
+#include "bind/ticket.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+
+#include "bind/records.h"
+
+namespace nb = nanobind;
+
+namespace fastload {
+namespace {
+
+template <typename Item>
+nb::bytes as_bytes(const std::vector<Item>& items) {
+    return nb::bytes(reinterpret_cast<const char*>(items.data()), items.size() * sizeof(Item));
+}
+
+}  // namespace
+
+Views::~Views() {
+    for (size_t i = 0; i < views_.size(); ++i) {
+        if (i + kAhead < views_.size()) __builtin_prefetch(views_[i + kAhead].obj, 1);
+        PyBuffer_Release(&views_[i]);
+    }
+}
+
+void Views::add(PyObject* const* objects, size_t n) {
+    views_.reserve(n);
+    for (size_t i = 0; i < n; ++i) {
+        if (i + kAhead < n) __builtin_prefetch(objects[i + kAhead], 1);
+        Py_buffer view;
+        if (PyObject_GetBuffer(objects[i], &view, PyBUF_SIMPLE)) throw nb::python_error();
+        views_.push_back(view);
+    }
+}
+
+Ticket::Ticket(nb::handle sources, std::vector<Request> requests, const Output& output,
+               Tensor memory)
+    : memory_(std::move(memory)), pid_(getpid()) {
+    batch = std::make_shared<Batch>(std::move(requests), spans(sources), output);
+}
+
+std::vector<Source> Ticket::spans(nb::handle sources) {
+    std::vector<Source> spans;
+    if (nb::isinstance<Records>(sources)) {
+        records_ = nb::borrow(sources);
+        const Records& records = *nb::inst_ptr<Records>(sources);
+        spans.reserve(records.size());
+        for (size_t i = 0; i < records.size(); ++i)
+            spans.push_back({records[i].bytes, records[i].size, nullptr});
+        return spans;
+    }
+    PyObject* list =
+        PySequence_Fast(sources.ptr(), "sources: expected a sequence of bytes-like objects");
+    if (!list) throw nb::python_error();
+    nb::object owned = nb::steal(list);
+    views_.add(PySequence_Fast_ITEMS(list), size_t(PySequence_Fast_GET_SIZE(list)));
+    spans.reserve(views_.all().size());
+    for (const Py_buffer& view : views_.all())
+        spans.push_back({static_cast<const uint8_t*>(view.buf), size_t(view.len), nullptr});
+    return spans;
+}
+
+Ticket::~Ticket() {
+    if (!batch || foreign() || batch->done()) return;
+    Unlocked unlocked;
+    batch->cancel();
+}
+
+bool Ticket::wait(std::optional<double> timeout_s) {
+    if (foreign() && !batch->done())
+        throw std::runtime_error(
+            "the batch was submitted before a fork, in the parent process: submit it here again");
+    using Clock = std::chrono::steady_clock;
+    const double seconds = std::min(timeout_s.value_or(1e9), 1e9);
+    const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                        std::chrono::duration<double>(seconds));
+    for (;;) {  // in slices, so that Ctrl-C is answered
+        bool done;
+        {
+            Unlocked unlocked;
+            const auto left =
+                std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+            done = batch->wait_for(
+                std::clamp(left, std::chrono::milliseconds(0), std::chrono::milliseconds(50)));
+        }
+        if (done) return true;
+        if (PyErr_CheckSignals()) throw nb::python_error();
+        if (Clock::now() >= end) return false;
+    }
+}
+
+nb::tuple Ticket::result() {
+    if (!batch->done()) throw std::runtime_error("the batch is not done: wait() first");
+    nb::dict reasons;
+    for (size_t i = 0; i < batch->size(); ++i)
+        if (batch->statuses()[i] != Status::kOk)
+            reasons[nb::int_(i)] = nb::str(batch->reasons()[i].c_str());
+    return nb::make_tuple(as_bytes(batch->statuses()), as_bytes(batch->times()), reasons);
+}
+
+void bind_ticket(nb::module_& module) {
+    nb::class_<Ticket>(module, "Ticket")
+        .def("wait", &Ticket::wait, nb::arg("timeout_s").none() = nb::none())
+        .def("result", &Ticket::result)
+        .def_prop_ro("done", [](const Ticket& ticket) { return ticket.batch->done(); });
+}
+
+}  // namespace fastload

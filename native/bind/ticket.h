@@ -1,0 +1,63 @@
+// A batch under way, as Python holds it.
+#pragma once
+
+#include <unistd.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "bind/module.h"
+#include "bind/output_tensor.h"
+#include "pool/pool.h"
+
+namespace fastload {
+
+// Read-only views of many objects in one piece of memory. Each object's head is a cache miss of its
+// own where the sources are many and small: asked for some objects ahead they overlap.
+class Views {
+public:
+    Views() = default;
+    Views(const Views&) = delete;
+    Views& operator=(const Views&) = delete;
+    ~Views();
+
+    void add(PyObject* const* objects, size_t n);
+    const std::vector<Py_buffer>& all() const { return views_; }
+
+private:
+    static constexpr size_t kAhead = 8;
+    std::vector<Py_buffer> views_;
+};
+
+// Keeps the sources and the output alive, and unchanged in size, until the batch is done. Sources:
+// Records, or a sequence of bytes-like objects.
+class Ticket {
+public:
+    Ticket(nanobind::handle sources, std::vector<Request> requests, const Output& output,
+           Tensor memory);
+    Ticket(const Ticket&) = delete;
+    Ticket& operator=(const Ticket&) = delete;
+    ~Ticket();
+
+    // True once the batch is done; false after a timeout.
+    bool wait(std::optional<double> timeout_s);
+    // (statuses, times, {slot: why it failed}), both as bytes: nanobind asks numpy for its arrays,
+    // in Python
+    nanobind::tuple result();
+
+    std::shared_ptr<Batch> batch;
+
+private:
+    // The threads of a parent process are not here: there is nothing to wait for, and nobody
+    // writes.
+    bool foreign() const { return pid_ != getpid(); }
+    std::vector<Source> spans(nanobind::handle sources);
+
+    nanobind::object records_;
+    Views views_;
+    Tensor memory_;
+    pid_t pid_;
+};
+
+}  // namespace fastload

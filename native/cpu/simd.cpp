@@ -1,0 +1,58 @@
+#include "cpu/simd.h"
+
+#include <algorithm>
+#include <atomic>
+
+namespace fastload {
+namespace {
+
+Simd processor_level() {
+#ifdef FASTLOAD_X86
+    __builtin_cpu_init();
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") &&
+                      __builtin_cpu_supports("f16c") && __builtin_cpu_supports("sse4.2") &&
+                      __builtin_cpu_supports("pclmul");
+    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                        __builtin_cpu_supports("avx512vl") &&
+                        __builtin_cpu_supports("avx512vbmi") &&
+                        __builtin_cpu_supports("avx512vnni");
+    return avx2 && avx512 ? Simd::kAvx512 : avx2 ? Simd::kAvx2 : Simd::kPortable;
+#else
+    return Simd::kPortable;
+#endif
+}
+
+std::atomic<Simd> switch_state{
+    processor_level()};  // when the core is loaded, before there are threads
+
+Simd level() {
+    return switch_state.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+bool use_avx2() {
+    return level() >= Simd::kAvx2;
+}
+
+bool use_avx512() {
+    return level() >= Simd::kAvx512;
+}
+
+Simd set_simd(Simd most) {
+    switch_state.store(std::min(most, processor_level()), std::memory_order_relaxed);
+    return level();
+}
+
+const char* simd_level() {
+    switch (level()) {
+        case Simd::kAvx512:
+            return "avx512";
+        case Simd::kAvx2:
+            return "avx2";
+        default:
+            return "portable";
+    }
+}
+
+}  // namespace fastload

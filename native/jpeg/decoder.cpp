@@ -1,0 +1,202 @@
+#include "jpeg/decoder.h"
+
+#include <jerror.h>
+
+#include <algorithm>
+#include <new>
+
+#include "jpeg/coefficients.h"
+#include "jpeg/header.h"
+#include "jpeg/image_limits.h"
+
+namespace fastload {
+namespace {
+
+constexpr UINT16 kNoQuantisation = 0xABCD;
+constexpr UINT8 kNoCode = 255;  // in bits[0], which libjpeg sets to 0 and never uses
+
+// Apart from its caller: variables that change after setjmp may not live in the same frame.
+bool read_rows(jpeg_decompress_struct& decoder, uint8_t* rows, ptrdiff_t stride, int n) {
+    constexpr int kMost = 16;
+    JSAMPROW pointers[kMost];
+    while (n > 0) {
+        const int some = std::min(n, kMost);
+        for (int i = 0; i < some; ++i) pointers[i] = rows + i * stride;
+        const int got = int(jpeg_read_scanlines(&decoder, pointers, JDIMENSION(some)));
+        if (got == 0) return false;
+        rows += got * stride;
+        n -= got;
+    }
+    return true;
+}
+
+// How many samples of a row each component's upsampling reads. libjpeg-turbo's crop (2.1 at least)
+// leaves out that chroma may be scaled less than the image is: 4:1:0 at 1/2 then lacks the right
+// half of its colours. `side`: of the image's blocks, scaled.
+void set_sample_widths(jpeg_decompress_struct& decoder, unsigned side) {
+    const unsigned whole = unsigned(decoder.max_h_samp_factor) * side;
+    for (int i = 0; i < decoder.num_components; ++i) {
+        jpeg_component_info& component = decoder.comp_info[i];
+        component.downsampled_width =
+            (decoder.output_width * unsigned(component.h_samp_factor) * block_side(component) +
+             whole - 1) /
+            whole;
+    }
+}
+
+}  // namespace
+
+// Any warning is an error, as in simplejpeg's strict mode: libjpeg warns where it made up pixels.
+// The hook is tried here, not by the first decode thread that asks: a fork while it tries would
+// leave the child waiting for ever.
+JpegDecoder::JpegDecoder() {
+    entropy_hook_works();
+    errors_.fatal_warning = [](j_common_ptr) { return true; };
+    decoder_.err = &errors_;
+    if (setjmp(errors_.jump)) throw std::bad_alloc();  // all that can go wrong here
+    jpeg_create_decompress(&decoder_);
+}
+
+JpegDecoder::~JpegDecoder() {
+    jpeg_destroy_decompress(&decoder_);
+}
+
+bool JpegDecoder::fail(const char* text) {
+    why_ = text;
+    jpeg_abort_decompress(&decoder_);
+    return false;
+}
+
+bool JpegDecoder::out_of_memory() const {
+    return errors_.msg_code == JERR_OUT_OF_MEMORY;
+}
+
+void JpegDecoder::close() {
+    jpeg_abort_decompress(&decoder_);
+}
+
+bool JpegDecoder::open(const uint8_t* bytes, size_t size) {
+    errors_.reset();
+    taken_over_ = false;
+    bytes_ = bytes;
+    size_ = size;
+    if (!size) return fail("no bytes");
+    if (setjmp(errors_.jump)) return fail(errors_.text);
+    if (renew_) {
+        jpeg_destroy_decompress(&decoder_);
+        jpeg_create_decompress(&decoder_);
+        renew_ = false;
+    }
+    forget_tables();
+    jpeg_mem_src(&decoder_, bytes, static_cast<unsigned long>(size));
+    jpeg_read_header(&decoder_, TRUE);
+    drop_missing_tables();
+    return within_limits(size);
+}
+
+// libjpeg keeps the tables of one image for the next, which would then be decoded with them if it
+// lacks its own. They are marked before the header is read; those still marked afterwards are taken
+// away. (Taking them all away before would leak: libjpeg frees tables with the object only.)
+void JpegDecoder::forget_tables() {
+    for (JQUANT_TBL* table : decoder_.quant_tbl_ptrs)
+        if (table)
+            std::fill(std::begin(table->quantval), std::end(table->quantval), kNoQuantisation);
+    for (int i = 0; i < NUM_HUFF_TBLS; ++i)
+        for (JHUFF_TBL* table : {decoder_.dc_huff_tbl_ptrs[i], decoder_.ac_huff_tbl_ptrs[i]})
+            if (table) table->bits[0] = kNoCode;
+}
+
+void JpegDecoder::drop_missing_tables() {
+    const auto drop = [&](auto*& table, bool missing) {
+        if (!missing) return;
+        table = nullptr;
+        renew_ = true;
+    };
+    for (JQUANT_TBL*& table : decoder_.quant_tbl_ptrs)
+        drop(table, table && std::all_of(std::begin(table->quantval), std::end(table->quantval),
+                                         [](UINT16 value) { return value == kNoQuantisation; }));
+    for (int i = 0; i < NUM_HUFF_TBLS; ++i)
+        for (JHUFF_TBL** table : {&decoder_.dc_huff_tbl_ptrs[i], &decoder_.ac_huff_tbl_ptrs[i]})
+            drop(*table, *table && (*table)->bits[0] == kNoCode);
+}
+
+bool JpegDecoder::within_limits(size_t size) {
+    const uint64_t w = decoder_.image_width, h = decoder_.image_height;
+    const auto shaped = [&](const std::string& rest) {
+        return fail((std::to_string(w) + "x" + std::to_string(h) + " pixels" + rest).c_str());
+    };
+    if (std::max(w, h) > MAX_SIDE)
+        return shaped(": sides may be at most " + std::to_string(MAX_SIDE));
+    if (w * h > MAX_PIXELS)
+        return shaped(": at most " + std::to_string(MAX_PIXELS / 1000000) + " megapixels");
+    if (w * h > MAX_PIXELS_PER_BYTE * size)
+        return shaped(" in " + std::to_string(size) + " bytes: truncated or a decompression bomb");
+    if (decoder_.arith_code || decoder_.data_precision != 8 ||
+        (decoder_.num_components != 1 && decoder_.num_components != 3))
+        return fail("expected Huffman-coded, 8 bit, gray or colour");
+    if (!jpeg_has_multiple_scans(&decoder_)) return true;
+    try {  // libjpeg decodes scan over scan, as many as there are: counted before
+        const uint32_t scans = read_jpeg_header(bytes_, size_).n_scans;
+        if (scans > MAX_SCANS)
+            return fail(
+                (std::to_string(scans) + " scans: at most " + std::to_string(MAX_SCANS)).c_str());
+    } catch (const BadJpeg& error) {
+        return fail(error.what());
+    }
+    return true;
+}
+
+bool JpegDecoder::start(int denominator, Pixels pixels, int x0, int x1, int y0, bool plain) {
+    if (setjmp(errors_.jump)) return fail(errors_.text);
+    decoder_.scale_num = 1;
+    decoder_.scale_denom = static_cast<unsigned>(denominator);
+    decoder_.out_color_space = pixels == Pixels::kGray  ? JCS_GRAYSCALE
+                               : pixels == Pixels::kBgr ? JCS_EXT_BGR
+                                                        : JCS_EXT_RGB;
+    decoder_.dct_method = JDCT_ISLOW;
+    decoder_.do_fancy_upsampling = TRUE;
+    jpeg_start_decompress(&decoder_);
+    // libjpeg takes the edge of a crop for the edge of the image and has no neighbours to smooth
+    // chroma with there. One more pixel on each side is enough: on the left libjpeg rounds down to
+    // a whole MCU, which then is the one before.
+    const int full = int(decoder_.output_width);
+    // Nor does it smooth where a crop is narrower than 3 chroma samples (jdsample.c): at least
+    // kNarrow pixels.
+    constexpr int kNarrow = 16;
+    int begin = std::max(0, x0 - 1);
+    const int end = std::min(full, std::max(x1 + 1, begin + kNarrow));
+    begin = std::max(0, std::min(begin, end - kNarrow));
+    JDIMENSION offset = 0, width = JDIMENSION(full);
+    // Where scans are missing, libjpeg smoothes over several blocks, but not across the edge of a
+    // crop.
+    if ((begin > 0 || end < full) && is_complete(decoder_)) {
+        offset = JDIMENSION(begin), width = JDIMENSION(end - begin);
+        jpeg_crop_scanline(&decoder_, &offset, &width);
+        set_sample_widths(decoder_, unsigned(DCTSIZE / denominator));
+    }
+    left_ = x0 - int(offset);
+    if (!plain && use_entropy_hook()) {
+        const unsigned mcu = unsigned(
+            DCTSIZE / denominator * (decoder_.comps_in_scan > 1 ? decoder_.max_h_samp_factor : 1));
+        taken_over_ = entropy_.take_over(decoder_, offset / mcu, (offset + width - 1) / mcu);
+    }
+    if (y0 > 0) jpeg_skip_scanlines(&decoder_, JDIMENSION(y0));
+    return true;
+}
+
+bool JpegDecoder::read(uint8_t* rows, ptrdiff_t stride, int n) {
+    if (setjmp(errors_.jump)) return fail(errors_.text);
+    return read_rows(decoder_, rows, stride, n) || fail("libjpeg delivers no more rows");
+}
+
+bool JpegDecoder::finish() {
+    if (decoder_.output_scanline < decoder_.output_height) {
+        close();
+        return true;
+    }
+    if (setjmp(errors_.jump)) return fail(errors_.text);
+    jpeg_finish_decompress(&decoder_);
+    return true;
+}
+
+}  // namespace fastload

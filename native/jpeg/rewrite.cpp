@@ -1,0 +1,296 @@
+#include "jpeg/rewrite.h"
+
+#include <jerror.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "jpeg/coefficients.h"
+#include "jpeg/image_limits.h"
+#include "jpeg/layout.h"
+#include "jpeg/libjpeg_errors.h"
+#include "jpeg/markers.h"
+#include "jpeg/symbol_list.h"
+
+namespace fastload {
+namespace {
+
+constexpr long kMemory =
+    512L << 20;  // coefficients of 64 megapixels, three components, 2 bytes each: 384 MB; no more
+constexpr size_t kKeep = size_t(4) << 20;  // of each buffer a thread keeps between images
+
+[[noreturn]] void refuse(const std::string& why) {
+    throw BadJpeg("cannot be rewritten losslessly: " + why);
+}
+
+void check_kind(const JpegHeader& header) {
+    if (header.arithmetic()) refuse("arithmetic coding");
+    if (header.sof != 0xC0 && header.sof != 0xC1 && header.sof != 0xC2)
+        refuse("frame type SOF" + std::to_string(header.sof - 0xC0) +
+               " (lossless or hierarchical)");
+    if (header.precision != 8)
+        refuse(std::to_string(header.precision) + " bits per sample, expected 8");
+    if (header.n_components == 4)
+        refuse(header.adobe_transform == 2 ? "YCCK, four components" : "CMYK, four components");
+    if (header.n_components == 2) refuse("two components");
+}
+
+// Warnings that cannot have changed a pixel. Everything else libjpeg warns of means that it
+// guessed. That includes bytes between the header's markers: they may be padding, but also a table
+// or a colour marker whose first byte was hit (one bit of a DHT flipped, and libjpeg went on with
+// the standard's table).
+bool is_fatal(j_common_ptr common) {
+    switch (common->err->msg_code) {
+        case JWRN_JFIF_MAJOR:   // an unknown JFIF version: nothing depends on it
+        case JWRN_ADOBE_XFORM:  // an unknown Adobe colour code: libjpeg takes it for YCbCr, and we
+                                // write that down
+            return false;
+        default:
+            return true;
+    }
+}
+
+uint32_t divide_up(uint32_t value, uint32_t by) {
+    return (value + by - 1) / by;
+}
+
+class Rewriter {
+public:
+    Rewriter() {
+        errors_.fatal_warning = &is_fatal;
+        source_.err = target_.err = &errors_;
+        // The scans were counted before libjpeg saw the file; this holds even if it should find
+        // more.
+        guard_.progress_monitor = [](j_common_ptr common) {
+            if (reinterpret_cast<j_decompress_ptr>(common)->input_scan_number > int(MAX_SCANS))
+                ERREXIT(common, JERR_BAD_LENGTH);
+        };
+    }
+    ~Rewriter() { std::free(allocated_); }
+    Rewriter(const Rewriter&) = delete;
+    Rewriter& operator=(const Rewriter&) = delete;
+
+    const RewrittenJpeg& run(const uint8_t* bytes, size_t size, const RewriteOptions& options) {
+        JpegHeader header = read_jpeg_header(bytes, size);
+        check_limits(header, size);
+        check_kind(header);
+        errors_.reset();
+        release();
+        result_.index.clear();
+        Closer closer{*this};
+        if (!read_markers(bytes, size)) fail();
+        describe(header, options);
+        bool flip = options.orient && can_flip(frame_, header.orientation);
+        result_.orientation = flip ? 1 : header.orientation;
+        result_.n_components = header.n_components;
+        result_.common = is_common(header);
+        bool fast = options.fast && options.optimize && !flip;
+        if (!(fast && rewrite_symbols()) && !rewrite_coefficients(flip, options.optimize)) fail();
+        finish();
+        return result_;
+    }
+
+private:
+    void release() {
+        std::free(allocated_);
+        allocated_ = nullptr;
+        allocated_size_ = 0;
+        buffer_.shrink(kKeep);
+        buffer_.clear();
+        symbols_.shrink(kKeep);
+    }
+
+    // What libjpeg has said. A lack of memory is no fault of the image: a pack that skips bad ones
+    // must not lose it.
+    [[noreturn]] void fail() const {
+        if (errors_.msg_code == JERR_OUT_OF_MEMORY) throw std::bad_alloc();
+        throw BadJpeg(errors_.text);
+    }
+
+    // libjpeg's objects are made for each image, which takes a few microseconds: used again, a
+    // decoder keeps the last image's tables, and a file without its own would be read with those;
+    // an encoder keeps its Huffman tables, too.
+    struct Closer {
+        Rewriter& self;
+        ~Closer() {
+            jpeg_destroy_decompress(&self.source_);
+            jpeg_destroy_compress(&self.target_);
+        }
+    };
+
+    bool read_markers(const uint8_t* bytes, size_t size) {
+        if (setjmp(errors_.jump)) return false;
+        jpeg_create_decompress(&source_);
+        source_.mem->max_memory_to_use = kMemory;
+        source_.progress = &guard_;
+        jpeg_mem_src(&source_, bytes, static_cast<unsigned long>(size));
+        jpeg_read_header(&source_, TRUE);
+        return true;
+    }
+
+    // What the new file says of itself. Component ids and colour marker leave no decoder in doubt
+    // about the colours.
+    void describe(const JpegHeader& header, const RewriteOptions& options) {
+        static const uint8_t ids[2][3] = {{1, 2, 3}, {'R', 'G', 'B'}};
+        frame_ = {};
+        frame_.width = source_.image_width;
+        frame_.height = source_.image_height;
+        frame_.rgb = source_.jpeg_color_space == JCS_RGB;
+        frame_.n_components = uint32_t(source_.num_components);
+        uint32_t max_h = 1, max_v = 1;
+        for (uint32_t i = 0; i < frame_.n_components; ++i) {
+            const jpeg_component_info& old = source_.comp_info[i];
+            bool gray = frame_.n_components ==
+                        1;  // whose sampling factors mean nothing; 1x1 is what every decoder takes
+            frame_.components[i] = {ids[frame_.rgb][i], uint8_t(gray ? 1 : old.h_samp_factor),
+                                    uint8_t(gray ? 1 : old.v_samp_factor),
+                                    uint8_t(old.quant_tbl_no), uint8_t(!frame_.rgb && i > 0)};
+            max_h = std::max<uint32_t>(max_h, frame_.components[i].h);
+            max_v = std::max<uint32_t>(max_v, frame_.components[i].v);
+        }
+        mcus_per_row_ = divide_up(frame_.width, 8 * max_h);
+        mcu_rows_ = divide_up(frame_.height, 8 * max_v);
+        frame_.interval = options.restart >= 0
+                              ? uint32_t(options.restart)
+                              : restart_interval(mcus_per_row_, mcu_rows_,
+                                                 header.end_offset - header.scan_offset);
+    }
+
+    // The fast way: Huffman symbols to Huffman symbols, for a file of one regular scan. False where
+    // it is not one, or where anything is wrong with it; nothing has been spoilt then, and libjpeg
+    // has the word.
+    bool rewrite_symbols() {
+        if (!plan_scan()) return false;
+        if (!symbols_.read(source_.src->next_input_byte, source_.src->bytes_in_buffer, shape_))
+            return false;
+        HuffmanCode codes[kTables];
+        for (size_t table = 0; table < kTables; ++table)
+            if ((table % 2 == 0 || (frame_.n_components == 3 && !frame_.rgb)) &&
+                !make_optimal_code(symbols_.counts(table), codes[table]))
+                return false;
+        put_markers(buffer_, frame_, codes);
+        symbols_.write(codes, buffer_, result_.index);
+        buffer_.put16(0xFFD9);
+        result_.bytes = buffer_.data();
+        result_.size = buffer_.size();
+        return true;
+    }
+
+    bool plan_scan() {
+        if (source_.progressive_mode || source_.arith_code ||
+            source_.comps_in_scan != source_.num_components)
+            return false;
+        if (source_.Ss != 0 || source_.Se != 63 || source_.Ah != 0 || source_.Al != 0) return false;
+        shape_ = {};
+        shape_.n_components = frame_.n_components;
+        shape_.mcus_per_row = mcus_per_row_;
+        shape_.mcu_rows = mcu_rows_;
+        shape_.old_interval = source_.restart_interval;
+        shape_.new_interval = frame_.interval;
+        uint32_t blocks = 0;
+        for (uint32_t i = 0; i < shape_.n_components; ++i) {
+            const jpeg_component_info* old = source_.cur_comp_info[i];
+            if (old != &source_.comp_info[i])
+                return false;  // a scan in another order than the frame
+            const JHUFF_TBL *dc = table(source_.dc_huff_tbl_ptrs, old->dc_tbl_no),
+                            *ac = table(source_.ac_huff_tbl_ptrs, old->ac_tbl_no);
+            if (!dc || !ac || old->quant_tbl_no < 0 || old->quant_tbl_no >= NUM_QUANT_TBLS ||
+                !source_.quant_tbl_ptrs[old->quant_tbl_no])
+                return false;
+            frame_.quantization[old->quant_tbl_no] =
+                source_.quant_tbl_ptrs[old->quant_tbl_no]->quantval;
+            const JpegFrame::Component& component = frame_.components[i];
+            blocks += component.h * component.v;
+            shape_.components[i] = {component.h,
+                                    component.v,
+                                    old->width_in_blocks,
+                                    old->height_in_blocks,
+                                    component.huffman,
+                                    take(codes_[old->dc_tbl_no], *dc),
+                                    take(codes_[NUM_HUFF_TBLS + old->ac_tbl_no], *ac)};
+        }
+        return blocks <= D_MAX_BLOCKS_IN_MCU;
+    }
+
+    static const JHUFF_TBL* table(JHUFF_TBL* const* tables, int number) {
+        return number >= 0 && number < NUM_HUFF_TBLS ? tables[number] : nullptr;
+    }
+
+    static const HuffmanCode* take(HuffmanCode& code, const JHUFF_TBL& from) {
+        code = {};
+        std::copy_n(from.bits + 1, 16, code.lengths + 1);
+        std::copy_n(from.huffval, 256, code.symbols);
+        return &code;
+    }
+
+    // libjpeg's way, over the coefficients: for progressive files, several scans, and everything
+    // strange.
+    bool rewrite_coefficients(bool flip, bool optimize) {
+        if (setjmp(errors_.jump)) return false;
+        jpeg_create_compress(&target_);
+        target_.mem->max_memory_to_use = kMemory;
+        jvirt_barray_ptr* coefficients = jpeg_read_coefficients(&source_);
+        if (!is_complete(source_)) {
+            std::strcpy(errors_.text, "incomplete: scans are missing");
+            return false;
+        }
+        if (flip) flip_vertically(source_, coefficients);
+        jpeg_copy_critical_parameters(&source_, &target_);
+        for (int i = 0; i < target_.num_components; ++i) {
+            target_.comp_info[i].component_id = frame_.components[i].id;
+            target_.comp_info[i].h_samp_factor = frame_.components[i].h;
+            target_.comp_info[i].v_samp_factor = frame_.components[i].v;
+        }
+        target_.JFIF_major_version = target_.JFIF_minor_version = 1;
+        target_.density_unit = 0;
+        target_.X_density = target_.Y_density = 1;
+        target_.optimize_coding = optimize ? TRUE : FALSE;
+        target_.restart_interval = frame_.interval;
+        jpeg_mem_dest(&target_, &allocated_, &allocated_size_);
+        jpeg_write_coefficients(&target_, coefficients);
+        jpeg_finish_compress(&target_);
+        result_.bytes = allocated_;
+        result_.size = allocated_size_;
+        return true;
+    }
+
+    void finish() {
+        if (result_.size > UINT32_MAX) refuse("more than 4 GiB");
+        JpegLayout layout;
+        bool simple = read_layout(result_.bytes, result_.size, layout);
+        if (frame_.interval && result_.index.empty())
+            simple = simple && find_segments(result_.bytes, result_.size, layout, result_.index);
+        if (!simple) refuse("the file written would not be one scan with regular restart markers");
+        if (!frame_.interval) result_.index.clear();
+        result_.width = frame_.width;
+        result_.height = frame_.height;
+        result_.interval = frame_.interval;
+        result_.warning = errors_.warning;
+    }
+
+    JpegErrors errors_;
+    jpeg_decompress_struct source_{};
+    jpeg_compress_struct target_{};
+    jpeg_progress_mgr guard_{};
+    JpegFrame frame_;
+    ScanShape shape_;
+    uint32_t mcus_per_row_ = 0, mcu_rows_ = 0;
+    HuffmanCode codes_[2 * NUM_HUFF_TBLS];
+    SymbolList symbols_;
+    ByteBuffer buffer_;
+    unsigned char* allocated_ = nullptr;  // by libjpeg
+    unsigned long allocated_size_ = 0;
+    RewrittenJpeg result_;
+};
+
+}  // namespace
+
+const RewrittenJpeg& rewrite_jpeg(const uint8_t* bytes, size_t size,
+                                  const RewriteOptions& options) {
+    thread_local Rewriter rewriter;
+    return rewriter.run(bytes, size, options);
+}
+
+}  // namespace fastload

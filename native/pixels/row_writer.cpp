@@ -1,0 +1,249 @@
+#include "pixels/row_writer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cpu/simd.h"
+
+namespace fastload {
+namespace {
+
+uint32_t bits_of(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+// Looks up n levels, `step` bytes apart, and stores them `stride` bytes apart.
+template <typename Item>
+void look_up(const uint8_t* row, int step, const uint32_t* levels, uint8_t* to, ptrdiff_t stride,
+             int n) {
+    for (int i = 0; i < n; ++i, row += step, to += stride) {
+        Item item = Item(levels[*row]);
+        std::memcpy(to, &item, sizeof item);
+    }
+}
+
+void split3(const uint8_t* row, uint8_t* const planes[3], size_t n, [[maybe_unused]] bool vector) {
+#ifdef FASTLOAD_X86
+    if (vector) return detail::split3_avx2(row, planes[0], planes[1], planes[2], n);
+#endif
+    detail::split3_portable(row, planes[0], planes[1], planes[2], n);
+}
+
+// The rectangle [left, right) x [top, bottom) of a slot in the fill colour.
+void fill_rectangle(const Output& output, const NormaliseTable* table, uint8_t* slot,
+                    ptrdiff_t left, ptrdiff_t right, ptrdiff_t top, ptrdiff_t bottom) {
+    for (int channel = 0; channel < output.channels; ++channel) {
+        const uint8_t level = output.fill[channel];
+        const uint32_t item = table ? table->levels(channel)[level] : level;
+        const size_t size = output.item_size();
+        for (ptrdiff_t y = top; y < bottom; ++y) {
+            uint8_t* to = slot + y * output.row_stride + left * output.pixel_stride +
+                          channel * output.channel_stride;
+            if (size == 1 && output.pixel_stride == 1) {
+                std::memset(to, level, size_t(std::max<ptrdiff_t>(right - left, 0)));
+                continue;
+            }
+            for (ptrdiff_t x = left; x < right; ++x, to += output.pixel_stride) {
+                if (size == 1)
+                    *to = uint8_t(item);
+                else if (size == 2) {
+                    uint16_t half = uint16_t(item);
+                    std::memcpy(to, &half, 2);
+                } else
+                    std::memcpy(to, &item, 4);
+            }
+        }
+    }
+}
+
+}  // namespace
+
+NormaliseTable::NormaliseTable(const Output& output)
+    : table_(size_t(256) * size_t(output.channels)), patterns_(size_t(output.channels)) {
+    for (int i = 0; i < 24; ++i) {
+        in_turn_.mean[i] = output.mean[i % 3];
+        in_turn_.std[i] = output.std[i % 3];
+    }
+    for (int channel = 0; channel < output.channels; ++channel) {
+        Pattern& pattern = patterns_[size_t(channel)];
+        std::fill(std::begin(pattern.mean), std::end(pattern.mean), output.mean[channel]);
+        std::fill(std::begin(pattern.std), std::end(pattern.std), output.std[channel]);
+        for (int level = 0; level < 256; ++level) {
+            float value = (float(level) - output.mean[channel]) / output.std[channel];
+            uint32_t& entry = table_[size_t(256 * channel + level)];
+            if (output.dtype == Dtype::kFloat16)
+                entry = detail::to_float16(value);
+            else if (output.dtype == Dtype::kBfloat16)
+                entry = detail::to_bfloat16(value);
+            else
+                entry = bits_of(value);
+        }
+    }
+}
+
+void RowWriter::begin(const Output& output, const NormaliseTable* table, int64_t slot, int left,
+                      int top, int width, int height, int channels, bool swap_colours) {
+    output_ = &output;
+    table_ = table;
+    slot_ = output.memory + slot * output.slot_stride;
+    left_ = left;
+    top_ = top;
+    width_ = width;
+    height_ = height;
+    channels_ = channels;
+    swap_ = swap_colours && channels == 3;
+    vector_ = use_avx2();
+    const auto item = ptrdiff_t(output.item_size());
+    planes_ = output.pixel_stride == item;
+    pixels_ =
+        output.channels == 3 && output.channel_stride == item && output.pixel_stride == 3 * item;
+    direct_ = output.dtype == Dtype::kUint8 && channels == output.channels && !swap_ &&
+              output.pixel_stride == channels && (channels == 1 || output.channel_stride == 1);
+}
+
+void RowWriter::write(int y, const uint8_t* row) {
+    if (direct_) {
+        std::memcpy(place(y, 0), row, size_t(width_) * size_t(channels_));
+        return;
+    }
+    if (channels_ == 3 && output_->channels == 1) {  // libjpeg's and Pillow's weights
+        gray_.resize(size_t(width_));
+        for (int i = 0; i < width_; ++i) {
+            const uint8_t* pixel = row + 3 * i;
+            gray_[size_t(i)] =
+                uint8_t((19595 * pixel[0] + 38470 * pixel[1] + 7471 * pixel[2] + 32768) >> 16);
+        }
+        write_plane(place(y, 0), gray_.data(), 1, 0);
+        return;
+    }
+    const bool bytes = output_->dtype == Dtype::kUint8;
+    if (channels_ == 3 && output_->channels == 3 && planes_ && (bytes || vector_)) {
+        if (!bytes) split_.resize(3 * size_t(width_));
+        uint8_t* planes[3];
+        for (int channel = 0; channel < 3; ++channel)
+            planes[swap_ ? 2 - channel : channel] =
+                bytes ? place(y, channel) : &split_[size_t(channel * width_)];
+        split3(row, planes, size_t(width_), vector_);
+        for (int channel = 0; channel < 3 && !bytes; ++channel)
+            write_plane(place(y, channel), &split_[size_t(channel * width_)], 1, channel);
+        return;
+    }
+    if (channels_ == 3 && pixels_ && !bytes && !swap_ && vector_) {
+        write_side_by_side(place(y, 0), row, 3 * size_t(width_), NormaliseTable::kInTurn);
+        return;
+    }
+    const bool widen = output_->colour == Colour::kStored && channels_ < output_->channels;
+    for (int channel = 0; channel < output_->channels; ++channel) {
+        const int from = widen ? channel : channels_ == 1 ? 0 : swap_ ? 2 - channel : channel;
+        if (from < channels_)
+            write_plane(place(y, channel), row + from, channels_, channel);
+        else
+            write_plane(place(y, channel), zeros(size_t(width_)), 1, channel);
+    }
+}
+
+// Rows that follow each other without a gap on both sides are one piece: the C library copies a
+// large one faster than many small ones (raw 128x128, benchmarks/decode.py --stages).
+void RowWriter::write_rows(int y, const uint8_t* rows, ptrdiff_t stride, int n) {
+    const ptrdiff_t bytes = ptrdiff_t(width_) * channels_;
+    if (direct_ && stride == bytes && output_->row_stride == bytes) {
+        std::memcpy(place(y, 0), rows, size_t(bytes) * size_t(n));
+        return;
+    }
+    for (int i = 0; i < n; ++i) write(y + i, rows + i * stride);
+}
+
+// The upper bytes of a number that is stored in fewer than the output has.
+const uint8_t* RowWriter::zeros(size_t n) {
+    if (zeros_.size() < n) zeros_.resize(n);
+    return zeros_.data();
+}
+
+void RowWriter::write_plane(uint8_t* to, const uint8_t* row, int step, int channel) const {
+    const ptrdiff_t stride = output_->pixel_stride;
+    if (vector_ && output_->dtype != Dtype::kUint8 && planes_ && step == 1) {
+        write_side_by_side(to, row, size_t(width_), channel);
+        return;
+    }
+    switch (output_->dtype) {
+        case Dtype::kUint8:
+            if (stride == 1 && step == 1)
+                std::memcpy(to, row, size_t(width_));
+            else
+                for (int i = 0; i < width_; ++i, row += step, to += stride) *to = *row;
+            break;
+        case Dtype::kFloat32:
+            look_up<uint32_t>(row, step, table_->levels(channel), to, stride, width_);
+            break;
+        case Dtype::kFloat16:
+        case Dtype::kBfloat16:
+            look_up<uint16_t>(row, step, table_->levels(channel), to, stride, width_);
+            break;
+    }
+}
+
+// `channel` may be NormaliseTable::kInTurn: whole pixels.
+void RowWriter::write_side_by_side(uint8_t* to, const uint8_t* levels, size_t n,
+                                   int channel) const {
+    size_t done = 0;
+#ifdef FASTLOAD_X86
+    done = detail::normalise_avx2(levels, n, table_->pattern(channel), output_->dtype, to);
+#endif
+    const size_t size = output_->item_size();
+    for (; done < n; ++done) {
+        const uint32_t item = table_->levels(
+            channel == NormaliseTable::kInTurn ? int(done % 3) : channel)[levels[done]];
+        std::memcpy(to + done * size, &item, size);  // the low half, on a little-endian processor
+    }
+}
+
+void RowWriter::fill_borders() {
+    const ptrdiff_t right = left_ + width_, bottom = top_ + height_, full = output_->width;
+    if (top_ > 0) fill_rectangle(*output_, table_, slot_, 0, full, 0, top_);
+    if (bottom < output_->height)
+        fill_rectangle(*output_, table_, slot_, 0, full, bottom, output_->height);
+    if (left_ > 0) fill_rectangle(*output_, table_, slot_, 0, left_, top_, bottom);
+    if (right < full) fill_rectangle(*output_, table_, slot_, right, full, top_, bottom);
+}
+
+void RowWriter::fill_slot(const Output& output, const NormaliseTable* table, int64_t slot) {
+    fill_rectangle(output, table, output.memory + slot * output.slot_stride, 0, output.width, 0,
+                   output.height);
+}
+
+namespace detail {
+
+void split3_portable(const uint8_t* in, uint8_t* a, uint8_t* b, uint8_t* c, size_t n) {
+    for (size_t i = 0; i < n; ++i, in += 3) a[i] = in[0], b[i] = in[1], c[i] = in[2];
+}
+
+uint16_t to_float16(float value) {
+    uint32_t bits = bits_of(value);
+    const uint32_t sign = bits >> 16 & 0x8000;
+    bits &= 0x7FFFFFFF;
+    if (bits > 0x7F800000) return uint16_t(sign | 0x7E00);   // not a number
+    if (bits >= 0x47800000) return uint16_t(sign | 0x7C00);  // 65536 and more, infinity
+    if (bits < 0x38800000) {                           // below 2^-14: the target has no leading one
+        if (bits < 0x33000000) return uint16_t(sign);  // below half of the smallest
+        const uint32_t exponent = bits >> 23, mantissa = (bits & 0x7FFFFF) | 0x800000;
+        const uint32_t shift = 126 - exponent;  // 14..24
+        const uint32_t half = 1u << (shift - 1), rest = mantissa & ((half << 1) - 1);
+        uint32_t result = mantissa >> shift;
+        result += rest > half || (rest == half && (result & 1));
+        return uint16_t(sign | result);
+    }
+    uint32_t result =
+        (bits - 0x38000000 + 0xFFF + (bits >> 13 & 1)) >> 13;  // may carry into infinity: right so
+    return uint16_t(sign | result);
+}
+
+uint16_t to_bfloat16(float value) {
+    const uint32_t bits = bits_of(value);
+    if ((bits & 0x7FFFFFFF) > 0x7F800000) return uint16_t(bits >> 16 | 0x40);
+    return uint16_t((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+}  // namespace detail
+}  // namespace fastload

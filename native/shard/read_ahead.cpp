@@ -1,0 +1,65 @@
+#include "shard/read_ahead.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <system_error>
+#include <tuple>
+
+namespace fastload {
+namespace {
+
+// The kernel cuts a longer request to what a device reads ahead by itself, 128 KiB by default, and
+// forgets the rest.
+constexpr size_t kPiece = 128 << 10;
+// Between records of one block lie page headers and pages of the tree: reading them costs less than
+// another request.
+constexpr size_t kGap = 32 << 10;
+
+struct Place {
+    int64_t shard;
+    uintptr_t start, end;
+};
+
+}  // namespace
+
+std::vector<Run> runs_of(const std::vector<const ShardMap*>& maps, const int64_t* shards,
+                         const int64_t* ids, size_t n) {
+    std::vector<Place> places;
+    places.reserve(n);
+    std::string why;
+    for (size_t i = 0; i < n; ++i) {
+        const ShardMap* map = size_t(shards[i]) < maps.size() ? maps[size_t(shards[i])] : nullptr;
+        const RecordBytes record = map ? map->find(uint64_t(ids[i]), why) : RecordBytes{};
+        const uintptr_t start = reinterpret_cast<uintptr_t>(record.bytes);
+        if (start) places.push_back({shards[i], start, start + record.size});
+    }
+    std::sort(places.begin(), places.end(), [](const Place& one, const Place& other) {
+        return std::tie(one.shard, one.start) < std::tie(other.shard, other.start);
+    });
+    std::vector<Run> runs;
+    for (size_t i = 0; i < places.size();) {
+        const Place first = places[i];
+        uintptr_t end = first.end;
+        for (++i;
+             i < places.size() && places[i].shard == first.shard && places[i].start <= end + kGap;
+             ++i)
+            end = std::max(end, places[i].end);
+        runs.push_back({first.start, end - first.start});
+    }
+    return runs;
+}
+
+void ask_for(const Run& run) {
+    static const uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
+    const uintptr_t end = run.start + run.size;
+    for (uintptr_t first = run.start - run.start % page; first < end; first += kPiece)
+        if (madvise(reinterpret_cast<void*>(first), std::min<size_t>(kPiece, end - first),
+                    MADV_WILLNEED))
+            throw std::system_error(errno, std::generic_category(), "asking for pages of a map");
+}
+
+}  // namespace fastload
