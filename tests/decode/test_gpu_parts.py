@@ -139,7 +139,9 @@ def test_the_real_machine_without_a_driver() -> None:
 
 def test_a_package_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        gpu_parts, "WHEELS", {"dali": ("nvidia.dali", {12: ("no-such-wheel", "fastload-vision[dali]")})}
+        gpu_parts,
+        "WHEELS",
+        {"dali": ("nvidia.dali", {12: ("no-such-wheel", "fastload-vision[dali]")})},
     )
     with pytest.raises(
         MissingPart, match=r"no-such-wheel is not installed: pip install 'fastload-vision\[dali\]'"

@@ -17,7 +17,6 @@ from fastload._common.native import core
 from tests.fault.loader_victims import SEED, counted, interrupted, to_its_end, warm
 from tests.fault.trials import LONG
 from tests.forking import Child, Outcome, Zygote
-from tests.loading import pack_photos
 
 KINDS = (
     ["native", "reference", "sampler", "colours", "single"] if core() is not None else ["reference"]
@@ -37,11 +36,6 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
     ) as started:
         started.warm(warm)
         yield started
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", 40)
 
 
 def ended(child: Child, since: float) -> tuple[Outcome, float]:

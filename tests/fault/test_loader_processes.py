@@ -22,7 +22,7 @@ import fastload
 from fastload import transforms as T
 from fastload._load.loader import DataLoader
 from fastload.errors import WorkerDied
-from tests.loading import backends, digest, needs_core, pack_photos, wait_until
+from tests.loading import backends, digest, needs_core, wait_until
 from tests.packed_datasets import photo
 
 pytestmark = [
@@ -31,11 +31,6 @@ pytestmark = [
 ]  # 4 workers on 2 processors
 METHODS = ["fork", "spawn", "forkserver"]
 N = 22
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", N)
 
 
 def make(packed: Path | str, backend: str = "auto", **options: Any) -> DataLoader:

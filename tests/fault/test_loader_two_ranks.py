@@ -16,17 +16,11 @@ import torch.distributed as dist
 
 from fastload._store.dataset import open_dataset
 from tests.fault.trials import ROOT
-from tests.loading import pack_photos
 
 pytestmark = pytest.mark.skipif(
     not dist.is_available() or not dist.is_gloo_available(), reason="not run: no gloo"
 )
 N = 45
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", N)
 
 
 def torchrun(packed: Path, out: Path, world: int, mode: str) -> subprocess.CompletedProcess[str]:

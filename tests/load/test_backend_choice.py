@@ -32,9 +32,10 @@ from fastload._load.transfer import Stay
 from fastload._store.dataset import open_dataset
 from fastload.errors import ConfigError
 from tests.gpu_backends import needs_dali
-from tests.loading import needs_core, pack_photos
+from tests.loading import needs_core
 
 CPU = torch.device("cpu")
+N = 20
 NATIVE, DALI, NVJPEG = (Candidate(name) for name in ("native", "dali", "nvjpeg"))
 ENGINE = Candidate("dali", True)
 
@@ -132,11 +133,6 @@ def test_measurements_survive_json() -> None:
     )
     for wrong in several:
         assert from_json(wrong) is None
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", 20)
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,15 @@ from fastload._store.shard import ShardReader
 from fastload._store.writer import ShardWriter
 from fastload.errors import CorruptShard
 from tests.cold import pages_here, thrown_out
-from tests.loading import pack_photos, wait_until
+from tests.loading import wait_until
 
 N = 60
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packed(pack_once: Callable[..., Path]) -> Path:
     """Three shards, blocks of a few samples."""
-    packed = pack_photos(tmp_path_factory.mktemp("photos") / "packed", N, size=(400, 300), vary=0)
+    packed = pack_once(N, size=(400, 300), vary=0)
     assert len(open_dataset(packed).manifest.shards) >= 3
     return packed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ CROPPED = [T.RandomResizedCrop(12), T.HorizontalFlip(), T.ColorJitter(saturation
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", N, size=(48, 40))
+def packed(pack_once: Callable[..., Path]) -> Path:
+    return pack_once(N, size=(48, 40))
 
 
 def make(packed: Path, **options: Any) -> DataLoader:

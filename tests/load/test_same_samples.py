@@ -10,7 +10,7 @@ import torch
 
 from fastload import transforms as T
 from fastload._load.loader import DataLoader
-from tests.loading import backends, needs_core, pack_gray, pack_photos, same_batch
+from tests.loading import backends, needs_core, pack_gray, same_batch
 
 N = 37
 CROPPED = [
@@ -19,11 +19,6 @@ CROPPED = [
     T.ColorJitter(brightness=0.5, contrast=0.5),
     T.Normalize(0.5, 0.25),
 ]
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", N)
 
 
 @pytest.fixture(scope="module")

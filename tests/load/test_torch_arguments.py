@@ -19,14 +19,10 @@ from fastload._load.arguments import NO_MEANING, Ranks, thread_budget
 from fastload._load.loader import DataLoader
 from fastload._store.dataset import open_dataset
 from fastload.errors import ConfigError
-from tests.loading import pack_photos, same_batch
+from tests.loading import same_batch
 
+N = 20
 RESIZED = [T.Resize(16, 20)]
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", 20)
 
 
 def torch_parameters() -> dict[str, inspect.Parameter]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from fastload._load.loader import DataLoader
 from fastload._store.dataset import open_dataset
 from fastload._store.fields import Field
 from fastload.errors import ConfigError
-from tests.loading import LABELLED, pack_photos, png, same_batch, spots
+from tests.loading import LABELLED, png, same_batch, spots
 from tests.packed_datasets import encoded, pack_samples, photo
 
 FIELDS = (
@@ -70,8 +71,8 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", 12)
+def photos(pack_once: Callable[..., Path]) -> Path:
+    return pack_once(12)
 
 
 def one_batch(packed: Path, **options: Any) -> Any:

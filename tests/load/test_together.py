@@ -29,11 +29,6 @@ RRC = [T.RandomResizedCrop(32), T.HorizontalFlip()]
 N = 40
 
 
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_photos(tmp_path_factory.mktemp("together") / "packed", N)
-
-
 def batches(size: int, count: int = N) -> Iterator[NDArray[np.int64]]:
     order = np.random.default_rng(3).permutation(count)
     return (order[first : first + size] for first in range(0, count, size))
@@ -51,8 +46,8 @@ def unchecked(path: Path) -> BatchMaker:
 
 
 @pytest.mark.parametrize("backend", backends())
-def test_each_batch_is_what_it_is_alone(photos: Path, backend: str) -> None:
-    maker = made(photos, backend)
+def test_each_batch_is_what_it_is_alone(packed: Path, backend: str) -> None:
+    maker = made(packed, backend)
     some = list(batches(12))  # 12, 12, 12, 4
     prepared = prepare_together(maker, some, 7)
     assert [each.ids.tolist() for each in prepared] == [ids.tolist() for ids in some]
@@ -76,7 +71,7 @@ def test_each_batch_is_what_it_is_alone(photos: Path, backend: str) -> None:
         same_batch(maker.finish(maker.begin(ids, 7, begun)), maker.finish(maker.begin(ids, 7)))
 
 
-def test_a_few_first_and_then_many(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_few_first_and_then_many(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups: list[int] = []
 
     def counted(maker: BatchMaker, some: list[NDArray[np.int64]], epoch: int) -> list[object]:
@@ -86,7 +81,7 @@ def test_a_few_first_and_then_many(photos: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(together, "prepare_together", counted)
     monkeypatch.setattr(together, "SAMPLES", 10)
     monkeypatch.setattr(together, "FEW", 3)
-    passing = Together(unchecked(photos), 0)
+    passing = Together(unchecked(packed), 0)
     taken = [passing.take(ids) for ids in passing.passing(batches(2))]
     assert groups == [2, 4, 5, 5, 3]  # the first of 20 batches goes alone
     assert [each is None for each in taken] == [True] + 19 * [False]
@@ -94,17 +89,17 @@ def test_a_few_first_and_then_many(photos: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_where_checksums_are_compared_only_what_the_cache_holds_is_prepared_at_once(
-    photos: Path, monkeypatch: pytest.MonkeyPatch
+    packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert [Together(unchecked(photos), 0).at_once(size) for size in (1, 64, 100, 1000)] == [
+    assert [Together(unchecked(packed), 0).at_once(size) for size in (1, 64, 100, 1000)] == [
         512,
         8,
         5,
         4,
     ]
-    with_names = DataLoader(photos, 4, transform=RRC, fields=("image", "source")).maker
+    with_names = DataLoader(packed, 4, transform=RRC, fields=("image", "source")).maker
     assert with_names.check_crc
-    size = sum(path.stat().st_size for path in photos.glob("*.lmdb")) / N
+    size = sum(path.stat().st_size for path in packed.glob("*.lmdb")) / N
     monkeypatch.setattr(together, "CHECKED", 10.5 * size)
     assert [Together(with_names, 0).at_once(size) for size in (1, 4, 10, 100)] == [10, 2, 1, 1]
     monkeypatch.setattr(
@@ -134,10 +129,10 @@ def test_damage_is_looked_at_alone_and_costs_the_others_nothing(
 
 @pytest.mark.parametrize("error", [StoreError, OSError, MemoryError])
 def test_a_shard_that_does_not_open_fails_in_the_place_of_its_batch(
-    photos: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+    packed: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    expected = list(DataLoader(photos, 4, transform=RRC, shuffle=False, fields=("image", "id")))
-    loader = DataLoader(photos, 4, transform=RRC, shuffle=False, fields=("image", "id"))
+    expected = list(DataLoader(packed, 4, transform=RRC, shuffle=False, fields=("image", "id")))
+    loader = DataLoader(packed, 4, transform=RRC, shuffle=False, fields=("image", "id"))
 
     def refused(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -> BatchParts:
         if 21 in ids:
@@ -158,7 +153,7 @@ def test_a_shard_that_does_not_open_fails_in_the_place_of_its_batch(
 
 @pytest.mark.parametrize("ahead", [1, 3])
 def test_a_timeout_names_the_samples_that_are_being_read(
-    photos: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
+    packed: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
     """With one batch ahead none is begun at that moment, with three those that are begun have been read."""
     go_on = threading.Event()
@@ -170,12 +165,12 @@ def test_a_timeout_names_the_samples_that_are_being_read(
     monkeypatch.setattr(together, "read_parts", hanging)
     expected = [
         i
-        for batch in DataLoader(photos, 4, shuffle=False, fields=("id",)).batch_sampler  # type: ignore[union-attr]
+        for batch in DataLoader(packed, 4, shuffle=False, fields=("id",)).batch_sampler  # type: ignore[union-attr]
         for i in batch
     ]
     iterator = iter(
         DataLoader(
-            photos,
+            packed,
             4,
             shuffle=False,
             transform=RRC,

@@ -75,19 +75,14 @@ def test_two_iterations_at_once_lose_nothing() -> None:
     assert [batch[0] for batch in both] == [number for number in range(6) for _ in "ab"]
 
 
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", N)
-
-
 def rebuilt(loader: DataLoader) -> torch.utils.data.DataLoader[Any]:
     return torch.utils.data.DataLoader(
         loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn
     )
 
 
-def test_a_rebuilt_loader_begins_batches_ahead(photos: Path) -> None:
-    loader = DataLoader(photos, 4, shuffle=True, transform=[T.RandomResizedCrop(16)])
+def test_a_rebuilt_loader_begins_batches_ahead(packed: Path) -> None:
+    loader = DataLoader(packed, 4, shuffle=True, transform=[T.RandomResizedCrop(16)])
     begun: list[tuple[int, ...]] = []
     begin = loader.maker.begin
 
@@ -104,10 +99,10 @@ def test_a_rebuilt_loader_begins_batches_ahead(photos: Path) -> None:
     assert len(begun) == len(set(begun)) == N // 4  # each batch once
 
 
-def test_batches_that_nobody_takes_are_dropped(photos: Path) -> None:
+def test_batches_that_nobody_takes_are_dropped(packed: Path) -> None:
     """What SkipBatchSampler does: takes lists of ids and never asks for the samples."""
     loader, other = (
-        DataLoader(photos, 4, shuffle=True, transform=[T.RandomResizedCrop(16)]) for _ in range(2)
+        DataLoader(packed, 4, shuffle=True, transform=[T.RandomResizedCrop(16)]) for _ in range(2)
     )
     expected, got = list(other), []
     for number, ids in enumerate(loader.batch_sampler or ()):
@@ -135,26 +130,26 @@ def _ids(loader: DataLoader) -> list[Any]:
 
 
 def test_a_process_group_that_comes_after_the_loader_counts(
-    photos: Path, monkeypatch: pytest.MonkeyPatch
+    packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lightning and many scripts make the loader first."""
-    loader = DataLoader(photos, 4, shuffle=True, fields=("id",))
+    loader = DataLoader(packed, 4, shuffle=True, fields=("id",))
     assert len(loader) == N // 4
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
-    expected = _ids(DataLoader(photos, 4, shuffle=True, fields=("id",), rank=1, world_size=2))
+    expected = _ids(DataLoader(packed, 4, shuffle=True, fields=("id",), rank=1, world_size=2))
     assert len(loader) == len(loader.sampler) // 4 == len(expected) == N // 8  # type: ignore[arg-type]
     assert (loader.sampler.rank, loader.sampler.num_replicas) == (1, 2)  # type: ignore[attr-defined]
     assert same_batch(_ids(loader), expected)
 
 
 def test_so_does_one_that_comes_after_a_state_was_loaded(
-    photos: Path, monkeypatch: pytest.MonkeyPatch
+    packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = DataLoader(photos, 4, shuffle=True, fields=("id",))
+    first = DataLoader(packed, 4, shuffle=True, fields=("id",))
     head = [batch["id"] for _, batch in zip(range(3), first, strict=False)]
-    loaders = [DataLoader(photos, 4, shuffle=True, fields=("id",)) for _ in range(2)]
+    loaders = [DataLoader(packed, 4, shuffle=True, fields=("id",)) for _ in range(2)]
     for loader in loaders:
         loader.load_state_dict(first.state_dict())
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
@@ -167,8 +162,8 @@ def test_so_does_one_that_comes_after_a_state_was_loaded(
     assert len(seen) - N < 8  # padded, as DistributedSampler does
 
 
-def test_explicit_ranks_stay(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = DataLoader(photos, 4, rank=0, world_size=1)
+def test_explicit_ranks_stay(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = DataLoader(packed, 4, rank=0, world_size=1)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert len(loader) == N // 4

@@ -14,15 +14,9 @@ import torch
 from fastload import transforms as T
 from fastload._load.buffers import Ring
 from fastload._load.loader import DataLoader
-from tests.loading import pack_photos
 
 SIDE, SIZE = 20, 4
 BATCH_BYTES = SIZE * 3 * SIDE * SIDE
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", 40)
 
 
 def make(packed: Path, **options: Any) -> DataLoader:

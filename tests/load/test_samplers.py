@@ -24,15 +24,10 @@ from fastload import transforms as T
 from fastload._load.loader import DataLoader
 from fastload._store.dataset import open_dataset
 from fastload.errors import ConfigError
-from tests.loading import pack_photos, same_batch
+from tests.loading import same_batch
 
 CROPPED = [T.RandomResizedCrop(8)]
 N = 24
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", N)
 
 
 def make(packed: Path, **options: Any) -> DataLoader:

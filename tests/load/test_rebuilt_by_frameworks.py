@@ -15,16 +15,11 @@ from fastload._load.loader import DataLoader
 from fastload._load.torch_compat.dataset_view import Passes
 from fastload._load.torch_compat.samplers import SampleIndex
 from fastload._store.fields import Field
-from tests.loading import backends, pack_photos, png, same_batch, spots
+from tests.loading import backends, png, same_batch, spots
 from tests.packed_datasets import encoded, pack_samples
 
 CROPPED = [T.RandomResizedCrop(16), T.HorizontalFlip(), T.ColorJitter(brightness=0.4)]
 N = 22
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", N)
 
 
 @pytest.fixture(scope="module")
@@ -80,11 +75,11 @@ def two_epochs(loader: Any) -> list[Any]:
     ],
 )
 def test_a_plain_loader_without_workers_gives_the_same_batches(
-    photos: Path, backend: str, ending: dict[str, Any]
+    packed: Path, backend: str, ending: dict[str, Any]
 ) -> None:
     def make() -> DataLoader:
         return DataLoader(
-            photos, 4, shuffle=True, transform=CROPPED, seed=5, backend=backend, **ending
+            packed, 4, shuffle=True, transform=CROPPED, seed=5, backend=backend, **ending
         )
 
     expected = two_epochs(make())
@@ -93,10 +88,10 @@ def test_a_plain_loader_without_workers_gives_the_same_batches(
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_so_does_one_with_worker_processes(photos: Path, persistent: bool) -> None:
+def test_so_does_one_with_worker_processes(packed: Path, persistent: bool) -> None:
     """Forked ones; tests/fault/test_loader_processes.py has the other ways to start them."""
-    loader = DataLoader(photos, 4, shuffle=True, transform=CROPPED)
-    expected = two_epochs(DataLoader(photos, 4, shuffle=True, transform=CROPPED))
+    loader = DataLoader(packed, 4, shuffle=True, transform=CROPPED)
+    expected = two_epochs(DataLoader(packed, 4, shuffle=True, transform=CROPPED))
     next(iter(loader))  # its own threads run when the workers are forked
     loader.set_epoch(0)
     plain = rebuilt(
@@ -122,19 +117,19 @@ def test_everything_else_in_a_batch_comes_the_same_way(boxed: Path, ragged: str)
     assert same_batch(two_epochs(rebuilt(make())), expected)
 
 
-def test_the_sampler_alone_serves_another_batch_size(photos: Path) -> None:
-    loader = DataLoader(photos, 4, shuffle=True, transform=CROPPED)
-    expected = list(DataLoader(photos, 5, shuffle=True, transform=CROPPED))
+def test_the_sampler_alone_serves_another_batch_size(packed: Path) -> None:
+    loader = DataLoader(packed, 4, shuffle=True, transform=CROPPED)
+    expected = list(DataLoader(packed, 5, shuffle=True, transform=CROPPED))
     plain = torch.utils.data.DataLoader(loader.dataset, batch_size=5, sampler=loader.sampler)
     got = list(plain)
     assert len(got) == len(expected)
     assert all(same_batch(list(one), list(other)) for one, other in zip(got, expected, strict=True))
 
 
-def test_a_loader_without_batches_is_rebuilt_too(photos: Path) -> None:
-    loader = DataLoader(photos, None, shuffle=True, transform=CROPPED)
+def test_a_loader_without_batches_is_rebuilt_too(packed: Path) -> None:
+    loader = DataLoader(packed, None, shuffle=True, transform=CROPPED)
     expected = [
-        list(sample) for sample in DataLoader(photos, None, shuffle=True, transform=CROPPED)
+        list(sample) for sample in DataLoader(packed, None, shuffle=True, transform=CROPPED)
     ]
     assert same_batch(
         list(torch.utils.data.DataLoader(loader.dataset, batch_size=None, sampler=loader.sampler)),
@@ -142,9 +137,9 @@ def test_a_loader_without_batches_is_rebuilt_too(photos: Path) -> None:
     )
 
 
-def test_the_attributes_that_accelerate_copies_make_a_loader(photos: Path) -> None:
+def test_the_attributes_that_accelerate_copies_make_a_loader(packed: Path) -> None:
     loader = DataLoader(
-        photos, 4, shuffle=True, transform=CROPPED, num_workers=2, timeout=30, prefetch_factor=2
+        packed, 4, shuffle=True, transform=CROPPED, num_workers=2, timeout=30, prefetch_factor=2
     )
     names = (
         "num_workers",
@@ -162,12 +157,12 @@ def test_the_attributes_that_accelerate_copies_make_a_loader(photos: Path) -> No
         batch_sampler=loader.batch_sampler,
         **{name: getattr(loader, name) for name in names},
     )
-    assert same_batch(list(plain), list(DataLoader(photos, 4, shuffle=True, transform=CROPPED)))
+    assert same_batch(list(plain), list(DataLoader(packed, 4, shuffle=True, transform=CROPPED)))
 
 
-def test_single_samples_and_lists_of_them(photos: Path) -> None:
+def test_single_samples_and_lists_of_them(packed: Path) -> None:
     loader = DataLoader(
-        photos, N, shuffle=False, transform=CROPPED, fields=("image", "label", "id")
+        packed, N, shuffle=False, transform=CROPPED, fields=("image", "label", "id")
     )
     (batch,) = list(loader)
     view = loader.dataset
@@ -195,11 +190,11 @@ def test_a_sample_s_number_knows_its_epoch_and_is_still_a_number() -> None:
     assert (copy, copy.epoch, type(copy)) == (7, 3, SampleIndex)
 
 
-def test_a_subset_of_the_view_is_what_torch_makes_of_it(photos: Path) -> None:
-    loader = DataLoader(photos, 4, transform=[T.Resize(8, 8)])
+def test_a_subset_of_the_view_is_what_torch_makes_of_it(packed: Path) -> None:
+    loader = DataLoader(packed, 4, transform=[T.Resize(8, 8)])
     subset = torch.utils.data.Subset(loader.dataset, [3, 9, 4])
     images, labels = next(iter(torch.utils.data.DataLoader(subset, 3)))
-    expected = next(iter(DataLoader(photos, 3, sampler=[3, 9, 4], transform=[T.Resize(8, 8)])))
+    expected = next(iter(DataLoader(packed, 3, sampler=[3, 9, 4], transform=[T.Resize(8, 8)])))
     assert same_batch([images, labels], list(expected))
 
 
@@ -210,9 +205,9 @@ def test_a_subset_of_the_view_is_what_torch_makes_of_it(photos: Path) -> None:
     ids=["loader", "dataset"],
 )
 def test_set_epoch_reaches_who_draws_from_the_dataset_by_a_sampler_of_his_own(
-    photos: Path, workers: int, tell: Any
+    packed: Path, workers: int, tell: Any
 ) -> None:
-    loader = DataLoader(photos, 4, transform=CROPPED, fields=("image", "id"))
+    loader = DataLoader(packed, 4, transform=CROPPED, fields=("image", "id"))
     both: torch.utils.data.ConcatDataset[Any] = torch.utils.data.ConcatDataset(
         [loader.dataset, loader.dataset]
     )
@@ -232,19 +227,19 @@ def test_set_epoch_reaches_who_draws_from_the_dataset_by_a_sampler_of_his_own(
     assert all(torch.equal(found[1][place], by_id[place % N]) for place in range(2 * N))
 
 
-def test_accelerate_tells_the_dataset_its_epochs(photos: Path) -> None:
+def test_accelerate_tells_the_dataset_its_epochs(packed: Path) -> None:
     """What the Trainer of transformers does with ``train_dataset=loader.dataset``."""
     shard = pytest.importorskip("accelerate.data_loader").DataLoaderShard
-    loader = DataLoader(photos, 4, transform=CROPPED)
+    loader = DataLoader(packed, 4, transform=CROPPED)
     theirs = shard(loader.dataset, batch_size=N, collate_fn=loader.collate_fn)
     epochs = [images for _ in range(3) for images, _ in theirs]
     assert len({image.sum().item() for image in epochs}) == 3
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_another_sampler_gets_other_crops_in_each_epoch(photos: Path, workers: int) -> None:
+def test_another_sampler_gets_other_crops_in_each_epoch(packed: Path, workers: int) -> None:
     """As the Trainer of transformers has one, and Accelerate for a sampler of the user's."""
-    loader = DataLoader(photos, 4, transform=CROPPED, fields=("image", "id"))
+    loader = DataLoader(packed, 4, transform=CROPPED, fields=("image", "id"))
     plain = torch.utils.data.DataLoader(
         loader.dataset,
         4,
@@ -280,6 +275,6 @@ def test_a_pass_ends_where_a_sample_comes_again() -> None:
     assert 0 <= worker.of([1]) < worker.of([1]) < 2**63
 
 
-def test_one_sample_is_that_of_the_newest_epoch_however_often_it_is_asked(photos: Path) -> None:
-    view = DataLoader(photos, 4, transform=CROPPED, fields=("image", "id")).dataset
+def test_one_sample_is_that_of_the_newest_epoch_however_often_it_is_asked(packed: Path) -> None:
+    view = DataLoader(packed, 4, transform=CROPPED, fields=("image", "id")).dataset
     assert all(same_batch(view[3], view[3]) for _ in range(3))

@@ -20,16 +20,11 @@ from fastload._load.loader import DataLoader
 from fastload._store.dataset import Dataset, open_dataset
 from fastload._store.fields import Field
 from fastload.errors import BadImage, ConfigError, CorruptShard
-from tests.loading import our_threads, pack_photos, same_batch, wait_until
+from tests.loading import our_threads, same_batch, wait_until
 from tests.packed_datasets import pack_samples
 
 CROPPED = [T.RandomResizedCrop(16), T.HorizontalFlip()]
 N = 30
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", N)
 
 
 def ids_of(batches: Any) -> list[list[int]]:

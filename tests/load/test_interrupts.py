@@ -16,15 +16,9 @@ import pytest
 from fastload import transforms as T
 from fastload._load.loader import DataLoader
 from fastload.errors import WorkerDied
-from tests.loading import pack_photos
 
 N = 24
 MOST_CALLS = 400  # of one next(); the tests end when there are no more
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", N)
 
 
 def interrupted(call: Callable[[], Any], number: int) -> tuple[bool, Any]:

@@ -28,15 +28,10 @@ from fastload._load.threads import (
 from fastload._store.dataset import open_dataset
 from fastload._store.fields import Field
 from fastload.errors import ConfigError
-from tests.loading import needs_core, pack_photos, png, spots, wait_until
+from tests.loading import needs_core, png, spots, wait_until
 from tests.packed_datasets import encoded, pack_samples
 
 N = 30
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", N)
 
 
 def make(packed: Path, **options: Any) -> DataLoader:
