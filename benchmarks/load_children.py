@@ -28,7 +28,7 @@ def anonymous():
     return int(open('/proc/self/status').read().split('RssAnon:')[1].split()[0]) / 1024
 before, began = anonymous(), time.perf_counter()
 options = OrderOptions(n_samples=10**9, shuffle={shuffle}, seed=0, block=80, window=64)
-epochs = Epochs(options, batch_size=256, rank=3, world=8, ending='pad', source_order=lambda: None)
+epochs = Epochs(options, batch_size=256, rank=3, world=8, last_batch='pad', source_order=lambda: None)
 next(epochs.batches(epochs.begin()))
 print(1e3 * (time.perf_counter() - began), anonymous() - before)
 """

@@ -47,7 +47,7 @@ def loaders(run: Run) -> tuple[fastload.DataLoader, fastload.DataLoader]:
     val = fastload.DataLoader(
         options.val or options.data,
         batch_size=options.batch_size,
-        ending="partial",
+        last_batch="partial",
         device=run.device,  # no picture twice
         fields=("image", "label"),
         transform=[T.Resize(shorter=side * 8 // 7), T.CenterCrop(side), norm],

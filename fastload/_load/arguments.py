@@ -166,8 +166,8 @@ def checked_order(
         raise ConfigError("batch_size=None hands out single samples: drop_last has nothing to drop")
 
 
-def ending_of(ending: str | None, drop_last: bool, world: int) -> str:
+def last_batch_mode(last_batch: str | None, drop_last: bool, world: int) -> str:
     """How an epoch ends: as the user says, else as torch does on one rank and on several. Raises ConfigError."""
-    if ending is not None and drop_last and ending != "drop":
-        raise ConfigError(f"drop_last=True and ending={ending!r:.40}: give one of the two")
-    return ending or ("drop" if drop_last else "pad" if world > 1 else "partial")
+    if last_batch is not None and drop_last and last_batch != "drop":
+        raise ConfigError(f"drop_last=True and last_batch={last_batch!r:.40}: give one of the two")
+    return last_batch or ("drop" if drop_last else "pad" if world > 1 else "partial")

@@ -106,7 +106,7 @@ class Pictures:
         return self._memory(shape, dtype), form
 
     def _format(self, chosen: ChosenField) -> tuple[PixelFormat, torch.dtype]:
-        """Colour steps work on uint8 NHWC afterwards; without them the decode threads finish the job."""
+        """Color steps work on uint8 NHWC afterwards; without them the decode threads finish the job."""
         plan, channels, idle = (
             self._spec.plans[chosen.name],
             chosen.channels,
@@ -117,7 +117,7 @@ class Pictures:
         plain = dtype == torch.uint8
         return PixelFormat(
             "nchw" if form.layout == "NCHW" and idle else "nhwc",
-            "gray" if channels == 1 else self._spec.colour,  # type: ignore[arg-type]
+            "gray" if channels == 1 else self._spec.color,  # type: ignore[arg-type]
             _each(plan.fill, channels),
             None if plain else _each(form.mean, channels),
             None if plain else _each(form.std, channels),

@@ -17,7 +17,7 @@ from fastload._load.arguments import (
     batches_ahead,
     checked_order,
     checked_timeout,
-    ending_of,
+    last_batch_mode,
     seed_from,
     thread_budget,
     warn_without_meaning,
@@ -55,7 +55,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     ``num_workers``: decode threads, None = decided for you. ``transform``: fastload.transforms, for all images or a dict by field.
     ``fields``: names to deliver (``id`` and ``source``, too). Datasets of image + label give ``(images, labels)``, others a dict.
-    ``shuffle``: True (blocks), "full" (true permutation) or False (source order). ``ending``: "pad" or "partial" instead of the default
+    ``shuffle``: True (blocks), "full" (true permutation) or False (source order). ``last_batch``: "pad" or "partial" instead of the default
     (several ranks: pad, as DistributedSampler; one: partial). ``on_error``: "raise" or "substitute". ``exact``: never decode scaled.
     The page "The loader" (docs/loader.md) has them all.
 
@@ -86,9 +86,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         seed: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        ending: str | None = None,
+        last_batch: str | None = None,
         window: int = WINDOW,
-        colour: str | None = None,
+        color: str | None = None,
         ragged: str | Mapping[str, str] = "list",
         exact: bool = False,
         return_matrix: bool = False,
@@ -107,12 +107,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             if (
                 transform is None
                 and fields is None
-                and colour is None
+                and color is None
                 and ragged == "list"
                 and not exact
                 and not return_matrix
             ):
-                transform, fields, colour, ragged, exact, return_matrix = (
+                transform, fields, color, ragged, exact, return_matrix = (
                     dataset.made_with[name] for name in LOOKS
                 )
         given = {
@@ -141,7 +141,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             packed,
             fields=fields,
             transform=transform,
-            colour=colour,
+            color=color,
             ragged=ragged,
             exact=exact,
             return_matrix=return_matrix,
@@ -204,9 +204,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def _user_order(
         self, sampler: Any, batch_sampler: Any, batch_size: int | None, drop_last: bool
     ) -> UserOrder:
-        if self._given["ending"] is not None or self._given["window"] != WINDOW:
+        if self._given["last_batch"] is not None or self._given["window"] != WINDOW:
             raise ConfigError(
-                "ending and window belong to fastload's own order: beside a sampler, which decides both, leave them out"
+                "last_batch and window belong to fastload's own order: beside a sampler, which decides both, leave them out"
             )
         batches = (
             batch_sampler
@@ -233,7 +233,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 thread_budget(given["num_workers"], ranks.local_world),
             )
             self._backend.threads = min(self._backend.threads, self._backend.budget)
-        return ranks.rank, ranks.world, ending_of(given["ending"], given["drop_last"], ranks.world)
+        return (
+            ranks.rank,
+            ranks.world,
+            last_batch_mode(given["last_batch"], given["drop_last"], ranks.world),
+        )
 
     def _epochs(self, batch_size: int, shuffle: bool | str | None, window: int) -> Epochs:
         packed, n = self.packed, len(self.packed)
@@ -247,7 +251,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             block=max(1, round(n / max(1, len(packed.column("_blocks"))))),
             content=packed.manifest.content[:16],
         )
-        (rank, world, ending), loader = (
+        (rank, world, last_batch), loader = (
             self._deal(),
             weakref.ref(self),
         )  # weak: a loader goes when its last user does
@@ -256,7 +260,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             batch_size=batch_size,
             rank=rank,
             world=world,
-            ending=ending,
+            last_batch=last_batch,
             deal=lambda: alive._deal() if (alive := loader()) is not None else None,
             source_order=lambda: np.argsort(packed.column("_source_index"), kind="stable"),
         )
@@ -292,7 +296,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         # torch forbids changing these once it is made, but a loader is asked for what its user has given.
         batches, dropping = (
             given["batch_sampler"],
-            given["drop_last"] or (batched and given["ending"] == "drop"),
+            given["drop_last"] or (batched and given["last_batch"] == "drop"),
         )
         if batches is None and batched:
             batches = (

@@ -1,4 +1,4 @@
-"""A look at some samples, for what the manifest does not say: gray or colour, how many images a sample has, shapes.
+"""A look at some samples, for what the manifest does not say: gray or color, how many images a sample has, shapes.
 
 Only part tables are read where that is enough. Records that are damaged tell nothing and stop nothing here.
 """

@@ -15,7 +15,7 @@ from fastload._store.fields import Field, image_of
 from fastload.errors import ConfigError
 
 IMPLICIT = ("id", "source")
-COLOURS = ("rgb", "bgr", "gray")
+COLORS = ("rgb", "bgr", "gray")
 RAGGED = ("list", "pad")
 
 
@@ -56,7 +56,7 @@ class LoadSpec:
     movers: tuple[ChosenField, ...]  # image fields that are chosen or move a chosen one
     plans: dict[str, FieldPlan]  # of each mover
     as_tuple: bool  # (images, labels) instead of a dict
-    colour: str  # "rgb" or "bgr", for images of three channels
+    color: str  # "rgb" or "bgr", for images of three channels
     exact: bool
     return_matrix: bool
 
@@ -75,8 +75,8 @@ class LoadSpec:
     def describe(self) -> dict[str, object]:
         """The plans in words, and what else decides the pixels; equal words, equal pixels."""
         words = {name: plan.describe() for name, plan in self.plans.items()}
-        colour = ", ".join("gray" if each.channels == 1 else self.colour for each in self.images)
-        return in_short({**words, "colour": colour, "exact": str(self.exact)})
+        color = ", ".join("gray" if each.channels == 1 else self.color for each in self.images)
+        return in_short({**words, "color": color, "exact": str(self.exact)})
 
 
 def load_spec(
@@ -84,19 +84,19 @@ def load_spec(
     *,
     fields: Sequence[str] | None,
     transform: object,
-    colour: str | None,
+    color: str | None,
     ragged: str | Mapping[str, str],
     exact: bool,
     return_matrix: bool,
 ) -> LoadSpec:
     """Checks the options against the dataset; raises ConfigError."""
-    if colour is not None and colour not in COLOURS:
-        raise ConfigError(f"colour={colour!r:.40}: expected one of {', '.join(COLOURS)}, or None")
+    if color is not None and color not in COLORS:
+        raise ConfigError(f"color={color!r:.40}: expected one of {', '.join(COLORS)}, or None")
     by_name = {each.name: (number, each) for number, each in enumerate(dataset.fields)}
     names = _names(fields, tuple(by_name))
     looked, asked = Look(dataset), _ragged(ragged, names)
     images = {
-        each.name: _image(looked, number, each, colour)
+        each.name: _image(looked, number, each, color)
         for number, each in by_name.values()
         if each.kind == "image"
     }
@@ -123,7 +123,7 @@ def load_spec(
         movers,
         {each.name: all_plans[each.name] for each in movers},
         as_tuple,
-        "bgr" if colour == "bgr" else "rgb",
+        "bgr" if color == "bgr" else "rgb",
         bool(exact),
         bool(return_matrix),
     )
@@ -176,8 +176,8 @@ def _ragged(ragged: str | Mapping[str, str], names: tuple[str, ...]) -> dict[str
     return asked
 
 
-def _image(looked: Look, number: int, field: Field, colour: str | None) -> ChosenField:
-    channels = looked.channels(number) if colour is None else 1 if colour == "gray" else 3
+def _image(looked: Look, number: int, field: Field, color: str | None) -> ChosenField:
+    channels = looked.channels(number) if color is None else 1 if color == "gray" else 3
     return ChosenField(
         number, field, channels=channels, items=looked.items(number) if field.list else 1
     )
@@ -247,10 +247,10 @@ def _check(each: ChosenField, spec: LoadSpec) -> None:
                     f"{each.channels}; one number serves any"
                 )
         if (
-            spec.colour == "bgr"
+            spec.color == "bgr"
             and each.channels == 3
             and any(step.kind not in WARPS for step in plan.steps)
         ):
             raise ConfigError(
-                "colour='bgr' with transforms that change colours: they work on RGB; leave colour out and flip the batches"
+                "color='bgr' with transforms that change colors: they work on RGB; leave color out and flip the batches"
             )

@@ -39,7 +39,7 @@ class LoaderStats:
     """Since the loader was made, or ``reset``: what was delivered and where the time went.
 
     ``finish`` holds what the decode threads write into the batch and an image's part of what Python does for its batch: labels,
-    colours, your collate_fn. ``wait`` is what the trainer waits for; ``copy`` the way to the device, or into pinned memory.
+    colors, your collate_fn. ``wait`` is what the trainer waits for; ``copy`` the way to the device, or into pinned memory.
     """
 
     batches: int

@@ -17,8 +17,8 @@ from fastload._order.permutation import Indices
 from fastload._order.state import STATE_VERSION, check_same, whole_number
 from fastload.errors import ConfigError
 
-Deal = tuple[int, int, str]  # rank, world size, ending
-Run = tuple[int, int, str, int]  # world size, batch size, ending, batches done by every rank
+Deal = tuple[int, int, str]  # rank, world size, last_batch
+Run = tuple[int, int, str, int]  # world size, batch size, last_batch, batches done by every rank
 _MAX_RUNS = 100  # of one epoch: 35 bytes each, and a state shall stay below 4 kB
 
 
@@ -84,18 +84,18 @@ class Epochs:
         batch_size: int,
         rank: int,
         world: int,
-        ending: str,
+        last_batch: str,
         source_order: Callable[[], Indices],
         deal: Callable[[], Deal | None] = lambda: None,
     ) -> None:
         if not 0 <= rank < world:
             raise ConfigError(f"rank {rank} of {world}: expected 0 to {world - 1}")
-        self.options, self.batch_size, self.rank, self.world, self.ending = (
+        self.options, self.batch_size, self.rank, self.world, self.last_batch = (
             options,
             batch_size,
             rank,
             world,
-            ending,
+            last_batch,
         )
         self._source_order, self._deal = source_order, deal
         self.next_epoch = 0
@@ -111,7 +111,7 @@ class Epochs:
         self.withdrawn: Segment | None = (
             None  # of an iteration that is to begin again at its first batch
         )
-        self._whole(0)  # raises ConfigError for a size or an ending that makes no sense
+        self._whole(0)  # raises ConfigError for a size or an last_batch that makes no sense
 
     def keeping_all(self, batch_size: int) -> Epochs:
         """The same order with nothing left out at an epoch's end, for predictions."""
@@ -125,7 +125,7 @@ class Epochs:
             batch_size=batch_size,
             rank=self.rank,
             world=self.world,
-            ending="partial",
+            last_batch="partial",
             source_order=self._source_order,
             deal=deal,
         )
@@ -168,9 +168,9 @@ class Epochs:
     def _follow(self) -> None:
         """Many trainers make the loader first and the process group then: the deal that counts is the one at the first use."""
         deal = self._deal()
-        if deal is None or deal == (self.rank, self.world, self.ending):
+        if deal is None or deal == (self.rank, self.world, self.last_batch):
             return
-        self.rank, self.world, self.ending = deal
+        self.rank, self.world, self.last_batch = deal
         if self._resumed is not None:
             self.load(self._loaded)
 
@@ -253,10 +253,10 @@ class Epochs:
         for run in runs[:-1]:
             left = self._saved(left, run).after(run[3])
         saved, (*settings, done) = self._saved(left, runs[-1]), runs[-1]
-        if settings == [self.world, self.batch_size, self.ending]:
+        if settings == [self.world, self.batch_size, self.last_batch]:
             segment = Segment(epoch, saved, done, runs[:-1])
         else:
-            shares = Shares(saved.after(done), self.world, self.batch_size, self.ending)
+            shares = Shares(saved.after(done), self.world, self.batch_size, self.last_batch)
             segment = Segment(epoch, shares, 0, runs if done else runs[:-1])
         self._newest, self._loaded, self.withdrawn = None, state, None
         begun, over = bool(segment.start or segment.past), segment.start >= segment.n_batches
@@ -264,8 +264,8 @@ class Epochs:
         self.next_epoch = epoch + 1 if begun and over else epoch
 
     def _saved(self, left: tuple[Interval, ...], run: Run) -> Shares:
-        world, batch_size, ending, done = run
-        shares = Shares(left, world, batch_size, ending)
+        world, batch_size, last_batch, done = run
+        shares = Shares(left, world, batch_size, last_batch)
         if not left or done > shares.n_batches:
             raise ConfigError(
                 f"loading a state: {done} batches done of {shares.n_batches}: it is damaged or not one of ours"
@@ -273,11 +273,12 @@ class Epochs:
         return shares
 
     def _run(self, shares: Shares, done: int) -> Run:
-        return shares.world, shares.batch_size, shares.ending, done
+        return shares.world, shares.batch_size, shares.last_batch, done
 
     def _whole(self, epoch: int) -> Segment:
         return Segment(
-            epoch, Shares(((0, self.options.n_samples),), self.world, self.batch_size, self.ending)
+            epoch,
+            Shares(((0, self.options.n_samples),), self.world, self.batch_size, self.last_batch),
         )
 
 
@@ -292,8 +293,8 @@ def _runs(found: object) -> tuple[Run, ...]:
         (
             whole_number(what, world, 1),
             whole_number(what, size, 1),
-            str(ending),
+            str(last_batch),
             whole_number(what, done),
         )
-        for world, size, ending, done in found
+        for world, size, last_batch, done in found
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fastload.errors import ConfigError
 
 Interval = tuple[int, int]  # places start..stop-1 of the line
-ENDINGS = ("drop", "pad", "partial")
+LAST_BATCH_MODES = ("drop", "pad", "partial")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class Shares:
     left: tuple[Interval, ...]
     world: int
     batch_size: int
-    ending: str = "partial"
+    last_batch: str = "partial"
 
     def __post_init__(self) -> None:
-        if self.world < 1 or self.batch_size < 1 or self.ending not in ENDINGS:
+        if self.world < 1 or self.batch_size < 1 or self.last_batch not in LAST_BATCH_MODES:
             raise ConfigError(
-                f"world size {self.world}, batch size {self.batch_size}, ending {self.ending!r}: "
-                f"expected 1 or more, 1 or more, one of {', '.join(ENDINGS)}"
+                f"world size {self.world}, batch size {self.batch_size}, last_batch {self.last_batch!r}: "
+                f"expected 1 or more, 1 or more, one of {', '.join(LAST_BATCH_MODES)}"
             )
 
     @property
@@ -45,13 +45,13 @@ class Shares:
     @property
     def n_batches(self) -> int:
         """Batches of every rank."""
-        if self.ending == "drop":
+        if self.last_batch == "drop":
             return self.n_left // self.world // self.batch_size
         return _up(_up(self.n_left, self.world), self.batch_size)
 
     def share(self, rank: int) -> Interval:
         """The rank's part of what is left, as places of the joined intervals; ``pad`` may point behind their end."""
-        if self.ending == "pad":
+        if self.last_batch == "pad":
             size = _up(self.n_left, self.world)
             return rank * size, (rank + 1) * size
         return rank * self.n_left // self.world, (rank + 1) * self.n_left // self.world
@@ -76,7 +76,7 @@ class Shares:
         taken = n_batches * self.batch_size
         # Another rank has one batch more: the last sample is kept for it, so that no batch is empty.
         if (
-            self.ending == "partial"
+            self.last_batch == "partial"
             and taken >= size
             and n_batches < self.n_batches
             and self.batch_size > 1

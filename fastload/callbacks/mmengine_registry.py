@@ -70,7 +70,7 @@ class FastloadDataset(torch.utils.data.Dataset[Any]):
         exact = (
             {}
             if self._options.get("drop_last") or self._options["shuffle"]
-            else {"ending": "partial"}
+            else {"last_batch": "partial"}
         )
         self.loader = DataLoader(self.loader.packed, **{**exact, **self._options})
         return self.loader

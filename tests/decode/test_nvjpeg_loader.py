@@ -94,7 +94,7 @@ def test_gray_and_bgr(tmp_path: Path, packed: Path) -> None:
                         transform=[T.Resize(50, 60)],
                         backend=backend,
                         exact=True,
-                        colour=colour,
+                        color=colour,
                     )
                 )
             )[0]

@@ -27,7 +27,7 @@ def main(packed: str, out: str, mode: str) -> None:
         transform=[T.RandomResizedCrop(16)],
         fields=("image", "label", "id"),
         seed=2,
-        ending="pad" if mode == "pad" else "partial",
+        last_batch="pad" if mode == "pad" else "partial",
         timeout=60,
     )
     saved = Path(out) / "state.json"

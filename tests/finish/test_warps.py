@@ -357,7 +357,7 @@ def test_upside_down_alone_is_what_it_is_among_colours(
 def test_channels_in_another_order_are_turned_as_well(photos: Path) -> None:
     transform = [T.Resize(40, 40), T.RandomAffine(30), T.VerticalFlip()]
     rgb, bgr = (
-        next(iter(DataLoader(photos, 8, transform=transform, colour=colour)))[0]
+        next(iter(DataLoader(photos, 8, transform=transform, color=colour)))[0]
         for colour in ("rgb", "bgr")
     )
     assert torch.equal(rgb, bgr.flip(1))

@@ -155,7 +155,7 @@ def bench(packed: Path, *, gpu: bool = False, **options: Any) -> Bench:
         dataset,
         fields=None,
         transform=[T.RandomResizedCrop(24)],
-        colour=None,
+        color=None,
         ragged="list",
         exact=False,
         return_matrix=False,

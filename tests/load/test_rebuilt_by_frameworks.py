@@ -65,21 +65,21 @@ def two_epochs(loader: Any) -> list[Any]:
 
 @pytest.mark.parametrize("backend", backends())
 @pytest.mark.parametrize(
-    "ending",
+    "last_batch",
     [
         {},
         {"drop_last": True},
-        {"ending": "drop"},
-        {"ending": "drop", "rank": 1, "world_size": 2},
+        {"last_batch": "drop"},
+        {"last_batch": "drop", "rank": 1, "world_size": 2},
         {"rank": 1, "world_size": 3},
     ],
 )
 def test_a_plain_loader_without_workers_gives_the_same_batches(
-    packed: Path, backend: str, ending: dict[str, Any]
+    packed: Path, backend: str, last_batch: dict[str, Any]
 ) -> None:
     def make() -> DataLoader:
         return DataLoader(
-            packed, 4, shuffle=True, transform=CROPPED, seed=5, backend=backend, **ending
+            packed, 4, shuffle=True, transform=CROPPED, seed=5, backend=backend, **last_batch
         )
 
     expected = two_epochs(make())

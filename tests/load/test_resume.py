@@ -68,7 +68,7 @@ def two_epochs_with_states(loader: DataLoader) -> tuple[list[Any], list[str]]:
         {"shuffle": False},
         {"shuffle": "full", "drop_last": True},
         {"rank": 1, "world_size": 3},
-        {"rank": 2, "world_size": 3, "ending": "partial"},
+        {"rank": 2, "world_size": 3, "last_batch": "partial"},
     ],
     ids=str,
 )
@@ -113,7 +113,7 @@ def test_other_worlds_and_batch_sizes_lose_and_repeat_nothing(
     """Stopped at every step of one world, gone on in another: over all ranks every sample once."""
     (world, size), (other_world, other_size) = worlds
     ranks = [
-        make(packed, batch_size=size, rank=rank, world_size=world, ending="partial")
+        make(packed, batch_size=size, rank=rank, world_size=world, last_batch="partial")
         for rank in range(world)
     ]
     iterators = [iter(rank) for rank in ranks]
@@ -130,7 +130,7 @@ def test_other_worlds_and_batch_sizes_lose_and_repeat_nothing(
                 batch_size=other_size,
                 rank=rank,
                 world_size=other_world,
-                ending="partial",
+                last_batch="partial",
             )
             for rank in range(other_world)
         ]
@@ -175,7 +175,7 @@ def test_many_changes_of_the_world_in_one_epoch(packed: Path) -> None:
                 batch_size=1 + world % 2,
                 rank=rank,
                 world_size=world,
-                ending="partial",
+                last_batch="partial",
             )
             for rank in range(world)
         ]
@@ -184,7 +184,7 @@ def test_many_changes_of_the_world_in_one_epoch(packed: Path) -> None:
         state = saved(ranks[0])
     assert len(json.loads(state)["runs"]) == 8
     seen.update(
-        i for batch in restored(packed, state, ending="partial") for i in batch["id"].tolist()
+        i for batch in restored(packed, state, last_batch="partial") for i in batch["id"].tolist()
     )
     assert seen == Counter(range(N))
 
@@ -287,7 +287,7 @@ CHANGED: list[tuple[dict[str, Any], str]] = [
         "another transform:\n  image in the state:  '[RandomResizedCrop",
     ),
     ({"transform": [*CROPPED, T.Layout("NHWC")]}, 'in the loader: "[RandomResizedCrop'),
-    ({"colour": "gray"}, "colour in the state:  'rgb'\n  colour in the loader: 'gray'"),
+    ({"color": "gray"}, "color in the state:  'rgb'\n  color in the loader: 'gray'"),
     ({"exact": True}, "exact in the state:  'False'\n  exact in the loader: 'True'"),
 ]
 
@@ -342,7 +342,7 @@ def test_a_damaged_state_is_refused_and_changes_nothing(
     loader = make(packed)
     next(iter(loader))
     state = json.loads(saved(loader))
-    with pytest.raises(ConfigError, match=r"loading a state|ending 'cut'"):
+    with pytest.raises(ConfigError, match=r"loading a state|last_batch 'cut'"):
         loader.load_state_dict({**state, **damage})
     assert json.loads(saved(loader)) == state
     loader.load_state_dict(state)

@@ -67,7 +67,7 @@ def order(loader: DataLoader) -> list[int]:
         {"batch_size": 5},
         {"batch_size": N},
         {"batch_size": 3, "num_workers": 3},
-        {"ending": "pad"},
+        {"last_batch": "pad"},
     ],
     ids=str,
 )
@@ -99,7 +99,7 @@ def test_the_same_on_any_rank(
     packed: Path, by_id: dict[int, dict[str, torch.Tensor]], world: int
 ) -> None:
     ranks = [
-        samples(make(packed, rank=rank, world_size=world, ending="partial"))
+        samples(make(packed, rank=rank, world_size=world, last_batch="partial"))
         for rank in range(world)
     ]
     assert sorted(i for rank in ranks for i in rank) == list(range(N))
@@ -178,24 +178,24 @@ def test_gray_images_are_one_channel_on_both_backends(tmp_path: Path) -> None:
     )
     assert native[0].shape == (10, 1, 128, 128)
     assert same_batch(native, reference, atol=1 / 255 + 1e-6)
-    as_colour = next(iter(DataLoader(packed, 10, colour="rgb")))[0]
-    assert as_colour.shape == (10, 3, 128, 128)
-    assert torch.equal(as_colour[:, 0], as_colour[:, 2])
+    as_color = next(iter(DataLoader(packed, 10, color="rgb")))[0]
+    assert as_color.shape == (10, 3, 128, 128)
+    assert torch.equal(as_color[:, 0], as_color[:, 2])
 
 
 @pytest.mark.parametrize("backend", backends())
 def test_levels_that_are_equal_fill_any_number_of_channels(packed: Path, backend: str) -> None:
-    for colour, n in (("gray", 1), ("rgb", 3)):
+    for color, n in (("gray", 1), ("rgb", 3)):
         box = [T.Letterbox(24, 96, fill=(114, 114, 114))]
-        images, _ = next(iter(DataLoader(packed, 6, colour=colour, transform=box, backend=backend)))
+        images, _ = next(iter(DataLoader(packed, 6, color=color, transform=box, backend=backend)))
         assert images[:, :, 12, 0].tolist() == [[114] * n] * 6
 
 
-def test_colour_orders(packed: Path) -> None:
+def test_color_orders(packed: Path) -> None:
     resize = [T.Resize(24, 24)]
     rgb, bgr, gray = (
-        next(iter(DataLoader(packed, 6, colour=colour, transform=resize)))[0]
-        for colour in ("rgb", "bgr", "gray")
+        next(iter(DataLoader(packed, 6, color=color, transform=resize)))[0]
+        for color in ("rgb", "bgr", "gray")
     )
     assert torch.equal(rgb.flip(1), bgr)
     luma = (rgb.double() * torch.tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)).sum(

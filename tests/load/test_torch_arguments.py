@@ -219,7 +219,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"shuffle": "blocks"}, "shuffle='blocks': expected True"),
     ({"shuffle": True, "sampler": range(3)}, "the sampler decides the order"),
     ({"sampler": range(3), "batch_sampler": [[1]]}, "batch_sampler decides batches"),
-    ({"sampler": range(3), "ending": "pad"}, "ending and window belong to fastload's own order"),
+    (
+        {"sampler": range(3), "last_batch": "pad"},
+        "last_batch and window belong to fastload's own order",
+    ),
     ({"batch_sampler": [[1]], "window": 4}, "beside a sampler"),
     (
         {"batch_size": 4, "batch_sampler": [[1]]},
@@ -237,13 +240,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"generator": 7}, "generator=7: expected a torch.Generator"),
     ({"rank": 2, "world_size": 2}, "rank=2, world_size=2"),
     ({"rank": "0", "world_size": 2}, "rank='0'"),
-    ({"ending": "cut"}, "ending 'cut'"),
-    ({"ending": "pad", "drop_last": True}, "drop_last=True and ending='pad'"),
+    ({"last_batch": "cut"}, "last_batch 'cut'"),
+    ({"last_batch": "pad", "drop_last": True}, "drop_last=True and last_batch='pad'"),
     ({"window": 0}, "window=0"),
     ({"backend": "gpu"}, "backend='gpu': expected one of auto, native, dali, nvjpeg, reference"),
     ({"device": "tpu9"}, "device='tpu9'"),
     ({"device": "meta"}, "device='meta'"),
-    ({"colour": "hsv"}, "colour='hsv'"),
+    ({"color": "hsv"}, "color='hsv'"),
     ({"ragged": "zeros"}, "ragged='zeros'"),
     (
         {"ragged": {"boxes": "list"}},
@@ -259,7 +262,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "transform of 'image': fill has numbers for 2 channels, the images have 3",
     ),
     (
-        {"transform": [T.CenterCrop(9, fill=(1, 2, 3))], "colour": "gray"},
+        {"transform": [T.CenterCrop(9, fill=(1, 2, 3))], "color": "gray"},
         "fill has numbers for 3 channels, the images have 1",
     ),
     ({"fields": ()}, "expected some of image, label, id, source"),
@@ -271,8 +274,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "Normalize has numbers for 2 channels, the images have 3",
     ),
     (
-        {"transform": [T.Resize(8, 8), T.ColorJitter(brightness=0.5)], "colour": "bgr"},
-        "colour='bgr' with transforms that change colours",
+        {"transform": [T.Resize(8, 8), T.ColorJitter(brightness=0.5)], "color": "bgr"},
+        "color='bgr' with transforms that change colors",
     ),
 ]
 

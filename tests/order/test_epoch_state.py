@@ -34,7 +34,7 @@ shapes = st.fixed_dictionaries(
 
 
 def ranks_of(
-    shape: Shape, ending: str, world: int | None = None, size: int | None = None
+    shape: Shape, last_batch: str, world: int | None = None, size: int | None = None
 ) -> list[Epochs]:
     n, world, size = shape["n"], world or shape["world"], size or shape["size"]
     options = OrderOptions(
@@ -51,7 +51,7 @@ def ranks_of(
             batch_size=size,
             rank=rank,
             world=world,
-            ending=ending,
+            last_batch=last_batch,
             source_order=lambda: table,
         )
         for rank in range(world)
@@ -121,9 +121,9 @@ def test_the_same_again_and_another_order_in_another_epoch(shape: Shape) -> None
 @given(shapes, st.sampled_from(["partial", "drop", "pad"]), st.integers(0, 100))
 @settings(max_examples=200)
 def test_a_restart_at_any_step_gives_the_identical_rest(
-    shape: Shape, ending: str, stop: int
+    shape: Shape, last_batch: str, stop: int
 ) -> None:
-    for rank, other in zip(ranks_of(shape, ending), ranks_of(shape, ending), strict=True):
+    for rank, other in zip(ranks_of(shape, last_batch), ranks_of(shape, last_batch), strict=True):
         segment = rank.begin()
         whole = [ids.tolist() for ids in rank.batches(segment)]
         rank.delivered(segment, stop := min(stop, len(whole)))
@@ -253,7 +253,7 @@ def test_batches_made_anew_of_another_sampler_are_that_samplers() -> None:
     [
         ({"rank": 2, "world": 2}, "rank 2 of 2"),
         ({"batch_size": 0}, "batch size 0"),
-        ({"ending": "half"}, "ending 'half'"),
+        ({"last_batch": "half"}, "last_batch 'half'"),
     ],
 )
 def test_wrong_use_is_named(options: dict[str, Any], message: str) -> None:
@@ -262,7 +262,7 @@ def test_wrong_use_is_named(options: dict[str, Any], message: str) -> None:
         "batch_size": 2,
         "rank": 0,
         "world": 1,
-        "ending": "drop",
+        "last_batch": "drop",
         "source_order": lambda: np.arange(9),
         **options,
     }
@@ -279,7 +279,7 @@ def test_a_billion_samples_begin_at_once() -> None:
             batch_size=256,
             rank=rank,
             world=64,
-            ending="drop",
+            last_batch="drop",
             source_order=lambda: np.empty(0, np.int64),
         )
         for rank in (0, 63)

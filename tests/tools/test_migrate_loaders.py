@@ -247,7 +247,7 @@ def test_arguments_that_carry_over_and_those_that_do_not(folder: Path) -> None:
         "drop_last=True",
         "timeout=9",
         "seed=12",
-        "colour='rgb'",
+        "color='rgb'",
     ):
         assert text in migration.loader_code
     assert "num_workers" not in migration.loader_code

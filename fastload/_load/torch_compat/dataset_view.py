@@ -33,7 +33,7 @@ Sample = Any  # a dict, or (image, label): what torch's collate functions take
 LOOKS = (
     "transform",
     "fields",
-    "colour",
+    "color",
     "ragged",
     "exact",
     "return_matrix",

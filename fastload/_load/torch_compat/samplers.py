@@ -80,7 +80,7 @@ class RankSampler(torch.utils.data.DistributedSampler[Any]):
     @property
     def drop_last(self) -> bool:  # type: ignore[override]
         """What does not fill a batch is left out."""
-        return self.epochs.ending == "drop"
+        return self.epochs.last_batch == "drop"
 
     def set_epoch(self, epoch: int) -> None:
         """As DistributedSampler has it: another order each epoch."""
@@ -104,12 +104,12 @@ class RankBatches(torch.utils.data.BatchSampler):
             coming or Coming(0),
             sampler.epochs if isinstance(sampler, RankSampler) else None,
         )
-        if dealt is not None and dealt.ending == "drop" and not drop_last:
+        if dealt is not None and dealt.last_batch == "drop" and not drop_last:
             dealt = dealt.keeping_all(batch_size)
         as_dealt = (
             dealt is not None
             and batch_size == dealt.batch_size
-            and drop_last == (dealt.ending == "drop")
+            and drop_last == (dealt.last_batch == "drop")
         )
         self._dealt = (
             dealt if as_dealt else None

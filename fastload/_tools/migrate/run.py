@@ -40,7 +40,7 @@ def migrate(loader: torch.utils.data.DataLoader[Any], *, dest: str = "packed") -
     translated = translate(transform)
     arguments = {**order.arguments, **_carried(loader, notes)}
     if pack.rgb or wants_gray(transform):
-        arguments["colour"] = repr("gray" if wants_gray(transform) else "rgb")
+        arguments["color"] = repr("gray" if wants_gray(transform) else "rgb")
     notes += _transform_notes(loader.dataset, translated, listed=pack.rgb)
     return Migration(
         command=pack.command,

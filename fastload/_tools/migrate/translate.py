@@ -162,7 +162,7 @@ def _jitter(each: Any) -> tuple[str, str]:
 def _gray(each: Any) -> tuple[str, str]:
     if getattr(each, "num_output_channels", 1) == 3:
         return "T.Grayscale(p=1.0)", ""
-    return "", ""  # colour="gray" on the loader says it
+    return "", ""  # color="gray" on the loader says it
 
 
 def _blur(each: Any) -> tuple[str, str]:
