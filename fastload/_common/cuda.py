@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fastload._load.nested import mapped
+from fastload._common.nested import map_tensors
 
 LEASES = 4  # of DALI outputs that a lagging GPU has not read yet
 
@@ -45,8 +45,10 @@ class CudaTransfer:
         with (
             self.stream()
         ):  # around the pinning, too: it would make a context on GPU 0 from this thread
-            pinned = mapped(batch, lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory())
-            copied = mapped(pinned, lambda tensor: tensor.to(self.device, non_blocking=True))
+            pinned = map_tensors(
+                batch, lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory()
+            )
+            copied = map_tensors(pinned, lambda tensor: tensor.to(self.device, non_blocking=True))
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self._stream)
         return (
@@ -60,7 +62,7 @@ class CudaTransfer:
         copied, event, _ = sent
         stream = torch.cuda.current_stream(self.device)
         stream.wait_event(event)
-        mapped(copied, lambda tensor: tensor.record_stream(stream))
+        map_tensors(copied, lambda tensor: tensor.record_stream(stream))
         return copied
 
 
@@ -168,9 +170,9 @@ def pin_and_copy_s(batch: Any, rounds: int = 3) -> tuple[float, float]:
     times = []
     for _ in range(rounds):
         began = time.perf_counter()
-        pinned = mapped(batch, torch.Tensor.pin_memory)
+        pinned = map_tensors(batch, torch.Tensor.pin_memory)
         between = time.perf_counter()
-        mapped(pinned, lambda tensor: tensor.to("cuda", non_blocking=True))
+        map_tensors(pinned, lambda tensor: tensor.to("cuda", non_blocking=True))
         wait()  # the copies were only queued
         times.append((between - began, time.perf_counter() - between))
     return min(pin for pin, _ in times), min(copy for _, copy in times)

@@ -19,7 +19,7 @@ _ALIGN = 64  # bytes: what vector stores like
 _LATELY = 256  # buffers handed out: one that was free all the while goes back to the system
 
 
-class Ring:
+class BufferPool:
     """Hands out tensors. Of sizes no longer asked for it keeps at most ``keep`` free buffers; of the others those that were used lately."""
 
     def __init__(self, keep: int) -> None:

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from fastload._decode.backend import STAGES, Status
 from fastload._load.backends import Backend
-from fastload._load.buffers import Ring
+from fastload._load.buffers import BufferPool
 from fastload._load.faults import FaultPolicy, Faults, substitutes
-from fastload._load.images import Pictures, Ticket
+from fastload._load.images import ImageDecoder, Ticket
 from fastload._load.labels import Values, moved, rows_at, tensors, unpacked
-from fastload._load.parts import BatchParts, damaged, read_parts, shown_sizes
+from fastload._load.records import BatchRecords, damaged, read_records, shown_sizes
 from fastload._load.spec import LoadSpec
 from fastload._load.stats import StatsCollector
 from fastload._load.transfer import Stay, Transfer
@@ -40,7 +40,7 @@ class Begun:
 
     ids: Ids  # as asked for
     epoch: int
-    parts: BatchParts  # of these samples, bad ones replaced
+    parts: BatchRecords  # of these samples, bad ones replaced
     rows: dict[str, PlanRows]  # of each image field
     faults: Faults
     plan_s: float = 0.0  # what preparing it together with others took
@@ -63,14 +63,14 @@ class BatchMaker:
         backend: Backend,
         *,
         seed: int,
-        ring: Ring,
+        ring: BufferPool,
         stats: StatsCollector,
         faults: FaultPolicy,
         transfer: Transfer,
     ) -> None:
         self.dataset, self.spec, self.backend, self.seed = dataset, spec, backend, seed
         self.stats, self.faults = stats, faults
-        self.pictures, self._transfer = Pictures(spec, backend, ring, transfer), transfer
+        self.pictures, self._transfer = ImageDecoder(spec, backend, ring, transfer), transfer
         self.movers = {each.name: each for each in spec.movers}
         self._pictured = {each.name: each for each in (*spec.movers, *spec.fields) if each.pictured}
         # The backends check each record's checksum in their own threads; where Python uses its bytes, it is checked before.
@@ -85,7 +85,7 @@ class BatchMaker:
             self.spec,
             self.backend.on_cpu(),
             seed=self.seed,
-            ring=Ring(2),
+            ring=BufferPool(2),
             stats=StatsCollector(),
             faults=self.faults,
             transfer=Stay(pin=False),
@@ -111,7 +111,7 @@ class BatchMaker:
     def prepare(self, ids: Ids, epoch: int, *, check_crc: bool | None = None) -> Begun:
         """Reads and plans a batch, nothing more."""
         check_crc = self.check_crc if check_crc is None else check_crc
-        parts = read_parts(self.dataset, ids, check_crc=check_crc)
+        parts = read_records(self.dataset, ids, check_crc=check_crc)
         faults: Faults = {**self.incomplete(parts), **parts.faults}
         try:
             if not faults:
@@ -125,7 +125,7 @@ class BatchMaker:
             )  # what looks wrong may be damage: the checksum tells
         if self.faults.on_error == "raise" or len(faults) == len(ids):
             return self._elsewhere(Begun(ids, epoch, parts, {}, faults))
-        instead = read_parts(self.dataset, ids[substitutes(faults, len(ids))], check_crc=True)
+        instead = read_records(self.dataset, ids[substitutes(faults, len(ids))], check_crc=True)
         return Begun(ids, epoch, instead, self.rows(instead, epoch), faults)
 
     def _elsewhere(self, begun: Begun, others: int = _OTHERS) -> Begun:
@@ -134,29 +134,29 @@ class BatchMaker:
         n = len(self.dataset)
         for number in range(1, others + 1):
             ids = (begun.ids + number * (n // (_OTHERS + 1) + 1)) % n
-            other = read_parts(self.dataset, ids, check_crc=True)
+            other = read_records(self.dataset, ids, check_crc=True)
             if not self.incomplete(other) and not other.faults:
                 return Begun(ids, begun.epoch, other, self.rows(other, begun.epoch), {})
         raise begun.faults[min(begun.faults)]
 
-    def incomplete(self, parts: BatchParts) -> Faults:
+    def incomplete(self, parts: BatchRecords) -> Faults:
         """Samples that lack an image, or have another number of images than the others."""
         faults: Faults = {}
         for name, each in self._pictured.items():
-            if parts.alike and len(parts.of(each.number)) == each.items * len(parts.ids):
+            if parts.alike and len(parts.part_rows(each.number)) == each.items * len(parts.ids):
                 continue
-            counts = np.bincount(parts.of(each.number)["sample"], minlength=len(parts.ids))
+            counts = np.bincount(parts.part_rows(each.number)["sample"], minlength=len(parts.ids))
             for place in np.flatnonzero(counts != each.items).tolist():
                 faults[place] = self._bad(
                     parts, place, name, f"{counts[place]} {each.field.kind}s, expected {each.items}"
                 )
         return faults
 
-    def rows(self, parts: BatchParts, epoch: int) -> dict[str, PlanRows]:
+    def rows(self, parts: BatchRecords, epoch: int) -> dict[str, PlanRows]:
         """What the plan says about each image field."""
         rows: dict[str, PlanRows] = {}
         for name, plan in self.spec.plans.items():
-            images = parts.of(self.movers[name].number)
+            images = parts.part_rows(self.movers[name].number)
             ids = (
                 parts.ids[images["sample"]]
                 if not parts.alike
@@ -311,7 +311,7 @@ class BatchMaker:
             )
         return batch
 
-    def _bad(self, parts: BatchParts, place: int, name: str, why: str) -> BadImage:
+    def _bad(self, parts: BatchRecords, place: int, name: str, why: str) -> BadImage:
         sample_id = int(parts.ids[place])
         why = why if why.startswith("field ") else f"field {name!r}: {why}"
         where = self.dataset.reader(sample_id).path

@@ -14,9 +14,9 @@ from fastload._decode.backend import DecodeBatch, DecodeResult, PixelFormat
 from fastload._finish import Finish
 from fastload._finish.warp import moved_masks
 from fastload._load.backends import Backend
-from fastload._load.buffers import Ring
-from fastload._load.parts import BatchParts, shown_sizes
-from fastload._load.requests import FieldRequests, Wrong, field_requests
+from fastload._load.buffers import BufferPool
+from fastload._load.decode_requests import DecodeRequests, Wrong, make_requests
+from fastload._load.records import BatchRecords, shown_sizes
 from fastload._load.spec import ChosenField, LoadSpec
 from fastload._load.transfer import Transfer
 from fastload._plan.field_plan import FieldPlan
@@ -43,18 +43,20 @@ class Ticket:
     n_bytes: int  # encoded
 
 
-class Pictures:
+class ImageDecoder:
     """Asks for the images and masks of batches, and finishes them. All calls come from inside ``transfer.stream()``."""
 
-    def __init__(self, spec: LoadSpec, backend: Backend, ring: Ring, transfer: Transfer) -> None:
+    def __init__(
+        self, spec: LoadSpec, backend: Backend, ring: BufferPool, transfer: Transfer
+    ) -> None:
         self._spec, self._backend, self._ring, self._transfer = spec, backend, ring, transfer
         self._unpackers = Helpers(backend.budget, "fastload-unpack")
         self._formats: dict[str, tuple[PixelFormat, torch.dtype]] = {}
         self._finishes = {name: Finish(plan) for name, plan in spec.plans.items()}
 
-    def asked(self, chosen: ChosenField, parts: BatchParts, rows: PlanRows) -> FieldRequests:
+    def asked(self, chosen: ChosenField, parts: BatchRecords, rows: PlanRows) -> DecodeRequests:
         """What to ask the decode threads for a field's images."""
-        return field_requests(
+        return make_requests(
             parts,
             chosen.number,
             rows,
@@ -63,7 +65,7 @@ class Pictures:
             unpackers=self._unpackers,
         )
 
-    def submit(self, chosen: ChosenField, parts: BatchParts, rows: PlanRows) -> Ticket:
+    def submit(self, chosen: ChosenField, parts: BatchRecords, rows: PlanRows) -> Ticket:
         """Hands a field's images to the decode threads; returns at once."""
         asked = self.asked(chosen, parts, rows)
         faults: dict[int, Wrong] = {
@@ -71,7 +73,7 @@ class Pictures:
             **{slot: BadImage(why) for slot, why in rows.bad.items()},
         }
         if chosen.field.kind == "mask":
-            faults |= _misfits(parts.of(chosen.number), rows)
+            faults |= _misfits(parts.part_rows(chosen.number), rows)
             output, pixels = self._mask_output(chosen, rows)
         else:
             output, pixels = self._image_output(chosen, rows)

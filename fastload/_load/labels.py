@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastload._load.parts import BatchParts
+from fastload._load.records import BatchRecords
 from fastload._load.spec import ChosenField
 from fastload._plan.labels import move_boxes_batch, move_points_batch
 from fastload._plan.rows import PlanRows
@@ -25,14 +25,14 @@ _NUMBERS = {"int": np.int64, "float": np.float64}
 
 
 def unpacked(
-    chosen: ChosenField, parts: BatchParts
+    chosen: ChosenField, parts: BatchRecords
 ) -> tuple[list[Any], dict[int, RecordError | BadImage]]:
     """The field's values, sample by sample; and place → what is wrong with the one that is None.
 
     Numbers are views of the records: ``moved`` and ``tensors`` copy them."""
     values: list[Any] = []
     wrong: dict[int, RecordError | BadImage] = {}
-    for place, own in enumerate(parts.parts(chosen.number)):
+    for place, own in enumerate(parts.field_parts(chosen.number)):
         try:
             values.append(_complete(chosen, decode_value(chosen.field, own, copy=False)))
         except (RecordError, BadImage) as error:

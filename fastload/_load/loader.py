@@ -23,7 +23,7 @@ from fastload._load.arguments import (
     warn_without_meaning,
 )
 from fastload._load.backends import Backend, BackendChoice
-from fastload._load.buffers import Ring
+from fastload._load.buffers import BufferPool
 from fastload._load.builder import BatchMaker
 from fastload._load.faults import FaultPolicy
 from fastload._load.iterator import Collating, LoaderIterator
@@ -167,7 +167,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             choice=choice,
         )
         self.thread_keeper = ThreadKeeper(self._backend, fixed=fixed)
-        self.stats_collector, self._ring = StatsCollector(), Ring(ahead + 2)
+        self.stats_collector, self._ring = StatsCollector(), BufferPool(ahead + 2)
         self.depth_keeper = DepthKeeper(ahead, self._ring, fixed=prefetch_factor is not None)
         self.maker = BatchMaker(
             packed,

@@ -21,16 +21,16 @@ import torch
 from numpy.typing import NDArray
 
 from fastload._common.native import core
+from fastload._common.nested import map_tensors
 from fastload._decode.gpu.requirements import missing, read_facts
 from fastload._decode.selftest_record import hardware_passed
 from fastload._decode.selftest_record import key as versions
 from fastload._load.backends import ON_GPU, Backend, BackendChoice
-from fastload._load.buffers import Ring
+from fastload._load.buffers import BufferPool
 from fastload._load.builder import BatchMaker
 from fastload._load.choosing import Candidate, Measured, choose, from_json, to_json
 from fastload._load.faults import FaultPolicy
-from fastload._load.nested import mapped
-from fastload._load.parts import read_parts
+from fastload._load.records import read_records
 from fastload._load.remembered import load, store
 from fastload._load.spec import LoadSpec
 from fastload._load.stats import LoaderStats, StatsCollector
@@ -150,7 +150,7 @@ def candidates(device: torch.device) -> tuple[list[Candidate], dict[str, str]]:
 def measure_all(some: Sequence[Candidate], bench: Bench, *, probe: bool) -> list[Measured]:
     """Each candidate on the same batches. Their bytes are read before: it is not the disk that is measured."""
     for ids in itertools.islice(bench.batches(), _DISTINCT):
-        read_parts(bench.dataset, ids, check_crc=True)
+        read_records(bench.dataset, ids, check_crc=True)
     return [
         measure(candidate, bench, probe=Probe(bench.transfer.device) if probe else None)
         for candidate in some
@@ -175,7 +175,7 @@ def measure(candidate: Candidate, bench: Bench, *, probe: Probe | None) -> Measu
         bench.spec,
         backend,
         seed=0,
-        ring=Ring(bench.ahead + 2),
+        ring=BufferPool(bench.ahead + 2),
         stats=StatsCollector(),
         faults=FaultPolicy("substitute", None),
         transfer=bench.transfer,
@@ -211,7 +211,7 @@ def _run(maker: BatchMaker, bench: Bench, *, fewest: int, most: int) -> int:
         done += 1
     for each in begun:  # begun is begun: they cost time, so they count
         last = bench.transfer.receive(bench.transfer.send(maker.finish(each)))
-    mapped(last, lambda tensor: tensor.reshape(-1)[:1].cpu())  # waits for what is only queued
+    map_tensors(last, lambda tensor: tensor.reshape(-1)[:1].cpu())  # waits for what is only queued
     return done + len(begun)
 
 

@@ -46,7 +46,7 @@ class ReadAhead:
 
     def __init__(self, dataset: Dataset, *, block: int = 0, advise: Advise | None = None) -> None:
         self._wanted: Wanted = queue.SimpleQueue()
-        asker = Asker(dataset, block=block, advise=advise)
+        asker = Advisor(dataset, block=block, advise=advise)
         # The reference goes into the queue when this is dropped and ends the thread. All C: see fastload._load.prefetch.
         dropped = weakref.ref(self, self._wanted.put)
         threading.Thread(
@@ -85,7 +85,7 @@ class ReadAhead:
             yield oldest
 
 
-class Asker:
+class Advisor:
     """Turns samples into runs of bytes, and asks for each once."""
 
     def __init__(self, dataset: Dataset, *, block: int = 0, advise: Advise | None = None) -> None:
@@ -114,7 +114,7 @@ class Asker:
             self._known.add(block)
 
 
-def _ask(asker: Asker, wanted: Wanted, dropped: weakref.ref[ReadAhead]) -> None:
+def _ask(asker: Advisor, wanted: Wanted, dropped: weakref.ref[ReadAhead]) -> None:
     while dropped() is not None:
         ids = wanted.get()
         if isinstance(ids, weakref.ref):

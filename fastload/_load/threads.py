@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastload._load.backends import Backend
-from fastload._load.buffers import Ring
+from fastload._load.buffers import BufferPool
 from fastload.errors import ConfigError
 
 FIRST_THREADS = 4  # most training loops never wait for four
@@ -49,7 +49,7 @@ class DepthKeeper:
     hides the next one. Who always waits has a loader that is too slow: more batches would only take memory. ``fixed``: the user has said.
     """
 
-    def __init__(self, ahead: int, ring: Ring, *, fixed: bool) -> None:
+    def __init__(self, ahead: int, ring: BufferPool, *, fixed: bool) -> None:
         self.ahead, self._ring, self._fixed = ahead, ring, fixed
         self.started()
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastload._load.builder import BatchMaker, Begun
-from fastload._load.parts import read_parts
+from fastload._load.records import read_records
 from fastload.errors import FastloadError
 
 Ids = NDArray[np.int64]
@@ -68,7 +68,7 @@ def prepare_together(maker: BatchMaker, batches: Sequence[Ids], epoch: int) -> l
     differ, a shard that does not open): ``maker.prepare`` has that, and an error then stands in the place of its own batch."""
     started = time.perf_counter()
     try:
-        parts = read_parts(maker.dataset, np.concatenate(batches), check_crc=maker.check_crc)
+        parts = read_records(maker.dataset, np.concatenate(batches), check_crc=maker.check_crc)
         if parts.faults or maker.incomplete(parts):
             return []
         rows = maker.rows(parts, epoch)
@@ -84,6 +84,6 @@ def prepare_together(maker: BatchMaker, batches: Sequence[Ids], epoch: int) -> l
             name: each.part(first * maker.movers[name].items, last * maker.movers[name].items)
             for name, each in rows.items()
         }
-        found.append(Begun(ids, epoch, parts.part(first, last), own_rows, {}, plan_s))
+        found.append(Begun(ids, epoch, parts.slice(first, last), own_rows, {}, plan_s))
         first = last
     return found

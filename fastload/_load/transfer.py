@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from fastload._load.nested import mapped
+from fastload._common.nested import map_tensors
 from fastload.errors import ConfigError
 
 
@@ -50,7 +50,7 @@ class Stay:
 
     def send(self, batch: Any) -> Any:
         """Pins, where that was asked for and means something."""
-        return mapped(batch, torch.Tensor.pin_memory) if self._pin else batch
+        return map_tensors(batch, torch.Tensor.pin_memory) if self._pin else batch
 
     def receive(self, sent: Any) -> Any:
         """Nothing to wait for."""

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fastload import transforms as T
-from fastload._load.buffers import Ring
+from fastload._load.buffers import BufferPool
 from fastload._load.loader import DataLoader
 
 SIDE, SIZE = 20, 4
@@ -93,7 +93,7 @@ def test_kept_batches_cost_memory_and_give_it_back(packed: Path) -> None:
     assert loader.stats().buffer_bytes >= 10 * BATCH_BYTES
     del kept
     gc.collect()
-    ring = Ring(3)
+    ring = BufferPool(3)
     held = [ring.tensor((100,), torch.uint8) for _ in range(9)]
     assert ring.n_bytes == 9 * 164
     del held
@@ -119,7 +119,7 @@ def test_what_was_held_for_a_while_is_given_back(packed: Path) -> None:
 
 @pytest.mark.parametrize("n", [40, 700])
 def test_what_is_held_again_and_again_is_not_given_back_between(n: int) -> None:
-    ring, seen = Ring(2), set()
+    ring, seen = BufferPool(2), set()
     for _ in range(20):
         held = [ring.tensor((100,), torch.uint8) for _ in range(n)]
         seen |= {memory(each) for each in held}
@@ -130,7 +130,7 @@ def test_what_is_held_again_and_again_is_not_given_back_between(n: int) -> None:
 
 @pytest.mark.parametrize("ahead", [3, 100])
 def test_buffers_of_several_sizes_in_turn_are_neither_given_back_nor_made_anew(ahead: int) -> None:
-    ring, under_way, seen = Ring(ahead + 2), deque[list[torch.Tensor]](), set()
+    ring, under_way, seen = BufferPool(ahead + 2), deque[list[torch.Tensor]](), set()
     for number in range(2000):
         under_way.append([ring.tensor((size,), torch.uint8) for size in (100, 1000, 1000, 5000)])
         seen |= {memory(each) for each in under_way[-1]} if number > ahead else set()
@@ -140,7 +140,7 @@ def test_buffers_of_several_sizes_in_turn_are_neither_given_back_nor_made_anew(a
 
 
 def test_tensors_are_aligned_and_of_the_shape_asked_for() -> None:
-    ring = Ring(2)
+    ring = BufferPool(2)
     for shape, dtype in (
         ((3, 5), torch.uint8),
         ((2, 3, 7), torch.float32),
@@ -153,7 +153,7 @@ def test_tensors_are_aligned_and_of_the_shape_asked_for() -> None:
 
 
 def test_a_short_batch_takes_the_memory_of_a_long_one() -> None:
-    ring = Ring(2)
+    ring = BufferPool(2)
     memory_of_long = memory(ring.tensor((100, 10), torch.uint8))
     assert memory(ring.tensor((60, 10), torch.uint8)) == memory_of_long
     small = ring.tensor((4, 10), torch.uint8)

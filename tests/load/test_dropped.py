@@ -11,7 +11,7 @@ import pytest
 
 from fastload import transforms
 from fastload._common.native import core
-from fastload._load.parts import read_parts
+from fastload._load.records import read_records
 from fastload._store.dataset import open_dataset
 from tests.small_dataset import simple_samples, write_dataset
 
@@ -28,7 +28,7 @@ def mapped(folder: Path) -> bool:
 def test_records_under_way_keep_their_shard_mapped(tmp_path: Path, held: str) -> None:
     write_dataset(tmp_path, simple_samples(6))
     dataset = open_dataset(tmp_path)
-    parts = read_parts(dataset, np.arange(6), check_crc=True)
+    parts = read_records(dataset, np.arange(6), check_crc=True)
     before = [bytes(record) for record in parts.records]
     keeper: Any = {
         "records": parts.records,

@@ -13,7 +13,7 @@ import torch
 from fastload import transforms as T
 from fastload._decode.backend import STAGES
 from fastload._load.backends import Backend
-from fastload._load.buffers import Ring
+from fastload._load.buffers import BufferPool
 from fastload._load.loader import DataLoader
 from fastload._load.stats import StatsCollector
 from fastload._load.threads import (
@@ -193,7 +193,7 @@ def test_threads_that_the_system_refuses_do_not_end_the_training() -> None:
 
 
 def test_a_hiccup_gets_one_batch_more_and_a_slow_loader_gets_none() -> None:
-    ring = Ring(5)
+    ring = BufferPool(5)
     keeper = DepthKeeper(3, ring, fixed=False)
     assert not any(
         keeper.delivered(0) for _ in range(100)

@@ -13,7 +13,7 @@ import pytest
 
 import fastload
 from fastload._common.native import core
-from fastload._load.parts import read_parts
+from fastload._load.records import read_records
 from fastload._store.record import Part, encode_record
 from fastload._store.shard import ShardReader
 from fastload._store.writer import ShardWriter
@@ -107,16 +107,16 @@ def test_batches_read_together_are_the_batches_read_alone(tmp_path: Path) -> Non
     )
     dataset = fastload.open(tmp_path / "packed")
     ids = np.arange(50)[::-1].copy()
-    together = read_parts(dataset, ids, check_crc=True)
+    together = read_records(dataset, ids, check_crc=True)
     for first in (0, 20, 40):
         part, alone = (
-            together.part(first, min(first + 20, 50)),
-            read_parts(dataset, ids[first : first + 20], check_crc=True),
+            together.slice(first, min(first + 20, 50)),
+            read_records(dataset, ids[first : first + 20], check_crc=True),
         )
         assert list(part.records) == list(alone.records)
         assert (part.rows == alone.rows).all()
         assert (part.starts == alone.starts).all()
-        assert all((part.of(field) == alone.of(field)).all() for field in (0, 1))
+        assert all((part.part_rows(field) == alone.part_rows(field)).all() for field in (0, 1))
         assert [part.source(place) for place in range(len(part.ids))] == [
             alone.source(place) for place in range(len(part.ids))
         ]
@@ -135,7 +135,7 @@ def test_a_shard_that_cannot_be_opened_fails_its_own_samples_only(tmp_path: Path
     second = dataset.manifest.shards[1]
     os.truncate(tmp_path / "packed" / second.name, second.size - 4096)
     ids = np.array([0, second.first, 1, second.first + 1])
-    faults = read_parts(dataset, ids, check_crc=True).faults
+    faults = read_records(dataset, ids, check_crc=True).faults
     assert set(faults) == {1, 3}
     assert all(
         isinstance(each, CorruptShard) and "bytes, expected" in str(each)
@@ -147,11 +147,11 @@ _SEVERAL_THREADS = """
 import sys, threading
 import numpy as np
 import fastload
-from fastload._load.parts import read_parts
+from fastload._load.records import read_records
 
 def read(dataset, together):
     together.wait()
-    parts = read_parts(dataset, np.arange(len(dataset)), check_crc=True)
+    parts = read_records(dataset, np.arange(len(dataset)), check_crc=True)
     assert not parts.faults and sum(len(bytes(each)) for each in parts.records)
 
 for _ in range(30):

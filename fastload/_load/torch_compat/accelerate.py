@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fastload._load.nested import mapped
+from fastload._common.nested import map_tensors
 from fastload.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -126,4 +126,4 @@ class CollateOnto:
         batch = self._collate(samples)
         if torch.utils.data.get_worker_info() is not None:
             return batch
-        return mapped(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
+        return map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))

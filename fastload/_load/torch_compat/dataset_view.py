@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from fastload._load.backends import Backend
-from fastload._load.buffers import Ring
+from fastload._load.buffers import BufferPool
 from fastload._load.builder import BatchMaker, Begun
 from fastload._load.faults import FaultPolicy
 from fastload._load.spec import LoadSpec
@@ -195,7 +195,7 @@ def _again(
         spec,
         backend,
         seed=seed,
-        ring=Ring(2),
+        ring=BufferPool(2),
         stats=StatsCollector(),
         faults=FaultPolicy(*faults),
         transfer=Stay(pin=False),

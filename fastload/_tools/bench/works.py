@@ -13,8 +13,8 @@ from fastload import transforms as T
 from fastload._common.threads import Helpers
 from fastload._decode.backend import DecodeBatch, PixelFormat
 from fastload._load.backends import Backend
-from fastload._load.parts import BatchParts, read_parts, shown_sizes
-from fastload._load.requests import field_requests
+from fastload._load.decode_requests import make_requests
+from fastload._load.records import BatchRecords, read_records, shown_sizes
 from fastload._load.sampling import Look
 from fastload._plan.compose import compile as compile_plan
 from fastload._plan.field_plan import FieldPlan
@@ -47,7 +47,7 @@ class Work:
 class Ticket:
     """Images that are decoded into one tensor."""
 
-    parts: BatchParts
+    parts: BatchRecords
     images: NDArray[np.void]
     rows: PlanRows
     output: torch.Tensor
@@ -81,7 +81,7 @@ class Works:
         if not count:
             raise ConfigError(f"{dataset.path} has no samples: nothing to measure")
         ids = (np.arange(count) * len(dataset) // count).astype(np.int64)
-        rows = read_parts(dataset, ids, check_crc=True).of(images[name])
+        rows = read_records(dataset, ids, check_crc=True).part_rows(images[name])
         sizes = shown_sizes(rows)
         pixels = np.cumsum(sizes[:, 0] * sizes[:, 1] * 3)
         keep = max(1, int(np.searchsorted(pixels, MAX_OUTPUT)))
@@ -99,7 +99,7 @@ class Works:
     def tickets(self, work: Work, device: torch.device | str = "cpu") -> list[Ticket]:
         """All images, in groups that share an output size; crops are drawn once, so that every pass does the same work."""
         plan = work.plan()
-        images = read_parts(self.dataset, self.ids, check_crc=False).of(self.number)
+        images = read_records(self.dataset, self.ids, check_crc=False).part_rows(self.number)
         first = images[
             np.unique(images["sample"], return_index=True)[1]
         ]  # of each sample; the others of a list have its size
@@ -115,8 +115,10 @@ class Works:
         found = []
         for group in groups:
             for start in range(0, len(group), PER_BATCH):
-                parts = read_parts(self.dataset, group[start : start + PER_BATCH], check_crc=False)
-                chosen = parts.of(self.number)
+                parts = read_records(
+                    self.dataset, group[start : start + PER_BATCH], check_crc=False
+                )
+                chosen = parts.part_rows(self.number)
                 rows = plan.rows(parts.ids[chosen["sample"]], shown_sizes(chosen), seed=0, epoch=0)
                 output = torch.empty(
                     (len(chosen), rows.canvas_h, rows.canvas_w, self.channels),
@@ -130,7 +132,7 @@ class Works:
         return found
 
     def _batch(self, ticket: Ticket, work: Work) -> DecodeBatch:
-        asked = field_requests(
+        asked = make_requests(
             ticket.parts,
             self.number,
             ticket.rows,

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fastload._load.nested import mapped
+from fastload._common.nested import map_tensors
 from fastload._tools.diagnose.instrument import Instruments
 from fastload._tools.diagnose.meter import Meter, Work, mean_of
 from fastload._tools.diagnose.source import Source
@@ -138,16 +138,16 @@ class Echo(torch.utils.data.Dataset[Any]):
         return _ECHOES
 
     def __getitem__(self, _: int) -> Any:
-        return mapped(self._batch, torch.Tensor.clone)
+        return map_tensors(self._batch, torch.Tensor.clone)
 
 
 def ipc_seconds(loader: Any, batch: Any) -> float:
     """Seconds that a ready batch needs from a worker to this process, without the copy that was made of it before."""
-    here = mapped(batch, lambda tensor: tensor.cpu())
+    here = map_tensors(batch, lambda tensor: tensor.cpu())
     clones = []
     for _ in range(4):
         began = time.perf_counter()
-        mapped(here, torch.Tensor.clone)
+        map_tensors(here, torch.Tensor.clone)
         clones.append(time.perf_counter() - began)
     plain = torch.utils.data.DataLoader(
         Echo(here),

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fastload._load.nested import mapped
+from fastload._common.nested import map_tensors
 from fastload._tools.diagnose.device import gpu_in_use
 from fastload._tools.diagnose.instrument import Instruments
 from fastload._tools.diagnose.inworkers import in_workers, ipc_seconds
@@ -65,7 +65,7 @@ def open_up(source: Source, seconds: float, sample_batch: object) -> Opened | No
     if gpu_in_use():
         from fastload._common.cuda import pin_and_copy_s
 
-        pin_s, opened.copy_s = pin_and_copy_s(mapped(sample_batch, torch.Tensor.cpu))
+        pin_s, opened.copy_s = pin_and_copy_s(map_tensors(sample_batch, torch.Tensor.cpu))
         opened.pin_s = pin_s if loader.pin_memory else 0.0
     return opened
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fastload._common.native import core
 from fastload._common.threads import Helpers
 from fastload._decode.backend import REQUEST, Codec
-from fastload._load.parts import BatchParts, restart_index_of
+from fastload._load.records import BatchRecords, restart_index_of
 from fastload._plan.rows import NEAREST, PlanRows
 from fastload._store.pixels import decode_image, decode_mask
 from fastload._store.record import JPEG, RAW, Part, RecordError
@@ -27,8 +27,8 @@ Wrong = BadImage | RecordError
 
 
 @dataclass(slots=True)
-class FieldRequests:
-    """What to decode for one field; slot = place in ``parts.of(field)``. ``faults``: slot → why the image cannot even be asked for."""
+class DecodeRequests:
+    """What to decode for one field; ``faults``: slot -> why an image cannot be requested. A slot is a place in ``part_rows``."""
 
     requests: NDArray[np.void]
     sources: Sequence[Source]
@@ -36,15 +36,15 @@ class FieldRequests:
     faults: dict[int, Wrong] = field(default_factory=dict)
 
 
-def field_requests(
-    parts: BatchParts,
+def make_requests(
+    parts: BatchRecords,
     number: int,
     plan: PlanRows,
     *,
     exact: bool,
     mask_bits: int,
     unpackers: Helpers,
-) -> FieldRequests:
+) -> DecodeRequests:
     """A request for each image or mask of a field, as the plan has it. ``mask_bits``: bits of a mask's pixel, 0 for images.
 
     ``unpackers`` do what decode threads do not read (PNG, deflated masks): zlib and Pillow work without the GIL.
@@ -67,19 +67,19 @@ def field_requests(
             exact=exact,
         )
         requests = np.frombuffer(memory, REQUEST)
-    asked = FieldRequests(requests, parts.records, n_bytes)
+    asked = DecodeRequests(requests, parts.records, n_bytes)
     if elsewhere:
-        images = parts.of(number)
+        images = parts.part_rows(number)
         pixels = unpackers.map(lambda slot: _unpacked(parts, images[slot], mask_bits), elsewhere)
         _point_to_pixels(asked, dict(zip(elsewhere, pixels, strict=True)))
     return asked
 
 
 def _in_python(
-    parts: BatchParts, number: int, plan: PlanRows, *, exact: bool, mask_bits: int
+    parts: BatchRecords, number: int, plan: PlanRows, *, exact: bool, mask_bits: int
 ) -> tuple[NDArray[np.void], int, list[int]]:
     """What the native core's ``image_requests`` does."""
-    images = parts.of(number)
+    images = parts.part_rows(number)
     requests = np.zeros(len(images), REQUEST)
     plan.fill(requests, mask=mask_bits > 0)
     requests["offset"], requests["size"] = images["offset"], images["length"]
@@ -97,7 +97,7 @@ def _in_python(
 
 
 def _point_to_pixels(
-    asked: FieldRequests, pixels: Mapping[int, NDArray[np.generic] | Wrong]
+    asked: DecodeRequests, pixels: Mapping[int, NDArray[np.generic] | Wrong]
 ) -> None:
     """Has the decode threads read images out of further sources. ``pixels``: slot → what was unpacked, or what is wrong with it."""
     sources = [*asked.sources]
@@ -110,7 +110,7 @@ def _point_to_pixels(
     asked.sources = sources
 
 
-def _unpacked(parts: BatchParts, row: np.void, mask_bits: int) -> NDArray[np.generic] | Wrong:
+def _unpacked(parts: BatchRecords, row: np.void, mask_bits: int) -> NDArray[np.generic] | Wrong:
     """Pixels of an image that no decode thread reads: PNG, deflated masks. Upright. Or what is wrong with it."""
     record = parts.records[int(row["sample"])]
     data = record[int(row["offset"]) : int(row["offset"]) + int(row["length"])]

@@ -46,7 +46,7 @@ PART_ROW = np.dtype(
 
 
 @dataclass(slots=True)
-class BatchParts:
+class BatchRecords:
     """The records of some samples, in place, and all rows of their part tables."""
 
     ids: NDArray[np.int64]
@@ -57,7 +57,7 @@ class BatchParts:
     faults: dict[int, CorruptShard]  # place in the batch → what is wrong with its record
     first: int = 0
     _rows: NDArray[np.void] | None = None
-    _of: dict[tuple[int, int], NDArray[np.void]] = dataclasses.field(default_factory=dict)
+    _by_field: dict[tuple[int, int], NDArray[np.void]] = dataclasses.field(default_factory=dict)
 
     @property
     def rows(self) -> NDArray[np.void]:
@@ -68,26 +68,26 @@ class BatchParts:
                 self._rows["sample"] -= self.first
         return self._rows
 
-    def of(self, field: int, role: int = DATA) -> NDArray[np.void]:
+    def part_rows(self, field: int, role: int = DATA) -> NDArray[np.void]:
         """The rows of one field, sorted by sample and item; found once, asked for several times."""
-        found = self._of.get((field, role))
+        found = self._by_field.get((field, role))
         if found is None:
             rows = self.rows
             some = rows[: self.alike] if self.alike else rows
             which = np.flatnonzero(
                 (some["field"] == field) & (some["role"] == role)
             )  # a mask over rows of 28 bytes takes longer
-            found = self._of[field, role] = (
+            found = self._by_field[field, role] = (
                 rows.reshape(-1, self.alike)[:, which].reshape(-1)
                 if self.alike
                 else rows.take(which)
             )
         return found
 
-    def part(self, first: int, last: int) -> BatchParts:
+    def slice(self, first: int, last: int) -> BatchRecords:
         """One batch of several that were read together, none of them faulty."""
         starts = self.starts[first : last + 1]
-        return BatchParts(
+        return BatchRecords(
             self.ids[first:last],
             self.records[first:last],
             self.table[starts[0] : starts[-1]],
@@ -109,10 +109,10 @@ class BatchParts:
         offset, length = int(rows["offset"][0]), int(rows["length"][0])
         return bytes(self.records[place][offset : offset + length]).decode("utf-8", "replace")
 
-    def parts(self, field: int) -> list[list[Part]]:
+    def field_parts(self, field: int) -> list[list[Part]]:
         """A field's parts, sample by sample, to be decoded in Python."""
         found: list[list[Part]] = [[] for _ in self.records]
-        for row in self.of(field).tolist():
+        for row in self.part_rows(field).tolist():
             (
                 sample,
                 offset,
@@ -148,7 +148,7 @@ class BatchParts:
         return found
 
 
-def read_parts(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -> BatchParts:
+def read_records(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -> BatchRecords:
     """Reads records. Without ``check_crc`` the checksums are left to the decode threads: whoever uses other parts asks for it."""
     module = core()
     if module is None:
@@ -161,7 +161,7 @@ def read_parts(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -> 
         or damaged(dataset, int(ids[place]), records[place], why)
         for place, why in wrong.items()
     }
-    return BatchParts(
+    return BatchRecords(
         ids, records, np.frombuffer(rows, PART_ROW), np.frombuffer(starts, np.int64), alike, faults
     )
 
@@ -174,7 +174,7 @@ def damaged(dataset: Dataset, sample_id: int, record: memoryview, why: str) -> C
     )
 
 
-def _read_in_python(dataset: Dataset, ids: NDArray[np.int64]) -> BatchParts:
+def _read_in_python(dataset: Dataset, ids: NDArray[np.int64]) -> BatchRecords:
     """The same without the native core; the checksum is always checked."""
     records: list[memoryview] = []
     found: list[tuple[int, ...]] = []
@@ -191,7 +191,7 @@ def _read_in_python(dataset: Dataset, ids: NDArray[np.int64]) -> BatchParts:
             faults[place] = damaged(dataset, sample_id, record, str(error))
         records.append(record)
         starts.append(len(found))
-    return BatchParts(
+    return BatchRecords(
         ids, records, np.array(found, PART_ROW), np.array(starts, np.int64), 0, faults
     )
 
@@ -228,10 +228,10 @@ def shown_sizes(rows: NDArray[np.void]) -> NDArray[np.int64]:
 
 
 def restart_index_of(
-    parts: BatchParts, field: int, images: NDArray[np.void]
+    parts: BatchRecords, field: int, images: NDArray[np.void]
 ) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
     """(offset, entries) of the restart-segment index of each image row; 0 entries where there is none."""
-    index = parts.of(field, RESTART_INDEX)
+    index = parts.part_rows(field, RESTART_INDEX)
     if parts.alike and len(index) == len(images):
         return index["offset"], index["length"] // 4
     offset, count = np.zeros(len(images), np.int64), np.zeros(len(images), np.int64)

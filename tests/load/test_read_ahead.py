@@ -17,7 +17,7 @@ from fastload._common.native import core
 from fastload._load import read_ahead as readahead
 from fastload._load import sampling as look
 from fastload._load.loader import DataLoader
-from fastload._load.read_ahead import GAP, PIECE, Asker, ReadAhead, Runs, read_ahead, record_runs
+from fastload._load.read_ahead import GAP, PIECE, Advisor, ReadAhead, Runs, read_ahead, record_runs
 from fastload._store.dataset import Dataset, open_dataset
 from fastload._store.shard import ShardReader
 from fastload._store.writer import ShardWriter
@@ -56,7 +56,7 @@ class Asked(list[tuple[str, int, int]]):
 
 def asked(dataset: Dataset, ids: list[int], *, block: int = 0) -> list[tuple[str, int, int]]:
     found = Asked()
-    Asker(dataset, block=block, advise=found).ask(np.array(ids))
+    Advisor(dataset, block=block, advise=found).ask(np.array(ids))
     return found
 
 
@@ -98,7 +98,7 @@ def test_a_run_over_two_shards_is_asked_of_both(packed: Path) -> None:
 def test_blocks_are_asked_for_whole_and_once(packed: Path) -> None:
     dataset = open_dataset(packed)
     found = Asked()
-    asker = Asker(dataset, block=7, advise=found)
+    asker = Advisor(dataset, block=7, advise=found)
     asker.ask(np.array([30, 8, 33]))  # 7 to 13, 28 to 34
     asker.ask(np.array([9, 28]))
     expected = asked(dataset, [*range(7, 14), *range(28, 35)])
@@ -235,13 +235,13 @@ def test_the_loader_asks_for_blocks_where_it_shuffles_blocks_and_for_records_els
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modes: list[int] = []
-    original = Asker.__init__
+    original = Advisor.__init__
 
-    def noted(self: Asker, dataset: Dataset, **options: Any) -> None:
+    def noted(self: Advisor, dataset: Dataset, **options: Any) -> None:
         modes.append(options["block"])
         original(self, dataset, **options)
 
-    monkeypatch.setattr(Asker, "__init__", noted)
+    monkeypatch.setattr(Advisor, "__init__", noted)
     for options in (
         {"shuffle": True},
         {"shuffle": "full"},
@@ -268,16 +268,16 @@ def test_samples_that_are_looked_at_whole_are_asked_for_before(
         monkeypatch.setattr(look, name, noted)
 
     note("ask_for")
-    note("read_parts")
+    note("read_records")
     DataLoader(packed, 4)
-    assert [name for name, _ in calls] == ["read_parts"]  # tables alone: a page each
+    assert [name for name, _ in calls] == ["read_records"]  # tables alone: a page each
     calls.clear()
     samples = (
         {"pose": np.full((2, 2), i), "speed": np.full(3, i)} for i in range(200)
     )  # both are looked at, in one reading
     fastload.pack(samples, tmp_path / "arrays", fields={"pose": "array", "speed": "array"})
     DataLoader(tmp_path / "arrays", 4)
-    assert calls == [("ask_for", [*range(0, 200, 4)]), ("read_parts", [*range(0, 200, 4)])]
+    assert calls == [("ask_for", [*range(0, 200, 4)]), ("read_records", [*range(0, 200, 4)])]
 
 
 def test_a_disk_that_is_far_behind_holds_nobody_up(packed: Path) -> None:

@@ -18,7 +18,7 @@ from fastload._load import builder as maker_module
 from fastload._load import together
 from fastload._load.builder import BatchMaker
 from fastload._load.loader import DataLoader
-from fastload._load.parts import BatchParts, read_parts
+from fastload._load.records import BatchRecords, read_records
 from fastload._load.together import Together, prepare_together
 from fastload._store.dataset import Dataset
 from fastload.errors import StoreError
@@ -55,7 +55,7 @@ def test_each_batch_is_what_it_is_alone(packed: Path, backend: str) -> None:
         alone = maker.prepare(ids, 7)
         assert list(begun.parts.records) == list(alone.parts.records)
         assert (begun.parts.rows == alone.parts.rows).all()
-        assert (begun.parts.of(0) == alone.parts.of(0)).all()
+        assert (begun.parts.part_rows(0) == alone.parts.part_rows(0)).all()
         assert [begun.parts.source(place) for place in range(len(ids))] == [
             alone.parts.source(place) for place in range(len(ids))
         ]
@@ -134,13 +134,13 @@ def test_a_shard_that_does_not_open_fails_in_the_place_of_its_batch(
     expected = list(DataLoader(packed, 4, transform=RRC, shuffle=False, fields=("image", "id")))
     loader = DataLoader(packed, 4, transform=RRC, shuffle=False, fields=("image", "id"))
 
-    def refused(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -> BatchParts:
+    def refused(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -> BatchRecords:
         if 21 in ids:
             raise error("opening a shard: permission denied")
-        return read_parts(dataset, ids, check_crc=check_crc)
+        return read_records(dataset, ids, check_crc=check_crc)
 
     for module in (together, maker_module):
-        monkeypatch.setattr(module, "read_parts", refused)
+        monkeypatch.setattr(module, "read_records", refused)
     iterator = iter(loader)
     for wanted in expected:
         if 21 in wanted["id"]:
@@ -158,11 +158,11 @@ def test_a_timeout_names_the_samples_that_are_being_read(
     """With one batch ahead none is begun at that moment, with three those that are begun have been read."""
     go_on = threading.Event()
 
-    def hanging(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -> BatchParts:
+    def hanging(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -> BatchRecords:
         go_on.wait(30)
-        return read_parts(dataset, ids, check_crc=check_crc)
+        return read_records(dataset, ids, check_crc=check_crc)
 
-    monkeypatch.setattr(together, "read_parts", hanging)
+    monkeypatch.setattr(together, "read_records", hanging)
     expected = [
         i
         for batch in DataLoader(packed, 4, shuffle=False, fields=("id",)).batch_sampler  # type: ignore[union-attr]

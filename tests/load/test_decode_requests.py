@@ -13,8 +13,8 @@ from fastload import transforms as T
 from fastload._common.native import core
 from fastload._common.threads import Helpers
 from fastload._decode.backend import REQUEST
-from fastload._load import requests
-from fastload._load.parts import PART_ROW, BatchParts
+from fastload._load import decode_requests
+from fastload._load.records import PART_ROW, BatchRecords
 from fastload._plan.compose import compile
 from fastload._plan.rows import PlanRows
 from fastload._store.record import DATA, DEFLATED, JPEG, PNG, RAW, RESTART_INDEX
@@ -83,7 +83,7 @@ def planned(n: int) -> PlanRows:
 
 
 def asked(
-    parts: BatchParts, plan: PlanRows, **options: Any
+    parts: BatchRecords, plan: PlanRows, **options: Any
 ) -> tuple[NDArray[np.void], int, list[int]]:
     """What the core makes of it."""
     assert module is not None
@@ -114,10 +114,10 @@ def test_core_and_numpy_ask_for_the_same(
     rows = table(n, codecs, seed=mask_bits + exact, indexed=indexed)
     starts = np.searchsorted(rows["sample"], np.arange(n + 1))
     alike = len(rows) // n if indexed in (0.0, 1.0) else 0
-    whole = BatchParts(np.arange(n), [memoryview(b"")] * n, rows, starts, alike, {})
-    for parts in (whole, whole.part(0, 7), whole.part(7, n)):
+    whole = BatchRecords(np.arange(n), [memoryview(b"")] * n, rows, starts, alike, {})
+    for parts in (whole, whole.slice(0, 7), whole.slice(7, n)):
         plan = planned(ITEMS * len(parts.ids))
-        expected = requests._in_python(parts, FIELD, plan, exact=exact, mask_bits=mask_bits)
+        expected = decode_requests._in_python(parts, FIELD, plan, exact=exact, mask_bits=mask_bits)
         found = asked(parts, plan, exact=exact, mask_bits=mask_bits)
         assert found[0].tobytes() == expected[0].tobytes(), [
             name
@@ -130,7 +130,7 @@ def test_core_and_numpy_ask_for_the_same(
 
 def test_sizes_that_do_not_agree_are_refused() -> None:
     rows = table(4, (JPEG,), seed=0, indexed=1.0)
-    parts = BatchParts(np.arange(4), [], rows, np.arange(5), 0, {})
+    parts = BatchRecords(np.arange(4), [], rows, np.arange(5), 0, {})
     for n in (0, 7, 9):
         with pytest.raises(ValueError, match=f"plan: {n} rows for 8 images"):
             asked(parts, planned(n), exact=False, mask_bits=0)
@@ -166,9 +166,9 @@ def test_what_the_loader_asks_for_is_the_same_without_the_core(
     begun = maker.prepare(np.arange(20), 3)
     image = maker.spec.images[0]
     found = maker.pictures.asked(image, begun.parts, begun.rows["image"])
-    monkeypatch.setattr(requests, "core", lambda: None)
+    monkeypatch.setattr(decode_requests, "core", lambda: None)
     helpers = Helpers(1, "test")
-    other = requests.field_requests(
+    other = decode_requests.make_requests(
         begun.parts,
         image.number,
         begun.rows["image"],
