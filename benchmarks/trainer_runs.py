@@ -20,7 +20,8 @@ import fastload
 from benchmarks.evenness import step_to_step, stolen_s, undisturbed
 from examples.captcha import rows as captcha_rows
 from examples.common import arguments, running
-from fastload._common.metrics import StepRow, read_metrics
+from fastload._common.metrics import StepRow
+from fastload._tools.monitor.metrics_file import read_metrics
 from fastload._tools.scenes import imagenet
 from tools.makedata import captcha, gray, nuscenes, openlane
 

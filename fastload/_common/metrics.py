@@ -1,313 +1,47 @@
-"""metrics.jsonl: what its rows hold, and a reader that takes whatever is in there. Pure but for the file it opens.
+"""The metrics schema: every figure that loader, step probe and monitor record, with its unit.
 
-One JSON object a line, times in seconds. Rows of other tools are read too: ``iter``, ``step`` or ``global_step`` counts,
-``iter_time``, ``step_time`` or ``time`` is the step's, ``data_time`` the wait. docs/monitor.md lists every key.
+A training run writes ``metrics.jsonl``, one JSON object per line: a ``RunRow`` when it starts, a ``StepRow`` for every few
+steps, an ``EventRow`` for a checkpoint or an evaluation. ``LoaderStats`` is what ``loader.stats()`` returns. Names in the file
+are the field names here. A new figure is one field of one of these classes: the field declares how it is read and written,
+and writer, reader and doctor follow. Times are in seconds unless a name says otherwise. docs/monitor.md lists every key.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-
-from fastload.errors import ConfigError
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 VERSION = 1
-STAGES = (
-    "to_device",
-    "forward",
-    "loss",
-    "backward",
-    "optimizer",
-)  # the usual names, in this order in tables
-MAX_LINE = 1 << 20  # a longer line is none of ours
+IMAGE_STAGES = ("read", "cut", "decode", "resize", "finish")  # of the loader, seconds per image
+BATCH_STAGES = ("plan", "copy", "wait")  # of the loader, seconds per batch
+DATA_PROBE = (*IMAGE_STAGES, "wait")  # the loader's stages that a StepRow holds
+STEP_STAGES = ("to_device", "forward", "loss", "backward", "optimizer")  # the usual names, in order
+_UNIX = 1e6  # `time` above this is a date, below it a duration
 _ITER = ("iter", "step", "global_step")
 _TIME = ("iter_time", "step_time", "time")
-_UNIX = 1e6  # `time` above this is a date, below it a duration
+SomeRow = TypeVar("SomeRow", "RunRow", "StepRow", "EventRow")
 
 
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """The head of what one process wrote."""
+class SlowStep(NamedTuple):
+    """A step that took more than twice the running median."""
 
-    time: float | None
-    rank: int
-    world: int
-    host: str
-    pid: int | None
-    python: str
-    torch: str
-    fastload: str
-    device: str
-    gpu: str | None
-    batch_size: int | None
+    iter: int
+    iter_time: float
+    data_time: float
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stage of the loader: mean over the row's images (or batches), and the largest since the loader was made."""
+    """A stage of the loader: mean over the row's images (or batches), and the largest since the loader was created."""
 
     mean: float
     max: float
 
 
-@dataclass(frozen=True, slots=True)
-class StepRow:
-    """``steps`` training steps that end with number ``iter``. Times are means a step; what was not logged is None or empty."""
-
-    time: float | None  # unix, end of the last step
-    rank: int
-    iter: int
-    steps: int
-    data_time: float | None
-    data_time_max: float | None
-    iter_time: float | None
-    iter_time_max: float | None
-    stage_times: dict[str, float] = field(default_factory=dict)
-    data_probe: dict[str, Span] = field(default_factory=dict)
-    samples: int | None = None  # in these steps
-    samples_per_s: float | None = None
-    gpu_mem_mb: float | None = None
-    swap_bytes: int | None = None  # swapped in and out by the whole host since the row before
-    slow: tuple[
-        tuple[int, float, float], ...
-    ] = ()  # (iter, iter_time, data_time) of steps above twice the running median
-    ours: bool = True  # False: a row of another tool
-
-
-@dataclass(frozen=True, slots=True)
-class EventRow:
-    """Something that happened in step ``iter`` and took time: a checkpoint, an evaluation."""
-
-    time: float | None
-    rank: int
-    iter: int
-    name: str
-    seconds: float
-
-
-Row = RunRow | StepRow | EventRow
-
-
-@dataclass(frozen=True, slots=True)
-class Metrics:
-    """A whole file, in its order. ``skipped`` lines were not understood; ``torn`` says the last one has no end yet."""
-
-    runs: tuple[RunRow, ...]
-    steps: tuple[StepRow, ...]
-    events: tuple[EventRow, ...]
-    skipped: int = 0
-    torn: bool = False
-
-    def of_rank(self, rank: int) -> tuple[StepRow, ...]:
-        """The steps of one rank."""
-        return tuple(row for row in self.steps if row.rank == rank)
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """Ranks that logged steps."""
-        return tuple(sorted({row.rank for row in self.steps}))
-
-
-class RowParser:
-    """Turns bytes into rows, as they come: a line in two pieces is one row. Keeps count of what it could not read."""
-
-    def __init__(self) -> None:
-        self.skipped = 0
-        self._rest = b""
-        self._last_iter: dict[int, int] = {}
-
-    @property
-    def torn(self) -> bool:
-        """There is a line without an end."""
-        return bool(self._rest.strip())
-
-    def feed(self, data: bytes) -> Iterator[Row]:
-        """The rows that these bytes complete."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > MAX_LINE:
-            self._rest = (
-                b"?"  # what follows up to the line's end belongs to it and goes the same way
-            )
-        for line in lines:
-            if line.strip():
-                row = self._row(line)
-                self.skipped += row is None
-                if row is not None:
-                    yield row
-
-    def finish(self) -> Iterator[Row]:
-        """The last line, where only its newline is missing."""
-        row = self._row(self._rest) if self.torn else None
-        if row is not None:
-            self._rest = b""
-            yield row
-
-    def _row(self, line: bytes) -> Row | None:
-        try:
-            found = json.loads(line, parse_constant=_no_number) if len(line) <= MAX_LINE else None
-        except (ValueError, RecursionError):
-            return None
-        if not isinstance(found, dict):
-            return None
-        kind = found.get("kind")
-        if kind == "run":
-            return _run(found)
-        if kind == "event":
-            return _event(found)
-        row = (
-            _step(found)
-            if kind == "step"
-            else _foreign(found, self._last_iter)
-            if kind is None
-            else None
-        )
-        if row is not None:
-            self._last_iter[row.rank] = row.iter
-        return row
-
-
-def read_metrics(path: str | os.PathLike[str]) -> Metrics:
-    """All rows of a file; a torn line, rows of other tools and values that are no numbers do not stop it."""
-    parser = RowParser()
-    rows: list[Row] = []
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123 - takes what Path takes
-            while data := file.read(1 << 20):
-                rows += parser.feed(data)
-    except OSError as error:
-        raise ConfigError(
-            f"reading metrics: {error.strerror or error}: {os.fspath(path)}; expected a file that fastload.StepProbe, "
-            "or another logger, writes as JSON lines"
-        ) from error
-    rows += parser.finish()
-    return collect(rows, skipped=parser.skipped + parser.torn, torn=parser.torn)
-
-
-def collect(rows: Iterable[Row], *, skipped: int = 0, torn: bool = False) -> Metrics:
-    """Rows by kind."""
-    rows = list(rows)
-    return Metrics(
-        tuple(row for row in rows if isinstance(row, RunRow)),
-        tuple(row for row in rows if isinstance(row, StepRow)),
-        tuple(row for row in rows if isinstance(row, EventRow)),
-        skipped,
-        torn,
-    )
-
-
-def newest(rows: Iterable[Row]) -> list[Row]:
-    """Only what each rank wrote since its last head: a file that was appended to holds older runs as well."""
-    rows = list(rows)
-    heads = [(place, row) for place, row in enumerate(rows) if isinstance(row, RunRow)]
-    first = {row.rank: place for place, row in heads}
-    ranks = heads[-1][1].world if heads else None  # the run before may have had more
-    return [
-        row
-        for place, row in enumerate(rows)
-        if place >= first.get(row.rank, 0) and (ranks is None or row.rank < ranks)
-    ]
-
-
-def _run(found: Mapping[str, object]) -> RunRow:
-    return RunRow(
-        _number(found.get("time")),
-        _whole(found.get("rank")) or 0,
-        _whole(found.get("world")) or 1,
-        _text(found.get("host")),
-        _whole(found.get("pid")),
-        _text(found.get("python")),
-        _text(found.get("torch")),
-        _text(found.get("fastload")),
-        _text(found.get("device")),
-        _text(found.get("gpu")) or None,
-        _whole(found.get("batch_size")),
-    )
-
-
-def _event(found: Mapping[str, object]) -> EventRow | None:
-    seconds = _number(found.get("seconds"))
-    if seconds is None:
-        return None
-    return EventRow(
-        _number(found.get("time")),
-        _whole(found.get("rank")) or 0,
-        _whole(found.get("iter")) or 0,
-        _text(found.get("name")) or "event",
-        seconds,
-    )
-
-
-def _step(found: Mapping[str, object]) -> StepRow | None:
-    number = _whole(found.get("iter"))
-    if number is None:
-        return None
-    return StepRow(
-        _number(found.get("time")),
-        _whole(found.get("rank")) or 0,
-        number,
-        max(_whole(found.get("steps")) or 1, 1),
-        _number(found.get("data_time")),
-        _number(found.get("data_time_max")),
-        _number(found.get("iter_time")),
-        _number(found.get("iter_time_max")),
-        _numbers(found.get("stage_times")),
-        _spans(found.get("data_probe")),
-        _whole(found.get("samples")),
-        _number(found.get("samples_per_s")),
-        _number(found.get("gpu_mem_mb")),
-        _whole(found.get("swap_bytes")),
-        _slow(found.get("slow")),
-    )
-
-
-def _foreign(found: Mapping[str, object], last: Mapping[int, int]) -> StepRow | None:
-    """A row of another tool: MMEngine's scalars.json, a hand-written logger. Without a count and a time it is not for us."""
-    number = next((count for name in _ITER if (count := _whole(found.get(name))) is not None), None)
-    took = next(
-        (
-            value
-            for name in _TIME
-            if (value := _number(found.get(name))) is not None and value < _UNIX
-        ),
-        None,
-    )
-    wait = _number(found.get("data_time"))
-    if number is None or (took is None and wait is None):
-        return None
-    rank = _whole(found.get("rank")) or 0
-    when = next(
-        (
-            value
-            for name in ("time", "timestamp")
-            if (value := _number(found.get(name))) is not None and value >= _UNIX
-        ),
-        None,
-    )
-    return StepRow(
-        when,
-        rank,
-        number,
-        max(number - last.get(rank, number - 1), 1),
-        wait,
-        _number(found.get("data_time_max")),
-        took,
-        _number(found.get("iter_time_max")),
-        _numbers(found.get("stage_times")),
-        _spans(found.get("data_probe")),
-        samples_per_s=_number(found.get("samples_per_s")),
-        ours=False,
-    )
-
-
-def _no_number(name: str) -> None:  # noqa: ARG001 - NaN and Infinity, which json would turn into floats
-    return None
-
-
-def _number(value: object) -> float | None:
-    """Finite numbers only: NaN and true are none."""
+def number(value: object) -> float | None:
+    """A finite number, or None: NaN and ``true`` are not numbers."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -317,8 +51,8 @@ def _number(value: object) -> float | None:
 
 
 def _whole(value: object) -> int | None:
-    number = _number(value)
-    return int(number) if number is not None else None
+    found = number(value)
+    return int(found) if found is not None else None
 
 
 def _text(value: object) -> str:
@@ -326,11 +60,9 @@ def _text(value: object) -> str:
 
 
 def _numbers(value: object) -> dict[str, float]:
-    found = (
-        {str(name): _number(each) for name, each in value.items()}
-        if isinstance(value, dict)
-        else {}
-    )
+    if not isinstance(value, dict):
+        return {}
+    found = {str(name): number(each) for name, each in value.items()}
     return {name: each for name, each in found.items() if each is not None}
 
 
@@ -343,14 +75,202 @@ def _spans(value: object) -> dict[str, Span]:
     return spans
 
 
-def _slow(value: object) -> tuple[tuple[int, float, float], ...]:
-    rows = (
-        [tuple(map(_number, each)) for each in value if isinstance(each, list) and len(each) == 3]
-        if isinstance(value, list)
-        else []
+def _slow(value: object) -> tuple[SlowStep, ...]:
+    found = []
+    for each in value if isinstance(value, list) else []:
+        known = [number(part) for part in each] if isinstance(each, list) else []
+        if len(known) == 3 and None not in known:
+            found.append(SlowStep(int(known[0] or 0), known[1] or 0.0, known[2] or 0.0))
+    return tuple(found)
+
+
+def _plain(value: object, digits: int) -> object:
+    """The JSON of a figure, rounded."""
+    if isinstance(value, float):
+        return round(value, digits)
+    if isinstance(value, Span):
+        return {"mean": round(value.mean, digits), "max": round(value.max, digits)}
+    if isinstance(value, dict):
+        return {name: _plain(each, digits) for name, each in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(each, digits) for each in value]
+    return value
+
+
+def _figure(read: Callable[[object], object], *, digits: int = 7, **more: Any) -> Any:
+    """A field of a row; Any, as dataclasses.field is. ``digits`` is the precision in the file."""
+    if not {"default", "default_factory"} & more.keys():
+        more["default"] = None
+    return field(metadata={"read": read, "digits": digits}, **more)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """The first row that a process writes."""
+
+    kind: ClassVar[str] = "run"
+    time: float | None = _figure(number, digits=3)  # unix
+    rank: int = _figure(lambda value: _whole(value) or 0, default=0)
+    world: int = _figure(lambda value: _whole(value) or 1, default=1)
+    host: str = _figure(_text, default="")
+    pid: int | None = _figure(_whole)
+    python: str = _figure(_text, default="")
+    torch: str = _figure(_text, default="")
+    fastload: str = _figure(_text, default="")
+    device: str = _figure(_text, default="")
+    gpu: str | None = _figure(lambda value: _text(value) or None)
+    batch_size: int | None = _figure(_whole)  # samples of the first batch
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """``steps`` training steps that end with number ``iter``; times are means per step.
+
+    A figure that was not recorded is None or empty.
+
+        >>> for row in fastload.read_metrics("metrics.jsonl").steps:
+        ...     print(row.iter, row.data_time, row.iter_time)
+    """
+
+    kind: ClassVar[str] = "step"
+    time: float | None = _figure(number, digits=3)  # unix, end of the last step
+    rank: int = _figure(lambda value: _whole(value) or 0, default=0)
+    iter: int = _figure(_whole, default=0)
+    steps: int = _figure(lambda value: max(_whole(value) or 1, 1), default=1)
+    data_time: float | None = _figure(number)  # waiting for the batch
+    data_time_max: float | None = _figure(number)
+    iter_time: float | None = _figure(number)  # the whole step, waiting included
+    iter_time_max: float | None = _figure(number)
+    # STEP_STAGES, or names of the trainer's own
+    stage_times: dict[str, float] = _figure(_numbers, default_factory=dict)  # noqa: RUF009
+    data_probe: dict[str, Span] = _figure(_spans, digits=9, default_factory=dict)  # noqa: RUF009
+    samples: int | None = _figure(_whole)  # in these steps
+    samples_per_s: float | None = _figure(number, digits=3)
+    gpu_mem_mb: float | None = _figure(number)
+    swap_bytes: int | None = _figure(_whole)  # in and out, whole host, since the previous row
+    slow: tuple[SlowStep, ...] = _figure(_slow, digits=6, default=())
+    ours: bool = True  # False: a row of another tool
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """Something in step ``iter`` that took ``seconds``: a checkpoint, an evaluation."""
+
+    kind: ClassVar[str] = "event"
+    time: float | None = _figure(number, digits=3)
+    rank: int = _figure(lambda value: _whole(value) or 0, default=0)
+    iter: int = _figure(lambda value: _whole(value) or 0, default=0)
+    name: str = _figure(lambda value: _text(value) or "event", default="event")
+    seconds: float = _figure(number, digits=6, default=0.0)
+
+
+Row = RunRow | StepRow | EventRow
+_OMITTED_WHEN_EMPTY = ("stage_times", "data_probe")
+
+
+def as_json(row: Row) -> dict[str, object]:
+    """The line of ``metrics.jsonl`` that holds this row."""
+    written: dict[str, object] = {"kind": row.kind}
+    if isinstance(row, RunRow):
+        written["version"] = VERSION
+    for each in fields(row):
+        value = getattr(row, each.name)
+        if "read" not in each.metadata or (each.name in _OMITTED_WHEN_EMPTY and not value):
+            continue
+        written[each.name] = None if value == "" else _plain(value, each.metadata["digits"])
+    return written
+
+
+def row_of(found: Mapping[str, object], last_iter: Mapping[int, int]) -> Row | None:
+    """The row that a JSON object holds, of fastload or of another tool; None for anything else.
+
+    ``last_iter`` is the previous step number by rank: rows of other tools do not say how many steps they cover.
+    """
+    kind = found.get("kind")
+    if kind == RunRow.kind:
+        return _read(RunRow, found)
+    if kind == EventRow.kind:
+        return _read(EventRow, found) if number(found.get("seconds")) is not None else None
+    if kind == StepRow.kind:
+        return _read(StepRow, found) if _whole(found.get("iter")) is not None else None
+    return _foreign(found, last_iter) if kind is None else None
+
+
+_READERS = {
+    kind: {each.name: each.metadata["read"] for each in fields(kind) if "read" in each.metadata}
+    for kind in (RunRow, StepRow, EventRow)
+}
+
+
+def _read(kind: type[SomeRow], found: Mapping[str, object]) -> SomeRow:
+    return kind(**{name: read(found.get(name)) for name, read in _READERS[kind].items()})
+
+
+def _foreign(found: Mapping[str, object], last_iter: Mapping[int, int]) -> StepRow | None:
+    """A row of another tool: MMEngine's scalars.json, a hand-written logger. It needs a step number and a time."""
+    counts = [_whole(found.get(name)) for name in _ITER]
+    times = [number(found.get(name)) for name in _TIME]
+    dates = [number(found.get(name)) for name in ("time", "timestamp")]
+    iteration = next((count for count in counts if count is not None), None)
+    iter_time = next((value for value in times if value is not None and value < _UNIX), None)
+    row = _read(StepRow, found)
+    if iteration is None or (iter_time is None and row.data_time is None):
+        return None
+    return replace(
+        row,
+        time=next((value for value in dates if value is not None and value >= _UNIX), None),
+        iter=iteration,
+        steps=max(iteration - last_iter.get(row.rank, iteration - 1), 1),
+        iter_time=iter_time,
+        # Other tools may mean something else by these names.
+        samples=None,
+        gpu_mem_mb=None,
+        swap_bytes=None,
+        slow=(),
+        ours=False,
     )
-    return tuple(
-        (int(row[0]), row[1], row[2])
-        for row in rows
-        if row[0] is not None and row[1] is not None and row[2] is not None
-    )
+
+
+@dataclass(frozen=True, slots=True)
+class StageStats:
+    """Time of one stage of the loader in seconds: per image (``IMAGE_STAGES``) or per batch (``BATCH_STAGES``)."""
+
+    mean: float
+    p50: float
+    p99: float
+    max: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderStats:
+    """What a loader delivered and where the time went, since it was created or since ``reset``.
+
+    ``finish`` is what decode threads write into the batch plus the image's share of the Python work on its batch: labels,
+    colors, your collate_fn. ``wait`` is how long the trainer waits; ``copy`` the transfer to the device, or into pinned memory.
+
+        >>> print(loader.stats())
+        >>> loader.stats().stages["decode"].mean
+    """
+
+    batches: int
+    samples: int
+    bad: int  # samples substituted (on_error="substitute")
+    bytes_read: int  # encoded bytes
+    images_per_s: float  # delivered, from the first request to the last delivery
+    queue_depth: float  # ready batches that the consumer found, mean; near 0 = the consumer waits
+    threads: int
+    buffer_bytes: int  # memory of all batch buffers
+    stages: dict[str, StageStats] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.samples} samples in {self.batches} batches, {self.images_per_s:.0f} images/s, {self.threads} threads, "
+            f"{self.buffer_bytes / 2**20:.0f} MiB of buffers, ready on average {self.queue_depth:.1f}, {self.bad} bad"
+        ]
+        lines += [
+            f"  {name:8} mean {1e6 * each.mean:9.1f} us  p50 {1e6 * each.p50:9.1f}  p99 {1e6 * each.p99:9.1f}  "
+            f"max {1e6 * each.max:9.1f}"
+            for name, each in self.stages.items()
+        ]
+        return "\n".join(lines)

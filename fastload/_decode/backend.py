@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fastload._common.metrics import IMAGE_STAGES
 from fastload.errors import BadImage, ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     Source = bytes | bytearray | memoryview | NDArray[np.uint8]
     Output = torch.Tensor | NDArray[np.generic]
 
-STAGES = ("read", "cut", "decode", "resize", "finish")
+STAGES = IMAGE_STAGES
 COLOURS = ("rgb", "bgr", "gray", "stored")
 MAX_CHANNELS = 8
 

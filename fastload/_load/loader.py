@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastload._common.metrics import LoaderStats
 from fastload._common.native import warn_once_if_missing
 from fastload._load.arguments import (
     Ranks,
@@ -29,7 +30,7 @@ from fastload._load.faults import FaultPolicy
 from fastload._load.iterator import Collating, LoaderIterator
 from fastload._load.measuring import USUAL_BATCH, Bench, learn_step, measured_choice
 from fastload._load.spec import load_spec
-from fastload._load.stats import LoaderStats, StatsCollector
+from fastload._load.stats import StatsCollector
 from fastload._load.threads import DepthKeeper, ThreadKeeper
 from fastload._load.torch_compat.accelerate import (
     AcceleratedIterator,

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fastload._common.metrics import LoaderStats
 from fastload._common.native import core
 from fastload._common.nested import map_tensors
 from fastload._decode.gpu.requirements import missing, read_facts
@@ -33,7 +34,7 @@ from fastload._load.faults import FaultPolicy
 from fastload._load.records import read_records
 from fastload._load.remembered import load, store
 from fastload._load.spec import LoadSpec
-from fastload._load.stats import LoaderStats, StatsCollector
+from fastload._load.stats import StatsCollector
 from fastload._load.transfer import Transfer
 from fastload._store.dataset import Dataset
 from fastload.errors import FastloadError

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastload._common.forks import ForkSafeLock
-from fastload._decode.backend import STAGES
+from fastload._common.metrics import BATCH_STAGES, IMAGE_STAGES, LoaderStats, StageStats
 
-BATCH_STAGES = ("plan", "copy", "wait")  # once a batch; the others once an image
 _BINS = 256  # of log2(ns), eight to an octave: percentiles are right to 9 %
 _PER_OCTAVE = 8
 _SAMPLES, _BATCHES, _ONES = (
@@ -21,50 +19,6 @@ _SAMPLES, _BATCHES, _ONES = (
     32,
     256,
 )  # whose times are counted at once; the last stage of a sample is "finish"
-
-
-@dataclass(frozen=True, slots=True)
-class StageStats:
-    """Time of one stage in seconds: of an image (``read, cut, decode, resize, finish``) or of a batch (``plan, copy, wait``)."""
-
-    mean: float
-    p50: float
-    p99: float
-    max: float
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderStats:
-    """Since the loader was made, or ``reset``: what was delivered and where the time went.
-
-    ``finish`` holds what the decode threads write into the batch and an image's part of what Python does for its batch: labels,
-    colors, your collate_fn. ``wait`` is what the trainer waits for; ``copy`` the way to the device, or into pinned memory.
-    """
-
-    batches: int
-    samples: int
-    bad: int  # samples substituted (on_error="substitute")
-    bytes_read: int  # encoded bytes
-    images_per_s: (
-        float  # delivered, over the time from the first batch that was asked for to the last one
-    )
-    queue_depth: float  # ready batches found by the consumer, mean; near 0 = the consumer waits
-    threads: int
-    buffer_bytes: int  # memory of all batch buffers
-    stages: dict[str, StageStats] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        lines = [
-            f"{self.samples} samples in {self.batches} batches, {self.images_per_s:.0f} images/s, {self.threads} threads, "
-            f"{self.buffer_bytes / 2**20:.0f} MiB of buffers, ready on average {self.queue_depth:.1f}, {self.bad} bad"
-        ]
-        lines += [
-            f"  {name:8} mean {1e6 * each.mean:9.1f} us  p50 {1e6 * each.p50:9.1f}  p99 {1e6 * each.p99:9.1f}  "
-            f"max {1e6 * each.max:9.1f}"
-            for name, each in self.stages.items()
-        ]
-        return "\n".join(lines)
 
 
 class _Histograms:
@@ -144,7 +98,7 @@ class StatsCollector:
     def reset(self) -> None:
         """Starts counting anew."""
         with self._lock():
-            self._images = _Histograms(STAGES)
+            self._images = _Histograms(IMAGE_STAGES)
             self._steps = {name: _Histograms((name,)) for name in BATCH_STAGES}
             self._batches = self._samples = self._n_images = self._bytes = self._depth = 0
             self._started: float | None = None

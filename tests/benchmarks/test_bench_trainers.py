@@ -14,7 +14,8 @@ import pytest
 import fastload
 from benchmarks import evenness, trainer_runs, trainers
 from benchmarks.trainer_runs import EMPTYING, FILLING, TRAINERS, Trained, figures, prepare
-from fastload._common.metrics import StepRow, read_metrics
+from fastload._common.metrics import StepRow
+from fastload._tools.monitor.metrics_file import read_metrics
 
 
 def step(number: int, took: float, waited: float = 0.0) -> StepRow:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import fastload
-from fastload._common.metrics import RowParser
+from fastload._tools.monitor.metrics_file import RowParser
 from tests.doc_blocks import PAGES, ROOT, Block, blocks_of, name_of, run_python, run_shell
 from tests.made_runs import made, rows_of, window, write, write_window
 from tests.packed_datasets import pack_folder

@@ -16,7 +16,7 @@ import fastload
 from examples import classifier
 from examples.captcha import rows
 from examples.common import arguments, running
-from fastload._common.metrics import read_metrics
+from fastload._tools.monitor.metrics_file import read_metrics
 from fastload._tools.scenes import imagenet
 from tools import example_diffs
 from tools.makedata import captcha, gray, nuscenes, openlane

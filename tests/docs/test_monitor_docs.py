@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from fastload._common.metrics import read_metrics
+from fastload._tools.monitor.metrics_file import read_metrics
 from fastload._tools.monitor.series import RULE
 from tests.windows import window
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fastload import transforms as T
+from fastload._common.metrics import LoaderStats, StageStats
 from fastload._common.native import core
 from fastload._decode import selftest_record as record
 from fastload._load import measuring
@@ -27,7 +28,6 @@ from fastload._load.measuring import (
     measured_choice,
 )
 from fastload._load.spec import load_spec
-from fastload._load.stats import LoaderStats, StageStats
 from fastload._load.transfer import Stay
 from fastload._store.dataset import open_dataset
 from fastload.errors import ConfigError

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fastload._common.metrics import Metrics, read_metrics
+from fastload._tools.monitor.metrics_file import Metrics, read_metrics
 from fastload.errors import MissingPart
 
 # What the libraries themselves warn of is not ours.

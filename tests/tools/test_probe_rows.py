@@ -9,16 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastload._common.metrics import (
-    EventRow,
-    RowParser,
-    RunRow,
-    Span,
-    StepRow,
-    newest,
-    read_metrics,
-)
-from fastload._tools.monitor.appending import LineFile
+from fastload._common.metrics import EventRow, RunRow, SlowStep, Span, StepRow, as_json
+from fastload._tools.monitor.metrics_file import LineFile, RowParser, newest, read_metrics
 from fastload.errors import ConfigError
 
 STEP = {
@@ -88,11 +80,23 @@ def test_all_kinds_of_rows_come_back_as_they_were_written(tmp_path: Path) -> Non
             53.3,
             None,
             4096,
-            ((117, 0.4, 0.05),),
+            (SlowStep(117, 0.4, 0.05),),
         ),
     )
     assert metrics.events == (EventRow(1.8e9, 0, 5000, "checkpoint", 4.1),)
     assert (metrics.skipped, metrics.torn, metrics.ranks) == (0, False, (1,))
+    rows = (*metrics.runs, *metrics.steps, *metrics.events)
+    assert [as_json(row) for row in rows] == [RUN, STEP, EVENT]
+    assert list(as_json(metrics.steps[0])) == list(STEP)
+
+
+def test_figures_that_were_not_recorded_are_null_or_left_out() -> None:
+    written = as_json(StepRow(1.8e9, iter=3, data_time=0.123456789))
+    assert "stage_times" not in written
+    assert "data_probe" not in written
+    assert "ours" not in written
+    assert (written["gpu_mem_mb"], written["data_time"]) == (None, 0.1234568)
+    assert as_json(RunRow())["torch"] is None
 
 
 @pytest.mark.parametrize("cut", range(1, 40, 3))
@@ -223,8 +227,8 @@ def test_only_the_newest_run_counts(tmp_path: Path) -> None:
 def test_a_line_after_a_torn_one_starts_anew(tmp_path: Path) -> None:
     path = written(tmp_path / "m.jsonl", STEP, tail='{"kind":"st')
     file = LineFile(path)
-    file.append({**STEP, "iter": 130})
-    file.append({**STEP, "iter": 140})
+    file.append(StepRow(iter=130))
+    file.append(StepRow(iter=140))
     file.close()
     metrics = read_metrics(path)
     assert [row.iter for row in metrics.steps] == [120, 130, 140]
@@ -234,8 +238,8 @@ def test_a_line_after_a_torn_one_starts_anew(tmp_path: Path) -> None:
 def test_a_disk_that_is_full_ends_the_log_with_one_warning() -> None:
     file = LineFile(Path("/dev/full"))
     with pytest.warns(RuntimeWarning, match=r"no more metrics.*/dev/full.*No space"):
-        file.append(STEP)
-    file.append(STEP)  # and says no more
+        file.append(StepRow())
+    file.append(StepRow())  # and says no more
 
 
 def test_a_file_that_cannot_be_opened_says_which(tmp_path: Path) -> None:

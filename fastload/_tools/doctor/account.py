@@ -66,15 +66,15 @@ class Account:
 def account(rank: Rank) -> Account:
     """Adds up one rank's rows."""
     rows = steady_rows(rank)
-    step, steps, data = rank.step[rows], rank.steps[rows], np.nan_to_num(rank.data[rows])
+    step, steps, data = rank.iter_time[rows], rank.steps[rows], np.nan_to_num(rank.data_time[rows])
     stages = {
         name: value
-        for name, column in rank.stages.items()
+        for name, column in rank.stage_times.items()
         if not np.isnan(value := mean_of(column[rows], steps))
     }
     busy = (
-        np.nansum(np.stack([column[rows] for column in rank.stages.values()]), axis=0)
-        if rank.stages
+        np.nansum(np.stack([column[rows] for column in rank.stage_times.values()]), axis=0)
+        if rank.stage_times
         else np.zeros(len(step))
     )
     # A device works through its queue while the host waits for the next batch: only the rest of data_time is lost.
@@ -100,55 +100,59 @@ def account(rank: Rank) -> Account:
         typical,
         float(np.median(data)),
         float((wait * steps).sum()),
-        bool(np.isfinite(rank.data[rows]).any()),
+        bool(np.isfinite(rank.data_time[rows]).any()),
         bool((wait * steps).sum() < 0.9 * (data * steps).sum()),
         stages,
         stalls,
         float((high - low) / typical),
-        int(rank.last[rows].min() - rank.steps[rows][rank.last[rows].argmin()] + 1),
-        int(rank.last[rows].max()),
+        int(rank.iter[rows].min() - rank.steps[rows][rank.iter[rows].argmin()] + 1),
+        int(rank.iter[rows].max()),
     )
 
 
 def without_slow(rank: Rank, rows: Bools) -> tuple[Floats, Ints]:
     """Mean step of each row without the steps that the probe named slow, and how many are left: 0 where all of them are."""
-    step, steps = rank.step[rows].copy(), rank.steps[rows].copy()
+    step, steps = rank.iter_time[rows].copy(), rank.steps[rows].copy()
     for place, row in enumerate(np.flatnonzero(rows)):
         slow = rank.slow[row]
         if slow and steps[place] > 1:
             left = max(int(steps[place]) - len(slow), 0)
             step[place] = max(
-                steps[place] * step[place] - sum(each.step_s for each in slow), 0.0
+                steps[place] * step[place] - sum(each.iter_time for each in slow), 0.0
             ) / max(left, 1)
             steps[place] = left
-    return (step, steps) if steps.any() else (rank.step[rows], rank.steps[rows])
+    return (step, steps) if steps.any() else (rank.iter_time[rows], rank.steps[rows])
 
 
 def _stalls(rank: Rank, rows: Bools, typical: float, typical_data: float) -> Iterator[Stall]:
     rest, rest_steps = without_slow(rank, rows)
     where = np.flatnonzero(rows)
-    steps, last = rank.steps[where], rank.last[where]
-    data = np.nan_to_num(rank.data[where])
+    steps, last = rank.steps[where], rank.iter[where]
+    data = np.nan_to_num(rank.data_time[where])
     listed = np.array([bool(rank.slow[row]) for row in where])
-    swapping = np.nan_to_num(rank.swap[where]) > SWAP_BYTES_S * rank.seconds[where]
-    single = (steps == 1) & (rank.step[where] > SLOW_FACTOR * typical)
+    swapping = np.nan_to_num(rank.swap_bytes[where]) > SWAP_BYTES_S * rank.seconds[where]
+    single = (steps == 1) & (rank.iter_time[where] > SLOW_FACTOR * typical)
     stretch = (steps > 1) & (rest_steps > 0) & (rest > STRETCH_FACTOR * typical)
-    hidden = (steps > 1) & ~listed & ~stretch & (rank.step_max[where] > SLOW_FACTOR * typical)
+    hidden = (steps > 1) & ~listed & ~stretch & (rank.iter_time_max[where] > SLOW_FACTOR * typical)
     for place in np.flatnonzero(single | stretch | hidden | listed):
         number, swap = int(last[place]), bool(swapping[place])
         if single[place]:
             yield _stall(
-                number, 1, rank.step[where[place]] - typical, data[place] - typical_data, swap=swap
+                number,
+                1,
+                rank.iter_time[where[place]] - typical,
+                data[place] - typical_data,
+                swap=swap,
             )
             continue
         for each in rank.slow[where[place]]:
-            if each.step_s > SLOW_FACTOR * typical:
+            if each.iter_time > SLOW_FACTOR * typical:
                 yield _stall(
-                    each.iter, 1, each.step_s - typical, each.data_s - typical_data, swap=swap
+                    each.iter, 1, each.iter_time - typical, each.data_time - typical_data, swap=swap
                 )
         if stretch[place]:
             n = int(rest_steps[place])
-            slow_data = sum(each.data_s for each in rank.slow[where[place]])
+            slow_data = sum(each.data_time for each in rank.slow[where[place]])
             late = max(steps[place] * data[place] - slow_data, 0.0) - n * typical_data
             yield _stall(
                 number - int(steps[place]) + 1,
@@ -163,8 +167,8 @@ def _stalls(rank: Rank, rows: Bools, typical: float, typical_data: float) -> Ite
             yield _stall(
                 number - int(steps[place]) // 2,
                 1,
-                rank.step_max[row] - typical,
-                np.nan_to_num(rank.data_max[row]) - typical_data,
+                rank.iter_time_max[row] - typical,
+                np.nan_to_num(rank.data_time_max[row]) - typical_data,
                 slack=int(steps[place]) // 2 + 1,
                 swap=swap,
             )
@@ -197,7 +201,7 @@ def _gaps(rank: Rank, where: Ints, typical: float) -> Iterator[Stall]:
         np.flatnonzero(follows & (gap > max(GAP_S, SLOW_FACTOR * typical)) & (gap < 1e6)) + 1
     ):
         yield Stall(
-            int(rank.last[where[place]] - rank.steps[where[place]]),
+            int(rank.iter[where[place]] - rank.steps[where[place]]),
             0,
             float(gap[place - 1]),
             0.0,

@@ -126,5 +126,5 @@ def facts_of(case: Case) -> RunFacts:
         len(case.run.ranks),
         one.warm_steps,
         one.warm_s,
-        {name: value for name, value in one.stages.items() if mean_of(rank.stages[name]) >= 0},
+        {name: value for name, value in one.stages.items() if mean_of(rank.stage_times[name]) >= 0},
     )

@@ -177,7 +177,7 @@ def _looked_for(cases: Sequence[Case]) -> tuple[tuple[str, ...], tuple[str, ...]
     if not any("to_device" in case.account.stages for case in cases):
         checked.remove("transfer")
         missing.append("transfer (no to_device in stage_times)")
-    if not any(np.isfinite(case.rank.swap).any() for case in cases) and not any(
+    if not any(np.isfinite(case.rank.swap_bytes).any() for case in cases) and not any(
         case.window for case in cases
     ):
         checked.remove("swap")

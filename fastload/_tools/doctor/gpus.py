@@ -177,7 +177,7 @@ def _power_share(window: Window) -> float:
 def swapping(case: Case, stalls: Sequence[Stall], wait_s: float) -> tuple[list[Finding], float]:
     """The finding, and how many seconds of waiting for data it explains."""
     rank, rows = case.rank, case.account.rows
-    swap = np.nan_to_num(rank.swap[rows])
+    swap = np.nan_to_num(rank.swap_bytes[rows])
     busy = swap > SWAP_BYTES_S * rank.seconds[rows]
     stalled = [stall for stall in stalls if stall.swap]
     rate = float(swap[busy].sum() / rank.seconds[rows][busy].sum()) if busy.any() else 0.0

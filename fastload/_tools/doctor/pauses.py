@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fastload._common import formatting as words
+from fastload._common.metrics import EventRow
 from fastload._tools.doctor.account import Stall
 from fastload._tools.doctor.case import Case
 from fastload._tools.doctor.diagnosis import Finding
@@ -20,7 +21,6 @@ from fastload._tools.doctor.limits import (
     SLOW_FACTOR,
 )
 from fastload._tools.doctor.periods import Group, find_groups
-from fastload._tools.doctor.runs import Event
 
 FIXES = {
     "checkpoint": "save less often, or in the background: copy the state to CPU memory, write it in a thread (torch.distributed.checkpoint"
@@ -50,7 +50,7 @@ class Named:
 def by_events(case: Case, stalls: Sequence[Stall]) -> tuple[list[Named], list[Stall], float]:
     """Events by name, the stalls they do not explain, and the seconds of events that are in no step's time."""
     account = case.account
-    once: dict[tuple[str, int], Event] = {}
+    once: dict[tuple[str, int], EventRow] = {}
     for event in case.run.events:
         key = (event.name, event.iter)
         if account.first_iter <= event.iter <= account.last_iter and (
@@ -94,7 +94,7 @@ def by_events(case: Case, stalls: Sequence[Stall]) -> tuple[list[Named], list[St
     )
 
 
-def _event_group(name: str, events: list[Event]) -> Named:
+def _event_group(name: str, events: list[EventRow]) -> Named:
     distances = np.diff(np.sort([event.iter for event in events]))
     middle = int(np.median(distances)) if len(distances) else 0
     period = middle if middle and float(np.mean(np.abs(distances - middle) <= 1)) >= 0.5 else 0

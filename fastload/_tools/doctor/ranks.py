@@ -26,8 +26,8 @@ WAITING_STAGE = "backward"  # where DDP waits for the slowest
 def own_time(rank: Rank, account: Account) -> float:
     """Seconds a step this rank needs for itself; robust against single slow steps."""
     rows = account.rows
-    own = np.nan_to_num(rank.data[rows])
-    for name, column in rank.stages.items():
+    own = np.nan_to_num(rank.data_time[rows])
+    for name, column in rank.stage_times.items():
         if name != WAITING_STAGE:
             own = own + np.nan_to_num(column[rows])
     return median_of_chunks(own, rank.steps[rows])
@@ -54,9 +54,9 @@ def slow_rank(case: Case) -> list[Finding]:
     others = [value for place, value in enumerate(case.own) if place != slowest]
     excess = case.own[slowest] - float(np.median(others))
     rank, account = case.run.ranks[slowest], case.accounts[slowest]
-    wait = median_of_chunks(np.nan_to_num(rank.data[account.rows]), rank.steps[account.rows])
+    wait = median_of_chunks(np.nan_to_num(rank.data_time[account.rows]), rank.steps[account.rows])
     usual = median_of_chunks(
-        np.nan_to_num(case.rank.data[case.account.rows]), case.rank.steps[case.account.rows]
+        np.nan_to_num(case.rank.data_time[case.account.rows]), case.rank.steps[case.account.rows]
     )
     work, usual_work = case.own[slowest] - wait, float(np.median(others)) - usual
     by_data = wait - usual >= excess / 2

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fastload._common.metrics import EventRow, Metrics, RunRow, StepRow, read_metrics
+from fastload._common.metrics import EventRow, RunRow, SlowStep, StepRow
 from fastload._common.screen import clean
 from fastload._tools.doctor.limits import MOST_BYTES, MOST_ROW_STEPS, MOST_SECONDS, MOST_STEPS
-from fastload._tools.doctor.runs import Event, Floats, Ints, Rank, Run, SlowStep, Window
+from fastload._tools.doctor.runs import Floats, Ints, Rank, Run, Window
 from fastload._tools.doctor.windows import window_of
+from fastload._tools.monitor.metrics_file import Metrics, read_metrics
 from fastload.errors import ConfigError
 
 MOST_NAMES = 16  # stages of the loader or of the step in one file; more is not a vocabulary
@@ -89,14 +90,12 @@ def _usable(row: StepRow) -> bool:
     )
 
 
-def _event(row: EventRow) -> Event | None:
+def _event(row: EventRow) -> EventRow | None:
     if not (
         0 < row.seconds < MOST_SECONDS and abs(row.iter) < MOST_STEPS and abs(row.rank) < MOST_STEPS
     ):
         return None
-    return Event(
-        _finite(row.time), row.rank, row.iter, clean(row.name[:40]) or "event", row.seconds
-    )
+    return replace(row, name=clean(row.name[:40]) or "event")
 
 
 def _rank(rank: int, rows: list[StepRow], heads: list[RunRow]) -> Rank:
@@ -151,11 +150,11 @@ def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, Floats]:
 
 
 def _waiting_included(rank: Rank) -> Rank:
-    known = np.isfinite(rank.data)
-    if not known.any() or np.median(rank.data[known]) <= np.median(rank.step[known]):
+    known = np.isfinite(rank.data_time)
+    if not known.any() or np.median(rank.data_time[known]) <= np.median(rank.iter_time[known]):
         return rank
-    wait = np.nan_to_num(rank.data)
-    return replace(rank, step=rank.step + wait, step_max=rank.step_max + wait)
+    wait = np.nan_to_num(rank.data_time)
+    return replace(rank, iter_time=rank.iter_time + wait, iter_time_max=rank.iter_time_max + wait)
 
 
 def _header(heads: Sequence[RunRow]) -> dict[str, str | int | float]:

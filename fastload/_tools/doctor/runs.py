@@ -8,65 +8,38 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from fastload._common.metrics import EventRow, SlowStep
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-STAGES = ("to_device", "forward", "loss", "backward", "optimizer")
-SAMPLE_STAGES = (
-    "read",
-    "cut",
-    "decode",
-    "resize",
-    "finish",
-)  # "wait" is the trainer's, not the sample's
-
-
-@dataclass(frozen=True, slots=True)
-class SlowStep:
-    """One step that the probe kept by itself because it was slow."""
-
-    iter: int
-    step_s: float
-    data_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something the trainer told the probe: a checkpoint, an evaluation."""
-
-    time: float
-    rank: int
-    iter: int
-    name: str
-    seconds: float
-
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """The rows of one rank, in file order; each is the mean of ``steps`` steps, the last of them number ``last``. NaN: not known."""
+    """The rows of one rank, in file order; each is the mean of ``steps`` steps, the last of them number ``iter``. NaN: not known."""
 
     rank: int
     session: Ints  # grows by one where the run was started again
     time: Floats  # unix, end of the last step
-    last: Ints
+    iter: Ints
     steps: Ints
-    data: Floats  # seconds a step waits for its batch
-    data_max: Floats
-    step: Floats  # seconds of the whole step, waiting included
-    step_max: Floats
-    stages: Mapping[str, Floats]
-    probe: Mapping[str, Floats]  # mean seconds a sample, by stage of the loader
-    probe_max: Mapping[str, Floats]
+    data_time: Floats  # seconds a step waits for its batch
+    data_time_max: Floats
+    iter_time: Floats  # seconds of the whole step, waiting included
+    iter_time_max: Floats
+    stage_times: Mapping[str, Floats]
+    data_probe: Mapping[str, Floats]  # mean seconds a sample, by stage of the loader
+    data_probe_max: Mapping[str, Floats]
     samples: Floats  # in these steps
-    swap: Floats  # bytes since the last row
-    memory_mb: Floats
+    swap_bytes: Floats  # bytes since the last row
+    gpu_mem_mb: Floats
     slow: tuple[tuple[SlowStep, ...], ...]
 
     @property
     def seconds(self) -> Floats:
         """Time of each row."""
-        return self.steps * self.step
+        return self.steps * self.iter_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +48,7 @@ class Run:
 
     name: str
     ranks: tuple[Rank, ...]
-    events: tuple[Event, ...] = ()
+    events: tuple[EventRow, ...] = ()
     header: Mapping[str, str | int | float] = field(default_factory=dict)
     foreign: bool = False  # rows of somebody else's logger
     notes: tuple[str, ...] = ()  # what was odd in the files

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from fastload._common import formatting as words
+from fastload._common.metrics import IMAGE_STAGES
 from fastload._tools.doctor.account import Stall
 from fastload._tools.doctor.case import Case
 from fastload._tools.doctor.diagnosis import Finding
@@ -21,7 +22,7 @@ from fastload._tools.doctor.limits import (
     TRANSFER_SHARE,
 )
 from fastload._tools.doctor.periods import find_period
-from fastload._tools.doctor.runs import SAMPLE_STAGES, mean_of
+from fastload._tools.doctor.runs import mean_of
 
 PACK = "fastload pack SOURCE DEST once, then fastload.DataLoader(DEST, ...) in the trainer: one changed line"
 
@@ -44,7 +45,7 @@ def data_wait(case: Case, wait_s: float) -> list[Finding]:
     share, mean = wait_s / case.total_s, wait_s / account.n_steps
     evidence = [
         f"data wait {words.seconds(mean)} of a step of {words.seconds(account.total_s / account.n_steps)}, "
-        f"up to {words.seconds(float(max(case.rank.data_max[account.rows].max(), 0)))}"
+        f"up to {words.seconds(float(max(case.rank.data_time_max[account.rows].max(), 0)))}"
     ]
     if account.covered:
         evidence.append("part of data_time was hidden behind the device's work and is not counted")
@@ -144,12 +145,14 @@ def _cause(case: Case) -> tuple[str, str, list[str], str]:
 def _sample_parts(case: Case) -> tuple[dict[str, float], dict[str, float]]:
     rows, steps = case.account.rows, case.rank.steps
     means = {
-        name: mean_of(case.rank.probe[name][rows], steps[rows])
-        for name in SAMPLE_STAGES
-        if name in case.rank.probe
+        name: mean_of(case.rank.data_probe[name][rows], steps[rows])
+        for name in IMAGE_STAGES
+        if name in case.rank.data_probe
     }
     means = {name: value for name, value in means.items() if value >= 0}
-    return means, {name: float(np.fmax.reduce(case.rank.probe_max[name][rows])) for name in means}
+    return means, {
+        name: float(np.fmax.reduce(case.rank.data_probe_max[name][rows])) for name in means
+    }
 
 
 def _told(parts: dict[str, float], total: float, largest: dict[str, float]) -> str:

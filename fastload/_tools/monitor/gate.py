@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastload._common.metrics import Row, RowParser, StepRow, newest
+from fastload._common.metrics import Row, StepRow
 from fastload._common.strict_json import Json
+from fastload._tools.monitor.metrics_file import RowParser, newest
 from fastload.errors import FastloadError
 
 _POLL_S = 0.2

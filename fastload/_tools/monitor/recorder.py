@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from fastload._common.metrics import VERSION
+from fastload._common.metrics import EventRow, RunRow, SlowStep, StepRow
 from fastload._common.swap import swapped_bytes
-from fastload._tools.monitor.appending import LineFile
 from fastload._tools.monitor.batches import count_samples
 from fastload._tools.monitor.clocks import HostStages, StageClock, clock, cuda_in_use, torch_here
 from fastload._tools.monitor.loaderstats import LoaderDeltas
+from fastload._tools.monitor.metrics_file import LineFile
 from fastload._version import __version__
 from fastload.errors import ConfigError
 
@@ -113,16 +113,7 @@ class Recorder:
     def event(self, name: str, seconds: float) -> None:
         """Writes an event row at once."""
         file = self._file or self._open()
-        file.append(
-            {
-                "kind": "event",
-                "time": round(time.time(), 3),
-                "rank": self._rank,
-                "iter": self.number,
-                "name": name,
-                "seconds": round(seconds, 6),
-            }
-        )
+        file.append(EventRow(time.time(), self._rank, self.number, name, seconds))
 
     def flush(self) -> None:
         """Writes the row of the steps gathered so far."""
@@ -142,48 +133,42 @@ class Recorder:
         if self._file is not None:
             self._file.close()
 
-    def _row(self, steps: list[tuple[float, float, int | None]]) -> dict[str, object]:
+    def _row(self, steps: list[tuple[float, float, int | None]]) -> StepRow:
         took, waits, samples = zip(*steps, strict=True)
-        n, seconds = len(steps), sum(took)
+        n_steps = len(steps)
+        seconds = sum(took)
         total = None if None in samples else sum(samples)
-        row: dict[str, object] = {
-            "kind": "step",
-            "time": round(time.time(), 3),
-            "rank": self._rank,
-            "iter": self.done,
-            "steps": n,
-            "data_time": round(sum(waits) / n, 7),
-            "data_time_max": round(max(waits), 7),
-            "iter_time": round(seconds / n, 7),
-            "iter_time_max": round(max(took), 7),
-        }
         timed, stages = self.stages.collect()
-        if stages:
-            row["stage_times"] = {name: round(each / timed, 7) for name, each in stages.items()}
-        if probed := self.loader.since_last():
-            row["data_probe"] = probed
-        row |= {
-            "samples": total,
-            "samples_per_s": round(total / seconds, 3)
-            if total is not None and seconds > 0
-            else None,
-            "gpu_mem_mb": _gpu_mem_mb(),
-            "swap_bytes": self._swapped(),
-            "slow": self._slow(steps),
-        }
-        return row
+        return StepRow(
+            time.time(),
+            self._rank,
+            self.done,
+            n_steps,
+            data_time=sum(waits) / n_steps,
+            data_time_max=max(waits),
+            iter_time=seconds / n_steps,
+            iter_time_max=max(took),
+            stage_times={name: each / timed for name, each in stages.items()},
+            data_probe=self.loader.since_last(),
+            samples=total,
+            samples_per_s=total / seconds if total is not None and seconds > 0 else None,
+            gpu_mem_mb=_gpu_mem_mb(),
+            swap_bytes=self._swapped(),
+            slow=self._slow(steps),
+        )
 
-    def _slow(self, steps: list[tuple[float, float, int | None]]) -> list[list[float]]:
+    def _slow(self, steps: list[tuple[float, float, int | None]]) -> tuple[SlowStep, ...]:
         """The slowest of those that took more than twice the running median, which a few stalls do not move."""
         self._recent.extend(step[0] for step in steps)
         limit = _SLOW * statistics.median(self._recent)
         first = self.done - len(steps) + 1
-        slow = [(took, place, wait) for place, (took, wait, _) in enumerate(steps) if took > limit]
-        slow = sorted(slow, reverse=True)[:_MOST_SLOW]
-        return [
-            [first + place, round(took, 6), round(wait, 6)]
-            for took, place, wait in sorted(slow, key=lambda each: each[1])
+        slow = [
+            SlowStep(first + place, took, wait)
+            for place, (took, wait, _) in enumerate(steps)
+            if took > limit
         ]
+        slowest = sorted(slow, key=lambda each: (-each.iter_time, -each.iter))[:_MOST_SLOW]
+        return tuple(sorted(slowest))
 
     def _swapped(self) -> int | None:
         if self._swap is None:
@@ -200,23 +185,22 @@ class Recorder:
         self._file = LineFile(Path(self._out.replace("{rank}", str(self._rank))))
         if self._device == "cuda" or (self._device == "auto" and cuda_in_use()):
             self._use_cuda()
-        torch, gpu = torch_here(), _gpu()
+        torch = torch_here()
+        device, gpu = _gpu() or ("cpu", None)
         self._file.append(
-            {
-                "kind": "run",
-                "version": VERSION,
-                "time": round(time.time(), 3),
-                "rank": self._rank,
-                "world": world,
-                "host": socket.gethostname(),
-                "pid": self._pid,
-                "python": platform.python_version(),
-                "torch": str(torch.__version__) if torch is not None else None,
-                "fastload": __version__,
-                "device": gpu[0] if gpu else "cpu",
-                "gpu": gpu[1] if gpu else None,
-                "batch_size": self._samples,
-            }
+            RunRow(
+                time.time(),
+                self._rank,
+                world,
+                socket.gethostname(),
+                self._pid,
+                platform.python_version(),
+                str(torch.__version__) if torch is not None else "",
+                __version__,
+                device,
+                gpu,
+                self._samples,
+            )
         )
         return self._file
 

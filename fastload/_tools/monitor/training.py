@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from fastload._common.metrics import Metrics, Row, RunRow, StepRow, newest, read_metrics
+from fastload._common.metrics import Row, RunRow, StepRow
 from fastload._common.strict_json import Json
+from fastload._tools.monitor.metrics_file import Metrics, newest, read_metrics
 from fastload.errors import ConfigError
 
 

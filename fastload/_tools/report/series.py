@@ -23,14 +23,14 @@ class Columns:
 
 def positions(rank: Rank) -> Floats:
     """Where each row ends, in steps; a run that was started again goes on behind its first part."""
-    start = rank.last[0] - rank.steps[0] if (np.diff(rank.last) > 0).all() else 0
+    start = rank.iter[0] - rank.steps[0] if (np.diff(rank.iter) > 0).all() else 0
     return np.cumsum(rank.steps).astype(np.float64) + float(start)
 
 
 def position_of(rank: Rank, number: int) -> float:
     """Where step ``number`` lies."""
-    row = int(np.argmin(np.abs(rank.last - number)))
-    return float(positions(rank)[row] + number - rank.last[row])
+    row = int(np.argmin(np.abs(rank.iter - number)))
+    return float(positions(rank)[row] + number - rank.iter[row])
 
 
 def columns(rank: Rank, account: Account, most: int) -> Columns:
@@ -40,7 +40,7 @@ def columns(rank: Rank, account: Account, most: int) -> Columns:
     edges = np.linspace(begin, float(ends[-1]), n + 1)
     place = np.clip(np.searchsorted(edges, ends - rank.steps / 2, side="right") - 1, 0, n - 1)
     step, data, weight = _ordinary(rank)
-    stages = {name: np.nan_to_num(column) for name, column in rank.stages.items()}
+    stages = {name: np.nan_to_num(column) for name, column in rank.stage_times.items()}
     busy = sum(stages.values(), np.zeros(len(step)))
     wait = np.clip(np.minimum(data, step - busy), 0, None) if stages else np.minimum(data, step)
     parts = {"data wait": wait, **stages, "rest of the step": np.clip(step - wait - busy, 0, None)}
@@ -48,25 +48,25 @@ def columns(rank: Rank, account: Account, most: int) -> Columns:
     return Columns(
         edges,
         {name: _mean(values, weight, place, n) for name, values in parts.items()},
-        _largest(np.nan_to_num(rank.data_max), place, n),
+        _largest(np.nan_to_num(rank.data_time_max), place, n),
         float(warm[-1]) if len(warm) else begin,
     )
 
 
 def _ordinary(rank: Rank) -> tuple[Floats, Floats, Ints]:
-    step, data, steps = rank.step.copy(), np.nan_to_num(rank.data), rank.steps.copy()
+    step, data, steps = rank.iter_time.copy(), np.nan_to_num(rank.data_time), rank.steps.copy()
     for row, slow in enumerate(rank.slow):
         left = max(int(steps[row]) - len(slow), 0)
         if slow and steps[row] > 1:
-            step[row] = max(steps[row] * step[row] - sum(each.step_s for each in slow), 0.0) / max(
-                left, 1
-            )
-            data[row] = max(steps[row] * data[row] - sum(each.data_s for each in slow), 0.0) / max(
-                left, 1
-            )
+            step[row] = max(
+                steps[row] * step[row] - sum(each.iter_time for each in slow), 0.0
+            ) / max(left, 1)
+            data[row] = max(
+                steps[row] * data[row] - sum(each.data_time for each in slow), 0.0
+            ) / max(left, 1)
             steps[row] = left
     if not steps.any():
-        return rank.step, np.nan_to_num(rank.data), rank.steps
+        return rank.iter_time, np.nan_to_num(rank.data_time), rank.steps
     return step, data, steps
 
 
@@ -91,7 +91,7 @@ def step_times(rank: Rank, account: Account) -> tuple[Floats, Floats]:
     """Times of steps and how many took so long: rows as their mean, and the slow steps by themselves; without warm-up."""
     step, _, steps = _ordinary(rank)
     slow = [
-        each.step_s
+        each.iter_time
         for row in np.flatnonzero(account.rows)
         for each in rank.slow[row]
         if rank.steps[row] > 1
@@ -104,9 +104,9 @@ def step_times(rank: Rank, account: Account) -> tuple[Floats, Floats]:
 
 def own_columns(rank: Rank, edges: Floats) -> Floats:
     """Seconds a step that a rank needs for itself, along the run."""
-    own = np.nan_to_num(rank.data) + sum(
-        (np.nan_to_num(column) for name, column in rank.stages.items() if name != "backward"),
-        np.zeros(len(rank.step)),
+    own = np.nan_to_num(rank.data_time) + sum(
+        (np.nan_to_num(column) for name, column in rank.stage_times.items() if name != "backward"),
+        np.zeros(len(rank.iter_time)),
     )
     n = len(edges) - 1
     middle = positions(rank) - rank.steps / 2

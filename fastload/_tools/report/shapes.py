@@ -82,7 +82,7 @@ class Scale:
     end: float
     log: bool = False
 
-    def __call__(self, value: float) -> float:  # noqa: D102 - the class says it
+    def __call__(self, value: float) -> float:
         low, high = self.low, self.high
         if self.log:
             low, high, value = (math.log(max(each, 1e-12)) for each in (low, high, value))
