@@ -14,8 +14,9 @@ from PIL import Image
 
 from fastload._common import files
 from fastload._store import manifest
-from fastload._store.columns import MISSING_INT, ColumnWriter
+from fastload._store.columns import ColumnWriter
 from fastload._store.fields import Field
+from fastload._store.kinds import MISSING_INT
 from fastload._store.manifest import Column, Manifest
 from fastload._store.record import JPEG, Part, encode_record, shown_size
 from fastload._store.values import encode_value, source_part
@@ -75,7 +76,7 @@ def parts_of(fields: Sequence[Field], sample: dict[str, Any], source: str) -> li
     parts: list[Part] = [source_part(source)] if source else []
     for number, field in enumerate(fields):
         value = sample.get(field.name)
-        if field.kind == "image" and isinstance(value, bytes):
+        if field.kind.is_image and isinstance(value, bytes):
             parts.append(jpeg_part(number, value))
         else:
             parts.extend(encode_value(number, field, value))
@@ -139,7 +140,7 @@ def _add_rows(
     for number, field in enumerate(fields):
         if field.name in rows:
             value = sample.get(field.name)
-            rows[field.name].append(_MISSING[field.kind] if value is None else value)
+            rows[field.name].append(_MISSING[field.kind.name] if value is None else value)
         if f"{field.name}.width" in rows:
             width, height = next(
                 (shown_size(part) for part in parts if part.field == number), (0, 0)

@@ -102,7 +102,8 @@ def check_sample(sample: Sample, fields: tuple[Field, ...]) -> None:
 
 
 def _fits(value: object, field: Field) -> bool:
-    if field.kind in ("image", "mask") and isinstance(value, Encoded):
+    kind = field.kind.name
+    if kind in ("image", "mask") and isinstance(value, Encoded):
         return isinstance(value.data, bytes) and bool(value.data) and bool(value.name)
     if isinstance(value, np.ndarray):
         shapes = {
@@ -110,21 +111,21 @@ def _fits(value: object, field: Field) -> bool:
             "points": (np.float32, 2, (2, 3)),
             "matrix": (np.float64, 2, None),
         }
-        if field.kind in shapes:
-            dtype, ndim, widths = shapes[field.kind]
+        if kind in shapes:
+            dtype, ndim, widths = shapes[kind]
             return (
                 value.dtype == dtype
                 and value.ndim == ndim
                 and (widths is None or value.shape[1] in widths)
             )
-        if field.kind == "mask":
+        if kind == "mask":
             return value.dtype.kind in "iu" and value.ndim == 2
-        if field.kind == "image":
+        if kind == "image":
             return value.dtype in (np.uint8, np.uint16) and value.ndim in (2, 3)
-        return field.kind == "array" and value.dtype.kind in "biuf"
-    if field.kind == "json":
+        return kind == "array" and value.dtype.kind in "biuf"
+    if kind == "json":
         return bool(json.dumps(value, allow_nan=False))
-    if field.kind == "int" and field.classes:
+    if kind == "int" and field.classes:
         return type(value) is int and 0 <= value < len(field.classes)
     plain = {"int": int, "float": float, "str": str, "bytes": bytes, "image": Image.Image}
-    return isinstance(value, plain[field.kind]) and not isinstance(value, bool)
+    return isinstance(value, plain[kind]) and not isinstance(value, bool)

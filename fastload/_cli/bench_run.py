@@ -131,7 +131,7 @@ def _contestants(options: argparse.Namespace, dataset: Dataset, folder: Path) ->
 
 
 def _image_field(dataset: Dataset, name: str | None) -> str:
-    images = [each.name for each in dataset.fields if each.kind == "image"]
+    images = [each.name for each in dataset.fields if each.kind.is_image]
     if not images or (name is not None and name not in images):
         raise ConfigError(
             f"image field {name or ''!r:.40}: {dataset.path} has {', '.join(images) or 'none'}"

@@ -72,7 +72,7 @@ class ImageDecoder:
             **asked.faults,
             **{slot: BadImage(why) for slot, why in rows.bad.items()},
         }
-        if chosen.field.kind == "mask":
+        if chosen.field.kind.is_mask:
             faults |= _misfits(parts.part_rows(chosen.number), rows)
             output, pixels = self._mask_output(chosen, rows)
         else:
@@ -149,7 +149,7 @@ class ImageDecoder:
         if take is not None:
             for place in np.flatnonzero(take != np.arange(len(take))).tolist():
                 pixels[place] = pixels[int(take[place])]
-        if chosen.field.kind == "mask":
+        if chosen.field.kind.is_mask:
             return self._moved(pixels, chosen, rows).view(_UNSIGNED[chosen.bits])[..., 0]
         finish = self._finishes[chosen.name]
         if finish.idle:  # the decode threads have done all the rest
@@ -188,7 +188,7 @@ def _mask_fill(chosen: ChosenField, spec: LoadSpec) -> tuple[int, ...]:
 
 
 def _mask_bits(chosen: ChosenField) -> int:
-    return chosen.bits if chosen.field.kind == "mask" else 0
+    return chosen.bits if chosen.field.kind.is_mask else 0
 
 
 def _misfits(masks: NDArray[np.void], rows: PlanRows) -> dict[int, Wrong]:

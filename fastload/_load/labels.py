@@ -14,14 +14,13 @@ from fastload._load.records import BatchRecords
 from fastload._load.spec import ChosenField
 from fastload._plan.labels import move_boxes_batch, move_points_batch
 from fastload._plan.rows import PlanRows
+from fastload._store.kinds import BOXES, MASK, MATRIX, NUMBERS, POINTS
 from fastload._store.record import RecordError
 from fastload._store.values import decode_value
 from fastload.errors import BadImage, ConfigError
 
 Values = dict[str, Any]  # what a batch holds under each name
 _MATRICES = ((3, 3), (3, 4))
-_COLUMNS = {"boxes": 4, "points": 2}
-_NUMBERS = {"int": np.int64, "float": np.float64}
 
 
 def unpacked(
@@ -44,14 +43,14 @@ def unpacked(
 def _complete(chosen: ChosenField, value: Any) -> Any:
     """A value that can be moved and stacked; what a sample lacks is nothing, where there can be nothing."""
     kind = chosen.field.kind
-    if chosen.field.list and kind in _NUMBERS:
-        return np.array(value, _NUMBERS[kind])
-    if kind in _COLUMNS and not chosen.field.list:
-        return np.empty((0, _COLUMNS[kind]), np.float32) if value is None else value
-    if kind in _COLUMNS and not value:
-        return [np.empty((0, _COLUMNS[kind]), np.float32)] * chosen.items
+    if chosen.field.list and kind.in_column:
+        return np.array(value, kind.column_dtype)
+    if kind.row_widths and not chosen.field.list:
+        return np.empty((0, kind.row_widths[0]), np.float32) if value is None else value
+    if kind.row_widths and not value:
+        return [np.empty((0, kind.row_widths[0]), np.float32)] * chosen.items
     found = value if chosen.field.list else [] if value is None else [value]
-    if kind == "matrix" and any(each.shape not in _MATRICES for each in found):
+    if kind is MATRIX and any(each.shape not in _MATRICES for each in found):
         shapes = ", ".join(sorted({str(each.shape) for each in found}))
         raise BadImage(
             f"field {chosen.name!r}: matrices of {shapes}: only (3, 3) and (3, 4) lead to an image; pack others as 'array'"
@@ -61,8 +60,8 @@ def _complete(chosen: ChosenField, value: Any) -> Any:
             f"field {chosen.name!r}: {len(found)} values, expected {chosen.items}, one for each image"
         )
     if not found and (
-        kind == "matrix"
-        or (kind in ("array", "mask") and chosen.ragged != "list" and not chosen.field.list)
+        kind is MATRIX
+        or (kind in (NUMBERS, MASK) and chosen.ragged != "list" and not chosen.field.list)
     ):
         raise BadImage(f"field {chosen.name!r}: the sample has none, and a batch is one tensor")
     return value
@@ -88,21 +87,21 @@ def moved(
     if it is not, all items of a list (lanes) belong to the one image.
     """
     name, kind, listed = chosen.name, chosen.field.kind, chosen.field.list
-    if rows is None or mover is None or kind not in ("boxes", "points", "matrix"):
+    if rows is None or mover is None or kind not in (BOXES, POINTS, MATRIX):
         return {name: list(values)}
     flat = [each for own in values for each in own] if listed else list(values)
     counts = [len(own) for own in values] if listed else [1] * len(values)
     own_rows = rows_at(rows, _slots(counts, mover))
-    if kind == "matrix":
+    if kind is MATRIX:
         found = [
             (matrix @ each).astype(np.float32)
             for matrix, each in zip(own_rows.matrices, flat, strict=True)
         ]
         return {name: _nested(found, counts, listed)}
     pairs: Sequence[tuple[Any, Any]] = (
-        move_boxes_batch(flat, own_rows) if kind == "boxes" else move_points_batch(flat, own_rows)
+        move_boxes_batch(flat, own_rows) if kind is BOXES else move_points_batch(flat, own_rows)
     )
-    other = "kept" if kind == "boxes" else "visible"
+    other = "kept" if kind is BOXES else "visible"
     return {
         name: _nested([first for first, _ in pairs], counts, listed),
         f"{name}.{other}": _nested([second for _, second in pairs], counts, listed),
@@ -118,7 +117,7 @@ def tensors(chosen: ChosenField, values: Values, ids: NDArray[np.int64]) -> Valu
     """Lists of arrays as tensors: stacked where all samples have one shape, else a list, or padded with a mask."""
     result: Values = {}
     for name, own in values.items():
-        if chosen.field.kind in ("str", "json", "bytes"):
+        if not chosen.field.kind.is_tensor:
             result[name] = own
         elif chosen.ragged == "stack":
             result[name] = _stacked(name, own, ids)

@@ -12,6 +12,7 @@ from fastload._plan.field_plan import FieldPlan
 from fastload._plan.warps import WARPS
 from fastload._store.dataset import SPLIT, Dataset
 from fastload._store.fields import Field, image_of
+from fastload._store.kinds import IMAGE, INT, MASK, MATRIX, NUMBERS, POINTS
 from fastload.errors import ConfigError
 
 IMPLICIT = ("id", "source")
@@ -39,12 +40,12 @@ class ChosenField:
     @property
     def pictured(self) -> bool:
         """Its pixels come from the decode threads: images, and masks that move with one."""
-        return self.field.kind == "image" or (self.field.kind == "mask" and bool(self.image))
+        return self.field.kind.is_image or (self.field.kind.is_mask and bool(self.image))
 
     @property
     def in_column(self) -> bool:
         """Its values are in a column: no record is needed."""
-        return self.field.kind in ("int", "float") and not self.field.list
+        return self.field.kind.in_column and not self.field.list
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +64,13 @@ class LoadSpec:
     @property
     def images(self) -> tuple[ChosenField, ...]:
         """The image fields."""
-        return tuple(each for each in self.fields if each.field.kind == "image")
+        return tuple(each for each in self.fields if each.field.kind.is_image)
 
     @property
     def reads_records(self) -> bool:
         """Python itself uses bytes of the records, so it checks their checksums."""
         return "source" in self.implicit or any(
-            not each.in_column and each.field.kind != "image" for each in self.fields
+            not each.in_column and not each.field.kind.is_image for each in self.fields
         )
 
     def describe(self) -> dict[str, object]:
@@ -98,7 +99,7 @@ def load_spec(
     images = {
         each.name: _image(looked, number, each, color)
         for number, each in by_name.values()
-        if each.kind == "image"
+        if each.kind.is_image
     }
     all_plans = compile_fields(transform, tuple(images))
     chosen = tuple(
@@ -107,15 +108,11 @@ def load_spec(
         for name in names
         if name in by_name
     )
-    needed = {
-        each.image or each.name for each in chosen if each.image or each.field.kind == "image"
-    }
+    needed = {each.image or each.name for each in chosen if each.image or each.field.kind.is_image}
     movers = tuple(image for name, image in images.items() if name in needed)
     kinds = [(each.field.kind, each.field.list) for each in chosen]
     as_tuple = (
-        len(names) == len(chosen)
-        and kinds == [("image", False), ("int", False)]
-        and not return_matrix
+        len(names) == len(chosen) and kinds == [(IMAGE, False), (INT, False)] and not return_matrix
     )
     spec = LoadSpec(
         chosen,
@@ -194,18 +191,18 @@ def _label(
         else mover.items
         if mover and mover.field.list
         else looked.items(number)
-        if field.kind == "matrix"
+        if field.kind is MATRIX
         else 0
     )
-    if field.kind == "mask" and image:
+    if field.kind.is_mask and image:
         return ChosenField(number, field, image=image, items=items, bits=looked.bits(number))
     how, _, unless_stacked = ragged.partition(" ")
-    one_shape = field.kind == "matrix" or (
-        field.kind in ("array", "points", "mask") and not field.list and looked.same_shape(number)
+    one_shape = field.kind is MATRIX or (
+        field.kind in (NUMBERS, POINTS, MASK) and not field.list and looked.same_shape(number)
     )
     cameras = next((each.items for each in images.values() if each.field.list), 0)
     if (
-        field.kind == "array"
+        field.kind is NUMBERS
         and field.list
         and unless_stacked
         and cameras
@@ -229,15 +226,15 @@ def _check(each: ChosenField, spec: LoadSpec) -> None:
         )
     if each.image:
         mover = next(other for other in spec.movers if other.name == each.image)
-        if each.field.list != mover.field.list and (mover.field.list or each.field.kind == "mask"):
+        if each.field.list != mover.field.list and (mover.field.list or each.field.kind.is_mask):
             raise ConfigError(
                 f"field {each.name!r} and image {mover.name!r}, which moves it: one is a list, the other is not"
             )
-        if each.field.kind == "mask" and spec.plans[each.image].mask_fill >= 1 << each.bits:
+        if each.field.kind.is_mask and spec.plans[each.image].mask_fill >= 1 << each.bits:
             raise ConfigError(
                 f"mask {each.name!r} has {each.bits} bits: mask_fill={spec.plans[each.image].mask_fill} does not fit"
             )
-    if each.field.kind == "image":
+    if each.field.kind.is_image:
         plan = spec.plans[each.name]
         written = [(f"{step.kind} value", step.value) for step in plan.steps if step.value]
         for what, values in (("Normalize", plan.output.mean), ("fill", plan.fill), *written):

@@ -122,7 +122,7 @@ class Packer:
             "name": self.name,
             "options": self.options.kept(),
             "fields": [
-                [f.name, f.kind, f.list, list(f.classes), f.image] for f in self.source.fields
+                [f.name, f.kind.name, f.list, list(f.classes), f.image] for f in self.source.fields
             ],
         }
 
@@ -256,7 +256,7 @@ class Packer:
         if choice is None:
             if samples is None:
                 raise damaged(state.folder / "encode.json", "it is missing")
-            names = [each.name for each in self.source.fields if each.kind == "image"]
+            names = [each.name for each in self.source.fields if each.kind.is_image]
             choice = choose_encode(
                 (image for sample in samples for image in images_of(sample, names)), self.options
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from fastload._pack.masks import mask_array
 from fastload._pack.options import PackOptions
 from fastload._pack.sources.base import Encoded, Sample, Value
 from fastload._store.fields import Field, image_of
+from fastload._store.kinds import BOXES, MATRIX, POINTS, FieldKind
 from fastload._store.record import (
     DATA,
     MAX_PARTS,
@@ -27,6 +28,7 @@ from fastload._store.values import encode_value, source_part
 from fastload.errors import BadImage, ConfigError
 
 Scale = tuple[float, float]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class SampleEncoder:
         for number, each in enumerate(
             self.fields
         ):  # images first: the others may depend on how they were scaled
-            if each.kind == "image":
+            if each.kind.is_image:
                 for item, value in self._items(each, sample):
                     if not isinstance(value, Encoded | np.ndarray | Image.Image):
                         raise BadImage(f"field {each.name!r}: {type(value).__name__} is no image")
@@ -82,7 +84,7 @@ class SampleEncoder:
                     parts += image_parts(number, item, stored)
                     converted.update({stored.converted: None} if stored.converted else {})
         for number, each in enumerate(self.fields):
-            if each.kind != "image":
+            if not each.kind.is_image:
                 moved = [
                     _moved(each, value, self._scale_of(each, item, scales))
                     for item, value in self._items(each, sample)
@@ -137,31 +139,44 @@ def image_parts(number: int, item: int, stored: StoredImage) -> list[Part]:
 
 def _moved(each: Field, value: Value, scale: Scale) -> Value:
     """A label in the pixels of the stored image."""
-    if each.kind == "mask":
+    if each.kind.is_mask:
         try:
             mask = mask_array(value)
         except BadImage as error:
             raise BadImage(f"field {each.name!r}: {error.why}") from None
         return _scaled_mask(mask, scale) if scale != (1.0, 1.0) else mask
-    if scale == (1.0, 1.0) or each.kind not in ("boxes", "points", "matrix"):
+    rescale = _RESCALED.get(each.kind)
+    if scale == (1.0, 1.0) or rescale is None:
         return value
     try:
-        array: NDArray[np.float64] = np.array(value, np.float64)
+        array: Floats = np.array(value, np.float64)
     except (TypeError, ValueError) as error:
         raise BadImage(f"field {each.name!r}: {each.kind}: {error}") from None
-    if (
-        array.ndim != 2 or not array.size
-    ):  # nothing to move, or a wrong shape, which encode_value names
-        return value
-    if each.kind == "boxes" and array.shape[1] == 4:
-        array *= np.array([*scale, *scale])
-    elif each.kind == "points":
-        array[:, :2] *= np.array(scale)[: array.shape[1]]
-    elif (
-        each.kind == "matrix" and array.shape[0] == 3
-    ):  # a projection into the image: its first two rows are pixels
-        array[:2] *= np.array(scale)[:, None]
+    if array.ndim != 2 or not array.size:
+        return value  # nothing to move, or a wrong shape, which encode_value names
+    rescale(array, np.array(scale))
     return array
+
+
+def _rescale_boxes(boxes: Floats, scale: Floats) -> None:
+    if boxes.shape[1] == 4:
+        boxes *= np.tile(scale, 2)
+
+
+def _rescale_points(points: Floats, scale: Floats) -> None:
+    points[:, :2] *= scale[: points.shape[1]]
+
+
+def _rescale_matrix(matrix: Floats, scale: Floats) -> None:
+    if matrix.shape[0] == 3:  # a projection into the image: its first two rows are pixels
+        matrix[:2] *= scale[:, None]
+
+
+_RESCALED: dict[FieldKind, Callable[[Floats, Floats], None]] = {
+    BOXES: _rescale_boxes,
+    POINTS: _rescale_points,
+    MATRIX: _rescale_matrix,
+}
 
 
 def _scaled_mask(mask: NDArray[np.generic], scale: Scale) -> NDArray[np.generic]:

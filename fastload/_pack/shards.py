@@ -11,10 +11,9 @@ from fastload._common.native import core
 from fastload._pack.options import PackOptions
 from fastload._pack.samples import EncodedSample
 from fastload._pack.state import Done, Event, PackState
-from fastload._store.columns import MISSING_INT
 from fastload._store.fields import Field
 from fastload._store.manifest import expected_columns
-from fastload._store.record import DATA, Part, encode_record, shown_size
+from fastload._store.record import DATA, Part, encode_record
 from fastload._store.writer import ShardWriter
 
 
@@ -38,12 +37,13 @@ class OpenShard:
         self._bytes_in = self._bytes_out = self._block_bytes = 0
         self._blocks: list[tuple[int, int]] = []
         self._fields = dict(enumerate(fields))
-        self._missing = {
-            name: _missing(name, fields)
-            for name in expected_columns(tuple(fields))
-            if name != "_blocks"
+        self._missing: dict[str, float] = {}
+        for each in fields:
+            if not each.list:
+                self._missing |= each.kind.column_values(each, None)
+        self._rows: dict[str, list[float]] = {
+            name: [] for name in expected_columns(tuple(fields)) if name != "_blocks"
         }
-        self._rows: dict[str, list[float]] = {name: [] for name in self._missing}
 
     @property
     def next_id(self) -> int:
@@ -102,18 +102,6 @@ class OpenShard:
             each = self._fields.get(part.field)
             if each is None or each.list or part.role != DATA:
                 continue
-            if each.kind == "int":
-                values[each.name] = int.from_bytes(part.data, "little", signed=True)
-            elif each.kind == "float":
-                values[each.name] = float(np.frombuffer(part.data, "<f8")[0])
-            elif each.kind == "image":
-                values[f"{each.name}.width"], values[f"{each.name}.height"] = shown_size(part)
+            values |= each.kind.column_values(each, part)
         for name, column in self._rows.items():
             column.append(values[name])
-
-
-def _missing(column: str, fields: Sequence[Field]) -> float:
-    """What stands in a column where a sample has no such value."""
-    name = column.partition(".")[0]
-    kind = next((each.kind for each in fields if each.name == name), "int")
-    return float("nan") if kind == "float" else 0 if kind == "image" else MISSING_INT

@@ -17,9 +17,6 @@ from fastload._store.manifest import COLUMN_HEADER, Column
 from fastload.errors import ConfigError, CorruptShard
 
 FOLDER = "columns"
-MISSING_INT = -(
-    1 << 63
-)  # in an int column: the sample does not have the field. A float column has NaN, a size 0
 _MAGIC = b"\x93NUMPY\x01\x00"
 
 

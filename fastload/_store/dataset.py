@@ -159,7 +159,7 @@ class Dataset:
     def sizes(self, field: str = "") -> npt.NDArray[np.uint16]:
         """(height, width) of every sample's image, as loaded; of the first image field unless one is named."""
         field = field or next(
-            (each.name for each in self.fields if each.kind == "image" and not each.list), ""
+            (each.name for each in self.fields if each.kind.is_image and not each.list), ""
         )
         return np.stack((self.column(f"{field}.height"), self.column(f"{field}.width")), axis=1)
 

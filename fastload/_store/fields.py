@@ -1,4 +1,4 @@
-"""What a sample consists of: named fields, each of one kind. Pure."""
+"""What a sample consists of: named fields, each of one kind."""
 
 from __future__ import annotations
 
@@ -6,67 +6,70 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fastload._store.kinds import INT, KINDS, FieldKind
 from fastload.errors import ConfigError
 
-KINDS = (
-    "image",
-    "mask",
-    "boxes",
-    "points",
-    "matrix",
-    "array",
-    "int",
-    "float",
-    "str",
-    "json",
-    "bytes",
-)
 FIELD_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-MOVED = ("mask", "boxes", "points", "matrix")  # kinds whose values are places in an image
-RESERVED = (
-    "id",
-    "source",
-)  # every sample has these two by itself: its number, and where it came from
+RESERVED = ("id", "source")  # every sample has them: its number and its original path
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Field:
     """One named part of every sample.
 
-    ``classes`` names the values of an ``int`` field (a label). ``image`` says which image field a mask, boxes, points
-    or matrix belongs to, so that the loader moves it together with that image; empty = the first image field.
+    ``kind`` may be given by name and is a ``FieldKind`` from then on. ``classes`` names the values
+    of an ``int`` field (a label). ``image`` says which image field a mask, boxes, points or matrix
+    belongs to, so that the loader moves it together with that image; "" = the first image field.
 
-        fastload.Field("label", "int", classes=("cat", "dog")), fastload.Field("intrinsics", "matrix", list=True, image="cameras")
+        fastload.Field("label", "int", classes=("cat", "dog"))
+        fastload.Field("intrinsics", "matrix", list=True, image="cameras")
     """
 
     name: str
-    kind: str
+    kind: FieldKind
     list: bool = False
     classes: tuple[str, ...] = ()
     image: str = ""
 
-    def __post_init__(self) -> None:
-        if not FIELD_NAME.fullmatch(self.name) or self.name in RESERVED:
+    def __init__(
+        self,
+        name: str,
+        kind: FieldKind | str,
+        list: bool = False,
+        classes: tuple[str, ...] = (),
+        image: str = "",
+    ) -> None:
+        if not FIELD_NAME.fullmatch(name) or name in RESERVED:
             raise ConfigError(
-                f"field name {self.name!r:.80}: expected {FIELD_NAME.pattern}, and not one of "
+                f"field name {name!r:.80}: expected {FIELD_NAME.pattern}, and not one of "
                 f"{', '.join(RESERVED)}"
             )
-        if self.kind not in KINDS:
+        known = KINDS.get(str(kind))
+        if known is None:
             raise ConfigError(
-                f"field {self.name!r}: kind {self.kind!r:.40}: expected one of {', '.join(KINDS)}"
+                f"field {name!r}: kind {kind!r:.40}: expected one of {', '.join(KINDS)}"
             )
-        if self.classes and (self.kind != "int" or self.list):
-            raise ConfigError(
-                f"field {self.name!r}: class names belong to an int field, this is {self.kind}"
-            )
+        if classes and (known is not INT or list):
+            raise ConfigError(f"field {name!r}: class names belong to an int field, this is {kind}")
+        for attribute, value in (
+            ("name", name),
+            ("kind", known),
+            ("list", list),
+            ("classes", classes),
+            ("image", image),
+        ):
+            object.__setattr__(self, attribute, value)
 
 
 def image_of(field: Field, fields: Sequence[Field]) -> str:
-    """The image field that a mask, boxes, points or matrix moves with: the one it names, else the first; '' = none.
+    """The image field that a mask, boxes, points or matrix moves with; "" = none.
 
-    Without a name, one value cannot belong to a list of images: a bird's-eye mask beside six cameras moves with none of them.
+    It is the one that the field names, else the first. Without a name, one value cannot belong to a
+    list of images: a bird's-eye mask next to six cameras moves with none of them.
     """
-    if field.image or field.kind not in MOVED:
-        return field.image if field.kind in MOVED else ""
-    first = next((each for each in fields if each.kind == "image"), None)
+    if not field.kind.moves_with_image:
+        return ""
+    if field.image:
+        return field.image
+    first = next((each for each in fields if each.kind.is_image), None)
     return first.name if first is not None and (field.list or not first.list) else ""

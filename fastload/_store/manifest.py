@@ -16,6 +16,7 @@ from fastload._common import strict_json
 from fastload._common.checksum import crc32c
 from fastload._common.strict_json import Json, Row, count, text, typed
 from fastload._store.fields import Field
+from fastload._store.kinds import FieldKind
 from fastload._store.record import MAX_FIELDS
 from fastload.errors import ConfigError, CorruptManifest
 
@@ -114,10 +115,8 @@ def expected_columns(fields: tuple[Field, ...]) -> dict[str, str]:
     """Name and dtype of every column a dataset with these fields has; _blocks has two numbers a row, the others one."""
     found = {"_blocks": "<i8", "_source_index": "<i8"}
     for each in fields:
-        if each.kind in ("int", "float") and not each.list:
-            found[each.name] = "<i8" if each.kind == "int" else "<f8"
-        elif each.kind == "image" and not each.list:
-            found[f"{each.name}.width"] = found[f"{each.name}.height"] = "<u2"
+        if not each.list:
+            found |= each.kind.columns(each.name)
     return found
 
 
@@ -230,7 +229,7 @@ def _lines(values: dict[str, Json]) -> Iterator[str]:
 
 
 def _field_json(each: Field) -> dict[str, Json]:
-    row: dict[str, Json] = {"name": each.name, "kind": each.kind, "list": each.list}
+    row: dict[str, Json] = {"name": each.name, "kind": each.kind.name, "list": each.list}
     if each.classes:
         row["classes"] = list(each.classes)
     if each.image:
@@ -256,7 +255,7 @@ def _check_seal(data: bytes) -> None:
 def _fields(values: list[Json]) -> Iterator[Field]:
     if len(values) > MAX_FIELDS:
         raise ValueError(f"{len(values)} fields, at most {MAX_FIELDS}")
-    kinds: dict[str, str] = {}
+    kinds: dict[str, FieldKind] = {}
     links: list[tuple[str, str]] = []
     for value in values:
         row = Row.of("a field", value, _FIELD_KEYS, _FIELD_OPTIONS)
@@ -274,7 +273,7 @@ def _fields(values: list[Json]) -> Iterator[Field]:
         links.append((each.name, each.image))
         yield each
     for name, image in links:
-        if image and kinds.get(image) != "image":
+        if image and (image not in kinds or not kinds[image].is_image):
             raise ValueError(
                 f"field {name!r} belongs to image {image!r:.70}, which is no image field"
             )

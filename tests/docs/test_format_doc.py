@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from fastload._common import strict_json
-from fastload._store import manifest, record, values
+from fastload._store import arrays, kinds, manifest, record
 from fastload._store.columns import npy_header
 from fastload._store.dataset import open_dataset
-from fastload._store.fields import KINDS, Field
+from fastload._store.fields import Field
 from fastload._store.jpeg_header import MAX_PIXELS, MAX_PIXELS_PER_BYTE, MAX_SIDE
+from fastload._store.kinds import KINDS
 from tests.small_dataset import jpeg, parts_of, same, write_dataset
 from tests.store.test_dataset import ALL, full_sample
 
@@ -68,12 +69,12 @@ def test_an_independent_reader_finds_the_same_values(tmp_path: Path) -> None:
             parts = [part for part in ds.parts(i) if part.field == number]
             decoded = ours[field.name] if field.list else [ours[field.name]] if parts else []
             printed = [
-                as_printed(field.kind, part, each)
+                as_printed(field.kind.name, part, each)
                 for part, each in zip(parts, decoded, strict=True)
             ]
             expected = printed if field.list else printed[0] if printed else None
             got = found[i][field.name]
-            if field.kind == "bytes" and got is not None:
+            if field.kind.name == "bytes" and got is not None:
                 got = got[-1]
             assert got == expected, (i, field.name)
     assert same(ds[3], samples[3]), "and both are what was packed"
@@ -143,15 +144,15 @@ def test_every_name_and_figure_is_in_it() -> None:
         manifest.COLUMN_HEADER,
         manifest.MAX_DEPTH,
         strict_json.MAX_DIGITS,
-        values.MAX_JSON_DEPTH,
-        values.MAX_DIMENSIONS,
+        kinds.MAX_JSON_DEPTH,
+        arrays.MAX_DIMENSIONS,
         MAX_SIDE,
         MAX_PIXELS,
         MAX_PIXELS_PER_BYTE,
         manifest._SEAL_BYTES,
     ):
         assert f"{figure:,}" in text or str(figure) in text, figure
-    for code, dtype in enumerate(values.DTYPES):
+    for code, dtype in enumerate(arrays.DTYPES):
         assert f"{code} {dtype.kind}{8 * dtype.itemsize}" in text or (
             dtype.kind == "b" and f"{code} bool" in text
         )

@@ -11,9 +11,9 @@ import pytest
 
 from fastload._order.permutation import Permutation
 from fastload._pack.sources.base import Sample
-from fastload._store.columns import MISSING_INT
 from fastload._store.dataset import Dataset, open_dataset
 from fastload._store.fields import Field
+from fastload._store.kinds import MISSING_INT
 from fastload.errors import BadImage
 from tests.packing import (
     IMAGE,

@@ -224,7 +224,7 @@ def test_the_teams_data(tmp_path: Path) -> None:
     captcha.make(tmp_path / "captcha", n=2)
     source = open_source(tmp_path / "captcha", points={"keypoints": ["x1", "y1", "x2", "y2"]})
     assert source.name == "lists"
-    assert {field.name: field.kind for field in source.fields} == {
+    assert {field.name: field.kind.name for field in source.fields} == {
         "path": "image",
         "label": "int",
         "keypoints": "points",

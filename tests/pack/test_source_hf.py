@@ -65,7 +65,9 @@ def _saved(folder: Path, table: Any, *, files: int = 1) -> Path:
 def _check(source: HuggingFaceSource) -> None:
     assert is_stream(source)
     kinds = {
-        field.name: (field.kind, field.classes) for field in source.fields if field.name != "split"
+        field.name: (field.kind.name, field.classes)
+        for field in source.fields
+        if field.name != "split"
     }
     assert kinds == {
         "image": ("image", ()),
@@ -163,7 +165,9 @@ made.to_parquet(sys.argv[1] + "/x.parquet")
     )
     for path in (tmp_path / "disk", tmp_path / "x.parquet"):
         source = HuggingFaceSource(path, split="train" if path.is_dir() else "")
-        assert {field.name: field.kind for field in source.fields if field.name != "split"} == {
+        assert {
+            field.name: field.kind.name for field in source.fields if field.name != "split"
+        } == {
             "image": "image",
             "views": "image",
             "label": "int",
@@ -217,7 +221,7 @@ def test_bytes_that_are_images(tmp_path: Path) -> None:
     )
     pq.write_table(table, tmp_path / "x.parquet")
     source = HuggingFaceSource(tmp_path / "x.parquet")
-    assert {field.name: field.kind for field in source.fields} == {
+    assert {field.name: field.kind.name for field in source.fields} == {
         "jpg": "image",
         "raw": "bytes",
         "id_": "str",

@@ -24,7 +24,7 @@ def _csv(folder: Path, text: str, name: str = "labels.csv", images: int = 3) -> 
 
 
 def _kinds(source: ListSource) -> dict[str, str]:
-    return {field.name: field.kind for field in source.fields}
+    return {field.name: field.kind.name for field in source.fields}
 
 
 def test_csv_columns_find_their_kinds(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_the_published_layout(tmp_path: Path) -> None:
     assert "pose" not in one.values
     np.testing.assert_array_equal(two.values["pose"], E)
     # what the image's crop must not move is an array, what it must move is not
-    kinds = {field.name: field.kind for field in source.fields}
+    kinds = {field.name: field.kind.name for field in source.fields}
     assert (kinds["lanes"], kinds["intrinsic"]) == ("points", "matrix")
     assert {kinds[name] for name in ("lanes_xyz", "extrinsic", "pose")} == {"array"}
 

@@ -80,7 +80,7 @@ def test_dicts_of_every_kind() -> None:
         "source": "mine/1",
     }
     source = open_source([item])
-    assert {field.name: field.kind for field in source.fields} == {
+    assert {field.name: field.kind.name for field in source.fields} == {
         "image": "image",
         "views": "image",
         "seg_mask": "mask",
@@ -254,17 +254,17 @@ def test_files_may_be_named(tmp_path: Path) -> None:
 
 def test_what_the_first_item_suggests() -> None:
     assert (
-        infer_field("a", np.zeros((5, 4), dtype=np.uint8)).kind == "array"
+        infer_field("a", np.zeros((5, 4), dtype=np.uint8)).kind.name == "array"
     )  # not an image: nothing says so
-    assert infer_field("image", np.zeros((5, 4), dtype=np.uint8)).kind == "image"
+    assert infer_field("image", np.zeros((5, 4), dtype=np.uint8)).kind.name == "image"
     assert (
-        infer_field("image", np.zeros((3, 5, 5), dtype=np.float32)).kind == "image"
+        infer_field("image", np.zeros((3, 5, 5), dtype=np.float32)).kind.name == "image"
     )  # refused later, with the hint
-    assert infer_field("boxes", np.zeros((5, 3))).kind == "array"
+    assert infer_field("boxes", np.zeros((5, 3))).kind.name == "array"
     assert infer_field("masks", [np.zeros((4, 4), dtype=np.uint8)]) == Field(
         "masks", "mask", list=True
     )
-    assert infer_field("x", b"BM not").kind == "image"
+    assert infer_field("x", b"BM not").kind.name == "image"
     with pytest.raises(ConfigError, match="no kind for complex"):
         infer_field("x", 1j)
     with pytest.raises(ConfigError, match="an array of <U1"):

@@ -58,7 +58,7 @@ def test_samples_are_runs_of_one_name(tmp_path: Path) -> None:
         },
     )
     source = WebDatasetSource(tmp_path, types={"seg.png": "mask"})
-    assert {field.name: field.kind for field in source.fields} == {
+    assert {field.name: field.kind.name for field in source.fields} == {
         "image": "image",
         "label": "int",
         "json": "json",
@@ -93,7 +93,7 @@ def test_an_image_and_a_png_in_one_sample_are_two_fields(tmp_path: Path) -> None
         tmp_path / "x.tar", {"1.jpg": JPG, "1.png": PNG, "1.left.jpg": JPG, "1.right.view.jpg": PNG}
     )
     source = WebDatasetSource(path, types={"png": "mask"})
-    assert {field.name: field.kind for field in source.fields} == {
+    assert {field.name: field.kind.name for field in source.fields} == {
         "jpg": "image",
         "png": "mask",
         "left": "image",

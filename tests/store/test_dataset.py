@@ -14,9 +14,9 @@ from PIL import Image
 
 from fastload._common import files
 from fastload._store import manifest
-from fastload._store.columns import MISSING_INT
 from fastload._store.dataset import Dataset, open_dataset
 from fastload._store.fields import Field
+from fastload._store.kinds import MISSING_INT
 from fastload._store.manifest import Shard, expected_columns
 from fastload._store.record import Part, encode_record
 from fastload._store.writer import ShardWriter

@@ -14,6 +14,7 @@ from PIL import Image
 
 from fastload._common.native import core
 from fastload._pack.sources.base import Encoded
+from fastload._store.arrays import encode_array
 from fastload._store.dataset import open_dataset
 from fastload._store.fields import Field
 from fastload._store.folder import read_manifest
@@ -27,7 +28,6 @@ from fastload._store.record import (
     encode_record,
     parse_record,
 )
-from fastload._store.values import encode_array
 from fastload._store.verify import Fault, Report, columns, verify_dataset
 from tests.packed_datasets import (
     change_column,

@@ -13,6 +13,7 @@ from fastload._pack.sources.base import Json, Value
 from fastload._pack.sources.columns import field_name
 from fastload._pack.sources.objects import checked, infer_field
 from fastload._store.fields import Field
+from fastload._store.kinds import NUMBERS, STR
 from fastload.errors import ConfigError
 
 
@@ -39,14 +40,14 @@ def columns_of(
     ]
     if len({column.field.name for column in made}) != len(made):
         raise ConfigError(f"{where}: two columns become one field name; choose with --columns")
-    return tuple(sorted(made, key=lambda column: column.field.kind != "image"))
+    return tuple(sorted(made, key=lambda column: not column.field.kind.is_image))
 
 
 def row_value(value: object, column: Column, where: str) -> Value:
     """One cell as the field's value."""
-    if column.field.kind == "array" and isinstance(value, list) and not value:
+    if column.field.kind is NUMBERS and isinstance(value, list) and not value:
         return np.zeros(0, dtype=np.float32)
-    if column.field.kind == "str" and value is not None and not isinstance(value, str):
+    if column.field.kind is STR and value is not None and not isinstance(value, str):
         return str(value)  # dates, decimals
     return checked(value, column.field, where)
 

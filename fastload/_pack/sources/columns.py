@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from fastload._pack.files import is_image_name
 from fastload._pack.sources.base import Json, Value
 from fastload._pack.sources.numbers import float_array, points_array
-from fastload._store.fields import KINDS, RESERVED
+from fastload._store.fields import RESERVED
+from fastload._store.kinds import KINDS
 from fastload.errors import BadImage, ConfigError
 
 CLASS = "class"  # our word for: an int field whose classes are the texts found

@@ -80,7 +80,7 @@ class HuggingFaceSource:
         try:
             for column, cells in zip(self._columns, arrays, strict=True):
                 value = cells[i].as_py()
-                if column.field.kind == "image" and value is not None:
+                if column.field.kind.is_image and value is not None:
                     items = value if column.field.list else [value]
                     images: list[Pixels] = [self._image(item, where) for item in items]
                     values[column.field.name] = images if column.field.list else images[0]

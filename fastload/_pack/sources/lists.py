@@ -269,7 +269,7 @@ class ListSource:
                 raise ConfigError(
                     f"{self.path}: two columns become field {name!r}; rename one, or --drop it"
                 )
-        return tuple(sorted(fields, key=lambda field: field.kind != "image"))
+        return tuple(sorted(fields, key=lambda field: not field.kind.is_image))
 
 
 def looks_like(path: Path) -> str:

@@ -16,6 +16,20 @@ from fastload._pack.masks import mask_array
 from fastload._pack.sources.base import Encoded, Pixels, Value
 from fastload._pack.sources.numbers import float_array, points_array
 from fastload._store.fields import Field
+from fastload._store.kinds import (
+    BOXES,
+    BYTES,
+    FLOAT,
+    IMAGE,
+    INT,
+    JSON,
+    MASK,
+    MATRIX,
+    NUMBERS,
+    POINTS,
+    STR,
+    FieldKind,
+)
 from fastload.errors import BadImage, ConfigError
 
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"BM", b"II*\0", b"MM\0*")
@@ -206,7 +220,7 @@ def _mask_like(name: str, value: object) -> bool:
     ):
         return False
     try:
-        mask_array(_pixels(value, "mask", name, ""))
+        mask_array(_pixels(value, MASK, name, ""))
     except BadImage:
         return False
     return True
@@ -228,41 +242,41 @@ def _array_kind(name: str, array: NDArray[np.generic]) -> str:
     raise ConfigError(f"field {name!r}: an array of {array.dtype}; expected numbers")
 
 
-def _one(value: object, kind: str, what: str, where: str) -> Value:
-    if kind == "image":
+def _one(value: object, kind: FieldKind, what: str, where: str) -> Value:
+    if kind is IMAGE:
         return _pixels(_colour_last(value), kind, what, where)
-    if kind == "array":
+    if kind is NUMBERS:
         return _array(
             _numpy(value), what, where
         )  # of one number, too: with its type, and without an axis
     value = plain(value)
-    if kind == "mask":
+    if kind is MASK:
         return _pixels(value, kind, what, where)
-    if kind == "boxes":
+    if kind is BOXES:
         return float_array(value, shape=(None, 4), what=what, source=where)
-    if kind == "points":
+    if kind is POINTS:
         return points_array(value, what=what, source=where)
-    if kind == "matrix":
+    if kind is MATRIX:
         return float_array(value, shape=(None, None), what=what, source=where, dtype=np.float64)
     return _scalar(value, kind, what, where)
 
 
-def _scalar(value: object, kind: str, what: str, where: str) -> Value:
+def _scalar(value: object, kind: FieldKind, what: str, where: str) -> Value:
     try:
-        if kind == "int" and isinstance(value, SupportsIndex):
+        if kind is INT and isinstance(value, SupportsIndex):
             number = operator.index(value)
             if -(2**63) <= number < 2**63:
                 return number
-        elif kind == "int" and isinstance(value, np.bool_):
+        elif kind is INT and isinstance(value, np.bool_):
             return int(value)
-        elif kind == "float" and isinstance(value, SupportsFloat):
+        elif kind is FLOAT and isinstance(value, SupportsFloat):
             return float(value)
-        elif kind == "str" and isinstance(value, str):
+        elif kind is STR and isinstance(value, str):
             value.encode()
             return value
-        elif kind == "bytes" and isinstance(value, (bytes, bytearray, memoryview)):
+        elif kind is BYTES and isinstance(value, (bytes, bytearray, memoryview)):
             return bytes(value)
-        elif kind == "json":
+        elif kind is JSON:
             strict = json.dumps(value, allow_nan=False)
             strict.encode()
             return json.loads(strict)  # type: ignore[no-any-return]
@@ -288,7 +302,7 @@ def _array(value: object, what: str, where: str) -> Value:
     return np.asarray(array, order="C")
 
 
-def _pixels(value: object, kind: str, what: str, where: str) -> Pixels:
+def _pixels(value: object, kind: FieldKind, what: str, where: str) -> Pixels:
     if isinstance(value, Path):
         return Encoded(read_bounded(value.resolve().parent, value.resolve().name), str(value))
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -300,14 +314,14 @@ def _pixels(value: object, kind: str, what: str, where: str) -> Pixels:
             value.load()
         except (OSError, ValueError, SyntaxError) as error:
             raise BadImage(f"{what}: {error}", source=where) from None
-        return np.asarray(value) if kind == "mask" else value
+        return np.asarray(value) if kind is MASK else value
     if not isinstance(value, np.ndarray):
         hint = "; give pathlib.Path(...) for a file" if isinstance(value, str) else ""
         raise BadImage(
             f"{what}: expected an image, found {type(value).__name__} {' '.join(repr(value).split()):.60}{hint}",
             source=where,
         )
-    if kind == "mask":
+    if kind is MASK:
         if value.ndim != 2 or value.dtype.kind not in "biu":
             raise BadImage(
                 f"{what}: expected integers (H, W), found {value.dtype} {value.shape}", source=where

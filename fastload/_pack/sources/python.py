@@ -10,7 +10,8 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from fastload._pack.sources.base import AnySource, Info, Ref, Sample, Value
 from fastload._pack.sources.objects import checked, infer_field, is_empty
-from fastload._store.fields import KINDS, Field
+from fastload._store.fields import Field
+from fastload._store.kinds import KINDS
 from fastload.errors import BadImage, ConfigError
 
 _HEAD = 64  # items looked at where the first has an empty list

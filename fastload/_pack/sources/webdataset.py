@@ -85,7 +85,7 @@ class WebDatasetSource:
             )
             for name, kind in self._extensions.values()
         }
-        self.fields = tuple(sorted(fields.values(), key=lambda field: field.kind != "image"))
+        self.fields = tuple(sorted(fields.values(), key=lambda field: not field.kind.is_image))
         self.info: Info = {}
 
     def refs(self) -> Iterator[Ref]:

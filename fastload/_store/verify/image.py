@@ -8,18 +8,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from fastload._store.jpeg_header import JpegHeader, check_limits, check_size, read_header
-from fastload._store.pixels import decode_image, decode_mask
-from fastload._store.record import CODEC_NAMES, DEFLATED, JPEG, PLAIN, PNG, RAW, Part, RecordError
+from fastload._store.kinds import PixelKind
+from fastload._store.record import CODEC_NAMES, JPEG, PLAIN, PNG, RAW, Part, RecordError
 from fastload.errors import BadImage
 
-_CODECS = {"image": (JPEG, PNG, RAW, DEFLATED), "mask": (PNG, RAW, DEFLATED)}
 _PNG_HEAD = struct.Struct(">8s4x4sII")
 
 
-def check_image(kind: str, part: Part, index: Part | None, *, deep: bool) -> Iterator[str]:
+def check_image(kind: PixelKind, part: Part, index: Part | None, *, deep: bool) -> Iterator[str]:
     """What is wrong with one image or mask; ``index`` is its restart-segment index, where the record has one."""
-    if part.codec not in _CODECS[kind]:
-        yield f"codec {part.codec} ({CODEC_NAMES[part.codec]}), expected one of {', '.join(CODEC_NAMES[c] for c in _CODECS[kind])}"
+    if part.codec not in kind.codecs:
+        expected = ", ".join(CODEC_NAMES[codec] for codec in kind.codecs)
+        yield f"codec {part.codec} ({CODEC_NAMES[part.codec]}), expected one of {expected}"
         return
     if not 1 <= part.orientation <= 8 or not part.channels or not part.bits:
         yield f"orientation {part.orientation}, {part.channels} channels of {part.bits} bits: not those of an image"
@@ -33,7 +33,7 @@ def check_image(kind: str, part: Part, index: Part | None, *, deep: bool) -> Ite
             yield from _check_png(part)
         if deep:
             # Strict: what libjpeg warns about and goes on is damage here, since these bytes decoded cleanly when packed.
-            _ = decode_image(part) if kind == "image" else decode_mask(part)
+            kind.decode_pixels(part)
         elif part.codec == RAW:
             yield from _check_raw(part)
     except BadImage as error:

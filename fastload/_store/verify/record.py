@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
-from fastload._store.columns import FOLDER, MISSING_INT
+from fastload._store.columns import FOLDER
 from fastload._store.dataset import source_of
 from fastload._store.fields import Field
+from fastload._store.kinds import FLOAT, MISSING_INT, PixelKind
 from fastload._store.record import (
     DATA,
     RESTART_INDEX,
@@ -18,14 +17,11 @@ from fastload._store.record import (
     RecordError,
     parse_record,
     salvage_source,
-    shown_size,
 )
 from fastload._store.values import decode_value
 from fastload._store.verify.columns import Columns
 from fastload._store.verify.image import check_image
 from fastload.errors import BadImage
-
-_SHAPES = {"boxes": ((4,), np.float32), "points": ((2, 3), np.float32), "matrix": ((), np.float64)}
 
 
 class RecordChecker:
@@ -56,11 +52,8 @@ class RecordChecker:
             own = by_field.get(number, [])
             wrong += [f"field {field.name!r}: {why}" for why in self._check_field(field, own)]
             wrong += self._check_columns(field, own, sample_id)
-            images += (
-                sum(part.role == DATA for part in own)
-                if self.deep and field.kind in ("image", "mask")
-                else 0
-            )
+            if self.deep and field.kind.decoded_by_pool:
+                images += sum(part.role == DATA for part in own)
         return source_of(parts), wrong, images
 
     def _check_field(self, field: Field, own: Sequence[Part]) -> Iterator[str]:
@@ -72,7 +65,7 @@ class RecordChecker:
             yield f"a restart index of item {item}, which is not there"
         for part in found:
             where = f"item {part.item}: " if field.list else ""
-            if field.kind in ("image", "mask"):
+            if isinstance(field.kind, PixelKind):
                 faults = check_image(field.kind, part, indexes.get(part.item), deep=self.deep)
             else:
                 faults = _check_value(field, part)
@@ -80,8 +73,14 @@ class RecordChecker:
 
     def _check_columns(self, field: Field, own: Sequence[Part], sample_id: int) -> Iterator[str]:
         """The columns repeat what the record says, so that samplers need not read records: they must not differ."""
+        if field.list:
+            return
         part = next((part for part in own if part.role == DATA), None)
-        for name, said in _column_values(field, part):
+        try:
+            expected = field.kind.column_values(field, part)
+        except RecordError:
+            return  # reported as a fault of the field
+        for name, said in expected.items():
             column = self.columns.get(name)
             if column is not None and not _equal(column[sample_id], said):
                 yield (
@@ -107,27 +106,8 @@ def _check_value(field: Field, part: Part) -> Iterator[str]:
     value = value[0] if field.list else value
     if field.classes and not 0 <= value < len(field.classes):
         yield f"class {value}, expected 0 to {len(field.classes) - 1}"
-    if field.kind in _SHAPES:
-        widths, dtype = _SHAPES[field.kind]
-        if value.ndim != 2 or value.dtype != dtype or (widths and value.shape[1] not in widths):
-            wanted = f"(n, {' or '.join(map(str, widths))})" if widths else "(rows, columns)"
-            yield f"{value.dtype} of {value.shape}, expected {np.dtype(dtype)} of {wanted}"
-
-
-def _column_values(field: Field, part: Part | None) -> Iterator[tuple[str, Any]]:
-    """What the columns of a field must hold for this record."""
-    if field.list:
-        return
-    if field.kind == "image":
-        width, height = shown_size(part) if part is not None else (0, 0)
-        yield f"{field.name}.width", width
-        yield f"{field.name}.height", height
-    elif field.kind in ("int", "float"):
-        missing: float = MISSING_INT if field.kind == "int" else float("nan")
-        try:
-            yield field.name, missing if part is None else decode_value(field, [part])
-        except RecordError:
-            return  # told as a fault of the field
+    if why := field.kind.misfit(value):
+        yield why
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -135,7 +115,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _shown(value: Any, field: Field) -> str:
-    number = int(value) if field.kind != "float" else float(value)
+    number = float(value) if field.kind is FLOAT else int(value)
     if number == MISSING_INT or number != number:  # noqa: PLR0124
         return "that it is missing"
     if field.classes and 0 <= number < len(field.classes):

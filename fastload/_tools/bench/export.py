@@ -21,7 +21,7 @@ def export_images(
     """Writes the images of up to ``most`` samples: the stored JPEG or PNG file where there is one, else a PNG. Returns how many."""
     names = [each.name for each in dataset.fields]
     chosen = (
-        next((each.name for each in dataset.fields if each.kind == "image"), "")
+        next((each.name for each in dataset.fields if each.kind.is_image), "")
         if field is None
         else field
     )

@@ -70,7 +70,7 @@ class Works:
     def of(dataset: Dataset, *, field: str | None, samples: int) -> Works:
         """``samples`` of the dataset, spread over all of it, in the order of the disk."""
         images = {
-            each.name: number for number, each in enumerate(dataset.fields) if each.kind == "image"
+            each.name: number for number, each in enumerate(dataset.fields) if each.kind.is_image
         }
         name = next(iter(images), "") if field is None else field
         if name not in images:

@@ -56,7 +56,7 @@ class Facts:
             "n_bytes": self.n_bytes,
             "n_shards": len(found.shards),
             "fields": [
-                {"name": f.name, "kind": f.kind, "list": f.list, "n_classes": len(f.classes)}
+                {"name": f.name, "kind": f.kind.name, "list": f.list, "n_classes": len(f.classes)}
                 for f in found.fields
             ],
             "classes": {each.field: _by_name(each) for each in self.classes},
@@ -102,10 +102,10 @@ def gather(dataset: Dataset, *, limit: int = LIMIT) -> Facts:
     ranges = [
         numbers(dataset, each)
         for each in found.fields
-        if each.kind in ("int", "float") and not each.list and not each.classes
+        if each.kind.in_column and not each.list and not each.classes
     ]
     records = look_at_records(dataset, limit=limit)
-    sizes = [_sizes(dataset, each.name, records) for each in found.fields if each.kind == "image"]
+    sizes = [_sizes(dataset, each.name, records) for each in found.fields if each.kind.is_image]
     per_block = dataset.blocks[:, 1]
     return Facts(
         path=str(dataset.path),

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from fastload._common.screen import Row, Section, byte_text, percent
 from fastload._store.fields import Field
+from fastload._store.kinds import FLOAT
 from fastload._tools.inspect.columns import ClassCounts, Sizes
 from fastload._tools.inspect.facts import Facts
 from fastload._tools.inspect.records import RecordFacts
@@ -86,16 +87,16 @@ def _dataset(facts: Facts) -> Iterator[Row]:
 
 def _field(each: Field, facts: Facts) -> str:
     records = facts.records
-    words = [f"list of {each.kind}" if each.list else each.kind]
+    words = [f"list of {each.kind}" if each.list else each.kind.name]
     if each.classes:
         words[0] += f", {len(each.classes):,} classes"
-    if each.kind in ("boxes", "points") or each.list:
+    if each.kind.row_widths or each.list:
         words.append(f"{records.items[each.name] / max(1, records.n_records):.1f} a sample")
     for row in facts.numbers:
         if row.field == each.name:
             words.append(
                 f"{_number(row.least)} to {_number(row.most)}"
-                + (f", mean {row.mean:.6g}" if each.kind == "float" else "")
+                + (f", mean {row.mean:.6g}" if each.kind is FLOAT else "")
             )
     if records.values[each.name] < records.n_records:
         words.append(f"in {percent(records.values[each.name], records.n_records)} of the samples")

@@ -11,6 +11,7 @@ from PIL import Image
 
 from fastload._store.dataset import SPLIT, Dataset
 from fastload._store.fields import Field
+from fastload._store.kinds import BOXES, FLOAT, INT, MASK, POINTS, STR
 from fastload._tools.inspect.drawing import (
     Array,
     Colour,
@@ -50,7 +51,7 @@ class SamplePictures:
         self.sample = sample
         info = dataset.manifest.options.get("info")
         self._info: dict[str, Any] = info if isinstance(info, dict) else {}
-        self._images = [each for each in self.fields if each.kind == "image"]
+        self._images = [each for each in self.fields if each.kind.is_image]
 
     def panels(self) -> list[Panel]:
         """All images, of lists too, with their labels; then the masks that are no image's size (a bird's eye view)."""
@@ -62,7 +63,7 @@ class SamplePictures:
         found += [
             Panel(_mask_alone(mask), (mask.shape[1], mask.shape[0]), field.name)
             for field in self.fields
-            if field.kind == "mask"
+            if field.kind.is_mask
             for mask in self._items(field)
             if not self._fits(field, mask)
         ]
@@ -81,9 +82,9 @@ class SamplePictures:
                     if 0 <= value < len(field.classes)
                     else f"{field.name} {value}?"
                 )
-            elif field.kind in ("int", "str", "float"):
+            elif field.kind in (INT, STR, FLOAT):
                 others.append(
-                    f"{field.name} {f'{value:.4g}' if field.kind == 'float' else value}"[:_CAPTION]
+                    f"{field.name} {f'{value:.4g}' if field.kind is FLOAT else value}"[:_CAPTION]
                 )
         return "  ·  ".join([*classes, *others[: max(0, _VALUES - len(classes))]])
 
@@ -95,9 +96,9 @@ class SamplePictures:
         labels = [
             each
             for each in self.fields
-            if each.kind in ("mask", "boxes", "points") and self._image_of(each) == field.name
+            if each.kind in (MASK, BOXES, POINTS) and self._image_of(each) == field.name
         ]
-        labels.sort(key=lambda each: each.kind != "mask")  # masks lie below lines
+        labels.sort(key=lambda each: not each.kind.is_mask)  # masks lie below lines
 
         def render(size: tuple[int, int]) -> Image.Image:
             picture = scaled(as_picture(pixels), size)
@@ -118,17 +119,17 @@ class SamplePictures:
             yield from value[item : item + 1]
         elif item == 0:
             # A list of points is one set of polylines; lists of boxes or masks are drawn one after the other.
-            yield from [value] if not label.list or label.kind == "points" else value
+            yield from [value] if not label.list or label.kind is POINTS else value
 
     def _drawn(
         self, label: Field, value: Any, picture: Image.Image, shape: tuple[int, ...]
     ) -> Image.Image:
         factors = (picture.width / shape[1], picture.height / shape[0])
-        if label.kind == "mask":
+        if label.kind.is_mask:
             return draw_mask(picture, value) if value.shape == shape[:2] else picture
         if isinstance(value, list):  # polylines: the lanes of one image
             return draw_shapes(picture, factors, lines=value, colours=self._classes(len(value))[1])
-        if label.kind == "points":
+        if label.kind is POINTS:
             return draw_shapes(picture, factors, points=value)
         names, colours = self._classes(len(value))
         picture = draw_shapes(picture, factors, boxes=value, colours=colours)

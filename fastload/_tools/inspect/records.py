@@ -84,7 +84,7 @@ def look_at_records(dataset: Dataset, *, limit: int = LIMIT) -> RecordFacts:
                 continue
             seen.add(each.name)
             facts.items[each.name] += _rows(each, part)
-            if each.kind == "image":
+            if each.kind.is_image:
                 _count_image(facts, each, part, sample_id)
         facts.values.update(seen)
     return facts
@@ -118,7 +118,7 @@ def _with_fields(dataset: Dataset, parts: list[Part]) -> Iterator[tuple[Part, Fi
 
 def _rows(each: Field, part: Part) -> int:
     """How many things a value holds: the rows of boxes and points (its shape stands at byte 8), else one."""
-    if each.kind in ("boxes", "points") and not each.list and len(part.data) >= 16:
+    if each.kind.row_widths and not each.list and len(part.data) >= 16:
         return int.from_bytes(part.data[8:16], "little")
     return 1
 

@@ -14,6 +14,7 @@ from fastload._common.screen import Row, Section, percent
 from fastload._store.dataset import Dataset, source_of
 from fastload._store.fields import Field
 from fastload._store.jpeg_header import read_header
+from fastload._store.kinds import BYTES, STR
 from fastload._store.record import CODEC_NAMES, DATA, JPEG, RESTART_INDEX, Part, RecordError
 from fastload._store.values import decode_value
 from fastload._tools.inspect.records import coding_name, sampling_name
@@ -84,7 +85,7 @@ def view_sample(dataset: Dataset, index: int) -> SampleView:
     values = []
     for place, field in enumerate(dataset.fields):
         own = [part for part in parts if part.field == place]
-        kind = f"list of {field.kind}" if field.list else field.kind
+        kind = f"list of {field.kind}" if field.list else field.kind.name
         values.append(
             (
                 field.name,
@@ -120,9 +121,9 @@ def _lines(field: Field, own: list[Part]) -> Iterator[str]:
 
 
 def _told(field: Field, value: Any, part: Part, index: Part | None) -> str:
-    if field.kind == "image":
+    if field.kind.is_image:
         return _told_image(value, part, index)
-    if field.kind == "mask":
+    if field.kind.is_mask:
         labels, counts = np.unique(value, return_counts=True)
         first = zip(labels[:_VALUES], counts[:_VALUES], strict=True)
         shares = ", ".join(f"{label}: {percent(count, value.size)}" for label, count in first)
@@ -135,9 +136,9 @@ def _told(field: Field, value: Any, part: Part, index: Part | None) -> str:
             if 0 <= value < len(field.classes)
             else f"{value}: NO SUCH CLASS"
         )
-    if field.kind == "bytes":
+    if field.kind is BYTES:
         return f"{len(value)} bytes: {value[:16].hex(' ')}{' ...' if len(value) > 16 else ''}"
-    text = value if field.kind == "str" else json.dumps(value, ensure_ascii=False)
+    text = value if field.kind is STR else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _TEXT else f"{text[:_TEXT]}... ({len(text):,} characters)"
 
 

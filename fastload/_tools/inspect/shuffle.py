@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from fastload._common.screen import Row, Section
 from fastload._order.epoch_order import WINDOW, BlockLine
 from fastload._order.mixing import Mixing, measure_mixing
-from fastload._store.columns import MISSING_INT
 from fastload._store.dataset import SPLIT, Dataset
+from fastload._store.kinds import INT, MISSING_INT
 
 GOOD, FAIR = 0.8, 0.5  # share of a true random order's mixture
 LIMIT = 1 << 20  # places of an order looked at
@@ -139,9 +139,7 @@ def _measure(dataset: Dataset, ids: NDArray[np.int64], *, label: str, batch_size
 def label_field(dataset: Dataset) -> str:
     """The column that says what class a sample has: one with class names, else an int field called label; '' without."""
     fields = [
-        each
-        for each in dataset.fields
-        if each.kind == "int" and not each.list and each.name != SPLIT
+        each for each in dataset.fields if each.kind is INT and not each.list and each.name != SPLIT
     ]
     named = [each.name for each in fields if each.classes] or [
         each.name for each in fields if each.name in ("label", "class", "target")

@@ -42,7 +42,7 @@ def make_loader(
     """Random crops of 96 pixels with ids; on the task's device."""
     plan = [transforms.RandomResizedCrop(96), transforms.HorizontalFlip()]
     packed = fastload.open(dataset or task.dataset)
-    image = next(field.name for field in packed.fields if field.kind == "image")
+    image = next(field.name for field in packed.fields if field.kind.is_image)
     return fastload.DataLoader(
         packed,
         batch_size=batch_size,
