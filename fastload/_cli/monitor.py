@@ -122,11 +122,11 @@ def run(options: argparse.Namespace) -> int:
     if options.compare is not None:
         return _compare(options)
     from fastload._common.screen import show
-    from fastload._tools.monitor.gate import GateClosed
     from fastload._tools.monitor.monitor import MonitorOptions, measure
     from fastload._tools.monitor.screens import Lines, Silent, Table
     from fastload._tools.monitor.telling import sections
     from fastload._tools.monitor.window import write_window
+    from fastload.errors import GateClosed
 
     if options.out is not None and not options.out.parent.is_dir():
         raise ConfigError(

@@ -27,8 +27,7 @@ from fastload._load.stats import StatsCollector
 from fastload._load.transfer import Stay, Transfer
 from fastload._plan.rows import PlanRows
 from fastload._store.dataset import Dataset
-from fastload._store.record import RecordError
-from fastload.errors import BadImage, ConfigError, FastloadError
+from fastload.errors import BadImage, ConfigError, FastloadError, RecordError
 
 Ids = NDArray[np.int64]
 _OTHERS = 8  # batches tried instead of one that has no good sample

@@ -14,8 +14,8 @@ from fastload._decode.backend import REQUEST, Codec
 from fastload._load.records import BatchRecords, restart_index_of
 from fastload._plan.rows import NEAREST, PlanRows
 from fastload._store.pixels import decode_image, decode_mask
-from fastload._store.record import JPEG, RAW, Part, RecordError
-from fastload.errors import BadImage
+from fastload._store.record import JPEG, RAW, Part
+from fastload.errors import BadImage, RecordError
 
 _NATIVE = np.zeros(256, np.bool_)
 _NATIVE[[JPEG, RAW]] = (

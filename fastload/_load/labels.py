@@ -15,9 +15,8 @@ from fastload._load.spec import ChosenField
 from fastload._plan.labels import move_boxes_batch, move_points_batch
 from fastload._plan.rows import PlanRows
 from fastload._store.kinds import BOXES, MASK, MATRIX, NUMBERS, POINTS
-from fastload._store.record import RecordError
 from fastload._store.values import decode_value
-from fastload.errors import BadImage, ConfigError
+from fastload.errors import BadImage, ConfigError, RecordError
 
 Values = dict[str, Any]  # what a batch holds under each name
 _MATRICES = ((3, 3), (3, 4))

@@ -18,11 +18,10 @@ from fastload._store.record import (
     ROW,
     SOURCE_FIELD,
     Part,
-    RecordError,
     parse_record,
     salvage_source,
 )
-from fastload.errors import CorruptShard
+from fastload.errors import CorruptShard, RecordError
 
 # One row of a part table, and the place in the batch of the record it stands in. Kept equal to native/shard/record.h by a test.
 PART_ROW = np.dtype(

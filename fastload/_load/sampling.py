@@ -10,9 +10,8 @@ import numpy as np
 from fastload._load.read_ahead import ask_for
 from fastload._load.records import BatchRecords, read_records
 from fastload._store.dataset import Dataset
-from fastload._store.record import RecordError
 from fastload._store.values import decode_value
-from fastload.errors import FastloadError
+from fastload.errors import FastloadError, RecordError
 
 LOOKED_AT = 64  # samples, spread over the dataset
 

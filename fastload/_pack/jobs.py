@@ -17,8 +17,8 @@ from fastload._pack.state import damaged
 from fastload._pack.threads import ordered_map
 from fastload._pack.writing import NewFile
 from fastload._store.fields import Field
-from fastload._store.record import RecordError, encode_record, parse_record
-from fastload.errors import BadImage
+from fastload._store.record import encode_record, parse_record
+from fastload.errors import BadImage, RecordError
 
 SPOOL = "spool.records"
 

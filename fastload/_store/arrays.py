@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload._common.checksum import Bytes
-from fastload._store.record import MAX_RECORD, RecordError
-from fastload.errors import ConfigError
+from fastload._store.record import MAX_RECORD
+from fastload.errors import ConfigError, RecordError
 
 MAX_DIMENSIONS = 8
 DTYPES = tuple(

@@ -18,18 +18,8 @@ import numpy.typing as npt
 from fastload._common import strict_json
 from fastload._store import pixels
 from fastload._store.arrays import decode_array, encode_array
-from fastload._store.record import (
-    ARRAY,
-    DEFLATED,
-    JPEG,
-    PLAIN,
-    PNG,
-    RAW,
-    Part,
-    RecordError,
-    shown_size,
-)
-from fastload.errors import ConfigError
+from fastload._store.record import ARRAY, DEFLATED, JPEG, PLAIN, PNG, RAW, Part, shown_size
+from fastload.errors import ConfigError, RecordError
 
 if TYPE_CHECKING:
     from fastload._store.fields import Field

@@ -16,8 +16,8 @@ import simplejpeg
 from PIL import Image
 
 from fastload._store.jpeg_header import MAX_PIXELS, MAX_SIDE, check_limits, read_header
-from fastload._store.record import CODEC_NAMES, DEFLATED, JPEG, PNG, RAW, Part, RecordError
-from fastload.errors import BadImage, ConfigError
+from fastload._store.record import CODEC_NAMES, DEFLATED, JPEG, PNG, RAW, Part
+from fastload.errors import BadImage, ConfigError, RecordError
 
 Pixels = npt.NDArray[Any]
 _BY_BITS: dict[int, np.dtype[Any]] = {8: np.dtype("<u1"), 16: np.dtype("<u2"), 32: np.dtype("<u4")}

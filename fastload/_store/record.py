@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fastload._common.checksum import Bytes, crc32c
-from fastload.errors import ConfigError, FastloadError
+from fastload.errors import ConfigError, RecordError
 
 MAGIC = b"FLR1"
 VERSION = 1
@@ -46,16 +46,6 @@ class Part(NamedTuple):
     height: int = 0
     interval: int = 0  # MCUs per restart segment, 0 = none
     orientation: int = 0  # EXIF 1..8, still to be applied; 0 = not an image
-
-
-class RecordError(FastloadError, ValueError):
-    """A record is damaged; ``what`` is wrong, ``found`` and ``expected`` say how. The reader adds where."""
-
-    def __init__(self, what: str, found: object, expected: object) -> None:
-        super().__init__(f"{what} is {found}, expected {expected}")
-        self.what = what
-        self.found = found
-        self.expected = expected
 
 
 def encode_record(sample_id: int, parts: Iterable[Part]) -> bytes:

@@ -16,8 +16,8 @@ from fastload._common.native import core
 from fastload._store.environment import Environment, open_environment, raise_file_limit
 from fastload._store.lmdb_tree import META_BYTES
 from fastload._store.manifest import STAMP_BYTES, Shard, stamp_page
-from fastload._store.record import Part, RecordError, parse_record, salvage_source
-from fastload.errors import CorruptShard, StoreError
+from fastload._store.record import Part, parse_record, salvage_source
+from fastload.errors import CorruptShard, RecordError, StoreError
 
 if TYPE_CHECKING:
     from fastload import _core

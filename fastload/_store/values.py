@@ -7,8 +7,8 @@ from typing import Any
 
 from fastload._store.fields import Field
 from fastload._store.kinds import describe_value
-from fastload._store.record import DATA, SOURCE_FIELD, Part, RecordError
-from fastload.errors import ConfigError
+from fastload._store.record import DATA, SOURCE_FIELD, Part
+from fastload.errors import ConfigError, RecordError
 
 
 def encode_value(number: int, field: Field, value: object) -> list[Part]:

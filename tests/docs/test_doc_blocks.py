@@ -89,7 +89,7 @@ def unaccounted(name: str, text: str) -> list[str]:
         elif account.startswith("test_"):
             fine = (
                 Path(name).stem
-                in (ROOT / "tests" / "unit" / account).read_text()
+                in (ROOT / "tests" / "docs" / account).read_text()
                 + (ROOT / "tests" / "doc_runs.py").read_text()
             )
         else:

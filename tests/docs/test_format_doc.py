@@ -82,7 +82,7 @@ def test_an_independent_reader_finds_the_same_values(tmp_path: Path) -> None:
 
 def test_the_reader_is_short_and_does_not_know_us() -> None:
     source = READER.read_text()
-    assert len(source.splitlines()) <= 60
+    assert len(source.splitlines()) <= 90
     imported = {
         name.name
         for node in ast.walk(ast.parse(source))

@@ -21,7 +21,7 @@ def statements(function: ast.FunctionDef) -> int:
 def functions() -> dict[str, int]:
     """Every function of fastload/_common/cuda.py, and how many statements it has."""
     found = {}
-    for node in ast.parse((ROOT / "fastload" / "cuda.py").read_text()).body:
+    for node in ast.parse((ROOT / "fastload" / "_common" / "cuda.py").read_text()).body:
         for each in (
             [node]
             if isinstance(node, ast.FunctionDef)

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastload._common import files, strict_json
 from fastload._store import dataset, manifest, record, shard
+from fastload.errors import RecordError
 
 
 def plant(bug: str) -> None:
@@ -19,7 +20,7 @@ def _no_record_checksum() -> None:
     def check(value: memoryview, expect_id: int) -> int:
         magic, _, version, _, n_parts, length, sample_id = record.HEADER.unpack_from(value)
         if (magic, version, sample_id, length) != (record.MAGIC, 1, expect_id, len(value)):
-            raise record.RecordError("header", "?", "?")
+            raise RecordError("header", "?", "?")
         return int(n_parts)
 
     record._check_header = check

@@ -23,13 +23,12 @@ from fastload._store.record import (
     ROW,
     SOURCE_FIELD,
     Part,
-    RecordError,
     encode_record,
     parse_record,
     salvage_source,
     shown_size,
 )
-from fastload.errors import ConfigError
+from fastload.errors import ConfigError, RecordError
 
 PARTS = [
     Part(

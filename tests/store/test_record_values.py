@@ -26,12 +26,11 @@ from fastload._store.record import (
     PNG,
     RAW,
     Part,
-    RecordError,
     encode_record,
     parse_record,
 )
 from fastload._store.values import decode_value, encode_value, source_part
-from fastload.errors import BadImage, ConfigError
+from fastload.errors import BadImage, ConfigError, RecordError
 from tests.corpus import photos
 from tests.small_dataset import Array, jpeg, jpeg_part, same
 

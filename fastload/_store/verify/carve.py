@@ -13,15 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fastload._store.manifest import Shard
-from fastload._store.record import (
-    HEADER,
-    MAGIC,
-    MAX_RECORD,
-    VERSION,
-    RecordError,
-    parse_record,
-    salvage_source,
-)
+from fastload._store.record import HEADER, MAGIC, MAX_RECORD, VERSION, parse_record, salvage_source
+from fastload.errors import RecordError
 
 _CHUNK = 1 << 20
 _MOST_BROKEN = 10_000  # damaged records described; those beyond are counted as not found

@@ -9,8 +9,8 @@ import numpy as np
 
 from fastload._store.jpeg_header import JpegHeader, check_limits, check_size, read_header
 from fastload._store.kinds import PixelKind
-from fastload._store.record import CODEC_NAMES, JPEG, PLAIN, PNG, RAW, Part, RecordError
-from fastload.errors import BadImage
+from fastload._store.record import CODEC_NAMES, JPEG, PLAIN, PNG, RAW, Part
+from fastload.errors import BadImage, RecordError
 
 _PNG_HEAD = struct.Struct(">8s4x4sII")
 

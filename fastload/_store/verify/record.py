@@ -14,14 +14,13 @@ from fastload._store.record import (
     RESTART_INDEX,
     SOURCE_FIELD,
     Part,
-    RecordError,
     parse_record,
     salvage_source,
 )
 from fastload._store.values import decode_value
 from fastload._store.verify.columns import Columns
 from fastload._store.verify.image import check_image
-from fastload.errors import BadImage
+from fastload.errors import BadImage, RecordError
 
 
 class RecordChecker:

@@ -15,10 +15,10 @@ from fastload._store.dataset import Dataset, source_of
 from fastload._store.fields import Field
 from fastload._store.jpeg_header import read_header
 from fastload._store.kinds import BYTES, STR
-from fastload._store.record import CODEC_NAMES, DATA, JPEG, RESTART_INDEX, Part, RecordError
+from fastload._store.record import CODEC_NAMES, DATA, JPEG, RESTART_INDEX, Part
 from fastload._store.values import decode_value
 from fastload._tools.inspect.records import coding_name, sampling_name
-from fastload.errors import BadImage, ConfigError
+from fastload.errors import BadImage, ConfigError, RecordError
 
 _TEXT = 200  # characters of a text shown
 _VALUES = 8  # numbers of a row shown

@@ -11,7 +11,7 @@ from pathlib import Path
 from fastload._common.metrics import Row, StepRow
 from fastload._common.strict_json import Json
 from fastload._tools.monitor.metrics_file import RowParser, newest
-from fastload.errors import FastloadError
+from fastload.errors import GateClosed
 
 _POLL_S = 0.2
 _OLD_S = 30.0  # a last row older than this when we came is of a run that has ended, until another follows
@@ -29,14 +29,6 @@ class GateRule:
 
     def __str__(self) -> str:
         return f"iter >= {self.iter} and the last {self.rows} data_time below {self.data_time:g} s, on every rank"
-
-
-class GateClosed(FastloadError):
-    """The run did not become steady; ``seen`` is what the window file would have said of it."""
-
-    def __init__(self, message: str, seen: dict[str, Json]) -> None:
-        super().__init__(message)
-        self.seen = seen
 
 
 class Tail:
