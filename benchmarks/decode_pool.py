@@ -96,7 +96,7 @@ def bare_loop(batch: DecodeBatch) -> tuple[float, float]:
         batch.requests,
         batch.output,
         planar=pixels.layout == "nchw",
-        colour=0,
+        color=0,
         fill=(0, 0, 0),
         mean=pixels.mean_levels(3),
         std=pixels.std_levels(3),

@@ -164,7 +164,10 @@ def _indexed(data: bytes) -> tuple[bytes, Index | None, int]:
     module = core()
     if module is None:
         raise SystemExit("the native core is not built: nothing to measure")
-    jpeg, index, _, _, interval, _, _ = module.rewrite(data)
+    rewritten = module.rewrite(data)
+    jpeg = rewritten.jpeg
+    index = rewritten.index
+    interval = rewritten.interval
     return jpeg, index, interval
 
 

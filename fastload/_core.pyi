@@ -15,17 +15,71 @@ class BadJpeg(ValueError): ...
 def simd_level() -> str: ...
 def set_simd(most: str) -> str: ...
 def crc32c(data: Buffer, crc: int = 0) -> int: ...
-def jpeg_header(
-    data: Buffer,
-) -> tuple[
-    int, int, int, int, tuple[tuple[int, int], ...], int, int, int, bool, int, bool, int, int
-]: ...
 
-# bind/rewrite.cpp
+class JpegHeader:
+    """What fastload._store.jpeg_header.JpegHeader holds; the fields are explained there."""
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def height(self) -> int: ...
+    @property
+    def precision(self) -> int: ...
+    @property
+    def sof(self) -> int: ...
+    @property
+    def sampling(self) -> tuple[tuple[int, int], ...]: ...
+    @property
+    def orientation(self) -> int: ...
+    @property
+    def restart_interval(self) -> int: ...
+    @property
+    def n_scans(self) -> int: ...
+    @property
+    def complete(self) -> bool: ...
+    @property
+    def adobe_transform(self) -> int: ...
+    @property
+    def jfif(self) -> bool: ...
+    @property
+    def scan_offset(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+
+def jpeg_header(data: Buffer) -> JpegHeader: ...
+
+# The lossless rewrite and cut (bind/rewrite.cpp)
 MAX_SIDE: int
 MAX_PIXELS: int
 MAX_PIXELS_PER_BYTE: int
 MAX_SCANS: int
+
+class RewrittenJpeg:
+    @property
+    def jpeg(self) -> bytes: ...
+    @property
+    def index(self) -> NDArray[np.uint32]:
+        """Offsets of the restart segments, and of the end marker; empty without restart markers."""
+
+    @property
+    def index_bytes(self) -> bytes: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def height(self) -> int: ...
+    @property
+    def n_components(self) -> int: ...
+    @property
+    def interval(self) -> int:
+        """MCUs per restart segment, 0 = no restart markers."""
+
+    @property
+    def orientation(self) -> int:
+        """EXIF orientation that is still to be applied."""
+
+    @property
+    def warning(self) -> str:
+        """What libjpeg found odd but harmless, or ""."""
 
 def rewrite(
     data: Buffer,
@@ -34,11 +88,12 @@ def rewrite(
     orient: bool = True,
     optimize: bool = True,
     fast: bool = True,
-) -> tuple[bytes, NDArray[np.uint32], int, int, int, int, str]:
-    """JPEG, segment index, width, height, restart interval, orientation still to be applied, harmless warning or ""."""
+) -> RewrittenJpeg: ...
+def rewrite_common(data: Buffer, restart: int) -> RewrittenJpeg | None:
+    """None for a damaged JPEG and for one with unusual components."""
 
-def index(data: Buffer) -> tuple[NDArray[np.uint32], int]:
-    """Segment index and restart interval of a JPEG as it is; empty and 0 where it cannot be cut."""
+def find_segments(data: Buffer) -> tuple[NDArray[np.uint32], int]:
+    """Segment index and restart interval of an existing JPEG; empty and 0 if it cannot be cut."""
 
 def cut(
     data: Buffer, index: Buffer, interval: int, x: int, y: int, w: int, h: int, *, scale: int = 1
@@ -49,17 +104,29 @@ def cut(
 request_size: int
 
 def decode_region(
-    data: Buffer, denominator: int, x0: int, y0: int, x1: int, y1: int, *, gray: bool = False
+    data: Buffer, denominator: int, x0: int, y0: int, x1: int, y1: int, *, grayscale: bool = False
 ) -> NDArray[np.uint8]: ...
-def set_entropy_hook(wanted: bool) -> bool: ...
+def set_entropy_hook(enabled: bool) -> bool: ...
 def request_members() -> list[tuple[str, int, int]]: ...
+
+class BatchResult:
+    @property
+    def statuses(self) -> bytes:
+        """Status of each slot, uint8."""
+
+    @property
+    def times_ns(self) -> bytes:
+        """Nanoseconds of each slot and stage, uint32."""
+
+    @property
+    def reasons(self) -> dict[int, str]:
+        """Why samples failed, by slot."""
 
 class Ticket:
     @property
     def done(self) -> bool: ...
     def wait(self, timeout_s: float | None = None) -> bool: ...
-    def result(self) -> tuple[bytes, bytes, dict[int, str]]:
-        """Of each slot: Status (uint8), nanoseconds of the stages (uint32), and why it failed."""
+    def result(self) -> BatchResult: ...
 
 class Pool:
     threads: int
@@ -71,7 +138,7 @@ class Pool:
         output: object,
         *,
         planar: bool,
-        colour: int,
+        color: int,
         fill: Sequence[int],
         mean: Sequence[float],
         std: Sequence[float],
@@ -83,15 +150,15 @@ class Pool:
         output: object,
         *,
         planar: bool,
-        colour: int,
+        color: int,
         fill: Sequence[int],
         mean: Sequence[float],
         std: Sequence[float],
     ) -> tuple[float, float]: ...
-    def under_way(self, ticket: Ticket) -> list[int]: ...
+    def in_flight(self, ticket: Ticket) -> list[int]: ...
     def close(self) -> None: ...
 
-# The part tables of records (bind/records.cpp): see fastload/_load/parts.py.
+# The part tables of records (bind/records.cpp): see fastload/_load/records.py.
 part_row_size: int
 
 class ShardMap:
@@ -109,12 +176,31 @@ class Records(Sequence[memoryview]):
     @overload
     def __getitem__(self, which: slice) -> Records: ...
 
+class ReadRecords:
+    @property
+    def records(self) -> Records: ...
+    @property
+    def rows(self) -> bytes:
+        """Part rows of all records, fastload._load.records.PART_ROW."""
+
+    @property
+    def starts(self) -> bytes:
+        """First row of each record, and the end of the last, int64."""
+
+    @property
+    def rows_per_sample(self) -> int:
+        """If every record has the same fields, items and roles in the same order; else 0."""
+
+    @property
+    def faults(self) -> dict[int, str]:
+        """What is wrong with records, by place in the batch."""
+
 def read_records(
     maps: list[ShardMap | None],
     shards: NDArray[np.int64],
     ids: NDArray[np.int64],
     check_crc: bool = True,
-) -> tuple[Records, bytes, bytes, int, dict[int, str]]: ...
+) -> ReadRecords: ...
 
 # Reading ahead (bind/records.cpp): see fastload/_load/read_ahead.py.
 def record_runs(
@@ -122,7 +208,7 @@ def record_runs(
 ) -> bytes: ...
 def read_ahead(runs: Buffer) -> None: ...
 
-# Decode requests out of part tables and a plan (bind/decode_requests.cpp): see fastload/_load/requests.py.
+# Decode requests out of part tables and a plan (bind/decode_requests.cpp): see fastload/_load/decode_requests.py.
 def image_requests(
     rows: Buffer,
     plan: tuple[Buffer, ...],
@@ -155,10 +241,7 @@ def warp_affine(
 ) -> None: ...
 
 # What pack does for every image (bind/pack.cpp); None where the path in Python must be taken.
-def keep_jpeg(data: Buffer, restart: int) -> tuple[bytes, bytes, int, int, int, int, int] | None:
-    """JPEG, segment index, width, height, components, restart interval, orientation still to be applied."""
-
-def read_plain(path: bytes, limit: int) -> bytes | None: ...
+def read_regular_file(path: bytes, limit: int) -> bytes | None: ...
 def encode_record(sample_id: int, parts: Sequence[tuple[Any, ...]]) -> bytes | None: ...
-def start_writing(descriptor: int) -> bool: ...
+def start_writeback(descriptor: int) -> bool: ...
 def keep_freed_memory(n_bytes: int) -> bool: ...

@@ -48,7 +48,10 @@ def images() -> list[tuple[bytes, bytes, int]]:
     found = [(data, b"", 0) for data in whole]
     for restart in (1, 3, -1):
         for data in whole:
-            jpeg, index, _, _, interval, _, _ = module.rewrite(data, restart=restart)
+            rewritten = module.rewrite(data, restart=restart)
+            jpeg = rewritten.jpeg
+            index = rewritten.index
+            interval = rewritten.interval
             found.append((jpeg, index.tobytes(), interval))
     for data, index, interval in list(found):
         for _ in range(8):

@@ -105,13 +105,14 @@ class NativeBackend:
             raise TimeoutError(
                 f"decoding a batch of {len(ticket.batch.requests)}: not done after {timeout_s} s"
             )
-        status, times_ns, reasons = ticket.ticket.result()
-        times = np.frombuffer(times_ns, np.uint32).reshape(-1, len(STAGES))
-        return DecodeResult(np.frombuffer(status, np.uint8), times, reasons, ticket.batch.output)
+        found = ticket.ticket.result()
+        statuses = np.frombuffer(found.statuses, np.uint8)
+        times_ns = np.frombuffer(found.times_ns, np.uint32).reshape(-1, len(STAGES))
+        return DecodeResult(statuses, times_ns, found.reasons, ticket.batch.output)
 
     def under_way(self, ticket: NativeTicket) -> list[int]:
         """Slots that threads are at work on just now: what a batch that does not end waits for."""
-        return self._pool.under_way(ticket.ticket)
+        return self._pool.in_flight(ticket.ticket)
 
     def close(self) -> None:
         """Ends the threads, each after its sample; what is not begun is CANCELLED. Also done when Python exits."""
@@ -134,7 +135,7 @@ class NativeBackend:
 
 class _Told(TypedDict):
     planar: bool
-    colour: int
+    color: int
     fill: tuple[int, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -145,7 +146,7 @@ def _told(pixels: PixelFormat, channels: int) -> _Told:
     """What the core is told about an output. A loader's batches all have the same."""
     return {
         "planar": pixels.layout == "nchw",
-        "colour": COLOURS.index(pixels.colour),
+        "color": COLOURS.index(pixels.colour),
         "fill": pixels.fill_levels(channels),
         "mean": pixels.mean_levels(channels),
         "std": pixels.std_levels(channels),

@@ -154,14 +154,19 @@ def read_records(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -
         return _read_in_python(dataset, ids)
     ids = np.ascontiguousarray(ids, np.int64)
     maps, shards, closed = dataset.maps(ids)
-    records, rows, starts, alike, wrong = module.read_records(maps, shards, ids, check_crc)
+    found = module.read_records(maps, shards, ids, check_crc)
     faults = {
         place: closed.get(int(shards[place]))
-        or damaged(dataset, int(ids[place]), records[place], why)
-        for place, why in wrong.items()
+        or damaged(dataset, int(ids[place]), found.records[place], why)
+        for place, why in found.faults.items()
     }
     return BatchRecords(
-        ids, records, np.frombuffer(rows, PART_ROW), np.frombuffer(starts, np.int64), alike, faults
+        ids,
+        found.records,
+        np.frombuffer(found.rows, PART_ROW),
+        np.frombuffer(found.starts, np.int64),
+        found.rows_per_sample,
+        faults,
     )
 
 

@@ -115,7 +115,7 @@ def _read_plain(root: str | os.PathLike[str], relative: str, limit: int) -> byte
         path = os.fsencode(f"{_real_root(os.fspath(root)).rstrip(os.sep)}{os.sep}{relative}")
     except UnicodeEncodeError:  # text that no file name can hold
         return None
-    data: bytes | None = module.read_plain(path, limit)
+    data: bytes | None = module.read_regular_file(path, limit)
     return data
 
 

@@ -91,11 +91,19 @@ def _from_jpeg(data: bytes, options: PackOptions) -> StoredImage:
 def _kept(data: bytes, options: PackOptions) -> StoredImage | None:
     """An ordinary, undamaged JPEG in one native call; None for any other: what is wrong, or what to do, is found out then."""
     module = core()
-    found = module.keep_jpeg(data, options.restart) if module is not None else None
+    found = module.rewrite_common(data, options.restart) if module is not None else None
     if found is None:
         return None
-    out, index, width, height, channels, interval, orientation = found
-    return StoredImage(JPEG, out, width, height, channels, orientation, interval, index)
+    return StoredImage(
+        JPEG,
+        found.jpeg,
+        found.width,
+        found.height,
+        found.n_components,
+        found.orientation,
+        found.interval,
+        found.index_bytes,
+    )
 
 
 def _from_unusual_jpeg(data: bytes, header: JpegHeader, options: PackOptions) -> StoredImage:
@@ -174,20 +182,18 @@ def _rewritten(
             converted=converted,
         )
     try:
-        out, index, width, height, interval, orientation, _ = module.rewrite(
-            data, restart=options.restart
-        )
+        found = module.rewrite(data, restart=options.restart)
     except module.BadJpeg as error:
         raise BadImage(str(error)) from None
     return StoredImage(
         JPEG,
-        out,
-        width,
-        height,
-        header.components,
-        orientation,
-        interval,
-        index.astype("<u4", copy=False).tobytes(),
+        found.jpeg,
+        found.width,
+        found.height,
+        found.n_components,
+        found.orientation,
+        found.interval,
+        found.index_bytes,
         converted,
     )
 

@@ -92,9 +92,24 @@ def read_header(data: bytes | memoryview) -> JpegHeader:
     if module is None:
         return parse_markers(data)
     try:
-        return JpegHeader(*module.jpeg_header(data))
+        found = module.jpeg_header(data)
     except module.BadJpeg as error:
         raise BadImage(str(error)) from None
+    return JpegHeader(
+        width=found.width,
+        height=found.height,
+        precision=found.precision,
+        sof=found.sof,
+        sampling=found.sampling,
+        orientation=found.orientation,
+        restart_interval=found.restart_interval,
+        n_scans=found.n_scans,
+        complete=found.complete,
+        adobe_transform=found.adobe_transform,
+        jfif=found.jfif,
+        scan_offset=found.scan_offset,
+        end_offset=found.end_offset,
+    )
 
 
 def check_size(width: int, height: int) -> None:

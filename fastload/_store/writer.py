@@ -145,7 +145,7 @@ class ShardWriter:
             self._unwritten >= _WRITE_EARLY and module is not None
         ):  # else publishing waits until the disk has written all
             self._unwritten = 0
-            module.start_writing(self._file)
+            module.start_writeback(self._file)
 
     def _close(self) -> None:
         self._thread.shutdown(wait=True)

@@ -89,8 +89,8 @@ nb::list request_members() {
 void bind_decode(nb::module_& module) {
     module.def("decode_region", &decode_region, nb::arg("data"), nb::arg("denominator"),
                nb::arg("x0"), nb::arg("y0"), nb::arg("x1"), nb::arg("y1"), nb::kw_only(),
-               nb::arg("gray") = false);
-    module.def("set_entropy_hook", &set_entropy_hook, nb::arg("wanted"));
+               nb::arg("grayscale") = false);
+    module.def("set_entropy_hook", &set_entropy_hook, nb::arg("enabled"));
     module.def("request_members", &request_members);
     module.attr("request_size") = sizeof(Request);
 }

@@ -14,6 +14,7 @@ namespace {
 #define FASTLOAD_TEXT_(x) #x
 #define FASTLOAD_TEXT(x) FASTLOAD_TEXT_(x)
 
+// (h, v) of each component.
 nb::tuple sampling(const JpegHeader& header) {
     nb::list factors;
     for (size_t i = 0; i < header.n_components; ++i)
@@ -21,17 +22,10 @@ nb::tuple sampling(const JpegHeader& header) {
     return nb::tuple(factors);
 }
 
-nb::tuple jpeg_header(nb::handle data) {
+JpegHeader jpeg_header(nb::handle data) {
     Bytes bytes(data);
-    JpegHeader header;
-    {
-        Unlocked unlocked;
-        header = read_jpeg_header(bytes.data(), bytes.size());
-    }
-    return nb::make_tuple(header.width, header.height, header.precision, header.sof,
-                          sampling(header), header.orientation, header.restart_interval,
-                          header.n_scans, header.complete, header.adobe_transform, header.jfif,
-                          header.scan_offset, header.end_offset);
+    Unlocked unlocked;
+    return read_jpeg_header(bytes.data(), bytes.size());
 }
 
 }  // namespace
@@ -39,6 +33,20 @@ nb::tuple jpeg_header(nb::handle data) {
 void bind_jpeg(nb::module_& module) {
     nb::exception<BadJpeg>(module, "BadJpeg", PyExc_ValueError);
     module.attr("libjpeg_turbo_version") = FASTLOAD_TEXT(LIBJPEG_TURBO_VERSION);
+    nb::class_<JpegHeader>(module, "JpegHeader")
+        .def_ro("width", &JpegHeader::width)
+        .def_ro("height", &JpegHeader::height)
+        .def_ro("precision", &JpegHeader::precision)
+        .def_ro("sof", &JpegHeader::sof)
+        .def_prop_ro("sampling", &sampling)
+        .def_ro("orientation", &JpegHeader::orientation)
+        .def_ro("restart_interval", &JpegHeader::restart_interval)
+        .def_ro("n_scans", &JpegHeader::n_scans)
+        .def_ro("complete", &JpegHeader::complete)
+        .def_ro("adobe_transform", &JpegHeader::adobe_transform)
+        .def_ro("jfif", &JpegHeader::jfif)
+        .def_ro("scan_offset", &JpegHeader::scan_offset)
+        .def_ro("end_offset", &JpegHeader::end_offset);
     module.def("jpeg_header", &jpeg_header, nb::arg("data"));
 }
 

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "bind/module.h"
-#include "jpeg/rewrite.h"
 #include "pack/regular_file.h"
 #include "shard/crc32c.h"
 
@@ -19,12 +18,8 @@ namespace nb = nanobind;
 namespace fastload {
 namespace {
 
-nb::object as_bytes(const void* data, size_t size) {
-    return nb::bytes(static_cast<const char*>(data), size);
-}
-
 // The bytes of a regular file; the path, absolute, must have no link in it.
-nb::object read_plain(const nb::bytes& path, size_t limit) {
+nb::object read_regular_file(const nb::bytes& path, size_t limit) {
     if (std::strlen(path.c_str()) != path.size() || path.c_str()[0] != '/') return nb::none();
     PlainFile file;
     bool good;
@@ -40,24 +35,6 @@ nb::object read_plain(const nb::bytes& path, size_t limit) {
         good = file.read(PyBytes_AS_STRING(data.ptr()));
     }
     return good ? data : nb::none();
-}
-
-// (JPEG, index, width, height, components, interval, orientation)
-nb::object keep_jpeg(nb::handle data, int restart) {
-    Bytes bytes(data);
-    const RewrittenJpeg* result = nullptr;
-    {
-        Unlocked unlocked;
-        try {
-            result = &rewrite_jpeg(bytes.data(), bytes.size(), {restart, true, true, true});
-        } catch (const BadJpeg&) {  // named by the path that is taken then
-        }
-    }
-    if (!result || !result->common) return nb::none();
-    return nb::make_tuple(as_bytes(result->bytes, result->size),
-                          as_bytes(result->index.data(), 4 * result->index.size()), result->width,
-                          result->height, result->n_components, result->interval,
-                          result->orientation);
 }
 
 // A row of the part table (docs/FORMAT.md) and the data it stands for.
@@ -136,7 +113,7 @@ nb::object encode_record(uint64_t sample_id, nb::sequence given) {
 
 // Asks the system to begin writing what it holds back of a file; false where it cannot be asked. A
 // sync at the end then has little left to do.
-bool start_writing(int descriptor) {
+bool start_writeback(int descriptor) {
 #ifdef SYNC_FILE_RANGE_WRITE
     Unlocked unlocked;
     return sync_file_range(descriptor, 0, 0, SYNC_FILE_RANGE_WRITE) == 0;
@@ -159,10 +136,9 @@ bool keep_freed_memory(int n_bytes) {
 }  // namespace
 
 void bind_pack(nb::module_& module) {
-    module.def("read_plain", &read_plain, nb::arg("path"), nb::arg("limit"));
-    module.def("keep_jpeg", &keep_jpeg, nb::arg("data"), nb::arg("restart"));
+    module.def("read_regular_file", &read_regular_file, nb::arg("path"), nb::arg("limit"));
     module.def("encode_record", &encode_record, nb::arg("sample_id"), nb::arg("parts"));
-    module.def("start_writing", &start_writing, nb::arg("descriptor"));
+    module.def("start_writeback", &start_writeback, nb::arg("descriptor"));
     module.def("keep_freed_memory", &keep_freed_memory, nb::arg("n_bytes"));
 }
 

@@ -72,7 +72,7 @@ public:
 
     int threads() const { return threads_; }
 
-    std::vector<size_t> under_way(const Ticket& ticket) {
+    std::vector<size_t> in_flight(const Ticket& ticket) {
         if (!pool_ || pid_ != getpid()) return {};
         return pool_->under_way(*ticket.batch);
     }
@@ -176,12 +176,12 @@ void bind_pool(nb::module_& module) {
     nb::class_<PythonPool>(module, "Pool")
         .def(nb::init<int>(), nb::arg("threads"))
         .def("submit", &PythonPool::submit, nb::arg("sources"), nb::arg("requests"),
-             nb::arg("output").noconvert(), nb::kw_only(), nb::arg("planar"), nb::arg("colour"),
+             nb::arg("output").noconvert(), nb::kw_only(), nb::arg("planar"), nb::arg("color"),
              nb::arg("fill"), nb::arg("mean"), nb::arg("std"))
         .def_static("bare_loop", &PythonPool::bare_loop, nb::arg("sources"), nb::arg("requests"),
                     nb::arg("output").noconvert(), nb::kw_only(), nb::arg("planar"),
-                    nb::arg("colour"), nb::arg("fill"), nb::arg("mean"), nb::arg("std"))
-        .def("under_way", &PythonPool::under_way, nb::arg("ticket"))
+                    nb::arg("color"), nb::arg("fill"), nb::arg("mean"), nb::arg("std"))
+        .def("in_flight", &PythonPool::in_flight, nb::arg("ticket"))
         .def_prop_rw("threads", &PythonPool::threads, &PythonPool::set_threads)
         .def("close", &PythonPool::close);
     nb::module_::import_("atexit").attr("register")(nb::cpp_function(&PythonPool::close_all));

@@ -144,9 +144,16 @@ nb::bytes as_bytes(const std::vector<Item>& items) {
     return nb::bytes(reinterpret_cast<const char*>(items.data()), items.size() * sizeof(Item));
 }
 
-// (records, rows as bytes, starts as bytes, rows of each sample where all are alike, {place: what
-// is wrong}); loader/parts.py knows the dtypes.
-nb::tuple read_records(nb::list maps, Numbers shards, Numbers ids, bool check_crc) {
+// What read_records() found. Rows and starts as bytes: fastload/_load/records.py has the dtypes.
+struct ReadRecords {
+    nb::object records;
+    nb::bytes rows;
+    nb::bytes starts;
+    size_t rows_per_sample;  // where every sample has the same kinds of rows, else 0
+    nb::dict faults;         // by place in the batch: what is wrong
+};
+
+ReadRecords read_records(nb::list maps, Numbers shards, Numbers ids, bool check_crc) {
     if (shards.size() != ids.size())
         throw nb::value_error("read_records: expected a shard for each id");
     const std::vector<const ShardMap*> open = open_maps(maps);
@@ -158,10 +165,10 @@ nb::tuple read_records(nb::list maps, Numbers shards, Numbers ids, bool check_cr
         found = find_all(open, shards, ids, check_crc);
         alike = rows_alike(found);
     }
-    nb::dict wrong;
-    for (auto& [place, fault] : found.faults) wrong[nb::int_(place)] = nb::str(fault.c_str());
-    return nb::make_tuple(Records(std::move(found.records), std::move(held)), as_bytes(found.rows),
-                          as_bytes(found.starts), alike, wrong);
+    nb::dict faults;
+    for (auto& [place, fault] : found.faults) faults[nb::int_(place)] = nb::str(fault.c_str());
+    return {nb::cast(Records(std::move(found.records), std::move(held))), as_bytes(found.rows),
+            as_bytes(found.starts), alike, faults};
 }
 
 // Where samples lie in memory: (address, bytes) of each run. Held as above.
@@ -212,6 +219,12 @@ void bind_record(nb::module_& module) {
         .def("__len__", &Records::size)
         .def("__getitem__", &record_at, nb::arg("place"))
         .def("__getitem__", &records_at, nb::arg("which"));
+    nb::class_<ReadRecords>(module, "ReadRecords")
+        .def_ro("records", &ReadRecords::records)
+        .def_ro("rows", &ReadRecords::rows)
+        .def_ro("starts", &ReadRecords::starts)
+        .def_ro("rows_per_sample", &ReadRecords::rows_per_sample)
+        .def_ro("faults", &ReadRecords::faults);
     module.def("record_runs", &record_runs, nb::arg("maps"), nb::arg("shards"), nb::arg("ids"));
     module.def("read_ahead", &read_ahead, nb::arg("runs"));
     module.def("read_records", &read_records, nb::arg("maps"), nb::arg("shards"), nb::arg("ids"),

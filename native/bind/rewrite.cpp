@@ -1,7 +1,11 @@
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "bind/module.h"
 #include "jpeg/cut.h"
@@ -26,7 +30,25 @@ nb::object as_array(const std::vector<uint32_t>& values) {
     return nb::cast(nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>>(copy, {values.size()}, owner));
 }
 
-nb::tuple rewrite(nb::handle data, int restart, bool orient, bool optimize, bool fast) {
+// A rewritten JPEG that outlives the thread's rewriter.
+struct OwnedRewrite {
+    nb::object jpeg;
+    std::vector<uint32_t> index;
+    std::string warning;
+    uint32_t width, height, n_components, interval, orientation;
+
+    explicit OwnedRewrite(const RewrittenJpeg& result)
+        : jpeg(as_bytes(result.bytes, result.size)),
+          index(result.index),
+          warning(result.warning),
+          width(result.width),
+          height(result.height),
+          n_components(result.n_components),
+          interval(result.interval),
+          orientation(result.orientation) {}
+};
+
+OwnedRewrite rewrite(nb::handle data, int restart, bool orient, bool optimize, bool fast) {
     if (restart < -1 || restart > 65535)
         throw nb::value_error(
             ("restart: expected -1 (chosen by size), 0 (none) or 1 to 65535 MCUs, found " +
@@ -38,12 +60,25 @@ nb::tuple rewrite(nb::handle data, int restart, bool orient, bool optimize, bool
         Unlocked unlocked;
         result = &rewrite_jpeg(bytes.data(), bytes.size(), {restart, orient, optimize, fast});
     }
-    return nb::make_tuple(as_bytes(result->bytes, result->size), as_array(result->index),
-                          result->width, result->height, result->interval, result->orientation,
-                          result->warning);
+    return OwnedRewrite(*result);
 }
 
-nb::tuple index(nb::handle data) {
+// None for a damaged or unusual JPEG: the caller's slower path then says what is wrong with it.
+std::optional<OwnedRewrite> rewrite_common(nb::handle data, int restart) {
+    Bytes bytes(data);
+    const RewrittenJpeg* result = nullptr;
+    {
+        Unlocked unlocked;
+        try {
+            result = &rewrite_jpeg(bytes.data(), bytes.size(), {restart, true, true, true});
+        } catch (const BadJpeg&) {
+        }
+    }
+    if (!result || !result->common) return std::nullopt;
+    return OwnedRewrite(*result);
+}
+
+nb::tuple segments(nb::handle data) {
     Bytes bytes(data);
     JpegLayout layout;
     std::vector<uint32_t> found;
@@ -82,9 +117,24 @@ void bind_transform(nb::module_& module) {
     module.attr("MAX_PIXELS") = MAX_PIXELS;
     module.attr("MAX_PIXELS_PER_BYTE") = MAX_PIXELS_PER_BYTE;
     module.attr("MAX_SCANS") = MAX_SCANS;
+    nb::class_<OwnedRewrite>(module, "RewrittenJpeg")
+        .def_ro("jpeg", &OwnedRewrite::jpeg)
+        .def_prop_ro("index", [](const OwnedRewrite& self) { return as_array(self.index); })
+        .def_prop_ro("index_bytes",
+                     [](const OwnedRewrite& self) {
+                         return as_bytes(reinterpret_cast<const uint8_t*>(self.index.data()),
+                                         4 * self.index.size());
+                     })
+        .def_ro("width", &OwnedRewrite::width)
+        .def_ro("height", &OwnedRewrite::height)
+        .def_ro("n_components", &OwnedRewrite::n_components)
+        .def_ro("interval", &OwnedRewrite::interval)
+        .def_ro("orientation", &OwnedRewrite::orientation)
+        .def_ro("warning", &OwnedRewrite::warning);
     module.def("rewrite", &rewrite, nb::arg("data"), nb::kw_only(), nb::arg("restart") = -1,
                nb::arg("orient") = true, nb::arg("optimize") = true, nb::arg("fast") = true);
-    module.def("index", &index, nb::arg("data"));
+    module.def("rewrite_common", &rewrite_common, nb::arg("data"), nb::arg("restart"));
+    module.def("find_segments", &segments, nb::arg("data"));
     module.def("cut", &cut, nb::arg("data"), nb::arg("index"), nb::arg("interval"), nb::arg("x"),
                nb::arg("y"), nb::arg("w"), nb::arg("h"), nb::kw_only(), nb::arg("scale") = 1);
 }

@@ -92,16 +92,20 @@ bool Ticket::wait(std::optional<double> timeout_s) {
     }
 }
 
-nb::tuple Ticket::result() {
+BatchResult Ticket::result() const {
     if (!batch->done()) throw std::runtime_error("the batch is not done: wait() first");
     nb::dict reasons;
     for (size_t i = 0; i < batch->size(); ++i)
         if (batch->statuses()[i] != Status::kOk)
             reasons[nb::int_(i)] = nb::str(batch->reasons()[i].c_str());
-    return nb::make_tuple(as_bytes(batch->statuses()), as_bytes(batch->times()), reasons);
+    return {as_bytes(batch->statuses()), as_bytes(batch->times()), reasons};
 }
 
 void bind_ticket(nb::module_& module) {
+    nb::class_<BatchResult>(module, "BatchResult")
+        .def_ro("statuses", &BatchResult::statuses)
+        .def_ro("times_ns", &BatchResult::times_ns)
+        .def_ro("reasons", &BatchResult::reasons);
     nb::class_<Ticket>(module, "Ticket")
         .def("wait", &Ticket::wait, nb::arg("timeout_s").none() = nb::none())
         .def("result", &Ticket::result)

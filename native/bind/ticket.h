@@ -30,6 +30,13 @@ private:
     std::vector<Py_buffer> views_;
 };
 
+// Of each slot its status (uint8) and the nanoseconds of its stages (uint32), as bytes: an array
+// from nanobind would call numpy, in Python. Of each failed slot the reason.
+struct BatchResult {
+    nanobind::bytes statuses, times_ns;
+    nanobind::dict reasons;
+};
+
 // Keeps the sources and the output alive, and unchanged in size, until the batch is done. Sources:
 // Records, or a sequence of bytes-like objects.
 class Ticket {
@@ -42,9 +49,8 @@ public:
 
     // True once the batch is done; false after a timeout.
     bool wait(std::optional<double> timeout_s);
-    // (statuses, times, {slot: why it failed}), both as bytes: nanobind asks numpy for its arrays,
-    // in Python
-    nanobind::tuple result();
+    // Once the batch is done.
+    BatchResult result() const;
 
     std::shared_ptr<Batch> batch;
 

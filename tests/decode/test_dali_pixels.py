@@ -89,7 +89,12 @@ def test_photos_cut_from_their_restart_index(size: tuple[int, int]) -> None:
         pytest.skip("not run: no native core")
     sources, requests = [], new_requests(24)
     for row, path in enumerate(photos(24)):
-        jpeg, index, width, height, interval, _, _ = module.rewrite(path.read_bytes())
+        rewritten = module.rewrite(path.read_bytes())
+        jpeg = rewritten.jpeg
+        index = rewritten.index
+        width = rewritten.width
+        height = rewritten.height
+        interval = rewritten.interval
         sources.append(jpeg + index.tobytes())
         for name, value in (
             ("size", len(jpeg)),

@@ -48,9 +48,12 @@ def test_the_box_in_the_cut_stream_is_the_box_in_the_picture(data: st.DataObject
     if module is None:
         pytest.skip("not run: no native core")
     draw = data.draw
-    jpeg, index, width, height, interval, _, _ = module.rewrite(
-        encode(picture(300, 200), draw(st.sampled_from(SAMPLINGS)))
-    )
+    rewritten = module.rewrite(encode(picture(300, 200), draw(st.sampled_from(SAMPLINGS))))
+    jpeg = rewritten.jpeg
+    index = rewritten.index
+    width = rewritten.width
+    height = rewritten.height
+    interval = rewritten.interval
     w, h = draw(st.integers(1, width)), draw(st.integers(1, height))
     x, y = draw(st.integers(0, width - w)), draw(st.integers(0, height - h))
     found = CUTTER.cut(

@@ -77,7 +77,13 @@ def test_photographs_cut_before_decoding() -> None:
     rng = np.random.default_rng(2)
     sources, rows = [], []
     for path in photos(24):
-        data, index, width, height, interval, orientation, _ = module.rewrite(path.read_bytes())
+        rewritten = module.rewrite(path.read_bytes())
+        data = rewritten.jpeg
+        index = rewritten.index
+        width = rewritten.width
+        height = rewritten.height
+        interval = rewritten.interval
+        orientation = rewritten.orientation
         sources.append(bytes(data) + index.tobytes())
         w, h = int(rng.integers(width // 4, width + 1)), int(rng.integers(height // 4, height + 1))
         w, h = (

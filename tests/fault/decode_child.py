@@ -75,7 +75,7 @@ def _made(width: int, height: int, restart: int = 0) -> bytes:
     data = bytes(
         simplejpeg.encode_jpeg(np.ascontiguousarray(pixels[:height, :width]), 80, "RGB", "420")
     )
-    return bytes(module.rewrite(data, restart=restart)[0]) if restart else data
+    return bytes(module.rewrite(data, restart=restart).jpeg) if restart else data
 
 
 def _decode(

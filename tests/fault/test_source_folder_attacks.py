@@ -415,14 +415,14 @@ def test_the_native_way_takes_plain_files_only(root: Path, tmp_path: Path) -> No
         pytest.skip("not run: no native core")
     real = Path(os.path.realpath(root))
     plain = real / "good" / "a.jpg"
-    if module.read_plain(bytes(plain), 1 << 20) is None:
+    if module.read_regular_file(bytes(plain), 1 << 20) is None:
         pytest.skip("not run: no openat2 here")
     (real / "link").symlink_to("good")
     (real / "good" / "link.jpg").symlink_to("a.jpg")
     (real / "empty.jpg").touch()
     os.mkfifo(real / "fifo.jpg")
-    assert module.read_plain(bytes(plain), 1 << 20) == plain.read_bytes()
-    assert module.read_plain(bytes(plain), plain.stat().st_size) == plain.read_bytes()
+    assert module.read_regular_file(bytes(plain), 1 << 20) == plain.read_bytes()
+    assert module.read_regular_file(bytes(plain), plain.stat().st_size) == plain.read_bytes()
     refused = [
         real / "link" / "a.jpg",
         real / "good" / "link.jpg",
@@ -431,12 +431,14 @@ def test_the_native_way_takes_plain_files_only(root: Path, tmp_path: Path) -> No
         real / "good",
         real / "none.jpg",
     ]
-    assert [module.read_plain(bytes(path), 1 << 20) for path in refused] == [None] * len(refused)
-    assert module.read_plain(bytes(plain), plain.stat().st_size - 1) is None
-    assert module.read_plain(bytes(plain) + b"\0.png", 1 << 20) is None
-    assert module.read_plain(b"good/a.jpg", 1 << 20) is None
+    assert [module.read_regular_file(bytes(path), 1 << 20) for path in refused] == [None] * len(
+        refused
+    )
+    assert module.read_regular_file(bytes(plain), plain.stat().st_size - 1) is None
+    assert module.read_regular_file(bytes(plain) + b"\0.png", 1 << 20) is None
+    assert module.read_regular_file(b"good/a.jpg", 1 << 20) is None
     strange = Path("/sys/kernel/mm/transparent_hugepage/enabled")  # a size of 4096, and fewer bytes
-    assert module.read_plain(bytes(strange), 1 << 20) is None
+    assert module.read_regular_file(bytes(strange), 1 << 20) is None
     assert (
         read_bounded(root, "link/a.jpg")
         == read_bounded(root, "good/link.jpg")

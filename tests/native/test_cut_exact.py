@@ -74,7 +74,9 @@ def images_and_boxes(draw: st.DrawFn) -> tuple[bytes, int, Box]:
 @given(images_and_boxes())
 def test_any_image_interval_and_region(case: tuple[bytes, int, Box]) -> None:
     jpeg, restart, box = case
-    written, index, *_ = core.rewrite(jpeg, restart=restart)
+    rewritten = core.rewrite(jpeg, restart=restart)
+    written = rewritten.jpeg
+    index = rewritten.index
     cut_and_compare(written, index, restart, box, decode(written))
 
 
@@ -87,22 +89,25 @@ def test_many_regions(sampling: str) -> None:
         across = -(-width // (8 * {"422": 2, "420": 2, "411": 4}.get(sampling, 1)))
         divisors = [n for n in range(1, across + 1) if across % n == 0]
         restart = int(rng.choice(divisors)) if seed % 3 else int(rng.integers(1, 2 * across + 1))
-        jpeg = core.rewrite(
+        rewritten = core.rewrite(
             encode(picture(width, height, seed), sampling, int(rng.integers(20, 100))),
             restart=restart,
         )
-        whole = decode(jpeg[0])
+        jpeg = rewritten.jpeg
+        whole = decode(jpeg)
         for _ in range(25):
-            cut_and_compare(jpeg[0], jpeg[1], restart, random_box(rng, width, height), whole)
+            box = random_box(rng, width, height)
+            cut_and_compare(jpeg, rewritten.index, restart, box, whole)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_every_edge(sampling: str) -> None:
     """Regions that start or end at, just before and just behind every MCU border, and at the image's own edges."""
     for size in (67, 64, 49, 33, 19, 17):
-        jpeg, index, _, _, interval, _, _ = core.rewrite(
-            encode(picture(size, size), sampling), restart=1
-        )
+        rewritten = core.rewrite(encode(picture(size, size), sampling), restart=1)
+        jpeg = rewritten.jpeg
+        index = rewritten.index
+        interval = rewritten.interval
         whole = decode(jpeg)
         stops = sorted(
             {min(max(at + d, 0), size) for at in range(0, size + 1, 8) for d in (-1, 0, 1)} | {size}
@@ -119,7 +124,12 @@ def test_photos_in_two_decoders() -> None:
     rng = np.random.default_rng(3)
     smaller = []
     for path in photos(30):
-        jpeg, index, width, height, interval, _, _ = core.rewrite(path.read_bytes())
+        rewritten = core.rewrite(path.read_bytes())
+        jpeg = rewritten.jpeg
+        index = rewritten.index
+        width = rewritten.width
+        height = rewritten.height
+        interval = rewritten.interval
         whole = decode(jpeg)
         for _ in range(6):
             box = random_box(rng, width, height)
@@ -145,9 +155,10 @@ def test_scaled_decoding(sampling: str, scale: int) -> None:
 
     for seed in range(12):
         width, height = int(rng.integers(60, 200)), int(rng.integers(60, 200))
-        jpeg, index, _, _, interval, _, _ = core.rewrite(
-            encode(picture(width, height, seed), sampling), restart=1
-        )
+        rewritten = core.rewrite(encode(picture(width, height, seed), sampling), restart=1)
+        jpeg = rewritten.jpeg
+        index = rewritten.index
+        interval = rewritten.interval
         whole = scaled(jpeg)
         assert whole.shape[:2] == (-(-height // scale), -(-width // scale))
         for _ in range(10):
@@ -185,8 +196,11 @@ def test_rare_sampling_factors(factors: str) -> None:
             ["cjpeg", "-sample", factors], input=portable, capture_output=True, check=True
         ).stdout
         for restart in (1, 2, 7):
-            written, index, _, _, interval, _, _ = core.rewrite(jpeg, restart=restart)
-            assert core.jpeg_header(written)[4] == core.jpeg_header(jpeg)[4]
+            rewritten = core.rewrite(jpeg, restart=restart)
+            written = rewritten.jpeg
+            index = rewritten.index
+            interval = rewritten.interval
+            assert core.jpeg_header(written).sampling == core.jpeg_header(jpeg).sampling
             whole = decode_by_pillow(written)
             np.testing.assert_array_equal(whole, decode_by_pillow(jpeg))
             for _ in range(15):
@@ -200,12 +214,15 @@ def test_rare_sampling_factors(factors: str) -> None:
 
 def test_gray_with_any_sampling_factors() -> None:
     """One component: an MCU is one block, whatever the factors say (as they do in files we did not write)."""
-    jpeg, index, width, height, interval, _, _ = core.rewrite(
-        encode(picture(100, 77), "gray"), restart=1
-    )
+    rewritten = core.rewrite(encode(picture(100, 77), "gray"), restart=1)
+    jpeg = rewritten.jpeg
+    index = rewritten.index
+    width = rewritten.width
+    height = rewritten.height
+    interval = rewritten.interval
     frame = dict(markers(jpeg))[0xC0]
     odd = replace_frame(jpeg, body=frame[:7] + b"\x22" + frame[8:])
-    found, found_interval = core.index(odd)
+    found, found_interval = core.find_segments(odd)
     assert (found.tolist(), found_interval) == (index.tolist(), interval)
     rng = np.random.default_rng(0)
     for _ in range(30):
@@ -214,14 +231,17 @@ def test_gray_with_any_sampling_factors() -> None:
 
 def test_form_of_a_cut() -> None:
     """Right size, markers RST0, RST1 ... in turn, the same tables, no more MCUs than the region needs."""
-    jpeg, index, _, _, interval, _, _ = core.rewrite(encode(picture(200, 200), "420"), restart=1)
+    rewritten = core.rewrite(encode(picture(200, 200), "420"), restart=1)
+    jpeg = rewritten.jpeg
+    index = rewritten.index
+    interval = rewritten.interval
     part, x0, y0 = core.cut(jpeg, index, interval, 70, 40, 50, 60)
     assert (x0, y0) == (64, 32)
     header = core.jpeg_header(part)
-    assert header[:2] == (64, 80)
-    assert header[6] == interval
-    assert header[8]
-    found, found_interval = core.index(part)
+    assert (header.width, header.height) == (64, 80)
+    assert header.restart_interval == interval
+    assert header.complete
+    found, found_interval = core.find_segments(part)
     assert found_interval == interval
     assert len(found) - 1 == 4 * 5
     before, after = list(markers(jpeg)), list(markers(part))
@@ -244,11 +264,13 @@ def test_widened_only_where_it_must_be() -> None:
         ("420", (16, 16, 48, 48)),
         ("440", (32, 16, 16, 48)),
     ):
-        jpeg, index, _, _, interval, _, _ = core.rewrite(
-            encode(picture(160, 160), sampling), restart=1
-        )
+        rewritten = core.rewrite(encode(picture(160, 160), sampling), restart=1)
+        jpeg = rewritten.jpeg
+        index = rewritten.index
+        interval = rewritten.interval
         part, x0, y0 = core.cut(jpeg, index, interval, 32, 32, 16, 16)
-        assert (x0, y0, *core.jpeg_header(part)[:2]) == expected, sampling
+        header = core.jpeg_header(part)
+        assert (x0, y0, header.width, header.height) == expected, sampling
 
 
 def test_rows_only() -> None:
@@ -260,9 +282,11 @@ def test_rows_only() -> None:
         (7, (0, 0, 160, 56)),
         (399, (0, 0, 160, 160)),
     ):
-        jpeg, index, _, _, interval, _, _ = core.rewrite(
-            encode(picture(160, 160), "444"), restart=restart
-        )
+        rewritten = core.rewrite(encode(picture(160, 160), "444"), restart=restart)
+        jpeg = rewritten.jpeg
+        index = rewritten.index
+        interval = rewritten.interval
         part, x0, y0 = core.cut(jpeg, index, interval, 80, 40, 8, 16)
-        assert (x0, y0, *core.jpeg_header(part)[:2]) == expected, restart
+        header = core.jpeg_header(part)
+        assert (x0, y0, header.width, header.height) == expected, restart
         cut_and_compare(jpeg, index, interval, (80, 40, 8, 16), decode(jpeg))

@@ -14,7 +14,10 @@ core = pytest.importorskip("fastload._core", reason="not run: no native core")
 
 @pytest.fixture(name="sample")
 def _sample() -> Sample:
-    jpeg, index, _, _, interval, _, _ = core.rewrite(encode(picture(120, 90), "420"), restart=2)
+    rewritten = core.rewrite(encode(picture(120, 90), "420"), restart=2)
+    jpeg = rewritten.jpeg
+    index = rewritten.index
+    interval = rewritten.interval
     return jpeg, index, interval
 
 
@@ -29,7 +32,7 @@ def test_without_index(sample: Sample) -> None:
     is_whole(jpeg, b"", interval)
     is_whole(jpeg, b"\0\0\0", interval)
     plain = encode(picture(120, 90), "420")
-    is_whole(plain, *core.index(plain))
+    is_whole(plain, *core.find_segments(plain))
 
 
 def test_region_of_everything(sample: Sample) -> None:

@@ -32,8 +32,8 @@ def region(data: bytes, scale: int, part: tuple[int, int, int, int]) -> NDArray[
 
 
 def whole(data: bytes, scale: int = 1) -> NDArray[np.uint8]:
-    width, height = module.jpeg_header(data)[:2]
-    return region(data, scale, (0, 0, -(-width // scale), -(-height // scale)))
+    header = module.jpeg_header(data)
+    return region(data, scale, (0, 0, -(-header.width // scale), -(-header.height // scale)))
 
 
 @st.composite
@@ -64,7 +64,7 @@ def test_a_region_is_cut_out_of_the_whole(
     width, height, scale, box = part
     data = encode(picture(width, height), sampling, quality)
     if restart:
-        data = module.rewrite(data, restart=restart)[0]
+        data = module.rewrite(data, restart=restart).jpeg
     x0, y0, x1, y1 = box
     assert np.array_equal(region(data, scale, box), whole(data, scale)[y0:y1, x0:x1])
 
@@ -109,7 +109,7 @@ def test_the_whole_is_what_simplejpeg_gives(
     width: int, height: int, sampling: str, quality: int, restart: int
 ) -> None:
     data = encode(picture(width, height), sampling, quality)
-    data = module.rewrite(data, restart=restart)[0] if restart else data
+    data = module.rewrite(data, restart=restart).jpeg if restart else data
     assert np.array_equal(whole(data), decode(data))
 
 
@@ -128,7 +128,7 @@ def test_our_huffman_decoder_gives_libjpegs_pixels(
     flat = np.full((height, width, 3), 90, np.uint8)
     noise = np.random.default_rng(quality).integers(0, 256, flat.shape, np.uint8)
     data = encode((flat, noise, picture(width, height))[kind], sampling, quality)
-    data = module.rewrite(data, restart=restart)[0] if restart else data
+    data = module.rewrite(data, restart=restart).jpeg if restart else data
     ours = region(data, scale, box)
     with libjpeg_alone():
         assert np.array_equal(ours, region(data, scale, box))
@@ -180,9 +180,10 @@ def test_photos_are_what_simplejpeg_gives() -> None:
 def test_an_index_changes_no_pixel(
     width: int, height: int, sampling: str, restart: int, data: st.DataObject
 ) -> None:
-    jpeg, index, _, _, interval, _, _ = module.rewrite(
-        encode(picture(width, height), sampling), restart=restart
-    )
+    rewritten = module.rewrite(encode(picture(width, height), sampling), restart=restart)
+    jpeg = rewritten.jpeg
+    index = rewritten.index
+    interval = rewritten.interval
     orientation = data.draw(st.integers(1, 8))
     shown_w, shown_h = (height, width) if orientation >= 5 else (width, height)
     w, h = data.draw(st.integers(1, shown_w)), data.draw(st.integers(1, shown_h))
@@ -208,7 +209,10 @@ def test_an_index_changes_no_pixel(
 
 
 def test_a_wrong_index_is_not_believed() -> None:
-    jpeg, index, _, _, interval, _, _ = module.rewrite(encode(picture(320, 240), "420"), restart=2)
+    rewritten = module.rewrite(encode(picture(320, 240), "420"), restart=2)
+    jpeg = rewritten.jpeg
+    index = rewritten.index
+    interval = rewritten.interval
     asked: dict[str, Any] = {"x": 100, "y": 50, "w": 90, "h": 80, "size": len(jpeg)}
     right = pixels_of(native(), jpeg, (64, 64), **asked)
     for wrong in (index[::-1], index * 0, index + 1, index | 0xFFFFFFFF):
@@ -245,7 +249,7 @@ def test_tables_of_the_image_before_are_not_used() -> None:
         assert len(no_quantisation.reasons) == 4
         assert "uantization table" in no_quantisation.reasons[0]
         # Without Huffman tables the standard ones count (motion JPEG), not those of the image before.
-        optimised = module.rewrite(encode(picture(64, 48, seed=3), "420", 30), restart=0)[0]
+        optimised = module.rewrite(encode(picture(64, 48, seed=3), "420", 30), restart=0).jpeg
         sources = [optimised, without(picked, 0xC4)] * 4
         assert np.array_equal(
             run(native(), sources, (64, 48)).output[1::2],
@@ -254,7 +258,7 @@ def test_tables_of_the_image_before_are_not_used() -> None:
 
 
 def test_markers_that_are_not_as_expected_are_libjpegs_business() -> None:
-    jpeg = module.rewrite(encode(picture(64, 48), "444"), restart=2)[0]
+    jpeg = module.rewrite(encode(picture(64, 48), "444"), restart=2).jpeg
     at = jpeg.index(b"\xff\xd0")
     assert np.array_equal(
         whole(jpeg[:at] + b"\xff" + jpeg[at:]), decode(jpeg)
@@ -267,7 +271,7 @@ def test_markers_that_are_not_as_expected_are_libjpegs_business() -> None:
 def test_damaged_data_meet_the_same_verdict_with_and_without_our_huffman_decoder() -> None:
     random = np.random.default_rng(5)
     jpegs = [
-        module.rewrite(encode(picture(48, 40, seed), sampling, 92), restart=restart)[0]
+        module.rewrite(encode(picture(48, 40, seed), sampling, 92), restart=restart).jpeg
         for seed, (sampling, restart) in enumerate([("444", 0), ("420", 1), ("gray", 3)])
     ]
     accepted = 0

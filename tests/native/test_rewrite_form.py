@@ -50,8 +50,8 @@ def test_markers_of_a_photo_with_metadata() -> None:
         comment=b"hello",
         dpi=(72, 72),
     )
-    assert core.jpeg_header(jpeg)[3] == 0xC2
-    found = list(markers(core.rewrite(jpeg)[0]))
+    assert core.jpeg_header(jpeg).sof == 0xC2
+    found = list(markers(core.rewrite(jpeg).jpeg))
     assert [marker for marker, _ in found] == [
         0xE0,
         0xDB,
@@ -71,30 +71,31 @@ def test_markers_of_a_photo_with_metadata() -> None:
 @pytest.mark.parametrize("restart", [0, 1, 3, 8, 1000, -1])
 def test_restart_markers_and_index(sampling: str, restart: int) -> None:
     jpeg = encode(picture(250, 130), sampling)
-    written, index, width, height, interval, orientation, _ = core.rewrite(jpeg, restart=restart)
+    rewritten = core.rewrite(jpeg, restart=restart)
+    written = rewritten.jpeg
+    index = rewritten.index
+    width = rewritten.width
+    height = rewritten.height
+    interval = rewritten.interval
+    orientation = rewritten.orientation
     header = core.jpeg_header(written)
-    assert (header[0], header[1], header[2], header[3], header[7], header[8]) == (
-        width,
-        height,
-        8,
-        0xC0,
-        1,
-        True,
-    )
-    assert header[4] == core.jpeg_header(jpeg)[4]
-    assert header[6] == interval
+    assert (header.width, header.height) == (width, height)
+    assert (header.precision, header.sof) == (8, 0xC0)
+    assert (header.n_scans, header.complete) == (1, True)
+    assert header.sampling == core.jpeg_header(jpeg).sampling
+    assert header.restart_interval == interval
     assert orientation == 1
     if restart >= 0:
         assert interval == restart
     assert index.dtype == np.uint32
     assert index.tolist() == (segments_by_hand(written) if interval else [])
-    found, found_interval = core.index(written)
+    found, found_interval = core.find_segments(written)
     assert (found.tolist(), found_interval) == (index.tolist(), interval)
 
 
 def test_number_of_segments() -> None:
     # 4:2:0: 16x16 pixels an MCU, 16 x 9 of them
-    _, index, *_ = core.rewrite(encode(picture(250, 130), "420"), restart=5)
+    index = core.rewrite(encode(picture(250, 130), "420"), restart=5).index
     assert len(index) - 1 == -(-16 * 9 // 5)
 
 
@@ -102,18 +103,22 @@ def test_chosen_interval_divides_the_row_and_costs_little() -> None:
     more = []
     for path in photos(40):
         jpeg = path.read_bytes()
-        written, index, width, _, interval, *_ = core.rewrite(jpeg)
-        sampling = core.jpeg_header(jpeg)[4]
+        rewritten = core.rewrite(jpeg)
+        written = rewritten.jpeg
+        index = rewritten.index
+        width = rewritten.width
+        interval = rewritten.interval
+        sampling = core.jpeg_header(jpeg).sampling
         mcu = 8 * (max(h for h, _ in sampling) if len(sampling) > 1 else 1)
         assert interval > 0
         assert -(-width // mcu) % interval == 0
-        more.append(len(written) + index.nbytes - len(core.rewrite(jpeg, restart=0)[0]))
+        more.append(len(written) + index.nbytes - len(core.rewrite(jpeg, restart=0).jpeg))
     assert 0 < np.mean(more) < 0.03 * np.mean([path.stat().st_size for path in photos(40)])
 
 
 def test_markers_are_not_chosen_where_they_would_cost_much() -> None:
-    assert core.rewrite(encode(np.full((300, 300, 3), 90, np.uint8), "420"))[4] == 0
-    assert core.rewrite(encode(picture(40, 8), "gray"))[4] == 0
+    assert core.rewrite(encode(np.full((300, 300, 3), 90, np.uint8), "420")).interval == 0
+    assert core.rewrite(encode(picture(40, 8), "gray")).interval == 0
 
 
 @pytest.mark.parametrize("restart", [-2, 65536, 10**9])
@@ -121,13 +126,13 @@ def test_restart_out_of_range(restart: int) -> None:
     jpeg = encode(picture(20, 20), "444")
     with pytest.raises(ValueError, match="restart: expected"):
         core.rewrite(jpeg, restart=restart)
-    assert core.rewrite(jpeg, restart=65535)[4] == 65535
+    assert core.rewrite(jpeg, restart=65535).interval == 65535
 
 
 def test_index_of_a_jpeg_as_it_is() -> None:
     pixels = picture(100, 60)
     jpeg = encode_by_pillow(pixels, "420", restart_marker_blocks=2)
-    index, interval = core.index(jpeg)
+    index, interval = core.find_segments(jpeg)
     assert interval == 2
     assert index.tolist() == segments_by_hand(jpeg)
     one = next(body for marker, body in markers(jpeg) if marker == 0xDA)
@@ -141,7 +146,7 @@ def test_index_of_a_jpeg_as_it_is() -> None:
         jpeg.replace(b"\xff\xd3", b"\xff\xd4"),
         jpeg.replace(one, one[:-3] + b"\0\x10\0"),
     ):
-        found, none = core.index(without)
+        found, none = core.find_segments(without)
         assert (found.tolist(), none) == ([], 0)
 
 
@@ -159,7 +164,7 @@ def test_rgb_stays_rgb() -> None:
     for jpeg in (by_marker, by_name):
         np.testing.assert_allclose(decode_by_pillow(jpeg).astype(int), pixels, atol=40)
         for fast in (True, False):
-            written = core.rewrite(jpeg, fast=fast)[0]
+            written = core.rewrite(jpeg, fast=fast).jpeg
             np.testing.assert_array_equal(decode(written), decode(jpeg))
             np.testing.assert_array_equal(decode_by_pillow(written), decode_by_pillow(jpeg))
             assert next(markers(written)) == (0xEE, ADOBE_RGB)
@@ -178,7 +183,7 @@ def test_ycc_without_a_word_of_it() -> None:
     scan = odd.rindex(b"\xff\xda")
     odd = odd[: scan + 5] + bytes((9, odd[scan + 6], 10, odd[scan + 8], 11)) + odd[scan + 10 :]
     for source in (bare, odd):
-        written = core.rewrite(source)[0]
+        written = core.rewrite(source).jpeg
         np.testing.assert_array_equal(decode(written), decode(jpeg))
         assert next(markers(written)) == (0xE0, JFIF)
         assert bytes(dict(markers(written))[0xC0][6::3]) == b"\1\2\3"
@@ -189,19 +194,21 @@ def test_gray_has_plain_sampling() -> None:
     frame = dict(markers(jpeg))[0xC0]
     for factors in (0x11, 0x22, 0x41, 0x14):
         for fast in (True, False):
-            written, index, *_ = core.rewrite(
+            rewritten = core.rewrite(
                 replace_frame(jpeg, body=frame[:7] + bytes((factors,)) + frame[8:]),
                 restart=2,
                 fast=fast,
             )
+            written = rewritten.jpeg
+            index = rewritten.index
             np.testing.assert_array_equal(decode(written), decode(jpeg))
-            assert core.jpeg_header(written)[4] == ((1, 1),)
+            assert core.jpeg_header(written).sampling == ((1, 1),)
             assert len(index) - 1 == -(-7 * 6 // 2)
 
 
 def test_extended_frame_becomes_baseline_where_it_can() -> None:
     jpeg = encode(picture(50, 40), "420")
-    assert core.rewrite(replace_frame(jpeg, marker=0xC1))[0] == core.rewrite(jpeg)[0]
+    assert core.rewrite(replace_frame(jpeg, marker=0xC1)).jpeg == core.rewrite(jpeg).jpeg
 
 
 def test_wide_quantization_table_stays_extended() -> None:
@@ -216,8 +223,8 @@ def test_wide_quantization_table_stays_extended() -> None:
     )
     assert not np.array_equal(decode(jpeg), decode(narrow))
     for fast in (True, False):
-        written = core.rewrite(jpeg, fast=fast)[0]
-        assert core.jpeg_header(written)[3] == 0xC1
+        written = core.rewrite(jpeg, fast=fast).jpeg
+        assert core.jpeg_header(written).sof == 0xC1
         np.testing.assert_array_equal(decode(written), decode(jpeg))
         np.testing.assert_array_equal(decode_by_pillow(written), decode_by_pillow(jpeg))
 
@@ -228,13 +235,16 @@ def test_unusual_files_keep_pixels_and_sampling() -> None:
     for path in sorted((corpus_dir() / "odd" / "unusual").iterdir()):
         jpeg = path.read_bytes()
         try:
-            written = core.rewrite(jpeg, orient=False)[0]
+            written = core.rewrite(jpeg, orient=False).jpeg
         except core.BadJpeg as error:
             refused[path.name] = str(error)
             continue
-        header, before = core.jpeg_header(written), core.jpeg_header(jpeg)
-        assert (header[:2], header[3], header[7]) == (before[:2], 0xC0, 1), path.name
-        assert header[4] == (before[4] if len(before[4]) > 1 else ((1, 1),)), path.name
+        header = core.jpeg_header(written)
+        before = core.jpeg_header(jpeg)
+        assert (header.width, header.height) == (before.width, before.height), path.name
+        assert (header.sof, header.n_scans) == (0xC0, 1), path.name
+        sampling = before.sampling if len(before.sampling) > 1 else ((1, 1),)
+        assert header.sampling == sampling, path.name
         np.testing.assert_array_equal(
             decode_by_pillow(written), decode_by_pillow(jpeg), err_msg=path.name
         )

@@ -43,17 +43,22 @@ SIZES = [
 
 def check(jpeg: bytes, **options: int) -> bytes:
     """Rewrites; the pixels must be the same, and libjpeg's own way must give the same bytes."""
-    written, index, width, height, interval, _, warning = core.rewrite(
-        jpeg, orient=False, **options
-    )
+    rewritten = core.rewrite(jpeg, orient=False, **options)
+    written = rewritten.jpeg
+    index = rewritten.index
+    width = rewritten.width
+    height = rewritten.height
+    interval = rewritten.interval
+    warning = rewritten.warning
     before = decode(jpeg)
     np.testing.assert_array_equal(decode(written), before)
     np.testing.assert_array_equal(decode_by_pillow(written), decode_by_pillow(jpeg))
     assert (height, width) == before.shape[:2]
     assert warning == ""
-    slow, slow_index, *_, slow_interval, _, _ = core.rewrite(
-        jpeg, orient=False, fast=False, **options
-    )
+    rewritten = core.rewrite(jpeg, orient=False, fast=False, **options)
+    slow = rewritten.jpeg
+    slow_index = rewritten.index
+    slow_interval = rewritten.interval
     assert written == slow, f"{len(written)} bytes, libjpeg wrote {len(slow)}"
     assert slow_index.tolist() == index.tolist()
     assert slow_interval == interval
@@ -63,7 +68,7 @@ def check(jpeg: bytes, **options: int) -> bytes:
 def test_photos() -> None:
     for path in photos():
         jpeg = path.read_bytes()
-        written = core.rewrite(jpeg)[0]
+        written = core.rewrite(jpeg).jpeg
         np.testing.assert_array_equal(decode(written), decode(jpeg), err_msg=path.name)
 
 
@@ -128,7 +133,7 @@ def test_how_it_was_written(sampling: str, options: dict[str, object]) -> None:
 def test_blocks_beyond_the_edge(sampling: str, mcu: tuple[int, int]) -> None:
     """MCUs are whole, so files have blocks that no decoder shows. Here they are as busy as the picture: its size was made smaller."""
     for restart_before, share in itertools.product((0, 1, 3), (0.01, 0.3, 0.5, 0.51, 0.9)):
-        jpeg = core.rewrite(encode(picture(128, 128), sampling, 95), restart=restart_before)[0]
+        jpeg = core.rewrite(encode(picture(128, 128), sampling, 95), restart=restart_before).jpeg
         frame = dict(markers(jpeg))[0xC0]
         width, height = (128 - math.floor(side * (1 - share)) for side in mcu)
         for restart in (0, 1, 2, 4):
@@ -146,31 +151,38 @@ def test_blocks_beyond_the_edge(sampling: str, mcu: tuple[int, int]) -> None:
 
 def test_again_is_the_same() -> None:
     for path in photos(10):
-        written, index, *rest = core.rewrite(path.read_bytes(), restart=4)
-        again, second_index, *second_rest = core.rewrite(written, restart=4)
-        assert again == written
-        assert second_index.tolist() == index.tolist()
-        assert second_rest == rest
+        once = core.rewrite(path.read_bytes(), restart=4)
+        twice = core.rewrite(once.jpeg, restart=4)
+        for name in (
+            "jpeg",
+            "index_bytes",
+            "width",
+            "height",
+            "interval",
+            "orientation",
+            "warning",
+        ):
+            assert getattr(twice, name) == getattr(once, name), name
 
 
 def test_standard_tables_instead_of_the_best() -> None:
     jpeg = photos(1)[0].read_bytes()
-    written = core.rewrite(jpeg, optimize=False)[0]
+    written = core.rewrite(jpeg, optimize=False).jpeg
     np.testing.assert_array_equal(decode(written), decode(jpeg))
-    assert len(written) > len(core.rewrite(jpeg)[0])
+    assert len(written) > len(core.rewrite(jpeg).jpeg)
 
 
 def test_runs_of_zeros_in_front_of_the_end_of_block() -> None:
     """Legal, but no encoder writes them, and the new file does not either: put into a stream by hand."""
     jpeg = core.rewrite(
         encode(np.full((8, 8, 3), 128, np.uint8), "gray"), restart=0, optimize=False
-    )[0]
+    ).jpeg
     body = jpeg[: jpeg.rindex(b"\xff\xda")] + bytes.fromhex("ffda0008010100003f00")
     # DC difference 0 is "00", ZRL "11111111001", EOB "1010" in the standard's tables
     for code in ("00" + "1010", "00" + "11111111001" + "1010", "00" + "11111111001" * 3 + "1010"):
         bits = code + "1" * (-len(code) % 8)
         data = int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")
-        assert check(body + data + b"\xff\xd9", restart=0) == core.rewrite(jpeg, restart=0)[0]
+        assert check(body + data + b"\xff\xd9", restart=0) == core.rewrite(jpeg, restart=0).jpeg
     # four of them go beyond the block: libjpeg takes that, and the slow way with it
     code = "00" + "11111111001" * 4
     bits = code + "1" * (-len(code) % 8)
@@ -180,24 +192,24 @@ def test_runs_of_zeros_in_front_of_the_end_of_block() -> None:
 
 def test_threads_do_not_mix() -> None:
     jpegs = [path.read_bytes() for path in photos(24)]
-    expected = [core.rewrite(jpeg)[0] for jpeg in jpegs]
+    expected = [core.rewrite(jpeg).jpeg for jpeg in jpegs]
     with ThreadPoolExecutor(4) as pool:
         for _ in range(3):
-            assert [result[0] for result in pool.map(core.rewrite, jpegs)] == expected
+            assert [result.jpeg for result in pool.map(core.rewrite, jpegs)] == expected
 
 
 def test_bytes_like_objects() -> None:
     jpeg = encode(picture(40, 30), "420")
-    expected = core.rewrite(jpeg)[0]
+    expected = core.rewrite(jpeg).jpeg
     for data in (memoryview(jpeg), bytearray(jpeg), np.frombuffer(jpeg, np.uint8)):
-        assert core.rewrite(data)[0] == expected
+        assert core.rewrite(data).jpeg == expected
     with pytest.raises(TypeError):
         core.rewrite("text")
 
 
 def test_no_table_is_larger_than_needed() -> None:
     """Only symbols that occur have a code."""
-    written = core.rewrite(encode(np.full((64, 64, 3), 200, np.uint8), "444"))[0]
+    written = core.rewrite(encode(np.full((64, 64, 3), 200, np.uint8), "444")).jpeg
     tables = [body for marker, body in markers(written) if marker == 0xC4]
     assert len(tables) == 4
     assert all(len(body) <= 17 + 2 for body in tables)

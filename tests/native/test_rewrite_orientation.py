@@ -45,14 +45,20 @@ def check(jpeg: bytes, *, both: bool = True) -> int:
     """Pixels after the rest of the orientation must be Pillow's; returns that rest."""
     expected = by_pillow(jpeg)
     for orient in (True, False) if both else (True,):
-        written, _, width, height, _, left, _ = core.rewrite(jpeg, orient=orient)
+        rewritten = core.rewrite(jpeg, orient=orient)
+        written = rewritten.jpeg
+        width = rewritten.width
+        height = rewritten.height
+        left = rewritten.orientation
         pixels = decode(written)
         assert pixels.shape[:2] == (height, width)
         np.testing.assert_array_equal(applied(pixels, left), expected)
-        assert core.jpeg_header(written)[5] == 1  # no EXIF in the new file: nobody applies it twice
+        assert (
+            core.jpeg_header(written).orientation == 1
+        )  # no EXIF in the new file: nobody applies it twice
         if not orient:
-            assert left == core.jpeg_header(jpeg)[5]
-    return int(core.rewrite(jpeg)[5])
+            assert left == core.jpeg_header(jpeg).orientation
+    return int(core.rewrite(jpeg).orientation)
 
 
 def test_corpus() -> None:

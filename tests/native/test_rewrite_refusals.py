@@ -31,9 +31,9 @@ core = pytest.importorskip("fastload._core", reason="not run: no native core")
 @pytest.fixture(autouse=True)
 def _good_image_still_works() -> Iterator[None]:
     good = encode(picture(90, 50), "420")
-    before = core.rewrite(good)[0]
+    before = core.rewrite(good).jpeg
     yield
-    assert core.rewrite(good)[0] == before
+    assert core.rewrite(good).jpeg == before
     np.testing.assert_array_equal(decode(before), decode(good))
 
 
@@ -83,7 +83,7 @@ def test_no_jpeg_at_all() -> None:
 
 def test_tables_of_the_image_before_are_not_used() -> None:
     """libjpeg keeps its tables when an object is used again."""
-    jpeg = bytes(core.rewrite(encode(picture(30, 20), "444", 60), optimize=False)[0])
+    jpeg = bytes(core.rewrite(encode(picture(30, 20), "444", 60), optimize=False).jpeg)
 
     def without(marker: bytes) -> bytes:
         data = jpeg
@@ -96,7 +96,7 @@ def test_tables_of_the_image_before_are_not_used() -> None:
     # Without Huffman tables the standard's own are meant (motion JPEG), which optimize=False had written.
     for fast in (True, False):
         np.testing.assert_array_equal(
-            decode(core.rewrite(without(b"\xc4"), fast=fast)[0]), decode(jpeg)
+            decode(core.rewrite(without(b"\xc4"), fast=fast).jpeg), decode(jpeg)
         )
 
 
@@ -146,17 +146,19 @@ def test_harmless_oddities() -> None:
     jpeg = encode(picture(60, 40), "420")
     adobe = jpeg[:2] + b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0\x07" + jpeg[20:]
     for odd, word in ((jpeg[:11] + b"\x02" + jpeg[12:], "JFIF revision"), (adobe, "Adobe")):
-        written, *_, warning = core.rewrite(odd)
+        rewritten = core.rewrite(odd)
+        written = rewritten.jpeg
+        warning = rewritten.warning
         assert word in warning
         np.testing.assert_array_equal(decode(written), decode(jpeg))
-        assert core.rewrite(written)[6] == ""
+        assert core.rewrite(written).warning == ""
     for odd in (
         jpeg + b"behind the end",
         jpeg[:20] + b"\xff" * 9 + jpeg[20:],
         jpeg[:-2] + b"\xff\xff\xff\xd9",
     ):
-        assert core.rewrite(odd)[0] == core.rewrite(jpeg)[0]
-        assert core.rewrite(odd)[6] == ""
+        assert core.rewrite(odd).jpeg == core.rewrite(jpeg).jpeg
+        assert core.rewrite(odd).warning == ""
 
 
 def test_flipped_bits_never_change_pixels() -> None:
@@ -174,13 +176,15 @@ def test_flipped_bits_never_change_pixels() -> None:
                 damaged[int(rng.integers(2, len(jpeg)))] ^= 1 << int(rng.integers(0, 8))
             data = bytes(damaged)
             try:
-                written, _, _, _, _, _, warning = core.rewrite(data, orient=False)
+                rewritten = core.rewrite(data, orient=False)
+                written = rewritten.jpeg
+                warning = rewritten.warning
             except core.BadJpeg:
                 with pytest.raises(core.BadJpeg):
                     core.rewrite(data, orient=False, fast=False)
                 continue
             accepted += 1
-            assert core.rewrite(data, orient=False, fast=False)[0] == written
+            assert core.rewrite(data, orient=False, fast=False).jpeg == written
             np.testing.assert_array_equal(decode(written), decode(data, strict=not warning))
     assert accepted > 20  # else the comparison above says nothing
 
@@ -217,13 +221,13 @@ def test_too_many_scans() -> None:
 def test_every_odd_file() -> None:
     """Thousands of fuzzers' finds: refused or the right pixels; and good images in between are untouched by them."""
     good = photos(1)[0].read_bytes()
-    expected = core.rewrite(good)[0]
+    expected = core.rewrite(good).jpeg
     paths = sorted(path for path in (corpus_dir() / "odd").rglob("*") if path.is_file())
     accepted = 0
     for i, path in enumerate(paths if os.environ.get("FASTLOAD_LONG") == "1" else paths[::2]):
         jpeg = path.read_bytes()
         try:
-            written = core.rewrite(jpeg, orient=False)[0]
+            written = core.rewrite(jpeg, orient=False).jpeg
         except core.BadJpeg:
             pass
         else:
@@ -232,5 +236,5 @@ def test_every_odd_file() -> None:
                 decode_by_pillow(written), decode_by_pillow(jpeg), err_msg=path.name
             )
         if i % 50 == 0:
-            assert core.rewrite(good)[0] == expected
+            assert core.rewrite(good).jpeg == expected
     assert accepted > 5

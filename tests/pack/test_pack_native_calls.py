@@ -67,16 +67,13 @@ def test_what_does_not_fit_a_record_is_left_to_python_which_names_it(bad: list[P
 @pytest.mark.parametrize("sampling", ["gray", "444", "422", "420", "440", "411"])
 def test_a_kept_jpeg_is_the_rewritten_one(sampling: str) -> None:
     data = encode(picture(150, 90), sampling)
-    jpeg, index, width, height, interval, orientation, _ = module.rewrite(data, restart=3)
-    assert module.keep_jpeg(data, 3) == (
-        jpeg,
-        index.tobytes(),
-        width,
-        height,
-        1 if sampling == "gray" else 3,
-        interval,
-        orientation,
-    )
+    rewritten = module.rewrite(data, restart=3)
+    common = module.rewrite_common(data, 3)
+    assert common.jpeg == rewritten.jpeg
+    assert common.index_bytes == rewritten.index_bytes == rewritten.index.tobytes()
+    assert common.n_components == (1 if sampling == "gray" else 3)
+    for name in ("width", "height", "interval", "orientation", "warning"):
+        assert getattr(common, name) == getattr(rewritten, name)
 
 
 def test_unusual_and_damaged_jpegs_are_not_kept_and_the_next_one_is() -> None:
@@ -91,8 +88,8 @@ def test_unusual_and_damaged_jpegs_are_not_kept_and_the_next_one_is() -> None:
         bytes(odd_sampling),
         file_of(pixels(8, 8), "PNG"),
     ):
-        assert module.keep_jpeg(data, -1) is None
-        assert module.keep_jpeg(good, -1)[0] == module.rewrite(good)[0]
+        assert module.rewrite_common(data, -1) is None
+        assert module.rewrite_common(good, -1).jpeg == module.rewrite(good).jpeg
 
 
 def test_a_bare_loop_gives_the_pool_s_pixels() -> None:
@@ -107,7 +104,7 @@ def test_a_bare_loop_gives_the_pool_s_pixels() -> None:
     with NativeBackend(threads=2) as backend:
         backend.collect(backend.submit(DecodeBatch(data, requests, pool))).raise_first()
     seconds, inside = module.Pool.bare_loop(
-        data, requests, bare, planar=False, colour=0, fill=(0, 0, 0), mean=(), std=()
+        data, requests, bare, planar=False, color=0, fill=(0, 0, 0), mean=(), std=()
     )
     assert 0 < inside <= seconds
     np.testing.assert_array_equal(pool, bare)

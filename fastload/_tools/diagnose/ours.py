@@ -68,7 +68,7 @@ def _one(backend: Backend, jpeg: bytes, size: tuple[int, int] | None) -> float:
     module = core()
     if module is not None:
         try:
-            jpeg = module.rewrite(jpeg)[0]
+            jpeg = module.rewrite(jpeg).jpeg
         except ValueError as error:  # BadJpeg
             raise BadImage(str(error)) from None
     header = read_header(jpeg)

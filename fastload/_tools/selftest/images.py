@@ -60,7 +60,7 @@ def _packed(pictures: list[Picture]) -> list[Picture]:
     if module is None:
         return []
     return [
-        Picture(f"packed {each.kind}", module.rewrite(each.data)[0], each.width, each.height)
+        Picture(f"packed {each.kind}", module.rewrite(each.data).jpeg, each.width, each.height)
         for each in pictures
     ]
 
