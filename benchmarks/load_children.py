@@ -23,13 +23,14 @@ for batch in loader:
 print(n / (time.perf_counter() - began) / 1e6, 1e3 * (began - asked), 1e3 * (first - began))
 """
 BILLION = """import time
-from fastload._order.epochs import Epochs, OrderOptions
+from fastload._order.partition import Partition
+from fastload._order.rank_order import OrderOptions, RankOrder
 def anonymous():
     return int(open('/proc/self/status').read().split('RssAnon:')[1].split()[0]) / 1024
 before, began = anonymous(), time.perf_counter()
 options = OrderOptions(n_samples=10**9, shuffle={shuffle}, seed=0, block=80, window=64)
-epochs = Epochs(options, batch_size=256, rank=3, world=8, last_batch='pad', source_order=lambda: None)
-next(epochs.batches(epochs.begin()))
+order = RankOrder(options, batch_size=256, partition=Partition(3, 8, 'pad'), source_order=lambda: None)
+next(order.batches(order.begin()))
 print(1e3 * (time.perf_counter() - began), anonymous() - before)
 """
 

@@ -43,9 +43,10 @@ from fastload._load.torch_compat.lookahead import Coming
 from fastload._load.torch_compat.samplers import RankBatches, RankSampler
 from fastload._load.transfer import make_transfer
 from fastload._order.epoch_order import WINDOW
-from fastload._order.epochs import Deal, Epochs, OrderOptions
-from fastload._order.state import check_same, check_version
-from fastload._order.user_order import UserOrder
+from fastload._order.partition import Partition
+from fastload._order.rank_order import OrderOptions, RankOrder
+from fastload._order.sampler_order import SamplerOrder
+from fastload._order.saved_state import check_same, check_version
 from fastload._plan.rows import PlanRow
 from fastload._store.dataset import Dataset
 from fastload.errors import ConfigError
@@ -204,7 +205,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def _user_order(
         self, sampler: Any, batch_sampler: Any, batch_size: int | None, drop_last: bool
-    ) -> UserOrder:
+    ) -> SamplerOrder:
         if self._given["last_batch"] is not None or self._given["window"] != WINDOW:
             raise ConfigError(
                 "last_batch and window belong to fastload's own order: beside a sampler, which decides both, leave them out"
@@ -216,16 +217,17 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             if batch_size is None
             else torch.utils.data.BatchSampler(sampler, batch_size, drop_last)
         )
-        return UserOrder(
+        return SamplerOrder(
             sampler if sampler is not None else batch_sampler,
             batches,
             n_samples=len(self.packed),
             seed=self.seed,
             content=self.packed.manifest.content[:16],
-            singly=batch_size is None and batch_sampler is None,
+            batch_size=None if batch_sampler is not None else batch_size or 1,
+            drop_last=drop_last,
         )
 
-    def _deal(self) -> Deal:
+    def _partition(self) -> Partition:
         """The part of this process as it is now: the process group may be younger than the loader."""
         given, ranks = self._given, Ranks.here(self._given["rank"], self._given["world_size"])
         if ranks != self._ranks:
@@ -234,13 +236,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 thread_budget(given["num_workers"], ranks.local_world),
             )
             self._backend.threads = min(self._backend.threads, self._backend.budget)
-        return (
-            ranks.rank,
-            ranks.world,
-            last_batch_mode(given["last_batch"], given["drop_last"], ranks.world),
-        )
+        mode = last_batch_mode(given["last_batch"], given["drop_last"], ranks.world)
+        return Partition(ranks.rank, ranks.world, mode)
 
-    def _epochs(self, batch_size: int, shuffle: bool | str | None, window: int) -> Epochs:
+    def _epochs(self, batch_size: int, shuffle: bool | str | None, window: int) -> RankOrder:
         packed, n = self.packed, len(self.packed)
         if type(window) is not int or window < 1:
             raise ConfigError(f"window={window!r:.40}: expected a number of blocks, 1 or more")
@@ -252,17 +251,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             block=max(1, round(n / max(1, len(packed.column("_blocks"))))),
             content=packed.manifest.content[:16],
         )
-        (rank, world, last_batch), loader = (
-            self._deal(),
-            weakref.ref(self),
-        )  # weak: a loader goes when its last user does
-        return Epochs(
+        loader = weakref.ref(self)  # weak: a loader is freed with its last user
+        return RankOrder(
             options,
             batch_size=batch_size,
-            rank=rank,
-            world=world,
-            last_batch=last_batch,
-            deal=lambda: alive._deal() if (alive := loader()) is not None else None,
+            partition=self._partition(),
+            current_partition=lambda: (
+                alive._partition() if (alive := loader()) is not None else None
+            ),
             source_order=lambda: np.argsort(packed.column("_source_index"), kind="stable"),
         )
 
@@ -283,7 +279,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if sampler is None:
             sampler = (
                 RankSampler(order, view)
-                if isinstance(order, Epochs)
+                if isinstance(order, RankOrder)
                 else torch.utils.data.SequentialSampler(view)
             )
         collate = collate_fn or (Collate(self.maker.spec) if batched else None)
@@ -302,7 +298,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if batches is None and batched:
             batches = (
                 order.as_batches
-                if isinstance(order, UserOrder)
+                if isinstance(order, SamplerOrder)
                 else RankBatches(sampler, order.batch_size, dropping, self.coming)
             )
         # Lightning, when it predicts, makes a loader anew out of the attributes that are named as the arguments.
@@ -331,7 +327,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """Samples come in blocks of so many; 0: they do not."""
         return (
             self.order.options.block
-            if isinstance(self.order, Epochs) and self.order.options.shuffle is True
+            if isinstance(self.order, RankOrder) and self.order.options.shuffle is True
             else 0
         )
 
@@ -352,7 +348,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     @property
     def _is_accelerate_prepared(self) -> bool:
         """Accelerate asks before it would rebuild a loader; a user's own sampler does not know of ranks, so it may deal that out."""
-        if isinstance(self.order, Epochs) or self._ranks.world == 1:
+        if isinstance(self.order, RankOrder) or self._ranks.world == 1:
             check_device(torch.device(self._given["device"] or "cpu"))
             if not self._accelerated and self.batch_sampler is not None:
                 self.__dict__.update(
@@ -423,7 +419,13 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             if type(self) is not DataLoader
             else {}
         )
-        return _again, (type(self), self._given, self.order.next_epoch, self.order.resumed(), own)
+        return _again, (
+            type(self),
+            self._given,
+            self.order.next_epoch,
+            self.order.resume_state(),
+            own,
+        )
 
 
 # What torch's own DataLoader has as an attribute; ``seed`` is one of ours, always a number.

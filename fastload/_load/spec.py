@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from fastload._load.sampling import Look
-from fastload._order.state import in_short
+from fastload._order.saved_state import shortened
 from fastload._plan.compose import compile_fields
 from fastload._plan.field_plan import FieldPlan
 from fastload._plan.warps import WARPS
@@ -77,7 +77,7 @@ class LoadSpec:
         """The plans in words, and what else decides the pixels; equal words, equal pixels."""
         words = {name: plan.describe() for name, plan in self.plans.items()}
         color = ", ".join("gray" if each.channels == 1 else self.color for each in self.images)
-        return in_short({**words, "color": color, "exact": str(self.exact)})
+        return shortened({**words, "color": color, "exact": str(self.exact)})
 
 
 def load_spec(

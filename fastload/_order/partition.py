@@ -1,7 +1,8 @@
-"""Who takes what of the line: equal shares for all ranks, batch by batch, and what is left when a run stops. Pure.
+"""Which positions of an epoch each rank loads, and what is left when a run stops. Pure.
 
-A rank takes one interval of what is left of the line, so it reads whole blocks. What is left after k batches is again a short
-list of intervals: a run that stopped on 4 ranks goes on with 2 or 8, and no sample is lost or repeated.
+A rank takes one interval of the remaining positions, so it reads whole blocks. After k batches the
+rest is again a short list of intervals: a run that stopped on 4 ranks continues on 2 or 8, and no
+sample is lost or repeated.
 """
 
 from __future__ import annotations
@@ -11,18 +12,34 @@ from dataclasses import dataclass
 
 from fastload.errors import ConfigError
 
-Interval = tuple[int, int]  # places start..stop-1 of the line
+Interval = tuple[int, int]  # positions start..stop-1 of an epoch
 LAST_BATCH_MODES = ("drop", "pad", "partial")
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
-    """How the intervals ``left`` are dealt to ``world`` ranks in batches of ``batch_size``.
+class Partition:
+    """The part of an epoch that this process loads, and how its last batch is made."""
 
-    Endings, all with the same number of batches on every rank: ``drop`` leaves out what does not fill a batch on all ranks;
-    ``pad`` gives every rank as many samples by repeating some from the start, as torch's DistributedSampler does; ``partial``
-    repeats nothing: the last batches are smaller. (With batch_size 1, or fewer samples left than ranks, a rank that has none left for its
-    last batch repeats one.)
+    rank: int
+    world: int
+    last_batch: str
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world:
+            raise ConfigError(f"rank {self.rank} of {self.world}: expected 0 to {self.world - 1}")
+
+
+@dataclass(frozen=True, slots=True)
+class RankPartition:
+    """Splits the intervals ``left`` among ``world`` ranks in batches of ``batch_size``.
+
+    Every rank has the same number of batches. ``last_batch`` decides what happens to the rest:
+
+    - ``drop`` leaves out samples that do not fill a batch on all ranks.
+    - ``pad`` repeats samples from the start until every rank has as many, as torch's
+      DistributedSampler does.
+    - ``partial`` repeats nothing: the last batches are smaller. (With batch_size 1, or fewer samples
+      than ranks, a rank without a sample for its last batch repeats one.)
     """
 
     left: tuple[Interval, ...]
@@ -39,42 +56,40 @@ class Shares:
 
     @property
     def n_left(self) -> int:
-        """Samples in all intervals."""
         return sum(stop - start for start, stop in self.left)
 
     @property
     def n_batches(self) -> int:
-        """Batches of every rank."""
+        """Batches per rank."""
         if self.last_batch == "drop":
             return self.n_left // self.world // self.batch_size
-        return _up(_up(self.n_left, self.world), self.batch_size)
+        return _ceil_div(_ceil_div(self.n_left, self.world), self.batch_size)
 
     def share(self, rank: int) -> Interval:
-        """The rank's part of what is left, as places of the joined intervals; ``pad`` may point behind their end."""
+        """The part of a rank, as positions in the joined intervals; with ``pad`` it may exceed their end."""
         if self.last_batch == "pad":
-            size = _up(self.n_left, self.world)
+            size = _ceil_div(self.n_left, self.world)
             return rank * size, (rank + 1) * size
         return rank * self.n_left // self.world, (rank + 1) * self.n_left // self.world
 
     def batch(self, rank: int, number: int) -> list[Interval]:
-        """The places of the line that make up a rank's batch."""
+        """The intervals that make up one batch of a rank."""
         if not (0 <= rank < self.world and 0 <= number < self.n_batches):
             raise ConfigError(
                 f"batch {number} of rank {rank}: expected below {self.n_batches} and {self.world}"
             )
         start, stop = self.share(rank)
-        begin, end = (min(start + self._taken(stop - start, n), stop) for n in (number, number + 1))
-        if (
-            begin == end
-        ):  # partial, with batch_size 1 or fewer samples than ranks: this one has none left
+        begin = min(start + self._taken(stop - start, number), stop)
+        end = min(start + self._taken(stop - start, number + 1), stop)
+        if begin == end:  # partial, with batch_size 1 or fewer samples than ranks: none is left
             begin = max(begin - 1, 0)
             end = begin + 1
-        return list(self._places(begin, end))
+        return list(self._intervals(begin, end))
 
     def _taken(self, size: int, n_batches: int) -> int:
-        """Samples of a share of ``size`` that are gone after so many batches."""
+        """Samples of a share of ``size`` that ``n_batches`` batches consume."""
         taken = n_batches * self.batch_size
-        # Another rank has one batch more: the last sample is kept for it, so that no batch is empty.
+        # Another rank has one batch more: keep a sample for each, so that no batch is empty.
         if (
             self.last_batch == "partial"
             and taken >= size
@@ -85,38 +100,39 @@ class Shares:
         return min(taken, size)
 
     def after(self, n_batches: int) -> tuple[Interval, ...]:
-        """What is left of the line when every rank has done so many batches; nothing after the last one."""
+        """What is left when every rank has completed ``n_batches`` batches."""
         if n_batches >= self.n_batches:
             return ()
         rest: list[Interval] = []
         for rank in range(self.world):
             start, stop = self.share(rank)
-            rest += self._places(
+            rest += self._intervals(
                 min(start + self._taken(stop - start, n_batches), self.n_left),
                 min(stop, self.n_left),
             )
         return merged(rest)
 
-    def _places(self, begin: int, end: int) -> Iterator[Interval]:
-        """The joined intervals' places begin..end-1 as intervals of the line; behind the end it starts again."""
+    def _intervals(self, begin: int, end: int) -> Iterator[Interval]:
+        """Positions begin..end-1 of the joined intervals as intervals of the epoch; wraps around at their end."""
         total = self.n_left
         while begin < end:
             round_start = begin - begin % total
             offset = round_start
             for start, stop in self.left:
-                low, high = max(begin, offset), min(end, offset + stop - start)
+                low = max(begin, offset)
+                high = min(end, offset + stop - start)
                 if low < high:
                     yield start + low - offset, start + high - offset
                 offset += stop - start
             begin = round_start + total
 
 
-def _up(number: int, divisor: int) -> int:
+def _ceil_div(number: int, divisor: int) -> int:
     return -(-number // divisor)
 
 
 def merged(intervals: Sequence[Interval]) -> tuple[Interval, ...]:
-    """The same places with neighbours joined and nothing empty, in their order."""
+    """The same positions with adjacent intervals joined and empty ones removed."""
     result: list[Interval] = []
     for start, stop in intervals:
         if start >= stop:

@@ -12,7 +12,7 @@ import pytest
 
 from fastload import transforms as T
 from fastload._load.loader import DataLoader
-from fastload._order.state import in_short
+from fastload._order.saved_state import shortened
 from fastload.errors import ConfigError
 from tests.loading import backends, pack_photos, same_batch
 
@@ -342,7 +342,7 @@ def test_a_damaged_state_is_refused_and_changes_nothing(
     loader = make(packed)
     next(iter(loader))
     state = json.loads(saved(loader))
-    with pytest.raises(ConfigError, match=r"loading a state|last_batch 'cut'"):
+    with pytest.raises(ConfigError, match=r"state_dict|last_batch 'cut'"):
         loader.load_state_dict({**state, **damage})
     assert json.loads(saved(loader)) == state
     loader.load_state_dict(state)
@@ -364,4 +364,4 @@ def test_long_transforms_are_kept_in_short_and_still_compared(packed: Path) -> N
     restored(packed, state, transform=[T.Resize(8, 8), *many])
     with pytest.raises(ConfigError, match="sha256 in the state"):
         restored(packed, state, transform=[T.Resize(8, 8), *many[:-1], T.Brightness(0.9)])
-    assert in_short({"image": "[]"}) == {"image": "[]"}
+    assert shortened({"image": "[]"}) == {"image": "[]"}

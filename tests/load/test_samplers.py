@@ -153,7 +153,7 @@ def test_single_samples_from_a_sampler_of_tensors(packed: Path) -> None:
     [
         (
             {"batch_size": None, "sampler": BatchSampler(SequentialSampler(range(N)), 5, False)},
-            r"\[0, 1, 2, 3, 4\], but batch_size=None hands out single",
+            r"\[0, 1, 2, 3, 4\], but batch_size=None means single",
         ),
         ({"batch_size": 2, "sampler": [1.7, 2.2]}, r"\[1.7, 2.2\]: expected whole numbers"),
         ({"batch_size": 2, "sampler": [2**70, 1]}, "expected 0 to 23"),
@@ -420,7 +420,7 @@ def test_a_state_of_another_kind_of_order_is_refused(packed: Path) -> None:
         ConfigError, match="sampler in the state:  'list'\n  sampler in the loader: None"
     ):
         ours.load_state_dict(users.state_dict())
-    with pytest.raises(ConfigError, match="loading a state of another order"):
+    with pytest.raises(ConfigError, match="state_dict belongs to another order"):
         users.load_state_dict(ours.state_dict())
     users.load_state_dict(users.state_dict())
     assert ids_of(users) == [[1, 2, 3]]

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastload._order.epoch_order import BlockLine, FullLine, TableLine
+from fastload._order.epoch_order import BlockOrder, FullOrder, TableOrder
 from fastload._order.mixing import measure_mixing
 from fastload.errors import ConfigError
 
 
-def line_of(n: int, block: int = 10, seed: int = 0, epoch: int = 0, window: int = 8) -> list[int]:
+def ids_of(n: int, block: int = 10, seed: int = 0, epoch: int = 0, window: int = 8) -> list[int]:
     return [
-        int(i) for i in BlockLine(n, block=block, seed=seed, epoch=epoch, window=window).ids(0, n)
+        int(i) for i in BlockOrder(n, block=block, seed=seed, epoch=epoch, window=window).ids(0, n)
     ]
 
 
@@ -28,60 +28,60 @@ def line_of(n: int, block: int = 10, seed: int = 0, epoch: int = 0, window: int 
 def test_every_sample_comes_once_in_an_epoch(
     n: int, block: int, seed: int, epoch: int, window: int
 ) -> None:
-    assert sorted(line_of(n, block, seed, epoch, window)) == list(range(n))
+    assert sorted(ids_of(n, block, seed, epoch, window)) == list(range(n))
 
 
 @given(st.integers(1, 300), st.integers(1, 60), st.integers(0, 99), st.data())
 def test_any_piece_equals_that_piece_of_the_whole(
     n: int, block: int, seed: int, data: st.DataObject
 ) -> None:
-    line = BlockLine(n, block=block, seed=seed, epoch=1, window=3)
-    whole = BlockLine(n, block=block, seed=seed, epoch=1, window=3).ids(0, n).tolist()
+    order = BlockOrder(n, block=block, seed=seed, epoch=1, window=3)
+    whole = BlockOrder(n, block=block, seed=seed, epoch=1, window=3).ids(0, n).tolist()
     for _ in range(3):
         start = data.draw(st.integers(0, n))
         stop = data.draw(st.integers(start, n))
-        assert line.ids(start, stop).tolist() == whole[start:stop]
+        assert order.ids(start, stop).tolist() == whole[start:stop]
 
 
 def test_epochs_differ_and_seeds_differ_and_the_same_is_the_same() -> None:
     orders = [
-        line_of(205, seed=seed, epoch=epoch) for seed, epoch in [(0, 0), (0, 1), (1, 0), (0, 0)]
+        ids_of(205, seed=seed, epoch=epoch) for seed, epoch in [(0, 0), (0, 1), (1, 0), (0, 0)]
     ]
     assert orders[0] == orders[3]
     assert len({tuple(order) for order in orders}) == 3
 
 
 def test_a_window_reads_whole_blocks() -> None:
-    order = line_of(60, block=5, window=4)
+    order = ids_of(60, block=5, window=4)
     for i in range(0, 60, 20):
         assert len({place // 5 for place in order[i : i + 20]}) == 4
 
 
 def test_the_short_last_block_stands_anywhere() -> None:
     places = {
-        min(line_of(101, block=10, epoch=epoch, window=1).index(100) // 10, 10)
+        min(ids_of(101, block=10, epoch=epoch, window=1).index(100) // 10, 10)
         for epoch in range(200)
     }
     assert len(places) == 11
 
 
 def test_a_billion_samples_take_neither_time_nor_memory() -> None:
-    line = BlockLine(10**9 + 7, block=76, seed=5, epoch=2)
-    ids = np.concatenate([line.ids(place, place + 1000) for place in (0, 5 * 10**8, 10**9 - 993)])
+    order = BlockOrder(10**9 + 7, block=76, seed=5, epoch=2)
+    ids = np.concatenate([order.ids(place, place + 1000) for place in (0, 5 * 10**8, 10**9 - 993)])
     assert len(set(ids.tolist())) == 3000
-    with pytest.raises(IndexError, match="of a line of"):
-        line.ids(10**9, 10**9 + 8)
+    with pytest.raises(IndexError, match="of an epoch of"):
+        order.ids(10**9, 10**9 + 8)
 
 
 def test_other_orders() -> None:
-    assert sorted(FullLine(50, seed=1, epoch=0).ids(0, 50).tolist()) == list(range(50))
+    assert sorted(FullOrder(50, seed=1, epoch=0).ids(0, 50).tolist()) == list(range(50))
     assert (
-        FullLine(50, seed=1, epoch=0).ids(10, 20).tolist()
-        == FullLine(50, seed=1, epoch=0).ids(0, 50).tolist()[10:20]
+        FullOrder(50, seed=1, epoch=0).ids(10, 20).tolist()
+        == FullOrder(50, seed=1, epoch=0).ids(0, 50).tolist()[10:20]
     )
-    assert TableLine(np.array([4, 2, 9])).ids(1, 3).tolist() == [2, 9]
+    assert TableOrder(np.array([4, 2, 9])).ids(1, 3).tolist() == [2, 9]
     with pytest.raises(ConfigError, match="in blocks of 0"):
-        BlockLine(3, block=0, seed=0, epoch=0)
+        BlockOrder(3, block=0, seed=0, epoch=0)
 
 
 def test_mixing_is_one_for_random_and_zero_for_sorted() -> None:

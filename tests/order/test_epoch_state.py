@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 
 from fastload._load.torch_compat.lookahead import Coming
 from fastload._load.torch_compat.samplers import RankBatches, RankSampler
-from fastload._order.epochs import Epochs, OrderOptions
+from fastload._order.epoch_state import EpochState, Phase
+from fastload._order.partition import Partition
+from fastload._order.rank_order import OrderOptions, RankOrder
+from fastload._order.sampler_order import SamplerOrder
 from fastload.errors import ConfigError
 
 Shape = dict[str, Any]
@@ -35,7 +38,7 @@ shapes = st.fixed_dictionaries(
 
 def ranks_of(
     shape: Shape, last_batch: str, world: int | None = None, size: int | None = None
-) -> list[Epochs]:
+) -> list[RankOrder]:
     n, world, size = shape["n"], world or shape["world"], size or shape["size"]
     options = OrderOptions(
         n_samples=n,
@@ -46,12 +49,10 @@ def ranks_of(
     )
     table = np.random.default_rng(shape["seed"] % 1000).permutation(n)
     ranks = [
-        Epochs(
+        RankOrder(
             options,
             batch_size=size,
-            rank=rank,
-            world=world,
-            last_batch=last_batch,
+            partition=Partition(rank, world, last_batch),
             source_order=lambda: table,
         )
         for rank in range(world)
@@ -61,7 +62,7 @@ def ranks_of(
     return ranks
 
 
-def batches_of(rank: Epochs) -> list[list[int]]:
+def batches_of(rank: RankOrder) -> list[list[int]]:
     return [ids.tolist() for ids in rank.batches(rank.begin())]
 
 
@@ -129,7 +130,7 @@ def test_a_restart_at_any_step_gives_the_identical_rest(
         rank.delivered(segment, stop := min(stop, len(whole)))
         other.load(json.loads(json.dumps(rank.state())))
         if stop == len(whole):
-            assert other.peek().epoch == shape["epoch"] + 1
+            assert other.begin().epoch == shape["epoch"] + 1
         else:
             assert batches_of(other) == whole[stop:]
 
@@ -156,7 +157,7 @@ def test_any_chain_of_worlds_gives_every_id_once(
                 rank.load(json.loads(state))
             segment = rank.begin()
             if (
-                segment.epoch != shape["epoch"] or segment.shares.n_left < 2 * world
+                segment.epoch != shape["epoch"] or segment.partition.n_left < 2 * world
             ):  # fewer samples than that: ranks have to repeat some
                 return
             batches = [ids.tolist() for ids in rank.batches(segment)]
@@ -251,35 +252,31 @@ def test_batches_made_anew_of_another_sampler_are_that_samplers() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rank": 2, "world": 2}, "rank 2 of 2"),
+        ({"partition": (2, 2, "drop")}, "rank 2 of 2"),
         ({"batch_size": 0}, "batch size 0"),
-        ({"last_batch": "half"}, "last_batch 'half'"),
+        ({"partition": (0, 1, "half")}, "last_batch 'half'"),
     ],
 )
 def test_wrong_use_is_named(options: dict[str, Any], message: str) -> None:
     order = OrderOptions(n_samples=9, shuffle=True, seed=0, block=2, window=2)
     arguments: dict[str, Any] = {
         "batch_size": 2,
-        "rank": 0,
-        "world": 1,
-        "last_batch": "drop",
+        "partition": (0, 1, "drop"),
         "source_order": lambda: np.arange(9),
         **options,
     }
     with pytest.raises(ConfigError, match=message):
-        Epochs(order, **arguments)
+        RankOrder(order, **{**arguments, "partition": Partition(*arguments["partition"])})
 
 
 def test_a_billion_samples_begin_at_once() -> None:
     """Neither a table of the samples nor one of the batches: only a window."""
     options = OrderOptions(n_samples=10**9 + 3, shuffle=True, seed=3, block=76, window=8)
     ranks = [
-        Epochs(
+        RankOrder(
             options,
             batch_size=256,
-            rank=rank,
-            world=64,
-            last_batch="drop",
+            partition=Partition(rank, 64, "drop"),
             source_order=lambda: np.empty(0, np.int64),
         )
         for rank in (0, 63)
@@ -288,3 +285,102 @@ def test_a_billion_samples_begin_at_once() -> None:
     assert [len(ids) for ids in first] == [256, 256]
     assert not set(first[0].tolist()) & set(first[1].tolist())
     assert len(ranks[0]) == 10**9 // 64 // 256
+
+
+class SeededSampler:
+    """The same order again in the same epoch, as DistributedSampler has it."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Any:
+        return iter(np.random.default_rng(self.epoch).permutation(9).tolist())
+
+    def __len__(self) -> int:
+        return 9
+
+
+def own_order() -> RankOrder:
+    options = OrderOptions(n_samples=9, shuffle="full", seed=0, block=2, window=2)
+    partition = Partition(0, 1, "partial")
+    return RankOrder(options, batch_size=4, partition=partition, source_order=lambda: np.arange(9))
+
+
+def sampler_order() -> SamplerOrder:
+    sampler = SeededSampler()
+    batches = torch.utils.data.BatchSampler(sampler, 4, False)
+    return SamplerOrder(sampler, batches, batch_size=4, n_samples=9, seed=0, content="")
+
+
+both_orders = pytest.mark.parametrize("make", [own_order, sampler_order])
+
+
+@both_orders
+def test_an_epoch_goes_through_its_phases(make: Any) -> None:
+    order: EpochState[Any] = make()
+    phases = [order.phase]
+    current = order.begin()
+    phases.append(order.phase)
+    order.delivered(current, 1)
+    phases.append(order.phase)
+    order.ended(current)
+    phases.append(order.phase)
+    assert phases == [Phase.READY, Phase.STARTED, Phase.RUNNING, Phase.READY]
+    assert order.next_epoch == 1
+
+
+@both_orders
+def test_set_epoch_withdraws_a_pass_without_a_batch_and_no_other(make: Any) -> None:
+    order: EpochState[Any] = make()
+    current = order.begin()
+    order.set_epoch(5)
+    assert order.withdrawn is current
+    assert order.phase is Phase.READY
+    again = order.begin()
+    assert (again.epoch, again.start, order.withdrawn) == (5, 0, None)
+    order.delivered(again, 1)
+    order.set_epoch(7)
+    assert order.withdrawn is None
+    assert order.begin().epoch == 7
+
+
+@both_orders
+def test_a_resumed_pass_stays_in_its_epoch_and_leaves_it_for_another(make: Any) -> None:
+    order: EpochState[Any] = make()
+    order.set_epoch(3)
+    current = order.begin()
+    order.delivered(current, 1)
+    state = json.loads(json.dumps(order.state()))
+    rest = [ids.tolist() for ids in order.batches(current)][1:]
+
+    resumed: EpochState[Any] = make()
+    resumed.load(state)
+    assert resumed.phase == Phase.RESUMING
+    resumed.set_epoch(3)
+    assert resumed.phase == Phase.RESUMING
+    started = resumed.begin()
+    resumed.set_epoch(3)  # as Lightning does: after iter(), before the first batch
+    assert (resumed.withdrawn, resumed.phase) == (started, Phase.RESUMING)
+    assert [ids.tolist() for ids in resumed.batches(resumed.begin())] == rest
+
+    moved: EpochState[Any] = make()
+    moved.load(state)
+    moved.set_epoch(4)
+    assert moved.phase is Phase.READY
+    assert moved.resume_state() is None
+
+
+@both_orders
+def test_an_older_iterator_that_still_reports_does_not_move_the_resume_point(make: Any) -> None:
+    order: EpochState[Any] = make()
+    current = order.begin()
+    order.delivered(current, 1)
+    state = order.state()
+    order.load(state)
+    order.delivered(current, 2)
+    assert order.phase is Phase.RUNNING
+    order.delivered(current, 3)  # the last one: the state is that of the next iteration
+    assert order.state() == state
+    assert order.begin().start == 1

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastload._order.partition import Interval, Shares, merged
+from fastload._order.partition import Interval, RankPartition, merged
 from fastload.errors import ConfigError
 
 Shape = st.tuples(st.integers(0, 90), st.integers(1, 9), st.integers(1, 13))
@@ -18,17 +18,17 @@ def places(intervals: list[Interval]) -> list[int]:
     return [place for start, stop in intervals for place in range(start, stop)]
 
 
-def all_batches(shares: Shares, first: int = 0) -> dict[int, list[list[int]]]:
+def all_batches(partition: RankPartition, first: int = 0) -> dict[int, list[list[int]]]:
     return {
-        rank: [places(shares.batch(rank, n)) for n in range(first, shares.n_batches)]
-        for rank in range(shares.world)
+        rank: [places(partition.batch(rank, n)) for n in range(first, partition.n_batches)]
+        for rank in range(partition.world)
     }
 
 
 @given(Shape)
 def test_partial_takes_every_sample_once_and_no_batch_is_empty(shape: tuple[int, int, int]) -> None:
     n, world, size = shape
-    batches = all_batches(Shares(((0, n),), world, size, "partial"))
+    batches = all_batches(RankPartition(((0, n),), world, size, "partial"))
     assert all(1 <= len(batch) <= size for rank in batches.values() for batch in rank) or n < world
     seen = Counter(place for rank in batches.values() for batch in rank for place in batch)
     if size > 1 and n >= world * 2:
@@ -40,8 +40,8 @@ def test_partial_takes_every_sample_once_and_no_batch_is_empty(shape: tuple[int,
 @given(Shape)
 def test_drop_gives_full_batches_without_repeats(shape: tuple[int, int, int]) -> None:
     n, world, size = shape
-    shares = Shares(((0, n),), world, size, "drop")
-    batches = all_batches(shares)
+    partition = RankPartition(((0, n),), world, size, "drop")
+    batches = all_batches(partition)
     seen = Counter(place for rank in batches.values() for batch in rank for place in batch)
     assert all(len(batch) == size for rank in batches.values() for batch in rank)
     assert all(count == 1 for count in seen.values())
@@ -51,7 +51,7 @@ def test_drop_gives_full_batches_without_repeats(shape: tuple[int, int, int]) ->
 @given(Shape)
 def test_pad_takes_every_sample_and_gives_all_ranks_as_many(shape: tuple[int, int, int]) -> None:
     n, world, size = shape
-    batches = all_batches(Shares(((0, n),), world, size, "pad"))
+    batches = all_batches(RankPartition(((0, n),), world, size, "pad"))
     assert len({tuple(map(len, rank)) for rank in batches.values()}) == 1
     seen = Counter(place for rank in batches.values() for batch in rank for place in batch)
     assert set(seen) == set(range(n))
@@ -70,19 +70,19 @@ def test_stops_with_changing_world_sizes_lose_and_repeat_nothing(
     left: tuple[Interval, ...] = ((0, n),)
     seen: Counter[int] = Counter()
     for world, size, stop_after in runs:
-        shares = Shares(left, world, size)
+        partition = RankPartition(left, world, size)
         stop = (
-            min(stop_after, shares.n_batches) if shares.n_left >= 2 * world else 0
+            min(stop_after, partition.n_batches) if partition.n_left >= 2 * world else 0
         )  # fewer: ranks must repeat
         seen.update(
             place
             for rank in range(world)
             for number in range(stop)
-            for place in places(shares.batch(rank, number))
+            for place in places(partition.batch(rank, number))
         )
-        left = shares.after(stop)
+        left = partition.after(stop)
         assert len(left) <= 30
-    rest = Shares(left, 1, 4)
+    rest = RankPartition(left, 1, 4)
     seen.update(place for batch in all_batches(rest)[0] for place in batch)
     assert set(seen) == set(range(n))
     assert max(seen.values()) == 1
@@ -91,34 +91,34 @@ def test_stops_with_changing_world_sizes_lose_and_repeat_nothing(
 @given(Shape, st.integers(0, 30))
 def test_what_is_left_is_what_was_not_given_out(shape: tuple[int, int, int], stop: int) -> None:
     n, world, size = shape
-    shares = Shares(((0, n // 2), (n, n + n - n // 2)), world, size + 1, "drop")
-    stop = min(stop, shares.n_batches)
+    partition = RankPartition(((0, n // 2), (n, n + n - n // 2)), world, size + 1, "drop")
+    stop = min(stop, partition.n_batches)
     given_out = {
         place
         for rank in range(world)
         for number in range(stop)
-        for place in places(shares.batch(rank, number))
+        for place in places(partition.batch(rank, number))
     }
-    left = set(places(list(shares.after(stop))))
+    left = set(places(list(partition.after(stop))))
     assert not given_out & left
-    if stop < shares.n_batches:
-        assert given_out | left == set(places(list(shares.left)))
+    if stop < partition.n_batches:
+        assert given_out | left == set(places(list(partition.left)))
 
 
 def test_a_rank_reads_one_run_of_the_line() -> None:
-    shares = Shares(((0, 1000),), 4, 10)
+    partition = RankPartition(((0, 1000),), 4, 10)
     for rank in range(4):
         ids = [
             place
-            for number in range(shares.n_batches)
-            for place in places(shares.batch(rank, number))
+            for number in range(partition.n_batches)
+            for place in places(partition.batch(rank, number))
         ]
         assert ids == list(range(rank * 250, rank * 250 + 250))
 
 
 def test_wrong_use_is_named() -> None:
     with pytest.raises(ConfigError, match="world size 0"):
-        Shares(((0, 10),), 0, 1)
+        RankPartition(((0, 10),), 0, 1)
     with pytest.raises(ConfigError, match="batch 5 of rank 0: expected below 5"):
-        Shares(((0, 10),), 1, 2).batch(0, 5)
+        RankPartition(((0, 10),), 1, 2).batch(0, 5)
     assert merged([(0, 3), (3, 5), (7, 7), (9, 10)]) == ((0, 5), (9, 10))

@@ -96,7 +96,7 @@ class PreparedBatches(torch.utils.data.BatchSampler):
         if loader is None:
             yield from self._batches
             return
-        loader.order.forget_place()
+        loader.order.discard_resume_point()
         loader.end_of_dataloader, loader.remainder = False, -1
         state._add_dataloader(loader)
         try:

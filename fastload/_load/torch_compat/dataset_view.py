@@ -23,7 +23,7 @@ from fastload._load.spec import LoadSpec
 from fastload._load.stats import StatsCollector
 from fastload._load.torch_compat.lookahead import Coming
 from fastload._load.transfer import Stay
-from fastload._order.state import whole_number
+from fastload._order.saved_state import whole_number
 from fastload._store.dataset import Dataset, open_dataset
 from fastload.errors import ConfigError, FastloadError
 
@@ -44,7 +44,7 @@ class KnowsEpoch(Protocol):
     """The loader's order."""
 
     latest_epoch: int
-    named: bool  # somebody has called set_epoch
+    epoch_was_set: bool  # somebody has called set_epoch
 
 
 class LoaderDataset(torch.utils.data.Dataset[Sample]):
@@ -69,7 +69,7 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
 
     def set_epoch(self, epoch: int) -> None:
         """Whose crops come where a sampler of somebody else's draws. Accelerate calls it, and so does the Trainer of transformers."""
-        self._order.latest_epoch, self._order.named = whole_number("set_epoch", epoch), True
+        self._order.latest_epoch, self._order.epoch_was_set = whole_number("set_epoch", epoch), True
 
     def __getitem__(self, index: int) -> Sample:
         """As it is in the newest epoch."""
@@ -90,7 +90,7 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
                 UserWarning,
                 stacklevel=4,
             )
-        return self._order.latest_epoch + (0 if self._order.named else self._passes.of(ids))
+        return self._order.latest_epoch + (0 if self._order.epoch_was_set else self._passes.of(ids))
 
     def _samples(
         self, indices: Sequence[int], epoch_of: Callable[[Sequence[int]], int]
@@ -143,7 +143,7 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
     def __reduce__(self) -> tuple[object, ...]:
         made, order = self._maker, self._order
         draws, faults = (
-            (made.seed, order.latest_epoch, order.named),
+            (made.seed, order.latest_epoch, order.epoch_was_set),
             (made.faults.on_error, made.faults.max_bad),
         )
         return (
@@ -179,7 +179,7 @@ class Passes:
 
 class _Epoch:
     def __init__(self, latest_epoch: int, named: bool) -> None:
-        self.latest_epoch, self.named = latest_epoch, named
+        self.latest_epoch, self.epoch_was_set = latest_epoch, named
 
 
 def _again(

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from fastload._load.torch_compat.lookahead import Coming
-from fastload._order.epochs import Epochs
-from fastload._order.state import whole_number
+from fastload._order.rank_order import RankOrder
+from fastload._order.saved_state import whole_number
 
 
 class SampleIndex(int):
@@ -32,7 +32,7 @@ class RankSampler(torch.utils.data.DistributedSampler[Any]):
     It has all that one has, as properties: torch's own would ask for the process group, which may come later.
     """
 
-    def __init__(self, epochs: Epochs, dataset: Any = None) -> None:
+    def __init__(self, epochs: RankOrder, dataset: Any = None) -> None:
         self.epochs, self.dataset = epochs, dataset
 
     def __iter__(self) -> Iterator[int]:
@@ -50,12 +50,12 @@ class RankSampler(torch.utils.data.DistributedSampler[Any]):
     @property
     def rank(self) -> int:  # type: ignore[override]
         """Of this process."""
-        return self.epochs.rank
+        return self.epochs.partition.rank
 
     @property
     def num_replicas(self) -> int:  # type: ignore[override]
         """Processes that share an epoch."""
-        return self.epochs.world
+        return self.epochs.partition.world
 
     @property
     def num_samples(self) -> int:  # type: ignore[override]
@@ -80,7 +80,7 @@ class RankSampler(torch.utils.data.DistributedSampler[Any]):
     @property
     def drop_last(self) -> bool:  # type: ignore[override]
         """What does not fill a batch is left out."""
-        return self.epochs.last_batch == "drop"
+        return self.epochs.partition.last_batch == "drop"
 
     def set_epoch(self, epoch: int) -> None:
         """As DistributedSampler has it: another order each epoch."""
@@ -104,12 +104,12 @@ class RankBatches(torch.utils.data.BatchSampler):
             coming or Coming(0),
             sampler.epochs if isinstance(sampler, RankSampler) else None,
         )
-        if dealt is not None and dealt.last_batch == "drop" and not drop_last:
-            dealt = dealt.keeping_all(batch_size)
+        if dealt is not None and dealt.partition.last_batch == "drop" and not drop_last:
+            dealt = dealt.without_drop(batch_size)
         as_dealt = (
             dealt is not None
             and batch_size == dealt.batch_size
-            and drop_last == (dealt.last_batch == "drop")
+            and drop_last == (dealt.partition.last_batch == "drop")
         )
         self._dealt = (
             dealt if as_dealt else None
@@ -150,7 +150,7 @@ class RankBatches(torch.utils.data.BatchSampler):
             yield batch
 
 
-def _told(epochs: Epochs, batches: Iterator[list[int]]) -> Iterator[list[int]]:
+def _told(epochs: RankOrder, batches: Iterator[list[int]]) -> Iterator[list[int]]:
     """The same; the order knows how many were given, not how many were looked at in advance."""
     segment = None
     for number, batch in enumerate(batches, 1):
@@ -160,7 +160,7 @@ def _told(epochs: Epochs, batches: Iterator[list[int]]) -> Iterator[list[int]]:
         yield batch
 
 
-def _batches(epochs: Epochs) -> Iterator[list[int]]:
+def _batches(epochs: RankOrder) -> Iterator[list[int]]:
     # At the first next(), not at iter(): torch calls iter() twice before it uses one of them.
     segment = epochs.begin()
     for ids in epochs.batches(segment):

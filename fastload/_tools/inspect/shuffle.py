@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastload._common.screen import Row, Section
-from fastload._order.epoch_order import WINDOW, BlockLine
+from fastload._order.epoch_order import WINDOW, BlockOrder
 from fastload._order.mixing import Mixing, measure_mixing
 from fastload._store.dataset import SPLIT, Dataset
 from fastload._store.kinds import INT, MISSING_INT
@@ -97,10 +97,10 @@ def shuffle_quality(
     label = label_field(dataset)
     block = max(1, round(n / max(1, len(dataset.blocks))))
     stretches = spread_stretches(n, batch_size=batch_size, limit=limit)
-    line = BlockLine(n, block=block, seed=seed, epoch=0)
+    epoch_order = BlockOrder(n, block=block, seed=seed, epoch=0)
     orders = (
         [np.arange(*stretch) for stretch in stretches],
-        [line.ids(*stretch) for stretch in stretches],
+        [epoch_order.ids(*stretch) for stretch in stretches],
     )
     packed, epoch = (
         _measure(dataset, np.concatenate(ids), label=label, batch_size=batch_size) for ids in orders

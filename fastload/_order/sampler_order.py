@@ -1,0 +1,218 @@
+"""The order of a user's sampler or batch sampler: used as torch uses it, resumed by skipping delivered batches."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fastload._order.epoch_state import EpochState, Phase
+from fastload._order.permutation import Indices
+from fastload._order.saved_state import STATE_VERSION, check_same, whole_number
+from fastload.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerPass:
+    """One iteration over the user's sampler."""
+
+    epoch: int
+    start: int = 0  # batches delivered before a resume
+    skipped: int = 0  # samples delivered before those, in batches of other sizes
+    sampler_epoch: int | None = None  # the sampler's own epoch when it was drawn, where it has one
+
+    @property
+    def continues(self) -> bool:
+        return bool(self.start or self.skipped)
+
+
+class SamplerOrder(EpochState[SamplerPass]):
+    """Batches of sample ids from a torch sampler.
+
+    To be resumed, the sampler must return the same order again: seed it by the epoch. A sampler of
+    single samples may resume with another batch size, a batch sampler may not.
+
+    ``batches`` is what torch iterates: a batch sampler, or the sampler itself for single samples.
+    ``batch_size`` and ``drop_last`` say how ``batches`` groups the ids of ``sampler``; a
+    ``batch_size`` of None means that a user's batch sampler decides.
+
+    The epoch decides what the transforms draw. It counts by itself, and follows ``set_epoch`` of the
+    loader or of the sampler.
+    """
+
+    draws_here = True
+    horizon = 0
+
+    def __init__(
+        self,
+        sampler: Any,
+        batches: Iterable[Any],
+        *,
+        batch_size: int | None,
+        drop_last: bool = False,
+        n_samples: int,
+        seed: int,
+        content: str,
+    ) -> None:
+        super().__init__()
+        self.as_batches = batches
+        self._sampler = sampler
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self._yields_singles = batches is sampler and batch_size is not None
+        self._n_samples = n_samples
+        self._seed = seed
+        self._content = content
+        # The object that knows ranks and epochs: a batch sampler may leave both to its sampler.
+        inner = getattr(sampler, "sampler", None)
+        self._epoch_owner = sampler if inner is None or hasattr(sampler, "set_epoch") else inner
+        self._known_sampler_epoch = self._sampler_epoch()  # as of our last call of set_epoch
+        self._drawn_in = self._known_sampler_epoch  # as of the batch that was drawn last
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration, or one without a batch yet, is this epoch; the sampler is set, too."""
+        super().set_epoch(epoch)
+        self._set_sampler_epoch(epoch)
+
+    @property
+    def withdrawn(self) -> SamplerPass | None:
+        """Also a pass whose epoch was set through the sampler itself before the first batch."""
+        if self._withdrawn is None and self.phase is Phase.STARTED:
+            # Samplers that count their own iterations change their epoch while they are drawn from.
+            return self.newest if self._sampler_epoch() != self._drawn_in else None
+        return self._withdrawn
+
+    def discard_resume_point(self) -> None:
+        """The sampler is about to be iterated as a whole, in place of the next iteration."""
+        self.begin()
+
+    def batches(self, current: SamplerPass) -> Iterator[Indices]:
+        """The sample ids of each batch, without those delivered before a resume."""
+        for batch in itertools.islice(self._drawn(current.skipped), current.start, None):
+            ids = self._ids(batch)
+            if min(ids) < 0 or max(ids) >= self._n_samples:
+                raise ConfigError(
+                    f"the sampler gave samples {min(ids)} to {max(ids)}: "
+                    f"expected 0 to {self._n_samples - 1}"
+                )
+            yield np.array(ids, np.int64)
+
+    def n_batches(self, current: SamplerPass) -> float:
+        """Batches of a pass, those before a resume included; infinite for a sampler without a length."""
+        try:
+            if not current.skipped:
+                return len(self)
+            n_left = max(0, len(self._sampler) - current.skipped)
+        except TypeError:
+            return float("inf")
+        size = self._batch_size or 1
+        return n_left // size if self._drop_last else -(-n_left // size)
+
+    def __len__(self) -> int:
+        return len(self.as_batches)  # type: ignore[arg-type]
+
+    def load(self, state: Mapping[str, object]) -> None:
+        """Continues after a saved state; raises ConfigError if it belongs to another order."""
+        check_same("order", state.get("order"), self._as_json())
+        epoch = whole_number("state_dict: epoch", state.get("epoch"))
+        start = whole_number("state_dict: batches", state.get("batches"))
+        skipped = whole_number("state_dict: skipped", state.get("skipped"))
+        size = state.get("batch_size")
+        if size != self._batch_size:
+            if size is None or self._batch_size is None:
+                check_same("order", {"batch_size": size}, {"batch_size": self._batch_size})
+            skipped += start * whole_number("state_dict: batch_size", size, 1)
+            start = 0
+        sampler_epoch = state.get("sampler_epoch")
+        if sampler_epoch is not None:
+            sampler_epoch = whole_number("state_dict: sampler_epoch", sampler_epoch)
+        resumed = SamplerPass(epoch, start, skipped, sampler_epoch)
+        over = resumed.continues and start >= self.n_batches(resumed)
+        next_epoch = epoch + 1 if over else epoch
+        self.set_epoch(next_epoch)
+        if sampler_epoch is not None and resumed.continues and not over:
+            self._set_sampler_epoch(sampler_epoch)  # the rest of a pass is the rest of its order
+        self.restore(None if over else resumed, next_epoch)
+
+    def _next_pass(self) -> SamplerPass:
+        sampler_epoch = self._sampler_epoch()
+        if sampler_epoch is not None and sampler_epoch != self._known_sampler_epoch:
+            self.set_epoch(sampler_epoch)  # the user called set_epoch of the sampler
+        self._drawn_in = sampler_epoch
+        return replace(self._peek(), sampler_epoch=sampler_epoch)
+
+    def _peek(self) -> SamplerPass:
+        return self._resume_at or SamplerPass(self.next_epoch)
+
+    def _restarts(self) -> bool:
+        # A sampler without set_epoch would draw the same again, or worse, the next random numbers.
+        return callable(getattr(self._epoch_owner, "set_epoch", None))
+
+    def _set_sampler_epoch(self, epoch: int) -> None:
+        if self._restarts():
+            self._epoch_owner.set_epoch(epoch)
+        self._known_sampler_epoch = self._sampler_epoch()
+
+    def _sampler_epoch(self) -> int | None:
+        epoch = getattr(self._epoch_owner, "epoch", None)
+        return epoch if type(epoch) is int else None
+
+    def _drawn(self, skipped: int) -> Iterator[Any]:
+        for batch in self._regrouped(skipped) if skipped else self.as_batches:
+            self._drawn_in = self._sampler_epoch()
+            yield batch
+        self._drawn_in = self._sampler_epoch()
+
+    def _regrouped(self, skipped: int) -> Iterator[Any]:
+        """What torch's BatchSampler makes of the ids after the first ``skipped``."""
+        size = self._batch_size or 1
+        left = itertools.islice(self._sampler, skipped, None)
+        while batch := list(itertools.islice(left, size)):
+            if len(batch) < size and self._drop_last:
+                return
+            yield batch[0] if self._yields_singles else batch
+
+    def _ids(self, batch: Any) -> list[int]:
+        # A tensor without dimensions is one number.
+        listed = isinstance(batch, Iterable) and getattr(batch, "ndim", 1) > 0
+        if listed and self._yields_singles:
+            raise ConfigError(
+                f"the sampler gave {batch!r:.60}, but batch_size=None means single samples: "
+                "pass it as batch_sampler="
+            )
+        try:
+            ids = [operator.index(index) for index in (batch if listed else [batch])]
+        except TypeError as error:
+            raise ConfigError(
+                f"the sampler gave {batch!r:.60}: expected whole numbers ({error})"
+            ) from None
+        if not ids:
+            raise ConfigError("the sampler gave a batch without samples")
+        return ids
+
+    def _saved(self, current: SamplerPass, done: int) -> dict[str, object]:
+        return {
+            "version": STATE_VERSION,
+            "order": self._as_json(),
+            "epoch": current.epoch,
+            "batches": done,
+            "batch_size": self._batch_size,
+            "skipped": current.skipped,
+            "sampler_epoch": current.sampler_epoch,
+        }
+
+    def _as_json(self) -> dict[str, object]:
+        world = getattr(self._epoch_owner, "num_replicas", None)
+        # Where the sampler splits by itself, another number of ranks gives this rank other samples.
+        ranks = {"num_replicas": world} if type(world) is int else {}
+        return {
+            "dataset": self._content,
+            "n_samples": self._n_samples,
+            "sampler": type(self._sampler).__name__,
+            "seed": self._seed,
+            **ranks,
+        }
