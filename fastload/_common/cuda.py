@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 
 from fastload._common.nested import map_tensors
+from fastload._common.nvml import close_gpus, open_gpu
 
 LEASES = 4  # of DALI outputs that a lagging GPU has not read yet
 
@@ -278,24 +279,16 @@ def checksums(loader: Any, device: torch.device, *, behind: int) -> list[int]:
     return [int(total.item()) for total in totals]
 
 
+def uuid_of(device: torch.device) -> str:
+    """The GPU's UUID: torch and NVML number GPUs differently."""
+    return "GPU-" + str(torch.cuda.get_device_properties(device).uuid)
+
+
 def utilisation(device: torch.device) -> dict[str, int]:
     """Per cent of time in which kernels ran, and the JPEG engine; what NVML does not tell is left out."""
-    import pynvml
-
-    found: dict[str, int] = {}
-    asked: dict[str, Callable[[Any], Any]] = {
-        "gpu_percent": lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,
-        "jpeg_engine_percent": lambda handle: pynvml.nvmlDeviceGetJpgUtilization(handle)[0],
-    }
-    try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(
-            "GPU-" + str(torch.cuda.get_device_properties(device).uuid)
-        )  # NVML counts otherwise
-        for name, ask in asked.items():
-            with suppress(pynvml.NVMLError):
-                found[name] = int(ask(handle))
-        pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return found
-    return found
+    gpu, _ = open_gpu(uuid_of(device))
+    if gpu is None:
+        return {}
+    found = {"gpu_percent": gpu.number("util"), "jpeg_engine_percent": gpu.number("jpeg")}
+    close_gpus()
+    return {name: int(value) for name, value in found.items() if value is not None}

@@ -1,4 +1,7 @@
-"""GPUs as the NVIDIA driver's library (NVML) shows them. Nothing here raises: what cannot be read is None, and a note says why.
+"""GPUs as the NVIDIA driver's library (NVML) shows them; the only module that opens it.
+
+NVML numbers all GPUs of the machine, torch only those that CUDA_VISIBLE_DEVICES leaves, and in another order: a GPU that is in
+use is therefore opened by its UUID (``open_gpu``). Nothing here raises: what cannot be read is None, and a note says why.
 
 A driver may be missing, old (without some functions), hidden by a container, cut up (MIG), or go away while we look. Each quantity has a
 few ways to ask for it, newest first; a way that the driver or the GPU does not have is not tried again.
@@ -50,6 +53,7 @@ WAYS: dict[str, tuple[Way, ...]] = {
     ),
     "jpeg": (lambda nv, h: float(nv.nvmlDeviceGetJpgUtilization(h)[0]),),
     "energy_j": (lambda nv, h: nv.nvmlDeviceGetTotalEnergyConsumption(h) / 1e3,),
+    "mem_free_mb": (lambda nv, h: nv.nvmlDeviceGetMemoryInfo(h).free / 2**20,),
     "pcie_rx_mb_s": (
         lambda nv, h: nv.nvmlDeviceGetPcieThroughput(h, nv.NVML_PCIE_UTIL_RX_BYTES) * 1024 / 1e6,
     ),  # KiB/s
@@ -68,12 +72,14 @@ WORDS = {
     "throttle": "throttle reasons",
     "jpeg": "JPEG engine",
     "energy_j": "energy counter",
+    "mem_free_mb": "free memory",
     "pcie_rx_mb_s": "PCIe in",
     "pcie_tx_mb_s": "PCIe out",
 }
 SLOW = ("pcie_rx_mb_s", "pcie_tx_mb_s")  # the driver counts for 20 ms before it answers
-FAST = tuple(name for name in WAYS if name not in (*SLOW, "energy_j"))
+FAST = tuple(name for name in WAYS if name not in (*SLOW, "energy_j", "mem_free_mb"))
 _NEVER = {
+    "AttributeError",  # a binding older than the function
     "NVMLError_NotSupported",
     "NVMLError_FunctionNotFound",
     "NVMLError_NoPermission",
@@ -114,7 +120,7 @@ class Gpu:
         while ways and not self.gone:
             try:
                 return ways[0](self._nvml, self._handle)
-            except self._nvml.NVMLError as error:
+            except (self._nvml.NVMLError, AttributeError) as error:
                 kind = type(error).__name__
                 if kind in _GONE:
                     self.gone = str(error)
@@ -175,6 +181,13 @@ def open_gpus(wanted: Sequence[str] | None = None) -> tuple[list[Gpu], list[str]
                 )
         gpus = [gpu for gpu in gpus if any(_is(gpu, each) for each in wanted)]
     return gpus, notes
+
+
+def open_gpu(uuid: str) -> tuple[Gpu | None, str]:
+    """(the GPU with this UUID, why there is none). ``fastload._common.cuda.uuid_of`` gives that of a torch device."""
+    gpus, notes = open_gpus()
+    found = next((gpu for gpu in gpus if _is(gpu, uuid)), None)
+    return found, "" if found is not None else "; ".join(notes) or f"no GPU has the UUID {uuid}"
 
 
 def close_gpus() -> None:
@@ -265,11 +278,24 @@ def _no_driver(kind: str, why: str) -> str:
 
 def driver_version() -> str | None:
     """Of the driver that ``open_gpus`` found; None where there is none."""
-    try:
+    with contextlib.suppress(ImportError):
         import pynvml
 
-        return _text(pynvml.nvmlSystemGetDriverVersion())
-    except ImportError:
-        return None
-    except pynvml.NVMLError:
-        return None
+        with contextlib.suppress(pynvml.NVMLError):
+            return _text(pynvml.nvmlSystemGetDriverVersion())
+    return None
+
+
+def driver_versions() -> tuple[str, tuple[int, int]]:
+    """(driver, newest CUDA it can run). Raises OSError in NVML's words where there is no driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        try:
+            cuda = int(pynvml.nvmlSystemGetCudaDriverVersion())
+            return _text(pynvml.nvmlSystemGetDriverVersion()), (cuda // 1000, cuda % 1000 // 10)
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        raise OSError(str(error)) from None

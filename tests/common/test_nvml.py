@@ -221,3 +221,66 @@ def test_a_terminal_of_any_width_shows_every_gpu(driver: Path, columns: int, sho
     ):
         assert word in table
     assert "…" not in table  # nothing was cut off
+
+
+METER = """
+import json, types, torch
+from fastload._tools.bench import gpu
+
+# CUDA_VISIBLE_DEVICES=1: torch's device 0 is the second GPU of the driver.
+torch.cuda.is_available = lambda: True
+torch.cuda.get_device_properties = lambda device=0: types.SimpleNamespace(uuid="baaa-stub")
+gpu._copy_speed = lambda n_bytes: 1.0
+gpu.WATCHED_S = 0.05
+print(json.dumps(gpu.figures(1, {"decode": lambda: 1})))
+"""
+
+
+def test_bench_reads_the_gpu_that_torch_uses_not_the_first_of_the_driver(driver: Path) -> None:
+    """By index it would be GPU 0: 96 % always, with a JPEG engine; GPU 1 has 0 or 100 % and none."""
+    done = subprocess.run(
+        [sys.executable, "-c", METER],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(driver, "") | {"CUDA_VISIBLE_DEVICES": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["decode"]
+    assert found["sm_share"] in (0.0, 1.0)
+    assert "jpeg_engine_share" not in found
+    assert found["joules_per_image"] > 0
+
+
+UTILIZATION = """
+import json, types, torch
+from fastload._common import cuda
+
+torch.cuda.get_device_properties = lambda device=0: types.SimpleNamespace(uuid="aaaa-stub")
+print(json.dumps(cuda.utilisation(torch.device("cuda", 1))))
+"""
+
+
+def test_cuda_reads_the_gpu_of_this_uuid(driver: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", UTILIZATION],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(driver, ""),
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"gpu_percent": 96, "jpeg_engine_percent": 40}
+
+
+def test_the_doctor_shows_what_the_monitor_sees(driver: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fastload", "doctor", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(driver, ""),
+    )
+    checks = {each["name"]: each["found"] for each in json.loads(done.stdout)["checks"]}
+    assert checks["driver"] == "580.00"
+    assert checks["GPU 1"] == "Stub 9000, 22.0 of 24.0 GiB free"

@@ -168,21 +168,19 @@ def test_the_machine_is_described(tmp_path: Path) -> None:
     assert commit(tmp_path) == "" or len(commit(tmp_path)) >= 12
 
 
-def test_the_gpu_meter_divides_energy_by_images(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_meter_divides_energy_by_images() -> None:
     """Its arithmetic, on a library that counts 5 J between two looks: no GPU has run it."""
+    from fastload._common.nvml import Gpu
     from fastload._tools.bench import gpu
 
     readings = iter((1000.0, 6000.0))
-    nvml = types.ModuleType("pynvml")
-    vars(nvml).update(
+    nvml = types.SimpleNamespace(
         NVMLError=ValueError,
-        nvmlInit=lambda: None,
-        nvmlDeviceGetHandleByIndex=lambda index: index,
         nvmlDeviceGetTotalEnergyConsumption=lambda handle: next(readings),
         nvmlDeviceGetUtilizationRates=lambda handle: types.SimpleNamespace(gpu=40),
     )
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    assert gpu.Meter().read(10) == {"joules_per_image": 0.5, "sm_share": 0.4}, (
+    found = Gpu(0, "Stub", "GPU-aaaa", None, False, [], _nvml=nvml)
+    assert gpu.Meter(found).read(10) == {"joules_per_image": 0.5, "sm_share": 0.4}, (
         "a driver without the JPEG figure leaves it out"
     )
 

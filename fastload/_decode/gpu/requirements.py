@@ -5,14 +5,13 @@ Reading the facts and judging them are apart, so that every sentence can be test
 
 from __future__ import annotations
 
-import contextlib
 import ctypes.util
 import importlib.metadata
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
+from fastload._common.nvml import driver_versions
 from fastload.errors import ConfigError, MissingPart
 
 # backend → (module, its wheels by CUDA major and the extra of ours that brings each)
@@ -135,37 +134,20 @@ def read_facts(device: torch.device) -> GpuFacts:
     )
     if device.type == "cpu":
         return GpuFacts(torch_cuda=built_for, wheels=wheels)
-    import pynvml
-
     try:
-        with _nvml():
-            driver, cuda = (
-                str(pynvml.nvmlSystemGetDriverVersion()),
-                int(pynvml.nvmlSystemGetCudaDriverVersion()),
-            )
-            gpu, mig = _device(device) if torch.cuda.is_available() else ("", False)
-    except pynvml.NVMLError as error:
+        driver, cuda = driver_versions()
+    except OSError as error:
         return GpuFacts(no_driver=str(error), torch_cuda=built_for, wheels=wheels)
+    gpu, mig = _device(device) if torch.cuda.is_available() else ("", False)
     return GpuFacts(
         driver,
-        (cuda // 1000, cuda % 1000 // 10),
+        cuda,
         mig=mig,
         gpu=gpu,
         torch_cuda=built_for,
         wheels=wheels,
         nvjpeg=nvjpeg,
     )
-
-
-@contextlib.contextmanager
-def _nvml() -> Iterator[None]:
-    import pynvml
-
-    pynvml.nvmlInit()
-    try:
-        yield
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def _device(device: torch.device) -> tuple[str, bool]:

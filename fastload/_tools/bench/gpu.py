@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 
+from fastload._common.cuda import uuid_of, wait
+from fastload._common.nvml import Gpu, close_gpus, open_gpu
 from fastload._tools.bench.measure import timed
 
 WATCHED_S = 2.0  # NVML renews its shares every sixth of a second to a second; its energy counter every few milliseconds
@@ -19,19 +19,18 @@ def figures(n_bytes: int, runs: Mapping[str, Callable[[], int]]) -> dict[str, ob
     if not torch.cuda.is_available():
         return {}
     found: dict[str, object] = {"h2d_gb_per_s": _copy_speed(n_bytes)}
+    gpu, why = open_gpu(uuid_of(torch.device("cuda")))
+    if gpu is None:
+        return {**found, "nvml": f"not read: {why}"}
     for name, run in runs.items():
-        try:
-            meter = Meter()
-        except (ImportError, OSError) as error:
-            return {**found, "nvml": f"not read: {error}"}
+        meter = Meter(gpu)
         found[name] = meter.read(timed(run, at_least_s=WATCHED_S).n)
+    close_gpus()
     return found
 
 
 def _copy_speed(n_bytes: int) -> float:
     """Host to device, from pinned memory, GB/s."""
-    from fastload._common.cuda import wait
-
     host = torch.empty(max(1 << 20, min(n_bytes, 256 << 20)), dtype=torch.uint8).pin_memory()
     host.to("cuda", non_blocking=True)
     wait()
@@ -45,27 +44,18 @@ def _copy_speed(n_bytes: int) -> float:
 class Meter:
     """NVML around a stretch of work: joules of the whole GPU, and the share of time that SMs and JPEG engine were at work at its end."""
 
-    def __init__(self, device: int = 0) -> None:
-        import pynvml
-
-        self._nvml: Any = pynvml
-        try:
-            pynvml.nvmlInit()
-            self._handle = pynvml.nvmlDeviceGetHandleByIndex(device)
-            self._before = self._millijoules()
-        except pynvml.NVMLError as error:
-            raise OSError(str(error)) from None
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._before_j = gpu.number("energy_j")
 
     def read(self, n_images: int) -> dict[str, float]:
-        """Since this meter was made; a figure the driver does not have is left out."""
-        found = {"joules_per_image": (self._millijoules() - self._before) / 1e3 / max(n_images, 1)}
-        with contextlib.suppress(AttributeError, self._nvml.NVMLError):
-            found["sm_share"] = self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu / 100
-        with contextlib.suppress(AttributeError, self._nvml.NVMLError):
-            found["jpeg_engine_share"] = (
-                self._nvml.nvmlDeviceGetJpgUtilization(self._handle)[0] / 100
-            )
+        """Since this meter was created; a figure the driver does not have is left out."""
+        found: dict[str, float] = {}
+        now_j = self._gpu.number("energy_j")
+        if now_j is not None and self._before_j is not None:
+            found["joules_per_image"] = (now_j - self._before_j) / max(n_images, 1)
+        for name, quantity in (("sm_share", "util"), ("jpeg_engine_share", "jpeg")):
+            percent = self._gpu.number(quantity)
+            if percent is not None:
+                found[name] = percent / 100
         return found
-
-    def _millijoules(self) -> float:
-        return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fastload._common.cpus import available_cpus
 from fastload._common.native import native_status
+from fastload._common.nvml import Gpu, close_gpus, driver_version, open_gpus
 from fastload._tools.doctor.disk import disk_checks
 from fastload._tools.doctor.memory import SHM, ram_check, shm_check, swap_check
 from fastload._tools.doctor.verdicts import BAD, LOOK, OK, Check
@@ -69,7 +70,7 @@ class Machine:
 
 def check_machine(data: str | os.PathLike[str] | None = None) -> Machine:
     """Looks at cores, memory, disk (where ``data`` names a folder to read from), GPU and decoders."""
-    gpus: list[str] = []
+    gpus: list[Gpu] = []
     looks: list[tuple[str, Callable[[], Sequence[Check]]]] = [
         ("cores", lambda: [cores_check(n_gpus=max(len(gpus), 1))]),
         ("RAM", lambda: [ram_check()]),
@@ -130,55 +131,28 @@ def cores_check(*, n_gpus: int = 1) -> Check:
     return Check("cores", OK, found)
 
 
-def gpu_checks(gpus: list[str]) -> list[Check]:
-    """NVIDIA's driver and GPUs through NVML; fills ``gpus`` with their names."""
-    import pynvml
+def gpu_checks(gpus: list[Gpu]) -> list[Check]:
+    """NVIDIA's driver and its GPUs; fills ``gpus``."""
+    found, notes = open_gpus()
+    driver = driver_version()
+    gpus += found
+    checks = [Check(f"GPU {gpu.index}", OK, _described(gpu)) for gpu in found]
+    close_gpus()
+    if driver is None:
+        do = "without an NVIDIA driver everything runs on the CPU"
+        return [Check("GPU", LOOK, "; ".join(notes), do)]
+    if not found:
+        do = "is one given to this job? (CUDA_VISIBLE_DEVICES, --gres=gpu, --gpus)"
+        return [Check("GPU", LOOK, f"driver {driver}: {'; '.join(notes)}", do)]
+    checks += [Check("GPU", LOOK, note, "nvidia-smi says the same?") for note in notes]
+    return [Check("driver", OK, driver), *checks]
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return [
-            Check(
-                "GPU",
-                LOOK,
-                f"none: {error}",
-                "without an NVIDIA driver everything runs on the CPU; in a container start it with "
-                "--gpus all (and the 'utility' capability)",
-            )
-        ]
-    try:
-        driver = _text(pynvml.nvmlSystemGetDriverVersion())
-        for place in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(place)
-            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-            name = _text(pynvml.nvmlDeviceGetName(handle))
-            gpus.append(
-                f"{place}: {name}, {memory.free / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free"
-            )
-    except pynvml.NVMLError as error:
-        return [
-            Check(
-                "GPU",
-                LOOK,
-                f"the driver answers with: {error}",
-                "nvidia-smi says the same? Restart the machine or the container",
-            )
-        ]
-    finally:
-        pynvml.nvmlShutdown()
-    if not gpus:
-        return [
-            Check(
-                "GPU",
-                LOOK,
-                f"driver {driver}, no GPU",
-                "is one given to this job? (CUDA_VISIBLE_DEVICES, --gres=gpu, --gpus)",
-            )
-        ]
-    return [
-        Check("driver", OK, driver),
-        *(Check(f"GPU {gpu.split(':')[0]}", OK, gpu.split(": ", 1)[1]) for gpu in gpus),
-    ]
+
+def _described(gpu: Gpu) -> str:
+    free = gpu.number("mem_free_mb")
+    if free is None or gpu.mem_total_mb is None:
+        return gpu.name
+    return f"{gpu.name}, {free / 1024:.1f} of {gpu.mem_total_mb / 1024:.1f} GiB free"
 
 
 def torch_check(has_gpu: bool) -> Check:
@@ -240,7 +214,3 @@ def backend_check(name: str, module: str, *, has_gpu: bool) -> Check:
             f"pip install --force-reinstall '.[{name}]' (in a clone)",
         )
     return Check(title, OK, f"{version}" + ("" if has_gpu else ", but there is no GPU for it"))
-
-
-def _text(value: object) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
