@@ -1,4 +1,8 @@
-"""fastload takes the waiting out of training. See README.md; the public names are the list below."""
+"""fastload packs image datasets and feeds them to PyTorch. See README.md.
+
+Public are the names in ``__all__`` and :func:`fastload.open`, and the modules ``fastload.transforms``,
+``fastload.sources``, ``fastload.callbacks`` and ``fastload.errors``. Every other module is private.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +23,34 @@ from fastload.errors import (
 )
 
 if TYPE_CHECKING:
+    from fastload import callbacks as callbacks
+    from fastload import sources as sources
     from fastload import transforms
+    from fastload._common.metrics import LoaderStats, StageStats
+    from fastload._load.backends import BackendChoice
     from fastload._load.loader import DataLoader
     from fastload._pack.api import pack
-    from fastload._store.dataset import Dataset
-    from fastload._store.dataset import open_dataset as open
+    from fastload._pack.result import PackProgress, PackResult
+    from fastload._plan.rows import PlanRow
+    from fastload._store.dataset import Dataset, open_dataset
     from fastload._store.fields import Field
+    from fastload._store.kinds import FieldKind
+    from fastload._store.verify import Report as VerifyReport
+    from fastload._store.verify import verify_dataset as verify
     from fastload._tools.diagnose.run import diagnose
+    from fastload._tools.doctor.examine import examine
+    from fastload._tools.migrate.result import Migration
     from fastload._tools.migrate.run import migrate
+    from fastload._tools.monitor.metrics_file import Metrics, read_metrics
     from fastload._tools.monitor.probe import StepProbe
+    from fastload._tools.monitor.window import Window, read_window
     from fastload._tools.trainer.run import check_trainer
 
+    open = open_dataset
+
+# Not "open": `from fastload import *` must not replace the builtin. fastload.open is public.
 __all__ = [
+    "BackendChoice",
     "BadImage",
     "ConfigError",
     "CorruptManifest",
@@ -39,45 +59,74 @@ __all__ = [
     "Dataset",
     "FastloadError",
     "Field",
+    "FieldKind",
+    "LoaderStats",
+    "Metrics",
+    "Migration",
     "MissingPart",
     "NativeStatus",
+    "PackProgress",
+    "PackResult",
+    "PlanRow",
+    "StageStats",
     "StepProbe",
     "StoreError",
+    "VerifyReport",
+    "Window",
     "WorkerDied",
     "__version__",
     "check_trainer",
     "diagnose",
+    "examine",
     "migrate",
     "native_status",
-    "open",
     "pack",
+    "read_metrics",
+    "read_window",
     "transforms",
+    "verify",
 ]
 
-# Loaded when first asked for: `import fastload` costs neither torch nor numpy.
-_LATER = {
-    "DataLoader": ("fastload._load.loader", "DataLoader"),
-    "Dataset": ("fastload._store.dataset", "Dataset"),
-    "Field": ("fastload._store.fields", "Field"),
-    "StepProbe": ("fastload._tools.monitor.probe", "StepProbe"),
-    "check_trainer": ("fastload._tools.trainer.run", "check_trainer"),
-    "diagnose": ("fastload._tools.diagnose.run", "diagnose"),
-    "migrate": ("fastload._tools.migrate.run", "migrate"),
-    "open": ("fastload._store.dataset", "open_dataset"),
-    "pack": ("fastload._pack.api", "pack"),
+_MODULES = ("callbacks", "sources", "transforms")
+# Imported at first use: `import fastload` loads neither torch nor numpy.
+_LAZY = {
+    "BackendChoice": "fastload._load.backends",
+    "DataLoader": "fastload._load.loader",
+    "Dataset": "fastload._store.dataset",
+    "Field": "fastload._store.fields",
+    "FieldKind": "fastload._store.kinds",
+    "LoaderStats": "fastload._common.metrics",
+    "Metrics": "fastload._tools.monitor.metrics_file",
+    "Migration": "fastload._tools.migrate.result",
+    "PackProgress": "fastload._pack.result",
+    "PackResult": "fastload._pack.result",
+    "PlanRow": "fastload._plan.rows",
+    "StageStats": "fastload._common.metrics",
+    "StepProbe": "fastload._tools.monitor.probe",
+    "VerifyReport": "fastload._store.verify:Report",
+    "Window": "fastload._tools.monitor.window",
+    "check_trainer": "fastload._tools.trainer.run",
+    "diagnose": "fastload._tools.diagnose.run",
+    "examine": "fastload._tools.doctor.examine",
+    "migrate": "fastload._tools.migrate.run",
+    "open": "fastload._store.dataset:open_dataset",
+    "pack": "fastload._pack.api",
+    "read_metrics": "fastload._tools.monitor.metrics_file",
+    "read_window": "fastload._tools.monitor.window",
+    "verify": "fastload._store.verify:verify_dataset",
 }
 
 
 def __getattr__(name: str) -> object:
-    if name == "transforms":
-        return importlib.import_module("fastload.transforms")
-    if name not in _LATER:
+    if name in _MODULES:
+        return importlib.import_module(f"fastload.{name}")
+    if name not in _LAZY:
         raise AttributeError(f"module 'fastload' has no attribute {name!r}")
-    module, attribute = _LATER[name]
-    found: object = getattr(importlib.import_module(module), attribute)
+    module, _, attribute = _LAZY[name].partition(":")
+    found: object = getattr(importlib.import_module(module), attribute or name)
     globals()[name] = found
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_LAZY, *_MODULES})

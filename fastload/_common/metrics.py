@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from fastload._common.public import public
+
 VERSION = 1
 IMAGE_STAGES = ("read", "cut", "decode", "resize", "finish")  # of the loader, seconds per image
 BATCH_STAGES = ("plan", "copy", "wait")  # of the loader, seconds per batch
@@ -231,6 +233,7 @@ def _foreign(found: Mapping[str, object], last_iter: Mapping[int, int]) -> StepR
     )
 
 
+@public()
 @dataclass(frozen=True, slots=True)
 class StageStats:
     """Time of one stage of the loader in seconds: per image (``IMAGE_STAGES``) or per batch (``BATCH_STAGES``)."""
@@ -242,6 +245,7 @@ class StageStats:
     count: int
 
 
+@public()
 @dataclass(frozen=True, slots=True)
 class LoaderStats:
     """What a loader delivered and where the time went, since it was created or since ``reset``.

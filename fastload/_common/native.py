@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from fastload._common.public import public
+
 REINSTALL = "pip install --force-reinstall --no-deps . (in a clone of fastload)"  # by name pip would look elsewhere for it
 COST = "images are decoded by the reference path, several times slower, and pack keeps JPEGs as they are"
 
 
+@public()
 @dataclass(frozen=True, slots=True)
 class NativeStatus:
     """What is known of the native core; ``if native_status():`` reads "if it is here"."""

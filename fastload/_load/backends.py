@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fastload._common.native import native_status
+from fastload._common.public import public
 from fastload._decode.backend import DecodeBackend
 from fastload.errors import ConfigError
 
@@ -17,6 +18,7 @@ ON_GPU = ("dali", "nvjpeg")  # decode on a CUDA device; on the CPU for tests
 _CPU = torch.device("cpu")
 
 
+@public()
 @dataclass(frozen=True, slots=True)
 class BackendChoice:
     """Which decoder runs and why; ``if loader.backend:`` reads "if it is not what was asked for"."""

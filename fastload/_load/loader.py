@@ -13,6 +13,7 @@ import torch
 
 from fastload._common.metrics import LoaderStats
 from fastload._common.native import warn_once_if_missing
+from fastload._common.public import public
 from fastload._load.arguments import (
     Ranks,
     batches_ahead,
@@ -52,6 +53,7 @@ from fastload._store.dataset import Dataset
 from fastload.errors import ConfigError
 
 
+@public()
 class DataLoader(torch.utils.data.DataLoader[Any]):
     """Loads a packed dataset: same arguments as torch's DataLoader, plus what is below.
 

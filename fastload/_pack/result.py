@@ -7,9 +7,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from fastload._common.public import public
+
 LOG = "pack-log.jsonl"  # in DEST: one line for every sample that was skipped or converted
 
 
+@public()
 @dataclass(slots=True)
 class PackProgress:
     """How far a pack is; handed to ``on_progress`` after every sample."""
@@ -30,6 +33,7 @@ class PackProgress:
             self.converted[why] += 1
 
 
+@public()
 @dataclass(frozen=True, slots=True)
 class PackResult:
     """What a pack did."""

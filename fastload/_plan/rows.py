@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fastload._common.public import public
 from fastload._plan.base import Step, step_columns
 from fastload._plan.geometry import moved_hulls
 from fastload._plan.warps import WARPS
@@ -176,6 +177,7 @@ def _on_canvas(boxes: Floats, width: int, height: int) -> Floats:
 _ARRAYS = tuple(each.name for each in fields(PlanRows))[:-5]  # all before canvas_w
 
 
+@public()
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanRow:
     """What happens to one image: print it, or ``draw`` it."""

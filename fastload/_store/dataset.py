@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from fastload._common.public import public
 from fastload._store.columns import open_column
 from fastload._store.fields import Field
 from fastload._store.folder import check_sizes, read_manifest
@@ -49,6 +50,7 @@ class Record:
         raise KeyError(f"sample {self.id} has no field {field!r} with item {item} and role {role}")
 
 
+@public()
 class Dataset:
     """Samples by number: ``ds[i]`` is a dict of decoded fields, None where a sample lacks one.
 

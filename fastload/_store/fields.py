@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fastload._common.public import public
 from fastload._store.kinds import INT, KINDS, FieldKind
 from fastload.errors import ConfigError
 
@@ -13,6 +14,7 @@ FIELD_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 RESERVED = ("id", "source")  # every sample has them: its number and its original path
 
 
+@public()
 @dataclass(frozen=True, slots=True, init=False)
 class Field:
     """One named part of every sample.

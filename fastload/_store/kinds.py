@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload._common import strict_json
+from fastload._common.public import public
 from fastload._store import pixels
 from fastload._store.arrays import decode_array, encode_array
 from fastload._store.record import ARRAY, DEFLATED, JPEG, PLAIN, PNG, RAW, Part, shown_size
@@ -28,6 +29,7 @@ MAX_JSON_DEPTH = 64
 MISSING_INT = -(1 << 63)  # in an int column: the sample lacks the field
 
 
+@public()
 class FieldKind:
     """One kind of field. There is one object per kind: compare with ``is``, look up in ``KINDS``."""
 

@@ -10,6 +10,7 @@ import fastload
 from fastload import transforms as T
 
 PUBLIC = [
+    "BackendChoice",
     "BadImage",
     "ConfigError",
     "CorruptManifest",
@@ -18,25 +19,38 @@ PUBLIC = [
     "Dataset",
     "FastloadError",
     "Field",
+    "FieldKind",
+    "LoaderStats",
+    "Metrics",
+    "Migration",
     "MissingPart",
     "NativeStatus",
+    "PackProgress",
+    "PackResult",
+    "PlanRow",
+    "StageStats",
     "StepProbe",
     "StoreError",
+    "VerifyReport",
+    "Window",
     "WorkerDied",
     "__version__",
     "check_trainer",
     "diagnose",
+    "examine",
     "migrate",
     "native_status",
-    "open",
     "pack",
+    "read_metrics",
+    "read_window",
     "transforms",
+    "verify",
 ]
 
 
 def test_the_public_names_are_these_and_all_exist() -> None:
     assert sorted(fastload.__all__) == PUBLIC
-    for name in PUBLIC:
+    for name in (*PUBLIC, "open", "sources", "callbacks", "errors"):
         assert getattr(fastload, name) is not None
         assert name in dir(fastload)
 
@@ -60,6 +74,27 @@ def test_what_users_call_shows_how_in_a_block_that_the_reference_keeps_as_code()
         assert any(f"fastload.{name}(" in line for line in shown), f"{name}: no example"
     for name in T.__all__:
         assert inspect.getdoc(getattr(T, name)), f"{name}: no docstring"
+
+
+def test_a_star_import_keeps_the_builtin_open() -> None:
+    program = "from fastload import *; import builtins; print(open is builtins.open, DataLoader)"
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "True <class 'fastload.DataLoader'>\n"
+
+
+def test_classes_report_the_module_that_users_import_them_from() -> None:
+    for module in (fastload, fastload.transforms, fastload.sources, fastload.errors):
+        for name, value in vars(module).items():
+            if inspect.isclass(value) and not name.startswith("_"):
+                public = ("fastload", "fastload.transforms", "fastload.sources", "fastload.errors")
+                if value.__module__.startswith("fastload"):
+                    assert value.__module__ in public, f"{module.__name__}.{name}"
+    for name in fastload.__all__:
+        value = getattr(fastload, name)
+        if inspect.isclass(value):
+            assert value.__module__ in ("fastload", "fastload.errors"), name
 
 
 def test_import_brings_neither_torch_nor_the_command_line() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from fastload._common.public import public
 from fastload._store.fields import Field
 from fastload.errors import BadImage
 
@@ -23,6 +24,7 @@ Info: TypeAlias = "dict[str, Json]"
 Ref: TypeAlias = "str | int | list[Json] | dict[str, Json]"
 
 
+@public("fastload.sources")
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """An image as it lies in a file: JPEG, PNG, ... The packer looks at the bytes; ``name`` is for messages."""
@@ -35,6 +37,7 @@ Pixels: TypeAlias = "Encoded | NDArray[np.generic] | Image"
 Value: TypeAlias = "Pixels | Sequence[Pixels] | Json | bytes"
 
 
+@public("fastload.sources")
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One sample. A field that is missing in ``values``, or None there, is one this sample does not have.
@@ -50,6 +53,7 @@ class Sample:
     )
 
 
+@public("fastload.sources")
 @runtime_checkable
 class Source(Protocol):
     """Samples that can be listed first and loaded in any order."""
@@ -77,6 +81,7 @@ class Source(Protocol):
         """One sample; raises BadImage, naming file and reason, where it cannot be used."""
 
 
+@public("fastload.sources")
 @runtime_checkable
 class StreamSource(Protocol):
     """Samples that come in one order only, or that are cheap in this order alone. The packer spools them."""

@@ -6,6 +6,8 @@ import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fastload._common.public import public
+
 KEPT = 1000  # faults kept by name; all are counted
 SHOWN = 20  # faults that str(report) shows
 
@@ -24,6 +26,7 @@ class Fault:
         return f"{self.shard}{record}{f' ({self.source})' if self.source else ''}: {self.what}"
 
 
+@public()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """The outcome; ``str()`` is what `fastload verify` prints."""

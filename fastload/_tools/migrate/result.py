@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from fastload._common.public import public
+
 
 @dataclass(frozen=True, slots=True)
 class Translated:
@@ -15,6 +17,7 @@ class Translated:
     lost: bool = False  # it must be done in another way
 
 
+@public()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
     """``print(migration)`` shows all of it; ``pack_code`` and ``loader_code`` are Python that runs."""

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastload._common.metrics import EventRow, Row, RunRow, StepRow, as_json, row_of
+from fastload._common.public import public
 from fastload.errors import ConfigError
 
 MAX_LINE = 1 << 20  # bytes; a longer line is not a row
 
 
+@public()
 @dataclass(frozen=True, slots=True)
 class Metrics:
     """A whole file, in its order. ``skipped`` lines were not understood; ``torn`` says the last one has no end yet."""

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+from fastload._common.public import public
 from fastload._tools.monitor.clocks import Stage, clock
 from fastload._tools.monitor.recorder import Recorder
 
 T = TypeVar("T")
 
 
+@public()
 class StepProbe:
     """Times the steps of a training loop over any loader; appends a row to ``out`` for every ``every`` of them.
 

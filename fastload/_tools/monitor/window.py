@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from fastload._common.files import write_atomically
+from fastload._common.public import public
 from fastload._common.strict_json import Json, loads
 from fastload._tools.monitor.series import GpuSummary
 from fastload.errors import ConfigError
@@ -69,6 +70,7 @@ class HostWindow:
     summary: dict[str, float | None]
 
 
+@public()
 @dataclass(frozen=True, slots=True)
 class Window:
     """A measurement."""
