@@ -57,7 +57,7 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Shows what was asked for; the overview where nothing was."""
-    from fastload._common.screen import show
+    from fastload._common.tables import show_sections
     from fastload._store.dataset import open_dataset
 
     dataset = open_dataset(options.dataset)
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         told["shuffle_quality"] = quality.as_json()
         screens += quality.sections()
     if options.sheet is not None:
-        from fastload._common.screen import Row, Section
+        from fastload._common.tables import Row, Section
         from fastload._tools.inspect.sheet import write_sheet
 
         count = write_sheet(dataset, options.sheet, seed=options.seed, count=options.count)
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(told)
     else:
-        show(str(dataset.path), screens)
+        show_sections(str(dataset.path), screens)
     return 0
 
 

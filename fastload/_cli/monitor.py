@@ -121,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
     """Measures, or compares."""
     if options.compare is not None:
         return _compare(options)
-    from fastload._common.screen import show
+    from fastload._common.tables import show_sections
     from fastload._tools.monitor.monitor import MonitorOptions, measure
     from fastload._tools.monitor.screens import Lines, Silent, Table
     from fastload._tools.monitor.telling import sections
@@ -159,7 +159,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(window.as_json())
     else:
-        show(
+        show_sections(
             f"{window.seconds:g} s, {window.hz:g} samples a second"
             + (f", in {options.out}" if options.out else ""),
             sections(window),
@@ -182,7 +182,7 @@ def _gate(options: argparse.Namespace) -> GateRule | None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from fastload._common.screen import show
+    from fastload._common.tables import show_sections
     from fastload._tools.monitor.compare import compare
     from fastload._tools.monitor.telling import comparison_sections
     from fastload._tools.monitor.window import read_window
@@ -192,7 +192,7 @@ def _compare(options: argparse.Namespace) -> int:
     if options.json:
         print_json(found.as_json())
     else:
-        show(f"{before} against {after}: {found.verdict}", comparison_sections(found))
+        show_sections(f"{before} against {after}: {found.verdict}", comparison_sections(found))
     return 0 if found.better else 1
 
 

@@ -1,4 +1,4 @@
-"""Numbers as people write them."""
+"""Numbers and text as people read them: the only place that turns a quantity into text."""
 
 from __future__ import annotations
 
@@ -13,14 +13,10 @@ def seconds(value: float) -> str:
         return f"{1e3 * value:.2g} ms" if value >= 1e-4 else f"{1e6 * value:.0f} us"
     if value < 0.9995:
         return f"{1e3 * value:.0f} ms"
+    if value < 1.995:
+        return f"{value:.2f} s"
     if value < 119.5:
-        return (
-            f"{value:.2f} s"
-            if value < 1.995
-            else f"{value:.1f} s"
-            if value < 99.5
-            else f"{value:.0f} s"
-        )
+        return f"{value:.1f} s" if value < 99.5 else f"{value:.0f} s"
     if value < 7200:
         return f"{round(value) // 60} min {round(value) % 60} s"
     return f"{round(value / 60) // 60} h {round(value / 60) % 60} min"
@@ -34,11 +30,23 @@ def percent(share: float) -> str:
     return f"{value:.0f} %" if abs(value) >= 9.95 or value == 0 else f"{value:.1f} %"
 
 
+def exact_percent(part: float, whole: float) -> str:
+    """1 of 8 → ``12.5 %``; 0 and 100 only where it is none and all."""
+    share = 100 * part / whole if whole else 0.0
+    if 0 < share < 0.05:
+        return "< 0.1 %"
+    if 99.95 < share < 100:
+        return "> 99.9 %"
+    return f"{share:.1f} %" if share % 100 else f"{share:.0f} %"
+
+
 def rate(value: float) -> str:
     """6.78 → ``6.8``; 0.0321 → ``0.032``; 1210.4 → ``1,210``."""
     if value >= 99.5:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 9.95 else f"{value:.2f}" if value >= 0.995 else f"{value:.2g}"
+    if value >= 9.95:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.995 else f"{value:.2g}"
 
 
 def count(number: float, noun: str = "") -> str:
@@ -51,3 +59,26 @@ def ordinal(number: int) -> str:
     """8 → ``8th``."""
     ending = "th" if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number:,}{ending}"
+
+
+def byte_size(count: float) -> str:
+    """1536 → ``1.5 KiB``."""
+    if count < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB"):
+        count /= 1024
+        if count < 1024:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1024:.1f} GiB"
+
+
+def number(value: float | None, unit: str = "", *, digits: int = 0) -> str:
+    """71.96, "C" → ``72 C``; None → ``-``."""
+    return "-" if value is None else f"{value:.{digits}f}{' ' + unit if unit else ''}"
+
+
+def printable(text: str) -> str:
+    r"""Text from a file that is safe to print: a stranger's class name must not move the cursor (``\x1b``)."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)

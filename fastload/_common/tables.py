@@ -1,15 +1,24 @@
-"""Tables: coloured on a terminal, aligned plain lines elsewhere."""
+"""Text for terminals: tables of columns, and sections of names and values. Colored on a terminal, aligned lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fastload._common.formatting import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+_BAR = 24  # characters of a full bar
+_MOST_WIDTH = 28  # of the names' column in a section
 
 
 @dataclass(slots=True)
 class Table:
-    """Rows of text under headings; the first ``named`` columns are names, the others figures and stand right."""
+    """Rows of text under headings; the first ``named`` columns are names, the others figures and right-aligned."""
 
     title: str
     headings: Sequence[str]
@@ -19,16 +28,9 @@ class Table:
 
     def plain(self) -> str:
         """Aligned, for files and pipes."""
-        lines = [list(self.headings), *[list(row) for row in self.rows]]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self.headings))]
-        told = [self.title] if self.title else []
-        for line in lines:
-            cells = [
-                cell.ljust(width) if i < self.named else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ]
-            told.append("  ".join(cells).rstrip())
-        return "\n".join([*told, *self.notes])
+        lines = [self.title] if self.title else []
+        lines += aligned([self.headings, *self.rows], named=self.named)
+        return "\n".join([*lines, *self.notes])
 
     def show(self) -> None:
         """Prints to stdout."""
@@ -56,10 +58,100 @@ class Table:
             console.print(note, markup=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a section: a name, a value, and for shares a bar (terminal only)."""
+
+    name: str
+    value: str
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Rows under a title; ``note`` follows the title."""
+
+    title: str
+    rows: Sequence[Row]
+    note: str = ""
+
+
+def aligned(rows: Sequence[Sequence[str]], *, named: int = 1) -> list[str]:
+    """Lines of columns two spaces apart; the first ``named`` are left-aligned."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if i < named else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]], *, named: int = 1) -> str:
-    """The same for a page."""
+    """A table for a Markdown page."""
     rule = ["---" if i < named else "---:" for i in range(len(headings))]
     return "\n".join(
         "| " + " | ".join(cell.replace("|", "/") for cell in row) + " |"
         for row in (headings, rule, *rows)
     )
+
+
+def show_sections(title: str, sections: Sequence[Section]) -> None:
+    """Prints to stdout."""
+    if not sys.stdout.isatty():
+        print(plain_sections(title, sections))  # noqa: T201 - what the commands print passes here
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    console.print(Text(printable(title), style="bold"))
+    width = _name_width(sections)
+    for section in sections:
+        console.print()
+        heading = Text(section.title, style="bold cyan")
+        heading.append(f"  {section.note}" if section.note else "", style="not bold dim")
+        console.print(heading)
+        console.print(_section_grid(section, width))
+
+
+def plain_sections(title: str, sections: Sequence[Section]) -> str:
+    """Aligned lines without colors, for files and pipes."""
+    width = _name_width(sections)
+    lines = [printable(title)]
+    for section in sections:
+        lines += ["", section.title + (f" ({section.note})" if section.note else "")]
+        lines += [
+            f"  {printable(row.name):{width}}  {printable(row.value)}".rstrip()
+            for row in section.rows
+        ]
+    return "\n".join(lines)
+
+
+def bar(share: float | None) -> str:
+    """``0.5`` → half a bar, in steps of an eighth of a character."""
+    eighths = round((share or 0.0) * _BAR * 8)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def _section_grid(section: Section, width: int) -> RichTable:
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    bars = any(row.share is not None for row in section.rows)
+    grid = RichTable.grid(padding=(0, 2))
+    grid.add_column(min_width=width + 2)
+    grid.add_column(overflow="fold")
+    if bars:
+        grid.add_column(no_wrap=True)
+    for row in section.rows:
+        cells = [Text("  " + printable(row.name), style="dim"), Text(printable(row.value))]
+        grid.add_row(*cells, *([Text(bar(row.share), style="cyan")] if bars else []))
+    return grid
+
+
+def _name_width(sections: Sequence[Section]) -> int:
+    names = [printable(row.name) for section in sections for row in section.rows]
+    return min(max(map(len, names), default=0), _MOST_WIDTH)

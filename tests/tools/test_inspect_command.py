@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastload._cli import main
-from fastload._common.screen import bar, byte_text, percent, plain
+from fastload._common.formatting import byte_size, exact_percent
+from fastload._common.tables import bar, plain_sections
 from fastload._store.dataset import open_dataset
 from fastload._store.fields import Field
 from fastload._tools.inspect.sample import view_sample
@@ -217,7 +218,7 @@ def test_mixing_of_a_large_dataset_is_measured_on_a_part_of_it(tmp_path: Path) -
         for a, b in ((whole.packed, part.packed), (whole.epoch, part.epoch)):
             assert abs(a.batch_mixture - b.batch_mixture) < 0.15
             assert abs(a.neighbour_distance - b.neighbour_distance) < 0.15
-    assert "512 of 2,000 samples" in plain("", part.sections())
+    assert "512 of 2,000 samples" in plain_sections("", part.sections())
 
 
 @given(st.integers(0, 10**9), st.integers(1, 5000), st.integers(64, 10**6))
@@ -271,9 +272,10 @@ def test_friendly_errors(packed: Path, tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_small_words() -> None:
     assert [
-        percent(*pair) for pair in ((0, 5), (5, 5), (1, 3), (1, 100_000), (99_999, 100_000), (0, 0))
+        exact_percent(*pair)
+        for pair in ((0, 5), (5, 5), (1, 3), (1, 100_000), (99_999, 100_000), (0, 0))
     ] == ["0 %", "100 %", "33.3 %", "< 0.1 %", "> 99.9 %", "0 %"]
-    assert [byte_text(n) for n in (0, 1023, 1536, 5 * 2**20, 3 * 2**40)] == [
+    assert [byte_size(n) for n in (0, 1023, 1536, 5 * 2**20, 3 * 2**40)] == [
         "0 B",
         "1023 B",
         "1.5 KiB",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fastload._common.native import core
-from fastload._common.screen import plain
+from fastload._common.tables import plain_sections
 from fastload._pack.options import PackOptions
 from fastload._pack.packer import Packer
 from fastload._pack.sources.folder import FolderSource
@@ -38,7 +38,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def screen(path: Path, *, limit: int = 2000) -> str:
-    return plain(str(path), overview(gather(open_dataset(path), limit=limit)))
+    return plain_sections(str(path), overview(gather(open_dataset(path), limit=limit)))
 
 
 def line(text: str, name: str) -> str:

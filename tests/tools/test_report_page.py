@@ -15,9 +15,8 @@ import pytest
 from PIL import Image
 
 from fastload._cli import main
+from fastload._tools.charts import COLORS, Scale, log_ticks, spread_out, ticks
 from fastload._tools.report import write_report
-from fastload._tools.report.palette import COLOURS
-from fastload._tools.report.shapes import Scale, log_ticks, spread_out, ticks
 from fastload.errors import ConfigError
 from tests.made_runs import every, foreign_rows, made, rows_of, window, write, write_window
 
@@ -57,7 +56,7 @@ def test_the_page_needs_nothing_and_holds_every_plot_twice(report: Path) -> None
     assert {name for _, name in drawn} == PLOTS
     assert len(drawn) == 2 * len(PLOTS)
     used = set(re.findall(r"var\(--([a-z]+)\)", text))
-    assert used <= set(COLOURS)
+    assert used <= set(COLORS)
     assert len(text) < 1_000_000
 
 

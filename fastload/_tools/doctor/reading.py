@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fastload._common.formatting import printable
 from fastload._common.metrics import EventRow, RunRow, SlowStep, StepRow
-from fastload._common.screen import clean
 from fastload._tools.doctor.limits import MOST_BYTES, MOST_ROW_STEPS, MOST_SECONDS, MOST_STEPS
 from fastload._tools.doctor.runs import Floats, Ints, Rank, Run, Window
 from fastload._tools.doctor.windows import window_of
@@ -34,7 +34,7 @@ def read_files(
         if found is not None:
             windows.append(found)
             continue
-        run = run_of(read_metrics(path), clean(path.name))
+        run = run_of(read_metrics(path), printable(path.name))
         same = next((place for place, other in enumerate(runs) if _one_run(run, other)), None)
         if same is None:
             runs.append(run)
@@ -95,7 +95,7 @@ def _event(row: EventRow) -> EventRow | None:
         0 < row.seconds < MOST_SECONDS and abs(row.iter) < MOST_STEPS and abs(row.rank) < MOST_STEPS
     ):
         return None
-    return replace(row, name=clean(row.name[:40]) or "event")
+    return replace(row, name=printable(row.name[:40]) or "event")
 
 
 def _rank(rank: int, rows: list[StepRow], heads: list[RunRow]) -> Rank:
@@ -146,7 +146,9 @@ def _sessions(last: Ints, time: Floats, heads: list[RunRow]) -> Ints:
 
 def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, Floats]:
     names = list(dict.fromkeys(name for row in rows for name in row))[:MOST_NAMES]
-    return {clean(name[:40]): np.array([_seconds(row.get(name)) for row in rows]) for name in names}
+    return {
+        printable(name[:40]): np.array([_seconds(row.get(name)) for row in rows]) for name in names
+    }
 
 
 def _waiting_included(rank: Rank) -> Rank:
@@ -176,7 +178,7 @@ def _header(heads: Sequence[RunRow]) -> dict[str, str | int | float]:
         )
     }
     return {
-        name: clean(value[:80]) if isinstance(value, str) else value
+        name: printable(value[:80]) if isinstance(value, str) else value
         for name, value in values.items()
         if value not in (None, "") and (isinstance(value, str) or 0 <= value < 1e12)
     }
@@ -227,7 +229,7 @@ def _window(path: Path) -> Window | None:
     except (ValueError, RecursionError):
         return None
     return (
-        window_of(found, clean(path.name))
+        window_of(found, printable(path.name))
         if isinstance(found, dict) and found.get("format") == "fastload-window"
         else None
     )

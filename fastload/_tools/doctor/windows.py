@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fastload._common.screen import clean
+from fastload._common.formatting import printable
 from fastload._tools.doctor.runs import Floats, Gpu, Window
 from fastload.errors import ConfigError
 
@@ -36,7 +36,7 @@ def window_of(found: Mapping[str, object], name: str) -> Window:
         cpu[place] = sum(known) / len(known) if known else math.nan
     seconds = _number(found.get("seconds"))
     notes = tuple(
-        clean(note[:200]) for note in _list(found.get("notes"))[:20] if isinstance(note, str)
+        printable(note[:200]) for note in _list(found.get("notes"))[:20] if isinstance(note, str)
     )
     return Window(
         name,
@@ -59,7 +59,7 @@ def _gpu(found: Mapping[str, object], place: int) -> Gpu:
     t = _times(samples)
     index = found.get("index")
     reasons = [
-        tuple(clean(str(word)[:40]) for word in _list(row)[:16])
+        tuple(printable(str(word)[:40]) for word in _list(row)[:16])
         for row in _list(samples.get("throttle"))[: len(t)]
     ]
     state = _mapping(found.get("summary")).get("state")
@@ -67,7 +67,7 @@ def _gpu(found: Mapping[str, object], place: int) -> Gpu:
         index
         if isinstance(index, int) and not isinstance(index, bool) and 0 <= index < 10_000
         else place,
-        clean(str(found.get("name") or "GPU")[:80]),
+        printable(str(found.get("name") or "GPU")[:80]),
         t,
         _column(samples, "util", len(t)),
         _column(samples, "power_w", len(t)),
@@ -75,7 +75,7 @@ def _gpu(found: Mapping[str, object], place: int) -> Gpu:
         _column(samples, "sm_mhz", len(t)),
         _column(samples, "temp_c", len(t)),
         tuple(reasons + [()] * (len(t) - len(reasons))),
-        clean(state[:20]) if isinstance(state, str) else "",
+        printable(state[:20]) if isinstance(state, str) else "",
     )
 
 

@@ -6,7 +6,8 @@ import json
 import statistics
 from collections.abc import Iterator, Mapping
 
-from fastload._common.screen import Row, Section, byte_text, percent
+from fastload._common.formatting import byte_size, exact_percent
+from fastload._common.tables import Row, Section
 from fastload._store.fields import Field
 from fastload._store.kinds import FLOAT
 from fastload._tools.inspect.columns import ClassCounts, Sizes
@@ -67,15 +68,15 @@ def _dataset(facts: Facts) -> Iterator[Row]:
     yield Row("samples", f"{found.n_samples:,}")
     yield Row(
         "bytes",
-        f"{byte_text(facts.n_bytes)}, {byte_text(facts.n_bytes / max(1, found.n_samples))} a sample",
+        f"{byte_size(facts.n_bytes)}, {byte_size(facts.n_bytes / max(1, found.n_samples))} a sample",
     )
     largest = max((shard.size for shard in found.shards), default=0)
-    yield Row("shards", f"{len(found.shards):,} of up to {byte_text(largest)}")
+    yield Row("shards", f"{len(found.shards):,} of up to {byte_size(largest)}")
     least, median, most = facts.samples_per_block
     yield Row(
         "blocks",
         f"{facts.n_blocks:,} of {f'{least:,} to {most:,}' if least < most else f'{most:,}'} samples, median {median:,}, "
-        f"{byte_text(facts.n_bytes / max(1, facts.n_blocks))} each",
+        f"{byte_size(facts.n_bytes / max(1, facts.n_blocks))} each",
     )
     if found.order == "source":
         yield Row(
@@ -99,7 +100,9 @@ def _field(each: Field, facts: Facts) -> str:
                 + (f", mean {row.mean:.6g}" if each.kind is FLOAT else "")
             )
     if records.values[each.name] < records.n_records:
-        words.append(f"in {percent(records.values[each.name], records.n_records)} of the samples")
+        words.append(
+            f"in {exact_percent(records.values[each.name], records.n_records)} of the samples"
+        )
     return ", ".join(words)
 
 
@@ -108,7 +111,8 @@ def _classes(counts: ClassCounts, *, shown: int = _TOP + _BOTTOM) -> Iterator[Ro
     ranked = counts.ranked()
     most = max(1, ranked[0][1])
     rows = [
-        Row(name, f"{count:,} ({percent(count, total)})", count / most) for name, count in ranked
+        Row(name, f"{count:,} ({exact_percent(count, total)})", count / most)
+        for name, count in ranked
     ]
     if len(rows) > shown + 1:
         between = [count for _, count in ranked[_TOP:-_BOTTOM]]
@@ -117,7 +121,7 @@ def _classes(counts: ClassCounts, *, shown: int = _TOP + _BOTTOM) -> Iterator[Ro
         ]
     yield from rows
     if counts.missing:
-        yield Row("(no class)", f"{counts.missing:,} ({percent(counts.missing, total)})")
+        yield Row("(no class)", f"{counts.missing:,} ({exact_percent(counts.missing, total)})")
 
 
 def _sizes(sizes: Sizes) -> Iterator[Row]:
@@ -134,7 +138,9 @@ def _sizes(sizes: Sizes) -> Iterator[Row]:
     for size, count in sizes.common:
         if count > 1 or sizes.n_sizes <= len(sizes.common):
             yield Row(
-                text(size), f"{count:,} ({percent(count, sizes.n_images)})", count / sizes.n_images
+                text(size),
+                f"{count:,} ({exact_percent(count, sizes.n_images)})",
+                count / sizes.n_images,
             )
     if sizes.n_sizes > len(sizes.common):
         yield Row("...", f"{sizes.n_sizes:,} different sizes")
@@ -144,8 +150,8 @@ def _images(records: RecordFacts) -> Iterator[Row]:
     n = records.n_images
     yield Row(
         "bytes",
-        f"{byte_text(records.image_bytes / n)} an image; a record's median is "
-        f"{byte_text(statistics.median(records.record_bytes))}",
+        f"{byte_size(records.image_bytes / n)} an image; a record's median is "
+        f"{byte_size(statistics.median(records.record_bytes))}",
     )
     yield from _shares("codec", records.codecs, n)
     if records.codecs["jpeg"]:
@@ -158,12 +164,12 @@ def _images(records: RecordFacts) -> Iterator[Row]:
     )
     yield Row(
         "restart index",
-        f"{percent(records.indexed, n)} can be cut before they are decoded",
+        f"{exact_percent(records.indexed, n)} can be cut before they are decoded",
         records.indexed / n,
     )
     yield Row(
         "orientation",
-        f"left to apply when loading: {percent(records.to_orient, n)}"
+        f"left to apply when loading: {exact_percent(records.to_orient, n)}"
         if records.to_orient
         else "all upright",
     )
@@ -171,9 +177,9 @@ def _images(records: RecordFacts) -> Iterator[Row]:
 
 def _engine(records: RecordFacts) -> Iterator[Row]:
     n = records.n_images
-    yield Row("takes", f"{percent(records.engine, n)} of the images", records.engine / n)
+    yield Row("takes", f"{exact_percent(records.engine, n)} of the images", records.engine / n)
     for why, count in records.engine_refusals.most_common(5):
-        yield Row("does not take", f"{percent(count, n)}: {why}")
+        yield Row("does not take", f"{exact_percent(count, n)}: {why}")
     yield Row(
         "rule",
         "baseline JPEG, one scan, 4:4:4, 4:2:2, 4:2:0, 4:4:0 or gray (A100, A30, Hopper, Ada, Blackwell)",
@@ -182,7 +188,7 @@ def _engine(records: RecordFacts) -> Iterator[Row]:
 
 def _shares(name: str, counts: Mapping[str, int], total: int) -> Iterator[Row]:
     for key, count in sorted(counts.items(), key=lambda row: -row[1]):
-        yield Row(name, f"{key} {percent(count, total)}", count / total)
+        yield Row(name, f"{key} {exact_percent(count, total)}", count / total)
         name = ""
 
 
@@ -205,7 +211,7 @@ def _pack(facts: Facts) -> Iterator[Row]:
 
 def _option(name: str, value: object) -> str:
     if name.endswith("_size") and isinstance(value, int):
-        return byte_text(value)
+        return byte_size(value)
     if name == "restart":
         return (
             {-1: "chosen by image size"}.get(value, f"every {value} MCUs")

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastload._common.screen import Row, Section, percent
+from fastload._common.formatting import exact_percent
+from fastload._common.tables import Row, Section
 from fastload._store.dataset import Dataset, source_of
 from fastload._store.fields import Field
 from fastload._store.jpeg_header import read_header
@@ -126,7 +127,7 @@ def _told(field: Field, value: Any, part: Part, index: Part | None) -> str:
     if field.kind.is_mask:
         labels, counts = np.unique(value, return_counts=True)
         first = zip(labels[:_VALUES], counts[:_VALUES], strict=True)
-        shares = ", ".join(f"{label}: {percent(count, value.size)}" for label, count in first)
+        shares = ", ".join(f"{label}: {exact_percent(count, value.size)}" for label, count in first)
         return f"{_shape(value)}, {len(labels)} labels ({shares}{', ...' if len(labels) > _VALUES else ''})"
     if isinstance(value, np.ndarray):
         return f"{_shape(value)} {_numbers(value)}"

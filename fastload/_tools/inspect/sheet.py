@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from fastload._common.files import partly
-from fastload._common.screen import clean
+from fastload._common.formatting import printable
 from fastload._order.permutation import Permutation
 from fastload._store.dataset import Dataset
 from fastload._tools.inspect.drawing import fitted, font, shortened
@@ -81,8 +81,8 @@ def _cell(dataset: Dataset, number: int) -> _Cell:
         return _Cell([Panel(None, (4, 3), note=str(error))], "DAMAGED", f"#{number}")
     return _Cell(
         pictures.panels() or [Panel(None, (4, 3), note="no image")],
-        clean(pictures.title()),
-        clean(f"#{number}  {source}"),
+        printable(pictures.title()),
+        printable(f"#{number}  {source}"),
     )
 
 
@@ -92,7 +92,7 @@ def _page(cells: Sequence[_Cell], title: str, below: str) -> Image.Image:
     draw = ImageDraw.Draw(page)
     draw.text(
         (_EDGE, 30),
-        shortened(clean(title), font(28), page.width - 2 * _EDGE),
+        shortened(printable(title), font(28), page.width - 2 * _EDGE),
         _INK,
         font(28),
         anchor="lm",
@@ -172,7 +172,7 @@ def _paste(page: Image.Image, panel: Panel, corner: tuple[int, int], room: tuple
         )
     letters = font(12)
     if panel.note and panel.render is not None:
-        note = shortened(clean(panel.note), letters, room[0] - 12)
+        note = shortened(printable(panel.note), letters, room[0] - 12)
         width = letters.getlength(note) + 10
         draw.rectangle(
             (corner[0], corner[1] + room[1] - 18, corner[0] + width, corner[1] + room[1] - 1),
@@ -180,7 +180,7 @@ def _paste(page: Image.Image, panel: Panel, corner: tuple[int, int], room: tuple
         )
         draw.text((corner[0] + 5, corner[1] + room[1] - 9), note, _FAINT, letters, anchor="lm")
     elif panel.note:
-        words = clean(panel.note)
+        words = printable(panel.note)
         lines = [words[i : i + room[0] // 8] for i in range(0, len(words), room[0] // 8)][
             : room[1] // 20
         ]

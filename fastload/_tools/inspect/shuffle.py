@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fastload._common.screen import Row, Section
+from fastload._common.tables import Row, Section
 from fastload._order.epoch_order import WINDOW, BlockOrder
 from fastload._order.mixing import Mixing, measure_mixing
 from fastload._store.dataset import SPLIT, Dataset

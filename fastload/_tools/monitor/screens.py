@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from fastload._common.formatting import number
 from fastload._tools.monitor.sampling import GpuSamples, HostSamples, Sampler
 from fastload._tools.monitor.series import mean, sparkline, summarise
 from fastload._tools.monitor.window import Series
@@ -105,11 +106,6 @@ class Table:
             self._live = Live(auto_refresh=False)
             self._live.start()
         return self._live
-
-
-def number(value: float | None, unit: str = "", *, digits: int = 0) -> str:
-    """``"-"`` for what is not known."""
-    return "-" if value is None else f"{value:.{digits}f}{' ' + unit if unit else ''}"
 
 
 def _gpu_line(gpu: GpuSamples, since: float) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fastload._common.screen import Row, Section
+from fastload._common.formatting import number
+from fastload._common.tables import Row, Section
 from fastload._tools.monitor.compare import Comparison, Figure
-from fastload._tools.monitor.screens import number
 from fastload._tools.monitor.series import RULE
 from fastload._tools.monitor.window import GpuWindow, Window
 

@@ -37,7 +37,7 @@ def write_report(
             f"writing the report {out}: {error.strerror or error}; give -o a file that can be written"
         ) from error
     if png is not None:
-        from fastload._tools.report.png import write_png
+        from fastload._tools.charts import write_png
 
         folder = Path(png)
         try:

@@ -8,14 +8,12 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from fastload._common import formatting as words
+from fastload._tools.charts import Plot, css_variables, svg
 from fastload._tools.doctor.diagnosis import Diagnosis, Finding, RunFacts
 from fastload._tools.doctor.examine import Study
 from fastload._tools.doctor.runs import Run, Window
-from fastload._tools.report.palette import css_variables
-from fastload._tools.report.shapes import Plot
 from fastload._tools.report.spread import histogram, utilisation
 from fastload._tools.report.style import STYLE
-from fastload._tools.report.svg import svg
 from fastload._tools.report.timeline import data_wait, rank_lanes, step_parts
 from fastload._version import __version__
 

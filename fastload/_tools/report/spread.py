@@ -5,10 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fastload._common import formatting as words
-from fastload._tools.doctor.examine import Study
-from fastload._tools.doctor.runs import Floats, Gpu, Window, mean_of
-from fastload._tools.report.series import idle_spans, step_times
-from fastload._tools.report.shapes import (
+from fastload._tools.charts import (
     Area,
     Line,
     Plot,
@@ -21,6 +18,9 @@ from fastload._tools.report.shapes import (
     ticks,
     time_label,
 )
+from fastload._tools.doctor.examine import Study
+from fastload._tools.doctor.runs import Floats, Gpu, Window, mean_of
+from fastload._tools.report.series import idle_spans, step_times
 from fastload._tools.report.timeline import NARROW
 
 LANE = 92.0  # height of a GPU's panel

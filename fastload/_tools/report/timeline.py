@@ -7,13 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fastload._common import formatting as words
-from fastload._tools.doctor.case import Case
-from fastload._tools.doctor.examine import Study
-from fastload._tools.doctor.pauses import Named
-from fastload._tools.doctor.runs import Floats
-from fastload._tools.report.palette import stage_colour
-from fastload._tools.report.series import Columns, columns, own_columns, position_of
-from fastload._tools.report.shapes import (
+from fastload._tools.charts import (
     Area,
     Line,
     Plot,
@@ -23,10 +17,16 @@ from fastload._tools.report.shapes import (
     Text,
     log_ticks,
     spread_out,
+    stage_color,
     text_width,
     ticks,
     time_label,
 )
+from fastload._tools.doctor.case import Case
+from fastload._tools.doctor.examine import Study
+from fastload._tools.doctor.pauses import Named
+from fastload._tools.doctor.runs import Floats
+from fastload._tools.report.series import Columns, columns, own_columns, position_of
 
 NARROW = 500.0  # below this a plot has its labels above, not beside it
 BESIDE = 160.0  # room for labels beside a plot
@@ -99,7 +99,7 @@ def _stack(plot: Plot, shown: Columns, parts: dict[str, Floats], x: Scale, y: Sc
 
 def part_colour(name: str) -> str:
     """Data wait is orange, what nobody timed is gray."""
-    return {"data wait": "wait", "rest of the step": "other"}.get(name) or stage_colour(name)
+    return {"data wait": "wait", "rest of the step": "other"}.get(name) or stage_color(name)
 
 
 def _staircase(edges: Floats, values: Floats, x: Scale, y: Scale) -> list[Point]:

@@ -1,0 +1,376 @@
+"""The chart engine: a plot is a list of shapes with colors by name; ``svg`` and ``write_png`` draw the same shapes.
+
+Reports and benchmarks build plots from these. SVG takes its colors from CSS variables, so that light and dark are one drawing;
+PNG is drawn with Pillow: no browser, no matplotlib.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastload.errors import ConfigError
+
+if TYPE_CHECKING:
+    from PIL import Image, ImageDraw
+
+Point = tuple[float, float]
+# Okabe and Ito's colors, which color-blind readers tell apart. Work is blue and green, waiting is orange, pauses are purple.
+# name: (light, dark)
+COLORS = {
+    "page": ("#f6f7f9", "#0f1419"),
+    "card": ("#ffffff", "#181f27"),
+    "text": ("#1b2430", "#e8ecf0"),
+    "muted": ("#5a6572", "#9aa6b2"),
+    "grid": ("#e4e8ed", "#2a333d"),
+    "wait": ("#d55e00", "#ff8c42"),
+    "copy": ("#e69f00", "#f4b942"),
+    "forward": ("#56b4e9", "#72c3f0"),
+    "loss": ("#a6d8f5", "#b5dcf3"),
+    "backward": ("#0072b2", "#3d94d1"),
+    "optimizer": ("#009e73", "#2bbd93"),
+    "more": ("#7fc8b2", "#7fc8b2"),
+    "other": ("#bcc4cd", "#53606d"),
+    "stall": ("#a5407e", "#e58fc4"),
+    "good": ("#00795a", "#2bbd93"),
+    "look": ("#9a6700", "#f4b942"),
+    "bad": ("#b84a00", "#ff8c42"),
+}
+STAGE_COLORS = {
+    "to_device": "copy",
+    "forward": "forward",
+    "loss": "loss",
+    "backward": "backward",
+    "optimizer": "optimizer",
+}
+PNG_SCALE = 2  # pixels per unit: sharp on paper and on fine screens
+PNG_MARGIN = 20
+PNG_SMOOTH = 2  # Pillow draws polygons without smoothing
+_ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rect:
+    """A filled box; ``title`` is shown when the mouse rests on it."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    fill: str
+    opacity: float = 1.0
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A filled polygon."""
+
+    points: tuple[Point, ...]
+    fill: str
+    opacity: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A polyline."""
+
+    points: tuple[Point, ...]
+    stroke: str
+    width: float = 1.0
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One line of text; ``y`` is its baseline."""
+
+    x: float
+    y: float
+    text: str
+    fill: str = "text"
+    size: float = 12.0
+    anchor: str = "start"  # "start", "middle", "end"
+    bold: bool = False
+
+
+Shape = Rect | Area | Line | Text
+
+
+@dataclass
+class Plot:
+    """Shapes on a sheet. ``says`` is the plot in words, for those who cannot see it."""
+
+    name: str
+    width: float
+    height: float
+    says: str
+    shapes: list[Shape] = field(default_factory=list)
+
+    def add(self, *shapes: Shape) -> None:
+        """Later ones lie on top."""
+        self.shapes.extend(shapes)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Values → places along an axis; values outside are held at its ends."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        low, high = self.low, self.high
+        if self.log:
+            low, high, value = (math.log(max(each, 1e-12)) for each in (low, high, value))
+        part = (value - low) / (high - low) if high > low else 0.5
+        return self.start + min(max(part, 0.0), 1.0) * (self.end - self.start)
+
+
+def ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """Round numbers between low and high, at most so many."""
+    if not high > low:
+        return [low]
+    step = 10.0 ** math.floor(math.log10((high - low) / most))
+    step *= next((factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= most), 10)
+    first = math.ceil(low / step - 1e-9)
+    return [
+        number * step
+        for number in range(first, first + most + 1)
+        if number * step <= high * (1 + 1e-9)
+    ]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten; with steps between them where there would be fewer than two."""
+    span = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    tens = [10.0**power for power in span if low <= 10.0**power <= high]
+    if len(tens) >= 2:
+        return tens
+    return [
+        factor * 10.0**power
+        for power in span
+        for factor in (1, 1.5, 2, 3, 5, 7)
+        if low <= factor * 10.0**power <= high
+    ]
+
+
+def time_label(value: float) -> str:
+    """A tick's own: ``0``, ``50 ms``, ``2 s``."""
+    return "0" if value < 1e-9 else f"{value:g} s" if value >= 0.9999 else f"{1e3 * value:.4g} ms"
+
+
+def text_width(text: str, size: float = 12.0) -> float:
+    """About; for labels that must not meet. 0.56 em is the mean of a sans-serif's letters and digits."""
+    return 0.56 * size * len(text)
+
+
+def spread_out(places: list[float], least: float, low: float, high: float) -> list[float]:
+    """Moves labels apart until they are ``least`` from each other, in order, between low and high."""
+    order = sorted(range(len(places)), key=lambda place: places[place])
+    moved = list(places)
+    for _ in range(40):
+        for first, second in itertools.pairwise(order):
+            lack = least - (moved[second] - moved[first])
+            if lack > 0:
+                moved[first] -= lack / 2
+                moved[second] += lack / 2
+        for place in order:
+            moved[place] = min(max(moved[place], low), high)
+    return moved
+
+
+def stage_color(name: str) -> str:
+    """Stages with names of the user's own share one color."""
+    return STAGE_COLORS.get(name, "more")
+
+
+def css_variables(dark: bool) -> str:
+    """``--wait: #d55e00; ...``"""
+    return " ".join(f"--{name}: {pair[dark]};" for name, pair in COLORS.items())
+
+
+def rgb(name: str, *, dark: bool = False) -> tuple[int, int, int]:
+    """For Pillow."""
+    value = COLORS[name][dark]
+    return int(value[1:3], 16), int(value[3:5], 16), int(value[5:7], 16)
+
+
+def svg(plot: Plot, *, css: str = "") -> str:
+    """A drawing inside an HTML page that has ``css_variables``; it scales with the page."""
+    body = "".join(_svg_shape(shape) for shape in plot.shapes)
+    return (
+        f'<svg class="plot {escape(css)}" data-plot="{escape(plot.name)}" viewBox="0 0 {plot.width:.0f} {plot.height:.0f}" role="img" '
+        f'aria-label="{escape(plot.says)}">{body}</svg>'
+    )
+
+
+def svg_file(plot: Plot) -> str:
+    """A file of its own, with its colors and its font; also for documents that have no ``css_variables``."""
+    body = "".join(_svg_shape(shape) for shape in plot.shapes)
+    style = f"svg{{{css_variables(False)}}}text{{font-family:system-ui,sans-serif}}"
+    dark = f"@media(prefers-color-scheme:dark){{svg{{{css_variables(True)}}}}}"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {plot.width:.0f} {plot.height:.0f}" width="{plot.width:.0f}" '
+        f'role="img" aria-label="{escape(plot.says)}"><style>{style}{dark}</style>{body}</svg>'
+    )
+
+
+def _svg_shape(shape: Shape) -> str:
+    if isinstance(shape, Rect):
+        title = f"<title>{escape(shape.title)}</title>" if shape.title else ""
+        return (
+            f'<rect x="{shape.x:.1f}" y="{shape.y:.1f}" width="{max(shape.width, 0):.1f}" height="{max(shape.height, 0):.1f}" '
+            f'fill="var(--{shape.fill})"{_opacity(shape.opacity)}>{title}</rect>'
+        )
+    if isinstance(shape, Area):
+        return f'<polygon points="{_points(shape.points)}" fill="var(--{shape.fill})"{_opacity(shape.opacity)}/>'
+    if isinstance(shape, Line):
+        dashed = ' stroke-dasharray="4 3"' if shape.dashed else ""
+        return (
+            f'<polyline points="{_points(shape.points)}" fill="none" stroke="var(--{shape.stroke})" stroke-width="{shape.width:.1f}" '
+            f'stroke-linejoin="round"{dashed}/>'
+        )
+    bold = ' font-weight="600"' if shape.bold else ""
+    anchor = f' text-anchor="{shape.anchor}"' if shape.anchor != "start" else ""
+    return (
+        f'<text x="{shape.x:.1f}" y="{shape.y:.1f}" font-size="{shape.size:.0f}" fill="var(--{shape.fill})"{anchor}{bold}>'
+        f"{escape(shape.text)}</text>"
+    )
+
+
+def _points(points: Iterable[Point]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+def _opacity(value: float) -> str:
+    return f' opacity="{value:.2f}"' if value < 1 else ""
+
+
+def write_png(plot: Plot, path: Path, *, title: str) -> None:
+    """The plot as an image under its title, in the light colors."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    factor = PNG_SCALE * PNG_SMOOTH
+    image = Image.new(
+        "RGBA", (round(plot.width * factor), round(plot.height * factor)), (*rgb("card"), 255)
+    )
+    for shape in plot.shapes:
+        if isinstance(shape, Text):
+            continue
+        if isinstance(shape, Rect | Area) and shape.opacity < 1:
+            _draw_translucent(image, shape, factor)
+        else:
+            _draw_png(ImageDraw.Draw(image), shape, factor)
+    small = image.convert("RGB").resize(
+        (round(plot.width * PNG_SCALE), round(plot.height * PNG_SCALE)), Image.Resampling.BOX
+    )
+    draw = ImageDraw.Draw(small)
+    for shape in plot.shapes:
+        if isinstance(shape, Text):
+            font = ImageFont.load_default(size=shape.size * PNG_SCALE)
+            draw.text(
+                (shape.x * PNG_SCALE, shape.y * PNG_SCALE),
+                shape.text,
+                fill=rgb(shape.fill),
+                font=font,
+                anchor=_ANCHORS[shape.anchor],
+            )
+    try:
+        _titled(small, title).save(path)
+    except OSError as error:
+        raise ConfigError(
+            f"writing {path}: {error.strerror or error}; give --png a folder that can be written"
+        ) from error
+
+
+def _titled(image: Image.Image, title: str) -> Image.Image:
+    from PIL import Image, ImageDraw, ImageFont
+
+    sheet = Image.new(
+        "RGB", (image.width + 2 * PNG_MARGIN, image.height + 2 * PNG_MARGIN + 44), rgb("card")
+    )
+    ImageDraw.Draw(sheet).text(
+        (PNG_MARGIN, PNG_MARGIN),
+        title,
+        fill=rgb("text"),
+        font=ImageFont.load_default(size=15 * PNG_SCALE),
+        anchor="lt",
+    )
+    sheet.paste(image, (PNG_MARGIN, PNG_MARGIN + 44))
+    return sheet
+
+
+def _draw_translucent(image: Image.Image, shape: Rect | Area, factor: int) -> None:
+    """Pillow paints over; only a layer of its own can be seen through. As small as the shape: hundreds of them are drawn."""
+    from PIL import Image, ImageDraw
+
+    points = (
+        shape.points
+        if isinstance(shape, Area)
+        else ((shape.x, shape.y), (shape.x + shape.width, shape.y + shape.height))
+    )
+    left, top = (max(math.floor(min(each) * factor), 0) for each in zip(*points, strict=True))
+    right, bottom = (math.ceil(max(each) * factor) + 1 for each in zip(*points, strict=True))
+    size = (min(right, image.width) - left, min(bottom, image.height) - top)
+    if size[0] <= 0 or size[1] <= 0:
+        return
+    layer = Image.new("RGBA", size, (0, 0, 0, 0))
+    moved = (
+        replace(shape, points=tuple((x - left / factor, y - top / factor) for x, y in shape.points))
+        if isinstance(shape, Area)
+        else replace(shape, x=shape.x - left / factor, y=shape.y - top / factor)
+    )
+    _draw_png(ImageDraw.Draw(layer), moved, factor)
+    image.alpha_composite(layer, (left, top))
+
+
+def _draw_png(draw: ImageDraw.ImageDraw, shape: Shape, factor: int) -> None:
+    if isinstance(shape, Rect):
+        if shape.width > 0 and shape.height > 0:
+            draw.rectangle(
+                (
+                    shape.x * factor,
+                    shape.y * factor,
+                    (shape.x + shape.width) * factor - 1,
+                    max((shape.y + shape.height) * factor - 1, shape.y * factor),
+                ),
+                fill=_paint(shape.fill, shape.opacity),
+            )
+    elif isinstance(shape, Area):
+        draw.polygon(
+            [(x * factor, y * factor) for x, y in shape.points],
+            fill=_paint(shape.fill, shape.opacity),
+        )
+    elif isinstance(shape, Line):
+        points = [(x * factor, y * factor) for x, y in shape.points]
+        width = max(round(shape.width * factor), 1)
+        if not shape.dashed:
+            draw.line(points, fill=_paint(shape.stroke, 1.0), width=width, joint="curve")
+            return
+        (x0, y0), (x1, y1) = points[0], points[-1]
+        n = max(round(((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5 / (7 * factor)), 1)
+        for k in range(n):
+            start, end = k / n, (k + 0.57) / n
+            draw.line(
+                (
+                    x0 + (x1 - x0) * start,
+                    y0 + (y1 - y0) * start,
+                    x0 + (x1 - x0) * end,
+                    y0 + (y1 - y0) * end,
+                ),
+                fill=_paint(shape.stroke, 1.0),
+                width=width,
+            )
+
+
+def _paint(name: str, opacity: float) -> tuple[int, int, int, int]:
+    return (*rgb(name), round(255 * opacity))
