@@ -10,16 +10,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fastload._load.collate import COLLATE, Stack
 from fastload._load.records import BatchRecords
 from fastload._load.spec import ChosenField
-from fastload._plan.labels import move_boxes_batch, move_points_batch
+from fastload._plan.labels import LABEL_MOVES
 from fastload._plan.rows import PlanRows
-from fastload._store.kinds import BOXES, MASK, MATRIX, NUMBERS, POINTS
 from fastload._store.values import decode_value
 from fastload.errors import BadImage, ConfigError, RecordError
 
 Values = dict[str, Any]  # what a batch holds under each name
-_MATRICES = ((3, 3), (3, 4))
 
 
 def unpacked(
@@ -49,7 +48,8 @@ def _complete(chosen: ChosenField, value: Any) -> Any:
     if kind.row_widths and not value:
         return [np.empty((0, kind.row_widths[0]), np.float32)] * chosen.items
     found = value if chosen.field.list else [] if value is None else [value]
-    if kind is MATRIX and any(each.shape not in _MATRICES for each in found):
+    collate = COLLATE[kind]
+    if collate.shapes and any(each.shape not in collate.shapes for each in found):
         shapes = ", ".join(sorted({str(each.shape) for each in found}))
         raise BadImage(
             f"field {chosen.name!r}: matrices of {shapes}: only (3, 3) and (3, 4) lead to an image; pack others as 'array'"
@@ -58,10 +58,10 @@ def _complete(chosen: ChosenField, value: Any) -> Any:
         raise BadImage(
             f"field {chosen.name!r}: {len(found)} values, expected {chosen.items}, one for each image"
         )
-    if not found and (
-        kind is MATRIX
-        or (kind in (NUMBERS, MASK) and chosen.ragged != "list" and not chosen.field.list)
-    ):
+    required = collate.stack is Stack.ALWAYS or (
+        collate.stack is Stack.SAME_SHAPE and chosen.ragged != "list" and not chosen.field.list
+    )
+    if required and not found:
         raise BadImage(f"field {chosen.name!r}: the sample has none, and a batch is one tensor")
     return value
 
@@ -85,26 +85,19 @@ def moved(
     ``mover``: the image field they belong to. If it is a list (cameras), the value at each place belongs to the image at that place;
     if it is not, all items of a list (lanes) belong to the one image.
     """
-    name, kind, listed = chosen.name, chosen.field.kind, chosen.field.list
-    if rows is None or mover is None or kind not in (BOXES, POINTS, MATRIX):
+    name = chosen.name
+    listed = chosen.field.list
+    move = LABEL_MOVES[chosen.field.kind]
+    if rows is None or mover is None or move is None:
         return {name: list(values)}
     flat = [each for own in values for each in own] if listed else list(values)
     counts = [len(own) for own in values] if listed else [1] * len(values)
-    own_rows = rows_at(rows, _slots(counts, mover))
-    if kind is MATRIX:
-        found = [
-            (matrix @ each).astype(np.float32)
-            for matrix, each in zip(own_rows.matrices, flat, strict=True)
-        ]
-        return {name: _nested(found, counts, listed)}
-    pairs: Sequence[tuple[Any, Any]] = (
-        move_boxes_batch(flat, own_rows) if kind is BOXES else move_points_batch(flat, own_rows)
-    )
-    other = "kept" if kind is BOXES else "visible"
-    return {
-        name: _nested([first for first, _ in pairs], counts, listed),
-        f"{name}.{other}": _nested([second for _, second in pairs], counts, listed),
-    }
+    pairs = move.batch(flat, rows_at(rows, _slots(counts, mover)))
+    result = {name: _nested([value for value, _ in pairs], counts, listed)}
+    if move.detail:
+        details = [detail for _, detail in pairs]
+        result[f"{name}.{move.detail}"] = _nested(details, counts, listed)
+    return result
 
 
 def _slots(counts: Sequence[int], mover: ChosenField) -> NDArray[np.intp]:
@@ -116,7 +109,7 @@ def tensors(chosen: ChosenField, values: Values, ids: NDArray[np.int64]) -> Valu
     """Lists of arrays as tensors: stacked where all samples have one shape, else a list, or padded with a mask."""
     result: Values = {}
     for name, own in values.items():
-        if not chosen.field.kind.is_tensor:
+        if not COLLATE[chosen.field.kind].as_tensor:
             result[name] = own
         elif chosen.ragged == "stack":
             result[name] = _stacked(name, own, ids)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from fastload._load.collate import COLLATE, Stack
 from fastload._load.sampling import Look
 from fastload._order.saved_state import shortened
 from fastload._plan.compose import compile_fields
@@ -12,7 +13,7 @@ from fastload._plan.field_plan import FieldPlan
 from fastload._plan.warps import WARPS
 from fastload._store.dataset import SPLIT, Dataset
 from fastload._store.fields import Field, image_of
-from fastload._store.kinds import IMAGE, INT, MASK, MATRIX, NUMBERS, POINTS
+from fastload._store.kinds import IMAGE, INT
 from fastload.errors import ConfigError
 
 IMPLICIT = ("id", "source")
@@ -185,30 +186,30 @@ def _label(
 ) -> ChosenField:
     image = image_of(field, [each.field for each in images.values()])
     mover = images.get(image)
-    items = (
-        1
-        if not field.list
-        else mover.items
-        if mover and mover.field.list
-        else looked.items(number)
-        if field.kind is MATRIX
-        else 0
-    )
+    stack = COLLATE[field.kind].stack
+    if not field.list:
+        items = 1
+    elif mover and mover.field.list:
+        items = mover.items
+    else:
+        items = looked.items(number) if stack is Stack.ALWAYS else 0
     if field.kind.is_mask and image:
         return ChosenField(number, field, image=image, items=items, bits=looked.bits(number))
     how, _, unless_stacked = ragged.partition(" ")
-    one_shape = field.kind is MATRIX or (
-        field.kind in (NUMBERS, POINTS, MASK) and not field.list and looked.same_shape(number)
+    one_shape = stack is Stack.ALWAYS or (
+        stack is Stack.SAME_SHAPE and not field.list and looked.same_shape(number)
     )
     cameras = next((each.items for each in images.values() if each.field.list), 0)
     if (
-        field.kind is NUMBERS
+        stack is Stack.SAME_SHAPE
+        and not field.kind.moves_with_image
         and field.list
         and unless_stacked
         and cameras
         and looked.same_shape(number, items=cameras)
     ):
-        one_shape, items = True, cameras  # one for each camera, a pose for example
+        one_shape = True  # one value per camera, a pose for example
+        items = cameras
     return ChosenField(
         number,
         field,

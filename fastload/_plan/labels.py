@@ -15,7 +15,8 @@ All arithmetic is float64, results are float32. The *area* is the part of the ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +25,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fastload._plan.geometry import moved_hulls, turns
 from fastload._plan.rows import Frame, PlanRow, PlanRows
+from fastload._store import kinds
+from fastload._store.kinds import FieldKind
 from fastload.errors import ConfigError
 
 Floats = NDArray[np.float64]
@@ -84,6 +87,38 @@ def move_to_image(matrix: ArrayLike, row: PlanRow) -> Float32:
 def move_from_image(matrix: ArrayLike, row: PlanRow) -> Float32:
     """A matrix (n, 3), or a stack of them, that starts from the image: inverse intrinsics, image-to-ground homography."""
     return (_camera(matrix, (3,)) @ np.linalg.inv(row.matrix)).astype(np.float32)
+
+
+def move_to_image_batch(matrices: Sequence[Any], rows: PlanRows) -> list[tuple[Float32, None]]:
+    """The same for a batch, one matrix per row."""
+    return [
+        ((move @ matrix).astype(np.float32), None)
+        for move, matrix in zip(rows.matrices, matrices, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelMove:
+    """How a batch of values of one kind follows its images."""
+
+    batch: Callable[[Sequence[Any], PlanRows], Sequence[tuple[Any, Any]]]
+    detail: str = ""  # what ``batch`` returns next to each value: "boxes.kept"; "" = nothing
+
+
+# None: the values stay as they are. Masks move in the decode threads, together with their image.
+LABEL_MOVES: dict[FieldKind, LabelMove | None] = {
+    kinds.IMAGE: None,
+    kinds.MASK: None,
+    kinds.BOXES: LabelMove(move_boxes_batch, "kept"),
+    kinds.POINTS: LabelMove(move_points_batch, "visible"),
+    kinds.MATRIX: LabelMove(move_to_image_batch),
+    kinds.NUMBERS: None,
+    kinds.INT: None,
+    kinds.FLOAT: None,
+    kinds.STR: None,
+    kinds.JSON: None,
+    kinds.BYTES: None,
+}
 
 
 def _boxes(boxes: Floats, frame: Frame, min_visible: float) -> tuple[Floats, Flags]:

@@ -36,9 +36,9 @@ class FieldKind:
     is_image = False  # pixels with colors; masks, boxes, points and matrices may belong to it
     is_mask = False  # one integer per pixel: resized by picking pixels, never by mixing them
     is_array = False  # decodes to a NumPy view of the record
-    is_tensor = True  # a batch of values is a tensor or a list of tensors
     moves_with_image = False  # the values are places in an image and follow its crop
     column_dtype = ""  # of the column that repeats the values; "" = no such column
+    missing: float = float("nan")  # in that column, for a sample without the field
     row_widths: tuple[int, ...] = ()  # numbers per row, where a value is a table of any length
 
     def __init__(self, name: str) -> None:
@@ -62,6 +62,12 @@ class FieldKind:
     def in_column(self) -> bool:
         """A column holds the values: a loader needs no record for them."""
         return bool(self.column_dtype)
+
+    def is_missing(self, values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Which values of a column stand for a sample without the field."""
+        # NaN is the one value that differs from itself.
+        missing: npt.NDArray[np.bool_] = (values == self.missing) | (values != values)  # noqa: PLR0124
+        return missing
 
     def encode(self, number: int, item: int, field: Field, value: object) -> Part:
         """One value as a part of field ``number``; raises ConfigError for a value of another kind."""
@@ -183,15 +189,9 @@ class ScalarKind(FieldKind):
     ) -> None:
         super().__init__(name)
         self.column_dtype = column_dtype
-        self.missing = missing  # in the column of a field that a sample lacks
+        self.missing = missing
         self._types = types
         self._layout = struct.Struct("<q" if np.dtype(column_dtype).kind == "i" else "<d")
-
-    def is_missing(self, values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Which values of a column stand for a sample without the field."""
-        # NaN is the one value that differs from itself.
-        missing: npt.NDArray[np.bool_] = (values == self.missing) | (values != values)  # noqa: PLR0124
-        return missing
 
     def encode(self, number: int, item: int, field: Field, value: object) -> Part:
         value = value.item() if isinstance(value, np.generic) else value
@@ -222,8 +222,6 @@ class ScalarKind(FieldKind):
 
 
 class _StrKind(FieldKind):
-    is_tensor = False
-
     def encode(self, number: int, item: int, field: Field, value: object) -> Part:
         if not isinstance(value, str):
             raise _wrong_type(field, value)
@@ -244,8 +242,6 @@ class _StrKind(FieldKind):
 
 
 class _JsonKind(FieldKind):
-    is_tensor = False
-
     def encode(self, number: int, item: int, field: Field, value: object) -> Part:
         try:
             data = strict_json.dumps(value, max_depth=MAX_JSON_DEPTH).encode()  # type: ignore[arg-type]
@@ -261,8 +257,6 @@ class _JsonKind(FieldKind):
 
 
 class _BytesKind(FieldKind):
-    is_tensor = False
-
     def encode(self, number: int, item: int, field: Field, value: object) -> Part:
         if not isinstance(value, bytes | bytearray | memoryview):
             raise _wrong_type(field, value)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from fastload._store.dataset import Dataset
 from fastload._store.fields import Field
-from fastload._store.kinds import INT, MISSING_INT
 
 _ROWS = 1 << 20
 Ints = NDArray[np.int64]
@@ -70,7 +69,7 @@ def numbers(dataset: Dataset, field: Field) -> Numbers | None:
     """The range of a field of numbers; None where no sample has it."""
     least, most, total, count, missing = np.inf, -np.inf, 0.0, 0, 0
     for rows in _pieces(dataset.column(field.name)):
-        valid = rows[rows != MISSING_INT] if field.kind is INT else rows[~np.isnan(rows)]
+        valid = rows[~field.kind.is_missing(rows)]
         missing += len(rows) - len(valid)
         if len(valid):
             least, most = min(least, valid.min()), max(most, valid.max())

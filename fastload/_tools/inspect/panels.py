@@ -11,17 +11,16 @@ from PIL import Image
 
 from fastload._store.dataset import SPLIT, Dataset
 from fastload._store.fields import Field
-from fastload._store.kinds import BOXES, FLOAT, INT, MASK, POINTS, STR
+from fastload._store.kinds import POINTS
 from fastload._tools.inspect.drawing import (
     Array,
     Colour,
     as_picture,
     colour,
     draw_mask,
-    draw_shapes,
-    draw_tags,
     scaled,
 )
+from fastload._tools.inspect.showing import SHOWN
 
 _CLASS_FIELDS = (
     "labels",
@@ -82,10 +81,8 @@ class SamplePictures:
                     if 0 <= value < len(field.classes)
                     else f"{field.name} {value}?"
                 )
-            elif field.kind in (INT, STR, FLOAT):
-                others.append(
-                    f"{field.name} {f'{value:.4g}' if field.kind is FLOAT else value}"[:_CAPTION]
-                )
+            elif (caption := SHOWN[field.kind].caption) is not None:
+                others.append(f"{field.name} {caption(value)}"[:_CAPTION])
         return "  ·  ".join([*classes, *others[: max(0, _VALUES - len(classes))]])
 
     def _items(self, field: Field) -> list[Array]:
@@ -94,17 +91,17 @@ class SamplePictures:
 
     def _panel(self, field: Field, item: int, pixels: Array) -> Panel:
         labels = [
-            each
+            (each, draw)
             for each in self.fields
-            if each.kind in (MASK, BOXES, POINTS) and self._image_of(each) == field.name
+            if (draw := SHOWN[each.kind].draw) is not None and self._image_of(each) == field.name
         ]
-        labels.sort(key=lambda each: not each.kind.is_mask)  # masks lie below lines
+        labels.sort(key=lambda each: not each[0].kind.is_mask)  # masks lie below lines
 
         def render(size: tuple[int, int]) -> Image.Image:
             picture = scaled(as_picture(pixels), size)
-            for each in labels:
+            for each, draw in labels:
                 for value in self._belonging(each, field, item):
-                    picture = self._drawn(each, value, picture, pixels.shape)
+                    picture = draw(picture, value, pixels.shape, self._classes)
             return picture
 
         note = self._camera(item) if field.list else field.name if len(self._images) > 1 else ""
@@ -120,21 +117,6 @@ class SamplePictures:
         elif item == 0:
             # A list of points is one set of polylines; lists of boxes or masks are drawn one after the other.
             yield from [value] if not label.list or label.kind is POINTS else value
-
-    def _drawn(
-        self, label: Field, value: Any, picture: Image.Image, shape: tuple[int, ...]
-    ) -> Image.Image:
-        factors = (picture.width / shape[1], picture.height / shape[0])
-        if label.kind.is_mask:
-            return draw_mask(picture, value) if value.shape == shape[:2] else picture
-        if isinstance(value, list):  # polylines: the lanes of one image
-            return draw_shapes(picture, factors, lines=value, colours=self._classes(len(value))[1])
-        if label.kind is POINTS:
-            return draw_shapes(picture, factors, points=value)
-        names, colours = self._classes(len(value))
-        picture = draw_shapes(picture, factors, boxes=value, colours=colours)
-        draw_tags(picture, factors, value, names=names, colours=colours)
-        return picture
 
     def _classes(self, n: int) -> tuple[Sequence[str], Sequence[Colour]]:
         """Class names and colours of n boxes or lines, where an array of the sample says them."""

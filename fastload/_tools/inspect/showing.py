@@ -1,0 +1,156 @@
+"""How the values of each field kind are shown: in a line of text, in a caption, drawn on an image."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fastload._common.formatting import exact_percent
+from fastload._store import kinds
+from fastload._store.fields import Field
+from fastload._store.jpeg_header import read_header
+from fastload._store.kinds import FieldKind
+from fastload._store.record import CODEC_NAMES, JPEG, Part
+from fastload._tools.inspect.drawing import Colour, draw_mask, draw_shapes, draw_tags
+from fastload._tools.inspect.records import coding_name, sampling_name
+
+_TEXT = 200  # characters of a text shown
+_VALUES = 8  # numbers of a row shown
+_ROWS = 4
+
+Classes = Callable[[int], tuple[Sequence[str], Sequence[Colour]]]  # of n boxes or lines
+Describe = Callable[[Field, Any, Part, "Part | None"], str]
+Draw = Callable[[Image.Image, Any, tuple[int, ...], Classes], Image.Image]
+
+
+@dataclass(frozen=True, slots=True)
+class Showing:
+    """How one kind is shown.
+
+    ``describe`` gets the field, its value, the stored part and the part's restart index. ``draw``
+    gets a picture to draw on, the value, and the shape of the image that the picture shows.
+    """
+
+    describe: Describe
+    caption: Callable[[Any], str] | None = None  # a short text; None: not in captions
+    draw: Draw | None = None
+
+
+def _image(_: Field, pixels: NDArray[Any], part: Part, index: Part | None) -> str:
+    height, width, channels = pixels.shape
+    colors = {1: "gray", 3: "RGB"}.get(channels, f"{channels} channels")
+    words = [
+        f"{width} x {height} {colors} {pixels.dtype}",
+        f"{CODEC_NAMES[part.codec]} of {len(part.data):,} bytes",
+    ]
+    if part.codec == JPEG:
+        header = read_header(memoryview(part.data))
+        words.append(f"{coding_name(header)} {sampling_name(header.subsampling)}")
+    if index is not None:
+        words.append(f"{len(index.data) // 4 - 1} restart segments of {part.interval} MCUs")
+    if part.orientation > 1:
+        words.append(f"turned when loaded (EXIF orientation {part.orientation})")
+    return ", ".join([*words, f"mean {pixels.mean():.0f}"])
+
+
+def _shape(array: NDArray[Any]) -> str:
+    return f"{array.dtype} {'x'.join(map(str, array.shape)) or 'scalar'}"
+
+
+def _numbers(array: NDArray[Any]) -> str:
+    """The first numbers, rows apart: ``[1 0 0 | 0 1 0 | ...]``."""
+    rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)
+    shown = [
+        " ".join(_number(value) for value in row[:_VALUES].tolist())
+        + (" ..." if len(row) > _VALUES else "")
+        for row in rows[:_ROWS]
+    ]
+    return f"[{' | '.join([*shown, *(['...'] if len(rows) > _ROWS else [])])}]"
+
+
+def _number(value: float) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def _mask(_: Field, mask: NDArray[Any], __: Part, ___: Part | None) -> str:
+    labels, counts = np.unique(mask, return_counts=True)
+    first = zip(labels[:_VALUES], counts[:_VALUES], strict=True)
+    shares = ", ".join(f"{label}: {exact_percent(count, mask.size)}" for label, count in first)
+    more = ", ..." if len(labels) > _VALUES else ""
+    return f"{_shape(mask)}, {len(labels)} labels ({shares}{more})"
+
+
+def _array(_: Field, array: NDArray[Any], __: Part, ___: Part | None) -> str:
+    return f"{_shape(array)} {_numbers(array)}"
+
+
+def _scalar(field: Field, value: float, _: Part, __: Part | None) -> str:
+    if not field.classes:
+        return _shortened(json.dumps(value))
+    known = 0 <= value < len(field.classes)
+    return f"{value} ({field.classes[int(value)]})" if known else f"{value}: NO SUCH CLASS"
+
+
+def _str(_: Field, value: str, __: Part, ___: Part | None) -> str:
+    return _shortened(value)
+
+
+def _json(_: Field, value: Any, __: Part, ___: Part | None) -> str:
+    return _shortened(json.dumps(value, ensure_ascii=False))
+
+
+def _bytes(_: Field, value: bytes, __: Part, ___: Part | None) -> str:
+    return f"{len(value)} bytes: {value[:16].hex(' ')}{' ...' if len(value) > 16 else ''}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _TEXT else f"{text[:_TEXT]}... ({len(text):,} characters)"
+
+
+def _draw_mask(picture: Image.Image, mask: Any, shape: tuple[int, ...], _: Classes) -> Image.Image:
+    return draw_mask(picture, mask) if mask.shape == shape[:2] else picture
+
+
+def _draw_boxes(
+    picture: Image.Image, boxes: Any, shape: tuple[int, ...], classes: Classes
+) -> Image.Image:
+    factors = _factors(picture, shape)
+    names, colors = classes(len(boxes))
+    picture = draw_shapes(picture, factors, boxes=boxes, colours=colors)
+    draw_tags(picture, factors, boxes, names=names, colours=colors)
+    return picture
+
+
+def _draw_points(
+    picture: Image.Image, points: Any, shape: tuple[int, ...], classes: Classes
+) -> Image.Image:
+    factors = _factors(picture, shape)
+    if isinstance(points, list):  # polylines: the lanes of one image
+        _, colors = classes(len(points))
+        return draw_shapes(picture, factors, lines=points, colours=colors)
+    return draw_shapes(picture, factors, points=points)
+
+
+def _factors(picture: Image.Image, shape: tuple[int, ...]) -> tuple[float, float]:
+    return (picture.width / shape[1], picture.height / shape[0])
+
+
+SHOWN: dict[FieldKind, Showing] = {
+    kinds.IMAGE: Showing(_image),
+    kinds.MASK: Showing(_mask, draw=_draw_mask),
+    kinds.BOXES: Showing(_array, draw=_draw_boxes),
+    kinds.POINTS: Showing(_array, draw=_draw_points),
+    kinds.MATRIX: Showing(_array),
+    kinds.NUMBERS: Showing(_array),
+    kinds.INT: Showing(_scalar, caption=str),
+    kinds.FLOAT: Showing(_scalar, caption="{:.4g}".format),
+    kinds.STR: Showing(_str, caption=str),
+    kinds.JSON: Showing(_json),
+    kinds.BYTES: Showing(_bytes),
+}
