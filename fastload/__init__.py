@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fastload import sources as sources
     from fastload import transforms
     from fastload._common.metrics import LoaderStats, StageStats
-    from fastload._load.backends import BackendChoice
+    from fastload._load.decoder import BackendChoice
     from fastload._load.loader import DataLoader
     from fastload._pack.api import pack
     from fastload._pack.result import PackProgress, PackResult
@@ -90,7 +90,7 @@ __all__ = [
 _MODULES = ("callbacks", "sources", "transforms")
 # Imported at first use: `import fastload` loads neither torch nor numpy.
 _LAZY = {
-    "BackendChoice": "fastload._load.backends",
+    "BackendChoice": "fastload._load.decoder",
     "DataLoader": "fastload._load.loader",
     "Dataset": "fastload._store.dataset",
     "Field": "fastload._store.fields",

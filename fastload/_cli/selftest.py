@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastload._cli.options import Commands, print_json
+from fastload._decode.registry import GPU_BACKENDS
 from fastload._tools.selftest.catalogue import CATALOGUE, NAMES
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def add(commands: Commands) -> None:
     selftest.add_argument(
         "--backend",
         action="append",
-        choices=("dali", "nvjpeg"),
+        choices=tuple(GPU_BACKENDS),
         default=[],
         help="only this one; may be repeated (default: both)",
     )

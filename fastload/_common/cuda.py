@@ -67,7 +67,7 @@ class CudaTransfer:
         return copied
 
 
-class DaliHands:
+class CudaOutputLease:
     """DALI's outputs to torch: its buffers are freed on DALI's stream, not on ours, so they are kept until ours has read them."""
 
     def __init__(self) -> None:
@@ -194,11 +194,11 @@ def allocated_mb() -> float:
     return round(torch.cuda.memory_allocated() / 2**20, 1)
 
 
-class CudaLane:
-    """The stream that nvImageCodec decodes on and the fused kernel runs on (`fastload._decode.gpu.nvjpeg_images.Lane`).
+class CudaDecodeStream:
+    """The stream that nvImageCodec decodes on and the fused kernel runs on (`fastload._decode.gpu.nvimgcodec.DecodeStream`).
 
     The JPEG engine writes its output at once, whatever is queued on the stream it was given (seen on H100: torchcodec #1634). So the host
-    waits (``settle``) before every decode, and again before the buffers are used anew or the output is anybody else's.
+    waits (``synchronize``) before every decode, and again before the buffers are used anew or the output is anybody else's.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -213,16 +213,16 @@ class CudaLane:
         return event
 
     @contextmanager
-    def stream(self, after: Any) -> Iterator[None]:
-        """Waits for ``after`` first, then takes work: the kernel writes an output that others may have used until then."""
-        if after is not None:
-            self._stream.wait_event(after)
+    def after(self, point: Any) -> Iterator[None]:
+        """Waits for ``point`` first: the kernel writes an output that others may have used until then."""
+        if point is not None:
+            self._stream.wait_event(point)
         with torch.cuda.stream(
             self._stream
         ):  # also sets the current device, in a thread that has none yet
             yield
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Events would not do: they order streams, and the engine is in none."""
         self._stream.synchronize()
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     Source = bytes | bytearray | memoryview | NDArray[np.uint8]
     Output = torch.Tensor | NDArray[np.generic]
+
+Ticket = Any  # the backend's own
 
 STAGES = IMAGE_STAGES
 COLOURS = ("rgb", "bgr", "gray", "stored")
@@ -163,33 +165,52 @@ class DecodeResult:
             )
 
 
-TicketT = TypeVar("TicketT")
+class DecodeBackend(Protocol):
+    """Anything that decodes batches. ``submit`` may be called again before ``collect``.
 
+    A ticket belongs to the backend that returned it. Dropping a ticket is allowed.
 
-class DecodeBackend(Protocol[TicketT]):
-    """Anything that decodes batches; ``submit`` may be called again before the first batch is collected.
-
-    ``device`` is where the outputs are that it writes. **The stream rule**, where that is a CUDA device: ``submit`` and ``collect`` run
-    in one thread (the loader's feeder), inside ``transfer.stream()``, and the output was allocated there. When ``collect`` returns,
-    the pixels are complete, or will be by work queued on that stream; so the backend may not write an output on a stream of its own
-    unless that stream has first waited for the feeder's, and the feeder's for it afterwards. Whoever has the pixels next waits for
-    an event recorded on the feeder's stream. Sources stay valid until ``collect`` returns, no longer.
+    **The stream rule**, where ``device`` is a CUDA device: ``submit`` and ``collect`` run in one
+    thread (the loader's feeder), inside ``transfer.stream()``, and the output was allocated there.
+    When ``collect`` returns, the pixels are complete, or will be by work queued on that stream. A
+    backend that writes an output on its own stream must first let that stream wait for the feeder's
+    stream, and the feeder's stream for its own afterwards. The next reader of the pixels waits for
+    an event recorded on the feeder's stream. Sources stay valid until ``collect`` returns, no
+    longer.
     """
 
-    name: str
+    name: ClassVar[str]
+    adjustable_threads: ClassVar[bool]  # ``threads`` may be set at any time
+    survives_fork: ClassVar[bool]  # a forked child may use the object; if not, it makes its own
+    checks_crc: ClassVar[bool]  # verifies records outside the GIL; if not, the reader must
+    edge_error: ClassVar[int]  # largest difference of outermost pixels from the reference
+    threads: int
+
+    @classmethod
+    def missing(cls, device: torch.device, *, hardware: bool = False) -> str:
+        """What this backend lacks to run on ``device``, and the command that adds it; "" if nothing.
+
+        ``hardware``: with the GPU's JPEG engine.
+        """
 
     @property
     def device(self) -> torch.device:
-        """Where outputs are."""
+        """Where outputs must be."""
 
-    def submit(self, batch: DecodeBatch) -> TicketT:
-        """Begins a batch; raises ConfigError where it cannot be right for any sample."""
+    def submit(self, batch: DecodeBatch) -> Ticket:
+        """Starts a batch. Raises ConfigError for a batch that cannot be right for any sample."""
 
-    def collect(self, ticket: TicketT) -> DecodeResult:
+    def collect(self, ticket: Ticket) -> DecodeResult:
         """Waits until the batch is done. A sample that fails is reported, never raised."""
 
+    def done(self, ticket: Ticket) -> bool:
+        """``collect`` would not wait. False if the backend cannot tell."""
+
+    def unfinished(self, ticket: Ticket) -> list[int]:
+        """Slots that ``collect`` waits for. Empty if the backend cannot tell."""
+
     def close(self) -> None:
-        """Ends threads; batches not yet begun are CANCELLED."""
+        """Ends the threads. Samples not yet started are CANCELLED."""
 
 
 def new_requests(n: int) -> NDArray[np.void]:

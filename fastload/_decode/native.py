@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import TYPE_CHECKING, ClassVar, TypedDict, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,11 +36,6 @@ class NativeTicket:
     batch: DecodeBatch
     ticket: _core.Ticket
 
-    @property
-    def done(self) -> bool:
-        """``collect`` would not wait."""
-        return self.ticket.done
-
 
 class NativeBackend:
     """Decodes on ``threads`` native threads (None: as many as this process may use processors).
@@ -48,7 +43,17 @@ class NativeBackend:
     The threads begin with the first batch. After a fork the child gets its own; a batch begun before belongs to the parent.
     """
 
-    name = "native"
+    name: ClassVar = "native"
+    adjustable_threads: ClassVar = True
+    survives_fork: ClassVar = True
+    checks_crc: ClassVar = True
+    edge_error: ClassVar = 1
+
+    @classmethod
+    def missing(cls, device: torch.device, *, hardware: bool = False) -> str:
+        """Why the native core is not here."""
+        del device, hardware
+        return "" if core() is not None else str(native_status())
 
     def __init__(self, *, threads: int | None = None) -> None:
         module = core()
@@ -110,8 +115,11 @@ class NativeBackend:
         times_ns = np.frombuffer(found.times_ns, np.uint32).reshape(-1, len(STAGES))
         return DecodeResult(statuses, times_ns, found.reasons, ticket.batch.output)
 
-    def under_way(self, ticket: NativeTicket) -> list[int]:
-        """Slots that threads are at work on just now: what a batch that does not end waits for."""
+    def done(self, ticket: NativeTicket) -> bool:
+        return ticket.ticket.done
+
+    def unfinished(self, ticket: NativeTicket) -> list[int]:
+        """Slots that threads decode right now: what a batch that does not end waits for."""
         return self._pool.in_flight(ticket.ticket)
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
 import simplejpeg
@@ -45,11 +45,22 @@ class ReferenceTicket:
 class ReferenceBackend:
     """Every sample decoded whole, then turned upright, cropped, resized and flipped, each step in its plainest form."""
 
-    name = "reference"
+    name: ClassVar = "reference"
+    adjustable_threads: ClassVar = False
+    survives_fork: ClassVar = False
+    checks_crc: ClassVar = False  # it can, but in Python, under the GIL
+    edge_error: ClassVar = 0
     device = torch.device("cpu")
 
+    @classmethod
+    def missing(cls, device: torch.device, *, hardware: bool = False) -> str:
+        """Nothing: its packages come with fastload."""
+        del device, hardware
+        return ""
+
     def __init__(self, *, threads: int | None = None) -> None:
-        self._threads = Helpers(threads or available_cpus(), "fastload-reference")
+        self.threads = threads or available_cpus()
+        self._pool = Helpers(self.threads, "fastload-reference")
 
     def submit(self, batch: DecodeBatch) -> ReferenceTicket:
         """Queues a batch."""
@@ -60,7 +71,7 @@ class ReferenceBackend:
         return ReferenceTicket(
             batch,
             [
-                self._threads.submit(_load, batch, row, slots[row])
+                self._pool.submit(_load, batch, row, slots[row])
                 for row in range(len(batch.requests))
             ],
         )
@@ -77,9 +88,15 @@ class ReferenceBackend:
             ticket.batch.output,
         )
 
+    def done(self, ticket: ReferenceTicket) -> bool:
+        return all(future.done() for future in ticket.outcomes)
+
+    def unfinished(self, ticket: ReferenceTicket) -> list[int]:
+        return [slot for slot, future in enumerate(ticket.outcomes) if not future.done()]
+
     def close(self) -> None:
         """Ends the threads."""
-        self._threads.close()
+        self._pool.close()
 
 
 def _load(batch: DecodeBatch, row: int, slot: torch.Tensor) -> Outcome:

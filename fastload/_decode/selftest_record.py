@@ -5,7 +5,6 @@ The loader asks ``hardware_passed`` before it lets the GPU's JPEG engine decode.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from typing import TypedDict
 import torch
 
 from fastload._common import files
+from fastload._decode.gpu import requirements
 from fastload._version import __version__
 
 Key = dict[str, str]
@@ -25,15 +25,6 @@ HARDWARE_STAGES = (
     "streams",
     "lagging",
 )  # what the JPEG engine must have passed, besides not crashing
-PACKAGES = (
-    "nvidia-dali-cuda120",
-    "nvidia-dali-cuda130",
-    "nvidia-nvimgcodec-cu12",
-    "nvidia-nvimgcodec-cu13",
-    "nvidia-nvjpeg-cu12",
-    "nvidia-nvjpeg",
-    "triton",
-)
 _VERSION, _MOST_ENTRIES = 1, 64
 
 
@@ -44,23 +35,23 @@ class Entry(TypedDict):
     passed: dict[str, list[str]]
 
 
-def path() -> Path:
-    """Where it is kept."""
+def cache_folder() -> Path:
+    """Where fastload keeps what it found out about this machine."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
-    return (
-        (Path(cache) if cache.startswith("/") else Path.home() / ".cache")
-        / "fastload"
-        / "selftest.json"
-    )
+    return (Path(cache) if cache.startswith("/") else Path.home() / ".cache") / "fastload"
+
+
+def path() -> Path:
+    """The record's file."""
+    return cache_folder() / "selftest.json"
 
 
 def key(device: str | torch.device) -> Key:
     """All that a pass holds for: GPU model, driver, and the versions of everything in between."""
-    from fastload._decode.gpu.requirements import checked_device, read_facts
-
-    wanted = checked_device(device)
-    facts = read_facts(wanted)
-    versions = {name: version for name in PACKAGES if (version := installed(name))}
+    wanted = requirements.checked_device(device)
+    facts = requirements.read_facts(wanted)
+    found = {name: requirements.installed_version(name) for name in requirements.packages()}
+    versions = {name: version for name, version in found.items() if version}
     gpu = facts.gpu if wanted.type == "cuda" else "cpu"
     return {
         "gpu": gpu,
@@ -132,11 +123,3 @@ def _entries() -> list[Entry]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
     return good
-
-
-def installed(package: str) -> str:
-    """Its version, or nothing."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from fastload._decode.backend import STAGES, Status
-from fastload._load.backends import Backend
 from fastload._load.buffers import BufferPool
+from fastload._load.decoder import Decoder
 from fastload._load.faults import FaultPolicy, Faults, substitutes
 from fastload._load.images import ImageDecoder, Ticket
 from fastload._load.labels import Values, moved, rows_at, tensors, unpacked
@@ -59,7 +59,7 @@ class BatchMaker:
         self,
         dataset: Dataset,
         spec: LoadSpec,
-        backend: Backend,
+        backend: Decoder,
         *,
         seed: int,
         ring: BufferPool,
@@ -73,7 +73,7 @@ class BatchMaker:
         self.movers = {each.name: each for each in spec.movers}
         self._pictured = {each.name: each for each in (*spec.movers, *spec.fields) if each.pictured}
         # The backends check each record's checksum in their own threads; where Python uses its bytes, it is checked before.
-        self.check_crc = spec.reads_records or not spec.images or backend.choice.name == "reference"
+        self.check_crc = spec.reads_records or not spec.images or not backend.backend.checks_crc
 
     def on_cpu(self) -> BatchMaker:
         """This one, or its like with CPU tensors: what ``loader.dataset`` hands out, in any thread and on no stream."""
@@ -166,7 +166,7 @@ class BatchMaker:
 
     def done(self, begun: Begun) -> bool:
         """All its images are decoded, as far as the decoder can tell."""
-        return all(getattr(ticket.ticket, "done", False) is True for ticket in begun.tickets)
+        return all(self.backend.done(ticket.ticket) for ticket in begun.tickets)
 
     def finish(
         self, begun: Begun, shape: Callable[[Values], Any] | None = None, *, others: int = _OTHERS

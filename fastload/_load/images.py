@@ -13,9 +13,9 @@ from fastload._common.threads import Helpers
 from fastload._decode.backend import DecodeBatch, DecodeResult, PixelFormat
 from fastload._finish import Finish
 from fastload._finish.warp import moved_masks
-from fastload._load.backends import Backend
 from fastload._load.buffers import BufferPool
 from fastload._load.decode_requests import DecodeRequests, Wrong, make_requests
+from fastload._load.decoder import Decoder
 from fastload._load.records import BatchRecords, shown_sizes
 from fastload._load.spec import ChosenField, LoadSpec
 from fastload._load.transfer import Transfer
@@ -47,7 +47,7 @@ class ImageDecoder:
     """Asks for the images and masks of batches, and finishes them. All calls come from inside ``transfer.stream()``."""
 
     def __init__(
-        self, spec: LoadSpec, backend: Backend, ring: BufferPool, transfer: Transfer
+        self, spec: LoadSpec, backend: Decoder, ring: BufferPool, transfer: Transfer
     ) -> None:
         self._spec, self._backend, self._ring, self._transfer = spec, backend, ring, transfer
         self._unpackers = Helpers(backend.budget, "fastload-unpack")
@@ -77,9 +77,7 @@ class ImageDecoder:
             output, pixels = self._mask_output(chosen, rows)
         else:
             output, pixels = self._image_output(chosen, rows)
-        ticket = self._backend.decoder.submit(
-            DecodeBatch(asked.sources, asked.requests, output, pixels)
-        )
+        ticket = self._backend.submit(DecodeBatch(asked.sources, asked.requests, output, pixels))
         return Ticket(chosen, output, ticket, faults, asked.n_bytes)
 
     def _mask_output(self, chosen: ChosenField, rows: PlanRows) -> tuple[torch.Tensor, PixelFormat]:
@@ -137,7 +135,7 @@ class ImageDecoder:
 
     def collect(self, ticket: Ticket) -> DecodeResult:
         """Waits for the decoder."""
-        return self._backend.decoder.collect(ticket.ticket)
+        return self._backend.collect(ticket.ticket)
 
     def finished(
         self, ticket: Ticket, rows: PlanRows, take: NDArray[np.intp] | None

@@ -24,12 +24,12 @@ from fastload._load.arguments import (
     thread_budget,
     warn_without_meaning,
 )
-from fastload._load.backends import Backend, BackendChoice
+from fastload._load.backend_measure import USUAL_BATCH, Bench, learn_step, measured_choice
 from fastload._load.buffers import BufferPool
 from fastload._load.builder import BatchMaker
+from fastload._load.decoder import BackendChoice, Decoder
 from fastload._load.faults import FaultPolicy
 from fastload._load.iterator import Collating, LoaderIterator
-from fastload._load.measuring import USUAL_BATCH, Bench, learn_step, measured_choice
 from fastload._load.spec import load_spec
 from fastload._load.stats import StatsCollector
 from fastload._load.threads import DepthKeeper, ThreadKeeper
@@ -163,7 +163,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         )
         choice = measured_choice(backend, bench)  # None but for "auto" on a GPU
         self._bench = None if choice is None else bench
-        self._backend = Backend(
+        self._backend = Decoder(
             backend,
             threads=ThreadKeeper.at_first(budget, fixed=fixed),
             budget=budget,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fastload._load.backends import Backend
 from fastload._load.buffers import BufferPool
+from fastload._load.decoder import Decoder
 from fastload.errors import ConfigError
 
 FIRST_THREADS = 4  # most training loops never wait for four
@@ -19,7 +19,7 @@ class ThreadKeeper:
     ``fixed``: the user has said how many.
     """
 
-    def __init__(self, backend: Backend, *, fixed: bool) -> None:
+    def __init__(self, backend: Decoder, *, fixed: bool) -> None:
         self._backend, self._fixed, self._waits = backend, fixed, 0
 
     @staticmethod

@@ -1,7 +1,7 @@
-"""The DALI backend: decode, slice, resize and flip on the GPU (or, for tests, the same graph on the CPU).
+"""The DALI backend: decode, slice, resize and flip on the GPU (or the same graph on the CPU, in tests).
 
-DALI's resize repeats the edge pixel where the others leave the outside out, so its outermost pixel ring differs from theirs by up to
-32 levels; everything inside is within 1.
+DALI's resize repeats the edge pixel where the others leave the outside out, so its outermost pixels
+differ from theirs by up to 32; all others are within 1.
 """
 
 from __future__ import annotations
@@ -9,30 +9,27 @@ from __future__ import annotations
 import time
 import weakref
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 import torch.utils.dlpack
 
-from fastload._common.cpus import available_cpus
 from fastload._decode.backend import DecodeBatch, DecodeResult, Filter
-from fastload._decode.gpu.cpu_fallback import Outcomes, Rest, RestTicket
-from fastload._decode.gpu.requirements import checked_device, require
-from fastload._decode.gpu.staging import StreamCutter, Streams
-from fastload._decode.gpu.write_pixels import write_levels
-from fastload.errors import ConfigError
+from fastload._decode.gpu.base import BatchOutcome, GpuBackend, write_pixels
+from fastload._decode.gpu.cpu_fallback import FallbackTicket
+from fastload._decode.gpu.requirements import Requirements
+from fastload._decode.gpu.staging import Streams
 
 if TYPE_CHECKING:
-    from fastload._decode.gpu.dali_graph import Kind
-    from fastload._decode.gpu.dali_runs import Run, Runs
+    from fastload._decode.gpu.dali_pipeline import GraphKind, Run, RunQueue
 
-_SMALLEST = 16  # slots of the smallest pipeline; a larger batch gets a larger one, by doubling
-_MOST_THREADS = 16  # of DALI on a GPU: each takes 16 MB of its memory
+_MIN_BATCH = 16  # slots of the smallest pipeline; a larger batch gets a larger one, by doubling
+_MAX_GPU_THREADS = 16  # of DALI on a GPU: each takes 16 MB of its memory
 
 
-class Hands(Protocol):
-    """How outputs come out of a pipeline into torch."""
+class OutputLease(Protocol):
+    """Takes outputs out of a pipeline, and keeps DALI's buffers while work is queued that reads them."""
 
     def take(self, pipeline: Any) -> Any:
         """The oldest outputs, in order with the current stream."""
@@ -41,36 +38,47 @@ class Hands(Protocol):
         """Keeps DALI's buffers until what was queued to read them is done."""
 
 
-class CpuHands:
-    """Nothing is queued: what is copied is copied."""
+class CpuOutputLease:
+    """On the CPU nothing is queued."""
 
     def take(self, pipeline: Any) -> Any:
-        """Waits for them. A stream is out of the question: DALI would ask the driver."""
+        """Waits for the outputs. No stream: DALI would ask the driver for it."""
         return pipeline.share_outputs()
 
     def lease(self, *things: object) -> None:
-        """They may go."""
+        """The copy is done: nothing to keep."""
+
+
+@dataclass(frozen=True, slots=True)
+class DaliRun:
+    """The rows of a batch that are in a pipeline."""
+
+    kind: GraphKind
+    queue: RunQueue
+    run: Run
 
 
 @dataclass(frozen=True, slots=True)
 class DaliTicket:
-    """A batch under way: some rows in DALI, the rest on the CPU."""
+    """A batch in flight: some rows in DALI, the others on the CPU."""
 
     batch: DecodeBatch
     streams: Streams
-    kind: Kind | None  # of the graph that has it; None where DALI has nothing to do
-    runs: Runs | None
-    run: Run | None
-    rest: RestTicket | None
+    dali: DaliRun | None  # None if DALI has nothing to do
+    fallback: FallbackTicket | None
 
 
-class DaliBackend:
-    """Decodes with DALI on ``device``; ``threads`` are for Huffman decoding and for the rows left to the CPU.
+class DaliBackend(GpuBackend):
+    """Decodes with DALI; with ``hardware`` the GPU's JPEG engine decodes everything."""
 
-    ``hardware``: the GPU's JPEG engine decodes everything; only after ``fastload selftest`` has passed on this machine.
-    """
-
-    name = "dali"
+    name: ClassVar = "dali"
+    needs: ClassVar = Requirements(
+        "nvidia.dali",
+        {12: "nvidia-dali-cuda120", 13: "nvidia-dali-cuda130"},
+        {12: "'fastload-vision[dali]'", 13: "'fastload-vision[dali-cuda130]'"},
+    )
+    edge_error: ClassVar = 32
+    max_cut_threads: ClassVar = 4
 
     def __init__(
         self,
@@ -79,89 +87,72 @@ class DaliBackend:
         device: str | torch.device = "cpu",
         hardware: bool = False,
     ) -> None:
-        self.device = checked_device(device)
-        if hardware and self.device.type == "cpu":
-            raise ConfigError(
-                "hardware=True: the JPEG engine is a part of GPUs; with device='cpu' leave it out"
-            )
-        if threads is not None and not 1 <= threads <= 1024:
-            raise ConfigError(
-                f"threads {threads!r}: expected 1 to 1024, or None for one per available processor"
-            )
-        require(self.name, self.device, hardware=hardware)
-        self._threads, self._hardware = threads or available_cpus(), hardware
-        self._cutter, self._rest = (
-            StreamCutter(threads=min(self._threads, 4)),
-            Rest(threads=self._threads),
-        )
-        self._hands: Hands = self._new_hands()
-        self._all: list[Runs] = []
-        self._runs: dict[Kind, Runs] = {}
-        self._end = weakref.finalize(
-            self, _drain, self._all
-        )  # DALI reads from maps that others would close
+        super().__init__(threads=threads, device=device, hardware=hardware)
+        self._lease: OutputLease = self._new_lease()
+        self._all: list[RunQueue] = []
+        self._queues: dict[GraphKind, RunQueue] = {}
+        # DALI reads from memory maps that others would close.
+        self._end = weakref.finalize(self, _drain, self._all)
         self._end.atexit = False  # then DALI ends its pipelines by itself
 
-    def _new_hands(self) -> Hands:
+    def _new_lease(self) -> OutputLease:
         if self.device.type == "cpu":
-            return CpuHands()
-        from fastload._common.cuda import DaliHands
+            return CpuOutputLease()
+        from fastload._common.cuda import CudaOutputLease
 
-        return DaliHands()
+        return CudaOutputLease()
 
     def submit(self, batch: DecodeBatch) -> DaliTicket:
         """Cuts the streams, then pushes them into the pipeline of their kind."""
-        if torch.as_tensor(batch.output).device != self.device:
-            raise ConfigError(
-                f"output: expected on {self.device}, found on {torch.as_tensor(batch.output).device}"
-            )
+        self.check_output(batch)
         streams = self._alike(batch, self._cutter.cut(batch))
-        rest = self._rest.submit(batch, streams.rest)
+        fallback = self._fallback.submit(batch, streams.rest)
         if not len(streams.rows):
-            return DaliTicket(batch, streams, None, None, None, rest)
-        from fastload._decode.gpu.dali_graph import arguments
+            return DaliTicket(batch, streams, None, fallback)
+        from fastload._decode.gpu.dali_pipeline import arguments
 
-        requests, size = batch.requests[streams.rows], _size(batch)
+        requests = batch.requests[streams.rows]
+        size = _size(batch)
         kind = self._kind(batch, requests, size)
-        runs = self._runs_for(kind, len(requests))
-        run = runs.push(streams.data, arguments(requests, streams.boxes, size, kind), batch)
-        return DaliTicket(batch, streams, kind, runs, run, rest)
+        queue = self._queue_for(kind, len(requests))
+        run = queue.push(streams.data, arguments(requests, streams.boxes, size, kind), batch)
+        return DaliTicket(batch, streams, DaliRun(kind, queue, run), fallback)
 
     def collect(self, ticket: DaliTicket) -> DecodeResult:
-        """Waits for DALI and the CPU. A run that failed is done again on the CPU, where only the bad sample fails."""
-        outcomes, rows, started = (
-            Outcomes(ticket.batch),
-            ticket.streams.rows,
-            time.perf_counter_ns(),
-        )
-        outcomes.took("cut", ticket.streams.took_ns, rows)
-        if ticket.runs is not None and ticket.run is not None:
-            ticket.runs.wait(ticket.run)
-            if ticket.run.error is None:
-                self._written(ticket.run, ticket, outcomes)
-                outcomes.took("decode", time.perf_counter_ns() - started, rows)
+        """Waits for DALI and the CPU. A failed run is redone on the CPU, where only bad samples fail."""
+        outcome = BatchOutcome(ticket.batch)
+        rows = ticket.streams.rows
+        started = time.perf_counter_ns()
+        outcome.add_time("cut", ticket.streams.took_ns, rows)
+        if ticket.dali is not None:
+            run = ticket.dali.run
+            ticket.dali.queue.wait(run)
+            if run.error is None:
+                self._write(run, ticket, outcome)
+                outcome.add_time("decode", time.perf_counter_ns() - started, rows)
             else:
-                self._rest.redo(ticket.batch, rows, outcomes)
-        self._rest.collect(ticket.rest, outcomes)
-        return outcomes.result()
+                self._fallback.redo(ticket.batch, rows, outcome)
+        self._fallback.collect(ticket.fallback, outcome)
+        return outcome.result()
 
-    def _written(self, run: Run, ticket: DaliTicket, outcomes: Outcomes) -> None:
-        """DALI's pixels into the output. The order matters on a GPU: read its buffer, then lease it, only then let go of it."""
-        rows, dense = ticket.streams.rows, run.outputs[0].as_tensor()
-        levels: torch.Tensor = torch.utils.dlpack.from_dlpack(
-            dense
-        )  # DALI's memory; the current stream waits for it
-        write_levels(levels, ticket.batch, rows)
-        flat = constant(levels, ticket.batch, rows) if self._hardware else rows[:0]
-        self._hands.lease(run.outputs, dense, levels)
+    def _write(self, run: Run, ticket: DaliTicket, outcome: BatchOutcome) -> None:
+        """DALI's pixels into the output. On a GPU: read the buffer, lease it, only then release it."""
+        rows = ticket.streams.rows
+        dense = run.outputs[0].as_tensor()
+        # DALI's memory; the current stream waits for it.
+        pixels: torch.Tensor = torch.utils.dlpack.from_dlpack(dense)
+        write_pixels(pixels, ticket.batch, rows)
+        skipped = uniform_rows(pixels, ticket.batch, rows) if self._hardware else rows[:0]
+        self._lease.lease(run.outputs, dense, pixels)
         run.outputs = None
-        if len(flat):  # the JPEG engine may skip an image and report success
-            self._rest.redo(ticket.batch, flat, outcomes)
+        if len(skipped):  # the JPEG engine may skip an image and report success
+            self._fallback.redo(ticket.batch, skipped, outcome)
 
     def _alike(self, batch: DecodeBatch, streams: Streams) -> Streams:
         """Rows with another filter than the first go to the CPU: a graph has one. Plans never mix them.
 
-        Nearest, too: DALI computes places in float32 and takes the other neighbour at ties (0.1 % of the pixels of 64 photos).
+        Nearest, too: DALI computes positions in float32 and takes the other neighbor at ties (0.1 %
+        of the pixels of 64 photos).
         """
         filters = batch.requests["filter"][streams.rows]
         same = (filters == filters[:1]) & (filters != Filter.NEAREST)
@@ -176,51 +167,50 @@ class DaliBackend:
             streams.took_ns,
         )
 
-    def _kind(self, batch: DecodeBatch, requests: Any, size: tuple[int, int]) -> Kind:
-        from fastload._decode.gpu.dali_graph import Kind
+    def _kind(self, batch: DecodeBatch, requests: Any, size: tuple[int, int]) -> GraphKind:
+        from fastload._decode.gpu.dali_pipeline import GraphKind
 
         fills = (requests["out_h"] == size[0]) & (requests["out_w"] == size[1])
         gray = batch.pixels.colour == "gray"
-        levels = batch.pixels.fill_levels(1 if gray else 3)
-        padded = Kind(
-            gray,
-            int(requests["filter"][0]),
-            levels[::-1] if batch.pixels.colour == "bgr" else levels,
-            self._hardware,
-        )
-        # A letterboxed batch may happen to need no border: the same pixels by the graph that is there, not by a new one.
-        return padded if padded in self._runs or not fills.all() else replace(padded, fill=None)
+        fill = batch.pixels.fill_levels(1 if gray else 3)
+        if batch.pixels.colour == "bgr":
+            fill = fill[::-1]
+        padded = GraphKind(gray, int(requests["filter"][0]), fill, self._hardware)
+        # A letterboxed batch may need no border: the existing graph gives the same pixels.
+        return padded if padded in self._queues or not fills.all() else replace(padded, fill=None)
 
-    def _runs_for(self, kind: Kind, n: int) -> Runs:
-        runs = self._runs.get(kind)
-        if runs is None or runs.max_batch < n:
-            from fastload._decode.gpu.dali_graph import make_pipeline
-            from fastload._decode.gpu.dali_runs import Runs
+    def _queue_for(self, kind: GraphKind, n: int) -> RunQueue:
+        queue = self._queues.get(kind)
+        if queue is None or queue.max_batch < n:
+            from fastload._decode.gpu.dali_pipeline import RunQueue, make_pipeline
 
-            number = self.device.index if self.device.type == "cuda" else None
-            threads = self._threads if number is None else min(self._threads, _MOST_THREADS)
-            max_batch = max(_SMALLEST, 1 << (n - 1).bit_length())
+            gpu = self.device.type == "cuda"
+            max_batch = max(_MIN_BATCH, 1 << (n - 1).bit_length())
             pipeline = make_pipeline(
-                kind, max_batch=max_batch, threads=threads, device_id=number, gpu=number is not None
+                kind,
+                max_batch=max_batch,
+                threads=min(self.threads, _MAX_GPU_THREADS) if gpu else self.threads,
+                device_id=self.device.index if gpu else None,
+                gpu=gpu,
             )
-            runs = self._runs[kind] = Runs(pipeline, max_batch=max_batch, take=self._hands.take)
-            self._all.append(runs)
-        return runs
+            queue = RunQueue(pipeline, max_batch=max_batch, take=self._lease.take)
+            self._queues[kind] = queue
+            self._all.append(queue)
+        return queue
 
     def close(self) -> None:
-        """Lets what is under way end, then ends the threads."""
+        """Waits for the runs in flight, then ends the threads."""
         self._end()
-        self._runs.clear()
-        self._cutter.close()
-        self._rest.close()
+        self._queues.clear()
+        super().close()
 
 
-def constant(levels: torch.Tensor, batch: DecodeBatch, rows: Any) -> Any:
-    """Those of ``rows`` whose pixels, borders apart, are all of one colour: what a skipped image looks like."""
+def uniform_rows(pixels: torch.Tensor, batch: DecodeBatch, rows: Any) -> Any:
+    """The rows whose pixels, without borders, all have one color: what a skipped image looks like."""
     asked = batch.requests[rows]
     size = _size(batch)
     if ((asked["out_h"] == size[0]) & (asked["out_w"] == size[1])).all():
-        flat = (levels == levels[:, :1, :1]).flatten(1).all(1)
+        flat = (pixels == pixels[:, :1, :1]).flatten(1).all(1)
     else:
         boxes = zip(
             *(asked[name].tolist() for name in ("pad_left", "pad_top", "out_w", "out_h")),
@@ -228,7 +218,7 @@ def constant(levels: torch.Tensor, batch: DecodeBatch, rows: Any) -> Any:
         )
         inner = [
             image[top : top + h, left : left + w]
-            for image, (left, top, w, h) in zip(levels, boxes, strict=True)
+            for image, (left, top, w, h) in zip(pixels, boxes, strict=True)
         ]
         flat = torch.stack([(image == image[:1, :1]).all() for image in inner])
     return rows[flat.cpu().numpy()]
@@ -241,7 +231,7 @@ def _size(batch: DecodeBatch) -> tuple[int, int]:
     return int(height), int(width)
 
 
-def _drain(all_runs: list[Runs]) -> None:
-    for runs in all_runs:
-        runs.drain()
-    all_runs.clear()
+def _drain(queues: list[RunQueue]) -> None:
+    for queue in queues:
+        queue.drain()
+    queues.clear()

@@ -1,7 +1,12 @@
-"""Decoded pictures of any sizes become a finished batch: crop, resize, flip, letterbox, colour order, normalise, dtype and layout.
+"""Turns decoded images of any sizes into a batch: resize, flip, letterbox, normalize, dtype, layout.
 
-On a GPU one Triton kernel does it (`fused_kernel`); without Triton, and on CPU, `place_by_torch` does the same with the same whole
-numbers. Both give the bytes of the native core without DCT scaling, which are Pillow's (columns first, 8 bits between the passes).
+On a GPU one Triton kernel does it (`fused_kernel`); without Triton, and on the CPU, `place_by_torch`
+computes the same integers. Both give the bytes of the native core without DCT scaling, which are
+Pillow's (columns first, 8 bits between the passes).
+
+`make_taps` computes which input pixels an output pixel is made of, operation for operation as
+native/resize.cpp: weights in double, rounded to 22-bit fixed point. torch runs each operation by
+itself, so no compiler fuses a multiplication with an addition, and CPU and GPU get the same integers.
 """
 
 from __future__ import annotations
@@ -10,16 +15,19 @@ import functools
 import importlib.util
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastload._decode.backend import PixelFormat
-from fastload._decode.gpu.fused_taps import HALF, PRECISION, Taps, make_taps
+from fastload._decode.backend import Filter, PixelFormat
 
-# One picture, or a part of it: where its pixels are, and what becomes of them. All of it is read by the kernel, in this order.
+PRECISION = 22  # Pillow's: 32 bits - 8 of the pixel - 2 spare
+HALF = 1 << (PRECISION - 1)
+
+# One image, or a part of it: where its pixels are, and what becomes of them. All of it is read by the kernel, in this order.
 JOB = np.dtype(
     [
         (name, "<i8")
@@ -60,7 +68,7 @@ def kernel_trouble(device: torch.device) -> str:
     jobs = np.zeros(2, JOB)
     jobs["in_w"], jobs["in_h"], jobs["out_w"], jobs["out_h"] = (31, 22), (17, 40), (20, 40), (24, 9)
     jobs["slot"], jobs["flip"], jobs["left"], jobs["top"] = (0, 1), (0, 1), (3, 0), (0, 5)
-    pictures = [
+    images = [
         (torch.arange(w * h * 3, device=device) * 37 % 251).to(torch.uint8).view(h, w, 3)
         for w, h in ((31, 17), (22, 40))
     ]
@@ -68,7 +76,7 @@ def kernel_trouble(device: torch.device) -> str:
     try:
         for triton in (False, True):
             output = torch.zeros((2, 24, 40, 3), dtype=torch.uint8, device=device)
-            place(jobs, pictures, output, PixelFormat(fill=9), triton=triton)
+            place(jobs, images, output, PixelFormat(fill=9), triton=triton)
             found.append(output.cpu())
     except (
         ImportError,
@@ -85,7 +93,7 @@ def kernel_trouble(device: torch.device) -> str:
 
 def place(
     jobs: Jobs,
-    pictures: Sequence[Tensor],
+    images: Sequence[Tensor],
     output: Tensor,
     pixels: PixelFormat,
     *,
@@ -93,7 +101,7 @@ def place(
 ) -> None:
     """Fills slots ``jobs["slot"]`` of ``output``, queued on the current stream; other slots stay as they are.
 
-    ``pictures[i]``: (in_h, in_w, 1 or 3) uint8, gray or RGB, job i's part of a decoded picture. Only its address is used by the
+    ``images[i]``: (in_h, in_w, 1 or 3) uint8, gray or RGB, job i's part of a decoded image. Only its address is used by the
     kernel: it must stay until the work is done. ``triton``: None = on CUDA devices, where ``kernel_trouble`` finds none.
     """
     if not len(jobs):
@@ -113,7 +121,7 @@ def place(
     if not (planar.is_cuda and not kernel_trouble(planar.device) if triton is None else triton):
         place_by_torch(
             jobs,
-            pictures,
+            images,
             (across, down),
             levels=levels,
             output=planar,
@@ -124,8 +132,8 @@ def place(
 
     jobs = jobs.copy()
     jobs["address"], jobs["pitch"] = (
-        [each.data_ptr() for each in pictures],
-        [each.stride(0) for each in pictures],
+        [each.data_ptr() for each in images],
+        [each.stride(0) for each in images],
     )
     jobs["taps_x"], jobs["taps_y"] = across.counts, down.counts
     rows = torch.from_numpy(jobs.view(np.int64).reshape(len(jobs), -1)).to(planar.device)
@@ -135,7 +143,7 @@ def place(
         down,
         levels,
         planar,
-        channels=pictures[0].shape[2],
+        channels=images[0].shape[2],
         swap=pixels.colour == "bgr",
     )
 
@@ -158,21 +166,21 @@ def level_table(pixels: PixelFormat, channels: int, dtype: torch.dtype) -> Tenso
 
 def place_by_torch(
     jobs: Jobs,
-    pictures: Sequence[Tensor],
+    images: Sequence[Tensor],
     taps: tuple[Taps, Taps],
     *,
     levels: Tensor,
     output: Tensor,
     swap: bool,
 ) -> None:
-    """The same as the kernel, picture by picture: some 40 launches each on a GPU. ``taps`` across and down."""
+    """The same as the kernel, image by image: some 40 launches each on a GPU. ``taps`` across and down."""
     (across, down), channels = taps, output.shape[1]
     fill = levels[:, 256, None, None]
-    for n, picture in enumerate(pictures):
+    for n, image in enumerate(images):
         out_w, out_h, left, top, flip, slot = (
             int(jobs[n][name]) for name in ("out_w", "out_h", "left", "top", "flip", "slot")
         )
-        found = _summed(picture, across, n, out_w, axis=1)
+        found = _summed(image, across, n, out_w, axis=1)
         found = _summed(found, down, n, out_h, axis=0).permute(2, 0, 1)
         found = found.flip(0) if swap else found
         found = (found.flip(2) if flip else found).expand(channels, -1, -1).long()
@@ -186,13 +194,112 @@ def place_by_torch(
                 canvas[c, top : top + out_h, left : left + out_w] = levels[c][found[c]]
 
 
-def _summed(picture: Tensor, taps: Taps, n: int, size: int, *, axis: int) -> Tensor:
+def _summed(image: Tensor, taps: Taps, n: int, size: int, *, axis: int) -> Tensor:
     """One pass along an axis of (H, W, C); 0..255 as int32."""
     shape = (1, size, 1) if axis else (size, 1, 1)
-    first, last = taps.first[n, :size].long(), picture.shape[axis] - 1
-    total = torch.full((1,), HALF, dtype=torch.int32, device=picture.device)
+    first, last = taps.first[n, :size].long(), image.shape[axis] - 1
+    total = torch.full((1,), HALF, dtype=torch.int32, device=image.device)
     for j in range(int(taps.counts[n])):
-        total = total + picture.index_select(axis, (first + j).clamp(max=last)).to(
+        total = total + image.index_select(axis, (first + j).clamp(max=last)).to(
             torch.int32
         ) * taps.weights[n, j, :size].view(shape)
     return (total >> PRECISION).clamp_(0, 255)
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """Output i of image n is the sum of ``weights[n, j, i]`` * input ``first[n, i] + j``, for j below ``counts[n]``.
+
+    Inputs beyond the last have weight 0. What is behind a image's own outputs means nothing.
+    """
+
+    first: Tensor  # (n, longest) int32
+    weights: Tensor  # (n, most, longest) int32, fixed point
+    counts: NDArray[np.int64]  # (n,) on the host
+
+
+def count_taps(
+    in_sizes: NDArray[np.int64], out_sizes: NDArray[np.int64], filters: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """How many inputs an output may need."""
+    scale = np.maximum(in_sizes / out_sizes, 1.0)
+    wide = np.ceil(2 * scale).astype(np.int64) + 1
+    counts: NDArray[np.int64] = np.where(
+        filters == Filter.ANTIALIAS, wide, np.where(filters == Filter.BILINEAR, 2, 1)
+    )
+    return np.minimum(counts, in_sizes)
+
+
+def make_taps(
+    in_sizes: NDArray[np.int64],
+    out_sizes: NDArray[np.int64],
+    filters: NDArray[np.int64],
+    device: torch.device,
+) -> Taps:
+    """For ``in_sizes[n]`` inputs → ``out_sizes[n]`` outputs; ``filters`` are those of ``backend.Filter``."""
+    counts = count_taps(in_sizes, out_sizes, filters)
+    most, longest = int(counts.max()), int(out_sizes.max())
+    host = np.stack([in_sizes, out_sizes, filters])
+    sizes = torch.from_numpy(host).to(device)[:, :, None]
+    made = [
+        (how, _TABLES[how](sizes[0], sizes[1], most, longest))
+        for how in sorted(set(filters.tolist()))
+    ]
+    (_, (first, weights)), *others = made
+    for how, (its_first, its_weights) in others:
+        those = sizes[2] == how
+        first, weights = (
+            torch.where(those, its_first, first),
+            torch.where(those[:, None], its_weights, weights),
+        )
+    return Taps(first.to(torch.int32).contiguous(), weights.contiguous(), counts)
+
+
+def _antialias(n_in: Tensor, n_out: Tensor, most: int, longest: int) -> tuple[Tensor, Tensor]:
+    """Pillow's BILINEAR: a triangle as wide as the scale; taps outside are dropped, the others renormalised."""
+    scale = n_in.double() / n_out
+    support = scale.clamp(min=1.0)
+    inverse = 1.0 / support
+    centre = (torch.arange(longest, device=n_in.device) + 0.5) * scale
+    start = (centre - support + 0.5).long().clamp(min=0)
+    stop = torch.minimum((centre + support + 0.5).long(), n_in)
+    values, total = [], torch.zeros_like(centre)
+    for j in range(
+        most
+    ):  # one after the other, as Pillow adds: another order may round another way
+        x = start + j
+        value = (1.0 - ((x - centre + 0.5) * inverse).abs()).clamp(min=0.0)
+        value = torch.where(x < stop, value, 0.0)
+        total += value
+        values.append(value)
+    shares = torch.stack(values, 1) / torch.where(total == 0.0, 1.0, total)[:, None]
+    return start, (shares * (1 << PRECISION) + 0.5).to(torch.int32)
+
+
+def _bilinear(n_in: Tensor, n_out: Tensor, most: int, longest: int) -> tuple[Tensor, Tensor]:
+    """OpenCV's INTER_LINEAR: two neighbours, the edges repeated."""
+    scale = 1.0 / (n_out.double() / n_in)
+    place = ((torch.arange(longest, device=n_in.device) + 0.5) * scale - 0.5).float()
+    start = place.floor().long()
+    part = (place - start.float()).double()
+    part = torch.where((start < 0) | (start >= n_in - 1), 0.0, part)
+    start = torch.minimum(start.clamp(min=0), n_in - 1)
+    weights = torch.zeros((*start.shape[:1], most, longest), dtype=torch.int32, device=n_in.device)
+    for j, share in enumerate((1.0 - part, part)[:most]):
+        weights[:, j] = (share * (1 << PRECISION) + 0.5).to(torch.int32)
+    return start, weights
+
+
+def _nearest(n_in: Tensor, n_out: Tensor, most: int, longest: int) -> tuple[Tensor, Tensor]:
+    """The pixel under the middle; for labels: nothing is mixed."""
+    start = (2 * torch.arange(longest, device=n_in.device) + 1) * n_in // (2 * n_out)
+    weights = torch.zeros((len(start), most, longest), dtype=torch.int32, device=n_in.device)
+    weights[:, 0] = 1 << PRECISION
+    return start, weights
+
+
+_TABLES = {
+    int(Filter.ANTIALIAS): _antialias,
+    int(Filter.BILINEAR): _bilinear,
+    int(Filter.NEAREST): _nearest,
+}

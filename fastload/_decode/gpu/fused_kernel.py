@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fastload._decode.gpu.fused_taps import HALF, PRECISION, Taps
+from fastload._decode.gpu.fused import HALF, PRECISION, Taps
 
 # 8 x 32 pixels on 4 warps, a warp along a row: its loads share cache lines. ptxas for sm_80: 47 registers, none spilled (16 x 32: 72).
 # Not tuned: no GPU has run it yet.
@@ -178,7 +178,7 @@ def launch(
 
 @triton.jit
 def probe(spots, unwritten, WRITE: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr):
-    """The pattern of `nvjpeg_images` into one buffer a program, or whether a group of it is still there."""
+    """The pattern of `nvimgcodec` into one buffer a program, or whether a group of it is still there."""
     n = tl.program_id(0)
     memory = tl.load(spots + 2 * n).to(tl.pointer_type(tl.uint8))
     size = tl.load(spots + 2 * n + 1)

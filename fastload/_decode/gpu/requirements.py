@@ -7,34 +7,19 @@ from __future__ import annotations
 
 import ctypes.util
 import importlib.metadata
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
 
 import torch
 
 from fastload._common.nvml import driver_versions
-from fastload.errors import ConfigError, MissingPart
+from fastload._decode.registry import GPU_BACKENDS
+from fastload.errors import ConfigError
 
-# backend → (module, its wheels by CUDA major and the extra of ours that brings each)
-WHEELS: dict[str, tuple[str, dict[int, tuple[str, str]]]] = {
-    "dali": (
-        "nvidia.dali",
-        {
-            12: ("nvidia-dali-cuda120", "fastload-vision[dali]"),
-            13: ("nvidia-dali-cuda130", "fastload-vision[dali-cuda130]"),
-        },
-    ),
-    "nvjpeg": (
-        "nvidia.nvimgcodec",
-        {
-            12: ("nvidia-nvimgcodec-cu12", "fastload-vision[nvjpeg]"),
-            13: ("nvidia-nvimgcodec-cu13", "nvidia-nvjpeg"),
-        },
-    ),
-}
-_NVJPEG = {
-    12: "nvidia-nvjpeg-cu12",
-    13: "nvidia-nvjpeg",
-}  # the library that nvImageCodec opens, and does without if it is not there
+if TYPE_CHECKING:
+    from fastload._decode.gpu.base import GpuBackend
+
 _FIRST_DRIVERS = {
     12: "525",
     13: "580",
@@ -51,7 +36,7 @@ class GpuFacts:
     mig: bool = False  # the device is a slice of a GPU
     gpu: str = ""  # its name
     torch_cuda: str = ""  # the CUDA that torch was built for; "" = none
-    wheels: tuple[str, ...] = ()  # of WHEELS, those installed
+    wheels: tuple[str, ...] = ()  # of packages(), those installed
     nvjpeg: bool = True  # libnvjpeg is here, as a wheel or with a CUDA toolkit
 
 
@@ -70,67 +55,88 @@ def checked_device(device: str | torch.device) -> torch.device:
     return wanted
 
 
-def require(backend: str, device: torch.device, *, hardware: bool = False) -> None:
-    """Raises MissingPart, in one sentence, where this backend cannot run on this device."""
-    wrong = missing(backend, device, read_facts(device), hardware=hardware)
-    if wrong:
-        raise MissingPart(f"decoding with backend={backend!r} on {device}: {wrong}")
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """The packages of one GPU library, by CUDA major version."""
 
+    module: str
+    wheels: Mapping[int, str]
+    pip_arguments: Mapping[int, str]  # what "pip install" gets to add the wheel
+    nvjpeg_wheels: Mapping[int, str] = field(
+        default_factory=dict
+    )  # of the shared library that it opens, and without which it decodes on the CPU
 
-def missing(backend: str, device: torch.device, facts: GpuFacts, *, hardware: bool = False) -> str:
-    """What is lacking and what to do; "" where all is there. Pure."""
-    wheels = WHEELS[backend][1]
-    installed = [major for major, (wheel, _) in wheels.items() if wheel in facts.wheels]
-    wanted = (
-        13
-        if facts.torch_cuda.startswith("13")
-        and (facts.driver_cuda[0] >= 13 or device.type == "cpu")
-        else 12
-    )
-    command = (
-        f"pip install '{wheels[wanted][1]}'"
-        if backend == "dali" or wanted == 12
-        else f"pip install {' '.join(wheels[wanted])}"
-    )
-    if not installed:
-        return f"{wheels[wanted][0]} is not installed: {command}"
-    if device.type == "cpu":
+    def missing(self, device: torch.device, facts: GpuFacts, *, hardware: bool = False) -> str:
+        """What is lacking and what to do; "" if nothing. Pure."""
+        installed = [major for major, wheel in self.wheels.items() if wheel in facts.wheels]
+        runs_13 = facts.driver_cuda[0] >= 13 or device.type == "cpu"
+        wanted = 13 if facts.torch_cuda.startswith("13") and runs_13 else 12
+        command = f"pip install {self.pip_arguments[wanted]}"
+        if not installed:
+            return f"{self.wheels[wanted]} is not installed: {command}"
+        if device.type == "cpu":
+            return ""
+        if not facts.driver:
+            return (
+                f"there is no NVIDIA driver here ({facts.no_driver or 'NVML does not answer'}): "
+                f"install driver {_FIRST_DRIVERS[wanted]} or newer (in a container: start it with "
+                "--gpus all), or use backend='native'"
+            )
+        if not facts.torch_cuda:
+            return "this torch was built without CUDA: pip install torch --force-reinstall"
+        runs = f"runs CUDA {facts.driver_cuda[0]}.{facts.driver_cuda[1]}"
+        first = min(self.wheels)
+        if facts.driver_cuda[0] < first:
+            return (
+                f"driver {facts.driver} is too old, it {runs} and {self.wheels[first]} needs "
+                f"{first}.0: install driver {_FIRST_DRIVERS[first]} or newer, or use "
+                "backend='native'"
+            )
+        oldest = self.wheels[min(installed)]
+        if min(installed) > facts.driver_cuda[0]:
+            return (
+                f"{oldest} is for CUDA {min(installed)}, driver {facts.driver} {runs}: "
+                f"pip uninstall {oldest} && {command}"
+            )
+        if self.nvjpeg_wheels and not facts.nvjpeg:
+            return (
+                "nvJPEG's own library is not here, so nvImageCodec would decode on the CPU: "
+                f"pip install {self.nvjpeg_wheels[max(installed)]}"
+            )
+        if hardware and facts.mig:
+            return (
+                f"{facts.gpu or 'the device'} is a MIG slice, whose JPEG engine may belong to "
+                "another slice: use hardware=False (backend='auto' does), or a whole GPU"
+            )
         return ""
-    if not facts.driver:
-        return (
-            f"there is no NVIDIA driver here ({facts.no_driver or 'NVML does not answer'}): install driver {_FIRST_DRIVERS[wanted]} "
-            "or newer (in a container: start it with --gpus all), or use backend='native'"
-        )
-    if not facts.torch_cuda:
-        return "this torch was built without CUDA: pip install torch --force-reinstall"
-    if facts.driver_cuda[0] < min(wheels):
-        first = min(wheels)
-        return (
-            f"driver {facts.driver} is too old, it runs CUDA {_version(facts.driver_cuda)} and {wheels[first][0]} needs {first}.0: "
-            f"install driver {_FIRST_DRIVERS[first]} or newer, or use backend='native'"
-        )
-    if min(installed) > facts.driver_cuda[0]:
-        return (
-            f"{wheels[min(installed)][0]} is for CUDA {min(installed)}, driver {facts.driver} runs CUDA {_version(facts.driver_cuda)}: "
-            f"pip uninstall {wheels[min(installed)][0]} && {command}"
-        )
-    if backend == "nvjpeg" and not facts.nvjpeg:
-        return f"nvJPEG's own library is not here, so nvImageCodec would decode on the CPU: pip install {_NVJPEG[max(installed)]}"
-    if hardware and facts.mig:
-        return (
-            f"{facts.gpu or 'the device'} is a MIG slice, whose JPEG engine may belong to another slice: use hardware=False "
-            "(backend='auto' does), or a whole GPU"
-        )
-    return ""
+
+
+def packages() -> list[str]:
+    """Every distribution that a GPU backend may use; the self-test's record names their versions."""
+    wheels = [wheel for each in all_requirements().values() for wheel in each.wheels.values()]
+    return [*wheels, *_nvjpeg_wheels(), "triton"]
+
+
+def all_requirements() -> dict[str, Requirements]:
+    """By backend."""
+    found = {name: cast("type[GpuBackend]", each.load()) for name, each in GPU_BACKENDS.items()}
+    return {name: backend.needs for name, backend in found.items()}
+
+
+def installed_version(package: str) -> str:
+    """Its version; "" if it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def read_facts(device: torch.device) -> GpuFacts:
     """Looks at the installed packages and, for a CUDA device, asks the driver."""
-    names = [wheel for _, wheels in WHEELS.values() for wheel, _ in wheels.values()]
-    wheels = tuple(name for name in names if _installed(name))
+    wheels = tuple(name for name in packages() if installed_version(name))
     built_for = torch.version.cuda or ""
-    nvjpeg = (
-        any(map(_installed, _NVJPEG.values())) or ctypes.util.find_library("nvjpeg") is not None
+    nvjpeg = not set(_nvjpeg_wheels()).isdisjoint(wheels) or bool(
+        ctypes.util.find_library("nvjpeg")
     )
     if device.type == "cpu":
         return GpuFacts(torch_cuda=built_for, wheels=wheels)
@@ -158,13 +164,5 @@ def _device(device: torch.device) -> tuple[str, bool]:
     return name, " MIG " in f" {name} "
 
 
-def _installed(wheel: str) -> bool:
-    try:
-        importlib.metadata.version(wheel)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
-
-
-def _version(cuda: tuple[int, int]) -> str:
-    return f"{cuda[0]}.{cuda[1]}"
+def _nvjpeg_wheels() -> list[str]:
+    return [w for each in all_requirements().values() for w in each.nvjpeg_wheels.values()]

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from fastload._load.backends import Backend
 from fastload._load.buffers import BufferPool
 from fastload._load.builder import BatchMaker, Begun
+from fastload._load.decoder import Decoder
 from fastload._load.faults import FaultPolicy
 from fastload._load.spec import LoadSpec
 from fastload._load.stats import StatsCollector
@@ -185,7 +185,7 @@ class _Epoch:
 def _again(
     packed: Dataset,
     spec: LoadSpec,
-    backend: Backend,
+    backend: Decoder,
     draws: tuple[int, int, bool],
     faults: tuple[str, int | None],
 ) -> LoaderDataset:

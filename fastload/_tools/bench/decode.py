@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fastload._common.cpus import available_cpus
 from fastload._common.tables import Table
 from fastload._decode.backend import STAGES
-from fastload._load.backends import Backend
+from fastload._load.decoder import Decoder
 from fastload._store.dataset import Dataset
 from fastload._tools.bench import decoders, gpu
 from fastload._tools.bench.charts import Curve
@@ -227,7 +227,7 @@ def measure(
 
 def _pass(
     images: Works,
-    backend: Backend,
+    backend: Decoder,
     work: Work,
     tickets: Sequence[Ticket],
     note: Callable[[NDArray[np.float64]], None],

@@ -6,16 +6,18 @@ from collections.abc import Sequence
 
 import torch
 
-from fastload._load.backends import BACKENDS, ON_GPU, Backend
+from fastload._decode.registry import BACKENDS
+from fastload._load.decoder import Decoder
 from fastload.errors import ConfigError, FastloadError
 
-NAMES = tuple(name for name in BACKENDS if name != "auto")
+NAMES = tuple(BACKENDS)
 
 
-def make(name: str, *, threads: int) -> Backend:
+def make(name: str, *, threads: int) -> Decoder:
     """A backend with exactly ``threads`` threads; raises FastloadError where it cannot run here."""
-    device = torch.device("cuda" if name in ON_GPU and torch.cuda.is_available() else "cpu")
-    backend = Backend(name, threads=threads, budget=threads, device=device)
+    gpu = BACKENDS[name].on_gpu and torch.cuda.is_available()
+    device = torch.device("cuda" if gpu else "cpu")
+    backend = Decoder(name, threads=threads, budget=threads, device=device)
     if backend.choice.name != name:
         backend.close()
         raise ConfigError(f"backend {name}: {backend.choice}")
@@ -26,7 +28,7 @@ def usable(names: Sequence[str] | None = None) -> tuple[list[str], dict[str, str
     """Those that run here, and why the others do not."""
     here, reasons = list[str](), dict[str, str]()
     for name in NAMES if names is None else names:
-        if names is None and name in ON_GPU and not torch.cuda.is_available():
+        if names is None and BACKENDS[name].on_gpu and not torch.cuda.is_available():
             reasons[name] = (
                 f"it decodes on a GPU and torch sees none; '--backend {name}' runs it on the processor"
             )

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from fastload import transforms as T
 from fastload._common.threads import Helpers
 from fastload._decode.backend import DecodeBatch, PixelFormat
-from fastload._load.backends import Backend
 from fastload._load.decode_requests import make_requests
+from fastload._load.decoder import Decoder
 from fastload._load.records import BatchRecords, read_records, shown_sizes
 from fastload._load.sampling import Look
 from fastload._plan.compose import compile as compile_plan
@@ -145,9 +145,9 @@ class Works:
         colour = PixelFormat("nhwc", "gray" if self.channels == 1 else "rgb")
         return DecodeBatch(asked.sources, asked.requests, ticket.output, colour)
 
-    def run(self, backend: Backend, work: Work, tickets: Sequence[Ticket]) -> NDArray[np.float64]:
+    def run(self, backend: Decoder, work: Work, tickets: Sequence[Ticket]) -> NDArray[np.float64]:
         """One pass; seconds of thread time in each stage (read, cut, decode, resize, finish). Raises BadImage."""
-        decoder = backend.decoder
+        decoder = backend.backend
         begun = [decoder.submit(ticket.ready or self._batch(ticket, work)) for ticket in tickets]
         stages = np.zeros(5)
         for each in begun:

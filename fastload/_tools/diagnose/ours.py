@@ -10,7 +10,8 @@ import numpy as np
 
 from fastload._common.native import core
 from fastload._decode.backend import DecodeBatch, new_requests
-from fastload._load.backends import Backend
+from fastload._decode.registry import AUTO
+from fastload._load.decoder import Decoder
 from fastload._pack.files import is_image_name
 from fastload._store.jpeg_header import read_header
 from fastload.errors import BadImage, FastloadError
@@ -50,7 +51,7 @@ def jpegs_of(paths: Sequence[str], encoded: Sequence[bytes]) -> tuple[list[bytes
 def our_decode(jpegs: Sequence[bytes], size: tuple[int, int] | None) -> OurDecode | None:
     """None where there is nothing to decode, or nothing that can be."""
     seconds: list[float] = []
-    backend = Backend("auto", threads=1, budget=1)
+    backend = Decoder(AUTO, threads=1, budget=1)
     try:
         for each in jpegs:
             try:
@@ -64,7 +65,7 @@ def our_decode(jpegs: Sequence[bytes], size: tuple[int, int] | None) -> OurDecod
     )
 
 
-def _one(backend: Backend, jpeg: bytes, size: tuple[int, int] | None) -> float:
+def _one(backend: Decoder, jpeg: bytes, size: tuple[int, int] | None) -> float:
     module = core()
     if module is not None:
         try:
@@ -78,9 +79,7 @@ def _one(backend: Backend, jpeg: bytes, size: tuple[int, int] | None) -> float:
     output = np.empty((1, height, width, 3), np.uint8)
     best = float("inf")
     for _ in range(_RUNS):
-        result = backend.decoder.collect(
-            backend.decoder.submit(DecodeBatch([jpeg], requests, output))
-        )
+        result = backend.collect(backend.submit(DecodeBatch([jpeg], requests, output)))
         result.raise_first()
         best = min(best, float(result.times_ns.sum()) / 1e9)
     return best

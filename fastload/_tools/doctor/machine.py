@@ -79,11 +79,7 @@ def check_machine(data: str | os.PathLike[str] | None = None) -> Machine:
         ("disk", lambda: disk_checks(None if data is None else Path(data))),
         ("torch", lambda: [torch_check(bool(gpus))]),
         ("native core", lambda: [native_check()]),
-        ("backend dali", lambda: [backend_check("dali", "nvidia.dali", has_gpu=bool(gpus))]),
-        (
-            "backend nvjpeg",
-            lambda: [backend_check("nvjpeg", "nvidia.nvimgcodec", has_gpu=bool(gpus))],
-        ),
+        ("backends", lambda: backend_checks(has_gpu=bool(gpus))),
     ]
     first = _safely("GPU", lambda: gpu_checks(gpus))
     checks = [check for name, look in looks for check in _safely(name, look)]
@@ -190,6 +186,16 @@ def native_check() -> Check:
         f"not built ({status.missing}): decoding is several times slower",
         status.command,
     )
+
+
+def backend_checks(*, has_gpu: bool) -> list[Check]:
+    """One check for each GPU backend."""
+    from fastload._decode.gpu.requirements import all_requirements
+
+    return [
+        backend_check(name, needs.module, has_gpu=has_gpu)
+        for name, needs in all_requirements().items()
+    ]
 
 
 def backend_check(name: str, module: str, *, has_gpu: bool) -> Check:

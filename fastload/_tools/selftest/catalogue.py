@@ -17,6 +17,7 @@ class Entry:
     on_cpu: bool = False  # also with --device cpu
     asked_only: bool = False  # only where named with --stage
     timeout_s: float = 120.0
+    backends: tuple[str, ...] = ()  # empty: all; roi is about one library
 
 
 CATALOGUE = (
@@ -24,7 +25,11 @@ CATALOGUE = (
     Entry(1, "decode", "every kind of JPEG, in software, against the CPU", on_cpu=True),
     Entry(2, "engine", "the GPU's JPEG engine against software, 20 shuffled batches"),
     Entry(
-        3, "roi", "regions decoded inside the library (fastload does not use it)", asked_only=True
+        3,
+        "roi",
+        "regions decoded inside the library (fastload does not use it)",
+        asked_only=True,
+        backends=("nvjpeg",),
     ),
     Entry(4, "resize", "crop, resize, letterbox, nearest and masks against the CPU", on_cpu=True),
     Entry(5, "streams", "work queued before a decode is left alone", timeout_s=300.0),

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastload._common.native import core
 from fastload._decode.backend import (
     Codec,
     DecodeBackend,
@@ -20,10 +19,9 @@ from fastload._decode.backend import (
     new_requests,
 )
 from fastload._decode.gpu.staging import StreamCutter
-from fastload._decode.reference import ReferenceBackend
+from fastload._decode.registry import default_cpu_backend, find_backend
 from fastload._tools.selftest.images import Picture
 
-Backend = DecodeBackend[Any]
 Levels = NDArray[np.int16]
 
 
@@ -36,24 +34,20 @@ class Decoded:
     n_here: int  # decoded by the backend's own library; the others by the CPU
 
 
-def open_backend(name: str, device: str, *, hardware: bool = False, threads: int = 2) -> Backend:
+def open_backend(
+    name: str, device: str, *, hardware: bool = False, threads: int = 2
+) -> DecodeBackend:
     """By name, as the loader does."""
-    from fastload._load.backends import gpu_backend
-
-    return gpu_backend(name, threads=threads, device=device, hardware=hardware)
+    return find_backend(name).make(threads=threads, device=device, hardware=hardware)
 
 
-def cpu_backend() -> Backend:
-    """What the others are compared with: the native core, or the reference without it."""
-    if core() is None:
-        return ReferenceBackend(threads=1)
-    from fastload._decode.native import NativeBackend
-
-    return NativeBackend(threads=1)
+def cpu_backend() -> DecodeBackend:
+    """What the others are compared with."""
+    return default_cpu_backend().make(threads=1)
 
 
 def run(
-    backend: Backend,
+    backend: DecodeBackend,
     sources: Sequence[bytes],
     canvas: tuple[int, int],
     *,
@@ -74,7 +68,7 @@ def run(
     return backend.collect(backend.submit(DecodeBatch(sources, requests, output, pixels)))
 
 
-def decode(backend: Backend, pictures: Sequence[Picture]) -> Decoded:
+def decode(backend: DecodeBackend, pictures: Sequence[Picture]) -> Decoded:
     """Whole and unchanged, each in the corner of a slot as large as the largest."""
     sizes = [(each.width, each.height) for each in pictures]
     canvas = (max(w for w, _ in sizes), max(h for _, h in sizes))

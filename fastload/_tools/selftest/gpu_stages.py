@@ -133,7 +133,7 @@ def roi(task: Task) -> Outcome:
     """Decoding a region inside the library (fastload never asks for it: nvImageCodec #55) against cutting the whole."""
     import nvidia.nvimgcodec as nv
 
-    from fastload._decode.gpu.nvjpeg_images import new_decoder
+    from fastload._decode.gpu.nvimgcodec import new_decoder
 
     device = torch.device(task.device)
     decoder = new_decoder(device, threads=1, hardware=False)

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fastload._decode import selftest_record as record
+from fastload._decode.gpu.requirements import checked_device, packages
+from fastload._decode.registry import GPU_BACKENDS
 from fastload._store.dataset import open_dataset
 from fastload._tools.selftest.catalogue import CATALOGUE, RESULT, Entry
 from fastload.errors import ConfigError, MissingPart
@@ -60,11 +62,7 @@ def selftest(options: Options, *, on_result: Callable[[Result], object]) -> list
     on_result(results[0])
     with tempfile.TemporaryDirectory(prefix="fastload-selftest-") as folder:
         generated = _generated(Path(folder))
-        pairs = [
-            (entry, backend)
-            for entry in stages
-            for backend in (("nvjpeg",) if entry.name == "roi" else backends)
-        ]
+        pairs = [(entry, backend) for entry in stages for backend in entry.backends or backends]
         # On a GPU one at a time: they would be in each other's way. On the CPU most of it is importing torch.
         with ThreadPoolExecutor(2 if options.device == "cpu" else 1) as pool:
             for result in pool.map(
@@ -102,12 +100,9 @@ def chosen_stages(options: Options) -> list[Entry]:
 
 def usable_backends(options: Options) -> tuple[str, ...]:
     """Those asked for, or all that can run here; raises MissingPart with the commands where there are none."""
-    from fastload._decode.gpu.requirements import checked_device, missing, read_facts
-
     device = checked_device(options.device)
-    facts = read_facts(device)
     lacking = {
-        name: missing(name, device, facts) for name in options.backends or ("dali", "nvjpeg")
+        name: GPU_BACKENDS[name].load().missing(device) for name in options.backends or GPU_BACKENDS
     }
     usable = tuple(name for name, why in lacking.items() if not why)
     if not usable or (options.backends and len(usable) < len(options.backends)):
@@ -133,11 +128,7 @@ def _environment(options: Options) -> Result:
         str(facts["gpu"]),
         *([f"driver {facts['driver']}"] if facts["driver"] else []),
         f"torch {facts['torch']}",
-        *(
-            f"{name.removeprefix('nvidia-')} {facts[name]}"
-            for name in record.PACKAGES
-            if name in facts
-        ),
+        *(f"{name.removeprefix('nvidia-')} {facts[name]}" for name in packages() if name in facts),
     ]
     return Result("environment", "-", "report", ", ".join(parts), facts=facts)
 

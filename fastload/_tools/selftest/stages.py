@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastload._decode.backend import Filter, PixelFormat
+from fastload._decode.backend import DecodeBackend, Filter, PixelFormat
 from fastload._tools.selftest import decoding
 from fastload._tools.selftest import images as pictures
 from fastload._tools.selftest.decoding import Levels
@@ -22,10 +22,6 @@ MEAN_BOUND = (
     1.0  # levels, per picture: what DALI's own tests allow between its CPU and GPU decoders
 )
 INTERIOR_BOUND = 1
-RING_BOUND = {
-    "dali": 32,
-    "nvjpeg": 1,
-}  # DALI repeats the edge pixel, all others leave the outside out
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +125,14 @@ def resize(task: Task) -> Outcome:
             inner, outer = _apart(ours[slot], decoding.levels_of(plain)[0], request)
             interior, ring = max(interior, inner), max(ring, outer)
         facts[name] = {"interior": interior, "ring": ring}
-        bounds = (0, 0) if how == Filter.NEAREST else (INTERIOR_BOUND, RING_BOUND[task.backend])
+        bounds = (0, 0) if how == Filter.NEAREST else (INTERIOR_BOUND, backend.edge_error)
         wrong += [name] if interior > bounds[0] or ring > bounds[1] else []
     masks = _masks_equal(backend, cpu)
     backend.close()
     wrong += [] if masks else ["masks"]
     if wrong:
         return Outcome(False, f"differs from the CPU: {', '.join(wrong)}", facts)
-    bounds_met = (
-        f"within {INTERIOR_BOUND} level inside, {RING_BOUND[task.backend]} in the outer ring"
-    )
+    bounds_met = f"within {INTERIOR_BOUND} level inside, {backend.edge_error} in the outer ring"
     return Outcome(True, f"{len(_PLANS)} plans {bounds_met}; masks equal", facts)
 
 
@@ -151,7 +145,7 @@ def _apart(ours: Levels, theirs: Levels, request: dict[str, int]) -> tuple[int, 
     return int(inner.max(initial=0)), int(difference.max())
 
 
-def _masks_equal(backend: decoding.Backend, cpu: decoding.Backend) -> bool:
+def _masks_equal(backend: DecodeBackend, cpu: DecodeBackend) -> bool:
     """Labels of 16 bits are picked, never mixed."""
     labels = np.random.default_rng(5).integers(0, 65536, (93, 121), np.uint16)
     request: dict[str, Any] = {

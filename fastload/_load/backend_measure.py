@@ -21,18 +21,24 @@ import torch
 from numpy.typing import NDArray
 
 from fastload._common.metrics import LoaderStats
-from fastload._common.native import core
 from fastload._common.nested import map_tensors
-from fastload._decode.gpu.requirements import missing, read_facts
+from fastload._decode.registry import AUTO, GPU_BACKENDS, default_cpu_backend
 from fastload._decode.selftest_record import hardware_passed
 from fastload._decode.selftest_record import key as versions
-from fastload._load.backends import ON_GPU, Backend, BackendChoice
+from fastload._load.backend_choice import (
+    Candidate,
+    Measured,
+    choose,
+    from_json,
+    load_record,
+    store_record,
+    to_json,
+)
 from fastload._load.buffers import BufferPool
 from fastload._load.builder import BatchMaker
-from fastload._load.choosing import Candidate, Measured, choose, from_json, to_json
+from fastload._load.decoder import BackendChoice, Decoder
 from fastload._load.faults import FaultPolicy
 from fastload._load.records import read_records
-from fastload._load.remembered import load, store
 from fastload._load.spec import LoadSpec
 from fastload._load.stats import StatsCollector
 from fastload._load.transfer import Transfer
@@ -83,15 +89,15 @@ class Bench:
 
 def measured_choice(asked: str, bench: Bench) -> BackendChoice | None:
     """What ``auto`` takes for a GPU: remembered, or measured now. None where there is nothing to choose."""
-    if asked != "auto" or bench.transfer.device.type == "cpu" or not bench.spec.images:
+    if asked != AUTO or bench.transfer.device.type == "cpu" or not bench.spec.images:
         return None
     key = bench.key()
-    known = load(key) or {}
+    known = load_record(key) or {}
     measured, skipped = from_json(known.get("measured")), known.get("skipped")
     if measured is None or not isinstance(skipped, dict):
         some, skipped = candidates(bench.transfer.device)
         measured = measure_all(some, bench, probe=True)
-        store(key, {"measured": to_json(measured), "skipped": skipped})
+        store_record(key, {"measured": to_json(measured), "skipped": skipped})
     step = known.get("step_s")
     decision = choose(
         measured,
@@ -112,38 +118,27 @@ def learn_step(bench: Bench, stats: LoaderStats) -> None:
     if stats.batches < _LEARN_FROM or not stats.images_per_s or not images:
         return
     key = bench.key()
-    known = load(key)
+    known = load_record(key)
     if known is not None:
         step = max(
             0.0,
             stats.samples * images / stats.images_per_s / stats.batches - stats.stages["wait"].mean,
         )
-        store(
-            key,
-            {
-                **{name: value for name, value in known.items() if name != "for"},
-                "step_s": float(step),
-            },
-        )
+        store_record(key, {**known, "step_s": float(step)})
 
 
 def candidates(device: torch.device) -> tuple[list[Candidate], dict[str, str]]:
-    """Those that can run here, the CPU's first; and why the others cannot."""
-    found, skipped, facts = (
-        [Candidate("native" if core() is not None else "reference")],
-        {},
-        read_facts(device),
-    )
-    for name in ON_GPU:
+    """The candidates that can run here, the CPU's first; and why the others cannot."""
+    found = [Candidate(default_cpu_backend().name)]
+    skipped: dict[str, str] = {}
+    for name, entry in GPU_BACKENDS.items():
         for hardware in (False, True) if device.type == "cuda" else (False,):
-            why = missing(name, device, facts, hardware=hardware)
+            why = entry.load().missing(device, hardware=hardware)
             if not why and hardware and not hardware_passed(name, device):
                 why = "'fastload selftest --device cuda' has not passed it here"
             if not why:
                 found.append(Candidate(name, hardware))
-            elif (
-                not hardware or str(Candidate(name)) not in skipped
-            ):  # one sentence a package is enough
+            elif not hardware or name not in skipped:  # one sentence per package is enough
                 skipped[str(Candidate(name, hardware))] = why
     return found, skipped
 
@@ -161,9 +156,9 @@ def measure_all(some: Sequence[Candidate], bench: Bench, *, probe: bool) -> list
 def measure(candidate: Candidate, bench: Bench, *, probe: Probe | None) -> Measured:
     """What a batch costs with this one. It may fail: then it is not taken, and the reason is kept."""
     try:
-        choice = BackendChoice(candidate.name, "auto", "", candidate.hardware)
-        backend = Backend(
-            "auto",
+        choice = BackendChoice(candidate.name, AUTO, "", candidate.hardware)
+        backend = Decoder(
+            AUTO,
             threads=bench.budget,
             budget=bench.budget,
             device=bench.transfer.device,

@@ -1,8 +1,9 @@
-"""nvImageCodec, batch by batch: streams in, pictures out, each proven to be written.
+"""nvImageCodec, batch by batch: streams in, images out, each proven to be written.
 
-The library's hardware path marks a whole batch as decoded from one return code, and images were seen that it had skipped. So buffers are
-kept from batch to batch, 256 bytes spread over each are set to a pattern before decoding, and a picture that still has it in a sixteenth
-of its length afterwards counts as not decoded.
+The library's hardware path marks a whole batch as decoded from one return code, and it was seen to
+skip images. So buffers are kept from batch to batch, 256 bytes spread over each are set to a pattern
+before decoding, and an image that still has the pattern in a sixteenth of its length afterwards counts
+as not decoded.
 """
 
 from __future__ import annotations
@@ -24,25 +25,28 @@ PROBES, GROUP = 256, 16
 POOL_BYTES = 1 << 30  # buffers beyond this are given back after the batch that needed them
 
 
-class Lane(Protocol):
-    """Where the work is queued. ``settle`` waits for all of it; the engine that decodes in hardware does not look at queues."""
+class DecodeStream(Protocol):
+    """The stream that decoding and the fused kernel are queued on.
+
+    ``synchronize`` waits for all of it: the JPEG engine ignores streams.
+    """
 
     decode_arguments: dict[str, int]
 
     def mark(self) -> object:
-        """A point in the caller's queue."""
+        """A point in the caller's stream."""
 
-    def stream(self, after: object) -> AbstractContextManager[object]:
-        """Queue what follows here, behind the point ``after`` of the other queue."""
+    def after(self, point: object) -> AbstractContextManager[object]:
+        """Work inside is queued here, after ``point`` of the caller's stream."""
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Waits until nothing is queued."""
 
     def memory(self, address: int, n_bytes: int) -> torch.Tensor:
-        """The bytes that are there now; not a copy."""
+        """A view of the bytes at this address, not a copy."""
 
 
-class HostLane:
+class HostStream:
     """The CPU: nothing is queued."""
 
     decode_arguments: dict[str, int] = {}  # noqa: RUF012 - never written
@@ -51,11 +55,11 @@ class HostLane:
         """There is no queue."""
         return None
 
-    def stream(self, after: object) -> AbstractContextManager[object]:
+    def after(self, point: object) -> AbstractContextManager[object]:
         """The caller's own thread."""
-        return nullcontext(after)
+        return nullcontext(point)
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Everything is done already."""
 
     def memory(self, address: int, n_bytes: int) -> torch.Tensor:
@@ -94,11 +98,14 @@ class Buffer:
         return True
 
 
-class Images:
+class NvImageDecoder:
     """The decoder of one device and its buffers; for one thread."""
 
-    def __init__(self, device: torch.device, lane: Lane, *, threads: int, hardware: bool) -> None:
-        self._lane, self._hardware = lane, hardware
+    def __init__(
+        self, device: torch.device, stream: DecodeStream, *, threads: int, hardware: bool
+    ) -> None:
+        self._stream = stream
+        self._hardware = hardware
         self._decoder = new_decoder(device, threads=threads, hardware=hardware)
         self._pool: list[Buffer] = []  # the largest first
         _all.add(self)
@@ -108,13 +115,13 @@ class Images:
     ) -> list[torch.Tensor | None]:
         """(height, width, channels) uint8, RGB or gray, valid until the next call; None where it was not decoded.
 
-        Returns with work queued on the lane's stream; nothing may be queued there when it is called.
+        Returns with work queued on the stream; nothing may be queued there when it is called.
         """
-        # Large pictures into large buffers, or in time each of them would be as large as the largest picture.
+        # Large images into large buffers, or in time each of them would be as large as the largest image.
         order = np.argsort(-sizes.astype(np.int64).prod(1), kind="stable").tolist()
         n_bytes = [int(sizes[i][0]) * int(sizes[i][1]) * (1 if gray else 3) for i in order]
         found = self._decode([data[i] for i in order], n_bytes, gray=gray)
-        pictures: list[torch.Tensor | None] = [None] * len(order)
+        images: list[torch.Tensor | None] = [None] * len(order)
         for place, size, buffer in zip(order, n_bytes, found, strict=True):
             width, height = sizes[place].tolist()
             if (
@@ -122,8 +129,8 @@ class Images:
                 and buffer.image.shape == (height, width, 1 if gray else 3)
                 and buffer.image.strides[0] * height == size
             ):
-                pictures[place] = self._lane.memory(buffer.address, size).view(height, width, -1)
-        return pictures
+                images[place] = self._stream.memory(buffer.address, size).view(height, width, -1)
+        return images
 
     def _decode(
         self, data: list[memoryview], n_bytes: list[int], *, gray: bool
@@ -161,16 +168,16 @@ class Images:
         if not buffers:
             return [], []
         held = [i for i, buffer in enumerate(buffers) if buffer.capacity >= n_bytes[i]]
-        spots = [self._lane.memory(buffers[i].address, n_bytes[i]) for i in held]
-        with self._lane.stream(None):
+        spots = [self._stream.memory(buffers[i].address, n_bytes[i]) for i in held]
+        with self._stream.after(None):
             write_pattern(spots)
-        self._lane.settle()  # the pattern is there before the engine writes, whatever it thinks of streams
+        self._stream.synchronize()  # the pattern is there before the engine writes, whatever it thinks of streams
         images = self._run(data, [buffer.image for buffer in buffers], gray=gray)
         found = [
             None if image is None else buffer for image, buffer in zip(images, buffers, strict=True)
         ]
         changed = [i for i, buffer in enumerate(buffers) if buffer.grown()]
-        with self._lane.stream(None):
+        with self._stream.after(None):
             unwritten = has_pattern(
                 spots
             )  # behind the decoding: decode() lets this stream wait for its own
@@ -191,12 +198,12 @@ class Images:
         streams = [nv.CodeStream(each) for each in data]
         return list(
             self._decoder.decode(
-                streams, images=images, params=params, **self._lane.decode_arguments
+                streams, images=images, params=params, **self._stream.decode_arguments
             )
         )
 
     def trim(self) -> None:
-        """Gives memory back where very large pictures have come by; nothing may be queued."""
+        """Gives memory back where very large images have come by; nothing may be queued."""
         if sum(buffer.capacity for buffer in self._pool) > POOL_BYTES:
             self._pool.clear()
 
@@ -207,17 +214,17 @@ class Images:
         self._decoder, self._pool = None, []
 
 
-_all: weakref.WeakSet[Images] = weakref.WeakSet()
+_all: weakref.WeakSet[NvImageDecoder] = weakref.WeakSet()
 
 
-def _leave_to_the_parent() -> None:
-    """In a forked child, without the decoder's threads and without CUDA: its end would wait for them, or crash. So it never ends here."""
+def _abandon_all() -> None:
+    """In a forked child: the decoder's threads are not here, and destroying it would wait for them."""
     for images in list(_all):
         images.abandon()
     _all.clear()
 
 
-os.register_at_fork(after_in_child=_leave_to_the_parent)
+os.register_at_fork(after_in_child=_abandon_all)
 
 
 def new_decoder(device: torch.device, *, threads: int, hardware: bool) -> Any:
@@ -303,5 +310,5 @@ def _places(n_bytes: int, device: torch.device) -> torch.Tensor:
 
 
 def _pattern(places: torch.Tensor) -> torch.Tensor:
-    """Bytes that no picture has at so many places at once."""
+    """Bytes that no image has at so many places at once."""
     return ((places * 2654435761 >> 13) & 0xFF).to(torch.uint8)

@@ -1,0 +1,75 @@
+"""The decode backends by name. A new backend is one module and one line of ``BACKENDS``.
+
+This module imports neither torch nor numpy: the command line reads the names from it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from fastload.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+    from fastload._decode.backend import DecodeBackend
+
+AUTO = "auto"  # not a backend: the caller leaves the choice to fastload
+
+
+@dataclass(frozen=True, slots=True)
+class BackendEntry:
+    """One registered backend; its module is imported on first use."""
+
+    name: str
+    target: str  # "module:class"
+    on_gpu: bool = False  # decodes on a CUDA device, and on the CPU only in tests
+
+    def load(self) -> type[DecodeBackend]:
+        """The class. Importing it needs none of the libraries that decoding with it needs."""
+        module, _, attribute = self.target.partition(":")
+        return cast("type[DecodeBackend]", getattr(importlib.import_module(module), attribute))
+
+    def make(
+        self, *, threads: int, device: torch.device | str = "cpu", hardware: bool = False
+    ) -> DecodeBackend:
+        """Starts the backend. ``device`` and ``hardware`` (the JPEG engine) are for GPU backends.
+
+        Raises MissingPart if something that the backend needs is not installed.
+        """
+        backend_class: Any = self.load()
+        options = {"device": device, "hardware": hardware} if self.on_gpu else {}
+        return cast("DecodeBackend", backend_class(threads=threads, **options))
+
+
+# In order of preference: "auto" takes the first CPU backend that can run.
+BACKENDS = {
+    entry.name: entry
+    for entry in (
+        BackendEntry("native", "fastload._decode.native:NativeBackend"),
+        BackendEntry("dali", "fastload._decode.gpu.dali:DaliBackend", on_gpu=True),
+        BackendEntry("nvjpeg", "fastload._decode.gpu.nvjpeg:NvjpegBackend", on_gpu=True),
+        BackendEntry("reference", "fastload._decode.reference:ReferenceBackend"),
+    )
+}
+GPU_BACKENDS = {name: entry for name, entry in BACKENDS.items() if entry.on_gpu}
+
+
+def find_backend(name: str) -> BackendEntry:
+    """The entry of a backend. Raises ConfigError for an unknown name."""
+    if name not in BACKENDS:
+        known = ", ".join((AUTO, *BACKENDS))
+        raise ConfigError(f"backend={name!r:.40}: expected one of {known}")
+    return BACKENDS[name]
+
+
+def default_cpu_backend() -> BackendEntry:
+    """The first CPU backend that can run here; the reference always can."""
+    import torch
+
+    cpu = torch.device("cpu")
+    return next(
+        entry for entry in BACKENDS.values() if not entry.on_gpu and not entry.load().missing(cpu)
+    )
