@@ -12,7 +12,7 @@ import torch
 
 from fastload._decode.backend import Filter, PixelFormat
 from fastload._decode.gpu.fused import JOB, Jobs, kernel_trouble, place
-from fastload._decode.gpu.nvjpeg_images import has_pattern, write_pattern
+from fastload._decode.gpu.nvimgcodec import has_pattern, write_pattern
 
 DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16)
 

@@ -77,7 +77,7 @@ class CudaOutputLease:
         """The current stream waits for DALI, the host does not; whatever this thread queues next comes after the decoding."""
         return pipeline.share_outputs(torch.cuda.current_stream())
 
-    def lease(self, *things: object) -> None:
+    def hold(self, *things: object) -> None:
         """Called after the copy was queued: the event comes behind it, and ``things`` go when the event has passed."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()  # on the current stream, which the copy is on

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from fastload._common.cuda import LEASES, CudaTransfer, DaliHands, numbered
+from fastload._common.cuda import LEASES, CudaOutputLease, CudaTransfer, numbered
 from fastload._decode.backend import DecodeBatch, new_requests
 from fastload._decode.gpu import dali as dali_module
-from fastload._decode.gpu import write_pixels as levels
+from fastload._decode.gpu.base import write_pixels
 from tests.gpu_backends import needs_dali
 from tests.jpeg_samples import encode, picture
 
@@ -133,7 +133,7 @@ def test_a_device_without_a_number_is_the_one_of_the_thread_that_asks(calls: Cal
     assert numbered(DEVICE) == DEVICE
 
 
-class OnCpu(DaliHands):
+class OnCpu(CudaOutputLease):
     """The leases of the GPU over outputs of the CPU."""
 
     def take(self, pipeline: Any) -> Any:
@@ -150,29 +150,29 @@ def test_dali_is_told_the_current_stream(calls: Calls) -> None:
             calls.append(f"outputs for {stream.name}")
             return "outputs"
 
-    assert DaliHands().take(Pipeline()) == "outputs"
+    assert CudaOutputLease().take(Pipeline()) == "outputs"
     assert calls == ["outputs for current"]
 
 
 def test_a_buffer_is_kept_until_the_event_after_its_copy_has_passed(calls: Calls) -> None:
-    hands, buffer = DaliHands(), Watched()
+    lease, buffer = CudaOutputLease(), Watched()
     alive = weakref.ref(buffer)
-    hands.lease(buffer)
+    lease.hold(buffer)
     del buffer
     assert calls == ["record event on current"]
     assert alive() is not None
     calls.passed = True
-    hands.lease(Watched())
+    lease.hold(Watched())
     gc.collect()
     assert alive() is None
 
 
 def test_a_lagging_gpu_is_waited_for_before_leases_pile_up(calls: Calls) -> None:
-    hands = DaliHands()
+    lease = CudaOutputLease()
     buffers = [Watched() for _ in range(LEASES + 2)]
     alive = [weakref.ref(each) for each in buffers]
     while buffers:
-        hands.lease(buffers.pop(0))
+        lease.hold(buffers.pop(0))
     assert calls == ["record event on current"] * (LEASES + 1) + [
         "wait for event",
         "record event on current",
@@ -187,15 +187,15 @@ def test_dali_pixels_are_copied_then_leased_then_released(
 ) -> None:
     """Real DALI on the CPU; only streams and events are recorders."""
     needs_dali()
-    copied = levels.write_levels
+    copied = write_pixels
 
     def copy(*arguments: Any) -> None:
         calls.append("copy")
         copied(*arguments)
 
-    monkeypatch.setattr(dali_module, "write_levels", copy)
+    monkeypatch.setattr(dali_module, "write_pixels", copy)
     backend = dali_module.DaliBackend(threads=1)
-    backend._hands = OnCpu()
+    backend._lease = OnCpu()
     requests = new_requests(1)
     requests["out_w"], requests["out_h"] = 20, 20
     held = []
@@ -206,9 +206,9 @@ def test_dali_pixels_are_copied_then_leased_then_released(
             )
         )
         assert backend.collect(ticket).ok
-        held.append(len(backend._hands._held))
-        assert ticket.run is not None
-        assert ticket.run.outputs is None, "only the lease holds DALI's buffer now"
+        held.append(len(backend._lease._held))
+        assert ticket.dali is not None
+        assert ticket.dali.run.outputs is None, "only the lease holds DALI's buffer now"
         calls.passed = True
     assert calls == ["copy", "record event on current"] * 2
     assert held == [1, 0]

@@ -22,10 +22,10 @@ KINDS = [
 
 def serialised(kind: Any, *, gpu: bool) -> bytes:
     needs_dali()
-    from fastload._decode.gpu.dali_graph import Kind, make_pipeline
+    from fastload._decode.gpu.dali_pipeline import GraphKind, make_pipeline
 
     return bytes(
-        make_pipeline(Kind(*kind), max_batch=8, threads=1, device_id=None, gpu=gpu).serialize()
+        make_pipeline(GraphKind(*kind), max_batch=8, threads=1, device_id=None, gpu=gpu).serialize()
     )
 
 

@@ -15,8 +15,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fastload._decode.backend import DecodeBatch, Filter, PixelFormat, new_requests
-from fastload._decode.gpu.fused import JOB, kernel_trouble, level_table, place
-from fastload._decode.gpu.fused_taps import PRECISION, make_taps
+from fastload._decode.gpu.fused import (
+    JOB,
+    PRECISION,
+    kernel_trouble,
+    level_table,
+    make_taps,
+    place,
+)
 from tests.decoding import native, reference
 from tests.fused_cases import Case, random_case
 from tests.nvjpeg_backend import needs_triton

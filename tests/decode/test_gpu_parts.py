@@ -7,15 +7,14 @@ import dataclasses
 import pytest
 import torch
 
-from fastload._decode.gpu import requirements as gpu_parts
 from fastload._decode.gpu.requirements import (
-    WHEELS,
     GpuFacts,
+    Requirements,
+    all_requirements,
     checked_device,
-    missing,
     read_facts,
-    require,
 )
+from fastload._decode.registry import GPU_BACKENDS
 from fastload.errors import ConfigError, MissingPart
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
@@ -90,7 +89,7 @@ CASES = [
     ("backend", "facts", "sentence"), CASES, ids=[case[2][:40] for case in CASES]
 )
 def test_one_sentence_and_the_command(backend: str, facts: GpuFacts, sentence: str) -> None:
-    found = missing(backend, CUDA, facts)
+    found = all_requirements()[backend].missing(CUDA, facts)
     assert found.startswith(sentence)
     assert "\n" not in found
 
@@ -106,22 +105,24 @@ def test_one_sentence_and_the_command(backend: str, facts: GpuFacts, sentence: s
     ],
     ids=str,
 )
-@pytest.mark.parametrize("backend", list(WHEELS))
+@pytest.mark.parametrize("backend", sorted(GPU_BACKENDS))
 def test_nothing_is_said_where_all_is_there(backend: str, facts: GpuFacts) -> None:
-    assert missing(backend, CUDA, facts) == ""
-    assert missing(backend, CUDA, facts, hardware=True) == ""
+    assert all_requirements()[backend].missing(CUDA, facts) == ""
+    assert all_requirements()[backend].missing(CUDA, facts, hardware=True) == ""
 
 
 def test_a_mig_slice_may_decode_but_not_by_the_jpeg_engine() -> None:
-    assert missing("dali", CUDA, MIG) == ""
-    assert missing("dali", CUDA, MIG, hardware=True).startswith(
-        "NVIDIA A100-SXM4-40GB MIG 1g.5gb is a MIG slice"
+    assert all_requirements()["dali"].missing(CUDA, MIG) == ""
+    assert (
+        all_requirements()["dali"]
+        .missing(CUDA, MIG, hardware=True)
+        .startswith("NVIDIA A100-SXM4-40GB MIG 1g.5gb is a MIG slice")
     )
 
 
 def test_on_the_cpu_only_the_package_counts() -> None:
-    assert missing("dali", CPU, GpuFacts(wheels=FINE.wheels)) == ""
-    assert "is not installed" in missing("nvjpeg", CPU, GpuFacts())
+    assert all_requirements()["dali"].missing(CPU, GpuFacts(wheels=FINE.wheels)) == ""
+    assert "is not installed" in all_requirements()["nvjpeg"].missing(CPU, GpuFacts())
 
 
 def test_the_real_machine_without_a_driver() -> None:
@@ -134,19 +135,19 @@ def test_the_real_machine_without_a_driver() -> None:
         MissingPart,
         match=r"decoding with backend='(dali|nvjpeg)' on cuda:0: (there is no NVIDIA driver|.* is not installed)",
     ):
-        require("dali", CUDA)
+        GPU_BACKENDS["dali"].make(threads=1, device=CUDA)
 
 
-def test_a_package_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        gpu_parts,
-        "WHEELS",
-        {"dali": ("nvidia.dali", {12: ("no-such-wheel", "fastload-vision[dali]")})},
-    )
+@pytest.mark.parametrize("name", sorted(GPU_BACKENDS))
+def test_a_package_that_is_not_here(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = Requirements("nvidia.none", {12: "no-such-wheel"}, {12: "'fastload-vision[none]'"})
+    monkeypatch.setattr(GPU_BACKENDS[name].load(), "needs", needs)
     with pytest.raises(
-        MissingPart, match=r"no-such-wheel is not installed: pip install 'fastload-vision\[dali\]'"
+        MissingPart,
+        match=rf"backend='{name}' on cpu: no-such-wheel is not installed: "
+        r"pip install 'fastload-vision\[none\]'",
     ):
-        require("dali", CPU)
+        GPU_BACKENDS[name].make(threads=1)
 
 
 @pytest.mark.parametrize("device", ["mps", "gpu", "", 5.5])

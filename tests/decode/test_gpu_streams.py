@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from fastload._common.checksum import crc32c
 from fastload._common.native import core
 from fastload._decode.backend import Codec, DecodeBatch, Filter, PixelFormat, Status, new_requests
-from fastload._decode.gpu.cpu_fallback import Outcomes, Rest
+from fastload._decode.gpu.base import BatchOutcome, write_pixels
+from fastload._decode.gpu.cpu_fallback import CpuFallback
 from fastload._decode.gpu.staging import StreamCutter
-from fastload._decode.gpu.write_pixels import write_levels
 from fastload._store.jpeg_header import read_header
 from fastload.errors import ConfigError
 from tests.decoding import pixels_of, reference
@@ -205,9 +205,9 @@ def test_rest_rows_are_written_in_their_slots_and_the_bad_one_is_named(rows: lis
         [JPEG, b"rubbish", JPEG, JPEG[:-2]], pixels=PixelFormat(fill=9), flip=[0, 0, 1, 0]
     )
     np.asarray(batch.output)[:] = 77
-    rest, outcomes = Rest(threads=1), Outcomes(batch)
-    rest.redo(batch, np.array(rows, np.intp), outcomes)
-    result = outcomes.result()
+    fallback, outcome = CpuFallback(threads=1), BatchOutcome(batch)
+    fallback.redo(batch, np.array(rows, np.intp), outcome)
+    result = outcome.result()
     assert sorted(result.reasons) == [row for row in rows if row % 2]
     assert [Status(int(each)) for each in result.status] == [
         Status.BAD_IMAGE if row in rows and row % 2 else Status.OK for row in range(4)
@@ -222,7 +222,7 @@ def test_rest_rows_are_written_in_their_slots_and_the_bad_one_is_named(rows: lis
                 abs(slot.astype(int) - pixels_of(reference(), JPEG, (40, 30), flip=row // 2)).max()
                 <= 1
             )
-    rest.close()
+    fallback.close()
 
 
 @pytest.mark.parametrize("rows", [[0, 1, 2], [2, 0]], ids=str)
@@ -238,7 +238,7 @@ def test_levels_are_written_as_the_format_says(
     )
     mean, std = (0.1, 0.2, 0.3), (0.5, 0.25, 2.0)
     output = torch.full((3, 4, 5, 3) if layout == "nhwc" else (3, 3, 4, 5), 55, dtype=dtype)
-    write_levels(
+    write_pixels(
         levels,
         DecodeBatch([], new_requests(3), output, PixelFormat(layout, colour, mean=mean, std=std)),
         np.array(rows),

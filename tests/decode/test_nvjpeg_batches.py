@@ -17,12 +17,12 @@ import torch
 
 from fastload._common.checksum import crc32c
 from fastload._decode.backend import STAGES, DecodeBatch, PixelFormat, Status, new_requests
+from fastload._decode.gpu import nvimgcodec
 from fastload._decode.gpu import nvjpeg as module
-from fastload._decode.gpu import nvjpeg_images
-from fastload._decode.gpu.nvjpeg_images import (
+from fastload._decode.gpu.nvimgcodec import (
     GROUP,
     PROBES,
-    HostLane,
+    HostStream,
     address,
     has_pattern,
     write_pattern,
@@ -157,7 +157,7 @@ def test_many_pixels_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_buffers_beyond_the_limit_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = new_backend()
-    monkeypatch.setattr(nvjpeg_images, "POOL_BYTES", 100_000)
+    monkeypatch.setattr(nvimgcodec, "POOL_BYTES", 100_000)
     for _ in range(2):
         assert np.array_equal(run(backend, JPEGS, (60, 45), exact=1).output, expected(JPEGS))
         assert not backend._images._pool
@@ -173,12 +173,14 @@ class Skipping:
     def decode(self, streams: list[Any], *, images: list[Any] | None, **options: Any) -> list[Any]:
         if images is None:  # new memory, with anything in it
             found = list(self.decoder.decode(streams, images=None, **options))
-            HostLane().memory(address(found[self.skipped]), found[self.skipped].capacity).fill_(123)
+            HostStream().memory(address(found[self.skipped]), found[self.skipped].capacity).fill_(
+                123
+            )
             return found
         skipped = images[self.skipped]
-        before = HostLane().memory(address(skipped), skipped.capacity).clone()
+        before = HostStream().memory(address(skipped), skipped.capacity).clone()
         found = list(self.decoder.decode(streams, images=images, **options))
-        HostLane().memory(address(skipped), len(before)).copy_(before)
+        HostStream().memory(address(skipped), len(before)).copy_(before)
         return found
 
 
@@ -213,7 +215,7 @@ def test_the_pattern_tells_written_from_unwritten() -> None:
     assert has_pattern([]) == []
 
 
-class RecordingLane(HostLane):
+class RecordingStream(HostStream):
     """Notes the order of calls; the work itself is real."""
 
     def __init__(self) -> None:
@@ -224,16 +226,16 @@ class RecordingLane(HostLane):
         return "ready"
 
     @contextmanager
-    def stream(self, after: object) -> Iterator[None]:
-        self.calls.append("stream" if after is None else f"stream after {after}")
+    def after(self, point: object) -> Iterator[None]:
+        self.calls.append("stream" if point is None else f"stream after {point}")
         yield
 
-    def settle(self) -> None:
-        self.calls.append("settle")
+    def synchronize(self) -> None:
+        self.calls.append("synchronize")
 
 
 def test_the_host_waits_before_every_decode_and_before_the_output_is_handed_on() -> None:
-    backend, lane = new_backend(), RecordingLane()
+    backend, lane = new_backend(), RecordingStream()
     run(backend, JPEGS, (60, 45)).raise_first()
     decoder = backend._images._decoder
 
@@ -242,19 +244,19 @@ def test_the_host_waits_before_every_decode_and_before_the_output_is_handed_on()
             lane.calls.append("decode")
             return decoder.decode(*words, **options)
 
-    backend._lane = backend._images._lane = lane
+    backend._stream = backend._images._stream = lane
     backend._images._decoder = Noting()
     run(backend, JPEGS, (60, 45)).raise_first()
     # nothing pending; pattern, which is there before the decode; decode; pattern looked at; kernel behind the output's allocation; done
     assert lane.calls == [
         "mark",
-        "settle",
+        "synchronize",
         "stream",
-        "settle",
+        "synchronize",
         "decode",
         "stream",
         "stream after ready",
-        "settle",
+        "synchronize",
     ]
     backend.close()
 

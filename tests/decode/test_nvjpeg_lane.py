@@ -1,4 +1,4 @@
-"""The order of calls in ``fastload._common.cuda.CudaLane``, with recorders for streams and events. No GPU runs here: nothing is said of results."""
+"""The order of calls in ``fastload._common.cuda.CudaDecodeStream``, with recorders for streams and events. No GPU runs here: nothing is said of results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fastload._common.cuda import CudaLane
+from fastload._common.cuda import CudaDecodeStream
 
 DEVICE = torch.device("cuda", 3)
 
@@ -51,11 +51,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_the_kernel_waits_for_the_feeder_and_the_host_for_the_kernel(calls: list[str]) -> None:
-    lane = CudaLane(DEVICE)
-    ready = lane.mark()
-    with lane.stream(ready):
+    stream = CudaDecodeStream(DEVICE)
+    ready = stream.mark()
+    with stream.after(ready):
         calls.append("kernel")
-    lane.settle()
+    stream.synchronize()
     assert calls == [
         "event on feeder's",
         "own waits for feeder's",
@@ -64,12 +64,12 @@ def test_the_kernel_waits_for_the_feeder_and_the_host_for_the_kernel(calls: list
         "leave own",
         "host waits for own",
     ]
-    assert lane.decode_arguments == {"cuda_stream": 4711}
+    assert stream.decode_arguments == {"cuda_stream": 4711}
 
 
 def test_work_on_our_own_buffers_waits_for_nobody(calls: list[str]) -> None:
-    lane = CudaLane(DEVICE)
-    with lane.stream(None):
+    stream = CudaDecodeStream(DEVICE)
+    with stream.after(None):
         calls.append("pattern")
     assert calls == ["enter own", "pattern", "leave own"]
 
@@ -83,7 +83,7 @@ def test_a_buffer_is_seen_through_its_address(
         "as_tensor",
         lambda thing, device: seen.update(thing.__cuda_array_interface__, device=device),
     )
-    CudaLane(DEVICE).memory(4096, 999)
+    CudaDecodeStream(DEVICE).memory(4096, 999)
     assert seen == {
         "shape": (999,),
         "typestr": "|u1",

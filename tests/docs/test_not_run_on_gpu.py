@@ -58,7 +58,7 @@ def test_readme_lists_what_no_gpu_has_run() -> None:
 
 
 def test_there_are_functions_to_list() -> None:
-    assert functions()["DaliHands.lease"] == 8
+    assert functions()["CudaOutputLease.hold"] == 8
     assert functions()["CudaTransfer.receive"] == 5
 
 

@@ -14,11 +14,10 @@ from fastload import transforms as T
 from fastload._common.metrics import LoaderStats, StageStats
 from fastload._common.native import core
 from fastload._decode import selftest_record as record
-from fastload._load import measuring
-from fastload._load.backends import BACKENDS, Backend, BackendChoice
-from fastload._load.choosing import Candidate, Measured, choose, from_json, to_json
-from fastload._load.loader import DataLoader
-from fastload._load.measuring import (
+from fastload._decode.registry import AUTO, BACKENDS, GPU_BACKENDS
+from fastload._load import backend_measure
+from fastload._load.backend_choice import Candidate, Measured, choose, from_json, to_json
+from fastload._load.backend_measure import (
     Bench,
     Probe,
     candidates,
@@ -27,6 +26,8 @@ from fastload._load.measuring import (
     measure_all,
     measured_choice,
 )
+from fastload._load.decoder import BackendChoice, Decoder
+from fastload._load.loader import DataLoader
 from fastload._load.spec import load_spec
 from fastload._load.transfer import Stay
 from fastload._store.dataset import open_dataset
@@ -231,7 +232,7 @@ def made_up(rows: list[Measured], monkeypatch: pytest.MonkeyPatch) -> list[str]:
         assert probe
         return rows
 
-    monkeypatch.setattr(measuring, "measure_all", measure_all)
+    monkeypatch.setattr(backend_measure, "measure_all", measure_all)
     return taken
 
 
@@ -322,11 +323,9 @@ def test_the_engine_is_tried_only_with_a_pass_record_of_these_versions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = torch.device("cuda", 0)
-    monkeypatch.setattr(
-        measuring,
-        "missing",
-        lambda name, device, facts, hardware=False: "" if name == "dali" else "is not installed",
-    )
+    for name, entry in GPU_BACKENDS.items():
+        why = "" if name == "dali" else "is not installed"
+        monkeypatch.setattr(entry.load(), "missing", lambda device, hardware=False, why=why: why)
     assert candidates(device) == (
         [Candidate("native" if core() else "reference"), DALI],
         {
@@ -344,7 +343,7 @@ def test_the_engine_is_tried_only_with_a_pass_record_of_these_versions(
 
 
 def test_the_names(packed: Path) -> None:
-    assert BACKENDS == ("auto", "native", "dali", "nvjpeg", "reference")
+    assert (AUTO, *BACKENDS) == ("auto", "native", "dali", "nvjpeg", "reference")
     with pytest.raises(ConfigError, match="expected one of auto, native, dali, nvjpeg, reference"):
         DataLoader(packed, backend="cuda")
     assert str(BackendChoice("dali", "auto", "", True, "2 ms")) == "dali with the JPEG engine: 2 ms"
@@ -353,10 +352,10 @@ def test_the_names(packed: Path) -> None:
 def test_a_measured_choice_is_what_decodes(packed: Path) -> None:
     needs_core()
     needs_dali()
-    backend = Backend(
+    backend = Decoder(
         "auto", threads=1, budget=1, choice=BackendChoice("dali", "auto", "", False, "20 ms")
     )
-    assert (backend.decoder.name, backend.device, backend.on_cpu().decoder.name) == (
+    assert (backend.backend.name, backend.device, backend.on_cpu().backend.name) == (
         "dali",
         CPU,
         "native",

@@ -71,7 +71,7 @@ def test_a_batch_under_way_keeps_its_records_mapped(tmp_path: Path) -> None:
     write_dataset(tmp_path, simple_samples(24))
     loader = DataLoader(tmp_path, 24, fields=("image",), transform=[transforms.Resize(64, 64)])
     begun = loader.maker.begin(np.arange(24), 0)
-    tickets, decoder = begun.tickets, loader.maker.backend.decoder
+    tickets, decoder = begun.tickets, loader.maker.backend.backend
     del loader, begun
     assert mapped(tmp_path)
     assert decoder.collect(tickets[0].ticket).ok

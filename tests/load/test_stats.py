@@ -12,8 +12,8 @@ import torch
 
 from fastload import transforms as T
 from fastload._decode.backend import STAGES
-from fastload._load.backends import Backend
 from fastload._load.buffers import BufferPool
+from fastload._load.decoder import Decoder
 from fastload._load.loader import DataLoader
 from fastload._load.stats import StatsCollector
 from fastload._load.threads import (
@@ -144,7 +144,7 @@ def test_finish_time_is_shared_out_among_the_images_of_a_batch() -> None:
 
 def test_threads_begin_few_and_double_while_the_consumer_waits() -> None:
     needs_core()
-    backend = Backend("native", threads=ThreadKeeper.at_first(13, fixed=False), budget=13)
+    backend = Decoder("native", threads=ThreadKeeper.at_first(13, fixed=False), budget=13)
     keeper = ThreadKeeper(backend, fixed=False)
     assert backend.threads == FIRST_THREADS == 4
     found = []
@@ -159,7 +159,7 @@ def test_threads_begin_few_and_double_while_the_consumer_waits() -> None:
 
 def test_a_consumer_that_waits_now_and_then_gets_no_more_threads() -> None:
     needs_core()
-    backend = Backend("native", threads=4, budget=16)
+    backend = Decoder("native", threads=4, budget=16)
     keeper = ThreadKeeper(backend, fixed=False)
     for _ in range(20):
         for waited in [True] * (PATIENCE - 1) + [False]:
@@ -186,7 +186,7 @@ def test_threads_that_the_system_refuses_do_not_end_the_training() -> None:
             raise ConfigError(f"the system refuses decode thread 6 of {n}")
 
     backend = Limited()
-    keeper = ThreadKeeper(cast(Backend, backend), fixed=False)
+    keeper = ThreadKeeper(cast(Decoder, backend), fixed=False)
     for _ in range(4 * PATIENCE):
         keeper.delivered(waited=True)
     assert backend.asked == 1

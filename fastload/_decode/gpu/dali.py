@@ -34,7 +34,7 @@ class OutputLease(Protocol):
     def take(self, pipeline: Any) -> Any:
         """The oldest outputs, in order with the current stream."""
 
-    def lease(self, *things: object) -> None:
+    def hold(self, *things: object) -> None:
         """Keeps DALI's buffers until what was queued to read them is done."""
 
 
@@ -45,7 +45,7 @@ class CpuOutputLease:
         """Waits for the outputs. No stream: DALI would ask the driver for it."""
         return pipeline.share_outputs()
 
-    def lease(self, *things: object) -> None:
+    def hold(self, *things: object) -> None:
         """The copy is done: nothing to keep."""
 
 
@@ -143,7 +143,7 @@ class DaliBackend(GpuBackend):
         pixels: torch.Tensor = torch.utils.dlpack.from_dlpack(dense)
         write_pixels(pixels, ticket.batch, rows)
         skipped = uniform_rows(pixels, ticket.batch, rows) if self._hardware else rows[:0]
-        self._lease.lease(run.outputs, dense, pixels)
+        self._lease.hold(run.outputs, dense, pixels)
         run.outputs = None
         if len(skipped):  # the JPEG engine may skip an image and report success
             self._fallback.redo(ticket.batch, skipped, outcome)
