@@ -23,7 +23,7 @@ from benchmarks.machine import photo_paths
 from fastload import transforms as T
 from fastload._decode.backend import DecodeBatch
 from fastload._decode.native import NativeBackend
-from fastload._load.arguments import batches_ahead
+from fastload._load.options import DEFAULT_PREFETCH
 
 Epoch = Callable[[], int]  # loads once through the data; how many images that were
 RRC = [T.RandomResizedCrop(224), T.HorizontalFlip()]
@@ -159,7 +159,7 @@ def core_gaps(packed: Path, batch: int, threads: int, *, same: bool = False) -> 
     def gaps() -> Gaps:
         moments.clear()
         run()
-        return _gaps(moments, batches_ahead(None))
+        return _gaps(moments, DEFAULT_PREFETCH)
 
     return gaps
 

@@ -1,4 +1,4 @@
-"""``fastload.DataLoader``: a torch DataLoader to everybody who asks, fed by native threads of this process."""
+"""``fastload.DataLoader``: a torch DataLoader whose batches are decoded by native threads of this process."""
 
 from __future__ import annotations
 
@@ -14,35 +14,27 @@ import torch
 from fastload._common.metrics import LoaderStats
 from fastload._common.native import warn_once_if_missing
 from fastload._common.public import public
-from fastload._load.arguments import (
-    Ranks,
-    batches_ahead,
-    checked_order,
-    checked_timeout,
-    last_batch_mode,
-    seed_from,
-    thread_budget,
-    warn_without_meaning,
-)
 from fastload._load.backend_measure import USUAL_BATCH, Bench, learn_step, measured_choice
 from fastload._load.buffers import BufferPool
 from fastload._load.builder import BatchMaker
 from fastload._load.decoder import BackendChoice, Decoder
 from fastload._load.faults import FaultPolicy
 from fastload._load.iterator import Collating, LoaderIterator
-from fastload._load.spec import load_spec
+from fastload._load.options import LoaderOptions, Ranks
+from fastload._load.spec import LoadSpec, SampleOptions, load_spec
 from fastload._load.stats import StatsCollector
 from fastload._load.threads import DepthKeeper, ThreadKeeper
 from fastload._load.torch_compat.accelerate import (
     AcceleratedIterator,
     CollateOnto,
     PreparedBatches,
+    PreparedFlag,
     check_device,
 )
-from fastload._load.torch_compat.dataset_view import LOOKS, Collate, LoaderDataset, opened
-from fastload._load.torch_compat.lookahead import Coming
+from fastload._load.torch_compat.dataset_view import Collate, LoaderDataset
+from fastload._load.torch_compat.lookahead import Lookahead
 from fastload._load.torch_compat.samplers import RankBatches, RankSampler
-from fastload._load.transfer import make_transfer
+from fastload._load.transfer import Transfer, make_transfer
 from fastload._order.epoch_order import WINDOW
 from fastload._order.partition import Partition
 from fastload._order.rank_order import OrderOptions, RankOrder
@@ -52,19 +44,46 @@ from fastload._plan.rows import PlanRow
 from fastload._store.dataset import Dataset
 from fastload.errors import ConfigError
 
+_MAX_SHOWN = 200  # characters of the transforms in repr(loader)
+
 
 @public()
 class DataLoader(torch.utils.data.DataLoader[Any]):
-    """Loads a packed dataset: same arguments as torch's DataLoader, plus what is below.
+    """Loads a packed dataset: the arguments of torch's DataLoader, and those below.
 
-    ``num_workers``: decode threads, None = decided for you. ``transform``: fastload.transforms, for all images or a dict by field.
-    ``fields``: names to deliver (``id`` and ``source``, too). Datasets of image + label give ``(images, labels)``, others a dict.
-    ``shuffle``: True (blocks), "full" (true permutation) or False (source order). ``last_batch``: "pad" or "partial" instead of the default
-    (several ranks: pad, as DistributedSampler; one: partial). ``on_error``: "raise" or "substitute". ``exact``: never decode scaled.
-    The page "The loader" (docs/loader.md) has them all.
+    ``num_workers``: decode threads, None = chosen automatically. ``transform``: fastload.transforms, for all images or a dict by
+    field. ``fields``: names to deliver (also ``id`` and ``source``). Datasets of image + label yield ``(images, labels)``, others a
+    dict. ``shuffle``: True (blocks), "full" (a random permutation) or False (source order). ``last_batch``: "pad" or "partial"
+    instead of the default (several ranks: pad, as DistributedSampler; one: partial). ``on_error``: "raise" or "substitute".
+    ``exact``: never decode scaled. The page "The loader" (docs/loader.md) describes all of them.
 
         loader = fastload.DataLoader("data/train", batch_size=256, shuffle=True, transform=[T.RandomResizedCrop(224)])
     """
+
+    # Every attribute that this class sets is declared here: a copy of a user's subclass takes along all others.
+    seed: int
+    timeout_s: float | None
+    transfer: Transfer
+    thread_keeper: ThreadKeeper
+    depth_keeper: DepthKeeper
+    stats_collector: StatsCollector
+    maker: BatchMaker
+    images_per_sample: int
+    collating: Collating
+    order: RankOrder | SamplerOrder
+    lookahead: Lookahead
+    _options: LoaderOptions
+    _ranks: Ranks
+    _bench: Bench | None  # what backend="auto" measures, if it does
+    _backend: Decoder
+    _buffers: BufferPool
+    _iterators: list[weakref.ref[LoaderIterator]]
+    _closed: bool
+    # The attributes of a loader that Accelerate has prepared.
+    end_of_dataloader: bool
+    remainder: int
+    use_stateful_dataloader: bool
+    _accelerated: bool
 
     def __init__(  # noqa: PLR0917 - torch's own order
         self,
@@ -100,219 +119,222 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         max_bad: int | None = None,
         **torch_arguments: object,
     ) -> None:
-        before = frozenset(vars(self))  # attributes that a class of the user's has set
-        if isinstance(
-            dataset, LoaderDataset
-        ):  # somebody makes a loader anew out of the parts of one
-            num_workers, collate_fn = (
-                num_workers or None,
-                None if isinstance(collate_fn, Collate) else collate_fn,
-            )
-            if (
-                transform is None
-                and fields is None
-                and color is None
-                and ragged == "list"
-                and not exact
-                and not return_matrix
-            ):
-                transform, fields, color, ragged, exact, return_matrix = (
-                    dataset.made_with[name] for name in LOOKS
-                )
-        given = {
-            name: value
-            for name, value in locals().items()
-            if name not in ("self", "__class__", "torch_arguments", "before")
-        }
-        warn_without_meaning(
+        self._options = options = LoaderOptions.resolve(
+            dataset,
+            SampleOptions(
+                transform=transform,
+                fields=fields,
+                color=color,
+                ragged=ragged,
+                exact=exact,
+                return_matrix=return_matrix,
+            ),
             {
                 "worker_init_fn": worker_init_fn,
                 "multiprocessing_context": multiprocessing_context,
                 **torch_arguments,
             },
-            known=given,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            num_workers=num_workers,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            drop_last=drop_last,
+            timeout=timeout,
+            generator=generator,
+            prefetch_factor=prefetch_factor,
+            device=device,
+            backend=backend,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+            last_batch=last_batch,
+            window=window,
+            on_error=on_error,
+            max_bad=max_bad,
         )
-        checked_order(batch_size, shuffle, sampler, batch_sampler, drop_last)
-        packed = opened(dataset)
-        self._given = {
-            **given,
-            **torch_arguments,
-            "dataset": packed,
-        }  # what a copy in another process is made of
-        self._ranks, self.seed = Ranks.here(rank, world_size), seed_from(seed, generator)
-        ahead, self.timeout_s = batches_ahead(prefetch_factor), checked_timeout(timeout)
-        spec = load_spec(
-            packed,
-            fields=fields,
-            transform=transform,
-            color=color,
-            ragged=ragged,
-            exact=exact,
-            return_matrix=return_matrix,
-        )
+        self.seed = options.order_seed
+        self.timeout_s = options.timeout_s
+        self._ranks = options.ranks()
+        spec = load_spec(options.dataset, options.samples)
         warn_once_if_missing()
-        budget, fixed = thread_budget(num_workers, self._ranks.local_world), num_workers is not None
-        self.transfer = make_transfer(device, pin_memory=pin_memory)
+        self.transfer = make_transfer(options.device, pin_memory=options.pin_memory)
+        self._init_backend(spec)
+        self._init_pipeline(spec)
+        self.order = self._sampler_order() if options.has_sampler else self._rank_order()
+        self._iterators = []  # not a WeakSet: see fastload._load.prefetch
+        self._closed = False
+        self._accelerated = False
+        self.end_of_dataloader = False
+        self.remainder = -1
+        self.use_stateful_dataloader = True
+        self._init_torch()
+
+    def _init_backend(self, spec: LoadSpec) -> None:
+        options = self._options
+        budget = options.thread_budget(self._ranks)
+        fixed = options.num_workers is not None
         bench = Bench(
-            packed,
+            options.dataset,
             spec,
             self.transfer,
-            batch_size=batch_size if batch_size and batch_sampler is None else USUAL_BATCH,
-            ahead=ahead,
+            batch_size=(options.batch_size or USUAL_BATCH)
+            if options.batch_sampler is None
+            else USUAL_BATCH,
+            ahead=options.prefetch_depth,
             budget=budget,
         )
-        choice = measured_choice(backend, bench)  # None but for "auto" on a GPU
+        choice = measured_choice(options.backend, bench)  # None but for "auto" on a GPU
         self._bench = None if choice is None else bench
         self._backend = Decoder(
-            backend,
+            options.backend,
             threads=ThreadKeeper.at_first(budget, fixed=fixed),
             budget=budget,
             device=self.transfer.device,
             choice=choice,
         )
         self.thread_keeper = ThreadKeeper(self._backend, fixed=fixed)
-        self.stats_collector, self._ring = StatsCollector(), BufferPool(ahead + 2)
-        self.depth_keeper = DepthKeeper(ahead, self._ring, fixed=prefetch_factor is not None)
+
+    def _init_pipeline(self, spec: LoadSpec) -> None:
+        options = self._options
+        depth = options.prefetch_depth
+        self.stats_collector = StatsCollector()
+        self._buffers = BufferPool(depth + 2)
+        self.depth_keeper = DepthKeeper(
+            depth, self._buffers, fixed=options.prefetch_factor is not None
+        )
         self.maker = BatchMaker(
-            packed,
+            options.dataset,
             spec,
             self._backend,
             seed=self.seed,
-            ring=self._ring,
+            ring=self._buffers,
             stats=self.stats_collector,
-            faults=FaultPolicy(on_error, max_bad),
+            faults=FaultPolicy(options.on_error, options.max_bad),
             transfer=self.transfer,
         )
         self.images_per_sample = sum(each.items for each in spec.images)
-        self.collating = Collating(
-            self.maker, collate_fn, batched=batch_size is not None or batch_sampler is not None
-        )
-        self.order = (
-            self._epochs(batch_size or 1, shuffle, window)
-            if sampler is None and batch_sampler is None
-            else self._user_order(sampler, batch_sampler, batch_size, drop_last)
-        )
-        self._iterators: list[
-            weakref.ref[LoaderIterator]
-        ] = []  # not a WeakSet: see fastload._load.prefetch
-        self._closed = self._accelerated = self.end_of_dataloader = False
-        self.remainder, self.use_stateful_dataloader = -1, True  # as accelerated.py says
-        self._as_torch(collate_fn, generator, pin_memory)
-        self._names = frozenset(vars(self)) - before | {"_names"}
+        self.collating = Collating(self.maker, options.collate_fn, batched=options.batched)
 
-    @property
-    def ahead(self) -> int:
-        """Batches begun or ready before they are asked for; grows where that hides hiccups and prefetch_factor was left open."""
-        return self.depth_keeper.ahead
-
-    def _user_order(
-        self, sampler: Any, batch_sampler: Any, batch_size: int | None, drop_last: bool
-    ) -> SamplerOrder:
-        if self._given["last_batch"] is not None or self._given["window"] != WINDOW:
-            raise ConfigError(
-                "last_batch and window belong to fastload's own order: beside a sampler, which decides both, leave them out"
-            )
-        batches = (
-            batch_sampler
-            if batch_sampler is not None
-            else sampler
-            if batch_size is None
-            else torch.utils.data.BatchSampler(sampler, batch_size, drop_last)
-        )
-        return SamplerOrder(
-            sampler if sampler is not None else batch_sampler,
-            batches,
-            n_samples=len(self.packed),
-            seed=self.seed,
-            content=self.packed.manifest.content[:16],
-            batch_size=None if batch_sampler is not None else batch_size or 1,
-            drop_last=drop_last,
-        )
-
-    def _partition(self) -> Partition:
-        """The part of this process as it is now: the process group may be younger than the loader."""
-        given, ranks = self._given, Ranks.here(self._given["rank"], self._given["world_size"])
-        if ranks != self._ranks:
-            self._ranks, self._backend.budget = (
-                ranks,
-                thread_budget(given["num_workers"], ranks.local_world),
-            )
-            self._backend.threads = min(self._backend.threads, self._backend.budget)
-        mode = last_batch_mode(given["last_batch"], given["drop_last"], ranks.world)
-        return Partition(ranks.rank, ranks.world, mode)
-
-    def _epochs(self, batch_size: int, shuffle: bool | str | None, window: int) -> RankOrder:
-        packed, n = self.packed, len(self.packed)
-        if type(window) is not int or window < 1:
-            raise ConfigError(f"window={window!r:.40}: expected a number of blocks, 1 or more")
-        options = OrderOptions(
-            n_samples=n,
-            shuffle=shuffle if shuffle == "full" else bool(shuffle),
-            seed=self.seed,
-            window=window,
-            block=max(1, round(n / max(1, len(packed.column("_blocks"))))),
-            content=packed.manifest.content[:16],
-        )
+    def _rank_order(self) -> RankOrder:
+        options = self._options
+        packed = options.dataset
+        n_samples = len(packed)
         loader = weakref.ref(self)  # weak: a loader is freed with its last user
         return RankOrder(
-            options,
-            batch_size=batch_size,
-            partition=self._partition(),
+            OrderOptions(
+                n_samples=n_samples,
+                shuffle=options.shuffle if options.shuffle == "full" else bool(options.shuffle),
+                seed=self.seed,
+                window=options.window,
+                block=max(1, round(n_samples / max(1, len(packed.column("_blocks"))))),
+                content=packed.manifest.content[:16],
+            ),
+            batch_size=options.batch_size or 1,
+            partition=options.partition(self._ranks),
             current_partition=lambda: (
-                alive._partition() if (alive := loader()) is not None else None
+                None if (alive := loader()) is None else alive._current_partition()
             ),
             source_order=lambda: np.argsort(packed.column("_source_index"), kind="stable"),
         )
 
-    def _as_torch(
-        self,
-        collate_fn: Callable[[Any], Any] | None,
-        generator: torch.Generator | None,
-        pin_memory: bool,
-    ) -> None:
-        """Makes this a torch DataLoader, with the parts that one could build a plain one from.
+    def _current_partition(self) -> Partition:
+        """The part of this process as of now: the process group may be initialized after the loader was made."""
+        ranks = self._options.ranks()
+        if ranks != self._ranks:
+            self._ranks = ranks
+            self._backend.budget = self._options.thread_budget(ranks)
+            self._backend.threads = min(self._backend.threads, self._backend.budget)
+        return self._options.partition(ranks)
 
-        It says that it has no worker processes (``num_workers`` 0, no timeout): whoever builds a plain one gets none either.
+    def _sampler_order(self) -> SamplerOrder:
+        options = self._options
+        sampler = options.batch_sampler if options.sampler is None else options.sampler
+        batches = sampler
+        if options.sampler is not None and options.batch_size is not None:
+            batches = torch.utils.data.BatchSampler(sampler, options.batch_size, options.drop_last)
+        return SamplerOrder(
+            sampler,
+            batches,
+            batch_size=None if options.batch_sampler is not None else options.batch_size or 1,
+            drop_last=options.drop_last,
+            n_samples=len(self.packed),
+            seed=self.seed,
+            content=self.packed.manifest.content[:16],
+        )
+
+    def _init_torch(self) -> None:
+        """Makes this a torch DataLoader with the parts that a plain one could be built from.
+
+        It has no worker processes (``num_workers`` 0, no timeout), so a plain one built from it has none either.
         """
-        given, order, self.coming = self._given, self.order, Coming(self.ahead - 1)
-        view = LoaderDataset(self.maker, order, self.coming, given)
-        batched = given["batch_size"] is not None or given["batch_sampler"] is not None
-        sampler = given["sampler"]
-        if sampler is None:
-            sampler = (
-                RankSampler(order, view)
-                if isinstance(order, RankOrder)
-                else torch.utils.data.SequentialSampler(view)
-            )
-        collate = collate_fn or (Collate(self.maker.spec) if batched else None)
+        options = self._options
+        self.lookahead = Lookahead(self.ahead - 1)
+        view = LoaderDataset(self.maker, self.order, self.lookahead, options.samples)
+        sampler = options.sampler
+        if sampler is None and isinstance(self.order, RankOrder):
+            sampler = RankSampler(self.order, view)
+        batches = options.batch_sampler
+        if batches is None and options.batched:
+            if isinstance(self.order, RankOrder):
+                size = self.order.batch_size
+                batches = RankBatches(sampler, size, options.drops_last, self.lookahead)
+            else:
+                batches = self.order.as_batches
         super().__init__(
             view,
-            batch_size=1 if batched else None,
+            batch_size=1 if options.batched else None,
             sampler=sampler,
-            collate_fn=collate,
-            generator=generator,
+            collate_fn=options.collate_fn
+            or (Collate(self.maker.spec) if options.batched else None),
+            generator=options.generator,
         )
-        # torch forbids changing these once it is made, but a loader is asked for what its user has given.
-        batches, dropping = (
-            given["batch_sampler"],
-            given["drop_last"] or (batched and given["last_batch"] == "drop"),
+        # Lightning rebuilds a loader from the attributes that have the names of its arguments.
+        _set_attributes(
+            self,
+            {
+                **{
+                    name: value
+                    for name, value in options.arguments().items()
+                    if name not in _TORCH_ARGUMENTS and name != "seed"
+                },
+                "batch_size": None if options.batch_sampler is not None else options.batch_size,
+                "drop_last": options.drops_last,
+                "pin_memory": options.pin_memory,
+                "batch_sampler": batches,
+            },
         )
-        if batches is None and batched:
-            batches = (
-                order.as_batches
-                if isinstance(order, SamplerOrder)
-                else RankBatches(sampler, order.batch_size, dropping, self.coming)
-            )
-        # Lightning, when it predicts, makes a loader anew out of the attributes that are named as the arguments.
-        self.__dict__.update(
-            {name: value for name, value in given.items() if name not in _TORCH_NAMES}
-        )
-        self.__dict__.update(
-            batch_size=None if given["batch_sampler"] is not None else given["batch_size"],
-            drop_last=dropping,
-            pin_memory=pin_memory,
-            batch_sampler=batches,
-        )
+
+    def __repr__(self) -> str:
+        options = self._options
+        parts = [
+            f"{str(self.packed.path)!r}",
+            f"{len(self.packed):,} samples",
+            f"batch_size={self.batch_size}",
+        ]
+        if isinstance(self.order, RankOrder):
+            parts.append(f"shuffle={self.order.options.shuffle!r}")
+            parts.append(f"last_batch={self.order.partition.last_batch!r}")
+        elif options.sampler is not None:
+            parts.append(f"sampler={type(options.sampler).__name__}")
+        else:
+            parts.append(f"batch_sampler={type(options.batch_sampler).__name__}")
+        transform = repr(options.samples.transform)
+        if len(transform) > _MAX_SHOWN:
+            transform = f"{transform[:_MAX_SHOWN]}..."
+        parts += [
+            f"transform={transform}",
+            f"backend={self.backend.name!r}",
+            f"rank {self._ranks.rank} of {self._ranks.world}",
+        ]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    @property
+    def ahead(self) -> int:
+        """Batches in flight or ready; grows where that hides hiccups, unless prefetch_factor was given."""
+        return self.depth_keeper.ahead
 
     @property
     def packed(self) -> Dataset:
@@ -326,12 +348,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     @property
     def block_samples(self) -> int:
-        """Samples come in blocks of so many; 0: they do not."""
-        return (
-            self.order.options.block
-            if isinstance(self.order, RankOrder) and self.order.options.shuffle is True
-            else 0
-        )
+        """Samples per block of the order; 0: it has no blocks."""
+        if isinstance(self.order, RankOrder) and self.order.options.shuffle is True:
+            return self.order.options.block
+        return 0
 
     def __len__(self) -> int:
         return len(self.order)
@@ -342,27 +362,34 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if self._bench is not None:
             learn_step(self._bench, self.stats())
         iterator = LoaderIterator(self)
-        self._iterators = [each for each in self._iterators if each() is not None] + [
-            weakref.ref(iterator)
-        ]
+        alive = [each for each in self._iterators if each() is not None]
+        self._iterators = [*alive, weakref.ref(iterator)]
         return AcceleratedIterator(self, iterator) if self._accelerated else iterator  # type: ignore[return-value]
 
     @property
-    def _is_accelerate_prepared(self) -> bool:
-        """Accelerate asks before it would rebuild a loader; a user's own sampler does not know of ranks, so it may deal that out."""
-        if isinstance(self.order, RankOrder) or self._ranks.world == 1:
-            check_device(torch.device(self._given["device"] or "cpu"))
-            if not self._accelerated and self.batch_sampler is not None:
-                self.__dict__.update(
-                    batch_sampler=PreparedBatches(self, self.batch_sampler),
-                    collate_fn=CollateOnto(self.collate_fn, self.transfer.device),
-                )
-            self._accelerated = True
-        return self._accelerated
+    def _is_accelerate_prepared(self) -> PreparedFlag:
+        return PreparedFlag(self._prepare_for_accelerate)
 
     @_is_accelerate_prepared.setter
-    def _is_accelerate_prepared(self, _: bool) -> None:
-        """Accelerate marks what it has prepared."""
+    def _is_accelerate_prepared(self, prepared: bool) -> None:
+        if prepared:
+            self._prepare_for_accelerate()
+
+    def _prepare_for_accelerate(self) -> bool:
+        """False where Accelerate must rebuild the loader: a user's sampler does not know of ranks."""
+        if isinstance(self.order, SamplerOrder) and self._ranks.world > 1:
+            return self._accelerated
+        check_device(torch.device(self._options.device or "cpu"))
+        if not self._accelerated and self.batch_sampler is not None:
+            _set_attributes(
+                self,
+                {
+                    "batch_sampler": PreparedBatches(self, self.batch_sampler),
+                    "collate_fn": CollateOnto(self.collate_fn, self.transfer.device),
+                },
+            )
+        self._accelerated = True
+        return True
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch; without it epochs count by themselves."""
@@ -371,7 +398,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def plan(
         self, sample_id: int, *, field: str | None = None, item: int = 0, epoch: int | None = None
     ) -> PlanRow:
-        """What happens to a sample's image in an epoch (default: the coming one): print it, or ``draw`` it."""
+        """What happens to the image of a sample in an epoch (default: the next one): print it, or ``draw`` it."""
         plans = self.maker.spec.plans
         name = next(iter(plans), "") if field is None else field
         if name not in plans:
@@ -380,15 +407,15 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             )
         if not 0 <= sample_id < len(self.packed):
             raise IndexError(f"sample {sample_id} of {len(self.packed)}")
-        return self.maker.prepare(
-            np.array([sample_id], np.int64), self.order.next_epoch if epoch is None else epoch
-        ).rows[name][item]
+        ids = np.array([sample_id], np.int64)
+        epoch = self.order.next_epoch if epoch is None else epoch
+        return self.maker.prepare(ids, epoch).rows[name][item]
 
     def stats(self) -> LoaderStats:
         """What was delivered so far, and where the time went."""
         return self.stats_collector.snapshot(
             threads=self._backend.threads,
-            buffer_bytes=self._ring.n_bytes,
+            buffer_bytes=self._buffers.n_bytes,
             bad=self.maker.faults.n_bad,
         )
 
@@ -398,11 +425,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return list(self.maker.faults.errors)
 
     def state_dict(self) -> dict[str, object]:
-        """Where the newest iteration stands, as JSON of a few hundred bytes; ``load_state_dict`` goes on there."""
+        """The position of the newest iteration as JSON of a few hundred bytes; ``load_state_dict`` resumes there."""
         return {**self.order.state(), "transform": self.maker.spec.describe()}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """The next iteration goes on where the state was saved, also with another world size, batch size or backend."""
+        """The next iteration resumes after the state, also with another world size, batch size or backend."""
         checked = check_version(state)
         check_same("transform", checked.get("transform"), self.maker.spec.describe())
         self.order.load(checked)
@@ -416,39 +443,36 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._backend.close()
 
     def __reduce__(self) -> tuple[object, ...]:
-        own = (
-            {name: value for name, value in vars(self).items() if name not in self._names}
-            if type(self) is not DataLoader
-            else {}
-        )
-        return _again, (
-            type(self),
-            self._given,
-            self.order.next_epoch,
-            self.order.resume_state(),
-            own,
-        )
+        arguments = self._options.arguments()
+        added: dict[str, Any] = {}
+        if type(self) is not DataLoader:  # a user's subclass has attributes of its own
+            ours = _TORCH_ATTRIBUTES | DataLoader.__annotations__.keys() | arguments.keys()
+            added = {name: value for name, value in vars(self).items() if name not in ours}
+        order = self.order
+        return _rebuilt, (type(self), arguments, order.next_epoch, order.resume_state(), added)
 
 
-# What torch's own DataLoader has as an attribute; ``seed`` is one of ours, always a number.
-_TORCH_NAMES = frozenset(inspect.signature(torch.utils.data.DataLoader.__init__).parameters) | {
-    "seed"
-}
+_TORCH_ARGUMENTS = frozenset(inspect.signature(torch.utils.data.DataLoader.__init__).parameters)
+_TORCH_ATTRIBUTES = frozenset(vars(torch.utils.data.DataLoader([])))  # type: ignore[arg-type]
 
 
-def _again(
+def _set_attributes(loader: DataLoader, values: Mapping[str, Any]) -> None:
+    """torch's DataLoader refuses ``loader.batch_size = ...`` and some others once it is initialized. But frameworks read what the
+    user gave, not the values that torch's constructor needs here, so these are written past its ``__setattr__``."""
+    vars(loader).update(values)
+
+
+def _rebuilt(
     kind: type[DataLoader],
-    given: dict[str, Any],
+    arguments: dict[str, Any],
     epoch: int,
-    resumed: dict[str, object] | None,
-    own: dict[str, Any],
+    resume_state: dict[str, object] | None,
+    added: dict[str, Any],
 ) -> DataLoader:
-    loader = kind.__new__(
-        kind
-    )  # a class of the user's may be made otherwise; what it has of its own comes along
-    DataLoader.__init__(loader, **given)
-    vars(loader).update(own)
+    loader = kind.__new__(kind)  # the constructor of a user's subclass may have other arguments
+    DataLoader.__init__(loader, **arguments)
+    vars(loader).update(added)
     loader.order.next_epoch = epoch
-    if resumed is not None:
-        loader.order.load(resumed)
+    if resume_state is not None:
+        loader.order.load(resume_state)
     return loader

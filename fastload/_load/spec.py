@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
+import numpy as np
+
 from fastload._load.collate import COLLATE, Stack
-from fastload._load.sampling import Look
+from fastload._load.read_ahead import ask_for
+from fastload._load.records import BatchRecords, read_records
 from fastload._order.saved_state import shortened
 from fastload._plan.compose import compile_fields
 from fastload._plan.field_plan import FieldPlan
@@ -14,11 +17,25 @@ from fastload._plan.warps import WARPS
 from fastload._store.dataset import SPLIT, Dataset
 from fastload._store.fields import Field, image_of
 from fastload._store.kinds import IMAGE, INT
-from fastload.errors import ConfigError
+from fastload._store.values import decode_value
+from fastload.errors import ConfigError, FastloadError, RecordError
 
 IMPLICIT = ("id", "source")
 COLORS = ("rgb", "bgr", "gray")
 RAGGED = ("list", "pad")
+SCANNED = 64  # samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleOptions:
+    """The arguments of a DataLoader that decide what a sample looks like."""
+
+    transform: object = None
+    fields: Sequence[str] | None = None
+    color: str | None = None
+    ragged: str | Mapping[str, str] = "list"
+    exact: bool = False
+    return_matrix: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,31 +98,24 @@ class LoadSpec:
         return shortened({**words, "color": color, "exact": str(self.exact)})
 
 
-def load_spec(
-    dataset: Dataset,
-    *,
-    fields: Sequence[str] | None,
-    transform: object,
-    color: str | None,
-    ragged: str | Mapping[str, str],
-    exact: bool,
-    return_matrix: bool,
-) -> LoadSpec:
+def load_spec(dataset: Dataset, options: SampleOptions) -> LoadSpec:
     """Checks the options against the dataset; raises ConfigError."""
+    color = options.color
     if color is not None and color not in COLORS:
         raise ConfigError(f"color={color!r:.40}: expected one of {', '.join(COLORS)}, or None")
     by_name = {each.name: (number, each) for number, each in enumerate(dataset.fields)}
-    names = _names(fields, tuple(by_name))
-    looked, asked = Look(dataset), _ragged(ragged, names)
+    names = _names(options.fields, tuple(by_name))
+    scan = SampleScan(dataset)
+    ragged = _ragged(options.ragged, names)
     images = {
-        each.name: _image(looked, number, each, color)
+        each.name: _image(scan, number, each, color)
         for number, each in by_name.values()
         if each.kind.is_image
     }
-    all_plans = compile_fields(transform, tuple(images))
+    all_plans = compile_fields(options.transform, tuple(images))
     chosen = tuple(
         images.get(name)
-        or _label(looked, *by_name[name], images, asked.get(name, "list unless stacked"))
+        or _label(scan, *by_name[name], images, ragged.get(name, "list unless stacked"))
         for name in names
         if name in by_name
     )
@@ -113,7 +123,9 @@ def load_spec(
     movers = tuple(image for name, image in images.items() if name in needed)
     kinds = [(each.field.kind, each.field.list) for each in chosen]
     as_tuple = (
-        len(names) == len(chosen) and kinds == [(IMAGE, False), (INT, False)] and not return_matrix
+        len(names) == len(chosen)
+        and kinds == [(IMAGE, False), (INT, False)]
+        and not options.return_matrix
     )
     spec = LoadSpec(
         chosen,
@@ -122,17 +134,76 @@ def load_spec(
         {each.name: all_plans[each.name] for each in movers},
         as_tuple,
         "bgr" if color == "bgr" else "rgb",
-        bool(exact),
-        bool(return_matrix),
+        bool(options.exact),
+        bool(options.return_matrix),
     )
     for each in movers:
         if not each.items:
             raise ConfigError(
-                f"field {each.name!r}: no sample looked at has an image in its list; leave it out of fields="
+                f"field {each.name!r}: no scanned sample has an image in its list; leave it out of fields="
             )
     for each in spec.fields:
         _check(each, spec)
     return spec
+
+
+class SampleScan:
+    """What a few samples, spread over the dataset, have in common: what the manifest does not say.
+
+    Reads only part tables where that suffices. Damaged records are skipped.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._ids = np.arange(0, len(dataset), max(1, -(-len(dataset) // SCANNED)), dtype=np.int64)
+        self._tables: BatchRecords | None = None
+        self._checked: BatchRecords | None = None
+
+    def channels(self, field: int) -> int:
+        """1 where all scanned images are gray, else 3."""
+        found = set(self._parts().part_rows(field)["channels"].tolist())
+        return 1 if found == {1} else 3
+
+    def items(self, field: int) -> int:
+        """How many of a list field most samples have that have any; 0 where none has."""
+        counts = np.bincount(self._parts().part_rows(field)["sample"], minlength=len(self._ids))
+        counts = np.delete(counts, list(self._parts().faults))
+        if not len(counts):
+            return 1
+        return int(np.bincount(counts[counts > 0], minlength=1).argmax())
+
+    def bits(self, field: int) -> int:
+        """The widest pixel of a mask."""
+        return int(self._parts().part_rows(field)["bits"].max(initial=8))
+
+    def same_shape(self, field: int, *, items: int = 0) -> bool:
+        """Whether all samples have this array, in one shape and type; of a list field so many ``items`` of them."""
+        parts = self._records()
+        shapes = set()
+        for place, own in enumerate(parts.field_parts(field)):
+            if place in parts.faults:
+                continue
+            try:
+                value = decode_value(self._dataset.fields[field], own, copy=False)
+            except (RecordError, FastloadError):
+                continue
+            arrays = value if items else [value]
+            shapes |= {None if each is None else (each.shape, each.dtype) for each in arrays}
+            shapes |= {None} if items and len(arrays) != items else set()
+        return len(shapes) == 1 and None not in shapes
+
+    def _records(self) -> BatchRecords:
+        """All their bytes, checked; for all fields the same."""
+        if self._checked is None:
+            # Without this some thousand page faults follow each other.
+            ask_for(self._dataset, self._ids)
+            self._checked = read_records(self._dataset, self._ids, check_crc=True)
+        return self._checked
+
+    def _parts(self) -> BatchRecords:
+        if self._tables is None:
+            self._tables = read_records(self._dataset, self._ids, check_crc=False)
+        return self._tables
 
 
 def _names(fields: Sequence[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -174,15 +245,15 @@ def _ragged(ragged: str | Mapping[str, str], names: tuple[str, ...]) -> dict[str
     return asked
 
 
-def _image(looked: Look, number: int, field: Field, color: str | None) -> ChosenField:
-    channels = looked.channels(number) if color is None else 1 if color == "gray" else 3
+def _image(scan: SampleScan, number: int, field: Field, color: str | None) -> ChosenField:
+    channels = scan.channels(number) if color is None else 1 if color == "gray" else 3
     return ChosenField(
-        number, field, channels=channels, items=looked.items(number) if field.list else 1
+        number, field, channels=channels, items=scan.items(number) if field.list else 1
     )
 
 
 def _label(
-    looked: Look, number: int, field: Field, images: Mapping[str, ChosenField], ragged: str
+    scan: SampleScan, number: int, field: Field, images: Mapping[str, ChosenField], ragged: str
 ) -> ChosenField:
     image = image_of(field, [each.field for each in images.values()])
     mover = images.get(image)
@@ -192,12 +263,12 @@ def _label(
     elif mover and mover.field.list:
         items = mover.items
     else:
-        items = looked.items(number) if stack is Stack.ALWAYS else 0
+        items = scan.items(number) if stack is Stack.ALWAYS else 0
     if field.kind.is_mask and image:
-        return ChosenField(number, field, image=image, items=items, bits=looked.bits(number))
+        return ChosenField(number, field, image=image, items=items, bits=scan.bits(number))
     how, _, unless_stacked = ragged.partition(" ")
     one_shape = stack is Stack.ALWAYS or (
-        stack is Stack.SAME_SHAPE and not field.list and looked.same_shape(number)
+        stack is Stack.SAME_SHAPE and not field.list and scan.same_shape(number)
     )
     cameras = next((each.items for each in images.values() if each.field.list), 0)
     if (
@@ -206,7 +277,7 @@ def _label(
         and field.list
         and unless_stacked
         and cameras
-        and looked.same_shape(number, items=cameras)
+        and scan.same_shape(number, items=cameras)
     ):
         one_shape = True  # one value per camera, a pose for example
         items = cameras

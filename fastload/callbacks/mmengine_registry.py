@@ -115,7 +115,7 @@ class FastloadBatches(RankBatches):
                 f"FastloadBatches needs a FastloadSampler, not a {type(sampler).__name__}"
             )
         loader = sampler.dealt(batch_size, drop_last)
-        super().__init__(loader.sampler, batch_size, drop_last, loader.coming)  # type: ignore[arg-type]
+        super().__init__(loader.sampler, batch_size, drop_last, loader.lookahead)  # type: ignore[arg-type]
 
 
 def fastload_collate(samples: list[_Sample]) -> dict[str, Any]:

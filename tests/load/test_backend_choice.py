@@ -28,7 +28,7 @@ from fastload._load.backend_measure import (
 )
 from fastload._load.decoder import BackendChoice, Decoder
 from fastload._load.loader import DataLoader
-from fastload._load.spec import load_spec
+from fastload._load.spec import SampleOptions, load_spec
 from fastload._load.transfer import Stay
 from fastload._store.dataset import open_dataset
 from fastload.errors import ConfigError
@@ -152,15 +152,7 @@ class OnGpu(Stay):
 
 def bench(packed: Path, *, gpu: bool = False, **options: Any) -> Bench:
     dataset = open_dataset(packed)
-    spec = load_spec(
-        dataset,
-        fields=None,
-        transform=[T.RandomResizedCrop(24)],
-        color=None,
-        ragged="list",
-        exact=False,
-        return_matrix=False,
-    )
+    spec = load_spec(dataset, SampleOptions(transform=[T.RandomResizedCrop(24)]))
     return Bench(
         dataset,
         spec,

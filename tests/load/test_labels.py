@@ -368,7 +368,7 @@ def test_lists_of_images_that_some_or_all_samples_lack(tmp_path: Path) -> None:
     assert (batch["images"].shape, batch["label"].tolist()) == ((4, 2, 3, HEIGHT, WIDTH), [2] * 4)
     none = packed("none", [0, 0])
     with pytest.raises(
-        ConfigError, match="field 'images': no sample looked at has an image in its list"
+        ConfigError, match="field 'images': no scanned sample has an image in its list"
     ):
         DataLoader(none, 2)
     assert next(iter(DataLoader(none, 2, fields=("label",))))["label"].tolist() == [0, 1]

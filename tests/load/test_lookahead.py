@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fastload import transforms as T
 from fastload._load.builder import Begun
 from fastload._load.loader import DataLoader
-from fastload._load.torch_compat.lookahead import Coming
+from fastload._load.torch_compat.lookahead import Lookahead
 from fastload.errors import FastloadError
 from tests.loading import pack_photos, same_batch
 from tests.packed_datasets import spoil_image
@@ -28,19 +28,19 @@ def lists(count: int) -> Iterator[list[int]]:
 
 
 def test_the_next_batches_are_known_and_none_is_lost() -> None:
-    coming = Coming(2)
-    batches = coming.noted(lists(5))
+    lookahead = Lookahead(2)
+    batches = lookahead.recorded(lists(5))
     seen = []
     for batch in batches:
-        seen.append((batch[0], [after[0] for after in coming.after(batch)]))
+        seen.append((batch[0], [after[0] for after in lookahead.after(batch)]))
     assert seen == [(0, [1, 2]), (1, [2, 3]), (2, [3, 4]), (3, [4]), (4, [])]
 
 
 def test_who_takes_each_third_is_told_the_thirds() -> None:
-    coming = Coming(2)
+    lookahead = Lookahead(2)
     told = [
-        [after[0] for after in coming.after(batch)]
-        for number, batch in enumerate(coming.noted(lists(18)))
+        [after[0] for after in lookahead.after(batch)]
+        for number, batch in enumerate(lookahead.recorded(lists(18)))
         if number % 3 == 1
     ]
     assert told == [
@@ -54,23 +54,23 @@ def test_who_takes_each_third_is_told_the_thirds() -> None:
 
 
 def test_a_batch_of_somebody_else_has_nothing_behind_it() -> None:
-    coming = Coming(2)
-    next(coming.noted(lists(5)))
-    assert coming.after([3, 4]) == []
+    lookahead = Lookahead(2)
+    next(lookahead.recorded(lists(5)))
+    assert lookahead.after([3, 4]) == []
 
 
 @pytest.mark.parametrize("kind", [tuple, np.array, torch.tensor])
 def test_batches_may_be_asked_for_in_any_kind_of_list(kind: Any) -> None:
-    coming = Coming(2)
-    next(coming.noted(lists(5)))
-    assert coming.after(kind([0, 1000])) == [[1, 1001], [2, 1002]]
-    assert coming.after(kind([3, 4])) == []
-    assert coming.after(kind([3, 4, 5])) == []
+    lookahead = Lookahead(2)
+    next(lookahead.recorded(lists(5)))
+    assert lookahead.after(kind([0, 1000])) == [[1, 1001], [2, 1002]]
+    assert lookahead.after(kind([3, 4])) == []
+    assert lookahead.after(kind([3, 4, 5])) == []
 
 
 def test_two_iterations_at_once_lose_nothing() -> None:
-    coming = Coming(3)
-    one, other = coming.noted(lists(6)), coming.noted(lists(6))
+    lookahead = Lookahead(3)
+    one, other = lookahead.recorded(lists(6)), lookahead.recorded(lists(6))
     both = [batch for pair in zip(one, other, strict=True) for batch in pair]
     assert [batch[0] for batch in both] == [number for number in range(6) for _ in "ab"]
 

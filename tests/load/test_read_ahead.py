@@ -15,7 +15,7 @@ import pytest
 import fastload
 from fastload._common.native import core
 from fastload._load import read_ahead as readahead
-from fastload._load import sampling as look
+from fastload._load import spec as look
 from fastload._load.loader import DataLoader
 from fastload._load.read_ahead import GAP, PIECE, Advisor, ReadAhead, Runs, read_ahead, record_runs
 from fastload._store.dataset import Dataset, open_dataset

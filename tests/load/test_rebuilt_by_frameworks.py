@@ -12,7 +12,7 @@ import torch
 
 from fastload import transforms as T
 from fastload._load.loader import DataLoader
-from fastload._load.torch_compat.dataset_view import Passes
+from fastload._load.torch_compat.dataset_view import PassCounter
 from fastload._load.torch_compat.samplers import SampleIndex
 from fastload._store.fields import Field
 from tests.loading import backends, png, same_batch, spots
@@ -270,7 +270,7 @@ def test_another_sampler_gets_other_crops_in_each_epoch(packed: Path, workers: i
 
 
 def test_a_pass_ends_where_a_sample_comes_again() -> None:
-    passes, worker = Passes(9), Passes(9, seed=2**63 - 1)
+    passes, worker = PassCounter(9), PassCounter(9, seed=2**63 - 1)
     assert [passes.of(ids) for ids in ([1, 2], [3, 1], [2, 4], [5, 5], [-4, 0])] == [0, 1, 1, 1, 2]
     assert 0 <= worker.of([1]) < worker.of([1]) < 2**63
 

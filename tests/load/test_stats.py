@@ -256,7 +256,7 @@ def test_the_loader_looks_further_ahead_after_a_hiccup(
 
 def test_the_loader_adapts_its_threads(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needs_core()
-    monkeypatch.setattr("fastload._load.arguments.available_cpus", lambda: 6)
+    monkeypatch.setattr("fastload._load.options.available_cpus", lambda: 6)
     hungry = make(packed, batch_size=1)
     assert hungry.stats().threads == 4
     for _ in range(3):

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastload._load.torch_compat.lookahead import Coming
+from fastload._load.torch_compat.lookahead import Lookahead
 from fastload._load.torch_compat.samplers import RankBatches, RankSampler
 from fastload._order.epoch_state import EpochState, Phase
 from fastload._order.partition import Partition
@@ -210,7 +210,7 @@ def test_sampler_and_batches_agree_and_share_the_epoch() -> None:
     }
     epochs = ranks_of(shape, "pad")[1]
     sampler = RankSampler(epochs)
-    batches = RankBatches(sampler, epochs.batch_size, False, Coming(2))
+    batches = RankBatches(sampler, epochs.batch_size, False, Lookahead(2))
     one_by_one = list(sampler)
     assert len(sampler) == len(one_by_one) == 25
     assert sampler.epoch == 4

@@ -10,6 +10,7 @@ prepared loader keep the two promises there.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -36,17 +37,32 @@ def check_device(device: torch.device) -> None:
         )
 
 
+class PreparedFlag:
+    """The value of ``loader._is_accelerate_prepared``, which marks a loader that Accelerate takes as it is.
+
+    ``accelerator.prepare`` sets the attribute, but ``accelerator.prepare_data_loader`` alone only tests it: that test is the one sign
+    that the loader is being prepared. So the truth value prepares the loader, and reading the attribute has no effect.
+    """
+
+    def __init__(self, prepare: Callable[[], bool]) -> None:
+        self._prepare = prepare
+
+    def __bool__(self) -> bool:
+        # Without Accelerate there is nothing to prepare for.
+        return "accelerate" in sys.modules and self._prepare()
+
+
 class AcceleratedIterator:
     """Tells Accelerate's gradient state where an iteration begins, which batch is the last, and where it ends."""
 
     def __init__(self, loader: DataLoader, iterator: LoaderIterator) -> None:
         from accelerate.state import GradientState
 
-        self._loader, self._iterator, self._state = loader, iterator, GradientState()
-        loader.end_of_dataloader, loader.remainder = (
-            False,
-            -1,
-        )  # -1: nothing to cut off, whoever gathers gets what was loaded
+        self._loader = loader
+        self._iterator = iterator
+        self._state = GradientState()
+        loader.end_of_dataloader = False
+        loader.remainder = -1  # gather_for_metrics cuts nothing off
         self._state._add_dataloader(loader)
 
     def __iter__(self) -> AcceleratedIterator:
@@ -84,20 +100,20 @@ class PreparedBatches(torch.utils.data.BatchSampler):
 
     def __init__(self, loader: DataLoader, batches: Any) -> None:
         super().__init__(loader.sampler, loader.batch_size or 1, loader.drop_last)
-        self._loader, self._batches = (
-            weakref.ref(loader),
-            batches,
-        )  # weak: a loader goes when its last user does
+        self._loader = weakref.ref(loader)  # weak: a loader is freed with its last user
+        self._batches = batches
 
     def __iter__(self) -> Iterator[list[int]]:
         from accelerate.state import GradientState
 
-        loader, state = self._loader(), GradientState()
+        loader = self._loader()
         if loader is None:
             yield from self._batches
             return
+        state = GradientState()
         loader.order.discard_resume_point()
-        loader.end_of_dataloader, loader.remainder = False, -1
+        loader.end_of_dataloader = False
+        loader.remainder = -1
         state._add_dataloader(loader)
         try:
             for number, batch in enumerate(self._batches, 1):
@@ -119,7 +135,8 @@ class CollateOnto:
     """The collate function of a prepared loader: its batches go to the accelerator's device, but not from a worker process."""
 
     def __init__(self, collate: Callable[[Any], Any], device: torch.device) -> None:
-        self._collate, self._device = collate, device
+        self._collate = collate
+        self._device = device
 
     def __call__(self, samples: Any) -> Any:
         """One batch."""

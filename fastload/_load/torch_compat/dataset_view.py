@@ -1,6 +1,6 @@
-"""The dataset as the loader sees it: samples with the loader's transform applied, for whoever takes loader.dataset apart.
+"""``loader.dataset``: samples with the loader's transform applied.
 
-Accelerate and Lightning may rebuild a plain torch DataLoader out of ``dataset``, ``batch_sampler`` and ``collate_fn``:
+Accelerate and Lightning may rebuild a plain torch DataLoader from ``dataset``, ``batch_sampler`` and ``collate_fn``:
 ``__getitems__`` therefore decodes a whole batch natively and gives the same pixels and labels as the loader would.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,70 +20,63 @@ from fastload._load.buffers import BufferPool
 from fastload._load.builder import BatchMaker, Begun
 from fastload._load.decoder import Decoder
 from fastload._load.faults import FaultPolicy
-from fastload._load.spec import LoadSpec
+from fastload._load.spec import LoadSpec, SampleOptions
 from fastload._load.stats import StatsCollector
-from fastload._load.torch_compat.lookahead import Coming
+from fastload._load.torch_compat.lookahead import Lookahead
+from fastload._load.torch_compat.samplers import SampleIndex
 from fastload._load.transfer import Stay
 from fastload._order.saved_state import whole_number
 from fastload._store.dataset import Dataset, open_dataset
 from fastload.errors import ConfigError, FastloadError
 
-_LOOKING = 8  # so many batches may be somebody who looks at the data
+_INSPECTED = 8  # as many batches may be requested by someone who only inspects the data
 Key = tuple[int, tuple[int, ...]]  # epoch and ids of a batch
 Sample = Any  # a dict, or (image, label): what torch's collate functions take
-LOOKS = (
-    "transform",
-    "fields",
-    "color",
-    "ragged",
-    "exact",
-    "return_matrix",
-)  # a loader's arguments for what samples look like
 
 
-class KnowsEpoch(Protocol):
-    """The loader's order."""
+class EpochSource(Protocol):
+    """The part of the loader's order that the view needs."""
 
     latest_epoch: int
-    epoch_was_set: bool  # somebody has called set_epoch
+    epoch_was_set: bool
 
 
 class LoaderDataset(torch.utils.data.Dataset[Sample]):
-    """A map-style torch dataset over a packed one. What is not asked for here is the packed dataset's: ``column``, ``classes`` ..."""
+    """A map-style torch dataset over a packed one; other attributes (``column``, ``classes`` ...) are those of the packed dataset."""
 
     def __init__(
-        self, maker: BatchMaker, order: KnowsEpoch, coming: Coming, made_with: Mapping[str, Any]
+        self, maker: BatchMaker, order: EpochSource, lookahead: Lookahead, samples: SampleOptions
     ) -> None:
         self.packed = maker.dataset
-        self.made_with: dict[str, Any] = {name: made_with.get(name) for name in LOOKS}
-        self._maker, self._order, self._coming, self._pid = (
-            maker.on_cpu(),
-            order,
-            coming,
-            os.getpid(),
-        )
+        self.samples = samples
+        self._maker = maker.on_cpu()
+        self._order = order
+        self._lookahead = lookahead
+        self._pid = os.getpid()
         self._begun: dict[Key, Begun] = {}
-        self._passes, self._foreign = Passes(len(self.packed)), 0
+        self._passes = PassCounter(len(self.packed))
+        self._n_foreign = 0  # batches requested by another sampler than ours
 
     def __len__(self) -> int:
         return len(self.packed)
 
     def set_epoch(self, epoch: int) -> None:
-        """Whose crops come where a sampler of somebody else's draws. Accelerate calls it, and so does the Trainer of transformers."""
-        self._order.latest_epoch, self._order.epoch_was_set = whole_number("set_epoch", epoch), True
+        """The epoch of samples that another sampler draws. Accelerate and the Trainer of transformers call it."""
+        self._order.latest_epoch = whole_number("set_epoch", epoch)
+        self._order.epoch_was_set = True
 
     def __getitem__(self, index: int) -> Sample:
-        """As it is in the newest epoch."""
+        """The sample as in the newest epoch."""
         return self._samples([index], lambda _: self._order.latest_epoch)[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
-        """A batch of a plain DataLoader's. Numbers of another sampler than ours know no epoch: unless somebody has named it, what comes
-        again is drawn anew."""
+        """A batch for a plain DataLoader. Ids of another sampler than ours have no epoch: unless one was set, a sample that comes
+        again belongs to the next one."""
         return self._samples(indices, self._foreign_epoch)
 
     def _foreign_epoch(self, ids: Sequence[int]) -> int:
-        self._foreign += 1
-        if self._foreign == _LOOKING and torch.utils.data.get_worker_info() is None:
+        self._n_foreign += 1
+        if self._n_foreign == _INSPECTED and torch.utils.data.get_worker_info() is None:
             warnings.warn(
                 "fastload: batches of loader.dataset are asked for by a sampler that is not fastload's, in the training process: "
                 "each is decoded while the trainer waits. Hand over the loader itself, or loader.batch_sampler with the dataset; "
@@ -101,39 +95,37 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
                 raise IndexError(f"sample {index} of {count}")
         if not len(indices):
             return []
-        self._share_processors()
-        kept, self._begun = self._begun, {}
-        wanted, *coming = (
-            self._key(batch, epoch_of) for batch in (indices, *self._coming.after(indices))
-        )
-        begun = kept[wanted] if wanted in kept else self._begin(wanted)
-        for key in coming:
-            with contextlib.suppress(FastloadError):  # raised when that batch is asked for
+        self._adapt_to_worker()
+        kept = self._begun
+        self._begun = {}
+        requested = self._key(indices, epoch_of)
+        upcoming = [self._key(batch, epoch_of) for batch in self._lookahead.after(indices)]
+        begun = kept[requested] if requested in kept else self._begin(requested)
+        for key in upcoming:
+            with contextlib.suppress(FastloadError):  # raised when that batch is requested
                 self._begun[key] = kept[key] if key in kept else self._begin(key)
         return samples_of(self._maker.finish(begun), len(indices), self._maker.spec)
 
     def _key(self, indices: Sequence[int], epoch_of: Callable[[Sequence[int]], int]) -> Key:
-        known = getattr(indices[0], "epoch", None)  # our samplers' numbers know theirs
-        return epoch_of(indices) if known is None else known, tuple(int(index) for index in indices)
+        first = indices[0]
+        epoch = first.epoch if isinstance(first, SampleIndex) else epoch_of(indices)
+        return epoch, tuple(int(index) for index in indices)
 
     def _begin(self, key: Key) -> Begun:
         epoch, ids = key
         return self._maker.begin(np.asarray(ids, np.int64) % len(self), epoch)
 
-    def _share_processors(self) -> None:
-        """In a worker process of torch: as many threads as this worker's part of the budget."""
-        if self._pid != os.getpid():
-            self._coming, self._begun = (
-                Coming(0),
-                {},
-            )  # what comes next is known in the parent; torch's workers are ahead anyway
-            self._pid, worker, backend = (
-                os.getpid(),
-                torch.utils.data.get_worker_info(),
-                self._maker.backend,
-            )
-            self._passes = Passes(len(self.packed), worker.seed if worker else 0)
-            backend.threads = max(1, backend.budget // (worker.num_workers if worker else 1))
+    def _adapt_to_worker(self) -> None:
+        """In a worker process of torch: this worker's part of the threads, and no lookahead."""
+        if self._pid == os.getpid():
+            return
+        self._pid = os.getpid()
+        self._begun = {}
+        self._lookahead = Lookahead(0)  # only the parent knows it; torch's workers prefetch anyway
+        worker = torch.utils.data.get_worker_info()
+        backend = self._maker.backend
+        self._passes = PassCounter(len(self.packed), worker.seed if worker else 0)
+        backend.threads = max(1, backend.budget // (worker.num_workers if worker else 1))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "packed":
@@ -141,55 +133,48 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
         return getattr(self.packed, name)
 
     def __reduce__(self) -> tuple[object, ...]:
-        made, order = self._maker, self._order
-        draws, faults = (
-            (made.seed, order.latest_epoch, order.epoch_was_set),
-            (made.faults.on_error, made.faults.max_bad),
-        )
-        return (
-            _again,
-            (self.packed, made.spec, made.backend, draws, faults),
-            {"made_with": self.made_with},
-        )
+        maker = self._maker
+        faults = (maker.faults.on_error, maker.faults.max_bad)
+        epoch = _Epoch(self._order.latest_epoch, self._order.epoch_was_set)
+        arguments = (self.packed, maker.spec, maker.backend, maker.seed, faults)
+        return _rebuilt, arguments, {"samples": self.samples, "_order": epoch}
 
 
-class Passes:
-    """Counts the passes of a sampler that is not ours: a new one begins with the first batch in which a sample comes again.
+class PassCounter:
+    """Counts the passes of a foreign sampler: a new one begins with the first batch that contains a sample again.
 
-    Worker processes begin anew in every epoch, with another seed of torch's each time: ``seed`` keeps their passes apart.
+    Worker processes start in every epoch, each time with another seed of torch's: ``seed`` keeps their passes apart.
     """
 
     def __init__(self, n_samples: int, seed: int = 0) -> None:
-        self._n_samples, self._first, self._pass, self._seen = (
-            n_samples,
-            (seed << 16) % 2**62,
-            1,
-            np.empty(0, np.int32),
-        )
+        self._n_samples = n_samples
+        self._first = (seed << 16) % 2**62
+        self._pass = 1
+        self._last_pass = np.empty(0, np.int32)  # per sample: the pass that contained it last
 
     def of(self, ids: Sequence[int]) -> int:
-        """The pass that a batch belongs to, from 0 on."""
-        if not len(self._seen):
-            self._seen = np.zeros(self._n_samples, np.int32)  # in which pass each sample came last
+        """The pass of a batch, counted from 0."""
+        if not len(self._last_pass):
+            self._last_pass = np.zeros(self._n_samples, np.int32)
         numbers = np.asarray(ids, np.int64)
-        self._pass += bool((self._seen[numbers] == self._pass).any())
-        self._seen[numbers] = self._pass
+        self._pass += bool((self._last_pass[numbers] == self._pass).any())
+        self._last_pass[numbers] = self._pass
         return self._first + self._pass - 1
 
 
+@dataclass(slots=True)
 class _Epoch:
-    def __init__(self, latest_epoch: int, named: bool) -> None:
-        self.latest_epoch, self.epoch_was_set = latest_epoch, named
+    latest_epoch: int = 0
+    epoch_was_set: bool = False
 
 
-def _again(
+def _rebuilt(
     packed: Dataset,
     spec: LoadSpec,
     backend: Decoder,
-    draws: tuple[int, int, bool],
+    seed: int,
     faults: tuple[str, int | None],
 ) -> LoaderDataset:
-    seed, epoch, named = draws
     maker = BatchMaker(
         packed,
         spec,
@@ -200,19 +185,19 @@ def _again(
         faults=FaultPolicy(*faults),
         transfer=Stay(pin=False),
     )
-    view = LoaderDataset(maker, _Epoch(epoch, named), Coming(0), {})
+    view = LoaderDataset(maker, _Epoch(), Lookahead(0), SampleOptions())
     view._pid = 0  # another process than the loader's: it shares the processors with it
     return view
 
 
 def samples_of(batch: dict[str, Any], n: int, spec: LoadSpec) -> list[Sample]:
-    """A batch taken apart: one dict, or tuple, a sample."""
+    """A batch as one dict, or tuple, per sample."""
     samples = [{name: value[place] for name, value in batch.items()} for place in range(n)]
     return [tuple(each.values()) for each in samples] if spec.as_tuple else list(samples)
 
 
 class Collate:
-    """Puts the samples of one ``__getitems__`` together again, as the loader's batches are."""
+    """Collates the samples of one ``__getitems__`` to a batch like the loader's."""
 
     def __init__(self, spec: LoadSpec) -> None:
         self._as_tuple = spec.as_tuple
@@ -223,7 +208,6 @@ class Collate:
         }
 
     def __call__(self, samples: list[Sample]) -> Any:
-        """One batch."""
         if self._as_tuple:
             return tuple(torch.stack(values) for values in zip(*samples, strict=True))
         return {
@@ -236,7 +220,7 @@ class Collate:
 
 
 def opened(dataset: object) -> Dataset:
-    """The packed dataset that a path, a packed dataset or a loader's dataset stands for; raises TypeError with the way out for others."""
+    """The packed dataset of a path, a packed dataset or a loader's dataset; raises TypeError for others."""
     if isinstance(dataset, str | os.PathLike):
         dataset = open_dataset(dataset)
     if isinstance(dataset, LoaderDataset):

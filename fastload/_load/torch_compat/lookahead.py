@@ -1,7 +1,7 @@
-"""Batches begun before they are asked for, for a plain torch DataLoader that was built out of the parts of ours.
+"""Batches begun before they are requested, for a plain torch DataLoader that was built from the parts of ours.
 
-Such a loader takes a list of ids from our batch sampler and then asks the dataset for it, and waits. The batch sampler therefore
-notes which lists come next, and the dataset begins them while the trainer computes.
+Such a loader takes a list of ids from our batch sampler, requests these samples from the dataset, and waits. So the batch sampler
+records which lists follow, and the dataset view starts decoding them while the trainer computes.
 """
 
 from __future__ import annotations
@@ -10,54 +10,53 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-_MOST = 64  # batches looked ahead where only each n-th is for this process
+_MAX_DEPTH = 64  # batches drawn in advance where only every n-th is for this process
 
 
-class Coming:
-    """What our batch sampler will give next, in its newest iteration."""
+class Lookahead:
+    """The batches that follow in the newest iteration of our batch sampler."""
 
-    def __init__(self, ahead: int) -> None:
-        self._ahead, self._newest = ahead, _Pass(0)
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._newest = _Pass(0)
 
-    def noted(self, batches: Iterator[list[int]]) -> Iterator[list[int]]:
-        """The same batches, a few of them known in advance."""
-        self._newest = current = _Pass(self._ahead)
-        return current.noted(enumerate(batches))
+    def recorded(self, batches: Iterator[list[int]]) -> Iterator[list[int]]:
+        """The same batches, a few of them drawn in advance."""
+        self._newest = _Pass(self._depth)
+        return self._newest.recorded(enumerate(batches))
 
     def after(self, batch: Sequence[int]) -> list[list[int]]:
-        """The batches that this process will want behind one that was given; none if it is not one of ours."""
+        """The batches that this process will request after one; none if our batch sampler did not yield it."""
         return self._newest.after(batch)
 
 
 class _Pass:
-    """Numbered batches. Some loaders take only each n-th (Accelerate's shards do): the step is learnt."""
+    """Numbered batches. Some loaders take only every n-th (Accelerate's shards do): the step is learned."""
 
-    def __init__(self, ahead: int) -> None:
-        self._ahead, self._step = ahead, 1
-        self._asked = -1  # number of the batch that was asked for last
-        self._given: deque[tuple[int, list[int]]] = deque(maxlen=_MOST)
-        self._next: deque[tuple[int, list[int]]] = deque()
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._step = 1
+        self._last_requested = -1
+        self._yielded: deque[tuple[int, list[int]]] = deque(maxlen=_MAX_DEPTH)
+        self._upcoming: deque[tuple[int, list[int]]] = deque()
 
-    def noted(self, numbered: Iterator[tuple[int, list[int]]]) -> Iterator[list[int]]:
+    def recorded(self, numbered: Iterator[tuple[int, list[int]]]) -> Iterator[list[int]]:
         while True:
-            self._next.extend(
-                islice(numbered, max(0, 1 + min(_MOST, self._ahead * self._step) - len(self._next)))
-            )
-            if not self._next:
+            wanted = 1 + min(_MAX_DEPTH, self._depth * self._step)
+            self._upcoming.extend(islice(numbered, max(0, wanted - len(self._upcoming))))
+            if not self._upcoming:
                 return
-            self._given.append(self._next.popleft())
-            yield self._given[-1][1]
+            self._yielded.append(self._upcoming.popleft())
+            yield self._yielded[-1][1]
 
     def after(self, batch: Sequence[int]) -> list[list[int]]:
-        asked = list(
-            batch
-        )  # another's batch sampler may give an array, which compares number by number
-        number = next((number for number, given in reversed(self._given) if given == asked), -1)
+        ids = list(batch)  # a foreign batch sampler may yield arrays, which compare elementwise
+        number = next((number for number, given in reversed(self._yielded) if given == ids), -1)
         if number < 0:
             return []
-        if 0 <= self._asked < number:
-            self._step = number - self._asked
-        self._asked = number
-        known = dict((*self._given, *self._next))
-        wanted = range(number + self._step, number + self._step * self._ahead + 1, self._step)
+        if 0 <= self._last_requested < number:
+            self._step = number - self._last_requested
+        self._last_requested = number
+        known = dict((*self._yielded, *self._upcoming))
+        wanted = range(number + self._step, number + self._step * self._depth + 1, self._step)
         return [known[each] for each in wanted if each in known]

@@ -1,4 +1,4 @@
-"""The loader's ``sampler`` and ``batch_sampler``, for who takes the loader apart and builds a plain torch DataLoader out of it."""
+"""The loader's ``sampler`` and ``batch_sampler``, for frameworks that build a plain torch DataLoader from its parts."""
 
 from __future__ import annotations
 
@@ -8,88 +8,82 @@ from typing import Any
 
 import torch
 
-from fastload._load.torch_compat.lookahead import Coming
+from fastload._load.torch_compat.lookahead import Lookahead
 from fastload._order.rank_order import RankOrder
 from fastload._order.saved_state import whole_number
 
 
 class SampleIndex(int):
-    """A sample's number that knows its epoch, so that a worker process, forked or spawned long before, draws the right crops."""
+    """A sample id with its epoch, so that a worker process, started long before, draws the right crops."""
 
     epoch: int
 
     @classmethod
     def of(cls, number: int, epoch: int) -> SampleIndex:
-        """The number, in an epoch."""
         index = cls(number)
         index.epoch = epoch
         return index
 
 
 class RankSampler(torch.utils.data.DistributedSampler[Any]):
-    """This rank's ids of the epoch, one by one. A DistributedSampler to who asks: Lightning does, and then puts in none of its own.
+    """The ids of this rank, one by one. Lightning adds no sampler of its own to a loader that has a DistributedSampler.
 
-    It has all that one has, as properties: torch's own would ask for the process group, which may come later.
+    All attributes of one are properties here: torch's constructor needs the process group, which may be initialized later.
     """
 
-    def __init__(self, epochs: RankOrder, dataset: Any = None) -> None:
-        self.epochs, self.dataset = epochs, dataset
+    def __init__(self, order: RankOrder, dataset: Any = None) -> None:
+        self.order = order
+        self.dataset = dataset
 
     def __iter__(self) -> Iterator[int]:
-        for batch in _batches(self.epochs):
+        for batch in _batches(self.order):
             yield from batch
 
     def __len__(self) -> int:
-        return self.epochs.n_samples()
+        return self.order.n_samples()
 
     @property
     def epoch(self) -> int:  # type: ignore[override]
-        """The epoch that comes next."""
-        return self.epochs.next_epoch
+        """The next epoch."""
+        return self.order.next_epoch
 
     @property
     def rank(self) -> int:  # type: ignore[override]
-        """Of this process."""
-        return self.epochs.partition.rank
+        return self.order.partition.rank
 
     @property
     def num_replicas(self) -> int:  # type: ignore[override]
-        """Processes that share an epoch."""
-        return self.epochs.partition.world
+        return self.order.partition.world
 
     @property
     def num_samples(self) -> int:  # type: ignore[override]
-        """Of this rank."""
+        """Samples of this rank."""
         return len(self)
 
     @property
     def total_size(self) -> int:  # type: ignore[override]
-        """Of all ranks."""
+        """Samples of all ranks."""
         return self.num_replicas * len(self)
 
     @property
     def shuffle(self) -> bool:  # type: ignore[override]
-        """Another order in each epoch."""
-        return bool(self.epochs.options.shuffle)
+        return bool(self.order.options.shuffle)
 
     @property
     def seed(self) -> int:  # type: ignore[override]
-        """The loader's."""
-        return self.epochs.options.seed
+        return self.order.options.seed
 
     @property
     def drop_last(self) -> bool:  # type: ignore[override]
-        """What does not fill a batch is left out."""
-        return self.epochs.partition.last_batch == "drop"
+        return self.order.partition.last_batch == "drop"
 
     def set_epoch(self, epoch: int) -> None:
-        """As DistributedSampler has it: another order each epoch."""
-        self.epochs.set_epoch(epoch)
+        self.order.set_epoch(epoch)
 
 
 class RankBatches(torch.utils.data.BatchSampler):
-    """Lists of ids. Its arguments are those of torch's: Lightning makes it anew for predictions, maybe without ``drop_last``, and
-    for ``overfit_batches`` with a sampler of its own.
+    """Lists of ids. It has torch's arguments because Lightning makes it again: for predictions without ``drop_last``, for
+    ``overfit_batches`` with another sampler.
     """
 
     def __init__(
@@ -97,71 +91,71 @@ class RankBatches(torch.utils.data.BatchSampler):
         sampler: torch.utils.data.Sampler[int],
         batch_size: int,
         drop_last: bool,
-        coming: Coming | None = None,
+        lookahead: Lookahead | None = None,
     ) -> None:
         super().__init__(sampler, batch_size, drop_last)
-        self._coming, dealt = (
-            coming or Coming(0),
-            sampler.epochs if isinstance(sampler, RankSampler) else None,
-        )
-        if dealt is not None and dealt.partition.last_batch == "drop" and not drop_last:
-            dealt = dealt.without_drop(batch_size)
-        as_dealt = (
-            dealt is not None
-            and batch_size == dealt.batch_size
-            and drop_last == (dealt.partition.last_batch == "drop")
-        )
-        self._dealt = (
-            dealt if as_dealt else None
-        )  # None: batches are made of what the sampler gives
-        self._start = self._given = 0  # of these
+        self._lookahead = lookahead or Lookahead(0)
+        # None: batches are grouped from what the sampler yields.
+        self._order = _matching_order(sampler, batch_size, drop_last)
+        self._start = 0  # of such batches: where the next iteration resumes
+        self._yielded = 0
 
     def __iter__(self) -> Iterator[list[int]]:
-        if self._dealt is None:
-            start, self._start = self._start, 0
-            return self._counted(
-                self._coming.noted(itertools.islice(super().__iter__(), start, None)), start
-            )
-        return _told(self._dealt, self._coming.noted(_batches(self._dealt)))
+        if self._order is not None:
+            recorded = self._lookahead.recorded(_batches(self._order))
+            return _reported(self._order, recorded)
+        start = self._start
+        self._start = 0
+        rest = itertools.islice(super().__iter__(), start, None)
+        return self._counted(self._lookahead.recorded(rest), start)
 
     def __len__(self) -> int:
-        return super().__len__() if self._dealt is None else len(self._dealt)
+        return super().__len__() if self._order is None else len(self._order)
 
     def set_epoch(self, epoch: int) -> None:
-        """As DistributedSampler has it."""
-        if self._dealt is not None:
-            self._dealt.set_epoch(epoch)
+        if self._order is not None:
+            self._order.set_epoch(epoch)
         elif hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, object]:
-        """For torchdata's StatefulDataLoader, which asks its batch sampler: the epoch, and the batches that were given."""
-        return {"batches": self._given} if self._dealt is None else self._dealt.state()
+        """For torchdata's StatefulDataLoader, which saves its batch sampler: the epoch and the batches yielded."""
+        return {"batches": self._yielded} if self._order is None else self._order.state()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """The next iteration goes on there."""
-        if self._dealt is None:
-            self._start = whole_number("loading a state: batches", state.get("batches"))
+        """The next iteration resumes there."""
+        if self._order is None:
+            self._start = whole_number("state_dict: batches", state.get("batches"))
         else:
-            self._dealt.load(state)
+            self._order.load(state)
 
     def _counted(self, batches: Iterator[list[int]], start: int) -> Iterator[list[int]]:
-        for self._given, batch in enumerate(batches, start + 1):
+        for self._yielded, batch in enumerate(batches, start + 1):
             yield batch
 
 
-def _told(epochs: RankOrder, batches: Iterator[list[int]]) -> Iterator[list[int]]:
-    """The same; the order knows how many were given, not how many were looked at in advance."""
-    segment = None
+def _matching_order(sampler: object, batch_size: int, drop_last: bool) -> RankOrder | None:
+    """The order whose batches these arguments describe, if there is one."""
+    if not isinstance(sampler, RankSampler):
+        return None
+    order = sampler.order
+    if sampler.drop_last and not drop_last:
+        return order.without_drop(batch_size)
+    return order if (order.batch_size, sampler.drop_last) == (batch_size, drop_last) else None
+
+
+def _reported(order: RankOrder, batches: Iterator[list[int]]) -> Iterator[list[int]]:
+    """The same; the order learns how many were yielded, not how many were drawn in advance."""
+    current = None
     for number, batch in enumerate(batches, 1):
-        segment = segment or epochs.newest
-        if segment is not None:
-            epochs.delivered(segment, segment.start + number)
+        current = current or order.newest
+        if current is not None:
+            order.delivered(current, current.start + number)
         yield batch
 
 
-def _batches(epochs: RankOrder) -> Iterator[list[int]]:
-    # At the first next(), not at iter(): torch calls iter() twice before it uses one of them.
-    segment = epochs.begin()
-    for ids in epochs.batches(segment):
-        yield [SampleIndex.of(number, segment.epoch) for number in ids.tolist()]
+def _batches(order: RankOrder) -> Iterator[list[int]]:
+    # begin() at the first next(), not at iter(): torch calls iter() twice before it uses one of them.
+    current = order.begin()
+    for ids in order.batches(current):
+        yield [SampleIndex.of(number, current.epoch) for number in ids.tolist()]

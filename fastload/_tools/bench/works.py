@@ -15,7 +15,7 @@ from fastload._decode.backend import DecodeBatch, PixelFormat
 from fastload._load.decode_requests import make_requests
 from fastload._load.decoder import Decoder
 from fastload._load.records import BatchRecords, read_records, shown_sizes
-from fastload._load.sampling import Look
+from fastload._load.spec import SampleScan
 from fastload._plan.compose import compile as compile_plan
 from fastload._plan.field_plan import FieldPlan
 from fastload._plan.rows import PlanRows
@@ -91,7 +91,7 @@ class Works:
             dataset,
             images[name],
             ids,
-            Look(dataset).channels(images[name]),
+            SampleScan(dataset).channels(images[name]),
             len(rows),
             int(rows["length"].sum()),
         )

@@ -60,7 +60,7 @@ class Source:
     @property
     def fixed_threads(self) -> int | None:
         """Decode threads of a fastload loader whose user has given a number."""
-        given = self.loader._given["num_workers"] if self.kind == "fastload" else None
+        given = self.loader._options.num_workers if self.kind == "fastload" else None
         return None if given is None else max(1, int(given))
 
     @property

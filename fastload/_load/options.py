@@ -1,0 +1,278 @@
+"""The arguments of a DataLoader, checked once and kept as one frozen object.
+
+Every argument of torch's DataLoader is used, or answered with one sentence why it has no effect.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fastload._common.cpus import available_cpus
+from fastload._load.spec import SampleOptions
+from fastload._load.torch_compat.dataset_view import Collate, LoaderDataset, opened
+from fastload._order.epoch_order import WINDOW
+from fastload._order.partition import Partition
+from fastload._store.dataset import Dataset
+from fastload.errors import ConfigError
+
+MAX_THREADS = 1024
+MAX_PREFETCH = 1024  # batches
+# One batch being handed over, one being finished, one so that no thread idles at a batch's end.
+DEFAULT_PREFETCH = 3
+_NO_PROCESSES = "there are no worker processes: images are decoded by threads of this process"
+
+
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """A torch argument without effect here; ``defaults`` are accepted silently."""
+
+    reason: str
+    defaults: tuple[object, ...]
+
+
+UNUSED = {
+    "worker_init_fn": Unused(_NO_PROCESSES, (None,)),
+    "multiprocessing_context": Unused(_NO_PROCESSES, (None,)),
+    "persistent_workers": Unused(
+        "the decode threads live as long as the loader anyway", (False, True)
+    ),
+    "pin_memory_device": Unused("name the device itself with device=", ("",)),
+    "in_order": Unused("batches always come in order", (True,)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The rank of this process, the number of processes, and how many of them share this machine."""
+
+    rank: int
+    world: int
+    local_world: int
+
+    @staticmethod
+    def here(rank: int | None = None, world: int | None = None) -> Ranks:
+        """Missing values come from torch.distributed if it is initialized, else from torchrun's environment."""
+        found_rank = 0
+        found_world = 1
+        if dist.is_available() and dist.is_initialized():
+            found_rank = dist.get_rank()
+            found_world = dist.get_world_size()
+        elif "TORCHELASTIC_RUN_ID" in os.environ:
+            found_rank = int(os.environ.get("RANK", "0"))
+            found_world = int(os.environ.get("WORLD_SIZE", "1"))
+        rank = found_rank if rank is None else rank
+        world = found_world if world is None else world
+        if type(rank) is not int or type(world) is not int or not 0 <= rank < world:
+            raise ConfigError(
+                f"rank={rank!r:.40}, world_size={world!r:.40}: expected a rank from 0 to world_size - 1"
+            )
+        return Ranks(rank, world, max(1, min(_local_world() or world, world)))
+
+
+def _local_world() -> int:
+    """How many ranks share this machine according to torchrun, Open MPI or Slurm; 0 if unknown."""
+    for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"):
+        value = os.environ.get(name, "")
+        if value.isdigit():
+            return int(value)
+    return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderOptions:
+    """The arguments as given, in torch's order; properties hold the values that follow from them."""
+
+    dataset: Dataset
+    batch_size: int | None = 1
+    shuffle: bool | str | None = None
+    sampler: Any = None
+    batch_sampler: Any = None
+    num_workers: int | None = None
+    collate_fn: Callable[[Any], Any] | None = None
+    pin_memory: bool = False
+    drop_last: bool = False
+    timeout: float = 0
+    generator: torch.Generator | None = None
+    prefetch_factor: int | None = None
+    device: str | torch.device | None = None
+    backend: str = "auto"
+    seed: int | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    last_batch: str | None = None
+    window: int = WINDOW
+    on_error: str = "raise"
+    max_bad: int | None = None
+    samples: SampleOptions = field(default_factory=SampleOptions)
+    unused: Mapping[str, object] = field(default_factory=dict)  # torch arguments without effect
+
+    @classmethod
+    def resolve(
+        cls,
+        dataset: object,
+        samples: SampleOptions,
+        unused: Mapping[str, object],
+        *,
+        num_workers: int | None,
+        collate_fn: Callable[[Any], Any] | None,
+        **arguments: Any,
+    ) -> LoaderOptions:
+        """Checks the arguments, warns about unused ones, and opens the dataset."""
+        _warn_unused(unused)
+        if isinstance(dataset, LoaderDataset):  # a framework builds a loader from parts of one
+            num_workers = num_workers or None
+            collate_fn = None if isinstance(collate_fn, Collate) else collate_fn
+            samples = dataset.samples if samples == SampleOptions() else samples
+        return cls(
+            dataset=opened(dataset),
+            samples=samples,
+            unused=unused,
+            num_workers=num_workers,
+            collate_fn=collate_fn,
+            **arguments,
+        )
+
+    def __post_init__(self) -> None:
+        self._check_order()
+        _check_range("num_workers", self.num_workers, 0, MAX_THREADS, " (decode threads)")
+        _check_range("prefetch_factor", self.prefetch_factor, 1, MAX_PREFETCH, " (batches)")
+        _check_range("seed", self.seed, 0, 2**63 - 1)
+        if self.generator is not None and not hasattr(self.generator, "initial_seed"):
+            raise ConfigError(
+                f"generator={self.generator!r:.40}: expected a torch.Generator, or None"
+            )
+        seconds = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool)
+        if not seconds or not 0 <= self.timeout < float("inf"):
+            raise ConfigError(f"timeout={self.timeout!r:.40}: expected seconds, 0 = no timeout")
+        if type(self.window) is not int or self.window < 1:
+            raise ConfigError(f"window={self.window!r:.40}: expected a number of blocks, 1 or more")
+        if self.last_batch is not None and self.drop_last and self.last_batch != "drop":
+            raise ConfigError(
+                f"drop_last=True and last_batch={self.last_batch!r:.40}: give one of the two"
+            )
+        if self.has_sampler and (self.last_batch is not None or self.window != WINDOW):
+            raise ConfigError(
+                "last_batch and window belong to fastload's own order: "
+                "with a sampler, which decides both, leave them out"
+            )
+
+    def _check_order(self) -> None:
+        """Refuses contradictions, as torch does."""
+        batch_size = self.batch_size
+        shuffle = self.shuffle
+        if shuffle not in (None, True, False, "full"):
+            raise ConfigError(f"shuffle={shuffle!r:.40}: expected True (blocks), 'full' or False")
+        if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
+            raise ConfigError(
+                f"batch_size={batch_size!r:.40}: expected a number of samples, 1 or more, or None for single samples"
+            )
+        if self.sampler is not None and shuffle:
+            raise ConfigError(
+                "shuffle and sampler: the sampler decides the order, leave shuffle out"
+            )
+        if self.batch_sampler is not None and (
+            batch_size not in (None, 1) or shuffle or self.sampler is not None or self.drop_last
+        ):
+            raise ConfigError(
+                "batch_sampler decides batches and order: leave batch_size, shuffle, sampler and drop_last out"
+            )
+        if batch_size is None and self.batch_sampler is None and self.drop_last:
+            raise ConfigError("batch_size=None means single samples: drop_last has nothing to drop")
+
+    @property
+    def has_sampler(self) -> bool:
+        """A sampler or batch sampler of the user decides the order."""
+        return self.sampler is not None or self.batch_sampler is not None
+
+    @property
+    def batched(self) -> bool:
+        """The loader yields batches, not single samples."""
+        return self.batch_size is not None or self.batch_sampler is not None
+
+    @property
+    def order_seed(self) -> int:
+        """The seed; without one, that of torch's generator, as a shuffling torch DataLoader has it; else 0."""
+        if self.seed is not None:
+            return self.seed
+        return 0 if self.generator is None else int(self.generator.initial_seed()) % 2**63
+
+    @property
+    def prefetch_depth(self) -> int:
+        """Batches in flight or ready at the start: torch's prefetch_factor, but for all threads together."""
+        return DEFAULT_PREFETCH if self.prefetch_factor is None else self.prefetch_factor
+
+    @property
+    def timeout_s(self) -> float | None:
+        """Seconds to wait for a batch; None = no timeout."""
+        return self.timeout or None
+
+    @property
+    def drops_last(self) -> bool:
+        """Batches of fastload's own order, or of torch's sampler, are never smaller."""
+        return self.drop_last or (self.batched and self.last_batch == "drop")
+
+    def ranks(self) -> Ranks:
+        """As of now: the process group may be initialized after the loader was made."""
+        return Ranks.here(self.rank, self.world_size)
+
+    def partition(self, ranks: Ranks) -> Partition:
+        """The part of an epoch for a rank; without last_batch it ends as torch's do."""
+        default = "pad" if ranks.world > 1 else "partial"
+        last_batch = self.last_batch or ("drop" if self.drop_last else default)
+        return Partition(ranks.rank, ranks.world, last_batch)
+
+    def thread_budget(self, ranks: Ranks) -> int:
+        """The most decode threads of this rank: as given, else its part of the processors of this job."""
+        if self.num_workers is None:
+            return max(1, available_cpus() // ranks.local_world)
+        return max(1, self.num_workers)
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments for a DataLoader with the same options."""
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        del own["samples"], own["unused"]
+        samples = {each.name: getattr(self.samples, each.name) for each in fields(self.samples)}
+        return {**own, **samples, **self.unused}
+
+
+def _check_range(name: str, value: object, least: int, most: int, unit: str = "") -> None:
+    if value is not None and (type(value) is not int or not least <= value <= most):
+        raise ConfigError(
+            f"{name}={value!r:.40}: expected None or a whole number {least}..{most}{unit}"
+        )
+
+
+def _warn_unused(given: Mapping[str, object]) -> None:
+    for name, value in given.items():
+        if name not in UNUSED:
+            raise TypeError(
+                f"fastload.DataLoader got an unexpected argument {name!r}; {_hint(name)}"
+            )
+        # By identity: 0 == False and 1 == True would be accepted silently.
+        if not any(
+            value is default or (type(value) is str and value == default)
+            for default in UNUSED[name].defaults
+        ):
+            warnings.warn(
+                f"fastload.DataLoader: {name} has no effect: {UNUSED[name].reason}",
+                UserWarning,
+                stacklevel=4,
+            )
+
+
+def _hint(name: str) -> str:
+    known = [each.name for each in (*fields(LoaderOptions), *fields(SampleOptions))]
+    known = [each for each in known if each not in ("samples", "unused")]
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    unused = ", ".join(sorted(UNUSED))
+    return f"it has {', '.join(known)}, and torch's that have no effect here: {unused}"

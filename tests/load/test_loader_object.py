@@ -1,0 +1,80 @@
+"""The loader as an object: what it shows, which attributes it has, and what a copy takes along."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fastload import transforms as T
+from fastload._load.loader import _TORCH_ATTRIBUTES, DataLoader
+
+N = 20
+RESIZED = [T.Resize(16, 20)]
+
+
+def test_repr_says_what_is_loaded_and_how(packed: Path) -> None:
+    loader = DataLoader(
+        packed, 6, shuffle=True, transform=RESIZED, backend="reference", rank=1, world_size=2
+    )
+    assert repr(loader) == (
+        f"DataLoader({str(packed)!r}, 20 samples, batch_size=6, shuffle=True, last_batch='pad', "
+        f"transform={RESIZED!r}, backend='reference', rank 1 of 2)"
+    )
+
+
+def test_repr_names_a_sampler_and_cuts_long_transforms(packed: Path) -> None:
+    many = [T.Resize(8, 8), *[T.Brightness(0.01 * k) for k in range(1, 60)]]
+    sampled = repr(DataLoader(packed, 6, sampler=range(3), transform=many))
+    assert "batch_size=6, sampler=range, transform=[Resize(" in sampled
+    assert "last_batch" not in sampled
+    assert "shuffle" not in sampled
+    assert len(sampled) < 400 + len(str(packed))
+    batched = repr(DataLoader(packed, batch_sampler=[[1, 2]]))
+    assert "batch_size=None, batch_sampler=list, transform=None" in batched
+
+
+def test_repr_of_a_user_s_class_has_its_name(packed: Path) -> None:
+    class Mine(DataLoader):
+        pass
+
+    assert repr(Mine(packed)).startswith(f"Mine({str(packed)!r}, 20 samples, batch_size=1")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"sampler": range(3)}, {"batch_sampler": [[1, 2]]}, {"batch_size": None}],
+    ids=str,
+)
+def test_every_attribute_is_declared(packed: Path, options: dict[str, Any]) -> None:
+    """An attribute that is not would travel with a copy as if it were the user's."""
+    loader = DataLoader(packed, **{"transform": RESIZED, **options})
+    next(iter(loader))
+    declared = _TORCH_ATTRIBUTES | DataLoader.__annotations__.keys()
+    declared |= loader._options.arguments().keys()
+    assert vars(loader).keys() - declared == set()
+
+
+def test_attributes_named_as_the_arguments_rebuild_the_loader(packed: Path) -> None:
+    """What Lightning does: it reads ``vars(loader)``."""
+    given: dict[str, Any] = {
+        "transform": RESIZED,
+        "fields": ("image", "id"),
+        "last_batch": "pad",
+        "color": "bgr",
+    }
+    loader = DataLoader(packed, 6, rank=1, world_size=2, **given)
+    found = {name: vars(loader)[name] for name in (*given, "rank", "world_size", "device", "exact")}
+    assert found == {**given, "rank": 1, "world_size": 2, "device": None, "exact": False}
+    rebuilt = DataLoader(packed, batch_size=vars(loader)["batch_size"], **found)
+    for one, other in zip(loader, rebuilt, strict=True):
+        assert torch.equal(one["image"], other["image"])
+
+
+def test_options_cannot_be_changed(packed: Path) -> None:
+    loader = DataLoader(packed)
+    with pytest.raises(FrozenInstanceError):
+        loader._options.batch_size = 3  # type: ignore[misc]
