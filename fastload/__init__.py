@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from fastload._store.dataset import Dataset, open_dataset
     from fastload._store.fields import Field
     from fastload._store.kinds import FieldKind
-    from fastload._store.verify import Report as VerifyReport
-    from fastload._store.verify import verify_dataset as verify
+    from fastload._store.verify import VerifyReport, verify
     from fastload._tools.diagnose.run import diagnose
     from fastload._tools.doctor.examine import examine
     from fastload._tools.migrate.result import Migration
@@ -103,7 +102,7 @@ _LAZY = {
     "PlanRow": "fastload._plan.rows",
     "StageStats": "fastload._common.metrics",
     "StepProbe": "fastload._tools.monitor.probe",
-    "VerifyReport": "fastload._store.verify:Report",
+    "VerifyReport": "fastload._store.verify",
     "Window": "fastload._tools.monitor.window",
     "check_trainer": "fastload._tools.trainer.run",
     "diagnose": "fastload._tools.diagnose.run",
@@ -113,7 +112,7 @@ _LAZY = {
     "pack": "fastload._pack.api",
     "read_metrics": "fastload._tools.monitor.metrics_file",
     "read_window": "fastload._tools.monitor.window",
-    "verify": "fastload._store.verify:verify_dataset",
+    "verify": "fastload._store.verify",
 }
 
 

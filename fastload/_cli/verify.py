@@ -50,7 +50,7 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Verifies, prints the report, and says by the exit code whether all is well."""
-    from fastload._store.verify import verify_dataset
+    from fastload._store.verify import verify
 
     line = ProgressLine("verifying", None, quiet=options.json)
 
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
         line.update(progress.done, f"{progress.faults} faults" if progress.faults else "")
 
     with line:
-        report = verify_dataset(
+        report = verify(
             options.dataset,
             deep=options.deep,
             jobs=options.jobs,

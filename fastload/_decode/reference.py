@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from fastload._common.checksum import crc32c
 from fastload._common.cpus import available_cpus
 from fastload._common.threads import Helpers
 from fastload._decode.backend import (
@@ -28,6 +27,7 @@ from fastload._decode.backend import (
     check_batch,
 )
 from fastload._store.jpeg_header import check_limits, read_header
+from fastload._store.record import is_intact
 from fastload.errors import BadImage, ConfigError
 
 _LONGEST = 0xFFFFFFFF  # nanoseconds that fit: a process that was stopped meanwhile took longer
@@ -110,7 +110,7 @@ def _load(batch: DecodeBatch, row: int, slot: torch.Tensor) -> Outcome:
         source = memoryview(cast(memoryview, batch.sources[int(request["source"])])).cast(
             "B"
         )  # arrays have bytes, too
-        if request["check"] and not _intact(source):
+        if request["check"] and not is_intact(source):
             status, why = Status.CORRUPT, "not a record, or its checksum is wrong"
         else:
             image = _upright(
@@ -131,12 +131,6 @@ def _load(batch: DecodeBatch, row: int, slot: torch.Tensor) -> Outcome:
         )
         slot.copy_((canvas.float() - mean) / std)
     return status, why, (0, 0, decoded - begin, time.perf_counter_ns() - decoded, 0)
-
-
-def _intact(record: memoryview) -> bool:
-    return bytes(record[:4]) == b"FLR1" and int.from_bytes(record[4:8], "little") == crc32c(
-        record[8:]
-    )
 
 
 def _decoded(request: np.void, source: memoryview, colour: str, channels: int) -> torch.Tensor:

@@ -13,12 +13,11 @@ from fastload._common.native import core
 from fastload._store.dataset import Dataset
 from fastload._store.record import (
     DATA,
-    HEADER,
     RESTART_INDEX,
-    ROW,
     SOURCE_FIELD,
     Part,
     parse_record,
+    part_offsets,
     salvage_source,
 )
 from fastload.errors import CorruptShard, RecordError
@@ -105,7 +104,8 @@ class BatchRecords:
         rows = self.rows[(self.rows["field"] == SOURCE_FIELD) & (self.rows["sample"] == place)]
         if not len(rows):
             return ""
-        offset, length = int(rows["offset"][0]), int(rows["length"][0])
+        offset = int(rows["offset"][-1])  # the last one, as in ``source_of``
+        length = int(rows["length"][-1])
         return bytes(self.records[place][offset : offset + length]).decode("utf-8", "replace")
 
     def field_parts(self, field: int) -> list[list[Part]]:
@@ -202,10 +202,7 @@ def _read_in_python(dataset: Dataset, ids: NDArray[np.int64]) -> BatchRecords:
 
 def _rows_of(record: memoryview, sample_id: int, place: int) -> Iterator[tuple[int, ...]]:
     parts = parse_record(record, sample_id)
-    offsets = (
-        row[6] for row in ROW.iter_unpack(record[HEADER.size : HEADER.size + ROW.size * len(parts)])
-    )
-    for part, offset in zip(parts, offsets, strict=True):
+    for part, offset in zip(parts, part_offsets(parts), strict=True):
         yield (
             place,
             offset,

@@ -17,7 +17,7 @@ from fastload._common.public import public
 from fastload._store.columns import open_column
 from fastload._store.fields import Field
 from fastload._store.folder import check_sizes, read_manifest
-from fastload._store.record import DATA, SOURCE_FIELD, Part
+from fastload._store.record import DATA, SOURCE_FIELD, Part, source_of
 from fastload._store.shard import VERIFY, ShardReader, warn_if_remote
 from fastload._store.values import decode_value
 from fastload.errors import BadImage, ConfigError, CorruptShard, RecordError, StoreError
@@ -250,10 +250,3 @@ def open_dataset(path: str | os.PathLike[str], *, verify: str = "size") -> Datas
         dataset[0]["image"], dataset.classes["label"], dataset.column("label")
     """
     return Dataset(path, verify=verify)
-
-
-def source_of(parts: Sequence[Part]) -> str:
-    """The original path among a sample's parts (it is the last one); '' if it was not kept."""
-    if not parts or parts[-1].field != SOURCE_FIELD:
-        return ""
-    return bytes(parts[-1].data).decode("utf-8", "replace")

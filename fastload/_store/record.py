@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from fastload._common.checksum import Bytes, crc32c
@@ -57,30 +57,88 @@ def encode_record(sample_id: int, parts: Iterable[Part]) -> bytes:
     table: list[bytes] = []
     body: list[Bytes] = []
     end = HEADER.size + ROW.size * len(ordered)
-    for part in ordered:
-        if end % 8:
-            body.append(_PADDING[-end % 8])
-            end += -end % 8
+    for part, offset in zip(ordered, part_offsets(ordered), strict=True):
         size = memoryview(part.data).nbytes
-        table.append(_row(part, end, size))
-        body.append(part.data)
-        end += size
+        table.append(_row(part, offset, size))
+        body += [_PADDING[offset - end], part.data]
+        end = offset + size
     if end > MAX_RECORD:
         raise ConfigError(
             f"sample {sample_id}: its record would have {end} bytes, at most {MAX_RECORD} fit; "
             "split the sample, or pack smaller images"
         )
-    head = HEADER.pack(MAGIC, 0, VERSION, 0, len(ordered), end, sample_id)
+    header = HEADER.pack(MAGIC, 0, VERSION, 0, len(ordered), end, sample_id)
     crc = 0
-    for piece in (head[CRC_FROM:], *table, *body):
+    for piece in (header[CRC_FROM:], *table, *body):
         crc = crc32c(piece, crc)
-    return b"".join((MAGIC, crc.to_bytes(4, "little"), head[CRC_FROM:], *table, *body))
+    return b"".join((MAGIC, crc.to_bytes(4, "little"), header[CRC_FROM:], *table, *body))
+
+
+def part_offsets(parts: Sequence[Part]) -> Iterator[int]:
+    """Where each part of a record begins: after the table, at multiples of 8."""
+    end = HEADER.size + ROW.size * len(parts)
+    for part in parts:
+        offset = end + (-end & 7)
+        yield offset
+        end = offset + memoryview(part.data).nbytes
+
+
+class RecordHeader(NamedTuple):
+    """The first 24 bytes of a record, as they are stored: ``check`` says whether they are right."""
+
+    magic: bytes
+    crc: int
+    version: int
+    reserved: int
+    n_parts: int
+    length: int
+    sample_id: int
+
+    @classmethod
+    def parse(cls, value: Bytes) -> RecordHeader:
+        """Raises RecordError where there are too few bytes for a header, or more than a record has."""
+        if not HEADER.size <= len(value) <= MAX_RECORD:
+            raise RecordError("record length", len(value), f"{HEADER.size} to {MAX_RECORD}")
+        return cls(*HEADER.unpack_from(value))
+
+    def check(self, value: memoryview, expect_id: int) -> None:
+        """Compares magic, version, id, length, checksum and limits; raises RecordError."""
+        if self.magic != MAGIC:
+            raise RecordError("magic", self.magic, MAGIC)
+        if self.version != VERSION:
+            expected = f"{VERSION} (a newer fastload may read it)"
+            raise RecordError("record version", self.version, expected)
+        if self.sample_id != expect_id:
+            raise RecordError("sample id", self.sample_id, expect_id)
+        if self.length != len(value):
+            raise RecordError("record length", len(value), self.length)
+        found = crc32c(value[CRC_FROM:])
+        if found != self.crc:
+            raise RecordError("checksum", f"0x{found:08x}", f"0x{self.crc:08x}")
+        if self.reserved or self.n_parts > MAX_PARTS:
+            raise RecordError(
+                "record header (reserved, parts)",
+                (self.reserved, self.n_parts),
+                f"at most {(0, MAX_PARTS)}",
+            )
+
+
+def is_intact(value: memoryview) -> bool:
+    """The bytes are a record whose header and checksum are right, of whatever sample."""
+    try:
+        header = RecordHeader.parse(value)
+        header.check(value, header.sample_id)
+    except RecordError:
+        return False
+    return True
 
 
 def parse_record(value: memoryview, expect_id: int) -> list[Part]:
     """Checks a record and returns its parts, in order, as views into ``value``; raises RecordError."""
     size = len(value)
-    end = HEADER.size + ROW.size * _check_header(value, expect_id)
+    header = RecordHeader.parse(value)
+    header.check(value, expect_id)
+    end = HEADER.size + ROW.size * header.n_parts
     if end > size:
         raise RecordError("end of the part table", end, f"at most {size}")
     parts: list[Part] = []
@@ -135,42 +193,25 @@ def parse_record(value: memoryview, expect_id: int) -> list[Part]:
     return parts
 
 
-def _check_header(value: memoryview, expect_id: int) -> int:
-    """The number of parts, after magic, version, id, length and checksum, in this order, were found right."""
-    size = len(value)
-    if not HEADER.size <= size <= MAX_RECORD:
-        raise RecordError("record length", size, f"{HEADER.size} to {MAX_RECORD}")
-    magic, crc, version, reserved, n_parts, length, sample_id = HEADER.unpack_from(value)
-    if magic != MAGIC:
-        raise RecordError("magic", magic, MAGIC)
-    if version != VERSION:
-        raise RecordError("record version", version, f"{VERSION} (a newer fastload may read it)")
-    if sample_id != expect_id:
-        raise RecordError("sample id", sample_id, expect_id)
-    if length != size:
-        raise RecordError("record length", size, length)
-    found = crc32c(value[CRC_FROM:])
-    if found != crc:
-        raise RecordError("checksum", f"0x{found:08x}", f"0x{crc:08x}")
-    if reserved or n_parts > MAX_PARTS:
-        raise RecordError(
-            "record header (reserved, parts)", (reserved, n_parts), f"at most {(0, MAX_PARTS)}"
-        )
-    return int(n_parts)
-
-
 def shown_size(part: Part) -> tuple[int, int]:
     """(width, height) of an image as it is loaded: orientations 5 to 8 swap the stored sides."""
     return (part.height, part.width) if part.orientation >= 5 else (part.width, part.height)
 
 
+def source_of(parts: Sequence[Part]) -> str:
+    """The original path among a sample's parts (it is the last one); '' if it was not kept."""
+    if not parts or parts[-1].field != SOURCE_FIELD:
+        return ""
+    return bytes(parts[-1].data).decode("utf-8", "replace")
+
+
 def salvage_source(value: memoryview) -> str:
     """The original path in a record whose checksum is wrong, if it still reads like one; else ''."""
     try:
-        n_parts = HEADER.unpack_from(value)[4]
+        n_parts = RecordHeader.parse(value).n_parts
         row = ROW.unpack_from(value, HEADER.size + ROW.size * (n_parts - 1))
         text = bytes(value[row[6] : row[6] + row[7]]).decode()
-    except (struct.error, UnicodeDecodeError):
+    except (RecordError, struct.error, UnicodeDecodeError):
         return ""
     return text if row[0] == SOURCE_FIELD and text.isprintable() and len(text) <= 4096 else ""
 

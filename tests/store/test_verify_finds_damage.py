@@ -28,7 +28,7 @@ from fastload._store.record import (
     encode_record,
     parse_record,
 )
-from fastload._store.verify import Fault, Report, columns, verify_dataset
+from fastload._store.verify import Fault, VerifyReport, columns, verify
 from tests.packed_datasets import (
     change_column,
     change_parts,
@@ -56,7 +56,7 @@ def dataset(good: Path, tmp_path: Path) -> Path:
 
 
 def only_fault(path: Path, *, deep: bool = False) -> Fault:
-    report = verify_dataset(path, deep=deep, jobs=2)
+    report = verify(path, deep=deep, jobs=2)
     assert report.n_faults == len(report.faults) == 1, report
     assert not report.ok
     return report.faults[0]
@@ -72,7 +72,7 @@ def test_an_undamaged_dataset_is_fine(good: Path) -> None:
     found = read_manifest(good)
     assert len(found.shards) >= 2
     for deep in (False, True):
-        report = verify_dataset(good, deep=deep, jobs=2)
+        report = verify(good, deep=deep, jobs=2)
         assert report.ok
         assert report.faults == ()
         assert (report.n_checked, report.n_shards, report.n_columns) == (40, len(found.shards), 5)
@@ -87,7 +87,7 @@ def test_a_flipped_byte_in_a_record(dataset: Path, good: Path) -> None:
     """Nothing is recomputed: the digest tells, the file is not mapped, and the record is named all the same."""
     shard, record, source = place(good, 7)
     flip(dataset / shard, (dataset / shard).read_bytes().find(value_of(good, 7)) + 5000)
-    report = verify_dataset(dataset, jobs=2)
+    report = verify(dataset, jobs=2)
     whole, in_record = report.faults
     assert report.n_faults == 2
     assert (whole.shard, whole.record) == (shard, None)
@@ -97,13 +97,13 @@ def test_a_flipped_byte_in_a_record(dataset: Path, good: Path) -> None:
     records = {each.name: each.records for each in read_manifest(dataset).shards}
     assert report.not_checked == ((shard, records[shard]),)
     assert report.n_checked == 40 - records[shard], "the other shards are checked"
-    assert verify_dataset(good).ok
+    assert verify(good).ok
 
 
 def test_a_flipped_byte_in_a_record_number(dataset: Path, good: Path) -> None:
     shard, record, _ = place(good, 3)
     flip(dataset / shard, (dataset / shard).read_bytes().find(value_of(good, 3)) + 16)
-    report = verify_dataset(dataset)
+    report = verify(dataset)
     assert [(fault.shard, fault.record) for fault in report.faults] == [
         (shard, None),
         (shard, record),
@@ -125,7 +125,7 @@ def test_a_record_inside_a_record_does_not_stand_for_the_damaged_one(tmp_path: P
         tmp_path / "packed", (Field("blob", "bytes"),), [{"blob": blob}, {"blob": b"the real one"}]
     )
     flip(path / "shard-00000.lmdb", (path / "shard-00000.lmdb").read_bytes().find(b"the real one"))
-    report = verify_dataset(path)
+    report = verify(path)
     assert [(fault.record, fault.source) for fault in report.faults] == [
         (None, ""),
         (1, "samples/001"),
@@ -140,7 +140,7 @@ def test_any_flipped_byte_of_any_file_is_found(good: Path, dataset: Path, seed: 
     )
     path = paths[seed % len(paths)]
     flip(path, int(rng.integers(path.stat().st_size)))
-    report = verify_dataset(dataset, jobs=2)
+    report = verify(dataset, jobs=2)
     assert not report.ok
     assert report.faults[0].shard == str(path.relative_to(dataset))
 
@@ -153,7 +153,7 @@ def test_a_cut_or_extended_shard(dataset: Path, share: int, more: int) -> None:
     path = dataset / "shard-00001.lmdb"
     expected = path.stat().st_size
     os.truncate(path, share * expected + more)
-    report = verify_dataset(dataset, jobs=2)
+    report = verify(dataset, jobs=2)
     assert report.faults[0].shard == "shard-00001.lmdb"
     assert report.faults[0].what.startswith(f"{path.stat().st_size} bytes, expected {expected}")
     assert report.not_checked[0][0] == "shard-00001.lmdb"
@@ -171,7 +171,7 @@ def test_a_missing_shard_a_link_and_a_fifo(dataset: Path, good: Path) -> None:
     assert "not a regular file" in only_fault(dataset).what
     path.unlink()
     shutil.copy(good / path.name, path)
-    assert verify_dataset(dataset).ok
+    assert verify(dataset).ok
 
 
 def test_swapped_shards(dataset: Path) -> None:
@@ -179,7 +179,7 @@ def test_swapped_shards(dataset: Path) -> None:
     first.rename(dataset / "aside")
     second.rename(first)
     (dataset / "aside").rename(second)
-    report = verify_dataset(dataset, jobs=2)
+    report = verify(dataset, jobs=2)
     assert [(fault.shard, fault.record) for fault in report.faults] == [
         ("shard-00000.lmdb", None),
         ("shard-00001.lmdb", None),
@@ -227,7 +227,7 @@ def test_a_record_with_another_records_number(dataset: Path) -> None:
 def test_a_record_that_is_missing(dataset: Path) -> None:
     shard, record, _ = place(dataset, 5)
     put_value(dataset, 5, None)
-    report = verify_dataset(dataset)
+    report = verify(dataset)
     assert [(fault.shard, fault.record) for fault in report.faults] == [
         (shard, None),
         (shard, record),
@@ -323,7 +323,7 @@ def test_a_part_that_is_wrong_in_a_record_with_a_right_checksum(dataset: Path, n
         pytest.skip("not run: no native core, which makes the restart index")
     where = place(dataset, 30)
     change_parts(dataset, 30, change)
-    report = verify_dataset(dataset, jobs=2)
+    report = verify(dataset, jobs=2)
     assert report.faults
     assert {fault.shard for fault in report.faults} == {where[0]}
     assert {fault.record for fault in report.faults} == {where[1]}
@@ -347,11 +347,11 @@ def test_an_image_that_cannot_be_decoded_takes_deep_to_find(dataset: Path) -> No
 
     where = place(dataset, 21)
     change_parts(dataset, 21, replace_part(0, DATA, cut_out))
-    shallow = verify_dataset(dataset)
+    shallow = verify(dataset)
     assert all("restart index" in fault.what for fault in shallow.faults), (
         "the header alone does not show it"
     )
-    report = verify_dataset(dataset, deep=True, jobs=2)
+    report = verify(dataset, deep=True, jobs=2)
     decoded = [fault for fault in report.faults if "restart index" not in fault.what]
     assert [(fault.shard, fault.record, fault.source) for fault in decoded] == [where]
     assert "orrupt" in decoded[0].what  # libjpeg's own word; a warning that others pass over
@@ -396,7 +396,7 @@ def test_an_image_size_in_a_column(dataset: Path, name: str) -> None:
 def test_a_damaged_column_and_a_missing_one_do_not_stop_the_rest(dataset: Path) -> None:
     flip(dataset / "columns/label.npy", 200)
     (dataset / "columns/image.width.npy").unlink()
-    report = verify_dataset(dataset)
+    report = verify(dataset)
     assert [(fault.shard, fault.record) for fault in report.faults] == [
         ("columns/image.width.npy", None),
         ("columns/label.npy", None),
@@ -428,7 +428,7 @@ def test_blocks(dataset: Path) -> None:
         assert (fault.shard, fault.record) == ("columns/_blocks.npy", None)
         assert what in fault.what
         put_column(dataset, "_blocks", good)
-    assert verify_dataset(dataset).ok
+    assert verify(dataset).ok
 
 
 @pytest.mark.parametrize("piece", [1 << 20, 16])
@@ -451,7 +451,7 @@ def test_the_source_index_is_a_permutation(
         assert what in fault.what
         assert f"sample {row} at position {value}" in fault.what
     put_column(dataset, "_source_index", good)
-    assert verify_dataset(dataset).ok
+    assert verify(dataset).ok
 
 
 # ---- other kinds of fields ---------------------------------------------------------------------------------------
@@ -507,7 +507,7 @@ KIND_FAULTS: dict[str, tuple[int, bytes, str]] = {
 @pytest.mark.parametrize("name", KIND_FAULTS)
 def test_every_kind_of_field(many_kinds: Path, name: str) -> None:
     number, data, what = KIND_FAULTS[name]
-    assert verify_dataset(many_kinds, deep=True).ok
+    assert verify(many_kinds, deep=True).ok
 
     def damage(parts: Parts) -> Parts:
         return [
@@ -518,7 +518,7 @@ def test_every_kind_of_field(many_kinds: Path, name: str) -> None:
         ]
 
     change_parts(many_kinds, 3, damage)
-    assert verify_dataset(many_kinds).ok == (name == "mask"), (
+    assert verify(many_kinds).ok == (name == "mask"), (
         "only a mask's deflated bytes take deep to be looked at"
     )
     fault = only_fault(many_kinds, deep=True)
@@ -534,7 +534,7 @@ def test_a_missing_value_is_missing_in_the_column_too(many_kinds: Path) -> None:
 
 
 def test_all_images_of_a_list_are_decoded(many_kinds: Path) -> None:
-    report: Report = verify_dataset(many_kinds, deep=True)
+    report: VerifyReport = verify(many_kinds, deep=True)
     assert report.n_decoded == 6 * (1 + 1 + 3)  # image, mask, three cameras
     change_parts(
         many_kinds,
@@ -558,7 +558,7 @@ def test_a_png_that_is_not_what_the_table_says(tmp_path: Path) -> None:
         (Field("image", "image"),),
         [{"image": Encoded(file.getvalue(), "a.png")}] * 3,
     )
-    assert verify_dataset(path, deep=True).ok
+    assert verify(path, deep=True).ok
     good = value_of(path, 1)
     for place, byte, deep, what in (
         (19, 1, False, "a PNG of 1x150"),
@@ -572,7 +572,7 @@ def test_a_png_that_is_not_what_the_table_says(tmp_path: Path) -> None:
             return [parts[0]._replace(data=bytes(data)), *parts[1:]]
 
         change_parts(path, 1, damage)
-        assert verify_dataset(path).ok == deep, "what only decoding shows takes deep"
-        assert what in verify_dataset(path, deep=deep).faults[0].what
+        assert verify(path).ok == deep, "what only decoding shows takes deep"
+        assert what in verify(path, deep=deep).faults[0].what
         put_value(path, 1, good)
-    assert verify_dataset(path, deep=True).ok
+    assert verify(path, deep=True).ok

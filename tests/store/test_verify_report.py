@@ -14,7 +14,7 @@ import pytest
 
 from fastload._store.fields import Field
 from fastload._store.folder import read_manifest
-from fastload._store.verify import VerifyProgress, verify_dataset
+from fastload._store.verify import VerifyProgress, verify
 from fastload._store.verify.report import KEPT, SHOWN, Fault, FaultList
 from fastload.errors import ConfigError, CorruptManifest, StoreError
 from tests.packed_datasets import change_column, change_parts, flip, pack_folder, pack_samples
@@ -52,7 +52,7 @@ def run(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_counts_are_exact_and_lists_are_bounded(many_faults: Path) -> None:
-    report = verify_dataset(many_faults, jobs=3)
+    report = verify(many_faults, jobs=3)
     assert report.n_faults == 1500
     assert [fault.record for fault in report.faults] == list(range(KEPT)), (
         "the first ones, in order, whoever found them when"
@@ -68,7 +68,7 @@ def test_the_report_does_not_depend_on_the_number_of_threads(
 ) -> None:
     flip(dataset / "shard-00001.lmdb", 100_000)
     for path in (many_faults, dataset):
-        reports = [replace(verify_dataset(path, jobs=jobs), seconds=0.0) for jobs in (1, 2, 7)]
+        reports = [replace(verify(path, jobs=jobs), seconds=0.0) for jobs in (1, 2, 7)]
         assert reports[0] == reports[1] == reports[2]
         assert not reports[0].ok
 
@@ -83,20 +83,20 @@ def test_it_goes_on_behind_every_fault(dataset: Path) -> None:
         last.first,
         lambda parts: [part._replace(data=bytes(3)) if part.field == 1 else part for part in parts],
     )
-    report = verify_dataset(dataset, jobs=2)
+    report = verify(dataset, jobs=2)
     named = {(fault.shard, fault.record) for fault in report.faults}
     assert {("columns/image.height.npy", None), ("shard-00000.lmdb", None), (last.name, 0)} <= named
 
 
 def test_one_shard_only(dataset: Path) -> None:
     flip(dataset / "shard-00000.lmdb", 100_000)
-    other = verify_dataset(dataset, shard=1)
+    other = verify(dataset, shard=1)
     assert other.ok
     assert other.n_checked == read_manifest(dataset).shards[1].records
     assert "shard-00001.lmdb only" in str(other)
-    assert not verify_dataset(dataset, shard=0).ok
+    assert not verify(dataset, shard=0).ok
     with pytest.raises(ConfigError, match=r"shard 99: .* has \d shards, shard-00000.lmdb to"):
-        verify_dataset(dataset, shard=99)
+        verify(dataset, shard=99)
 
 
 def test_progress_reaches_the_end_also_past_a_damaged_shard(dataset: Path) -> None:
@@ -104,7 +104,7 @@ def test_progress_reaches_the_end_also_past_a_damaged_shard(dataset: Path) -> No
         if damaged:
             flip(dataset / "shard-00000.lmdb", 100_000)
         steps: list[VerifyProgress] = []
-        verify_dataset(dataset, jobs=2, on_progress=steps.append)
+        verify(dataset, jobs=2, on_progress=steps.append)
         assert [step.done for step in steps] == sorted(step.done for step in steps)
         assert (steps[-1].done, steps[-1].total) == (40, 40)
 
@@ -114,22 +114,22 @@ def test_an_error_in_the_callback_ends_all_threads(good: Path) -> None:
         raise RuntimeError("enough")
 
     with pytest.raises(RuntimeError, match="enough"):
-        verify_dataset(good, jobs=4, on_progress=fail)
+        verify(good, jobs=4, on_progress=fail)
     assert not [
         thread for thread in threading.enumerate() if thread.name.startswith("fastload-verify")
     ]
-    assert verify_dataset(good).ok
+    assert verify(good).ok
 
 
 def test_what_is_no_dataset_is_an_error_and_not_a_report(good: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no such folder"):
-        verify_dataset(tmp_path / "nothing")
+        verify(tmp_path / "nothing")
     with pytest.raises(CorruptManifest, match="not a fastload dataset"):
-        verify_dataset(tmp_path)
+        verify(tmp_path)
     shutil.copy(good / "shard-00000.lmdb", tmp_path)
     with pytest.raises(CorruptManifest, match="has not finished"):
-        verify_dataset(tmp_path)
-    assert verify_dataset(good).ok
+        verify(tmp_path)
+    assert verify(good).ok
 
 
 def test_the_fault_list_keeps_the_first_of_each_place() -> None:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fastload._common.checksum import crc32c
 from fastload._common.native import core
 from fastload._decode.backend import Codec, DecodeBatch, Filter, check_batch
 from fastload._store.jpeg_header import JpegHeader, check_limits, read_header
+from fastload._store.record import is_intact
 from fastload.errors import BadImage, ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 Rows = NDArray[np.intp]
 Found = tuple[memoryview, tuple[int, int, int, int], tuple[int, int]]  # JPEG, box, size
 
-_RECORD_HEADER = 24
 _CHUNK = 16  # rows a thread takes at a time
 
 
@@ -89,12 +88,7 @@ class _Intact:
 
     def __call__(self, number: int, source: memoryview) -> bool:
         if number not in self._known:
-            self._known[number] = (
-                len(source) >= _RECORD_HEADER
-                and bytes(source[:4]) == b"FLR1"
-                and int.from_bytes(source[12:16], "little") == len(source)
-                and int.from_bytes(source[4:8], "little") == crc32c(source[8:])
-            )
+            self._known[number] = is_intact(source)
         return self._known[number]
 
 

@@ -1,8 +1,8 @@
-"""Is a dataset still what was packed? Every byte, every record and, when asked, every image."""
+"""Is a dataset still what was packed? Every byte, every record and, with ``deep``, every image."""
 
 from __future__ import annotations
 
-from fastload._store.verify.report import Fault, Report
-from fastload._store.verify.run import VerifyProgress, verify_dataset
+from fastload._store.verify.report import Fault, VerifyReport
+from fastload._store.verify.run import VerifyProgress, verify
 
-__all__ = ["Fault", "Report", "VerifyProgress", "verify_dataset"]
+__all__ = ["Fault", "VerifyProgress", "VerifyReport", "verify"]

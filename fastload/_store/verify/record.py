@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fastload._store.columns import FOLDER
-from fastload._store.dataset import source_of
 from fastload._store.fields import Field
 from fastload._store.kinds import FLOAT, MISSING_INT, PixelKind
 from fastload._store.record import (
@@ -16,6 +15,7 @@ from fastload._store.record import (
     Part,
     parse_record,
     salvage_source,
+    source_of,
 )
 from fastload._store.values import decode_value
 from fastload._store.verify.columns import Columns
@@ -89,6 +89,8 @@ class RecordChecker:
 
 
 def _check_source(own: Sequence[Part]) -> Iterator[str]:
+    if len(own) > 1:
+        yield f"{len(own)} names of its original file, expected at most one"
     for part in own:
         try:
             bytes(part.data).decode()

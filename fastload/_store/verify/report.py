@@ -12,6 +12,7 @@ KEPT = 1000  # faults kept by name; all are counted
 SHOWN = 20  # faults that str(report) shows
 
 
+@public()
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One thing that is wrong, and where."""
@@ -28,8 +29,8 @@ class Fault:
 
 @public()
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """The outcome; ``str()`` is what `fastload verify` prints."""
+class VerifyReport:
+    """What ``fastload.verify`` found; ``str()`` is what `fastload verify` prints."""
 
     path: Path
     n_samples: int

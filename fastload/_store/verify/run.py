@@ -19,20 +19,22 @@ import lmdb
 
 from fastload._common import files
 from fastload._common.cpus import available_cpus
+from fastload._common.public import public
 from fastload._store.environment import Environment, open_environment
 from fastload._store.folder import read_manifest
 from fastload._store.lmdb_tree import META_BYTES
 from fastload._store.manifest import NAME as MANIFEST
 from fastload._store.manifest import Manifest, Shard
-from fastload._store.verify.carve import carve
 from fastload._store.verify.columns import check_structure, open_columns
 from fastload._store.verify.record import RecordChecker
-from fastload._store.verify.report import Fault, FaultList, Report
+from fastload._store.verify.report import Fault, FaultList, VerifyReport
+from fastload._store.verify.search import search_records
 from fastload.errors import ConfigError, CorruptManifest
 
 _PIECE = 64  # records a thread takes at a time: threads share a shard, and progress moves
 
 
+@public()
 @dataclass(frozen=True, slots=True)
 class VerifyProgress:
     """How far a verification is."""
@@ -52,28 +54,37 @@ class _Piece:
     records: range
 
 
-def verify_dataset(
+@public()
+def verify(
     path: str | os.PathLike[str],
     *,
     deep: bool = False,
     jobs: int = 0,
     shard: int | None = None,
     on_progress: Callable[[VerifyProgress], None] | None = None,
-) -> Report:
-    """Checks a dataset; what is wrong with it is in the report. Raises StoreError only where there is no dataset at all.
+) -> VerifyReport:
+    """Checks a packed dataset: sizes, digests and every record; with ``deep`` it decodes every image.
 
-    ``deep`` also decodes every image. ``shard``: only the shard with this number. ``jobs``: threads, 0 = every core this process may use.
-    ``on_progress`` is called from these threads, by one at a time. Memory: ``jobs`` times a record and its pixels, and at
-    most 100 MB for the columns, whatever the dataset's size.
+        report = fastload.verify("packed", deep=True)
+        if not report.ok:
+            print(report)          # what `fastload verify` prints
+            for fault in report.faults:
+                print(fault.shard, fault.record, fault.source, fault.what)
+
+    Damage is in the report; StoreError is raised only where there is no dataset. ``shard`` checks
+    only the shard with this number. ``jobs`` is the number of threads, 0 = every core this process
+    may use. ``on_progress`` is called from these threads, one call at a time. Memory: ``jobs`` times
+    a record and its pixels, and at most 100 MB for the columns, for any size of the dataset.
     """
-    folder, started = Path(path).absolute(), time.monotonic()
+    folder = Path(path).absolute()
+    started = time.monotonic()
     try:
         manifest = read_manifest(folder)
     except CorruptManifest as error:
         if not os.path.lexists(folder / MANIFEST):
             raise
         why = str(error).removeprefix(f"opening {folder}: ").removeprefix(f"{MANIFEST}: ")
-        return Report(
+        return VerifyReport(
             path=folder,
             n_samples=0,
             n_shards=0,
@@ -189,12 +200,12 @@ class _Verification:
         for future in futures:
             future.result()
 
-    def report(self, seconds: float, *, only: str) -> Report:
+    def report(self, seconds: float, *, only: str) -> VerifyReport:
         """What was found."""
         n_bytes = sum(shard.size for _, shard in self.shards) + sum(
             column.size for column in self.manifest.columns
         )
-        return Report(
+        return VerifyReport(
             path=self.folder,
             n_samples=self.manifest.n_samples,
             n_shards=len(self.shards),
@@ -272,7 +283,7 @@ class _Verification:
 
     def _damaged(self, place: int, shard: Shard, why: str, descriptor: int, size: int) -> None:
         """Names the damaged records of a file that must not be mapped."""
-        found = carve(descriptor, size, shard)
+        found = search_records(descriptor, size, shard)
         if not found.finished or not found.whole:
             what = (
                 "none of its records was found in it: another shard's file?"

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fastload._common.tables import Row, Section
-from fastload._store.dataset import Dataset, source_of
+from fastload._store.dataset import Dataset
 from fastload._store.fields import Field
-from fastload._store.record import DATA, RESTART_INDEX, Part
+from fastload._store.record import DATA, RESTART_INDEX, Part, source_of
 from fastload._store.values import decode_value
 from fastload._tools.inspect.showing import SHOWN
 from fastload.errors import BadImage, ConfigError, RecordError

@@ -1,7 +1,8 @@
-"""Which records of a damaged shard are damaged? Found by searching the file's bytes, without mapping it.
+"""Which records of a damaged shard are damaged? Found by searching the file without mapping it.
 
-LMDB follows the page numbers in a file wherever they lead, so a shard whose digest is wrong is never opened. But every
-record lies in one piece, begins with its magic and carries its number and checksum: reading is enough to find it.
+LMDB follows the page numbers in a file wherever they lead, so a shard with a wrong digest is never
+opened. But every record lies in one piece, begins with its magic and has its number and checksum:
+reading is enough to find it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fastload._store.manifest import Shard
-from fastload._store.record import HEADER, MAGIC, MAX_RECORD, VERSION, parse_record, salvage_source
+from fastload._store.record import (
+    HEADER,
+    MAGIC,
+    MAX_RECORD,
+    RecordHeader,
+    parse_record,
+    salvage_source,
+)
 from fastload.errors import RecordError
 
 _CHUNK = 1 << 20
@@ -21,23 +29,20 @@ _MOST_BROKEN = 10_000  # damaged records described; those beyond are counted as 
 
 
 @dataclass(slots=True)
-class Carved:
+class FoundRecords:
     """What a search found of a shard's records."""
 
     whole: int = 0
-    broken: dict[int, tuple[str, str]] = field(
-        default_factory=dict
-    )  # record number → what is wrong, original file
+    # record number → (what is wrong, original file)
+    broken: dict[int, tuple[str, str]] = field(default_factory=dict)
     missing: list[int] = field(default_factory=list)  # the other record numbers
     finished: bool = True  # False: not searched to the end, `missing` says nothing
 
 
-def carve(descriptor: int, size: int, shard: Shard) -> Carved:
-    """Searches an open file for the records of ``shard``; memory for one record and one bit of a flag for each."""
-    found = Carved()
-    if (
-        shard.records > size // HEADER.size
-    ):  # a manifest may claim anything; nothing is allocated for it
+def search_records(descriptor: int, size: int, shard: Shard) -> FoundRecords:
+    """Searches an open file for the records of ``shard``; memory for one record and one byte per record."""
+    found = FoundRecords()
+    if shard.records > size // HEADER.size:  # a false claim: allocate nothing for it
         found.finished = False
         return found
     whole = np.zeros(shard.records, np.bool_)
@@ -55,7 +60,7 @@ def carve(descriptor: int, size: int, shard: Shard) -> Carved:
             if len(found.broken) < _MOST_BROKEN:
                 found.broken[number] = (str(error), salvage_source(memoryview(data)))
             wasted += len(data)
-            if wasted > 2 * size:  # a file made of nothing but false starts would take for ever
+            if wasted > 2 * size:  # a file made of nothing but false starts would take forever
                 found.finished = False
                 break
         position += 1
@@ -87,18 +92,16 @@ def _chunks(descriptor: int, position: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _candidate(descriptor: int, position: int, size: int, shard: Shard) -> tuple[int, bytes]:
-    """(record number, its bytes) of what begins here, as far as its header can be true; else no bytes."""
-    head = os.pread(descriptor, HEADER.size, position)
-    if len(head) < HEADER.size:
+    """(record number, its bytes) if a record of this shard may begin here; else no bytes.
+
+    Only what is needed to find its end is required of the header: ``parse_record`` names the rest.
+    """
+    start = os.pread(descriptor, HEADER.size, position)
+    if len(start) < HEADER.size:
         return -1, b""
-    _, _, version, reserved, _, length, sample_id = HEADER.unpack(head)
-    number = sample_id - shard.first
-    if (
-        version != VERSION
-        or reserved
-        or not 0 <= number < shard.records
-        or not HEADER.size <= length <= MAX_RECORD
-        or position + length > size
-    ):
+    header = RecordHeader.parse(start)
+    number = header.sample_id - shard.first
+    fits = HEADER.size <= header.length <= min(MAX_RECORD, size - position)
+    if not fits or not 0 <= number < shard.records:
         return -1, b""
-    return number, os.pread(descriptor, length, position)
+    return number, os.pread(descriptor, header.length, position)
