@@ -1,4 +1,4 @@
-"""What turning a finished image costs on the CPU: the native core beside torch's grid_sample, and in the loader beside other transforms.
+"""What rotating a finished image costs on the CPU: the native core and torch's grid_sample; other transforms in the loader.
 
 python benchmarks/warp.py [--rounds N]      each round runs every contestant once; processor time, one thread each
 """
@@ -20,8 +20,9 @@ import fastload
 from benchmarks.loads import RRC, pack_photos
 from benchmarks.machine import describe, spread
 from fastload import transforms as T
-from fastload._finish import warp
-from fastload._plan import compile
+from fastload._finish.warp import sample_affine, warp_affine
+from fastload._plan.warps import WarpAffine
+from fastload.transforms import compile
 
 AFFINE = T.RandomAffine(15, (0.1, 0.1), (0.9, 1.1), 5)
 LISTS = {
@@ -45,17 +46,16 @@ def main() -> int:
         print(f"{key:>24}: {value}")
     torch.set_num_threads(1)
     rows = compile([AFFINE]).rows(range(N), [(224, 224)] * N, seed=0, epoch=0)
-    x, inverse, fill = (
-        torch.rand(N, 3, 224, 224) * 255,
-        torch.from_numpy(rows.parameters),
-        torch.zeros(1),
-    )
+    x = torch.rand(N, 3, 224, 224) * 255
+    inverse = torch.from_numpy(rows.parameters)
+    fill = torch.zeros(1)
+    op = WarpAffine((0,))
     _print(
-        "224x224x3 turned, us an image",
+        "224x224x3 rotated, us per image",
         _compared(
             {
-                "native core": lambda: _turned(warp.affine, x, inverse, fill),
-                "torch grid_sample": lambda: _turned(warp._sampled, x, inverse, fill),
+                "native core": lambda: _repeated(lambda: warp_affine(op, x, inverse)),
+                "torch grid_sample": lambda: _repeated(lambda: sample_affine(x, inverse, fill)),
             },
             args.rounds,
         ),
@@ -69,15 +69,13 @@ def main() -> int:
             for name, each in LISTS.items()
         }
         epochs = {name: _epoch(each) for name, each in loaders.items()}
-        _print("photographs through the loader, us an image", _compared(epochs, args.rounds))
+        _print("photographs through the loader, us per image", _compared(epochs, args.rounds))
     return 0
 
 
-def _turned(
-    turn: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor], *given: torch.Tensor
-) -> int:
+def _repeated(run: Callable[[], object]) -> int:
     for _ in range(10):
-        turn(*given)
+        run()
     return 10 * N
 
 
@@ -86,7 +84,7 @@ def _epoch(loader: fastload.DataLoader) -> Callable[[], int]:
 
 
 def _compared(contestants: dict[str, Callable[[], int]], rounds: int) -> dict[str, list[float]]:
-    """Processor time an image, in microseconds, of each round but the first."""
+    """CPU time per image, in microseconds, of each round but the first."""
     found: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(rounds + 1):
         for name in list(contestants) if turn % 2 else reversed(list(contestants)):

@@ -1,5 +1,5 @@
-"""The last step, on the target device: colours, normalising, dtype and layout of whole batches, in torch."""
+"""Runs pixel operations on decoded batches, on the device: colors, warps, normalization, layout.
 
-from fastload._finish.batch import Finish
-
-__all__ = ["Finish"]
+``batch`` finishes a batch; ``color`` and ``warp`` have the kernels; ``kernels`` pairs each operation
+of ``fastload._plan`` with its kernel.
+"""

@@ -1,25 +1,31 @@
-"""A decoded uint8 batch becomes what the trainer gets: colours and warps, then (level - mean) / std, dtype and layout.
+"""A decoded uint8 batch becomes what the trainer gets: pixel operations, normalization, layout.
 
-Where a plan has no colour steps the native core normalises while it writes; this gives the same bits: (level - mean) / std in
-float32, then rounded to the dtype.
+Without pixel operations the decoder normalizes while it writes. The bits are the same: (pixel value
+- mean) / std in float32, then rounded to the dtype.
+
+On the CPU, chunks of a batch are distributed over helper threads, and each computes alone. torch
+would distribute every single operation over OpenMP threads and wait, spinning, for the slowest:
+beside busy decode threads small operations take ten times as long.
 """
 
 from __future__ import annotations
 
+import ctypes
+import threading
+
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fastload._common.threads import Helpers
-from fastload._finish import color as colour
-from fastload._finish import warp
-from fastload._finish.threads import compute_alone
-from fastload._plan.base import Step, step_columns
+from fastload._finish import color, warp
+from fastload._finish.kernels import run_op
 from fastload._plan.field_plan import FieldPlan
+from fastload._plan.transform import Params, op_columns
+from fastload._plan.warps import FlipVertically
 from fastload.errors import ConfigError
 
-Params = NDArray[np.float32]
+__all__ = ["Finish", "color", "compute_alone", "warp"]  # color and warp register their kernels
 
 _DTYPES = {
     "uint8": torch.uint8,
@@ -27,35 +33,45 @@ _DTYPES = {
     "bfloat16": torch.bfloat16,
     "float32": torch.float32,
 }
-_SIMPLE = {
-    "brightness": colour.brightness,
-    "contrast": colour.contrast,
-    "saturation": colour.saturation,
-    "hue": colour.hue,
-    "gray": colour.gray,
-}
-_WRITERS = {"erase": "RandomErasing", "affine": "RandomAffine"}  # steps that write a value
-# A blur needs a sigma above 0; a hue that is turned by 0, and pixels that are moved by nothing, are rounded all the same.
-_NEVER_NEUTRAL = ("blur", "hue", "affine", "upside_down")
-# Values worked on at once: on the CPU few enough for the cache, elsewhere few enough for the memory (4 bytes each, some copies).
-_CHUNK_CPU, _CHUNK_DEVICE = 1_200_000, 100_000_000
+# Values per chunk: few enough for the cache on the CPU, and for the memory (4 bytes each, several
+# copies) on a GPU.
+_CHUNK_CPU = 1_200_000
+_CHUNK_DEVICE = 100_000_000
+
+# torch has loaded OpenMP with global symbols, where it uses it. ``torch.set_num_threads`` in a thread
+# also changes what threads started later get, the trainer's included (torch 2.13). OpenMP's own
+# function changes the calling thread only.
+_set_num_threads = getattr(ctypes.CDLL(None), "omp_set_num_threads", None)
+_local = threading.local()
+
+
+def compute_alone() -> None:
+    """From now on torch operations of this thread use this thread only; cheap when repeated."""
+    if not getattr(_local, "alone", False):
+        torch.get_num_threads()  # torch sets a thread's number on first use and would undo ours
+        if _set_num_threads is not None:
+            _set_num_threads(1)
+        _local.alone = True
 
 
 class Finish:
-    """Call it with (n, height, width, channels) uint8 images and the rows' parameters, (n, columns); images decide the device.
+    """Call it with (n, height, width, channels) uint8 images and the parameters of their rows.
 
-    RGB or one channel. Thread-safe: it keeps nothing between calls but constants.
+    Images are RGB or have one channel; they decide the device. Thread-safe: it keeps only constants
+    between calls.
     """
 
     def __init__(self, plan: FieldPlan) -> None:
-        self.steps = plan.steps
+        self.ops = plan.ops
         self.output = plan.output
-        self._columns = step_columns(plan.steps)
+        columns = op_columns(plan.ops)
+        self._before = [each for each in columns if not each[0].after_normalize]
+        self._after = [each for each in columns if each[0].after_normalize]
 
     @property
-    def idle(self) -> bool:
-        """Whether there is nothing that a decoder with normalising output could not do, but for ``turn``: no colours."""
-        return all(step.kind == "upside_down" for step in self.steps)
+    def decoder_suffices(self) -> bool:
+        """Whether a decoder that normalizes can do all but vertical flips (``flip_finished``)."""
+        return all(isinstance(op, FlipVertically) for op in self.ops)
 
     @torch.no_grad()
     def __call__(
@@ -66,59 +82,56 @@ class Finish:
         out: Tensor | None = None,
         helpers: Helpers | None = None,
     ) -> Tensor:
-        """The finished batch; ``out`` takes it where given (see ``empty``), ``helpers`` do the work on the CPU."""
+        """The finished batch, in ``out`` if given (see ``empty``); ``helpers`` work on the CPU."""
         self._check(images, parameters)
         out = self.empty(images.shape, images.device) if out is None else out
         planar = out.permute(0, 3, 1, 2) if self.output.layout == "NHWC" else out
-        if not self.steps and self.output.dtype == "uint8":
+        if not self.ops and self.output.dtype == "uint8":
             planar.copy_(images.permute(0, 3, 1, 2))
             return out
         on_device = torch.from_numpy(parameters).to(images.device, non_blocking=True)
-        chunk = max(
-            1,
-            (_CHUNK_CPU if images.device.type == "cpu" else _CHUNK_DEVICE)
-            // max(1, images[:1].numel()),
-        )
+        n_values = _CHUNK_CPU if images.device.type == "cpu" else _CHUNK_DEVICE
+        chunk = max(1, n_values // max(1, images[:1].numel()))
 
         def finish(start: int) -> None:
             part = slice(start, start + chunk)
-            x = (
-                images[part]
-                .permute(0, 3, 1, 2)
-                .to(torch.float32, memory_format=torch.contiguous_format)
-            )
+            planes = images[part].permute(0, 3, 1, 2)
+            x = planes.to(torch.float32, memory_format=torch.contiguous_format)
             planar[part] = self._finished(x, parameters[part], on_device[part])
 
         def finish_alone(start: int) -> None:
             compute_alone()
-            with torch.no_grad():  # this, too, is a thread's own
+            with torch.no_grad():  # also per thread
                 finish(start)
 
         starts = range(0, len(images), chunk)
-        for _ in (
-            map(finish, starts)
-            if helpers is None or images.device.type != "cpu"
-            else helpers.map(finish_alone, starts)
-        ):
-            pass
+        if helpers is None or images.device.type != "cpu":
+            for start in starts:
+                finish(start)
+        else:
+            for _ in helpers.map(finish_alone, starts):
+                pass
         return out
 
     @torch.no_grad()
-    def turn(self, finished: Tensor, parameters: Params, *, helpers: Helpers) -> None:
-        """Puts images upside down in a batch that a decoder has finished, (n, ...), where the rows say so. All steps are of that kind."""
-        slots = np.flatnonzero(parameters.sum(axis=1) % 2).tolist()
-        down = 1 if self.output.layout == "NCHW" else 0
+    def flip_finished(self, finished: Tensor, parameters: Params, *, helpers: Helpers) -> None:
+        """Flips images vertically in place; all operations must be vertical flips.
 
-        def turn_alone(slot: int) -> None:
+        ``finished``: (n, ...), normalized and laid out by a decoder.
+        """
+        slots = np.flatnonzero(parameters.sum(axis=1) % 2).tolist()
+        rows_axis = 1 if self.output.layout == "NCHW" else 0
+
+        def flip_alone(slot: int) -> None:
             compute_alone()
             with torch.no_grad():
-                finished[slot] = finished[slot].flip(down)
+                finished[slot] = finished[slot].flip(rows_axis)
 
         if finished.device.type == "cpu":
-            for _ in helpers.map(turn_alone, slots):
+            for _ in helpers.map(flip_alone, slots):
                 pass
         elif slots:
-            finished[slots] = finished[slots].flip(1 + down)
+            finished[slots] = finished[slots].flip(1 + rows_axis)
 
     def empty(self, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
         """Memory for the result of images of ``shape`` (n, height, width, channels)."""
@@ -126,25 +139,21 @@ class Finish:
         dtype = _DTYPES[self.output.dtype]
         if self.output.layout == "NHWC":
             return torch.empty((n, height, width, channels), dtype=dtype, device=device)
-        memory = (
-            torch.channels_last
-            if self.output.layout == "channels_last"
-            else torch.contiguous_format
-        )
+        last = self.output.layout == "channels_last"
+        memory = torch.channels_last if last else torch.contiguous_format
         return torch.empty(
             (n, channels, height, width), dtype=dtype, device=device, memory_format=memory
         )
 
     def _finished(self, x: Tensor, parameters: Params, on_device: Tensor) -> Tensor:
-        for late in (False, True):
-            for step, columns in self._columns:
-                if step.after_normalize == late:
-                    x = _applied(step, x, parameters[:, columns], on_device[:, columns])
-            if not late:
-                x = self._normalised(x)
+        for op, columns in self._before:
+            x = run_op(op, x, parameters[:, columns], on_device[:, columns])
+        x = self._normalized(x)
+        for op, columns in self._after:
+            x = run_op(op, x, parameters[:, columns], on_device[:, columns])
         return x
 
-    def _normalised(self, x: Tensor) -> Tensor:
+    def _normalized(self, x: Tensor) -> Tensor:
         if self.output.dtype == "uint8":
             return x.round_()
         for values, apply in ((self.output.mean, x.sub_), (self.output.std, x.div_)):
@@ -155,60 +164,25 @@ class Finish:
     def _check(self, images: Tensor, parameters: Params) -> None:
         if images.dtype != torch.uint8 or images.ndim != 4:
             raise ConfigError(
-                f"finishing a batch: expected uint8 (n, height, width, channels), found {images.dtype} {tuple(images.shape)}"
+                "finishing a batch: expected uint8 (n, height, width, channels), "
+                f"found {images.dtype} {tuple(images.shape)}"
             )
-        expected = (len(images), sum(step.width for step in self.steps))
+        expected = (len(images), sum(op.n_params for op in self.ops))
         if parameters.shape != expected:
             raise ConfigError(
                 f"finishing {len(images)} images: expected parameters of {expected}, "
                 f"found {parameters.shape}: rows of another plan?"
             )
         channels = images.shape[3]
-        if self.steps and channels not in (1, 3):
+        if self.ops and channels not in (1, 3):
             raise ConfigError(
-                f"finishing a batch: colours can be changed in RGB and in gray images, these have {channels} channels"
+                "finishing a batch: colors can be changed in RGB and in grayscale images, "
+                f"these have {channels} channels"
             )
-        for what, values in (
-            ("Normalize", self.output.mean),
-            *((_WRITERS[step.kind], step.value) for step in self.steps if step.value),
-        ):
+        written = [(op.values_argument, op.channel_values) for op in self.ops if op.channel_values]
+        for what, values in (("Normalize", self.output.mean), *written):
             if len(values) not in (1, channels):
                 raise ConfigError(
-                    f"{what} has numbers for {len(values)} channels, the images have {channels}; one number serves any"
+                    f"{what} has numbers for {len(values)} channels, the images have {channels}; "
+                    "one number serves any"
                 )
-
-
-def _applied(step: Step, x: Tensor, parameters: Params, on_device: Tensor) -> Tensor:
-    """One step, to those samples only that it changes, where they are few or it could not leave the others alone."""
-    active = np.flatnonzero(_changes(step, parameters))
-    if not len(active):
-        return x
-    if len(active) == len(x) or (step.kind not in _NEVER_NEUTRAL and 2 * len(active) > len(x)):
-        return _run(step, x, on_device)
-    which = torch.from_numpy(active).to(x.device, non_blocking=True)
-    return x.index_copy_(
-        0, which, _run(step, x.index_select(0, which), on_device.index_select(0, which))
-    )
-
-
-def _changes(step: Step, parameters: Params) -> NDArray[np.bool_]:
-    """Which samples have parameters other than those that mean "leave it"."""
-    if step.kind == "erase":
-        return np.greater(parameters[:, 2], parameters[:, 0])
-    if step.kind == "affine":
-        return np.asarray(np.not_equal(parameters, warp.AS_IT_IS).any(axis=1))
-    return np.not_equal(
-        parameters[:, 0], 1.0 if step.kind in ("brightness", "contrast", "saturation") else 0.0
-    )
-
-
-def _run(step: Step, x: Tensor, parameters: Tensor) -> Tensor:
-    if step.kind == "blur":
-        return colour.blur(x, parameters[:, 0], step.kernel)
-    if step.kind == "upside_down":
-        return x.flip(2)
-    if step.kind == "affine":
-        return warp.affine(x, parameters, torch.tensor(step.value, dtype=x.dtype, device=x.device))
-    if step.kind == "erase":
-        return colour.erase(x, parameters, torch.tensor(step.value, dtype=x.dtype, device=x.device))
-    return _SIMPLE[step.kind](x, parameters[:, 0])

@@ -1,8 +1,7 @@
-"""Colour changes of a batch in torch, with parameters of its own for each sample.
+"""Kernels of the color operations.
 
-Pixels are float32 levels, 0..255, RGB or one channel, (n, channels, height, width). Nothing is rounded between steps; what may leave
-0..255 is cut to it, as torchvision does with floating point images. Parameters are (n,) tensors on the same device. With one
-channel, saturation, hue and gray change nothing. A function may overwrite the tensor it is given; what counts is what it returns.
+Nothing is rounded between operations. Values that may leave 0..255 are clipped, as torchvision does
+for floating point images. With one channel, saturation, hue and grayscale change nothing.
 """
 
 from __future__ import annotations
@@ -11,38 +10,46 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fastload._finish.kernels import kernel
+from fastload._plan import color as ops
+
 RED, GREEN, BLUE = 0.2989, 0.587, 0.114  # torchvision's weights: ITU-R 601 to four digits
 
 
-def brightness(x: Tensor, factor: Tensor) -> Tensor:
-    """Multiplies: 0 is black, 1 changes nothing."""
+@kernel(ops.AdjustBrightness)
+def adjust_brightness(_: ops.AdjustBrightness, x: Tensor, factor: Tensor) -> Tensor:
+    """0 is black."""
     return x.mul_(_column(factor)).clamp_(0, 255)
 
 
-def contrast(x: Tensor, factor: Tensor) -> Tensor:
-    """Away from the mean of the image's luma: 0 is flat gray, 1 changes nothing."""
+@kernel(ops.AdjustContrast)
+def adjust_contrast(_: ops.AdjustContrast, x: Tensor, factor: Tensor) -> Tensor:
+    """0 is uniform gray."""
     return _away_from(_luma(x).mean(dim=(1, 2, 3), keepdim=True), x, factor)
 
 
-def saturation(x: Tensor, factor: Tensor) -> Tensor:
-    """Away from each pixel's luma: 0 is gray, 1 changes nothing."""
+@kernel(ops.AdjustSaturation)
+def adjust_saturation(_: ops.AdjustSaturation, x: Tensor, factor: Tensor) -> Tensor:
+    """0 is grayscale."""
     return x if x.shape[1] == 1 else _away_from(_luma(x), x, factor)
 
 
-def gray(x: Tensor, on: Tensor) -> Tensor:
-    """Luma in all channels where ``on`` is 1; 0 changes nothing."""
+@kernel(ops.ToGrayscale)
+def to_grayscale(_: ops.ToGrayscale, x: Tensor, on: Tensor) -> Tensor:
+    """Luma in all channels where ``on`` is 1."""
     return x if x.shape[1] == 1 else torch.where(_column(on) > 0, _luma(x), x)
 
 
-def hue(x: Tensor, share: Tensor) -> Tensor:
-    """Turns the colour circle by a share of it; 0 changes nothing."""
+@kernel(ops.AdjustHue)
+def adjust_hue(_: ops.AdjustHue, x: Tensor, share: Tensor) -> Tensor:
+    """Rotates the color circle by a share of it."""
     if x.shape[1] == 1:
         return x
     red, green, blue = x.unbind(1)
-    high, low = x.amax(1), x.amin(1)
-    chroma = high - low
+    high = x.amax(1)
+    chroma = high - x.amin(1)
     safe = torch.where(chroma == 0, 1.0, chroma)
-    # The hue in sixths of the circle, then HSV -> RGB in closed form: value and chroma do not change.
+    # The hue in sixths of the circle, then HSV to RGB in closed form: value and chroma do not change.
     sixths = torch.where(
         high == red,
         (green - blue) / safe,
@@ -56,25 +63,29 @@ def hue(x: Tensor, share: Tensor) -> Tensor:
     return result
 
 
-def blur(x: Tensor, sigma: Tensor, kernel: int) -> Tensor:
-    """A Gaussian of ``sigma`` (above 0) pixels, cut to ``kernel`` pixels each way, edges reflected."""
+@kernel(ops.Blur)
+def blur(op: ops.Blur, x: Tensor, sigma: Tensor) -> Tensor:
+    """Two one-dimensional convolutions; ``sigma`` is above 0, edges are reflected."""
     n, channels, height, width = x.shape
-    reach = kernel // 2
+    reach = op.kernel // 2
     distance = torch.arange(-reach, reach + 1, dtype=torch.float32, device=x.device)
     weights = torch.exp(-0.5 * (distance / sigma.view(-1, 1)).square())
     weights = (weights / weights.sum(1, keepdim=True)).repeat_interleave(channels, 0)
     planes = F.pad(x.reshape(1, n * channels, height, width), [reach] * 4, mode="reflect")
-    planes = F.conv2d(planes, weights.view(-1, 1, 1, kernel), groups=n * channels)
-    return F.conv2d(planes, weights.view(-1, 1, kernel, 1), groups=n * channels).view(x.shape)
+    planes = F.conv2d(planes, weights.view(-1, 1, 1, op.kernel), groups=n * channels)
+    planes = F.conv2d(planes, weights.view(-1, 1, op.kernel, 1), groups=n * channels)
+    return planes.view(x.shape)
 
 
-def erase(x: Tensor, box: Tensor, value: Tensor) -> Tensor:
-    """Writes ``value``, (1 or channels,), into each sample's box, (n, 4) as x0, y0, x1, y1; an empty box changes nothing."""
+@kernel(ops.Erase)
+def erase(op: ops.Erase, x: Tensor, box: Tensor) -> Tensor:
+    """Writes the value into each sample's box x0, y0, x1, y1."""
+    value = torch.tensor(op.value, dtype=x.dtype, device=x.device).view(1, -1, 1, 1)
     x0, y0, x1, y1 = (column.view(-1, 1, 1, 1) for column in box.unbind(1))
     down = torch.arange(x.shape[2], device=x.device).view(1, 1, -1, 1)
     across = torch.arange(x.shape[3], device=x.device).view(1, 1, 1, -1)
     inside = (down >= y0) & (down < y1) & (across >= x0) & (across < x1)
-    return torch.where(inside, value.view(1, -1, 1, 1), x)
+    return torch.where(inside, value, x)
 
 
 def _luma(x: Tensor) -> Tensor:

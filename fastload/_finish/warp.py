@@ -1,37 +1,42 @@
-"""Canvases moved in torch, with numbers of its own for each sample: see fastload._plan.warps.
-
-An affine step's numbers say where a pixel of the result comes from: the upper two rows of a matrix from result to canvas, in continuous
-coordinates (a pixel's centre is at + 0.5).
-"""
+"""Kernels of the operations that move the pixels of the canvas, for images and for masks."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fastload._common.native import core
-from fastload._plan.base import Step, step_columns
+from fastload._finish.kernels import kernel, mask_kernel
+from fastload._plan.warps import FlipVertically, WarpAffine
 
-AS_IT_IS = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+
+@kernel(FlipVertically)
+def flip_vertically(_: FlipVertically, x: Tensor, _params: Tensor) -> Tensor:
+    """Reverses the rows of all samples: those that stay unmodified are not passed."""
+    return x.flip(2)
 
 
-def affine(x: Tensor, inverse: Tensor, fill: Tensor) -> Tensor:
-    """(n, channels, height, width) levels, bilinear; ``fill``, (1 or channels,), where nothing comes from the canvas."""
-    module, (_, channels, height, width) = core(), x.shape
+@mask_kernel(FlipVertically)
+def flip_masks(_: FlipVertically, masks: Tensor, on: Tensor, _fill: Tensor) -> Tensor:
+    """Reverses the rows where ``on`` is 1."""
+    return torch.where(on.view(-1, 1, 1, 1) > 0, masks.flip(1), masks)
+
+
+@kernel(WarpAffine)
+def warp_affine(op: WarpAffine, x: Tensor, inverse: Tensor) -> Tensor:
+    """Bilinear; by the native core on the CPU."""
+    fill = torch.tensor(op.fill, dtype=x.dtype, device=x.device)
+    module = core()
     if module is None or x.device.type != "cpu":
-        return _sampled(x, inverse, fill)
-    out, levels = (
-        torch.empty_like(x, memory_format=torch.contiguous_format),
-        fill.expand(channels).contiguous(),
-    )
+        return sample_affine(x, inverse, fill)
+    _, channels, height, width = x.shape
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
     module.warp_affine(
         x.contiguous().numpy(),
         out.numpy(),
         inverse.contiguous().numpy(),
-        levels.numpy(),
+        fill.expand(channels).contiguous().numpy(),
         channels=channels,
         height=height,
         width=width,
@@ -39,43 +44,30 @@ def affine(x: Tensor, inverse: Tensor, fill: Tensor) -> Tensor:
     return out
 
 
-def _sampled(x: Tensor, inverse: Tensor, fill: Tensor) -> Tensor:
-    """What the native core's ``warp_affine`` does, on any device."""
+def sample_affine(x: Tensor, inverse: Tensor, fill: Tensor) -> Tensor:
+    """What the native core's ``warp_affine`` does, on any device; ``fill`` is (1 or channels,)."""
     height, width = x.shape[2:]
     across, down = _origins(inverse, height, width)
     grid = torch.stack([across * (2 / width) - 1, down * (2 / height) - 1], dim=-1)
     fill = fill.view(1, -1, 1, 1)
-    return F.grid_sample(x - fill, grid, align_corners=False).add_(
-        fill
-    )  # beyond the edge it takes zeros
+    # grid_sample takes zeros beyond the edge.
+    return F.grid_sample(x - fill, grid, align_corners=False).add_(fill)
 
 
-def moved_masks(masks: Tensor, steps: Sequence[Step], parameters: Tensor, fill: Tensor) -> Tensor:
-    """(n, height, width, bytes): each pixel picked, never mixed; ``fill``, (bytes,), where nothing comes from the canvas."""
-    for step, columns in step_columns(steps):
-        if step.kind == "upside_down":
-            masks = torch.where(parameters[:, columns].view(-1, 1, 1, 1) > 0, masks.flip(1), masks)
-        elif step.kind == "affine":
-            masks = _picked(masks, parameters[:, columns], fill)
-    return masks
-
-
-def _picked(masks: Tensor, inverse: Tensor, fill: Tensor) -> Tensor:
+@mask_kernel(WarpAffine)
+def warp_masks_affine(_: WarpAffine, masks: Tensor, inverse: Tensor, fill: Tensor) -> Tensor:
+    """The nearest pixel."""
     n, height, width, n_bytes = masks.shape
     across, down = (each.floor().long() for each in _origins(inverse, height, width))
     inside = (across >= 0) & (across < width) & (down >= 0) & (down < height)
-    places = (
-        (down.clamp_(0, height - 1) * width + across.clamp_(0, width - 1))
-        .view(n, -1, 1)
-        .expand(-1, -1, n_bytes)
-    )
-    return torch.where(
-        inside[..., None], masks.reshape(n, -1, n_bytes).gather(1, places).view(masks.shape), fill
-    )
+    index = down.clamp_(0, height - 1) * width + across.clamp_(0, width - 1)
+    index = index.view(n, -1, 1).expand(-1, -1, n_bytes)
+    picked = masks.reshape(n, -1, n_bytes).gather(1, index).view(masks.shape)
+    return torch.where(inside[..., None], picked, fill)
 
 
 def _origins(inverse: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """(n, height, width) each: x and y on the canvas of every pixel's centre."""
+    """(n, height, width) each: x and y on the canvas of every pixel's center."""
     x = torch.arange(width, dtype=torch.float32, device=inverse.device).add_(0.5).view(1, 1, -1)
     y = torch.arange(height, dtype=torch.float32, device=inverse.device).add_(0.5).view(1, -1, 1)
     a, b, c, d, e, f = (column.view(-1, 1, 1) for column in inverse.unbind(1))

@@ -20,7 +20,7 @@ from fastload._load.buffers import BufferPool
 from fastload._load.decoder import Decoder
 from fastload._load.faults import FaultPolicy, Faults, substitutes
 from fastload._load.images import ImageDecoder, Ticket
-from fastload._load.labels import Values, moved, rows_at, tensors, unpacked
+from fastload._load.labels import Values, moved, tensors, unpacked
 from fastload._load.records import BatchRecords, damaged, read_records, shown_sizes
 from fastload._load.spec import LoadSpec
 from fastload._load.stats import StatsCollector
@@ -277,7 +277,7 @@ class BatchMaker:
         if take is not None:
             ids, places = ids[take], take.tolist()
             rows = {
-                name: rows_at(each, _slots(take, self.movers[name].items))
+                name: each.take(_slots(take, self.movers[name].items))
                 for name, each in rows.items()
             }
         batch, tickets = Values(), {ticket.chosen.name: ticket for ticket in begun.tickets}

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fastload._common.threads import Helpers
 from fastload._decode.backend import DecodeBatch, DecodeResult, PixelFormat
-from fastload._finish import Finish
-from fastload._finish.warp import moved_masks
+from fastload._finish.batch import Finish
+from fastload._finish.kernels import warp_masks
 from fastload._load.buffers import BufferPool
 from fastload._load.decode_requests import DecodeRequests, Wrong, make_requests
 from fastload._load.decoder import Decoder
@@ -110,7 +110,7 @@ class ImageDecoder:
         plan, channels, idle = (
             self._spec.plans[chosen.name],
             chosen.channels,
-            self._finishes[chosen.name].idle,
+            self._finishes[chosen.name].decoder_suffices,
         )
         form = plan.output
         dtype = _DTYPES[form.dtype] if idle else torch.uint8
@@ -150,9 +150,9 @@ class ImageDecoder:
         if chosen.field.kind.is_mask:
             return self._moved(pixels, chosen, rows).view(_UNSIGNED[chosen.bits])[..., 0]
         finish = self._finishes[chosen.name]
-        if finish.idle:  # the decode threads have done all the rest
-            if finish.steps:
-                finish.turn(
+        if finish.decoder_suffices:  # the decode threads have done all the rest
+            if finish.ops:
+                finish.flip_finished(
                     pixels.view(-1, *pixels.shape[-3:]), rows.parameters, helpers=self._unpackers
                 )
             return pixels.movedim(-1, -3) if finish.output.layout == "channels_last" else pixels
@@ -167,7 +167,7 @@ class ImageDecoder:
             return masks
         fill = torch.tensor(_mask_fill(chosen, self._spec), dtype=torch.uint8, device=masks.device)
         parameters = torch.from_numpy(rows.parameters).to(masks.device)
-        return moved_masks(masks.reshape(-1, *masks.shape[-3:]), rows.steps, parameters, fill).view(
+        return warp_masks(masks.reshape(-1, *masks.shape[-3:]), rows.ops, parameters, fill).view(
             masks.shape
         )
 

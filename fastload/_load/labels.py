@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from fastload._load.collate import COLLATE, Stack
 from fastload._load.records import BatchRecords
 from fastload._load.spec import ChosenField
-from fastload._plan.labels import LABEL_MOVES
+from fastload._plan.label_moves import LABEL_MOVES
 from fastload._plan.rows import PlanRows
 from fastload._store.values import decode_value
 from fastload.errors import BadImage, ConfigError, RecordError
@@ -66,17 +65,6 @@ def _complete(chosen: ChosenField, value: Any) -> Any:
     return value
 
 
-def rows_at(rows: PlanRows, slots: NDArray[np.intp]) -> PlanRows:
-    """The rows of some slots, in this order."""
-    members: dict[str, Any] = {each.name: getattr(rows, each.name) for each in fields(rows)}
-    taken: dict[str, Any] = {
-        name: value[slots] if isinstance(value, np.ndarray) else value
-        for name, value in members.items()
-    }
-    taken["bad"] = {}
-    return replace(rows, **taken)
-
-
 def moved(
     chosen: ChosenField, values: Sequence[Any], rows: PlanRows | None, mover: ChosenField | None
 ) -> Values:
@@ -92,7 +80,7 @@ def moved(
         return {name: list(values)}
     flat = [each for own in values for each in own] if listed else list(values)
     counts = [len(own) for own in values] if listed else [1] * len(values)
-    pairs = move.batch(flat, rows_at(rows, _slots(counts, mover)))
+    pairs = move.batch(flat, rows.take(_slots(counts, mover)))
     result = {name: _nested([value for value, _ in pairs], counts, listed)}
     if move.detail:
         details = [detail for _, detail in pairs]

@@ -11,9 +11,8 @@ from fastload._load.collate import COLLATE, Stack
 from fastload._load.read_ahead import ask_for
 from fastload._load.records import BatchRecords, read_records
 from fastload._order.saved_state import shortened
-from fastload._plan.compose import compile_fields
+from fastload._plan.compiler import compile_fields
 from fastload._plan.field_plan import FieldPlan
-from fastload._plan.warps import WARPS
 from fastload._store.dataset import SPLIT, Dataset
 from fastload._store.fields import Field, image_of
 from fastload._store.kinds import IMAGE, INT
@@ -308,7 +307,7 @@ def _check(each: ChosenField, spec: LoadSpec) -> None:
             )
     if each.field.kind.is_image:
         plan = spec.plans[each.name]
-        written = [(f"{step.kind} value", step.value) for step in plan.steps if step.value]
+        written = [(op.values_argument, op.channel_values) for op in plan.ops if op.channel_values]
         for what, values in (("Normalize", plan.output.mean), ("fill", plan.fill), *written):
             if len(values) not in (1, each.channels):
                 raise ConfigError(
@@ -318,7 +317,7 @@ def _check(each: ChosenField, spec: LoadSpec) -> None:
         if (
             spec.color == "bgr"
             and each.channels == 3
-            and any(step.kind not in WARPS for step in plan.steps)
+            and any(not op.moves_pixels for op in plan.ops)
         ):
             raise ConfigError(
                 "color='bgr' with transforms that change colors: they work on RGB; leave color out and flip the batches"

@@ -81,7 +81,9 @@ def prepare_together(maker: BatchMaker, batches: Sequence[Ids], epoch: int) -> l
     for ids in batches:
         last = first + len(ids)
         own_rows = {
-            name: each.part(first * maker.movers[name].items, last * maker.movers[name].items)
+            name: each.take(
+                slice(first * maker.movers[name].items, last * maker.movers[name].items)
+            )
             for name, each in rows.items()
         }
         found.append(Begun(ids, epoch, parts.slice(first, last), own_rows, {}, plan_s))

@@ -1,31 +1,8 @@
-"""Which pixels: what happens to each sample, as integers and a matrix, before anything is decoded. Pure: no torch, no I/O."""
+"""Transforms as data: what happens to each sample, as integers, a matrix and parameters. Pure NumPy.
 
-from fastload._plan.compose import compile, compile_fields
-from fastload._plan.field_plan import FieldPlan
-from fastload._plan.labels import (
-    move_boxes,
-    move_boxes_batch,
-    move_from_image,
-    move_points,
-    move_points_batch,
-    move_polylines,
-    move_to_image,
-)
-from fastload._plan.output import OutputFormat
-from fastload._plan.rows import PlanRow, PlanRows
-
-__all__ = [
-    "FieldPlan",
-    "OutputFormat",
-    "PlanRow",
-    "PlanRows",
-    "compile",
-    "compile_fields",
-    "move_boxes",
-    "move_boxes_batch",
-    "move_from_image",
-    "move_points",
-    "move_points_batch",
-    "move_polylines",
-    "move_to_image",
-]
+``transform`` what a transform and a pixel operation are; ``arguments`` checks their arguments
+``crops``, ``resizes``, ``warps``, ``color``, ``format`` the transforms; random crops are drawn here
+``compiler`` checks a list of transforms and makes a ``field_plan`` of it
+``field_plan`` makes the ``rows`` of a batch: ``rng`` draws, ``geometry`` folds crops and resizes
+``labels`` moves boxes, points and matrices along with their image; ``draw`` shows a row
+"""

@@ -1,4 +1,4 @@
-"""A picture of what the plan does to one sample: the source with its crop marked, beside the output. For people, not for training."""
+"""Shows what the plan does to one sample: the source with its crop marked, beside the output."""
 
 from __future__ import annotations
 
@@ -9,37 +9,31 @@ import numpy as np
 from fastload._plan import labels
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
     from PIL import Image, ImageDraw
 
     from fastload._plan.rows import PlanRow
 
-_ROI, _BOX, _POINT, _GAP = (255, 64, 64), (64, 220, 64), (255, 220, 0), 8
+_CROP_COLOR = (255, 64, 64)
+_BOX_COLOR = (64, 220, 64)
+_POINT_COLOR = (255, 220, 0)
+_GAP = 8  # pixels between source and output
 
 
 def render(row: PlanRow, image: Image.Image, *, fill: int = 114) -> Image.Image:
-    """The output by Pillow: close to what the backends make, and readable."""
+    """The output as Pillow computes it: close to what the decode backends produce."""
     from PIL import Image
 
     filters = (Image.Resampling.BILINEAR, Image.Resampling.BILINEAR, Image.Resampling.NEAREST)
-    pixels = image.crop((row.x, row.y, row.x + row.w, row.y + row.h)).resize(
-        (row.out_w, row.out_h), filters[row.filter]
-    )
+    crop = image.crop((row.x, row.y, row.x + row.w, row.y + row.h))
+    pixels = crop.resize((row.out_w, row.out_h), filters[row.filter])
     if row.flip:
         pixels = pixels.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    canvas = Image.new(image.mode, (row.canvas_w, row.canvas_h), (fill,) * len(image.getbands()))
+    fill_color = (fill,) * len(image.getbands())
+    canvas = Image.new(image.mode, (row.canvas_w, row.canvas_h), fill_color)
     canvas.paste(pixels, (row.pad_left, row.pad_top))
-    for kind, values in row.colours:
-        if kind == "upside_down" and values[0]:
-            canvas = canvas.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
-        elif kind == "affine":
-            canvas = canvas.transform(
-                canvas.size,
-                Image.Transform.AFFINE,
-                values,
-                Image.Resampling.BILINEAR,
-                fillcolor=(fill,) * len(image.getbands()),
-            )
+    for op, params in row.ops:
+        canvas = op.preview(canvas, params, fill_color)
     return canvas
 
 
@@ -50,21 +44,22 @@ def draw_row(
     boxes: ArrayLike | None = None,
     points: ArrayLike | None = None,
 ) -> Image.Image:
-    """Left the source, what is not used darkened, with its labels; right the output, with the moved labels."""
+    """Left the source with unused pixels darkened, right the output, both with labels."""
     from PIL import Image, ImageDraw
 
     if image.size != (row.source_w, row.source_h):
         raise ValueError(
-            f"sample {row.sample_id}: the plan is for an image of {row.source_w}x{row.source_h} pixels, this one has "
-            f"{image.width}x{image.height}"
+            f"sample {row.sample_id}: the plan is for an image of {row.source_w}x{row.source_h} "
+            f"pixels, this one has {image.width}x{image.height}"
         )
     image = image.convert("RGB")
     output = render(row, image)
     roi = (row.x, row.y, row.x + row.w, row.y + row.h)
-    source = image.point(lambda level: level // 3)
+    source = image.point(lambda value: value // 3)
     source.paste(image.crop(roi), roi[:2])
-    pen, out_pen = ImageDraw.Draw(source), ImageDraw.Draw(output)
-    pen.rectangle((roi[0], roi[1], roi[2] - 1, roi[3] - 1), outline=_ROI)
+    pen = ImageDraw.Draw(source)
+    out_pen = ImageDraw.Draw(output)
+    pen.rectangle((roi[0], roi[1], roi[2] - 1, roi[3] - 1), outline=_CROP_COLOR)
     if boxes is not None:
         _draw_boxes(pen, np.asarray(boxes, np.float64))
         _draw_boxes(out_pen, labels.move_boxes(boxes, row)[0])
@@ -78,17 +73,12 @@ def draw_row(
     return both
 
 
-def _draw_boxes(
-    pen: ImageDraw.ImageDraw, boxes: np.ndarray[tuple[int, ...], np.dtype[np.floating]]
-) -> None:
+def _draw_boxes(pen: ImageDraw.ImageDraw, boxes: NDArray[np.floating]) -> None:
     for x0, y0, x1, y1 in boxes.reshape(-1, 4).tolist():
-        pen.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=_BOX)
+        pen.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=_BOX_COLOR)
 
 
-def _draw_points(
-    pen: ImageDraw.ImageDraw, points: np.ndarray[tuple[int, ...], np.dtype[np.floating]]
-) -> None:
+def _draw_points(pen: ImageDraw.ImageDraw, points: NDArray[np.floating]) -> None:
     for x, y, *_ in points.tolist():
-        pen.ellipse(
-            (x - 2, y - 2, x + 1, y + 1), fill=_POINT
-        )  # a point at 0.5 lies in the middle of pixel 0
+        # A point at 0.5 lies in the middle of pixel 0.
+        pen.ellipse((x - 2, y - 2, x + 1, y + 1), fill=_POINT_COLOR)

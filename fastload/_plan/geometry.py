@@ -1,128 +1,118 @@
-"""Crops, resizes and flips folded into one: which box of the source lies where on the canvas. Pure.
+"""Crops, resizes and flips folded into one: which box of the source lies where on the canvas.
 
-Coordinates are continuous: pixel i covers [i, i + 1), its centre is i + 0.5. A flip of a W wide canvas takes x to W - x.
-Along each axis a list of crops, resizes, paddings and flips is one straight line, source → canvas, between two edges. They are
-followed here as floating point numbers; only at the end are they rounded to whole pixels, once. What the caller gets is a
-crop of whole source pixels, resized to a whole number of canvas pixels: the matrix made from those integers is exact.
+Coordinates are continuous: pixel i covers [i, i + 1), its center is i + 0.5. A flip of a canvas of
+width W maps x to W - x. Along each axis a list of crops, resizes, paddings and flips is one straight
+line from source to canvas between two edges. The edges are floating point numbers and are rounded
+to whole pixels once, at the end. The result is a crop of whole source pixels, resized to a whole
+number of canvas pixels, so the matrix made from these integers is exact.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
+from fastload._plan.rng import Draws
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
+Flags = NDArray[np.bool_]
+Range = tuple[float, float]
+
+N_TRIES = 10  # as torchvision
 
 
-class Views:
-    """For each image of a batch: its canvas so far, and what lies on it. Arrays are (2, n): across (x) first, then down (y)."""
+class CropGeometry:
+    """For each image of a batch: its canvas so far, and which part of the source lies on it.
+
+    Arrays are (2, n): x first, then y.
+    """
 
     __slots__ = ("bad", "dst0", "dst1", "size", "source", "src0", "src1")
 
     def __init__(self, source: Floats) -> None:
         self.source = source
-        self.size = source  # of the canvas: whole numbers
-        self.src0, self.src1 = (
-            np.zeros_like(source),
-            source,
-        )  # source coordinates at the canvas coordinates dst0, dst1;
-        self.dst0, self.dst1 = self.src0, source  # mirrored: src0 > src1
+        self.size = source  # of the canvas, whole numbers
+        # The source coordinates src0 and src1 lie at the canvas coordinates dst0 and dst1. Mirrored
+        # images have src0 > src1.
+        self.src0 = np.zeros_like(source)
+        self.src1 = source
+        self.dst0 = self.src0
+        self.dst1 = source
         self.bad: dict[int, str] = {}  # slot → why nothing of the image is left
 
     def crop(self, offset: Floats, size: Floats, *, by: str) -> None:
-        """Keeps the window at ``offset`` of the canvas; where it reaches beyond the canvas there is padding."""
-        first, last = np.maximum(self.dst0, offset), np.minimum(self.dst1, offset + size)
+        """Keeps the window at ``offset`` of the canvas; outside of the canvas there is padding."""
+        first = np.maximum(self.dst0, offset)
+        last = np.minimum(self.dst1, offset + size)
         empty = np.any(last <= first, axis=0)
         if empty.any():
-            self._refuse(empty, by)
-            first, last = np.where(empty, self.dst0, first), np.where(empty, self.dst1, last)
+            self._mark_bad(empty, by)
+            first = np.where(empty, self.dst0, first)
+            last = np.where(empty, self.dst1, last)
         scale = (self.src1 - self.src0) / (self.dst1 - self.dst0)
-        self.src0, self.src1 = (
-            self.src0 + (first - self.dst0) * scale,
-            self.src1 + (last - self.dst1) * scale,
-        )
-        self.dst0, self.dst1 = first - offset, last - offset
-        self.size = np.maximum(self._spread(size), 1.0)
+        self.src0 = self.src0 + (first - self.dst0) * scale
+        self.src1 = self.src1 + (last - self.dst1) * scale
+        self.dst0 = first - offset
+        self.dst1 = last - offset
+        self.size = np.maximum(self._per_sample(size), 1.0)
 
     def resize(self, size: Floats) -> None:
-        """Stretches the canvas, and what lies on it, to a new size in whole pixels."""
-        # Multiply first: whole numbers then stay exact, and an edge at the canvas's edge stays there.
-        self.dst0, self.dst1 = self.dst0 * size / self.size, self.dst1 * size / self.size
-        self.size = self._spread(size)
+        """Stretches the canvas and its content to a new size in whole pixels."""
+        # Multiply first: whole numbers stay exact, and an edge at the canvas's edge stays there.
+        self.dst0 = self.dst0 * size / self.size
+        self.dst1 = self.dst1 * size / self.size
+        self.size = self._per_sample(size)
 
     def place(self, offset: Floats, size: Floats) -> None:
         """Puts the canvas on a larger one."""
-        self.dst0, self.dst1 = self.dst0 + offset, self.dst1 + offset
-        self.size = self._spread(size)
+        self.dst0 = self.dst0 + offset
+        self.dst1 = self.dst1 + offset
+        self.size = self._per_sample(size)
 
-    def flip(self, which: NDArray[np.bool_]) -> None:
-        """Mirrors some images, left to right."""
-        across = np.zeros(self.size.shape, bool)
-        across[0] = which
-        self.src0, self.src1 = (
-            np.where(across, self.src1, self.src0),
-            np.where(across, self.src0, self.src1),
-        )
-        self.dst0, self.dst1 = (
-            np.where(across, self.size - self.dst1, self.dst0),
-            np.where(across, self.size - self.dst0, self.dst1),
-        )
+    def flip(self, which: Flags) -> None:
+        """Mirrors some images left to right."""
+        mirror = np.zeros(self.size.shape, bool)
+        mirror[0] = which
+        src0, src1, dst0, dst1 = self.src0, self.src1, self.dst0, self.dst1
+        self.src0 = np.where(mirror, src1, src0)
+        self.src1 = np.where(mirror, src0, src1)
+        self.dst0 = np.where(mirror, self.size - dst1, dst0)
+        self.dst1 = np.where(mirror, self.size - dst0, dst1)
 
-    def rounded(self) -> tuple[Ints, NDArray[np.bool_]]:
-        """(8, n) integers x, y, w, h (of the source), out_w, out_h, pad_left, pad_top (on the canvas); and flip.
+    def rounded(self) -> tuple[Ints, Flags]:
+        """(8, n) integers x, y, w, h in the source, out_w, out_h, pad_left, pad_top; and flip.
 
-        Each edge goes to the nearest whole pixel, halves upwards, and at least one pixel is left.
+        Each edge goes to the nearest whole pixel, halves upwards; at least one pixel remains.
         """
-        low, high = np.minimum(self.src0, self.src1), np.maximum(self.src0, self.src1)
-        flipped = self.src0[0] > self.src1[0]
-        first, last = _edges(low, high, self.source)
-        left, right = _edges(self.dst0, self.dst1, self.size)
-        return np.concatenate([first, last - first, right - left, left]).astype(
-            np.int32, order="C"
-        ), flipped
+        low = np.minimum(self.src0, self.src1)
+        high = np.maximum(self.src0, self.src1)
+        first, last = _rounded_edges(low, high, self.source)
+        left, right = _rounded_edges(self.dst0, self.dst1, self.size)
+        box = np.concatenate([first, last - first, right - left, left])
+        return box.astype(np.int32, order="C"), self.src0[0] > self.src1[0]
 
-    def _spread(self, size: Floats) -> Floats:
+    def _per_sample(self, size: Floats) -> Floats:
         spread = np.empty_like(self.size)
         spread[:] = size
         return spread
 
-    def _refuse(self, empty: NDArray[np.bool_], by: str) -> None:
+    def _mark_bad(self, empty: Flags, by: str) -> None:
         for slot in np.flatnonzero(empty).tolist():
             width, height = self.source[:, slot].astype(int).tolist()
-            self.bad.setdefault(
-                slot, f"{by} leaves nothing of an image of {width}x{height} (width x height) pixels"
-            )
+            why = f"{by} leaves nothing of an image of {width}x{height} (width x height) pixels"
+            self.bad.setdefault(slot, why)
 
 
-def moved_hulls(boxes: Floats, matrix: Floats) -> Floats:
-    """(n, 4) boxes x0, y0, x1, y1 → the smallest boxes around them, moved; ``matrix`` is one for all boxes, or one for each."""
-    x = boxes[:, 0::2] * matrix[..., 0, 0, None] + matrix[..., 0, 2, None]
-    y = boxes[:, 1::2] * matrix[..., 1, 1, None] + matrix[..., 1, 2, None]
-    if turns(matrix):
-        with np.errstate(invalid="ignore"):  # of a box without end nothing can be said
-            x = np.concatenate(
-                [x + boxes[:, side, None] * matrix[..., 0, 1, None] for side in (1, 3)], axis=1
-            )
-            y = np.concatenate(
-                [y + boxes[:, side, None] * matrix[..., 1, 0, None] for side in (0, 2)], axis=1
-            )
-    return np.stack([x.min(axis=1), y.min(axis=1), x.max(axis=1), y.max(axis=1)], axis=1)
+def xy(width: float, height: float) -> Floats:
+    """(2, 1): to be combined with the (2, n) arrays of CropGeometry."""
+    return np.array([[width], [height]], np.float64)
 
 
-def turns(matrix: Floats) -> bool:
-    """Whether a matrix does more than scale and shift along the axes."""
-    return bool(matrix[..., 0, 1].any() or matrix[..., 1, 0].any())
-
-
-def _edges(low: Floats, high: Floats, limit: Floats) -> tuple[Floats, Floats]:
-    # np.clip costs three times as much as the two that it is made of.
-    first = np.minimum(np.maximum(np.floor(low + 0.5), 0.0), limit - 1)
-    return first, np.minimum(np.maximum(np.floor(high + 0.5), first + 1), limit)
-
-
-def matrices(box: Ints, flipped: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """(n, 3, 3): from source to canvas coordinates, for what ``Views.rounded`` gave."""
+def source_to_canvas(box: Ints, flipped: Flags) -> Floats:
+    """(n, 3, 3) matrices for the result of ``CropGeometry.rounded``."""
     x, y, w, h, out_w, out_h, left, top = box.astype(np.float64)
     result = np.zeros((len(x), 3, 3))
     scale = out_w / w
@@ -132,3 +122,69 @@ def matrices(box: Ints, flipped: NDArray[np.bool_]) -> NDArray[np.float64]:
     result[:, 1, 2] = top - y * scale
     result[:, 2, 2] = 1.0
     return result
+
+
+def random_boxes(
+    sizes: Floats, draws: Draws, *, skip: int, scale: Range, ratio: Range, margin: int = 0
+) -> tuple[Floats, Floats, Flags]:
+    """Boxes in canvases of ``sizes``: (2, n) offsets and extents, and which of n tries succeeded.
+
+    The algorithm is torchvision's: the area is uniform in ``scale`` (a share of the canvas), the
+    logarithm of width / height is uniform in ``ratio``, and the first of ten tries that fits counts.
+    A box must be ``margin`` pixels smaller than the canvas. The numbers are those of ``draws`` after
+    ``skip`` blocks, one block per try. Further tries are drawn for the samples that need them.
+    """
+    log_ratio = (math.log(ratio[0]), math.log(ratio[1]))
+    offset, extent, found = _first_fit(sizes, draws.values[4 * skip :], scale, log_ratio, margin)
+    if not found.all():
+        drawn = len(draws.values) // 4 - skip
+        left = np.flatnonzero(~found)
+        values = draws.more(left, skip + drawn, N_TRIES - drawn)
+        offset[:, left], extent[:, left], found[left] = _first_fit(
+            sizes[:, left], values, scale, log_ratio, margin
+        )
+    return offset, extent, found
+
+
+def _first_fit(
+    sizes: Floats, values: Floats, scale: Range, log_ratio: Range, margin: int
+) -> tuple[Floats, Floats, Flags]:
+    """``values`` is (4 * tries, n): area, ratio, x, y."""
+    tries = values.reshape(len(values) // 4, 4, values.shape[1])
+    area = (sizes[0] * sizes[1]) * (scale[0] + tries[:, 0] * (scale[1] - scale[0]))
+    # np.exp is the only function here that may differ in the last bit between machines; that moves
+    # a crop by one pixel once in ~1e13.
+    ratio = np.exp(log_ratio[0] + tries[:, 1] * (log_ratio[1] - log_ratio[0]))
+    extents = np.rint(np.sqrt([area * ratio, area / ratio]))  # (2, tries, n)
+    fits = np.all((extents >= 1) & (extents <= sizes[:, None] - margin), axis=0)  # (tries, n)
+    first = fits.argmax(axis=0)
+    every = np.arange(fits.shape[1])
+    extent = extents[:, first, every]
+    offset = np.floor(tries[first, 2:, every].T * (sizes - extent + 1))
+    return offset, extent, fits[first, every]
+
+
+def moved_hulls(boxes: Floats, matrix: Floats) -> Floats:
+    """The smallest upright boxes around the moved (n, 4) boxes; one matrix for all, or one each."""
+    x = boxes[:, 0::2] * matrix[..., 0, 0, None] + matrix[..., 0, 2, None]
+    y = boxes[:, 1::2] * matrix[..., 1, 1, None] + matrix[..., 1, 2, None]
+    if rotates(matrix):
+        with np.errstate(invalid="ignore"):  # infinite boxes
+            x = np.concatenate(
+                [x + boxes[:, side, None] * matrix[..., 0, 1, None] for side in (1, 3)], axis=1
+            )
+            y = np.concatenate(
+                [y + boxes[:, side, None] * matrix[..., 1, 0, None] for side in (0, 2)], axis=1
+            )
+    return np.stack([x.min(axis=1), y.min(axis=1), x.max(axis=1), y.max(axis=1)], axis=1)
+
+
+def rotates(matrix: Floats) -> bool:
+    """Whether a matrix does more than scale and shift along the axes."""
+    return bool(matrix[..., 0, 1].any() or matrix[..., 1, 0].any())
+
+
+def _rounded_edges(low: Floats, high: Floats, limit: Floats) -> tuple[Floats, Floats]:
+    # np.clip costs three times as much as np.minimum and np.maximum.
+    first = np.minimum(np.maximum(np.floor(low + 0.5), 0.0), limit - 1)
+    return first, np.minimum(np.maximum(np.floor(high + 0.5), first + 1), limit)

@@ -15,24 +15,19 @@ All arithmetic is float64, results are float32. The *area* is the part of the ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fastload._plan.geometry import moved_hulls, turns
+from fastload._plan.geometry import Flags, Floats, moved_hulls, rotates
 from fastload._plan.rows import Frame, PlanRow, PlanRows
-from fastload._store import kinds
-from fastload._store.kinds import FieldKind
 from fastload.errors import ConfigError
 
-Floats = NDArray[np.float64]
 Float32 = NDArray[np.float32]
 Kept = NDArray[np.intp]
-Flags = NDArray[np.bool_]
 
 _EDGE = 1e-6  # pixels: a corner of the image stays a corner, however its scale is rounded
 
@@ -97,30 +92,6 @@ def move_to_image_batch(matrices: Sequence[Any], rows: PlanRows) -> list[tuple[F
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class LabelMove:
-    """How a batch of values of one kind follows its images."""
-
-    batch: Callable[[Sequence[Any], PlanRows], Sequence[tuple[Any, Any]]]
-    detail: str = ""  # what ``batch`` returns next to each value: "boxes.kept"; "" = nothing
-
-
-# None: the values stay as they are. Masks move in the decode threads, together with their image.
-LABEL_MOVES: dict[FieldKind, LabelMove | None] = {
-    kinds.IMAGE: None,
-    kinds.MASK: None,
-    kinds.BOXES: LabelMove(move_boxes_batch, "kept"),
-    kinds.POINTS: LabelMove(move_points_batch, "visible"),
-    kinds.MATRIX: LabelMove(move_to_image_batch),
-    kinds.NUMBERS: None,
-    kinds.INT: None,
-    kinds.FLOAT: None,
-    kinds.STR: None,
-    kinds.JSON: None,
-    kinds.BYTES: None,
-}
-
-
 def _boxes(boxes: Floats, frame: Frame, min_visible: float) -> tuple[Floats, Flags]:
     """Where the image is turned, boxes are cut to what is used of it before they are moved."""
     matrix, area, crop = frame
@@ -153,7 +124,7 @@ def _points(points: Floats, frame: Frame) -> tuple[Floats, Flags]:
     moved = points.copy()
     moved[:, 0] = points[:, 0] * matrix[..., 0, 0] + matrix[..., 0, 2]
     moved[:, 1] = points[:, 1] * matrix[..., 1, 1] + matrix[..., 1, 2]
-    if turns(matrix):
+    if rotates(matrix):
         with np.errstate(invalid="ignore"):  # points at infinity
             moved[:, 0] += points[:, 1] * matrix[..., 0, 1]
             moved[:, 1] += points[:, 0] * matrix[..., 1, 0]

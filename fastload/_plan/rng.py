@@ -67,7 +67,8 @@ def batch_draws(
     key = _key_of(seed, epoch)
     counters = [(stream, block) for stream, n_blocks in wanted for block in range(n_blocks)]
     values = _uniform(key, numbers, counters)
-    found, start = [], 0
+    found = []
+    start = 0
     for stream, n_blocks in wanted:
         found.append(Draws(values[start : start + 4 * n_blocks], stream, key, numbers))
         start += 4 * n_blocks

@@ -1,85 +1,155 @@
-"""Transforms that move the pixels of the finished canvas: no crop, resize or flip that a decoder does, so the device does them. Pure.
+"""Transforms that move the pixels of the finished canvas, and their operations on the device.
 
-They are carried out among the colours, in the order of the list, by fastload._finish: the same arithmetic whichever decoder made the
-pixels. Labels follow: the plan's matrix has them in it.
+Decoders do not rotate or shear, so these run among the color operations, in the order of the list:
+the same arithmetic for every decode backend. Labels follow, as the plan's matrix includes warps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from fastload._plan import checks
-from fastload._plan.base import OnDevice, Step
-from fastload._plan.checks import Size
-from fastload._plan.geometry import Floats
+from fastload._plan import arguments
+from fastload._plan.arguments import Fills, Range, Size
+from fastload._plan.geometry import Flags, Floats
 from fastload._plan.rng import Draws
+from fastload._plan.transform import OpContext, Params, PixelOp, PixelTransform
 from fastload.errors import ConfigError
 
-WARPS = ("affine", "upside_down")  # kinds of steps
-_MOST_SHEAR = 80.0  # degrees: at 90 nothing is left
+if TYPE_CHECKING:
+    from PIL import Image
+
+_MAX_SHEAR = 80.0  # degrees: at 90 nothing is left
+_IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 
 
-class Warp(OnDevice):
-    """Moves what is on the canvas."""
+@dataclass(frozen=True, slots=True)
+class FlipVertically(PixelOp):
+    """Reverses the rows where the parameter is 1."""
+
+    name: ClassVar[str] = "vertical_flip"
+    preserves_noops: ClassVar[bool] = False
+    moves_pixels: ClassVar[bool] = True
+
+    def preview(
+        self, image: Image.Image, params: tuple[float, ...], _fill: tuple[int, ...], /
+    ) -> Image.Image:
+        from PIL import Image
+
+        return image.transpose(Image.Transpose.FLIP_TOP_BOTTOM) if params[0] else image
+
+
+@dataclass(frozen=True, slots=True)
+class WarpAffine(PixelOp):
+    """Bilinear sampling; ``fill`` where nothing of the canvas lies.
+
+    The parameters are the upper two rows of a matrix from result to canvas, in continuous
+    coordinates: where each pixel of the result comes from.
+    """
+
+    name: ClassVar[str] = "affine"
+    n_params: ClassVar[int] = 6
+    preserves_noops: ClassVar[bool] = False  # sampling at the same place rounds
+    moves_pixels: ClassVar[bool] = True
+    values_argument: ClassVar[str] = "RandomAffine: fill"
+
+    fill: tuple[int, ...]
+
+    @property
+    def channel_values(self) -> tuple[float, ...]:
+        return self.fill
+
+    def is_noop(self, params: Params) -> Flags:
+        return np.asarray(np.equal(params, _IDENTITY).all(axis=1))
+
+    def preview(
+        self, image: Image.Image, params: tuple[float, ...], fill: tuple[int, ...], /
+    ) -> Image.Image:
+        from PIL import Image
+
+        affine = Image.Transform.AFFINE
+        bilinear = Image.Resampling.BILINEAR
+        return image.transform(image.size, affine, params, bilinear, fillcolor=fill)
+
+
+class Warp(PixelTransform):
+    """Moves the pixels of the canvas; it has one operation."""
 
     __slots__ = ()
 
-    @property
-    def fills(self) -> tuple[tuple[int, ...] | None, int | None]:
-        """Levels where nothing is moved to, in images and in masks; None = it does not mind."""
-        return None, None
-
-    def forward(self, draws: Draws, canvas: Size, /) -> Floats:
+    def draw_matrices(self, draws: Draws, canvas: Size, /) -> Floats:
         """(n, 3, 3): where each point of the canvas goes."""
         raise NotImplementedError
 
-    def columns(self, forward: Floats, /) -> list[Floats]:
-        """The step's parameters for these matrices, (n,) each."""
+    def params(self, matrices: Floats, /) -> list[Floats]:
+        """The parameters of its operation for these matrices, one (n,) column each."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class VerticalFlip(Warp):
-    """Turns the canvas upside down with probability ``p``."""
+    """Mirrors top and bottom with probability ``p``.
 
-    blocks: ClassVar[int] = 1
+    Args:
+        p: Probability that a sample is mirrored, 0 to 1.
+
+    Raises:
+        ConfigError: ``p`` is not a probability.
+
+    Example:
+        >>> VerticalFlip()
+        VerticalFlip(p=0.5)
+    """
+
+    n_blocks: ClassVar[int] = 1
 
     p: float = 0.5
 
     def check(self) -> None:
-        """What the signature cannot say."""
-        checks.probability("VerticalFlip", self.p)
+        arguments.probability("VerticalFlip", self.p)
 
-    def steps(self) -> tuple[Step, ...]:
-        """One."""
-        return (Step("upside_down"),)
+    def ops(self, _: OpContext) -> tuple[PixelOp, ...]:
+        return (FlipVertically(),)
 
-    def forward(self, draws: Draws, canvas: Size) -> Floats:
-        """y becomes height - y."""
-        turned = draws.values[0] < self.p
-        result = _unmoved(len(turned))
-        result[turned, 1, 1:] = -1.0, canvas[0]
+    def draw_matrices(self, draws: Draws, canvas: Size) -> Floats:
+        flipped = draws.values[0] < self.p
+        result = _identities(len(flipped))
+        result[flipped, 1, 1:] = (-1.0, canvas[0])  # y becomes height - y
         return result
 
-    def columns(self, forward: Floats) -> list[Floats]:
-        """1 = turned, 0 = as it was."""
-        return [(forward[:, 1, 1] < 0).astype(np.float64)]
+    def params(self, matrices: Floats) -> list[Floats]:
+        return [(matrices[:, 1, 1] < 0).astype(np.float64)]
 
 
 @dataclass(frozen=True, slots=True)
 class RandomAffine(Warp):
-    """Turns, shifts, scales and shears the canvas about its centre, as torchvision's of that name; bilinear, masks by the nearest pixel.
+    """Rotates, shifts, scales and shears about the center, as torchvision's transform of that name.
 
-    ``degrees``: clockwise, a number a stands for (-a, a). ``translate``: the most across and down, as shares of width and height; whole
-    pixels. ``scale``: a (from, to) pair; below 1 pixels are picked, not averaged. ``shear``: degrees along x as ``degrees`` has them, or
-    four numbers for x and y.
+    Images are sampled bilinearly (scales below 1 do not average), masks by the nearest pixel.
+
+    Args:
+        degrees: Clockwise rotation in degrees; ``a`` stands for (-a, a).
+        translate: Largest shift across and down as shares of width and height; None for no shift.
+            Shifts are whole pixels.
+        scale: (from, to) range of the scale, 0.01 to 100; None for 1.
+        shear: Shear along x in degrees, up to 80, as ``degrees``; four numbers are the ranges along
+            x and along y; None for no shear.
+        p: Probability that a sample is changed, 0 to 1.
+        fill: Pixel value outside of the image, 0 to 255, or one per channel. Default 0.
+        mask_fill: Value outside of the image in masks, 0 to 65535. Default 0.
+
+    Raises:
+        ConfigError: An argument is out of range.
+
+    Example:
+        >>> RandomAffine(15, translate=(0.1, 0.1), scale=(0.9, 1.1)).degrees
+        15
     """
 
-    blocks: ClassVar[int] = 2
+    n_blocks: ClassVar[int] = 2
 
     degrees: float | Sequence[float]
     translate: Sequence[float] | None = None
@@ -90,93 +160,75 @@ class RandomAffine(Warp):
     mask_fill: int | None = field(default=None, kw_only=True)
 
     def check(self) -> None:
-        """What the signature cannot say."""
         self._ranges()
-        checks.probability("RandomAffine", self.p)
-        if self.fill is not None:
-            checks.levels("RandomAffine: fill", self.fill)
-        if self.mask_fill is not None:
-            checks.whole("RandomAffine: mask_fill", self.mask_fill, 0, 65_535)
+        arguments.probability("RandomAffine", self.p)
+        _ = self.fills
 
     @property
-    def fills(self) -> tuple[tuple[int, ...] | None, int | None]:
-        """As the user says."""
-        return (
-            None if self.fill is None else checks.levels("RandomAffine: fill", self.fill)
-        ), self.mask_fill
+    def fills(self) -> Fills:
+        return arguments.fills("RandomAffine", self.fill, self.mask_fill)
 
-    def _ranges(self) -> list[tuple[float, float]]:
+    def _ranges(self) -> list[Range]:
         """Of the angle, the shifts across and down, the scale, the shears along x and y."""
         shifts = (0.0, 0.0) if self.translate is None else self.translate
         if not isinstance(shifts, tuple) or len(shifts) != 2:
             raise ConfigError(
-                f"RandomAffine: translate: expected shares (across, down), found {self.translate!r:.60}"
+                "RandomAffine: translate: expected shares (across, down), "
+                f"found {self.translate!r:.60}"
             )
-        most = [
-            checks.number("RandomAffine: translate, a share of the side", share, 0.0, 1.0)
+        largest = [
+            arguments.number("RandomAffine: translate, a share of the side", share, 0.0, 1.0)
             for share in shifts
         ]
         shear = 0.0 if self.shear is None else self.shear
-        each_way = (
-            (shear[:2], shear[2:]) if isinstance(shear, tuple) and len(shear) == 4 else (shear, 0.0)
-        )
-        shears = [_symmetric("RandomAffine: shear", each, _MOST_SHEAR) for each in each_way]
+        per_axis: tuple[object, object] = (shear, 0.0)
+        if isinstance(shear, tuple) and len(shear) == 4:
+            per_axis = (shear[:2], shear[2:])
+        scale = (1.0, 1.0) if self.scale is None else self.scale
         return [
-            _symmetric("RandomAffine: degrees", self.degrees, 360.0),
-            *((-share, share) for share in most),
-            checks.ordered(
-                "RandomAffine: scale", (1.0, 1.0) if self.scale is None else self.scale, 0.01, 100.0
-            ),
-            *shears,
+            arguments.symmetric("RandomAffine: degrees", self.degrees, 360.0),
+            *((-share, share) for share in largest),
+            arguments.ordered("RandomAffine: scale", scale, 0.01, 100.0),
+            *(arguments.symmetric("RandomAffine: shear", each, _MAX_SHEAR) for each in per_axis),
         ]
 
-    def steps(self) -> tuple[Step, ...]:
-        """One; the plan adds what is written where nothing is moved to."""
-        return (Step("affine", 6),)
+    def ops(self, context: OpContext) -> tuple[PixelOp, ...]:
+        return (WarpAffine(context.fill),)
 
-    def forward(self, draws: Draws, canvas: Size) -> Floats:
-        """Shear, scale and turn about the centre, then shift."""
+    def draw_matrices(self, draws: Draws, canvas: Size) -> Floats:
+        """Shear, scale and rotate about the center, then shift."""
         low, high = (np.array(each)[:, None] for each in zip(*self._ranges(), strict=True))
         angle, across, down, scale, shear_x, shear_y = low + draws.values[1:7] * (high - low)
         height, width = canvas
-        angle, along, beside = (
-            np.radians(angle),
-            np.tan(np.radians(shear_x)),
-            np.tan(np.radians(shear_y)),
-        )
-        cosine, sine = scale * np.cos(angle), scale * np.sin(angle)
-        result = _unmoved(len(angle))
-        result[:, 0, 0], result[:, 1, 0] = cosine + sine * beside, sine - cosine * beside
-        result[:, 0, 1], result[:, 1, 1] = (
-            -along * result[:, 0, 0] - sine,
-            -along * result[:, 1, 0] + cosine,
-        )
-        centre = np.array([width / 2, height / 2])
+        angle = np.radians(angle)
+        along = np.tan(np.radians(shear_x))
+        beside = np.tan(np.radians(shear_y))
+        cosine = scale * np.cos(angle)
+        sine = scale * np.sin(angle)
+        result = _identities(len(angle))
+        result[:, 0, 0] = cosine + sine * beside
+        result[:, 1, 0] = sine - cosine * beside
+        result[:, 0, 1] = -along * result[:, 0, 0] - sine
+        result[:, 1, 1] = -along * result[:, 1, 0] + cosine
+        center = np.array([width / 2, height / 2])
         shift = np.rint(np.stack([across * width, down * height], axis=1))
-        result[:, :2, 2] = centre + shift - result[:, :2, :2] @ centre
+        result[:, :2, 2] = center + shift - result[:, :2, :2] @ center
         result[draws.values[0] >= self.p] = np.eye(3)
         return result
 
-    def columns(self, forward: Floats) -> list[Floats]:
-        """The upper two rows of the inverse: where each pixel of the result comes from."""
-        return list(np.linalg.inv(forward)[:, :2].reshape(-1, 6).T)
+    def params(self, matrices: Floats) -> list[Floats]:
+        return list(np.linalg.inv(matrices)[:, :2].reshape(-1, 6).T)
 
 
-def mirrored(
-    forward: Floats, which: np.ndarray[tuple[int], np.dtype[np.bool_]], canvas: Size
-) -> Floats:
-    """The warps that do to mirrored canvases what these do to the others, where ``which``: a flip behind a warp, done before it."""
+def mirrored(matrices: Floats, which: Flags, canvas: Size) -> Floats:
+    """The warps for canvases that are mirrored where ``which``.
+
+    The decoder mirrors before a warp, also where the flip follows the warp in the list. These warps
+    then give the result of the list.
+    """
     mirror = np.array([[-1.0, 0.0, canvas[1]], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    return np.where(which[:, None, None], mirror @ forward @ mirror, forward)
+    return np.where(which[:, None, None], mirror @ matrices @ mirror, matrices)
 
 
-def _unmoved(n: int) -> Floats:
+def _identities(n: int) -> Floats:
     return np.tile(np.eye(3), (n, 1, 1))
-
-
-def _symmetric(what: str, value: object, most: float) -> tuple[float, float]:
-    """A number a stands for (-a, a)."""
-    if isinstance(value, tuple):
-        return checks.ordered(what, value, -most, most)
-    number = checks.number(what, value, 0.0, most)
-    return -number, number

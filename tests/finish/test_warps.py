@@ -1,4 +1,4 @@
-"""Finished canvases turned, sheared, shifted and put upside down: the pixels that are meant, and labels that follow."""
+"""Finished canvases rotated, sheared, shifted and flipped: the right pixels, and labels that follow."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from PIL import Image
 
 from fastload import transforms as T
 from fastload._common.native import core
-from fastload._finish import Finish, warp
-from fastload._finish.warp import moved_masks
+from fastload._finish import warp
+from fastload._finish.batch import Finish
+from fastload._finish.kernels import warp_masks
 from fastload._load.loader import DataLoader
-from fastload._plan import PlanRows, compile, move_boxes, move_points
-from tests.loading import backends, pack_photos
-from tests.plan.plan_oracle import blob, centroid, execute
+from fastload._plan.warps import WarpAffine
+from fastload.transforms import PlanRows, compile, move_boxes, move_points
+from tests.loading import backends
+from tests.plan.oracle import blob, centroid, execute
 
 SIZE = (40, 60)
+N = 24  # images of ``packed``
 
 
 def canvas(channels: int = 3, seed: int = 0, size: tuple[int, int] = SIZE) -> NDArray[np.uint8]:
@@ -43,7 +46,7 @@ def finished(transforms: list[Any], pixels: NDArray[np.uint8], ids: list[int]) -
     return done.permute(0, 2, 3, 1).numpy()
 
 
-def test_upside_down_is_exactly_that_and_leaves_the_others_alone() -> None:
+def test_a_vertical_flip_reverses_the_rows_and_leaves_the_others_alone() -> None:
     pixels, ids = canvas(), list(range(20))
     turned = planned([T.VerticalFlip()], ids).parameters[:, 0] > 0
     assert 4 < turned.sum() < 16
@@ -128,8 +131,9 @@ def test_the_native_core_moves_pixels_as_torch_does(
         .astype(np.float32)
     )
     inverse = torch.tensor([numbers, [1, 0.25, -3e9, 0, 1, float(width)]], dtype=torch.float32)
-    found = warp.affine(x, inverse, torch.tensor([float(fill)]))
-    assert torch.allclose(found, warp._sampled(x, inverse, torch.tensor([float(fill)])), atol=0.02)
+    found = warp.warp_affine(WarpAffine((fill,)), x, inverse)
+    expected = warp.sample_affine(x, inverse, torch.tensor([float(fill)]))
+    assert torch.allclose(found, expected, atol=0.02)
     assert (found[1] == fill).all()  # all of it comes from far away
 
 
@@ -146,7 +150,7 @@ def test_every_kind_of_processor_gives_the_same_bits() -> None:
         found = []
         for level in ("portable", "avx2", "avx512"):
             module.set_simd(level)
-            found.append(warp.affine(x, inverse, torch.tensor([3.0])))
+            found.append(warp.warp_affine(WarpAffine((3,)), x, inverse))
     finally:
         module.set_simd("avx512")
     assert torch.equal(found[0], found[1])
@@ -260,9 +264,9 @@ def test_masks_are_picked_where_the_image_goes() -> None:
     transforms = [T.VerticalFlip(), T.Brightness(0.5), T.RandomAffine((180, 180), mask_fill=7)]
     rows = planned(transforms, list(range(6)))
     as_bytes = torch.from_numpy(masks[..., None].view(np.uint8))
-    found = moved_masks(
+    found = warp_masks(
         as_bytes,
-        rows.steps,
+        rows.ops,
         torch.from_numpy(rows.parameters),
         torch.tensor([7, 0], dtype=torch.uint8),
     )
@@ -271,20 +275,15 @@ def test_masks_are_picked_where_the_image_goes() -> None:
     for mask, moved, once in zip(masks, found.numpy().view(np.uint16)[..., 0], turned, strict=True):
         assert np.array_equal(moved, (mask[::-1] if once else mask)[::-1, ::-1])
     rows = planned([T.RandomAffine((20, 50), (0.3, 0.3))], list(range(6)))
-    found = moved_masks(
+    found = warp_masks(
         as_bytes,
-        rows.steps,
+        rows.ops,
         torch.from_numpy(rows.parameters),
         torch.tensor([7, 0], dtype=torch.uint8),
     )
     for mask, moved in zip(masks, found.numpy().view(np.uint16)[..., 0], strict=True):
         assert set(moved.ravel().tolist()) <= {7, *mask.ravel().tolist()}
         assert (moved == 7).mean() > 0.1
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_photos(tmp_path_factory.mktemp("warps") / "packed", 24)
 
 
 TURNED = [
@@ -297,10 +296,10 @@ TURNED = [
 
 
 @pytest.mark.parametrize("backend", backends())
-def test_batches_are_the_same_however_they_are_cut_and_resumed(photos: Path, backend: str) -> None:
+def test_batches_are_the_same_however_they_are_cut_and_resumed(packed: Path, backend: str) -> None:
     def loaded(batch_size: int, **options: Any) -> DataLoader:
         return DataLoader(
-            photos,
+            packed,
             batch_size,
             shuffle=True,
             transform=TURNED,
@@ -332,10 +331,10 @@ def test_batches_are_the_same_however_they_are_cut_and_resumed(photos: Path, bac
     [[], [T.Normalize((0.5, 0.4, 0.3), (0.25, 0.25, 0.3))], [T.ToDtype("bfloat16")]],
     ids=["uint8", "float32", "bfloat16"],
 )
-def test_upside_down_alone_is_what_it_is_among_colours(
-    photos: Path, layout: str, form: list[Any]
+def test_a_vertical_flip_alone_is_what_it_is_among_colors(
+    packed: Path, layout: str, form: list[Any]
 ) -> None:
-    """Without colours the decode threads finish the images, and they are turned then."""
+    """Without colors the decode threads finish the images, and they are turned then."""
     turned = [
         T.Resize(40, 50),
         T.VerticalFlip(),
@@ -344,31 +343,31 @@ def test_upside_down_alone_is_what_it_is_among_colours(
         *form,
         T.Layout(layout),
     ]
-    coloured = [*turned[:4], T.Brightness(0.1, p=0.0), *turned[4:]]
+    colored = [*turned[:4], T.Brightness(0.1, p=0.0), *turned[4:]]
     one, other = (
-        next(iter(DataLoader(photos, 24, transform=each, return_matrix=True)))
-        for each in (turned, coloured)
+        next(iter(DataLoader(packed, 24, transform=each, return_matrix=True)))
+        for each in (turned, colored)
     )
     assert len(set(one["image.matrix"][:, 1, 1].sign().tolist())) == 2
     assert torch.equal(one["image"], other["image"])
     assert one["image"].stride() == other["image"].stride()
 
 
-def test_channels_in_another_order_are_turned_as_well(photos: Path) -> None:
+def test_channels_in_another_order_are_turned_as_well(packed: Path) -> None:
     transform = [T.Resize(40, 40), T.RandomAffine(30), T.VerticalFlip()]
     rgb, bgr = (
-        next(iter(DataLoader(photos, 8, transform=transform, color=colour)))[0]
-        for colour in ("rgb", "bgr")
+        next(iter(DataLoader(packed, 8, transform=transform, color=color)))[0]
+        for color in ("rgb", "bgr")
     )
     assert torch.equal(rgb, bgr.flip(1))
 
 
-def test_the_plan_shows_what_is_done(photos: Path) -> None:
+def test_the_plan_shows_what_is_done(packed: Path) -> None:
     transform = [T.Resize(60, 80), T.RandomAffine((30, 30)), T.VerticalFlip(1.0)]
-    loader = DataLoader(photos, 1, transform=transform, fields=("image", "id"))
+    loader = DataLoader(packed, 1, transform=transform, fields=("image", "id"))
     row = loader.plan(3)
     assert "affine" in str(row)
-    assert "upside_down 1" in str(row)
+    assert "vertical_flip 1" in str(row)
     image = Image.fromarray(loader.packed[3]["image"])
     drawn = np.asarray(row.draw(image).crop((image.width + 8, 0, image.width + 88, 60))).astype(int)
     delivered = (

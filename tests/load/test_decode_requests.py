@@ -15,7 +15,7 @@ from fastload._common.threads import Helpers
 from fastload._decode.backend import REQUEST
 from fastload._load import decode_requests
 from fastload._load.records import PART_ROW, BatchRecords
-from fastload._plan.compose import compile
+from fastload._plan.compiler import compile
 from fastload._plan.rows import PlanRows
 from fastload._store.record import DATA, DEFLATED, JPEG, PNG, RAW, RESTART_INDEX
 

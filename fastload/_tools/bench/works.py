@@ -16,7 +16,7 @@ from fastload._load.decode_requests import make_requests
 from fastload._load.decoder import Decoder
 from fastload._load.records import BatchRecords, read_records, shown_sizes
 from fastload._load.spec import SampleScan
-from fastload._plan.compose import compile as compile_plan
+from fastload._plan.compiler import compile as compile_plan
 from fastload._plan.field_plan import FieldPlan
 from fastload._plan.rows import PlanRows
 from fastload._store.dataset import Dataset

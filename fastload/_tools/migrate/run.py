@@ -143,7 +143,7 @@ def _transform_of(dataset: Any) -> object:
 def _transform_notes(dataset: Any, translated: Sequence[Translated], *, listed: bool) -> list[str]:
     """What cannot be seen in the list itself: whether it can be planned, and whether images come out in one size."""
     from fastload import transforms
-    from fastload._plan import compile
+    from fastload._plan.compiler import compile
 
     notes, parts = [], [part for _, part in innermost(dataset)]
     if any(

@@ -1,19 +1,19 @@
-"""What the trainer gets: dtype, layout, normalised numbers, for any way the batch is cut."""
+"""What the trainer gets: dtype, layout, normalized numbers, for any way the batch is cut."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import ArrayLike
 
 import fastload._finish.batch
 from fastload import transforms as T
-from fastload._finish import Finish
-from fastload._plan import compile
+from fastload._finish.batch import Finish
 from fastload.errors import ConfigError
-from tests.finish.test_finish_colours import HEIGHT, WIDTH, batch, one_thread
+from fastload.transforms import compile
+from tests.finish.images import HEIGHT, WIDTH, batch
 
-__all__ = ["one_thread"]  # pytest finds it by its name
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 DTYPES = {
     "uint8": torch.uint8,
@@ -21,7 +21,7 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float32": torch.float32,
 }
-COLOURS: list[T.Transform] = [
+COLORS: list[T.Transform] = [
     T.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.7),
     T.Grayscale(0.3),
     T.GaussianBlur(5, p=0.5),
@@ -29,24 +29,18 @@ COLOURS: list[T.Transform] = [
 ]
 
 
-def run(transforms: list[T.Transform], images: torch.Tensor, ids: object = None) -> torch.Tensor:
+def run(
+    transforms: list[T.Transform], images: torch.Tensor, ids: ArrayLike | None = None
+) -> torch.Tensor:
     plan = compile(transforms)
     numbers = np.arange(len(images)) if ids is None else ids
-    return Finish(
-        plan
-    )(
-        images,
-        plan.rows(
-            numbers,  # type: ignore[arg-type]
-            np.full((len(images), 2), images.shape[1:3]),
-            seed=0,
-            epoch=0,
-        ).parameters,
-    )
+    sizes = np.full((len(images), 2), images.shape[1:3])
+    rows = plan.rows(numbers, sizes, seed=0, epoch=0)
+    return Finish(plan)(images, rows.parameters)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_normalising_is_float32_arithmetic_rounded_once(dtype: str) -> None:
+def test_normalizing_is_float32_arithmetic_rounded_once(dtype: str) -> None:
     """The bits that the native core's table has: (level - mean) / std in float32, mean and std in levels, then the dtype."""
     images = batch()
     found = run([T.Normalize(MEAN, STD), T.ToDtype(dtype)], images)
@@ -73,11 +67,11 @@ def test_units_are_0_to_1_as_in_torchvision() -> None:
 
 
 @pytest.mark.parametrize("dtype", list(DTYPES))
-@pytest.mark.parametrize("colours", [[], COLOURS], ids=["plain", "colours"])
-def test_layouts_hold_the_same_numbers(dtype: str, colours: list[T.Transform]) -> None:
+@pytest.mark.parametrize("colors", [[], COLORS], ids=["plain", "colors"])
+def test_layouts_hold_the_same_numbers(dtype: str, colors: list[T.Transform]) -> None:
     images = batch()
     planar, interleaved, last = (
-        run([*colours, T.ToDtype(dtype), T.Layout(layout)], images)
+        run([*colors, T.ToDtype(dtype), T.Layout(layout)], images)
         for layout in ("NCHW", "NHWC", "channels_last")
     )
     assert planar.shape == last.shape == (6, 3, HEIGHT, WIDTH)
@@ -92,8 +86,8 @@ def test_layouts_hold_the_same_numbers(dtype: str, colours: list[T.Transform]) -
 
 def test_uint8_is_rounded_once_at_the_end() -> None:
     images = batch()
-    exact = run([*COLOURS, T.ToDtype("float32", scale=False)], images)
-    assert torch.equal(run(COLOURS, images), exact.round().to(torch.uint8))
+    exact = run([*COLORS, T.ToDtype("float32", scale=False)], images)
+    assert torch.equal(run(COLORS, images), exact.round().to(torch.uint8))
 
 
 def test_samples_that_nothing_happens_to_keep_every_level() -> None:
@@ -112,27 +106,27 @@ def test_samples_that_nothing_happens_to_keep_every_level() -> None:
 
 def test_a_sample_comes_out_the_same_in_any_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     images = batch(10)
-    whole = run([*COLOURS, T.Normalize(MEAN, STD)], images)
+    whole = run([*COLORS, T.Normalize(MEAN, STD)], images)
     order = torch.tensor([3, 9, 0, 1, 7, 2])
-    part = run([*COLOURS, T.Normalize(MEAN, STD)], images[order], order.numpy())
+    part = run([*COLORS, T.Normalize(MEAN, STD)], images[order], order.numpy())
     assert (
         part - whole[order]
     ).abs().max() < 1e-4  # convolutions may add in another order; nothing else differs
     monkeypatch.setattr(fastload._finish.batch, "_CHUNK_CPU", 3 * images[0].numel())
-    assert (run([*COLOURS, T.Normalize(MEAN, STD)], images) - whole).abs().max() < 1e-4
+    assert (run([*COLORS, T.Normalize(MEAN, STD)], images) - whole).abs().max() < 1e-4
 
 
 def test_a_sample_that_keeps_its_hue_keeps_every_bit_of_it_beside_others_that_do_not() -> None:
-    colours = [T.ColorJitter(0.4, 0.4, 0.4, 0.2, p=0.6), T.Grayscale(0.2), T.Normalize(MEAN, STD)]
+    colors = [T.ColorJitter(0.4, 0.4, 0.4, 0.2, p=0.6), T.Grayscale(0.2), T.Normalize(MEAN, STD)]
     images = batch(10)
-    whole = run(colours, images)
+    whole = run(colors, images)
     for place in range(10):
         assert torch.equal(
-            run(colours, images[place : place + 1], np.array([place])), whole[place : place + 1]
+            run(colors, images[place : place + 1], np.array([place])), whole[place : place + 1]
         ), place
 
 
-def test_erasing_behind_normalize_writes_normalised_numbers() -> None:
+def test_erasing_behind_normalize_writes_normalized_numbers() -> None:
     images = batch(20)
     plan = compile([T.Normalize(MEAN, STD), T.RandomErasing(1.0, value=-7.5)])
     rows = plan.rows(np.arange(20), np.full((20, 2), (HEIGHT, WIDTH)), seed=0, epoch=0)
@@ -153,15 +147,15 @@ def test_results_go_into_the_memory_given() -> None:
         out = finish.empty(images.shape, "cpu")
         assert finish(images, rows.parameters, out=out) is out
         assert torch.equal(out, finish(images, rows.parameters))
-    assert not finish.idle
-    assert Finish(compile([T.VerticalFlip(), T.Normalize(MEAN, STD)])).idle
+    assert not finish.decoder_suffices
+    assert Finish(compile([T.VerticalFlip(), T.Normalize(MEAN, STD)])).decoder_suffices
 
 
 def test_images_are_not_written_to() -> None:
     images = batch()
     before = images.clone()
-    run(COLOURS, images)
-    run([T.Layout("NHWC"), *COLOURS], images)
+    run(COLORS, images)
+    run([T.Layout("NHWC"), *COLORS], images)
     assert torch.equal(images, before)
 
 
@@ -188,7 +182,7 @@ def test_finished_batches_can_be_trained_on() -> None:
         (
             [T.RandomErasing(value=(1, 2))],
             torch.zeros(2, 4, 4, 3, dtype=torch.uint8),
-            "RandomErasing has numbers for 2 channels",
+            "RandomErasing: value has numbers for 2 channels",
         ),
         ([T.Brightness(0.1)], torch.zeros(2, 4, 4, 4, dtype=torch.uint8), "these have 4 channels"),
     ],
@@ -197,9 +191,7 @@ def test_wrong_batches_are_refused(
     transforms: list[T.Transform], images: torch.Tensor, message: str
 ) -> None:
     finish = Finish(compile(transforms))
-    width = len(finish.steps) * (
-        4 if transforms and isinstance(transforms[0], T.RandomErasing) else 1
-    )
+    width = sum(op.n_params for op in finish.ops)
     with pytest.raises(ConfigError, match=message):
         finish(images, np.zeros((len(images), width), np.float32))
     assert (
@@ -218,4 +210,4 @@ def test_parameters_of_another_plan_are_refused() -> None:
 
 
 def test_an_empty_batch_is_finished() -> None:
-    assert run(COLOURS, batch()[:0]).shape == (0, 3, HEIGHT, WIDTH)
+    assert run(COLORS, batch()[:0]).shape == (0, 3, HEIGHT, WIDTH)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fastload import PlanRow
 from fastload import transforms as T
-from fastload._plan import (
-    PlanRow,
+from fastload.errors import ConfigError
+from fastload.transforms import (
     compile,
     move_from_image,
     move_points,
@@ -15,7 +16,6 @@ from fastload._plan import (
     move_polylines,
     move_to_image,
 )
-from fastload.errors import ConfigError
 
 CAMERA = np.array([[1266.4, 0.0, 816.3], [0.0, 1266.4, 491.5], [0.0, 0.0, 1.0]])
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from fastload import transforms as T
-from fastload._plan import PlanRows, compile, compile_fields
 from fastload.errors import ConfigError
+from fastload.transforms import PlanRows, compile, compile_fields
 
 CROP = [T.RandomResizedCrop(32), T.HorizontalFlip(), T.ColorJitter(0.4)]
 SIZES = np.full((20, 2), (90, 120))
@@ -163,20 +166,18 @@ def test_the_decoders_requests_are_filled() -> None:
     assert set(requests["filter"].tolist()) == {2}
 
 
-def test_substitutes_are_put_into_slots() -> None:
-    plan = compile([T.Crop(top=50), T.RandomCrop(10), T.Brightness(0.5)])
-    rows = plan.rows([0, 1, 2, 3], [[40, 90], [90, 90], [30, 90], [90, 90]], seed=0, epoch=0)
-    spare = plan.rows([9, 8], [[99, 90], [20, 90]], seed=0, epoch=0)
-    assert list(rows.bad) == [0, 2]
-    fixed = rows.put(np.array([0, 2]), spare)
-    assert list(fixed.bad) == [2]
-    assert fixed.ids.tolist() == [9, 1, 8, 3]
-    assert fixed.x[0] == spare.x[0]
-    assert fixed.matrices[0].tolist() == spare.matrices[0].tolist()
-    assert fixed.parameters[[1, 3]].tolist() == rows.parameters[[1, 3]].tolist()
-    assert rows.ids.tolist() == [0, 1, 2, 3]
-    with pytest.raises(ValueError, match="rows of another plan"):
-        rows.put(np.array([0]), compile([T.CenterCrop(5)]).rows([9], [[99, 90]], seed=0, epoch=0))
+@pytest.mark.parametrize("which", [slice(1, 3), np.array([3, 3, 0])], ids=["slice", "slots"])
+def test_rows_taken_are_the_rows_of_these_samples(which: Any) -> None:
+    plan = compile([T.RandomResizedCrop(40), T.VerticalFlip(), T.Brightness(0.5)])
+    sizes = np.array([[40, 90], [90, 90], [30, 90], [90, 70]])
+    rows = plan.rows([4, 5, 6, 7], sizes, seed=0, epoch=0)
+    expected = plan.rows(np.array([4, 5, 6, 7])[which], sizes[which], seed=0, epoch=0)
+    taken = rows.take(which)
+    for each in fields(PlanRows):
+        found, wanted = getattr(taken, each.name), getattr(expected, each.name)
+        assert np.array_equal(found, wanted) if isinstance(found, np.ndarray) else found == wanted
+    assert str(taken[0]) == str(expected[0])
+    assert rows.ids.tolist() == [4, 5, 6, 7]
 
 
 @pytest.mark.parametrize(

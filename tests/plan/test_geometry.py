@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fastload import transforms as T
-from fastload._plan import FieldPlan, PlanRows, compile
 from fastload.errors import ConfigError
-from tests.plan.plan_oracle import image_sizes, transform_lists
+from fastload.transforms import FieldPlan, PlanRows, compile
+from tests.plan.oracle import image_sizes, transform_lists
 
 NAMES = ("x", "y", "w", "h", "out_w", "out_h", "pad_left", "pad_top", "flip")
 PINNED = [

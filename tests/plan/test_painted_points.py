@@ -8,8 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fastload import transforms as T
-from fastload._plan import compile, move_boxes, move_points
-from tests.plan.plan_oracle import (
+from fastload.transforms import compile, move_boxes, move_points
+from tests.plan.oracle import (
     blob,
     centroid,
     execute,
@@ -17,7 +17,7 @@ from tests.plan.plan_oracle import (
     step_by_step,
     transform_lists,
 )
-from tests.plan.test_plan_geometry import compiled
+from tests.plan.test_geometry import compiled
 
 inside = st.floats(0.3, 0.7)
 

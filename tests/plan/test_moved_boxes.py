@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastload import PlanRow
 from fastload import transforms as T
-from fastload._plan import PlanRow, compile, move_boxes, move_boxes_batch
 from fastload.errors import ConfigError
+from fastload.transforms import compile, move_boxes, move_boxes_batch
 
 
 def row(*transforms: T.Transform, size: tuple[int, int] = (100, 200)) -> PlanRow:

@@ -1,9 +1,8 @@
-"""Colour steps, batched in torch with parameters per sample, against plain formulas on one sample at a time."""
+"""Color operations, batched in torch with parameters per sample, against plain formulas on one sample at a time."""
 
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -12,40 +11,21 @@ from numpy.typing import NDArray
 from PIL import Image, ImageEnhance
 
 from fastload import transforms as T
-from fastload._finish import Finish
-from fastload._finish import color as colour
-from fastload._plan import PlanRows, compile
+from fastload._finish import color
+from fastload._finish.batch import Finish
+from fastload._plan.color import (
+    AdjustBrightness,
+    AdjustContrast,
+    AdjustHue,
+    AdjustSaturation,
+    Erase,
+    ToGrayscale,
+)
+from fastload.transforms import PlanRows, compile
+from tests.finish.images import WIDTH, N, batch
 
 Floats = NDArray[np.float64]
-N, HEIGHT, WIDTH = 6, 21, 34
 WEIGHTS = np.array([0.2989, 0.587, 0.114])
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """On a busy machine torch's waiting threads cost more than they help: 10 s became 100."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def batch(n: int = N, channels: int = 3, seed: int = 0) -> torch.Tensor:
-    """Not noise alone: smooth, with dark, bright and gray places, so that clipping and gray pixels occur."""
-    rng = np.random.default_rng(seed)
-    small = rng.integers(0, 256, (n, 4, 5, channels), dtype=np.uint8)
-    images = np.stack(
-        [
-            np.asarray(Image.fromarray(each.squeeze()).resize((WIDTH, HEIGHT))).reshape(
-                HEIGHT, WIDTH, channels
-            )
-            for each in small
-        ]
-    )
-    images[:, :4, :6] = 0
-    images[:, -4:, :6] = 255
-    images[:, :4, -6:] = 77
-    return torch.from_numpy(images.copy())
 
 
 def finished(
@@ -74,7 +54,7 @@ def reference(kind: str, image: Floats, value: float) -> Floats:
         return np.clip(image * value + float(luma(image).mean()) * (1 - value), 0, 255)
     if kind == "saturation":
         return np.clip(image * value + luma(image) * (1 - value), 0, 255)
-    if kind == "gray":
+    if kind == "grayscale":
         return np.broadcast_to(luma(image), image.shape) if value else image
     hsv = [colorsys.rgb_to_hsv(*pixel) for pixel in image.reshape(-1, 3) / 255]
     turned = [colorsys.hsv_to_rgb((h + value) % 1.0, s, v) for h, s, v in hsv]
@@ -86,7 +66,7 @@ CASES = [
     ("contrast", T.Contrast(0.6)),
     ("saturation", T.Saturation(0.6)),
     ("hue", T.Hue(0.5)),
-    ("gray", T.Grayscale(0.5)),
+    ("grayscale", T.Grayscale(0.5)),
     ("brightness", T.Brightness((0.0, 3.0), p=0.5)),
     ("hue", T.Hue((0.2, 0.3), p=0.4)),
     ("contrast", T.Contrast(0.6, p=0.3)),
@@ -100,7 +80,7 @@ CASES = [
 def test_each_sample_is_changed_by_its_own_amount(kind: str, transform: T.Transform) -> None:
     result, rows, images = finished(transform, images=batch(16))
     values = rows.parameters[:, 0].tolist()
-    assert len(set(values)) > (1 if kind == "gray" else 3)
+    assert len(set(values)) > (1 if kind == "grayscale" else 3)
     for slot, value in enumerate(values):
         expected = reference(kind, images[slot].numpy().astype(np.float64), value)
         assert np.abs(result[slot] - expected).max() < 0.01  # levels; float32 against float64
@@ -270,15 +250,16 @@ def test_amounts_are_uniform_in_their_range() -> None:
     assert rows.parameters[:, 3].mean() == pytest.approx(0.25, abs=0.02)
 
 
-def test_the_functions_leave_neutral_samples_alone() -> None:
+def test_kernels_leave_neutral_samples_alone() -> None:
     x = batch().permute(0, 3, 1, 2).to(torch.float32)
-    one, zero = torch.ones(N), torch.zeros(N)
+    one = torch.ones(N, 1)
+    zero = torch.zeros(N, 1)
     for result in (
-        colour.brightness(x.clone(), one),
-        colour.contrast(x.clone(), one),
-        colour.saturation(x.clone(), one),
-        colour.hue(x.clone(), zero),
-        colour.gray(x.clone(), zero),
-        colour.erase(x.clone(), torch.zeros(N, 4), zero[:1]),
+        color.adjust_brightness(AdjustBrightness(), x.clone(), one),
+        color.adjust_contrast(AdjustContrast(), x.clone(), one),
+        color.adjust_saturation(AdjustSaturation(), x.clone(), one),
+        color.adjust_hue(AdjustHue(), x.clone(), zero),
+        color.to_grayscale(ToGrayscale(), x.clone(), zero),
+        color.erase(Erase((0.0,), normalized=False), x.clone(), torch.zeros(N, 4)),
     ):
         assert (result - x).abs().max() < 1e-3

@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from fastload import transforms as T
-from fastload._plan import compile
+from fastload.transforms import compile
 from tests.corpus import photos
-from tests.plan.plan_oracle import execute, step_by_step
+from tests.plan.oracle import execute, step_by_step
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
+from fastload import PlanRow
 from fastload import transforms as T
-from fastload._plan import PlanRow
 
 Pixels = NDArray[np.float32]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fastload import transforms as T
-from fastload._plan import compile
 from fastload.errors import ConfigError
+from fastload.transforms import compile
 
 WRONG: list[tuple[Callable[[], T.Transform], str]] = [
     (
@@ -53,7 +53,10 @@ WRONG: list[tuple[Callable[[], T.Transform], str]] = [
         lambda: T.Letterbox(640, 640, fill=256),
         "Letterbox: fill: expected a whole number from 0 to 255, found 256",
     ),
-    (lambda: T.Letterbox(640, 640, fill=(1, 2, 3, 4, 5)), "one level, or one for each channel"),
+    (
+        lambda: T.Letterbox(640, 640, fill=(1, 2, 3, 4, 5)),
+        "fill: expected one pixel value, or one per channel",
+    ),
     (lambda: T.Letterbox(640, 640, align="left"), "align: expected one of 'center', 'top-left'"),
     (lambda: T.Letterbox(640, 640, mask_fill=-1), "mask_fill"),
     (lambda: T.CenterCrop("224"), "CenterCrop: size"),  # type: ignore[arg-type]
@@ -65,7 +68,7 @@ WRONG: list[tuple[Callable[[], T.Transform], str]] = [
     (lambda: T.Crop(top=float("nan")), "found nan"),
     (
         lambda: T.RandomCrop(32, pad=32),
-        "pad=32 with size 32x32: a crop could hold nothing but padding; at most 31",
+        "pad=32 with size 32x32: a crop could contain nothing but padding; at most 31",
     ),
     (lambda: T.RandomCrop(32, pad=-1), "RandomCrop: pad"),
     (lambda: T.HorizontalFlip(1.1), "HorizontalFlip: p: expected a number from 0 to 1, found 1.1"),
@@ -112,13 +115,13 @@ WRONG: list[tuple[Callable[[], T.Transform], str]] = [
     (lambda: T.GaussianBlur(1), "kernel: expected a whole number from 3"),
     (lambda: T.GaussianBlur(5, sigma=0), "sigma: expected a number from 0.001"),
     (lambda: T.RandomErasing(value="random"), "value: expected a number"),  # type: ignore[arg-type]
-    (lambda: T.RandomErasing(value=(1, 2, 3, 4, 5)), "one number, or one for each channel"),
+    (lambda: T.RandomErasing(value=(1, 2, 3, 4, 5)), "one number, or one per channel"),
     (lambda: T.RandomErasing(scale=(0, 1)), "scale"),
     (lambda: T.Normalize((0.4, 0.4, 0.4), (0.2, 0.2)), "3 means, but 2 standard deviations"),
     (lambda: T.Normalize(0.5, 0), "std: expected numbers above 0"),
     (
         lambda: T.Normalize((123.7, 116.3, 103.5), (58.4, 57.1, 57.4)),
-        "these look like levels, divide them by 255",
+        "these look like pixel values, divide them by 255",
     ),
     (
         lambda: T.ToDtype("float64"),
@@ -164,7 +167,7 @@ def test_lists_and_numpys_numbers_print_as_plain_ones() -> None:
     [
         (
             [T.Letterbox(64, 64), T.CenterCrop(32)],
-            "CenterCrop follows Letterbox: it could cut out nothing but padding; put CenterCrop in front of Letterbox",
+            "CenterCrop follows Letterbox: it could cut out nothing but padding; put CenterCrop before Letterbox",
         ),
         (
             [T.Letterbox(64, 64), T.HorizontalFlip(), T.RandomResizedCrop(32)],
@@ -178,21 +181,21 @@ def test_lists_and_numpys_numbers_print_as_plain_ones() -> None:
         ([T.Normalize(0.5, 0.5), T.Resize(3, 4)], "Resize follows Normalize"),
         (
             [T.Normalize(0.5, 0.5), T.Grayscale()],
-            "Grayscale follows Normalize: it works on levels, before; put Grayscale in front",
+            "Grayscale follows Normalize: it works on pixel values; put Grayscale before it",
         ),
         (
             [T.Normalize(0.5, 0.5), T.VerticalFlip()],
-            "VerticalFlip follows Normalize: it works on levels",
+            "VerticalFlip follows Normalize: it works on pixel values",
         ),
         (
             [T.RandomAffine(10), T.RandomCrop(32)],
-            "RandomCrop follows RandomAffine: geometry is done while decoding, before RandomAffine; put RandomCrop in front",
+            "RandomCrop follows RandomAffine: geometry is done while decoding, before RandomAffine; put RandomCrop before it",
         ),
         (
             [T.Letterbox(64, 64), T.RandomAffine(10, fill=0)],
             r"fill is \(114,\) in one transform and \(0,\) in another",
         ),
-        ([T.Normalize(0.5, 0.5), T.Normalize(0.5, 0.5)], "Normalize stands twice"),
+        ([T.Normalize(0.5, 0.5), T.Normalize(0.5, 0.5)], "Normalize is in the list twice"),
         (
             [T.ToDtype("uint8"), T.Normalize(0.5, 0.5)],
             r"Normalize makes floating point, ToDtype\('uint8'\) undoes it",
@@ -221,7 +224,10 @@ def test_lists_and_numpys_numbers_print_as_plain_ones() -> None:
             [T.CenterCrop(50), T.Crop(right=0.5), T.Crop(left=25)],
             r"Crop\(.*left=25.* leaves nothing of the 50x25",
         ),
-        ([T.RandomErasing(value=-1)], "stands before Normalize: its value is a level, 0 to 255"),
+        (
+            [T.RandomErasing(value=-1)],
+            "stands before Normalize: value must be a pixel value, 0 to 255",
+        ),
         (
             [T.RandomResizedCrop],
             r"RandomResizedCrop is the class itself; write RandomResizedCrop\(...\)",

@@ -1,4 +1,4 @@
-"""Colours by helper threads: the same pixels, each thread alone, and nobody else's torch threads touched."""
+"""Colors by helper threads: the same pixels, each thread alone, and nobody else's torch threads touched."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import torch
 
 from fastload import transforms as T
 from fastload._common.threads import Helpers
-from fastload._finish import Finish
-from fastload._finish.threads import _set_num_threads, compute_alone
-from fastload._plan.compose import compile_fields
+from fastload._finish.batch import Finish, _set_num_threads, compute_alone
+from fastload.transforms import compile_fields
 from tests.loading import wait_until
 
 PLAN = compile_fields(

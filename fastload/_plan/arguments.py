@@ -1,0 +1,105 @@
+"""Checks of transform arguments: each returns the value in one form or raises ConfigError."""
+
+from __future__ import annotations
+
+import math
+
+from fastload.errors import ConfigError
+
+MAX_SIDE = 16_384  # as fastload._store.jpeg_header: no decoder produces more
+FILTERS = ("antialias", "bilinear", "nearest")  # numbered as in native/pixels/taps.h
+
+Size = tuple[int, int]  # (height, width)
+Range = tuple[float, float]
+Fills = tuple[tuple[int, ...] | None, int | None]  # pixel values of padding: image, mask
+
+
+def whole(what: str, value: object, low: int, high: int = MAX_SIDE) -> int:
+    """An int from low to high."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigError(
+            f"{what}: expected a whole number from {low} to {high}, found {value!r:.60}"
+        )
+    return value
+
+
+def number(what: str, value: object, low: float, high: float) -> float:
+    """A finite number from low to high."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or not low <= value <= high:  # type: ignore[arg-type,operator]
+        raise ConfigError(
+            f"{what}: expected a number from {low:g} to {high:g}, found {value!r:.60}"
+        )
+    return float(value)  # type: ignore[arg-type]
+
+
+def probability(what: str, value: object) -> float:
+    """A number from 0 to 1."""
+    return number(f"{what}: p", value, 0.0, 1.0)
+
+
+def size_pair(what: str, value: object) -> Size:
+    """(height, width); one number stands for a square."""
+    if isinstance(value, list | tuple):
+        if len(value) != 2:
+            raise ConfigError(f"{what}: expected (height, width), found {value!r:.60}")
+        return whole(f"{what}: height", value[0], 1), whole(f"{what}: width", value[1], 1)
+    side = whole(f"{what}: size", value, 1)
+    return side, side
+
+
+def ordered(what: str, value: object, low: float, high: float) -> Range:
+    """(from, to) with low <= from <= to <= high."""
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise ConfigError(f"{what}: expected (from, to), found {value!r:.60}")
+    first = number(what, value[0], low, high)
+    last = number(what, value[1], low, high)
+    if first > last:
+        raise ConfigError(f"{what}: expected the smaller number first, found {value!r:.60}")
+    return first, last
+
+
+def symmetric(what: str, value: object, most: float) -> Range:
+    """A number a stands for (-a, a); a pair is the range itself."""
+    if isinstance(value, list | tuple):
+        return ordered(what, value, -most, most)
+    most = number(what, value, 0.0, most)
+    return -most, most
+
+
+def factors(what: str, amount: object) -> Range:
+    """An amount a stands for the factors (max(0, 1 - a), 1 + a); a pair is the range itself."""
+    if isinstance(amount, list | tuple):
+        return ordered(what, amount, 0.0, 100.0)
+    most = number(what, amount, 0.0, 100.0)
+    return max(0.0, 1.0 - most), 1.0 + most
+
+
+def channel_values(what: str, value: object) -> tuple[float, ...]:
+    """One number for all channels, or one per channel."""
+    values = value if isinstance(value, list | tuple) else (value,)
+    if not 1 <= len(values) <= 4:
+        raise ConfigError(f"{what}: expected one number, or one per channel, found {value!r:.60}")
+    return tuple(number(what, each, -1e4, 1e4) for each in values)
+
+
+def fills(what: str, fill: object, mask_fill: object) -> Fills:
+    """Padding of images (0..255; equal values become one) and of masks; None stays None."""
+    if mask_fill is not None:
+        mask_fill = whole(f"{what}: mask_fill", mask_fill, 0, 65_535)
+    if fill is None:
+        return None, mask_fill
+    values = fill if isinstance(fill, list | tuple) else (fill,)
+    if not 1 <= len(values) <= 4:
+        raise ConfigError(
+            f"{what}: fill: expected one pixel value, or one per channel, found {fill!r:.60}"
+        )
+    found = tuple(whole(f"{what}: fill", each, 0, 255) for each in values)
+    return found[:1] if len(set(found)) == 1 else found, mask_fill
+
+
+def one_of(what: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Raises ConfigError unless the value is one of the words."""
+    if value not in allowed:
+        expected = ", ".join(map(repr, allowed))
+        raise ConfigError(f"{what}: expected one of {expected}, found {value!r:.60}")

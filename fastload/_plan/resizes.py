@@ -1,0 +1,190 @@
+"""Transforms that resize or mirror the whole image while it is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from fastload._plan import arguments
+from fastload._plan.arguments import FILTERS, Fills, Size
+from fastload._plan.geometry import CropGeometry, Flags, Floats, xy
+from fastload._plan.rng import Draws
+from fastload._plan.transform import GeometricTransform
+from fastload.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Resize(GeometricTransform):
+    """Stretches to ``height`` x ``width``, or keeps the ratio and sets one side.
+
+    Args:
+        height: Output height in pixels, or (height, width). Requires ``width`` otherwise.
+        width: Output width in pixels.
+        shorter: Length of the shorter side in pixels; the ratio is kept.
+        longer: Length of the longer side in pixels; the ratio is kept.
+        filter: ``"antialias"`` (Pillow, torchvision), ``"bilinear"`` (OpenCV) or ``"nearest"``.
+
+    Raises:
+        ConfigError: None or more than one of the three forms is used, or a size is out of range.
+
+    Example:
+        >>> Resize(720, 960), Resize(shorter=256).shorter
+        (Resize(height=720, width=960, shorter=None, longer=None, filter='antialias'), 256)
+    """
+
+    height: int | Sequence[int] | None = None
+    width: int | None = None
+    shorter: int | None = field(default=None, kw_only=True)
+    longer: int | None = field(default=None, kw_only=True)
+    filter: str = field(default="antialias", kw_only=True)
+
+    def check(self) -> None:
+        sides = {"shorter": self.shorter, "longer": self.longer}
+        for name, value in sides.items():
+            if value is not None:
+                arguments.whole(f"Resize: {name}", value, 1)
+        stretches = self.height is not None or self.width is not None
+        if stretches + sum(value is not None for value in sides.values()) != 1:
+            raise ConfigError(
+                "Resize: expected Resize(height, width), Resize(shorter=...) or "
+                "Resize(longer=...), one of them"
+            )
+        if stretches:
+            self._stretched_size()
+        arguments.one_of("Resize: filter", self.filter, FILTERS)
+
+    def _stretched_size(self) -> Size:
+        if isinstance(self.height, list | tuple) and self.width is None:
+            return arguments.size_pair("Resize", self.height)
+        if self.height is None or self.width is None:
+            side = self.height or self.width
+            raise ConfigError(
+                f"Resize: expected both height and width; Resize(shorter={side}) keeps the ratio"
+            )
+        return arguments.size_pair("Resize", (self.height, self.width))
+
+    @property
+    def resize_filter(self) -> str:
+        return self.filter
+
+    def size_after(self, size: Size | None) -> Size | None:
+        if self.height is not None:
+            return self._stretched_size()
+        if size is None:
+            return None
+        width, height = self._target(xy(size[1], size[0])).ravel().astype(int).tolist()
+        return height, width
+
+    def apply(self, geometry: CropGeometry, _: Draws) -> None:
+        geometry.resize(self._target(geometry.size))
+
+    def _target(self, size: Floats) -> Floats:
+        if self.height is not None:
+            height, width = self._stretched_size()
+            return xy(width, height)
+        if self.shorter is not None:  # the other side is rounded down, as in torchvision
+            target = np.floor(self.shorter * size / size.min(axis=0))
+        else:
+            target = np.floor((self.longer or 0) * size / size.max(axis=0) + 0.5)
+        at_least_1: Floats = np.maximum(target, 1.0)
+        return at_least_1
+
+
+@dataclass(frozen=True, slots=True)
+class Letterbox(GeometricTransform):
+    """Fits the whole image into ``height`` x ``width``, keeps its ratio and pads the rest.
+
+    Args:
+        height: Output height in pixels; (height, width); or one number for a square.
+        width: Output width in pixels.
+        fill: Pixel value of padding, 0 to 255, or one per channel.
+        mask_fill: Value of padding in masks, 0 to 65535. Default 0.
+        upscale: False keeps the size of images that are smaller than the output.
+        align: Where the image lies: ``"center"`` or ``"top-left"``.
+        filter: ``"antialias"`` (Pillow, torchvision), ``"bilinear"`` (OpenCV) or ``"nearest"``.
+
+    Raises:
+        ConfigError: An argument is out of range.
+
+    Example:
+        >>> Letterbox(640, 640, upscale=False).fill
+        114
+    """
+
+    height: int | Sequence[int]
+    width: int | None = None
+    fill: int | Sequence[int] = field(default=114, kw_only=True)
+    mask_fill: int | None = field(default=None, kw_only=True)
+    upscale: bool = field(default=True, kw_only=True)
+    align: str = field(default="center", kw_only=True)
+    filter: str = field(default="antialias", kw_only=True)
+
+    def check(self) -> None:
+        self.size_after(None)
+        _ = self.fills
+        arguments.one_of("Letterbox: align", self.align, ("center", "top-left"))
+        arguments.one_of("Letterbox: filter", self.filter, FILTERS)
+
+    @property
+    def pads(self) -> bool:
+        return True
+
+    @property
+    def fills(self) -> Fills:
+        return arguments.fills("Letterbox", self.fill, self.mask_fill)
+
+    @property
+    def resize_filter(self) -> str:
+        return self.filter
+
+    def size_after(self, _: Size | None) -> Size:
+        size = self.height if self.width is None else (self.height, self.width)
+        return arguments.size_pair("Letterbox", size)
+
+    def apply(self, geometry: CropGeometry, _: Draws) -> None:
+        height, width = self.size_after(None)
+        canvas = xy(width, height)
+        scale = (canvas / geometry.size).min(axis=0)
+        if not self.upscale:
+            scale = np.minimum(scale, 1.0)
+        target = np.clip(np.floor(geometry.size * scale + 0.5), 1, canvas)
+        geometry.resize(target)
+        # An odd pixel of padding goes to the right and to the bottom.
+        centered = self.align == "center"
+        offset = np.floor((canvas - target) / 2) if centered else np.zeros_like(target)
+        geometry.place(offset, canvas)
+
+
+@dataclass(frozen=True, slots=True)
+class HorizontalFlip(GeometricTransform):
+    """Mirrors left and right with probability ``p``; it may stand anywhere in the list.
+
+    Args:
+        p: Probability that a sample is mirrored, 0 to 1.
+
+    Raises:
+        ConfigError: ``p`` is not a probability.
+
+    Example:
+        >>> HorizontalFlip()
+        HorizontalFlip(p=0.5)
+    """
+
+    n_blocks: ClassVar[int] = 1
+    allowed_anywhere: ClassVar[bool] = True
+
+    p: float = 0.5
+
+    def check(self) -> None:
+        arguments.probability("HorizontalFlip", self.p)
+
+    def apply(self, geometry: CropGeometry, draws: Draws) -> None:
+        geometry.flip(self.flipped(draws))
+
+    def flipped(self, draws: Draws) -> Flags:
+        """Which samples are mirrored."""
+        flipped: Flags = draws.values[0] < self.p
+        return flipped
