@@ -1,4 +1,4 @@
-"""How far the decode threads step back (native/pool/pool.cpp, kNicer): evenness and speed of the loader by their niceness.
+"""How far the decode threads step back (native/pool/pool.cpp, kNiceIncrement): evenness and speed of the loader by their niceness.
 
     python -m benchmarks.niceness [--nicer 0,5,10,19] [--rounds 12] [--busy]         Linux; as root, or with CAP_SYS_NICE
 

@@ -165,7 +165,7 @@ class _Called:
 def _run(work: list[tuple[Maker[Begun, Batch_co], Iterator[Ids] | _Called, Shelf]]) -> None:
     """``work`` is taken out of its list: this thread may be the last to hold the decode threads and the batches that nobody took, and
     they must go before it says that it is over. Python's exit ends a thread that comes back from C++ (torch's, when a tensor goes) by
-    aborting the process, or, from ours, keeps it where it is (native/bind/module.h)."""
+    aborting the process, or, from ours, keeps it where it is (native/bind/python_support.h)."""
     shelf, thread = work[0][-1], threading.get_ident()
     shelf.thread = thread
     _running[thread] = shelf

@@ -137,7 +137,7 @@ def check_limits(header: JpegHeader, n_bytes: int) -> None:
     """Raises BadImage for what no backend gets to see: too large, a bomb, or a coding that GPUs do not read."""
     check_bomb(header, n_bytes)
     if not header.ordinary:
-        raise BadImage(f"{header.coding}: expected Huffman-coded, 8 bit, gray or colour")
+        raise BadImage(f"{header.coding}: expected Huffman-coded, 8 bit, gray or color")
 
 
 def parse_markers(data: bytes | memoryview) -> JpegHeader:

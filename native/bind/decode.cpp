@@ -6,22 +6,25 @@
 #include <vector>
 
 #include "bind/module.h"
+#include "bind/python_support.h"
 #include "jpeg/decoder.h"
+#include "jpeg/entropy_hook.h"
 #include "jpeg/header.h"
-#include "pool/sample_loader.h"
+#include "pool/decode_request.h"
 
 namespace nb = nanobind;
 
 namespace fastload {
 namespace {
 
-struct Region {
+struct PixelRegion {
     int x0, y0, x1, y1;
 };
 
 // Decodes into `rows`; why it failed, or nothing.
-std::string decode_rows(JpegDecoder& decoder, const Bytes& bytes, int denominator,
-                        const Region& region, bool gray, bool plain, std::vector<uint8_t>& rows) {
+std::string decode_rows(JpegDecoder& decoder, const BufferView& bytes, int denominator,
+                        const PixelRegion& region, bool gray, bool plain,
+                        std::vector<uint8_t>& rows) {
     if (!decoder.open(bytes.data(), bytes.size())) return decoder.why();
     if (denominator < 1 || denominator > 8 || (denominator & (denominator - 1)) || region.x0 < 0 ||
         region.y0 < 0 || region.x0 >= region.x1 || region.y0 >= region.y1 ||
@@ -43,13 +46,13 @@ std::string decode_rows(JpegDecoder& decoder, const Bytes& bytes, int denominato
 // and for looking at images.
 nb::object decode_region(nb::handle data, int denominator, int x0, int y0, int x1, int y1,
                          bool gray) {
-    Bytes bytes(data);
+    BufferView bytes(data);
     JpegDecoder decoder;
     std::vector<uint8_t> rows;
-    const Region region{x0, y0, x1, y1};
+    const PixelRegion region{x0, y0, x1, y1};
     std::string why;
     {
-        Unlocked unlocked;
+        GilRelease released;
         why = decode_rows(decoder, bytes, denominator, region, gray, false, rows);
         if (!why.empty() && decoder.irregular())
             why = decode_rows(decoder, bytes, denominator, region, gray, true, rows);
@@ -74,7 +77,8 @@ nb::object decode_region(nb::handle data, int denominator, int x0, int y0, int x
 nb::list request_members() {
     nb::list members;
 #define MEMBER(name) \
-    members.append(nb::make_tuple(#name, offsetof(Request, name), sizeof(Request::name)))
+    members.append(  \
+        nb::make_tuple(#name, offsetof(DecodeRequest, name), sizeof(DecodeRequest::name)))
     MEMBER(offset), MEMBER(size), MEMBER(index_offset), MEMBER(index_count), MEMBER(interval),
         MEMBER(source), MEMBER(x), MEMBER(y), MEMBER(w), MEMBER(h), MEMBER(out_w), MEMBER(out_h),
         MEMBER(pad_left), MEMBER(pad_top), MEMBER(raw_w), MEMBER(raw_h), MEMBER(codec),
@@ -92,7 +96,7 @@ void bind_decode(nb::module_& module) {
                nb::arg("grayscale") = false);
     module.def("set_entropy_hook", &set_entropy_hook, nb::arg("enabled"));
     module.def("request_members", &request_members);
-    module.attr("request_size") = sizeof(Request);
+    module.attr("request_size") = sizeof(DecodeRequest);
 }
 
 }  // namespace fastload

@@ -2,7 +2,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bind/module.h"
-#include "bind/output_tensor.h"
+#include "bind/python_support.h"
 #include "plan/decode_requests.h"
 
 namespace nb = nanobind;
@@ -13,10 +13,9 @@ namespace {
 // numpy spells out the members of a structured array whenever somebody asks for its buffer: Python
 // hands over views as bytes.
 template <typename Item>
-const Item* items(const Bytes& bytes, size_t n, const char* name) {
+const Item* items(const BufferView& bytes, size_t n, const char* name) {
     if (bytes.size() != n * sizeof(Item))
-        wrong(name, ": expected ", text(int64_t(n)), " items, found ", text(int64_t(bytes.size())),
-              " bytes");
+        throw_value_error(name, ": expected ", n, " items, found ", bytes.size(), " bytes");
     return reinterpret_cast<const Item*>(bytes.data());
 }
 
@@ -24,9 +23,9 @@ const Item* items(const Bytes& bytes, size_t n, const char* name) {
 // x, y, w, h, out_w, out_h, pad_left, pad_top, flip.
 nb::tuple image_requests(nb::handle rows, nb::tuple plan, nb::handle requests, uint32_t field,
                          uint32_t first, uint32_t mask_bits, uint8_t filter, bool exact) {
-    if (plan.size() != 9) wrong("plan: expected 9 arrays, found ", text(int64_t(plan.size())));
-    const Bytes table(rows), output(requests, true), x(plan[0]), y(plan[1]), w(plan[2]), h(plan[3]),
-        out_w(plan[4]), out_h(plan[5]), left(plan[6]), top(plan[7]), flip(plan[8]);
+    if (plan.size() != 9) throw_value_error("plan: expected 9 arrays, found ", plan.size());
+    const BufferView table(rows), output(requests, true), x(plan[0]), y(plan[1]), w(plan[2]),
+        h(plan[3]), out_w(plan[4]), out_h(plan[5]), left(plan[6]), top(plan[7]), flip(plan[8]);
     const size_t n = flip.size();
     const PlanColumns columns{items<int32_t>(x, n, "x"),
                               items<int32_t>(y, n, "y"),
@@ -39,17 +38,18 @@ nb::tuple image_requests(nb::handle rows, nb::tuple plan, nb::handle requests, u
                               flip.data(),
                               n};
     const PartRow* own = items<PartRow>(table, table.size() / sizeof(PartRow), "rows");
-    Request* asked_for = const_cast<Request*>(items<Request>(output, n, "requests"));
-    const Asked asked = fill_requests(own, table.size() / sizeof(PartRow),
-                                      {field, first, mask_bits, filter, exact}, columns, asked_for);
-    if (asked.n != n)
-        wrong("plan: ", text(int64_t(n)), " rows for ", text(int64_t(asked.n)), " images");
+    DecodeRequest* asked_for =
+        const_cast<DecodeRequest*>(items<DecodeRequest>(output, n, "requests"));
+    const FilledRequests asked =
+        fill_requests(own, table.size() / sizeof(PartRow), {field, first, mask_bits, filter, exact},
+                      columns, asked_for);
+    if (asked.n != n) throw_value_error("plan: ", n, " rows for ", asked.n, " images");
     return nb::make_tuple(asked.n_bytes, asked.elsewhere);
 }
 
 }  // namespace
 
-void bind_request(nb::module_& module) {
+void bind_decode_requests(nb::module_& module) {
     module.def("image_requests", &image_requests, nb::arg("rows"), nb::arg("plan"),
                nb::arg("requests"), nb::kw_only(), nb::arg("field"), nb::arg("first"),
                nb::arg("mask_bits"), nb::arg("filter"), nb::arg("exact"));

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 
 #include "bind/module.h"
+#include "bind/python_support.h"
 #include "jpeg/header.h"
 
 namespace nb = nanobind;
@@ -23,14 +24,14 @@ nb::tuple sampling(const JpegHeader& header) {
 }
 
 JpegHeader jpeg_header(nb::handle data) {
-    Bytes bytes(data);
-    Unlocked unlocked;
+    BufferView bytes(data);
+    GilRelease released;
     return read_jpeg_header(bytes.data(), bytes.size());
 }
 
 }  // namespace
 
-void bind_jpeg(nb::module_& module) {
+void bind_jpeg_header(nb::module_& module) {
     nb::exception<BadJpeg>(module, "BadJpeg", PyExc_ValueError);
     module.attr("libjpeg_turbo_version") = FASTLOAD_TEXT(LIBJPEG_TURBO_VERSION);
     nb::class_<JpegHeader>(module, "JpegHeader")

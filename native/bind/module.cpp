@@ -1,5 +1,6 @@
 // The Python module fastload._core. Its types are written down in fastload/_core.pyi.
 #include "bind/module.h"
+#include "bind/python_support.h"
 
 #include <nanobind/stl/string_view.h>
 
@@ -25,19 +26,19 @@ NB_MODULE(_core, module) {
     module.def(
         "crc32c",
         [](nb::handle data, uint32_t crc) {
-            Bytes bytes(data);
-            Unlocked unlocked;
+            BufferView bytes(data);
+            GilRelease released;
             return crc32c(crc, bytes.data(), bytes.size());
         },
         nb::arg("data"), nb::arg("crc") = 0);
-    bind_jpeg(module);
+    bind_jpeg_header(module);
     bind_decode(module);
-    bind_numbers(module);
+    bind_random(module);
     bind_pack(module);
-    bind_record(module);
-    bind_request(module);
+    bind_records(module);
+    bind_decode_requests(module);
     bind_ticket(module);
     bind_pool(module);
-    bind_transform(module);
+    bind_rewrite(module);
     bind_warp(module);
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "bind/python_support.h"
+
 namespace nb = nanobind;
 
 namespace fastload {
@@ -18,7 +20,7 @@ Dtype dtype_of(const Tensor& tensor) {
     if (dtype.bits == 16 && dtype.lanes == 1 &&
         dtype.code == uint8_t(nb::dlpack::dtype_code::Bfloat))
         return Dtype::kBfloat16;
-    wrong("output: expected dtype uint8, float32, float16 or bfloat16");
+    throw_value_error("output: expected dtype uint8, float32, float16 or bfloat16");
 }
 
 // Two items in one place would be written by two threads: each stride must reach over all that
@@ -32,21 +34,21 @@ void check_apart(const Tensor& tensor) {
     std::sort(axes.begin(), axes.end());
     int64_t reach = 0;
     for (auto [stride, size] : axes) {
-        if (stride <= reach) wrong("output: its strides make items overlap");
+        if (stride <= reach) throw_value_error("output: its strides make items overlap");
         reach += stride * (size - 1);
     }
 }
 
-Output describe(const Tensor& tensor, const OutputOptions& options) {
+BatchOutput describe(const Tensor& tensor, const OutputOptions& options) {
     const int device = tensor.device_type();
     if (device != nb::device::cpu::value && device != nb::device::cuda_host::value)
-        wrong("output: expected memory of the host");
+        throw_value_error("output: expected memory of the host");
     if (tensor.ndim() != 4)
-        wrong("output: expected 4 axes (", options.planar ? "N, C, H, W" : "N, H, W, C",
-              "), found ", text(int64_t(tensor.ndim())));
+        throw_value_error("output: expected 4 axes (", options.planar ? "N, C, H, W" : "N, H, W, C",
+                          "), found ", tensor.ndim());
     check_apart(tensor);
     const size_t c = options.planar ? 1 : 3, y = options.planar ? 2 : 1, x = options.planar ? 3 : 2;
-    Output output;
+    BatchOutput output;
     output.dtype = dtype_of(tensor);
     const ptrdiff_t item = ptrdiff_t(output.item_size());
     output.memory = static_cast<uint8_t*>(tensor.data());
@@ -58,45 +60,45 @@ Output describe(const Tensor& tensor, const OutputOptions& options) {
     output.row_stride = ptrdiff_t(tensor.stride(y)) * item;
     output.pixel_stride = ptrdiff_t(tensor.stride(x)) * item;
     output.channel_stride = ptrdiff_t(tensor.stride(c)) * item;
-    if (options.colour < 0 || options.colour > int(Colour::kStored))
-        wrong("colour: unknown code ", text(options.colour));
-    output.colour = Colour(options.colour);
-    const int most = output.colour == Colour::kStored ? kMaxChannels
-                     : output.colour == Colour::kGray ? 1
-                                                      : 3;
-    const int least = output.colour == Colour::kStored ? 1 : most;
+    if (options.color < 0 || options.color > int(Color::kStored))
+        throw_value_error("color: unknown code ", options.color);
+    output.color = Color(options.color);
+    const int most = output.color == Color::kStored ? kMaxChannels
+                     : output.color == Color::kGray ? 1
+                                                    : 3;
+    const int least = output.color == Color::kStored ? 1 : most;
     if (output.channels < least || output.channels > most)
-        wrong("output: expected ", text(least), least < most ? " to " + text(most) : std::string(),
-              " channels for this colour, found ", text(output.channels));
+        throw_value_error("output: expected ", least,
+                          least < most ? " to " + std::to_string(most) : std::string(),
+                          " channels for this color, found ", output.channels);
     return output;
 }
 
-void set_levels(Output& output, const OutputOptions& options) {
+void set_fill_and_normalization(BatchOutput& output, const OutputOptions& options) {
     const size_t n = size_t(output.channels);
     if (options.fill.size() != n)
-        wrong("fill: expected ", text(int64_t(n)), " levels, found ",
-              text(int64_t(options.fill.size())));
+        throw_value_error("fill: expected ", n, " values, found ", options.fill.size());
     for (size_t i = 0; i < n; ++i) {
         if (options.fill[i] < 0 || options.fill[i] > 255)
-            wrong("fill: expected levels of 0 to 255, found ", text(options.fill[i]));
+            throw_value_error("fill: expected values of 0 to 255, found ", options.fill[i]);
         output.fill[i] = uint8_t(options.fill[i]);
     }
     if (output.dtype == Dtype::kUint8) return;
     if (options.mean.size() != n || options.std.size() != n)
-        wrong("mean, std: expected ", text(int64_t(n)), " values each");
+        throw_value_error("mean, std: expected ", n, " values each");
     for (size_t i = 0; i < n; ++i) {
         output.mean[i] = options.mean[i];
         output.std[i] = options.std[i];
         if (!std::isfinite(output.mean[i]) || !std::isfinite(output.std[i]) || output.std[i] == 0)
-            wrong("mean, std: expected finite values, std not 0");
+            throw_value_error("mean, std: expected finite values, std not 0");
     }
 }
 
 }  // namespace
 
-Output output_of(const Tensor& tensor, const OutputOptions& options) {
-    Output output = describe(tensor, options);
-    set_levels(output, options);
+BatchOutput make_batch_output(const Tensor& tensor, const OutputOptions& options) {
+    BatchOutput output = describe(tensor, options);
+    set_fill_and_normalization(output, options);
     return output;
 }
 

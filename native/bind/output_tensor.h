@@ -1,36 +1,24 @@
-// Where a batch goes, as Python says it: a tensor and what is to be written into it, checked.
+// The output of a batch, from a tensor and the arguments of Pool.submit.
 #pragma once
 
 #include <nanobind/ndarray.h>
 
-#include <string>
 #include <vector>
 
-#include "pixels/row_writer.h"
+#include "pixels/output.h"
 
 namespace fastload {
 
 using Tensor = nanobind::ndarray<>;
 
-template <typename... Parts>
-[[noreturn]] void wrong(const Parts&... parts) {
-    std::string message;
-    (message.append(parts), ...);
-    throw nanobind::value_error(message.c_str());
-}
-
-inline std::string text(int64_t number) {
-    return std::to_string(number);
-}
-
 struct OutputOptions {
     bool planar;
-    int colour;
+    int color;
     std::vector<int> fill;
     std::vector<float> mean, std;
 };
 
-// Throws ValueError for a tensor that nothing can be written into like this.
-Output output_of(const Tensor& tensor, const OutputOptions& options);
+// Throws ValueError for a tensor that does not fit the options.
+BatchOutput make_batch_output(const Tensor& tensor, const OutputOptions& options);
 
 }  // namespace fastload

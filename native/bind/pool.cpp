@@ -8,6 +8,8 @@
 #include <set>
 
 #include "bind/module.h"
+#include "bind/output_tensor.h"
+#include "bind/python_support.h"
 #include "bind/ticket.h"
 #include "pool/pool.h"
 
@@ -35,12 +37,12 @@ public:
         close();
     }
 
-    Ticket* submit(nb::handle sources, nb::handle requests, Tensor memory, bool planar, int colour,
+    Ticket* submit(nb::handle sources, nb::handle requests, Tensor memory, bool planar, int color,
                    std::vector<int> fill, std::vector<float> mean, std::vector<float> std) {
         if (closed_) throw std::runtime_error("the decode pool is closed");
-        const OutputOptions options{planar, colour, std::move(fill), std::move(mean),
+        const OutputOptions options{planar, color, std::move(fill), std::move(mean),
                                     std::move(std)};
-        const Output output = output_of(memory, options);
+        const BatchOutput output = make_batch_output(memory, options);
         auto ticket = std::make_unique<Ticket>(sources, copied(requests, output.slots), output,
                                                std::move(memory));
         pool().submit(ticket->batch);
@@ -50,16 +52,16 @@ public:
     // Seconds that a bare loop over the same samples takes, in this thread, and those inside the
     // samples: what handing over to a pool is compared with.
     static nb::tuple bare_loop(nb::handle sources, nb::handle requests, Tensor memory, bool planar,
-                               int colour, std::vector<int> fill, std::vector<float> mean,
+                               int color, std::vector<int> fill, std::vector<float> mean,
                                std::vector<float> std) {
-        const OutputOptions options{planar, colour, std::move(fill), std::move(mean),
+        const OutputOptions options{planar, color, std::move(fill), std::move(mean),
                                     std::move(std)};
-        const Output output = output_of(memory, options);
+        const BatchOutput output = make_batch_output(memory, options);
         Ticket ticket(sources, copied(requests, output.slots), output, std::move(memory));
         static thread_local SampleLoader loader;
         double seconds, inside_ns = 0;
         {
-            Unlocked unlocked;
+            GilRelease released;
             const auto begin = std::chrono::steady_clock::now();
             ticket.batch->run_here(loader);
             seconds =
@@ -74,18 +76,18 @@ public:
 
     std::vector<size_t> in_flight(const Ticket& ticket) {
         if (!pool_ || pid_ != getpid()) return {};
-        return pool_->under_way(*ticket.batch);
+        return pool_->in_flight(*ticket.batch);
     }
 
     void set_threads(int threads) {
         threads_ = checked(threads);
         if (!pool_ || pid_ != getpid()) return;
         try {
-            Unlocked unlocked;
+            GilRelease released;
             pool_->set_threads(threads);
         } catch (const std::runtime_error& error) {
             threads_ = pool_->threads();
-            wrong(error.what());
+            throw_value_error(error.what());
         }
     }
 
@@ -97,7 +99,7 @@ public:
             return;
         }
         const std::shared_ptr<Pool> held = pool_;
-        Unlocked unlocked;
+        GilRelease released;
         held->close();
     }
 
@@ -112,14 +114,14 @@ public:
                 if (each->pool_ && each->pid_ == getpid()) pools.push_back(each->pool_);
             }
         }
-        Unlocked unlocked;
+        GilRelease released;
         for (const auto& pool : pools) pool->close();
     }
 
 private:
     static int checked(int threads) {
         if (threads < 1 || threads > 1024)
-            wrong("threads: expected 1 to 1024, found ", text(threads));
+            throw_value_error("threads: expected 1 to 1024, found ", threads);
         return threads;
     }
 
@@ -134,15 +136,14 @@ private:
         return *mutex;
     }
 
-    static std::vector<Request> copied(nb::handle requests, int64_t slots) {
-        Bytes bytes(requests);
-        if (bytes.size() % sizeof(Request))
-            wrong("requests: expected items of ", text(sizeof(Request)),
-                  " bytes (backend.REQUEST)");
-        const size_t n = bytes.size() / sizeof(Request);
-        if (int64_t(n) > slots)
-            wrong("output: ", text(slots), " slots for ", text(int64_t(n)), " requests");
-        std::vector<Request> copy(n);
+    static std::vector<DecodeRequest> copied(nb::handle requests, int64_t slots) {
+        BufferView bytes(requests);
+        if (bytes.size() % sizeof(DecodeRequest))
+            throw_value_error("requests: expected items of ", sizeof(DecodeRequest),
+                              " bytes (backend.REQUEST)");
+        const size_t n = bytes.size() / sizeof(DecodeRequest);
+        if (int64_t(n) > slots) throw_value_error("output: ", slots, " slots for ", n, " requests");
+        std::vector<DecodeRequest> copy(n);
         if (n) std::memcpy(static_cast<void*>(copy.data()), bytes.data(), bytes.size());
         return copy;
     }
@@ -153,7 +154,7 @@ private:
         try {
             pool_ = std::make_shared<Pool>(threads_);
         } catch (const std::runtime_error& error) {
-            wrong(error.what());
+            throw_value_error(error.what());
         }
         pid_ = getpid();
         return *pool_;

@@ -1,7 +1,7 @@
 #include <nanobind/nanobind.h>
 
 #include "bind/module.h"
-#include "bind/output_tensor.h"
+#include "bind/python_support.h"
 #include "plan/random.h"
 
 namespace nb = nanobind;
@@ -10,49 +10,49 @@ namespace fastload {
 namespace {
 
 template <typename Item>
-size_t count_of(const Bytes& bytes, const char* name) {
+size_t count_of(const BufferView& bytes, const char* name) {
     if (bytes.size() % sizeof(Item))
-        wrong(name, ": expected items of ", text(sizeof(Item)), " bytes, found ",
-              text(int64_t(bytes.size())), " bytes");
+        throw_value_error(name, ": expected items of ", sizeof(Item), " bytes, found ",
+                          bytes.size(), " bytes");
     return bytes.size() / sizeof(Item);
 }
 
 template <typename Item>
-Item* room(const Bytes& bytes, size_t n) {
+Item* room(const BufferView& bytes, size_t n) {
     if (bytes.size() != n * sizeof(Item))
-        wrong("result: expected ", text(int64_t(n * sizeof(Item))), " bytes, found ",
-              text(int64_t(bytes.size())));
+        throw_value_error("result: expected ", n * sizeof(Item), " bytes, found ", bytes.size());
     return const_cast<Item*>(reinterpret_cast<const Item*>(bytes.data()));
 }
 
 void permute_positions(nb::handle positions, nb::handle result, uint64_t n, unsigned half_bits,
                        nb::handle keys) {
-    const Bytes places(positions), output(result, true), network_keys(keys);
+    const BufferView places(positions), output(result, true), network_keys(keys);
     const size_t count = count_of<int64_t>(places, "positions");
     const auto* wanted = reinterpret_cast<const int64_t*>(places.data());
     if (half_bits < 1 || half_bits > 32 || (half_bits < 32 && n > uint64_t(1) << 2 * half_bits))
-        wrong("half_bits: too few or too many for n");
+        throw_value_error("half_bits: too few or too many for n");
     for (size_t i = 0; i < count; ++i)  // from outside it might never come back
         if (wanted[i] < 0 || uint64_t(wanted[i]) >= n)
             throw nb::index_error("a position is not below n");
-    const Network network{n, half_bits, reinterpret_cast<const uint64_t*>(network_keys.data()),
-                          count_of<uint64_t>(network_keys, "keys")};
+    const FeistelNetwork network{n, half_bits,
+                                 reinterpret_cast<const uint64_t*>(network_keys.data()),
+                                 count_of<uint64_t>(network_keys, "keys")};
     permute(network, wanted, count, room<int64_t>(output, count));
 }
 
 void uniform_numbers(nb::handle ids, nb::handle counters, nb::handle result, uint32_t key_low,
                      uint32_t key_high) {
-    const Bytes samples(ids), wanted(counters), output(result, true);
+    const BufferView samples(ids), wanted(counters), output(result, true);
     const size_t count = count_of<uint64_t>(samples, "ids"),
-                 n_counters = count_of<Counter>(wanted, "counters");
+                 n_counters = count_of<PhiloxCounter>(wanted, "counters");
     uniform(key_low, key_high, reinterpret_cast<const uint64_t*>(samples.data()), count,
-            reinterpret_cast<const Counter*>(wanted.data()), n_counters,
+            reinterpret_cast<const PhiloxCounter*>(wanted.data()), n_counters,
             room<double>(output, 4 * count * n_counters));
 }
 
 }  // namespace
 
-void bind_numbers(nb::module_& module) {
+void bind_random(nb::module_& module) {
     module.def("permute", &permute_positions, nb::arg("positions"), nb::arg("result"),
                nb::kw_only(), nb::arg("n"), nb::arg("half_bits"), nb::arg("keys"));
     module.def("uniform", &uniform_numbers, nb::arg("ids"), nb::arg("counters"), nb::arg("result"),

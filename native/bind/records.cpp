@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bind/module.h"
+#include "bind/python_support.h"
 #include "shard/read_ahead.h"
 #include "shard/record.h"
 
@@ -15,9 +16,9 @@ namespace nb = nanobind;
 namespace fastload {
 namespace {
 
-using Numbers = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Int64Array = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-struct Found {
+struct RecordScan {
     std::vector<RecordBytes> records;
     std::vector<PartRow> rows;
     std::vector<int64_t> starts;  // the first row of each sample, and the end of the last
@@ -26,7 +27,7 @@ struct Found {
 
 // Where every sample has rows of the same fields, items and roles, in the same order: how many;
 // else 0.
-size_t rows_alike(const Found& found) {
+size_t rows_alike(const RecordScan& found) {
     const size_t n = found.records.size(), each = n ? size_t(found.starts[1]) : 0;
     if (!found.faults.empty() || found.rows.size() != n * each) return 0;
     for (size_t i = each; i < found.rows.size(); ++i) {
@@ -42,8 +43,8 @@ constexpr size_t kAhead =
     8;  // heads of records asked of the memory before their turn: each is a cache miss of its own
 
 // Where each record lies; and what is wrong with those that are nowhere.
-std::vector<std::string> locate(const std::vector<const ShardMap*>& maps, const Numbers& shards,
-                                const Numbers& ids, std::vector<RecordBytes>& records) {
+std::vector<std::string> locate(const std::vector<const ShardMap*>& maps, const Int64Array& shards,
+                                const Int64Array& ids, std::vector<RecordBytes>& records) {
     std::vector<std::string> faults(ids.size());
     records.resize(ids.size());
     for (size_t i = 0; i < ids.size(); ++i) {
@@ -57,9 +58,9 @@ std::vector<std::string> locate(const std::vector<const ShardMap*>& maps, const 
     return faults;
 }
 
-Found find_all(const std::vector<const ShardMap*>& maps, const Numbers& shards, const Numbers& ids,
-               bool check_crc) {
-    Found found;
+RecordScan find_all(const std::vector<const ShardMap*>& maps, const Int64Array& shards,
+                    const Int64Array& ids, bool check_crc) {
+    RecordScan found;
     const size_t n = ids.size();
     std::vector<std::string> faults = locate(maps, shards, ids, found.records);
     found.rows.reserve(n * 4);
@@ -72,8 +73,7 @@ Found find_all(const std::vector<const ShardMap*>& maps, const Numbers& shards, 
         const RecordBytes& record = found.records[i];
         std::string& fault = faults[i];
         if (fault.empty())
-            fault = read_part_rows({record.bytes, record.size, uint64_t(ids(i))}, uint32_t(i),
-                                   check_crc, found.rows);
+            fault = read_part_rows(record, uint64_t(ids(i)), uint32_t(i), check_crc, found.rows);
         if (!fault.empty()) {
             found.rows.resize(before);
             found.faults.emplace_back(i, std::move(fault));
@@ -114,14 +114,14 @@ nb::object record_at(const Records& records, Py_ssize_t place) {
 
 Records records_at(const Records& records, const nb::slice& which) {
     auto [first, stop, step, count] = which.compute(records.size());
-    if (step != 1) throw nb::value_error("records: only neighbours can be taken together");
+    if (step != 1) throw nb::value_error("records: only neighbors can be taken together");
     return records.part(size_t(first), count);
 }
 
 // The maps that these samples lie in, not those of all shards. Held before they are read without
 // the GIL: another thread that opened the same shard at the same moment may put its own map into
 // the list, and so let go of the one that is being read.
-nb::list used(const nb::list& maps, const Numbers& shards) {
+nb::list used(const nb::list& maps, const Int64Array& shards) {
     std::vector<bool> wanted(maps.size());
     for (size_t i = 0; i < shards.size(); ++i)
         if (size_t(shards(i)) < wanted.size()) wanted[size_t(shards(i))] = true;
@@ -139,29 +139,24 @@ std::vector<const ShardMap*> open_maps(const nb::list& maps) {
     return open;
 }
 
-template <typename Item>
-nb::bytes as_bytes(const std::vector<Item>& items) {
-    return nb::bytes(reinterpret_cast<const char*>(items.data()), items.size() * sizeof(Item));
-}
-
 // What read_records() found. Rows and starts as bytes: fastload/_load/records.py has the dtypes.
 struct ReadRecords {
     nb::object records;
     nb::bytes rows;
     nb::bytes starts;
     size_t rows_per_sample;  // where every sample has the same kinds of rows, else 0
-    nb::dict faults;         // by place in the batch: what is wrong
+    nb::dict faults;         // by place in the batch: what is throw_value_error
 };
 
-ReadRecords read_records(nb::list maps, Numbers shards, Numbers ids, bool check_crc) {
+ReadRecords read_records(nb::list maps, Int64Array shards, Int64Array ids, bool check_crc) {
     if (shards.size() != ids.size())
         throw nb::value_error("read_records: expected a shard for each id");
     const std::vector<const ShardMap*> open = open_maps(maps);
     nb::list held = used(maps, shards);
-    Found found;
+    RecordScan found;
     size_t alike;
     {
-        Unlocked unlocked;
+        GilRelease released;
         found = find_all(open, shards, ids, check_crc);
         alike = rows_alike(found);
     }
@@ -172,26 +167,26 @@ ReadRecords read_records(nb::list maps, Numbers shards, Numbers ids, bool check_
 }
 
 // Where samples lie in memory: (address, bytes) of each run. Held as above.
-nb::bytes record_runs(nb::list maps, Numbers shards, Numbers ids) {
+nb::bytes record_runs(nb::list maps, Int64Array shards, Int64Array ids) {
     if (shards.size() != ids.size())
         throw nb::value_error("record_runs: expected a shard for each id");
     const std::vector<const ShardMap*> open = open_maps(maps);
     const nb::list held = used(maps, shards);
-    std::vector<Run> runs;
+    std::vector<ByteRun> runs;
     {
-        Unlocked unlocked;
-        runs = runs_of(open, shards.data(), ids.data(), ids.size());
+        GilRelease released;
+        runs = find_runs(open, shards.data(), ids.data(), ids.size());
     }
     return as_bytes(runs);
 }
 
 void read_ahead(nb::handle runs) {
-    const Bytes bytes(runs);
-    if (bytes.size() % sizeof(Run))
+    const BufferView bytes(runs);
+    if (bytes.size() % sizeof(ByteRun))
         throw nb::value_error("read_ahead: expected what record_runs returns");
-    const Run* first = reinterpret_cast<const Run*>(bytes.data());
-    Unlocked unlocked;
-    std::for_each(first, first + bytes.size() / sizeof(Run), ask_for);
+    const ByteRun* first = reinterpret_cast<const ByteRun*>(bytes.data());
+    GilRelease released;
+    std::for_each(first, first + bytes.size() / sizeof(ByteRun), request_pages);
 }
 
 nb::object find_record(nb::handle_t<ShardMap> self, uint64_t id) {
@@ -199,7 +194,7 @@ nb::object find_record(nb::handle_t<ShardMap> self, uint64_t id) {
     std::string why;
     RecordBytes record;
     {
-        Unlocked unlocked;  // a page of the tree may have to come from the disk
+        GilRelease released;  // a page of the tree may have to come from the disk
         record = map.find(id, why);
     }
     if (!record.bytes) throw nb::key_error(why.c_str());
@@ -208,7 +203,7 @@ nb::object find_record(nb::handle_t<ShardMap> self, uint64_t id) {
 
 }  // namespace
 
-void bind_record(nb::module_& module) {
+void bind_records(nb::module_& module) {
     module.attr("part_row_size") = sizeof(PartRow);
     nb::class_<ShardMap>(module, "ShardMap")
         .def(nb::init<int, size_t>(), nb::arg("descriptor"), nb::arg("size"))

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bind/module.h"
+#include "bind/python_support.h"
 #include "jpeg/cut.h"
 #include "jpeg/image_limits.h"
 #include "jpeg/layout.h"
@@ -17,10 +18,6 @@ namespace nb = nanobind;
 
 namespace fastload {
 namespace {
-
-nb::object as_bytes(const uint8_t* data, size_t size) {
-    return nb::bytes(reinterpret_cast<const char*>(data), size);
-}
 
 // A numpy array that owns a copy.
 nb::object as_array(const std::vector<uint32_t>& values) {
@@ -54,10 +51,10 @@ OwnedRewrite rewrite(nb::handle data, int restart, bool orient, bool optimize, b
             ("restart: expected -1 (chosen by size), 0 (none) or 1 to 65535 MCUs, found " +
              std::to_string(restart))
                 .c_str());
-    Bytes bytes(data);
+    BufferView bytes(data);
     const RewrittenJpeg* result;
     {
-        Unlocked unlocked;
+        GilRelease released;
         result = &rewrite_jpeg(bytes.data(), bytes.size(), {restart, orient, optimize, fast});
     }
     return OwnedRewrite(*result);
@@ -65,10 +62,10 @@ OwnedRewrite rewrite(nb::handle data, int restart, bool orient, bool optimize, b
 
 // None for a damaged or unusual JPEG: the caller's slower path then says what is wrong with it.
 std::optional<OwnedRewrite> rewrite_common(nb::handle data, int restart) {
-    Bytes bytes(data);
+    BufferView bytes(data);
     const RewrittenJpeg* result = nullptr;
     {
-        Unlocked unlocked;
+        GilRelease released;
         try {
             result = &rewrite_jpeg(bytes.data(), bytes.size(), {restart, true, true, true});
         } catch (const BadJpeg&) {
@@ -79,11 +76,11 @@ std::optional<OwnedRewrite> rewrite_common(nb::handle data, int restart) {
 }
 
 nb::tuple segments(nb::handle data) {
-    Bytes bytes(data);
+    BufferView bytes(data);
     JpegLayout layout;
     std::vector<uint32_t> found;
     {
-        Unlocked unlocked;
+        GilRelease released;
         if (!read_layout(bytes.data(), bytes.size(), layout) || !layout.interval ||
             !find_segments(bytes.data(), bytes.size(), layout, found))
             layout.interval = 0;
@@ -96,12 +93,12 @@ nb::tuple cut(nb::handle data, nb::handle index, uint32_t interval, uint32_t x, 
     if (scale != 1 && scale != 2 && scale != 4 && scale != 8)
         throw nb::value_error(
             ("scale: expected 1, 2, 4 or 8, found " + std::to_string(scale)).c_str());
-    Bytes bytes(data), entries(index);
+    BufferView bytes(data), entries(index);
     std::vector<uint8_t> out;
     uint32_t x0 = 0, y0 = 0;
     bool cut;
     {
-        Unlocked unlocked;
+        GilRelease released;
         out.reserve(bytes.size());
         cut = cut_jpeg(bytes.data(), bytes.size(), entries.data(), entries.size() / 4, interval,
                        {x, y, w, h}, scale, out, x0, y0);
@@ -112,7 +109,7 @@ nb::tuple cut(nb::handle data, nb::handle index, uint32_t interval, uint32_t x, 
 
 }  // namespace
 
-void bind_transform(nb::module_& module) {
+void bind_rewrite(nb::module_& module) {
     module.attr("MAX_SIDE") = MAX_SIDE;
     module.attr("MAX_PIXELS") = MAX_PIXELS;
     module.attr("MAX_PIXELS_PER_BYTE") = MAX_PIXELS_PER_BYTE;
@@ -120,11 +117,7 @@ void bind_transform(nb::module_& module) {
     nb::class_<OwnedRewrite>(module, "RewrittenJpeg")
         .def_ro("jpeg", &OwnedRewrite::jpeg)
         .def_prop_ro("index", [](const OwnedRewrite& self) { return as_array(self.index); })
-        .def_prop_ro("index_bytes",
-                     [](const OwnedRewrite& self) {
-                         return as_bytes(reinterpret_cast<const uint8_t*>(self.index.data()),
-                                         4 * self.index.size());
-                     })
+        .def_prop_ro("index_bytes", [](const OwnedRewrite& self) { return as_bytes(self.index); })
         .def_ro("width", &OwnedRewrite::width)
         .def_ro("height", &OwnedRewrite::height)
         .def_ro("n_components", &OwnedRewrite::n_components)

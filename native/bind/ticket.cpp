@@ -10,23 +10,14 @@
 namespace nb = nanobind;
 
 namespace fastload {
-namespace {
-
-template <typename Item>
-nb::bytes as_bytes(const std::vector<Item>& items) {
-    return nb::bytes(reinterpret_cast<const char*>(items.data()), items.size() * sizeof(Item));
-}
-
-}  // namespace
-
-Views::~Views() {
+SourceViews::~SourceViews() {
     for (size_t i = 0; i < views_.size(); ++i) {
         if (i + kAhead < views_.size()) __builtin_prefetch(views_[i + kAhead].obj, 1);
         PyBuffer_Release(&views_[i]);
     }
 }
 
-void Views::add(PyObject* const* objects, size_t n) {
+void SourceViews::add(PyObject* const* objects, size_t n) {
     views_.reserve(n);
     for (size_t i = 0; i < n; ++i) {
         if (i + kAhead < n) __builtin_prefetch(objects[i + kAhead], 1);
@@ -36,14 +27,14 @@ void Views::add(PyObject* const* objects, size_t n) {
     }
 }
 
-Ticket::Ticket(nb::handle sources, std::vector<Request> requests, const Output& output,
+Ticket::Ticket(nb::handle sources, std::vector<DecodeRequest> requests, const BatchOutput& output,
                Tensor memory)
     : memory_(std::move(memory)), pid_(getpid()) {
-    batch = std::make_shared<Batch>(std::move(requests), spans(sources), output);
+    batch = std::make_shared<DecodeBatch>(std::move(requests), spans(sources), output);
 }
 
-std::vector<Source> Ticket::spans(nb::handle sources) {
-    std::vector<Source> spans;
+std::vector<SourceBytes> Ticket::spans(nb::handle sources) {
+    std::vector<SourceBytes> spans;
     if (nb::isinstance<Records>(sources)) {
         records_ = nb::borrow(sources);
         const Records& records = *nb::inst_ptr<Records>(sources);
@@ -65,7 +56,7 @@ std::vector<Source> Ticket::spans(nb::handle sources) {
 
 Ticket::~Ticket() {
     if (!batch || foreign() || batch->done()) return;
-    Unlocked unlocked;
+    GilRelease released;
     batch->cancel();
 }
 
@@ -80,7 +71,7 @@ bool Ticket::wait(std::optional<double> timeout_s) {
     for (;;) {  // in slices, so that Ctrl-C is answered
         bool done;
         {
-            Unlocked unlocked;
+            GilRelease released;
             const auto left =
                 std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
             done = batch->wait_for(
@@ -96,7 +87,7 @@ BatchResult Ticket::result() const {
     if (!batch->done()) throw std::runtime_error("the batch is not done: wait() first");
     nb::dict reasons;
     for (size_t i = 0; i < batch->size(); ++i)
-        if (batch->statuses()[i] != Status::kOk)
+        if (batch->statuses()[i] != SampleStatus::kOk)
             reasons[nb::int_(i)] = nb::str(batch->reasons()[i].c_str());
     return {as_bytes(batch->statuses()), as_bytes(batch->times()), reasons};
 }

@@ -7,20 +7,20 @@
 #include <optional>
 #include <vector>
 
-#include "bind/module.h"
 #include "bind/output_tensor.h"
+#include "bind/python_support.h"
 #include "pool/pool.h"
 
 namespace fastload {
 
 // Read-only views of many objects in one piece of memory. Each object's head is a cache miss of its
 // own where the sources are many and small: asked for some objects ahead they overlap.
-class Views {
+class SourceViews {
 public:
-    Views() = default;
-    Views(const Views&) = delete;
-    Views& operator=(const Views&) = delete;
-    ~Views();
+    SourceViews() = default;
+    SourceViews(const SourceViews&) = delete;
+    SourceViews& operator=(const SourceViews&) = delete;
+    ~SourceViews();
 
     void add(PyObject* const* objects, size_t n);
     const std::vector<Py_buffer>& all() const { return views_; }
@@ -41,7 +41,7 @@ struct BatchResult {
 // Records, or a sequence of bytes-like objects.
 class Ticket {
 public:
-    Ticket(nanobind::handle sources, std::vector<Request> requests, const Output& output,
+    Ticket(nanobind::handle sources, std::vector<DecodeRequest> requests, const BatchOutput& output,
            Tensor memory);
     Ticket(const Ticket&) = delete;
     Ticket& operator=(const Ticket&) = delete;
@@ -52,16 +52,16 @@ public:
     // Once the batch is done.
     BatchResult result() const;
 
-    std::shared_ptr<Batch> batch;
+    std::shared_ptr<DecodeBatch> batch;
 
 private:
     // The threads of a parent process are not here: there is nothing to wait for, and nobody
     // writes.
     bool foreign() const { return pid_ != getpid(); }
-    std::vector<Source> spans(nanobind::handle sources);
+    std::vector<SourceBytes> spans(nanobind::handle sources);
 
     nanobind::object records_;
-    Views views_;
+    SourceViews views_;
     Tensor memory_;
     pid_t pid_;
 };

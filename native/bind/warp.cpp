@@ -1,7 +1,7 @@
 #include <nanobind/nanobind.h>
 
 #include "bind/module.h"
-#include "bind/output_tensor.h"
+#include "bind/python_support.h"
 #include "pixels/warp.h"
 
 namespace nb = nanobind;
@@ -9,21 +9,20 @@ namespace nb = nanobind;
 namespace fastload {
 namespace {
 
-const float* floats(const Bytes& bytes, const char* name, size_t count) {
+const float* floats(const BufferView& bytes, const char* name, size_t count) {
     if (bytes.size() != count * sizeof(float))
-        wrong(name, ": expected ", text(int64_t(count)), " float32, found ",
-              text(int64_t(bytes.size())), " bytes");
+        throw_value_error(name, ": expected ", count, " float32, found ", bytes.size(), " bytes");
     return reinterpret_cast<const float*>(bytes.data());
 }
 
 void warp(nb::handle input, nb::handle output, nb::handle inverse, nb::handle fill, size_t channels,
           size_t height, size_t width) {
-    const Bytes from(input), to(output, true), numbers(inverse), levels(fill);
+    const BufferView from(input), to(output, true), numbers(inverse), levels(fill);
     const size_t n = numbers.size() / (6 * sizeof(float)), count = n * channels * height * width;
     const float *pixels = floats(from, "input", count), *result = floats(to, "output", count);
     const float *maps = floats(numbers, "inverse", 6 * n),
                 *filled = floats(levels, "fill", channels);
-    Unlocked unlocked;
+    GilRelease released;
     warp_affine({n, channels, height, width}, pixels, const_cast<float*>(result), maps, filled);
 }
 

@@ -18,7 +18,7 @@ public:
     // A difference, as it is.
     static bool read_dc(const SymbolTable& table, BitReader& bits, uint32_t& size,
                         uint32_t& extra) {
-        Found found;
+        DecodedSymbol found;
         bits.refill();
         const bool good = table.find_dc(bits, found);
         size = found.extra_bits;
@@ -99,7 +99,7 @@ private:
     }
 
     bool search_ac(const SymbolTable& table, BitReader& bits, uint32_t& k, Token*& to) {
-        Found found;
+        DecodedSymbol found;
         if (!table.search(bits, found)) return false;
         put_apart(table, found.symbol, found.extra_bits, found.extra, to);
         k += found.advance;

@@ -11,20 +11,20 @@ namespace {
 constexpr uint8_t kRST0 = 0xD0, kEOI = 0xD9;
 
 // A half-open range of MCUs, rows or columns.
-struct Range {
+struct McuRange {
     uint32_t begin = 0, end = 0;
 };
 
 // The MCUs that pixels [start, start + length) and `margin` more on either side lie in, widened to
 // multiples of `unit`.
-Range cover(uint32_t start, uint32_t length, uint32_t margin, uint32_t mcu_size, uint32_t n_mcus,
-            uint32_t unit) {
+McuRange cover(uint32_t start, uint32_t length, uint32_t margin, uint32_t mcu_size, uint32_t n_mcus,
+               uint32_t unit) {
     uint32_t first = (start - std::min(start, margin)) / mcu_size;
     uint32_t last = (start + length - 1 + margin) / mcu_size;
     return {first / unit * unit, std::min(n_mcus, (last / unit + 1) * unit)};
 }
 
-uint32_t pixels(const Range& mcus, uint32_t mcu_size, uint32_t image_size) {
+uint32_t pixels(const McuRange& mcus, uint32_t mcu_size, uint32_t image_size) {
     return std::min(image_size, mcus.end * mcu_size) - mcus.begin * mcu_size;
 }
 
@@ -70,7 +70,7 @@ private:
             narrow |= layout_.h[i] != layout_.max_h;
             low |= layout_.v[i] != layout_.max_v;
         }
-        // libjpeg blends each sample with the neighbour on its near side: one output pixel beyond
+        // libjpeg blends each sample with the neighbor on its near side: one output pixel beyond
         // the ROI is enough.
         uint32_t per_row = layout_.mcus_per_row, interval = layout_.interval;
         bool across = per_row % interval == 0;
@@ -166,7 +166,7 @@ private:
     size_t n_segments_, n_markers_ = 0, copied_ = 0;
     std::vector<uint8_t>& out_;
     JpegLayout layout_;
-    Range columns_, rows_;
+    McuRange columns_, rows_;
 };
 
 }  // namespace

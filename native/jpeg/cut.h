@@ -14,7 +14,7 @@ struct Roi {
 // Writes to `out` (its storage is reused: no allocation once it has grown) a JPEG of the restart
 // segments that cover `roi` and says in x0, y0 which pixel of the whole image its first pixel is.
 // Pixels inside the ROI are then those of the whole image, bit for bit, for a decoder that
-// upsamples chroma as libjpeg does ("fancy", at most one neighbour sample) or simply repeats it;
+// upsamples chroma as libjpeg does ("fancy", at most one neighbor sample) or simply repeats it;
 // `scale` = 1, 2, 4 or 8 keeps that true when the decoder scales by 1/scale (ROI pixel / scale,
 // rounded down).
 //

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "jpeg/coefficients.h"
+#include "jpeg/entropy_hook.h"
 #include "jpeg/header.h"
 #include "jpeg/image_limits.h"
 
@@ -32,7 +33,7 @@ bool read_rows(jpeg_decompress_struct& decoder, uint8_t* rows, ptrdiff_t stride,
 
 // How many samples of a row each component's upsampling reads. libjpeg-turbo's crop (2.1 at least)
 // leaves out that chroma may be scaled less than the image is: 4:1:0 at 1/2 then lacks the right
-// half of its colours. `side`: of the image's blocks, scaled.
+// half of its colors. `side`: of the image's blocks, scaled.
 void set_sample_widths(jpeg_decompress_struct& decoder, unsigned side) {
     const unsigned whole = unsigned(decoder.max_h_samp_factor) * side;
     for (int i = 0; i < decoder.num_components; ++i) {
@@ -133,7 +134,7 @@ bool JpegDecoder::within_limits(size_t size) {
         return shaped(" in " + std::to_string(size) + " bytes: truncated or a decompression bomb");
     if (decoder_.arith_code || decoder_.data_precision != 8 ||
         (decoder_.num_components != 1 && decoder_.num_components != 3))
-        return fail("expected Huffman-coded, 8 bit, gray or colour");
+        return fail("expected Huffman-coded, 8 bit, gray or color");
     if (!jpeg_has_multiple_scans(&decoder_)) return true;
     try {  // libjpeg decodes scan over scan, as many as there are: counted before
         const uint32_t scans = read_jpeg_header(bytes_, size_).n_scans;
@@ -156,7 +157,7 @@ bool JpegDecoder::start(int denominator, Pixels pixels, int x0, int x1, int y0, 
     decoder_.dct_method = JDCT_ISLOW;
     decoder_.do_fancy_upsampling = TRUE;
     jpeg_start_decompress(&decoder_);
-    // libjpeg takes the edge of a crop for the edge of the image and has no neighbours to smooth
+    // libjpeg takes the edge of a crop for the edge of the image and has no neighbors to smooth
     // chroma with there. One more pixel on each side is enough: on the left libjpeg rounds down to
     // a whole MCU, which then is the one before.
     const int full = int(decoder_.output_width);

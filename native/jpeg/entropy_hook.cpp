@@ -1,5 +1,7 @@
-// Whether libjpeg can be made to call our entropy reader: tried once, on a picture made for that.
+#include "jpeg/entropy_hook.h"
+
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 
@@ -88,8 +90,8 @@ bool use_entropy_hook() {
     return hook_state().load(std::memory_order_relaxed) && entropy_hook_works();
 }
 
-bool set_entropy_hook(bool wanted) {
-    hook_state().store(wanted, std::memory_order_relaxed);
+bool set_entropy_hook(bool enabled) {
+    hook_state().store(enabled, std::memory_order_relaxed);
     return use_entropy_hook();
 }
 

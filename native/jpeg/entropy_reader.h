@@ -4,7 +4,7 @@
 //
 // libjpeg keeps its parts behind tables of function pointers; here the one entry "decode an MCU" is
 // replaced. That table is private but has not changed from version 6b to libjpeg-turbo 3.1, and
-// before the first use a picture is decoded both ways and compared (entropy_hook_works).
+// before the first use an image is decoded both ways and compared (jpeg/entropy_hook.h).
 #pragma once
 
 #include <cstddef>
@@ -76,13 +76,5 @@ private:
     uint64_t buffer_ = 0;     // the next bits, from the top
     uint64_t count_ = 0;      // how many of them are there
 };
-
-// True where the replaced entry is really the one that libjpeg calls, and the pixels are equal.
-// Tried once.
-bool entropy_hook_works();
-
-// For tests and comparisons: off = libjpeg decodes everything itself.
-bool use_entropy_hook();
-bool set_entropy_hook(bool wanted);
 
 }  // namespace fastload

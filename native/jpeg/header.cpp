@@ -67,9 +67,9 @@ uint8_t exif_orientation(const uint8_t* tiff, size_t size) {
     return 1;
 }
 
-class Reader {
+class MarkerReader {
 public:
-    Reader(const uint8_t* bytes, size_t size) : bytes_(bytes), size_(size) {}
+    MarkerReader(const uint8_t* bytes, size_t size) : bytes_(bytes), size_(size) {}
 
     JpegHeader read() {
         if (size_ < 4 || bytes_[0] != 0xFF || bytes_[1] != kSOI)
@@ -179,7 +179,7 @@ private:
 }  // namespace
 
 JpegHeader read_jpeg_header(const uint8_t* bytes, size_t size) {
-    return Reader(bytes, size).read();
+    return MarkerReader(bytes, size).read();
 }
 
 bool is_common(const JpegHeader& header) {

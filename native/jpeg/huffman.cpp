@@ -13,9 +13,9 @@ constexpr size_t kLongest = 32;  // as libjpeg; cut down to 16 afterwards
 // Code lengths by Huffman's method. A node is known by one of its symbols, `next` links the symbols
 // of a node. The order of equals decides which of several best codes comes out: the larger symbol
 // first, as libjpeg does it.
-class Tree {
+class HuffmanTree {
 public:
-    explicit Tree(const uint32_t counts[256]) {
+    explicit HuffmanTree(const uint32_t counts[256]) {
         for (size_t symbol = 0; symbol < kReserved; ++symbol)
             if (counts[symbol]) push(counts[symbol], symbol);
         push(1, kReserved);
@@ -74,7 +74,7 @@ void shorten(uint32_t lengths[kLongest + 1]) {
 }  // namespace
 
 bool make_optimal_code(const uint32_t counts[256], HuffmanCode& code) {
-    Tree tree(counts);
+    HuffmanTree tree(counts);
     const uint8_t* sizes = tree.build();
     uint32_t lengths[kLongest + 1] = {}, next[kLongest + 2] = {};
     for (size_t symbol = 0; symbol <= kReserved; ++symbol) {

@@ -35,8 +35,8 @@ void put_huffman(ByteBuffer& out, uint32_t kind_and_table, const HuffmanCode& co
     out.put(code.symbols, code.n_symbols);
 }
 
-// What tells every decoder the colours: JFIF means YCbCr or gray, Adobe's transform 0 means RGB.
-void put_colours(ByteBuffer& out, bool rgb) {
+// What tells every decoder the colors: JFIF means YCbCr or gray, Adobe's transform 0 means RGB.
+void put_colors(ByteBuffer& out, bool rgb) {
     static const uint8_t jfif[] = {0xFF, 0xE0, 0, 16, 'J', 'F', 'I', 'F', 0,
                                    1,    1,    0, 0,  1,   0,   1,   0,   0};
     static const uint8_t adobe[] = {0xFF, 0xEE, 0,   14, 'A', 'd', 'o', 'b',
@@ -65,7 +65,7 @@ uint32_t put_quantizations(ByteBuffer& out, const JpegFrame& frame) {
 
 void put_markers(ByteBuffer& out, const JpegFrame& frame, const HuffmanCode codes[4]) {
     out.put16(0xFFD8);
-    put_colours(out, frame.rgb);
+    put_colors(out, frame.rgb);
     out.put16(put_quantizations(out, frame));
     out.put16(8 + 3 * frame.n_components);
     out.put(8);

@@ -1,22 +1,23 @@
-#include "jpeg/rewrite.h"
+#include "jpeg/restart_interval.h"
 
 namespace fastload {
 
-// A segment costs about 3 bytes in the file and 4 in the index; what a crop decodes too much is
-// about one segment's width. Weighed so that 1 % more bytes must save 5 % of a whole image's
-// decoding. Measured with ImageNet photos and 12 RandomResizedCrops (8 to 100 % of the area) of
-// each, bytes with the index and against no markers, CPU time of decoding the cuts against markers
-// once a row; decoding whole images takes the same time with any of them:
+// A segment costs about 3 bytes in the file and 4 in the index. A crop decodes about one segment's
+// width more than it needs. The weight says that 1 % more bytes must save 5 % of the time to decode
+// a whole image. Measured with ImageNet photos and 12 RandomResizedCrops (8 to 100 % of the area)
+// per photo; bytes include the index and are compared with no markers, the CPU time of decoding the
+// cut images with one marker per row. Decoding whole images takes the same time with all of them:
 //   segment px   row   112    96    64    48    32    16   this rule
 //   bytes %     +0.3  +1.0  +1.7  +2.1  +2.6  +5.3  +8.6   +2.1
 //   CPU time    1.00   .86   .76   .76   .71   .70   .67    .75
 uint32_t restart_interval(uint32_t mcus_per_row, uint32_t mcu_rows, size_t size) {
     constexpr double kSegmentBytes = 7, kWeight = 5, kMost = 0.04;
-    double bytes_per_mcu = double(size) / (double(mcus_per_row) * mcu_rows), best_cost = 1e9;
+    const double bytes_per_mcu = double(size) / (double(mcus_per_row) * mcu_rows);
+    double best_cost = 1e9;
     uint32_t best = 0;
     for (uint32_t n = 1; n <= mcus_per_row; ++n) {
-        double more = kSegmentBytes / (n * bytes_per_mcu),
-               cost = double(n) / mcus_per_row + kWeight * more;
+        const double more = kSegmentBytes / (n * bytes_per_mcu);
+        const double cost = double(n) / mcus_per_row + kWeight * more;
         if (mcus_per_row % n || more > kMost || cost >= best_cost) continue;
         best = n;
         best_cost = cost;

@@ -12,7 +12,10 @@
 #include "jpeg/layout.h"
 #include "jpeg/libjpeg_errors.h"
 #include "jpeg/markers.h"
+#include "jpeg/restart_interval.h"
 #include "jpeg/symbol_list.h"
+#include "jpeg/symbol_reader.h"
+#include "jpeg/symbol_writer.h"
 
 namespace fastload {
 namespace {
@@ -39,12 +42,12 @@ void check_kind(const JpegHeader& header) {
 
 // Warnings that cannot have changed a pixel. Everything else libjpeg warns of means that it
 // guessed. That includes bytes between the header's markers: they may be padding, but also a table
-// or a colour marker whose first byte was hit (one bit of a DHT flipped, and libjpeg went on with
+// or a color marker whose first byte was hit (one bit of a DHT flipped, and libjpeg went on with
 // the standard's table).
 bool is_fatal(j_common_ptr common) {
     switch (common->err->msg_code) {
         case JWRN_JFIF_MAJOR:   // an unknown JFIF version: nothing depends on it
-        case JWRN_ADOBE_XFORM:  // an unknown Adobe colour code: libjpeg takes it for YCbCr, and we
+        case JWRN_ADOBE_XFORM:  // an unknown Adobe color code: libjpeg takes it for YCbCr, and we
                                 // write that down
             return false;
         default:
@@ -130,8 +133,8 @@ private:
         return true;
     }
 
-    // What the new file says of itself. Component ids and colour marker leave no decoder in doubt
-    // about the colours.
+    // What the new file says of itself. Component ids and color marker leave no decoder in doubt
+    // about the colors.
     void describe(const JpegHeader& header, const RewriteOptions& options) {
         static const uint8_t ids[2][3] = {{1, 2, 3}, {'R', 'G', 'B'}};
         frame_ = {};
@@ -159,19 +162,20 @@ private:
     }
 
     // The fast way: Huffman symbols to Huffman symbols, for a file of one regular scan. False where
-    // it is not one, or where anything is wrong with it; nothing has been spoilt then, and libjpeg
+    // it is not one, or where anything is wrong with it; nothing has been written then, and libjpeg
     // has the word.
     bool rewrite_symbols() {
         if (!plan_scan()) return false;
-        if (!symbols_.read(source_.src->next_input_byte, source_.src->bytes_in_buffer, shape_))
+        if (!read_symbols(source_.src->next_input_byte, source_.src->bytes_in_buffer, shape_,
+                          symbols_))
             return false;
         HuffmanCode codes[kTables];
         for (size_t table = 0; table < kTables; ++table)
             if ((table % 2 == 0 || (frame_.n_components == 3 && !frame_.rgb)) &&
-                !make_optimal_code(symbols_.counts(table), codes[table]))
+                !make_optimal_code(symbols_.symbol_counts(table), codes[table]))
                 return false;
         put_markers(buffer_, frame_, codes);
-        symbols_.write(codes, buffer_, result_.index);
+        write_symbols(symbols_, codes, buffer_, result_.index);
         buffer_.put16(0xFFD9);
         result_.bytes = buffer_.data();
         result_.size = buffer_.size();

@@ -31,14 +31,10 @@ struct RewrittenJpeg {
     std::string warning;  // libjpeg's words on something harmless; mostly empty
 };
 
-// Baseline, one scan, no metadata but what fixes the colours. Decoders give the same pixels for the
+// Baseline, one scan, no metadata but what fixes the colors. Decoders give the same pixels for the
 // new JPEG as for the old. Throws BadJpeg for what cannot be rewritten (arithmetic, 12 bit, CMYK
 // ...: the text says which) and for any damage, std::bad_alloc where memory is short. Each thread
 // has its own rewriter, made at its first call; the reference is good until the thread's next call.
 const RewrittenJpeg& rewrite_jpeg(const uint8_t* bytes, size_t size, const RewriteOptions& options);
-
-// The interval `restart = -1` stands for, for an image with `size` bytes of entropy-coded data; 0
-// where markers do not pay.
-uint32_t restart_interval(uint32_t mcus_per_row, uint32_t mcu_rows, size_t size);
 
 }  // namespace fastload

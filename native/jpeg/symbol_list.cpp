@@ -1,30 +1,30 @@
-// The memory of a list of symbols.
+#include "jpeg/symbol_list.h"
+
 #include <algorithm>
 #include <cstring>
 
-#include "jpeg/symbol_list.h"
-
 namespace fastload {
 
-void SymbolList::reserve(size_t more) {
-    if (capacity_ - size_ >= more) return;
-    size_t wanted = std::max(size_ + more, capacity_ * 2);
+void SymbolList::reserve(size_t n_more_tokens) {
+    if (capacity - size >= n_more_tokens) return;
+    const size_t wanted = std::max(size + n_more_tokens, capacity * 2);
     std::unique_ptr<Token[]> larger(new Token[wanted]);
-    if (size_) std::memcpy(larger.get(), tokens_.get(), size_ * sizeof(Token));
-    tokens_ = std::move(larger);
-    capacity_ = wanted;
+    if (size) std::memcpy(larger.get(), tokens.get(), size * sizeof(Token));
+    tokens = std::move(larger);
+    capacity = wanted;
 }
 
-void SymbolList::grow_plain(size_t size) {
-    if (plain_.size() < size) plain_.resize(size);
+void SymbolList::grow_plain(size_t n_bytes) {
+    if (plain.size() < n_bytes) plain.resize(n_bytes);
 }
 
-void SymbolList::shrink(size_t keep) {
-    if (capacity_ * sizeof(Token) > keep) {
-        tokens_.reset();
-        capacity_ = size_ = 0;
+void SymbolList::shrink(size_t keep_bytes) {
+    if (capacity * sizeof(Token) > keep_bytes) {
+        tokens.reset();
+        capacity = 0;
+        size = 0;
     }
-    if (plain_.capacity() > keep) std::vector<uint8_t>().swap(plain_);
+    if (plain.capacity() > keep_bytes) std::vector<uint8_t>().swap(plain);
 }
 
 }  // namespace fastload

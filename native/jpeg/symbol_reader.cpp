@@ -1,11 +1,10 @@
-// From entropy-coded data to tokens: segments, MCUs, and what becomes of DC at their edges. A
-// block's own symbols: jpeg/block_reader.h
+#include "jpeg/symbol_reader.h"
+
 #include <algorithm>
 #include <cstring>
 
 #include "cpu/simd.h"
 #include "jpeg/block_reader.h"
-#include "jpeg/symbol_list.h"
 
 namespace fastload {
 namespace {
@@ -29,24 +28,22 @@ const uint8_t* unstuff(const uint8_t* from, const uint8_t* end, uint8_t*& to) {
     return nullptr;
 }
 
-}  // namespace
-
 class SymbolReader {
 public:
     SymbolReader(SymbolList& list, const ScanShape& shape)
-        : list_(list), tables_(*list.tables_), shape_(shape), reader_(tables_.counts) {}
+        : list_(list), tables_(*list.tables), shape_(shape), reader_(tables_.counts) {}
 
     bool run(const uint8_t* data, size_t size) {
         if (!plan()) return false;
-        list_.ends_.clear();
-        list_.size_ = 0;
+        list_.segment_ends.clear();
+        list_.size = 0;
         list_.grow_plain(size + kPadding);
         const uint8_t* end = data + size;
         uint64_t n_mcus = uint64_t(shape_.mcus_per_row) * shape_.mcu_rows,
                  step = shape_.old_interval ? shape_.old_interval : n_mcus;
         uint32_t number = 0;
         for (uint64_t first = 0; first < n_mcus; first += step, ++number) {
-            uint8_t *plain = list_.plain_.data(), *to = plain;
+            uint8_t *plain = list_.plain.data(), *to = plain;
             const uint8_t* marker = unstuff(data, end, to);
             if (!marker || marker[1] != (first + step >= n_mcus ? 0xD9 : 0xD0 + number % 8))
                 return false;
@@ -56,7 +53,7 @@ public:
             if (!read_segment(first, std::min(first + step, n_mcus))) return false;
             data = marker + 2;
         }
-        list_.ends_.push_back(list_.size_);
+        list_.segment_ends.push_back(list_.size);
         count_symbols();
         return true;
     }
@@ -93,12 +90,12 @@ private:
     }
 
     void count_symbols() {
-        std::copy_n(tables_.counts + kCodeTokens, 256 * kTables, list_.counts_);
+        std::copy_n(tables_.counts + kCodeTokens, 256 * kTables, list_.counts);
         for (uint32_t table = 0; table < 2; ++table)
             for (uint32_t size = 0; size <= kTailBits; ++size)
-                list_.counts_[256 * table + size] +=
+                list_.counts[256 * table + size] +=
                     tables_.counts[kDcTokens + (kTailBits + 1) * table + size];
-        for (const SymbolTable* table : tables_.used) table->count(tables_.counts, list_.counts_);
+        for (const SymbolTable* table : tables_.used) table->count(tables_.counts, list_.counts);
     }
 
     bool read_segment(uint64_t first, uint64_t last) {
@@ -124,14 +121,14 @@ private:
 
     // In the new file: there DC starts from 0 again.
     void start_segment() {
-        if (next_start_) list_.ends_.push_back(list_.size_);
+        if (next_start_) list_.segment_ends.push_back(list_.size);
         next_start_ = shape_.new_interval ? next_start_ + shape_.new_interval : UINT64_MAX;
         for (uint32_t i = 0; i < kMaxComponents; ++i) ahead_[i] = dc_now_[i];
     }
 
     bool read_mcu(uint32_t fillers) {
         BitReader bits = bits_;
-        Token* to = list_.tokens_.get() + list_.size_;
+        Token* to = list_.tokens.get() + list_.size;
         for (uint32_t i = 0; i < n_blocks_; ++i) {
             const Block& block = blocks_[i];
             const bool filler = fillers >> i & 1;
@@ -141,7 +138,7 @@ private:
             if (filler) reader_.empty_block(*block.ac, ac, to);
         }
         bits_ = bits;
-        list_.size_ = size_t(to - list_.tokens_.get());
+        list_.size = size_t(to - list_.tokens.get());
         return bits_.left(end_) >= 0;
     }
 
@@ -180,17 +177,15 @@ private:
     uint64_t next_start_ = 0;  // MCU
 };
 
-namespace {
-
 FASTLOAD_BMI2 bool read_bmi2(SymbolReader reader, const uint8_t* data, size_t size) {
     return reader.run(data, size);
 }
 
 }  // namespace
 
-bool SymbolList::read(const uint8_t* data, size_t size, const ScanShape& shape) {
-    if (!tables_) tables_ = std::make_unique<Tables>();
-    SymbolReader reader(*this, shape);
+bool read_symbols(const uint8_t* data, size_t size, const ScanShape& shape, SymbolList& list) {
+    if (!list.tables) list.tables = std::make_unique<SymbolList::Tables>();
+    SymbolReader reader(list, shape);
     return use_avx2() ? read_bmi2(reader, data, size) : reader.run(data, size);
 }
 

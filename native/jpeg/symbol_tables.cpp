@@ -6,11 +6,11 @@ namespace fastload {
 namespace {
 
 // How a symbol is to be read; `valid` is false for what a regular 8-bit file does not have.
-struct Meaning {
+struct SymbolMeaning {
     uint32_t extra_bits, advance;
     bool valid;
 
-    Meaning(uint32_t symbol, bool dc) {
+    SymbolMeaning(uint32_t symbol, bool dc) {
         extra_bits = dc ? symbol : symbol & 15;
         advance = dc               ? 0
                   : symbol == 0    ? SymbolTable::kEnd
@@ -57,7 +57,7 @@ bool SymbolTable::build(const HuffmanCode& code, uint32_t new_table, uint32_t fi
 }
 
 void SymbolTable::list(uint32_t symbol, uint32_t code, uint32_t length) {
-    if (!Meaning(symbol, is_dc()).valid) return;
+    if (!SymbolMeaning(symbol, is_dc()).valid) return;
     const uint32_t first = code << (kLookBits - length), n = 1u << (kLookBits - length);
     std::fill_n(single_ + first, n, uint16_t(symbol | length << 8));
     if (!is_dc() && symbol == 0xF0) {
@@ -66,18 +66,18 @@ void SymbolTable::list(uint32_t symbol, uint32_t code, uint32_t length) {
     }
 }
 
-// As many symbols as fit, three at most: their new codes, of up to 16 bits, must fit an Output
+// As many symbols as fit, three at most: their new codes, of up to 16 bits, must fit an TokenCode
 // together with the extra bits. 16 zeros stay alone, because they go where the end of the block
 // follows.
 void SymbolTable::join() {
     constexpr uint32_t kMask = (1u << kLookBits) - 1, kMost = kLookBits + kTailBits,
-                       kLeast = 3 * 16 + kLookBits - kOutputBits;
+                       kLeast = 3 * 16 + kLookBits - kTokenCodeBits;
     for (uint32_t i = 0; i <= kMask; ++i) {
         uint32_t used = 0, advance = 0, codes = 0;  // `codes`: bits of codes
         for (int n = 0; n < 3 && used < kLookBits; ++n) {
             const uint32_t single = single_[i << used & kMask], symbol = single & 255,
                            length = single >> 8;
-            const Meaning meaning(symbol, false);
+            const SymbolMeaning meaning(symbol, false);
             if (!single || used + length > kLookBits ||
                 used + length + meaning.extra_bits > kMost || (n && symbol == 0xF0))
                 break;
@@ -91,7 +91,7 @@ void SymbolTable::join() {
     }
 }
 
-bool SymbolTable::search_long(BitReader& reader, Found& found) const {
+bool SymbolTable::search_long(BitReader& reader, DecodedSymbol& found) const {
     reader.refill();
     const uint32_t ahead = reader.peek(16), listed = single_[ahead >> (16 - kLookBits)];
     uint32_t length = listed >> 8;
@@ -102,7 +102,7 @@ bool SymbolTable::search_long(BitReader& reader, Found& found) const {
         if (length > 16) return false;
         found.symbol = code_.symbols[int32_t(ahead >> (16 - length)) + offset_[length]];
     }
-    const Meaning meaning(found.symbol, is_dc());
+    const SymbolMeaning meaning(found.symbol, is_dc());
     found.extra_bits = meaning.extra_bits;
     found.extra = reader.peek_behind(length, meaning.extra_bits);
     found.advance = meaning.advance;
@@ -129,39 +129,39 @@ void SymbolTable::count(const uint32_t* tokens, uint32_t* symbols) const {
             each_symbol(i, [&](uint32_t symbol, uint32_t, uint32_t) { own[symbol] += n; });
 }
 
-void SymbolTable::translate(Output* outputs) const {
-    const Output* codes = outputs + code_number(0);
+void SymbolTable::translate(TokenCode* token_codes) const {
+    const TokenCode* codes = token_codes + code_number(0);
     for (uint32_t i = 0; i < 1u << kLookBits; ++i) {
         uint64_t value = 0;
         uint32_t length = 0, end = 0;
         each_symbol(i, [&](uint32_t symbol, uint32_t extra, uint32_t used) {
             const uint32_t beyond = used > kLookBits ? used - kLookBits : 0,
                            within = extra - beyond;
-            const Output code = codes[symbol];
+            const TokenCode code = codes[symbol];
             value = (value << (code & 63) | code >> 9) << within |
                     low_bits(i >> (kLookBits + beyond - used), within);
             length += uint32_t(code & 63) + within;
             end = beyond;
         });
-        outputs[first_token_ + i] = as_output(value, length, end);
+        token_codes[first_token_ + i] = make_token_code(value, length, end);
     }
 }
 
-void list_outputs(const HuffmanCode codes[kTables], Output* outputs) {
+void list_token_codes(const HuffmanCode codes[kTables], TokenCode* token_codes) {
     for (uint32_t table = 0; table < kTables; ++table) {
         uint16_t values[256];
         uint8_t sizes[256];
         list_codes(codes[table], values, sizes);
         for (uint32_t symbol = 0; symbol < 256; ++symbol)
-            outputs[kCodeTokens + 256 * table + symbol] =
-                sizes[symbol] ? as_output(values[symbol], sizes[symbol], 0) : 0;
+            token_codes[kCodeTokens + 256 * table + symbol] =
+                sizes[symbol] ? make_token_code(values[symbol], sizes[symbol], 0) : 0;
         for (uint32_t size = 0; table < 2 && size <= kTailBits; ++size)
-            outputs[kDcTokens + (kTailBits + 1) * table + size] =
-                sizes[size] ? as_output(values[size], sizes[size], size) : 0;
+            token_codes[kDcTokens + (kTailBits + 1) * table + size] =
+                sizes[size] ? make_token_code(values[size], sizes[size], size) : 0;
     }
     for (uint32_t n = 0; n < 12; ++n)
         for (uint32_t value = 0; value < 1u << n; ++value)
-            outputs[kExtraTokens + (1u << n) + value] = as_output(value, n, 0);
+            token_codes[kExtraTokens + (1u << n) + value] = make_token_code(value, n, 0);
 }
 
 }  // namespace fastload

@@ -40,14 +40,14 @@ static_assert(kAllTokens << kTailBits >> kTailBits == kAllTokens);
 
 // What a token is written as: bits, above 3 that tell how many of the tail follow, above 6 with the
 // number of all of them.
-using Output = uint64_t;
-constexpr uint32_t kOutputBits = 64 - 9;  // without the tail
-inline Output as_output(uint64_t bits, uint32_t n_bits, uint32_t tail) {
+using TokenCode = uint64_t;
+constexpr uint32_t kTokenCodeBits = 64 - 9;  // without the tail
+inline TokenCode make_token_code(uint64_t bits, uint32_t n_bits, uint32_t tail) {
     return bits << 9 | tail << 6 | (n_bits + tail);
 }
 
 // A symbol with its extra bits.
-struct Found {
+struct DecodedSymbol {
     uint32_t symbol = 0, extra_bits = 0, extra = 0;
     uint32_t advance = 0;  // as look() has it
 };
@@ -70,7 +70,7 @@ public:
     static constexpr uint32_t kEnd = 128, kUnknown = 512;
 
     // One DC symbol. The reader must have 56 bits. As search().
-    bool find_dc(BitReader& bits, Found& found) const {
+    bool find_dc(BitReader& bits, DecodedSymbol& found) const {
         const uint32_t listed = single_[bits.peek(kLookBits)], length = listed >> 8;
         if (!listed) return search(bits, found);
         found.symbol = found.extra_bits = listed & 255;
@@ -81,10 +81,10 @@ public:
 
     // One symbol of any length. False where there is no such code, or it has no business in an
     // 8-bit file.
-    bool search(BitReader& bits, Found& found) const {
+    bool search(BitReader& bits, DecodedSymbol& found) const {
         BitReader copy =
             bits;  // whose address is known elsewhere, so that the caller's can stay in registers
-        Found answer;
+        DecodedSymbol answer;
         const bool good = search_long(copy, answer);
         bits = copy;
         found = answer;
@@ -109,10 +109,10 @@ public:
     // begin at token 0.
     void count(const uint32_t* tokens, uint32_t* symbols) const;
     // Of an AC table. Lists what its tokens are written as, given that for the tokens of codes.
-    void translate(Output* outputs) const;
+    void translate(TokenCode* token_codes) const;
 
 private:
-    bool search_long(BitReader& bits, Found& found) const;
+    bool search_long(BitReader& bits, DecodedSymbol& found) const;
     bool is_dc() const { return new_table_ < 2; }
     uint32_t code_number(uint32_t symbol) const { return kCodeTokens + 256 * new_table_ + symbol; }
     void list(uint32_t symbol, uint32_t code, uint32_t length);
@@ -132,6 +132,6 @@ private:
 
 // What remains to be listed: the tokens of codes (`codes` by new table), of DC sizes and of extra
 // bits.
-void list_outputs(const HuffmanCode codes[kTables], Output* outputs);
+void list_token_codes(const HuffmanCode codes[kTables], TokenCode* token_codes);
 
 }  // namespace fastload

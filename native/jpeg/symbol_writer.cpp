@@ -1,9 +1,9 @@
-// From symbols to entropy-coded data.
+#include "jpeg/symbol_writer.h"
+
 #include <cstring>
 
 #include "cpu/simd.h"
 #include "jpeg/bit_reader.h"
-#include "jpeg/symbol_list.h"
 
 namespace fastload {
 namespace {
@@ -11,7 +11,8 @@ namespace {
 // Writes tokens as bits, filled up with ones to a whole byte. Up to 8 bytes behind the end are
 // written over. Whole words, two tokens each, and no branch that is hard to foresee: what a stuffed
 // zero needs is looked at afterwards.
-uint8_t* pack_bits(const Token* token, const Token* end, const Output* outputs, uint8_t* to) {
+uint8_t* pack_bits(const Token* token, const Token* end, const TokenCode* token_codes,
+                   uint8_t* to) {
     constexpr uint64_t kMost = 56, kHalf = 28;
     uint64_t buffer = 0, count = 0;  // the next bit out on top; less than 8 of them
     auto put = [&](uint64_t value, uint64_t length) {  // kMost bits at most
@@ -24,20 +25,20 @@ uint8_t* pack_bits(const Token* token, const Token* end, const Output* outputs, 
         count &= 7;
     };
     // The bits of a token, those of its tail at the end.
-    auto bits_of = [](Token from, Output output) {
-        const uint64_t tail = output >> 6 & 7;
-        return (output >> 9) << tail | (from & ((1u << kTailBits) - 1)) >> (kTailBits - tail);
+    auto bits_of = [](Token from, TokenCode code) {
+        const uint64_t tail = code >> 6 & 7;
+        return (code >> 9) << tail | (from & ((1u << kTailBits) - 1)) >> (kTailBits - tail);
     };
     auto put_any = [&](Token from) {
-        const Output output = outputs[from >> kTailBits];
-        const uint64_t value = bits_of(from, output), length = output & 63;
+        const TokenCode code = token_codes[from >> kTailBits];
+        const uint64_t value = bits_of(from, code), length = code & 63;
         if (length <= kHalf) return put(value, length);
         put(value >> kHalf, length - kHalf);
         put(value & ((uint64_t(1) << kHalf) - 1), kHalf);
     };
     for (; end - token >= 2; token += 2) {
-        const Output first = outputs[token[0] >> kTailBits],
-                     second = outputs[token[1] >> kTailBits];
+        const TokenCode first = token_codes[token[0] >> kTailBits],
+                        second = token_codes[token[1] >> kTailBits];
         const uint64_t length = (first & 63) + (second & 63);
         if (length <= kMost) {
             put(bits_of(token[0], first) << (second & 63) | bits_of(token[1], second), length);
@@ -51,9 +52,9 @@ uint8_t* pack_bits(const Token* token, const Token* end, const Output* outputs, 
     return to;
 }
 
-FASTLOAD_BMI2 uint8_t* pack_bits_bmi2(const Token* token, const Token* end, const Output* outputs,
-                                      uint8_t* to) {
-    return pack_bits(token, end, outputs, to);
+FASTLOAD_BMI2 uint8_t* pack_bits_bmi2(const Token* token, const Token* end,
+                                      const TokenCode* token_codes, uint8_t* to) {
+    return pack_bits(token, end, token_codes, to);
 }
 
 // Copies with a zero behind each 0xFF.
@@ -72,29 +73,30 @@ uint8_t* stuff(const uint8_t* from, size_t size, uint8_t* to) {
 
 }  // namespace
 
-void SymbolList::write(const HuffmanCode codes[kTables], ByteBuffer& out,
-                       std::vector<uint32_t>& index) {
-    Output* outputs = tables_->outputs;
-    list_outputs(codes, outputs);
-    for (const SymbolTable* table : tables_->used) table->translate(outputs);
+void write_symbols(SymbolList& list, const HuffmanCode codes[kTables], ByteBuffer& out,
+                   std::vector<uint32_t>& index) {
+    TokenCode* token_codes = list.tables->token_codes;
+    list_token_codes(codes, token_codes);
+    for (const SymbolTable* table : list.tables->used) table->translate(token_codes);
     uint64_t bits = 0;
     for (size_t key = 0; key < 256 * kTables; ++key) {
         const size_t extra = key < 512 ? key & 255 : key & 15;
-        bits += uint64_t(counts_[key]) * ((outputs[kCodeTokens + key] & 63) + extra);
+        bits += uint64_t(list.counts[key]) * ((token_codes[kCodeTokens + key] & 63) + extra);
     }
-    out.reserve(size_t(bits / 8 + ends_.size()) * 2 +
-                ends_.size() * 2);  // if every byte had to be stuffed
-    index.reserve(ends_.size() + 1);
+    out.reserve(size_t(bits / 8 + list.segment_ends.size()) * 2 +
+                list.segment_ends.size() * 2);  // if every byte had to be stuffed
+    index.reserve(list.segment_ends.size() + 1);
     const auto pack = use_avx2() ? pack_bits_bmi2 : pack_bits;
     size_t begin = 0;
-    for (size_t segment = 0; segment < ends_.size(); ++segment) {
-        const Token *first = tokens_.get() + begin, *last = tokens_.get() + ends_[segment];
-        grow_plain(size_t(last - first) * 8 + 16);
-        uint8_t* end = pack(first, last, outputs, plain_.data());
+    for (size_t segment = 0; segment < list.segment_ends.size(); ++segment) {
+        const Token *first = list.tokens.get() + begin,
+                    *last = list.tokens.get() + list.segment_ends[segment];
+        list.grow_plain(size_t(last - first) * 8 + 16);
+        uint8_t* end = pack(first, last, token_codes, list.plain.data());
         if (segment) out.put16(0xFFD0 + uint32_t(segment - 1) % 8);
         index.push_back(uint32_t(out.size()));
-        out.end_at(stuff(plain_.data(), size_t(end - plain_.data()), out.end()));
-        begin = ends_[segment];
+        out.end_at(stuff(list.plain.data(), size_t(end - list.plain.data()), out.end()));
+        begin = list.segment_ends[segment];
     }
     index.push_back(uint32_t(out.size()));
 }

@@ -39,17 +39,17 @@ bool is_same_time(const struct stat& one, const struct stat& other) {
 
 }  // namespace
 
-PlainFile::~PlainFile() {
+RegularFile::~RegularFile() {
     if (descriptor_ >= 0) close(descriptor_);
 }
 
-bool PlainFile::open(const char* path, size_t limit) {
+bool RegularFile::open(const char* path, size_t limit) {
     descriptor_ = open_without_links(path);
     return descriptor_ >= 0 && fstat(descriptor_, &before_) == 0 && S_ISREG(before_.st_mode) &&
            before_.st_size > 0 && size() <= limit;
 }
 
-bool PlainFile::read(char* to) {
+bool RegularFile::read(char* to) {
     for (size_t done = 0; done < size();) {
         const ssize_t n = ::read(descriptor_, to + done, size() - done);
         if (n < 0 && errno == EINTR) continue;

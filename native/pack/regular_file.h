@@ -10,12 +10,12 @@ namespace fastload {
 
 // Everything else (links, FIFOs, files that change, systems without openat2) is refused without a
 // reason: fastload/_pack/files.py then looks for itself, and names what is wrong.
-class PlainFile {
+class RegularFile {
 public:
-    PlainFile() = default;
-    ~PlainFile();
-    PlainFile(const PlainFile&) = delete;
-    PlainFile& operator=(const PlainFile&) = delete;
+    RegularFile() = default;
+    ~RegularFile();
+    RegularFile(const RegularFile&) = delete;
+    RegularFile& operator=(const RegularFile&) = delete;
 
     // An absolute path; never waits. False also for an empty file and for more than `limit` bytes.
     bool open(const char* path, size_t limit);

@@ -39,8 +39,8 @@ Rectangle to_upright(const Rectangle& stored, int orientation, double w, double 
                     y_backwards(orientation), swap ? h : w, swap ? w : h);
 }
 
-void turn_upright(const uint8_t* stored, ptrdiff_t stride, int w, int h, int channels,
-                  int orientation, uint8_t* upright) {
+void rotate_upright(const uint8_t* stored, ptrdiff_t stride, int w, int h, int channels,
+                    int orientation, uint8_t* upright) {
     const bool swap = swaps_sides(orientation);
     const int out_w = swap ? h : w, out_h = swap ? w : h;
     ptrdiff_t step_x = swap ? stride : channels, step_y = swap ? channels : stride;

@@ -21,7 +21,7 @@ Rectangle to_stored(const Rectangle& upright, int orientation, double w, double 
 Rectangle to_upright(const Rectangle& stored, int orientation, double w, double h);
 
 // Turns w x h stored pixels upright, into rows packed without gaps.
-void turn_upright(const uint8_t* stored, ptrdiff_t stride, int w, int h, int channels,
-                  int orientation, uint8_t* upright);
+void rotate_upright(const uint8_t* stored, ptrdiff_t stride, int w, int h, int channels,
+                    int orientation, uint8_t* upright);
 
 }  // namespace fastload

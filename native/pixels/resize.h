@@ -74,8 +74,8 @@ void columns_rgb_avx512(const uint8_t* const* in, uint8_t* const* out, const Tap
 // One output row of n bytes from `taps` rows.
 void rows_portable(const uint8_t* const* in, const int32_t* weights, int taps, uint8_t* out,
                    size_t n);
-// Output row `y` of `rows` (TapTables::kBytePairs), from rows.width inputs; n >= 32, nothing is
-// written behind n.
+// BatchOutput row `y` of `rows` (TapTables::kBytePairs), from rows.width inputs; n >= 32, nothing
+// is written behind n.
 void rows_avx2(const uint8_t* const* in, const Taps& rows, int y, uint8_t* out, size_t n);
 // The same with TapTables::kQuads, for any n. Reads up to 63 bytes behind the inputs' n.
 void rows_avx512(const uint8_t* const* in, const Taps& rows, int y, uint8_t* out, size_t n);

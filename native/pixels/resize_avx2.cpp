@@ -33,12 +33,12 @@ __m256i twice(const uint32_t* four) {
     return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(four)));
 }
 
-// Sums of 16 outputs. The upper parts' are of 16 bits; those of the lower parts of 32, in two
+// Avx2Sums of 16 outputs. The upper parts' are of 16 bits; those of the lower parts of 32, in two
 // registers, with coarse weights of 16 in the first. Where they wrap around nothing is lost: 16
 // bits hold what is looked at. kAlternating: every second output is in the second register; else
 // the second four of eight are.
 template <bool kCoarse, bool kAlternating>
-struct Sums {
+struct Avx2Sums {
     __m256i upper, lower0, lower1;
 
     void clear() { upper = lower0 = lower1 = _mm256_setzero_si256(); }
@@ -94,13 +94,13 @@ void columns_in_windows(const uint8_t* const* in, uint8_t* const* out, const Tap
         for (int two = 0; two < 2; ++two, base += 2) {
             const __m256i places0 = twice(lanes), places1 = twice(lanes + 4);
             lanes += Taps::kPlaceWords;
-            Sums<kCoarse, false> sums[2];
+            Avx2Sums<kCoarse, false> sums[2];
             for (auto& each : sums) each.clear();
             for (int j = 0; j < pairs; ++j, lanes += kCoarse ? 8 : 12) {
                 const __m256i high = twice(lanes), low0 = twice(lanes + 4),
                               low1 = kCoarse ? low0 : twice(lanes + 8);
                 const ptrdiff_t from0 = base[0] + 6 * j, from1 = base[1] + 6 * j;
-                const auto add = [&](Sums<kCoarse, false>& to, const uint8_t* row0,
+                const auto add = [&](Avx2Sums<kCoarse, false>& to, const uint8_t* row0,
                                      const uint8_t* row1) {
                     const __m256i window0 = load_two(row0 + from0, row1 + from0);
                     const __m256i window1 = kWindows == Windows::kEight
@@ -198,7 +198,7 @@ void blend_rows(const uint8_t* const* in, const uint32_t* high, const uint32_t* 
             if (x >= n) return;
             x = n - 32;  // the last block overlaps the one before
         }
-        Sums<kCoarse, true> sums[2];
+        Avx2Sums<kCoarse, true> sums[2];
         for (auto& each : sums) each.clear();
         for (int j = 0; j < pairs; ++j) {
             const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in[2 * j] + x));

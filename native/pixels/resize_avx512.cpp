@@ -4,6 +4,7 @@
 // numbers.
 #include "cpu/simd.h"
 #include "pixels/resize.h"
+#include "pixels/tap_tables.h"
 
 #ifdef FASTLOAD_X86
 #include <immintrin.h>
@@ -13,9 +14,9 @@
 namespace fastload::detail {
 namespace {
 
-// Sums of one register's 16 outputs, one for each digit. Coarse weights have a digit 0 of 0.
+// Avx512Sums of one register's 16 outputs, one for each digit. Coarse weights have a digit 0 of 0.
 template <bool kCoarse>
-struct Sums {
+struct Avx512Sums {
     __m512i sum2, sum1, sum0;
 
     void clear() {
@@ -66,7 +67,7 @@ void columns_rgb(const uint8_t* const* in, uint8_t* const* out, const Taps& colu
         const ptrdiff_t at = 3 * Taps::kGroup * ptrdiff_t(group);
         const __m512i places = load(lanes);
         lanes += Taps::kLaneWords;
-        Sums<kCoarse> rows[4];
+        Avx512Sums<kCoarse> rows[4];
         for (auto& row : rows) row.clear();
         for (int j = 0; j < quads; ++j, lanes += 3 * Taps::kLaneWords) {
             const __m512i digit2 = load(lanes), digit1 = load(lanes + Taps::kLaneWords),
@@ -95,7 +96,7 @@ void blend_rows(const uint8_t* const* in, const Taps& rows, int y, uint8_t* out,
     const uint32_t *digit2 = rows.digits[2].data() + at, *digit1 = rows.digits[1].data() + at,
                    *digit0 = rows.digits[0].data() + at;
     for (size_t x = 0; x < n; x += 64) {
-        Sums<kCoarse> sums[4];
+        Avx512Sums<kCoarse> sums[4];
         for (auto& each : sums) each.clear();
         for (int j = 0; j < quads; ++j) {
             const uint8_t* const* from = in + 4 * j;
@@ -163,7 +164,7 @@ void fill_lanes_avx512(Taps& columns) {
     const int quads = columns.width / 4, last = columns.out - 1;
     const __m512i tap_places = _mm512_set1_epi32(0x09060300),
                   every_byte = _mm512_set1_epi32(0x01010101);
-    const __m512i colour = _mm512_mullo_epi32(
+    const __m512i color = _mm512_mullo_epi32(
         _mm512_setr_epi32(0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 2), every_byte);
     uint32_t* to = columns.lanes.data();
     for (int i = 0; i <= last; i += Taps::kGroup) {
@@ -176,7 +177,7 @@ void fill_lanes_avx512(Taps& columns) {
                              _mm512_set1_epi32(columns.bases.data()[i / Taps::kGroup]));
         _mm512_storeu_si512(
             to, _mm512_add_epi8(_mm512_add_epi8(_mm512_mullo_epi32(begin, every_byte), tap_places),
-                                colour));
+                                color));
         to += Taps::kLaneWords;
         __m512i word = _mm512_mullo_epi32(pixel, _mm512_set1_epi32(quads));
         for (int j = 0; j < quads; ++j, word = _mm512_add_epi32(word, _mm512_set1_epi32(1)))

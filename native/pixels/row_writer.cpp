@@ -8,18 +8,12 @@
 namespace fastload {
 namespace {
 
-uint32_t bits_of(float value) {
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-// Looks up n levels, `step` bytes apart, and stores them `stride` bytes apart.
+// Looks up n pixel values, `step` bytes apart, and stores the results `stride` bytes apart.
 template <typename Item>
-void look_up(const uint8_t* row, int step, const uint32_t* levels, uint8_t* to, ptrdiff_t stride,
+void look_up(const uint8_t* row, int step, const uint32_t* values, uint8_t* to, ptrdiff_t stride,
              int n) {
     for (int i = 0; i < n; ++i, row += step, to += stride) {
-        Item item = Item(levels[*row]);
+        Item item = Item(values[*row]);
         std::memcpy(to, &item, sizeof item);
     }
 }
@@ -31,18 +25,18 @@ void split3(const uint8_t* row, uint8_t* const planes[3], size_t n, [[maybe_unus
     detail::split3_portable(row, planes[0], planes[1], planes[2], n);
 }
 
-// The rectangle [left, right) x [top, bottom) of a slot in the fill colour.
-void fill_rectangle(const Output& output, const NormaliseTable* table, uint8_t* slot,
+// The rectangle [left, right) x [top, bottom) of a slot in the fill color.
+void fill_rectangle(const BatchOutput& output, const NormalizeTable* table, uint8_t* slot,
                     ptrdiff_t left, ptrdiff_t right, ptrdiff_t top, ptrdiff_t bottom) {
     for (int channel = 0; channel < output.channels; ++channel) {
-        const uint8_t level = output.fill[channel];
-        const uint32_t item = table ? table->levels(channel)[level] : level;
+        const uint8_t pixel = output.fill[channel];
+        const uint32_t item = table ? table->values(channel)[pixel] : pixel;
         const size_t size = output.item_size();
         for (ptrdiff_t y = top; y < bottom; ++y) {
             uint8_t* to = slot + y * output.row_stride + left * output.pixel_stride +
                           channel * output.channel_stride;
             if (size == 1 && output.pixel_stride == 1) {
-                std::memset(to, level, size_t(std::max<ptrdiff_t>(right - left, 0)));
+                std::memset(to, pixel, size_t(std::max<ptrdiff_t>(right - left, 0)));
                 continue;
             }
             for (ptrdiff_t x = left; x < right; ++x, to += output.pixel_stride) {
@@ -60,31 +54,8 @@ void fill_rectangle(const Output& output, const NormaliseTable* table, uint8_t* 
 
 }  // namespace
 
-NormaliseTable::NormaliseTable(const Output& output)
-    : table_(size_t(256) * size_t(output.channels)), patterns_(size_t(output.channels)) {
-    for (int i = 0; i < 24; ++i) {
-        in_turn_.mean[i] = output.mean[i % 3];
-        in_turn_.std[i] = output.std[i % 3];
-    }
-    for (int channel = 0; channel < output.channels; ++channel) {
-        Pattern& pattern = patterns_[size_t(channel)];
-        std::fill(std::begin(pattern.mean), std::end(pattern.mean), output.mean[channel]);
-        std::fill(std::begin(pattern.std), std::end(pattern.std), output.std[channel]);
-        for (int level = 0; level < 256; ++level) {
-            float value = (float(level) - output.mean[channel]) / output.std[channel];
-            uint32_t& entry = table_[size_t(256 * channel + level)];
-            if (output.dtype == Dtype::kFloat16)
-                entry = detail::to_float16(value);
-            else if (output.dtype == Dtype::kBfloat16)
-                entry = detail::to_bfloat16(value);
-            else
-                entry = bits_of(value);
-        }
-    }
-}
-
-void RowWriter::begin(const Output& output, const NormaliseTable* table, int64_t slot, int left,
-                      int top, int width, int height, int channels, bool swap_colours) {
+void RowWriter::begin(const BatchOutput& output, const NormalizeTable* table, int64_t slot,
+                      int left, int top, int width, int height, int channels, bool swap_red_blue) {
     output_ = &output;
     table_ = table;
     slot_ = output.memory + slot * output.slot_stride;
@@ -93,11 +64,11 @@ void RowWriter::begin(const Output& output, const NormaliseTable* table, int64_t
     width_ = width;
     height_ = height;
     channels_ = channels;
-    swap_ = swap_colours && channels == 3;
+    swap_ = swap_red_blue && channels == 3;
     vector_ = use_avx2();
     const auto item = ptrdiff_t(output.item_size());
-    planes_ = output.pixel_stride == item;
-    pixels_ =
+    contiguous_planes_ = output.pixel_stride == item;
+    contiguous_pixels_ =
         output.channels == 3 && output.channel_stride == item && output.pixel_stride == 3 * item;
     direct_ = output.dtype == Dtype::kUint8 && channels == output.channels && !swap_ &&
               output.pixel_stride == channels && (channels == 1 || output.channel_stride == 1);
@@ -119,7 +90,7 @@ void RowWriter::write(int y, const uint8_t* row) {
         return;
     }
     const bool bytes = output_->dtype == Dtype::kUint8;
-    if (channels_ == 3 && output_->channels == 3 && planes_ && (bytes || vector_)) {
+    if (channels_ == 3 && output_->channels == 3 && contiguous_planes_ && (bytes || vector_)) {
         if (!bytes) split_.resize(3 * size_t(width_));
         uint8_t* planes[3];
         for (int channel = 0; channel < 3; ++channel)
@@ -130,11 +101,11 @@ void RowWriter::write(int y, const uint8_t* row) {
             write_plane(place(y, channel), &split_[size_t(channel * width_)], 1, channel);
         return;
     }
-    if (channels_ == 3 && pixels_ && !bytes && !swap_ && vector_) {
-        write_side_by_side(place(y, 0), row, 3 * size_t(width_), NormaliseTable::kInTurn);
+    if (channels_ == 3 && contiguous_pixels_ && !bytes && !swap_ && vector_) {
+        write_contiguous(place(y, 0), row, 3 * size_t(width_), NormalizeTable::kInterleaved);
         return;
     }
-    const bool widen = output_->colour == Colour::kStored && channels_ < output_->channels;
+    const bool widen = output_->color == Color::kStored && channels_ < output_->channels;
     for (int channel = 0; channel < output_->channels; ++channel) {
         const int from = widen ? channel : channels_ == 1 ? 0 : swap_ ? 2 - channel : channel;
         if (from < channels_)
@@ -163,8 +134,8 @@ const uint8_t* RowWriter::zeros(size_t n) {
 
 void RowWriter::write_plane(uint8_t* to, const uint8_t* row, int step, int channel) const {
     const ptrdiff_t stride = output_->pixel_stride;
-    if (vector_ && output_->dtype != Dtype::kUint8 && planes_ && step == 1) {
-        write_side_by_side(to, row, size_t(width_), channel);
+    if (vector_ && output_->dtype != Dtype::kUint8 && contiguous_planes_ && step == 1) {
+        write_contiguous(to, row, size_t(width_), channel);
         return;
     }
     switch (output_->dtype) {
@@ -175,26 +146,25 @@ void RowWriter::write_plane(uint8_t* to, const uint8_t* row, int step, int chann
                 for (int i = 0; i < width_; ++i, row += step, to += stride) *to = *row;
             break;
         case Dtype::kFloat32:
-            look_up<uint32_t>(row, step, table_->levels(channel), to, stride, width_);
+            look_up<uint32_t>(row, step, table_->values(channel), to, stride, width_);
             break;
         case Dtype::kFloat16:
         case Dtype::kBfloat16:
-            look_up<uint16_t>(row, step, table_->levels(channel), to, stride, width_);
+            look_up<uint16_t>(row, step, table_->values(channel), to, stride, width_);
             break;
     }
 }
 
-// `channel` may be NormaliseTable::kInTurn: whole pixels.
-void RowWriter::write_side_by_side(uint8_t* to, const uint8_t* levels, size_t n,
-                                   int channel) const {
+// `channel` may be NormalizeTable::kInterleaved: whole pixels.
+void RowWriter::write_contiguous(uint8_t* to, const uint8_t* pixels, size_t n, int channel) const {
     size_t done = 0;
 #ifdef FASTLOAD_X86
-    done = detail::normalise_avx2(levels, n, table_->pattern(channel), output_->dtype, to);
+    done = detail::normalize_avx2(pixels, n, table_->pattern(channel), output_->dtype, to);
 #endif
     const size_t size = output_->item_size();
     for (; done < n; ++done) {
-        const uint32_t item = table_->levels(
-            channel == NormaliseTable::kInTurn ? int(done % 3) : channel)[levels[done]];
+        const uint32_t item = table_->values(
+            channel == NormalizeTable::kInterleaved ? int(done % 3) : channel)[pixels[done]];
         std::memcpy(to + done * size, &item, size);  // the low half, on a little-endian processor
     }
 }
@@ -208,7 +178,7 @@ void RowWriter::fill_borders() {
     if (right < full) fill_rectangle(*output_, table_, slot_, right, full, top_, bottom);
 }
 
-void RowWriter::fill_slot(const Output& output, const NormaliseTable* table, int64_t slot) {
+void RowWriter::fill_slot(const BatchOutput& output, const NormalizeTable* table, int64_t slot) {
     fill_rectangle(output, table, output.memory + slot * output.slot_stride, 0, output.width, 0,
                    output.height);
 }
@@ -217,32 +187,6 @@ namespace detail {
 
 void split3_portable(const uint8_t* in, uint8_t* a, uint8_t* b, uint8_t* c, size_t n) {
     for (size_t i = 0; i < n; ++i, in += 3) a[i] = in[0], b[i] = in[1], c[i] = in[2];
-}
-
-uint16_t to_float16(float value) {
-    uint32_t bits = bits_of(value);
-    const uint32_t sign = bits >> 16 & 0x8000;
-    bits &= 0x7FFFFFFF;
-    if (bits > 0x7F800000) return uint16_t(sign | 0x7E00);   // not a number
-    if (bits >= 0x47800000) return uint16_t(sign | 0x7C00);  // 65536 and more, infinity
-    if (bits < 0x38800000) {                           // below 2^-14: the target has no leading one
-        if (bits < 0x33000000) return uint16_t(sign);  // below half of the smallest
-        const uint32_t exponent = bits >> 23, mantissa = (bits & 0x7FFFFF) | 0x800000;
-        const uint32_t shift = 126 - exponent;  // 14..24
-        const uint32_t half = 1u << (shift - 1), rest = mantissa & ((half << 1) - 1);
-        uint32_t result = mantissa >> shift;
-        result += rest > half || (rest == half && (result & 1));
-        return uint16_t(sign | result);
-    }
-    uint32_t result =
-        (bits - 0x38000000 + 0xFFF + (bits >> 13 & 1)) >> 13;  // may carry into infinity: right so
-    return uint16_t(sign | result);
-}
-
-uint16_t to_bfloat16(float value) {
-    const uint32_t bits = bits_of(value);
-    if ((bits & 0x7FFFFFFF) > 0x7F800000) return uint16_t(bits >> 16 | 0x40);
-    return uint16_t((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
 }  // namespace detail

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "pixels/tap_tables.h"
+
 namespace fastload {
 namespace {
 
@@ -22,6 +24,23 @@ double triangle_below(double x) {
     if (x <= -1.0) return 0.0;
     if (x >= 1.0) return 1.0;
     return x < 0.0 ? 0.5 * (x + 1.0) * (x + 1.0) : 1.0 - 0.5 * (1.0 - x) * (1.0 - x);
+}
+
+// How many weights the kernels that read these tables multiply at once.
+int alignment_of(TapTables tables) {
+    switch (tables) {
+        case TapTables::kNone:
+            return 1;
+        case TapTables::kEights:
+            return 8;
+        case TapTables::kQuads:
+        case TapTables::kQuadColumns:
+            return 4;
+        case TapTables::kBytePairs:
+        case TapTables::kPairColumns:
+            return 2;
+    }
+    return 1;
 }
 
 int32_t fixed(double weight) {
@@ -52,15 +71,11 @@ void Taps::make(int in_size, double begin, double end, int out_size, Filter filt
         make_bilinear();
     else
         make_nearest();
-    const bool quads = wanted == TapTables::kQuads || wanted == TapTables::kQuadColumns;
     width = *std::max_element(counts_.begin(), counts_.end());
     coarse = scaled && filter == Filter::kAntialias && width <= kMostCoarse;
-    pack(reversed, wanted == TapTables::kNone     ? 1
-                   : wanted == TapTables::kEights ? 8
-                   : quads                        ? 4
-                                                  : 2);
+    pack(reversed, alignment_of(wanted));
     if (coarse) coarsen();
-    make_tables(wanted);
+    make_tap_tables(*this, wanted);
     std::copy(key, key + 8, key_);
 }
 

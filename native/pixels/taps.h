@@ -1,4 +1,4 @@
-// The weights of a resize along one axis, and the tables that the kernels read them from.
+// The weights of a resize along one axis.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@ namespace fastload {
 
 enum class Filter : uint8_t {
     kAntialias = 0,  // Pillow BILINEAR: a triangle as wide as the scale, taps outside dropped and
-                     // the rest renormalised
+                     // the rest renormalized
     kBilinear = 1,   // OpenCV INTER_LINEAR: always two taps
     kNearest = 2,    // floor((i + 0.5) * scale), for masks: values are never mixed
 };
@@ -47,7 +47,7 @@ struct Taps {
     TapTables tables = TapTables::kNone;
     std::vector<int32_t> first;    // first[i] + width <= in, where in >= width
     std::vector<int32_t> weights;  // `width` per output, never negative
-    // For pixels/resize_avx2.cpp: weight = high * 2^16 + low, low signed, two neighbours in one
+    // For pixels/resize_avx2.cpp: weight = high * 2^16 + low, low signed, two neighbors in one
     // word as 16-bit halves. In kBytePairs and kPairColumns high is two bytes, twice; with few
     // coarse weights low, too, and it counts 2^11.
     std::vector<uint32_t> high, low;
@@ -61,7 +61,7 @@ struct Taps {
         return size_t(kPlaceWords + width / 2 * (few_coarse() ? 8 : 12));
     }
     // For pixels/resize_avx512.cpp: weight = digit 2 * 2^16 + digit 1 * 2^8 + digit 0, signed
-    // bytes, those of four neighbours in one word.
+    // bytes, those of four neighbors in one word.
     std::vector<uint32_t> digits[3];
     // Columns in groups of five pixels, as 15 sums: for each group kLaneWords of places (in bytes
     // from bases[group] on), then for each four weights 3 x kLaneWords of digits.
@@ -89,25 +89,10 @@ private:
     void make_nearest();
     void pack(bool reversed, int align);
     void coarsen();
-    void make_tables(TapTables wanted);  // this and all below: pixels/tap_tables.cpp
-    void make_pairs();
-    void make_byte_pairs();
-    void make_digits();
-    bool make_lanes();
-    int farthest(int steps) const;
-    void make_windows();
 
     double key_[8] = {};  // what the tables were made for: batches often ask for the same again
     std::vector<double> values_;  // weights before rounding, packed; counts_[i] of them per output
     std::vector<int32_t> starts_, counts_;
 };
-
-namespace detail {
-// Writes the digits of n weights, n a multiple of 4, and of zeros up to the next multiple of 16.
-void split_digits_avx512(const int32_t* weights, size_t n, uint32_t* digit2, uint32_t* digit1,
-                         uint32_t* digit0);
-// Writes Taps::lanes from first, digits and bases.
-void fill_lanes_avx512(Taps& columns);
-}  // namespace detail
 
 }  // namespace fastload

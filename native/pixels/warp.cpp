@@ -12,7 +12,7 @@ float mixed(float one, float other, float share) {
     return one + (other - one) * share;
 }
 
-void origins(const detail::Axis& axis, size_t n, int32_t* whole, float* rest) {
+void origins(const detail::WarpAxis& axis, size_t n, int32_t* whole, float* rest) {
     size_t i = 0;
 #ifdef FASTLOAD_X86
     if (use_avx2()) i = detail::origins_avx2(axis, n, whole, rest);
@@ -28,9 +28,9 @@ void origins(const detail::Axis& axis, size_t n, int32_t* whole, float* rest) {
 }
 
 // Where the pixels of one row come from.
-class Row {
+class WarpRow {
 public:
-    explicit Row(const Planes& planes)
+    explicit WarpRow(const PlaneShape& planes)
         : planes_(planes),
           x_(planes.width),
           y_(planes.width),
@@ -66,7 +66,7 @@ public:
     }
 
 private:
-    bool inside(size_t i) const {  // with all four neighbours
+    bool inside(size_t i) const {  // with all four neighbors
         return x_[i] >= 0 && y_[i] >= 0 && size_t(x_[i]) + 1 < planes_.width &&
                size_t(y_[i]) + 1 < planes_.height;
     }
@@ -82,19 +82,19 @@ private:
                      mixed(at(x, y + 1), at(x + 1, y + 1), across_[i]), down_[i]);
     }
 
-    const Planes& planes_;
+    const PlaneShape& planes_;
     std::vector<int32_t> x_, y_, offsets_;
     std::vector<float> across_, down_;
     size_t begin_ = 0,
-           end_ = 0;  // from here to there all four neighbours are on the canvas: it is convex
+           end_ = 0;  // from here to there all four neighbors are on the canvas: it is convex
 };
 
 }  // namespace
 
-void warp_affine(const Planes& planes, const float* input, float* output, const float* inverse,
+void warp_affine(const PlaneShape& planes, const float* input, float* output, const float* inverse,
                  const float* fill) {
     const size_t area = planes.height * planes.width;
-    Row row(planes);
+    WarpRow row(planes);
     for (size_t sample = 0; sample < planes.n; ++sample)
         for (size_t number = 0; number < planes.height; ++number) {
             row.place(inverse + 6 * sample, number);

@@ -6,16 +6,16 @@
 // that of pixels/warp.cpp, step by step.
 namespace fastload::detail {
 
-size_t origins_avx2(const Axis& axis, size_t n, int32_t* whole, float* rest) {
+size_t origins_avx2(const WarpAxis& axis, size_t n, int32_t* whole, float* rest) {
     const __m256 step = _mm256_set1_ps(axis.step), from = _mm256_set1_ps(axis.from);
     const __m256 least = _mm256_set1_ps(-1.0f), most = _mm256_set1_ps(axis.most),
                  half = _mm256_set1_ps(0.5f);
     __m256i number = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     size_t i = 0;
     for (; i + 8 <= n; i += 8, number = _mm256_add_epi32(number, _mm256_set1_epi32(8))) {
-        const __m256 centre = _mm256_add_ps(_mm256_cvtepi32_ps(number), half);
+        const __m256 center = _mm256_add_ps(_mm256_cvtepi32_ps(number), half);
         const __m256 place = _mm256_min_ps(
-            _mm256_max_ps(_mm256_add_ps(_mm256_mul_ps(step, centre), from), least), most);
+            _mm256_max_ps(_mm256_add_ps(_mm256_mul_ps(step, center), from), least), most);
         const __m256 floor = _mm256_floor_ps(place);
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(whole + i), _mm256_cvttps_epi32(floor));
         _mm256_storeu_ps(rest + i, _mm256_sub_ps(place, floor));

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "pool/sample_loader.h"
+#include "pool/decode_request.h"
 #include "shard/record.h"
 
 namespace fastload {
@@ -18,7 +18,7 @@ struct PlanColumns {
     size_t n;
 };
 
-struct Wanted {
+struct FieldSelection {
     uint32_t field;
     uint32_t first;  // number of the batch's first sample in the rows: they may be a part of many
                      // that were read together
@@ -26,7 +26,7 @@ struct Wanted {
     uint8_t filter, exact;
 };
 
-struct Asked {
+struct FilledRequests {
     size_t n = 0;          // images of the field; only as many as there are in the plan are written
     uint64_t n_bytes = 0;  // encoded
     std::vector<size_t>
@@ -34,7 +34,7 @@ struct Asked {
 };
 
 // Writes plan.n requests, as loader/requests.py would.
-Asked fill_requests(const PartRow* rows, size_t n_rows, const Wanted& wanted,
-                    const PlanColumns& plan, Request* requests);
+FilledRequests fill_requests(const PartRow* rows, size_t n_rows, const FieldSelection& wanted,
+                             const PlanColumns& plan, DecodeRequest* requests);
 
 }  // namespace fastload

@@ -14,7 +14,8 @@ uint64_t mixed(uint64_t value) {  // SplitMix64's finaliser
 
 }  // namespace
 
-void permute(const Network& network, const int64_t* positions, size_t count, int64_t* result) {
+void permute(const FeistelNetwork& network, const int64_t* positions, size_t count,
+             int64_t* result) {
     const uint64_t mask = (uint64_t(1) << network.half_bits) - 1;
     for (size_t i = 0; i < count; ++i) {
         uint64_t value = uint64_t(positions[i]);
@@ -32,7 +33,7 @@ void permute(const Network& network, const int64_t* positions, size_t count, int
 }
 
 void uniform(uint32_t key_low, uint32_t key_high, const uint64_t* ids, size_t count,
-             const Counter* counters, size_t n_counters, double* result) {
+             const PhiloxCounter* counters, size_t n_counters, double* result) {
     for (size_t which = 0; which < n_counters; ++which, result += 4 * count) {
         for (size_t i = 0; i < count; ++i) {
             uint32_t words[4] = {uint32_t(ids[i]), uint32_t(ids[i] >> 32), counters[which].stream,

@@ -10,7 +10,7 @@ namespace fastload {
 
 // A permutation of 0..n-1: a Feistel network over 2 * half_bits bits, walked until it lands below
 // n.
-struct Network {
+struct FeistelNetwork {
     uint64_t n;
     unsigned half_bits;
     const uint64_t* keys;
@@ -18,15 +18,16 @@ struct Network {
 };
 
 // What stands at each position; every position must be below network.n.
-void permute(const Network& network, const int64_t* positions, size_t count, int64_t* result);
+void permute(const FeistelNetwork& network, const int64_t* positions, size_t count,
+             int64_t* result);
 
-struct Counter {
+struct PhiloxCounter {
     uint32_t stream, block;
 };
 
 // Philox 4x32-10 with the counter (id low, id high, stream, block): for each counter four rows of
 // `count` numbers in [0, 1).
 void uniform(uint32_t key_low, uint32_t key_high, const uint64_t* ids, size_t count,
-             const Counter* counters, size_t n_counters, double* result);
+             const PhiloxCounter* counters, size_t n_counters, double* result);
 
 }  // namespace fastload

@@ -1,17 +1,35 @@
+#include "pool/sample_loader.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <new>
+#include <utility>
 
-#include "pool/sample_plan.h"
-#include "shard/crc32c.h"
-#include "shard/little_endian.h"
+#include "jpeg/cut.h"
+#include "jpeg/image_limits.h"
+#include "jpeg/layout.h"
+#include "pixels/orientation.h"
+#include "shard/record.h"
 
 namespace fastload {
 namespace {
 
 constexpr size_t kKeepBytes =
     size_t(16) << 20;  // a thread's buffers beyond this are given back after the sample
+
+std::string text(int64_t number) {
+    return std::to_string(number);
+}
+std::string text(int64_t width, int64_t height) {
+    return text(width) + "x" + text(height);
+}
+
+// A buffer that grows to at least `size` bytes and never shrinks here.
+uint8_t* at_least(std::vector<uint8_t>& buffer, size_t size) {
+    if (buffer.size() < size) buffer.resize(size);
+    return buffer.data();
+}
 
 uint64_t now_ns() {
     return uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -21,28 +39,28 @@ uint64_t now_ns() {
 
 }  // namespace
 
-Status SampleLoader::load(const Request& request, const Source& source, const Output& output,
-                          const NormaliseTable* table, int64_t slot, StageTimes& times,
-                          std::string& why) {
+SampleStatus SampleLoader::load(const DecodeRequest& request, const SourceBytes& source,
+                                const BatchOutput& output, const NormalizeTable* table,
+                                int64_t slot, StageTimes& times, std::string& why) {
     times_ = {};
     clock_ = now_ns();
-    Status status;
+    SampleStatus status;
     try {
         status = run(request, source, output, table, slot);
-        if (status != Status::kOk) why.swap(why_);
+        if (status != SampleStatus::kOk) why.swap(why_);
     } catch (const std::bad_alloc&) {
         decoder_.close();
-        status = Status::kNoMemory;
+        status = SampleStatus::kNoMemory;
         why = "out of memory";
     }
-    if (status != Status::kOk) RowWriter::fill_slot(output, table, slot);
+    if (status != SampleStatus::kOk) RowWriter::fill_slot(output, table, slot);
     trim();
     tick(kFinish);
     times = times_;
     return status;
 }
 
-Status SampleLoader::refuse(Status status, std::string why) {
+SampleStatus SampleLoader::refuse(SampleStatus status, std::string why) {
     why_ = std::move(why);
     return status;
 }
@@ -54,56 +72,51 @@ void SampleLoader::tick(Stage stage) {
 }
 
 void SampleLoader::trim() {
-    if (strip_.capacity() + cut_.capacity() + whole_.capacity() + turned_.capacity() +
+    if (strip_.capacity() + cut_.capacity() + whole_.capacity() + rotated_.capacity() +
             resizer_.memory() <=
         kKeepBytes)
         return;
-    for (auto* buffer : {&strip_, &cut_, &whole_, &turned_}) std::vector<uint8_t>().swap(*buffer);
+    for (auto* buffer : {&strip_, &cut_, &whole_, &rotated_}) std::vector<uint8_t>().swap(*buffer);
     resizer_.release_memory();
 }
 
-Status SampleLoader::run(const Request& asked, const Source& source, const Output& output,
-                         const NormaliseTable* table, int64_t slot) {
-    Request request = asked;
+SampleStatus SampleLoader::run(const DecodeRequest& asked, const SourceBytes& source,
+                               const BatchOutput& output, const NormalizeTable* table,
+                               int64_t slot) {
+    DecodeRequest request = asked;
     if (!request.size && request.offset <= source.size) request.size = source.size - request.offset;
-    if (request.check && !source.checked()) {
-        if (source.size < 24 || std::memcmp(source.bytes, "FLR1", 4) ||
-            little<uint32_t>(source.bytes + 12) != source.size)
-            return refuse(Status::kCorrupt, "not a record, or cut off");
-        const uint32_t found = crc32c(0, source.bytes + 8, source.size - 8),
-                       expected = little<uint32_t>(source.bytes + 4);
-        if (found != expected)
-            return refuse(Status::kCorrupt,
-                          "checksum " + text(found) + ", expected " + text(expected));
-        source.set_checked();
+    if (request.check && !source.is_verified()) {
+        std::string fault = check_record({source.bytes, source.size});
+        if (!fault.empty()) return refuse(SampleStatus::kCorrupt, std::move(fault));
+        source.set_verified();
         tick(kRead);
     }
     if (request.size > source.size || request.offset > source.size - request.size ||
         uint64_t(request.index_count) * 4 > source.size ||
         request.index_offset > source.size - uint64_t(request.index_count) * 4)
-        return refuse(Status::kBadRequest, "image or index lies outside its source of " +
-                                               text(int64_t(source.size)) + " bytes");
+        return refuse(SampleStatus::kBadRequest, "image or index lies outside its source of " +
+                                                     text(int64_t(source.size)) + " bytes");
     if (request.out_w < 1 || request.out_h < 1 || request.pad_left < 0 || request.pad_top < 0 ||
         int64_t(request.pad_left) + request.out_w > output.width ||
         int64_t(request.pad_top) + request.out_h > output.height)
-        return refuse(Status::kBadRequest,
+        return refuse(SampleStatus::kBadRequest,
                       text(request.out_w, request.out_h) + " pixels at " + text(request.pad_left) +
                           "," + text(request.pad_top) + " do not fit the output of " +
                           text(output.width, output.height));
     if (request.orientation < 1 || request.orientation > 8)
-        return refuse(Status::kBadRequest,
+        return refuse(SampleStatus::kBadRequest,
                       "orientation " + text(request.orientation) + ": expected 1 to 8");
     if (request.filter > uint8_t(Filter::kNearest))
-        return refuse(Status::kBadRequest, "unknown filter " + text(request.filter));
-    Plan plan{request, output, table, slot};
-    if (request.codec == uint8_t(Codec::kJpeg)) return load_jpeg(request, source, plan);
-    if (request.codec == uint8_t(Codec::kRaw)) return load_raw(request, source, plan);
-    return refuse(Status::kBadRequest, "unknown codec " + text(request.codec));
+        return refuse(SampleStatus::kBadRequest, "unknown filter " + text(request.filter));
+    SamplePlan plan{request, output, table, slot};
+    if (request.codec == uint8_t(RequestCodec::kJpeg)) return load_jpeg(request, source, plan);
+    if (request.codec == uint8_t(RequestCodec::kRaw)) return load_raw(request, source, plan);
+    return refuse(SampleStatus::kBadRequest, "unknown codec " + text(request.codec));
 }
 
 // Sets up resizing and writing. In oriented samples the pixels handed in are already upright.
-void SampleLoader::begin_output(Plan& plan, int channels) {
-    const Request& request = plan.request;
+void SampleLoader::begin_output(SamplePlan& plan, int channels) {
+    const DecodeRequest& request = plan.request;
     const double d = plan.denominator;
     Rectangle box{plan.roi.x0 / d - plan.x0, plan.roi.y0 / d - plan.y0, plan.roi.x1 / d - plan.x0,
                   plan.roi.y1 / d - plan.y0};
@@ -123,8 +136,187 @@ void SampleLoader::begin_output(Plan& plan, int channels) {
     job.scaled = plan.denominator > 1;
     resizer_.begin(job);
     writer_.begin(plan.output, plan.table, plan.slot, request.pad_left, request.pad_top,
-                  request.out_w, request.out_h, channels, plan.swap_colours);
+                  request.out_w, request.out_h, channels, plan.swap_red_blue);
     writer_.fill_borders();
+}
+
+SampleStatus SampleLoader::load_jpeg(const DecodeRequest& request, const SourceBytes& source,
+                                     SamplePlan& plan) {
+    const uint8_t* bytes = source.bytes + request.offset;
+    size_t size = size_t(request.size);
+    const auto outside = [&](int w, int h) {
+        return refuse(SampleStatus::kBadRequest,
+                      "ROI " + text(request.w, request.h) + " at " + text(request.x) + "," +
+                          text(request.y) + " is not inside the image of " + text(w, h) +
+                          " as stored, orientation " + text(request.orientation));
+    };
+    JpegLayout layout;
+    if (request.index_count && (request.w || request.h) && read_layout(bytes, size, layout)) {
+        if (!plan.set_size(int(layout.width), int(layout.height)))
+            return outside(int(layout.width), int(layout.height));
+        plan.choose_scale();
+        const Roi roi{uint32_t(plan.roi.x0), uint32_t(plan.roi.y0),
+                      uint32_t(plan.roi.x1 - plan.roi.x0), uint32_t(plan.roi.y1 - plan.roi.y0)};
+        uint32_t left = 0, top = 0;
+        if (cut_jpeg(bytes, size, source.bytes + request.index_offset, request.index_count,
+                     request.interval, roi, uint32_t(plan.denominator), cut_, left, top)) {
+            bytes = cut_.data();
+            size = cut_.size();
+            plan.roi = {plan.roi.x0 - left, plan.roi.y0 - top, plan.roi.x1 - left,
+                        plan.roi.y1 - top};
+        }
+        tick(kCut);
+        if (!decoder_.open(bytes, size)) return refuse_jpeg();
+    } else {
+        if (!decoder_.open(bytes, size)) return refuse_jpeg();
+        if (!plan.set_size(decoder_.width(), decoder_.height())) {
+            decoder_.close();
+            return outside(decoder_.width(), decoder_.height());
+        }
+        plan.choose_scale();
+    }
+    plan.choose_pixels();
+    SampleStatus status = decode_jpeg(plan, false);
+    if (status == SampleStatus::kBadImage && decoder_.irregular() && decoder_.open(bytes, size))
+        status = decode_jpeg(plan, true);
+    return status;
+}
+
+SampleStatus SampleLoader::refuse_jpeg() {
+    return refuse(decoder_.out_of_memory() ? SampleStatus::kNoMemory : SampleStatus::kBadImage,
+                  decoder_.why());
+}
+
+// From the open decoder to the output.
+SampleStatus SampleLoader::decode_jpeg(SamplePlan& plan, bool plain) {
+    const bool gray = decoder_.gray() || plan.output.channels == 1;
+    const int own = decoder_.gray() ? 1 : 3;
+    if (plan.output.color == Color::kStored ? own != plan.output.channels
+                                            : !gray && plan.output.channels != 3) {
+        decoder_.close();
+        return refuse(SampleStatus::kBadRequest, "a JPEG of " + text(own) +
+                                                     " channels does not fit an output of " +
+                                                     text(plan.output.channels));
+    }
+    const auto pixels = gray                               ? JpegDecoder::Pixels::kGray
+                        : plan.output.color == Color::kBgr ? JpegDecoder::Pixels::kBgr
+                                                           : JpegDecoder::Pixels::kRgb;
+    if (!decoder_.start(plan.denominator, pixels, plan.x0, plan.x1, plan.y0, plain))
+        return refuse_jpeg();
+    plan.channels = gray ? 1 : 3;
+    tick(kDecode);
+    return plan.oriented() ? stream_oriented(plan) : stream_jpeg(plan);
+}
+
+SampleStatus SampleLoader::stream_jpeg(SamplePlan& plan) {
+    begin_output(plan, plan.channels);
+    tick(kFinish);
+    if (resizer_.copies() && writer_.direct(0) && decoder_.columns() == plan.columns()) {
+        if (!decoder_.read(writer_.direct(0), plan.output.row_stride, plan.rows()) ||
+            !decoder_.finish())
+            return refuse_jpeg();
+        tick(kDecode);
+        return SampleStatus::kOk;
+    }
+    const size_t stride = size_t(decoder_.columns()) * size_t(plan.channels);
+    uint8_t* strip = at_least(strip_, stride * Resizer::kStripRows + Resizer::kRowPadding);
+    for (int left = plan.rows(); left > 0;) {
+        const int n = std::min(left, Resizer::kStripRows);
+        if (!decoder_.read(strip, ptrdiff_t(stride), n)) return refuse_jpeg();
+        tick(kDecode);
+        resizer_.push(strip + decoder_.left() * plan.channels, ptrdiff_t(stride), n, writer_);
+        tick(kResize);
+        left -= n;
+    }
+    if (!decoder_.finish()) return refuse_jpeg();
+    tick(kDecode);
+    return SampleStatus::kOk;
+}
+
+// Rare: pack turns pictures upright where that is lossless. The whole ROI is decoded, rotated, then
+// resized.
+SampleStatus SampleLoader::stream_oriented(SamplePlan& plan) {
+    const size_t stride = size_t(decoder_.columns()) * size_t(plan.channels);
+    uint8_t* whole = at_least(whole_, stride * size_t(plan.rows()));
+    if (!decoder_.read(whole, ptrdiff_t(stride), plan.rows()) || !decoder_.finish())
+        return refuse_jpeg();
+    tick(kDecode);
+    return stream_raw(plan, whole + decoder_.left() * plan.channels, ptrdiff_t(stride));
+}
+
+SampleStatus SampleLoader::load_raw(const DecodeRequest& request, const SourceBytes& source,
+                                    SamplePlan& plan) {
+    const uint64_t w = uint64_t(std::max(request.raw_w, 0)),
+                   h = uint64_t(std::max(request.raw_h, 0));
+    if (w < 1 || h < 1 || w > MAX_SIDE || h > MAX_SIDE || request.raw_channels < 1 ||
+        request.raw_channels > 4 ||
+        (request.raw_bits != 8 && request.raw_bits != 16 && request.raw_bits != 32) ||
+        request.raw_channels * request.raw_bits / 8 > kMaxChannels)
+        return refuse(SampleStatus::kBadRequest,
+                      "raw image of " + text(request.raw_w, request.raw_h) + ", " +
+                          text(request.raw_channels) + " channels, " + text(request.raw_bits) +
+                          " bits: expected sides up to " + text(MAX_SIDE) +
+                          ", 1 to 4 channels, 8, 16 or 32 bits");
+    plan.channels = request.raw_channels * request.raw_bits /
+                    8;  // the bytes of wider numbers are moved like channels
+    if (w * h * uint64_t(plan.channels) != request.size)
+        return refuse(SampleStatus::kBadImage,
+                      "raw image of " + text(request.raw_w, request.raw_h) + ": " +
+                          text(int64_t(request.size)) + " bytes, expected " +
+                          text(int64_t(w * h) * plan.channels));
+    if (request.raw_bits != 8 && request.filter != uint8_t(Filter::kNearest))
+        return refuse(SampleStatus::kBadRequest, "raw images of " + text(request.raw_bits) +
+                                                     " bits can be resized by 'nearest' only");
+    const bool stored = plan.output.color == Color::kStored;
+    const bool same = plan.channels == plan.output.channels,
+               widened =
+                   stored && request.raw_channels == 1 && plan.channels < plan.output.channels;
+    const bool color =
+        request.raw_bits == 8 && (plan.channels == 1 || plan.channels == 3) && !stored;
+    if (!same && !widened && !color)
+        return refuse(SampleStatus::kBadRequest, "a raw image of " + text(plan.channels) +
+                                                     " bytes per pixel does not fit an output of " +
+                                                     text(plan.output.channels) + " channels");
+    if (!plan.set_size(int(w), int(h)))
+        return refuse(SampleStatus::kBadRequest, "ROI " + text(request.w, request.h) + " at " +
+                                                     text(request.x) + "," + text(request.y) +
+                                                     " is not inside the raw image of " +
+                                                     text(request.raw_w, request.raw_h));
+    plan.choose_pixels();
+    plan.swap_red_blue = plan.output.color == Color::kBgr;
+    const ptrdiff_t stride = ptrdiff_t(w) * plan.channels;
+    return stream_raw(
+        plan, source.bytes + request.offset + plan.y0 * stride + plan.x0 * plan.channels, stride);
+}
+
+SampleStatus SampleLoader::stream_raw(SamplePlan& plan, const uint8_t* pixels, ptrdiff_t stride) {
+    begin_output(plan, plan.channels);
+    int w = plan.columns(), h = plan.rows();
+    if (plan.oriented()) {
+        uint8_t* rotated = at_least(rotated_, size_t(w) * size_t(h) * size_t(plan.channels));
+        rotate_upright(pixels, stride, w, h, plan.channels, plan.request.orientation, rotated);
+        if (swaps_sides(plan.request.orientation)) std::swap(w, h);
+        pixels = rotated;
+        stride = ptrdiff_t(w) * plan.channels;
+    }
+    tick(kFinish);
+    if (resizer_.copies() || plan.request.filter == uint8_t(Filter::kNearest)) {
+        resizer_.push(pixels, stride, h, writer_);
+        tick(kResize);
+        return SampleStatus::kOk;
+    }
+    // The kernels read some bytes behind a row, which behind the last one are not ours: through a
+    // strip of our own.
+    const size_t bytes = size_t(w) * size_t(plan.channels);
+    uint8_t* strip = at_least(strip_, bytes * Resizer::kStripRows + Resizer::kRowPadding);
+    for (int y = 0; y < h; y += Resizer::kStripRows) {
+        const int n = std::min(h - y, Resizer::kStripRows);
+        for (int i = 0; i < n; ++i)
+            std::memcpy(strip + size_t(i) * bytes, pixels + (y + i) * stride, bytes);
+        resizer_.push(strip, ptrdiff_t(bytes), n, writer_);
+    }
+    tick(kResize);
+    return SampleStatus::kOk;
 }
 
 }  // namespace fastload

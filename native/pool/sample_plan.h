@@ -1,44 +1,31 @@
-// What SampleLoader's files (sample*.cpp) share.
+// Sizes, scale and boxes of one sample.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <string>
 #include <utility>
-#include <vector>
 
+#include "pixels/normalize.h"
 #include "pixels/orientation.h"
-#include "pool/sample_loader.h"
+#include "pixels/output.h"
+#include "pixels/taps.h"
+#include "pool/decode_request.h"
 
 namespace fastload {
 
-inline std::string text(int64_t number) {
-    return std::to_string(number);
-}
-inline std::string text(int64_t w, int64_t h) {
-    return text(w) + "x" + text(h);
-}
-
-// At least `size` bytes; what it grows to, it keeps.
-inline uint8_t* room(std::vector<uint8_t>& buffer, size_t size) {
-    if (buffer.size() < size) buffer.resize(size);
-    return buffer.data();
-}
-
-// What becomes of one sample. Coordinates are doubles where they may be halves or quarters of
-// pixels, after DCT scaling.
-struct SampleLoader::Plan {
-    const Request& request;
-    const Output& output;
-    const NormaliseTable* table;
+// Coordinates are doubles if they may be fractions of pixels, after DCT scaling.
+struct SamplePlan {
+    const DecodeRequest& request;
+    const BatchOutput& output;
+    const NormalizeTable* table;
     int64_t slot;
     Rectangle roi{};      // in the stored image
     int denominator = 1;  // decoded at 1/denominator
     int x0 = 0, y0 = 0, x1 = 0,
         y1 = 0;  // the pixels that cover the ROI, in the scaled stored image
     int channels = 0;
-    bool swap_colours = false;
+    bool swap_red_blue = false;
 
     bool oriented() const { return request.orientation > 1; }
     int columns() const { return x1 - x0; }

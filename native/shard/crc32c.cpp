@@ -10,10 +10,10 @@ namespace {
 
 constexpr uint32_t kPolynomial = 0x82F63B78;  // 0x1EDC6F41, bits reversed
 
-using Tables = std::array<std::array<uint32_t, 256>, 8>;
+using CrcTables = std::array<std::array<uint32_t, 256>, 8>;
 
-constexpr Tables make_tables() {
-    Tables tables{};
+constexpr CrcTables make_tables() {
+    CrcTables tables{};
     for (uint32_t byte = 0; byte < 256; ++byte) {
         uint32_t state = byte;
         for (int bit = 0; bit < 8; ++bit) state = (state >> 1) ^ ((state & 1) ? kPolynomial : 0);
@@ -25,12 +25,12 @@ constexpr Tables make_tables() {
     return tables;
 }
 
-constexpr Tables kTables = make_tables();
+constexpr CrcTables kTables = make_tables();
 
 // A linear map on the 32-bit register, as the images of its 32 unit vectors.
-using Matrix = std::array<uint32_t, 32>;
+using CrcMatrix = std::array<uint32_t, 32>;
 
-constexpr uint32_t apply(const Matrix& matrix, uint32_t state) {
+constexpr uint32_t apply(const CrcMatrix& matrix, uint32_t state) {
     uint32_t result = 0;
     for (size_t bit = 0; state; ++bit, state >>= 1)
         if (state & 1) result ^= matrix[bit];
@@ -38,14 +38,14 @@ constexpr uint32_t apply(const Matrix& matrix, uint32_t state) {
 }
 
 constexpr detail::LaneShift make_lane_shift() {
-    Matrix power{};  // one zero byte, then squared: 2, 4, 8 ... zero bytes
+    CrcMatrix power{};  // one zero byte, then squared: 2, 4, 8 ... zero bytes
     for (size_t bit = 0; bit < 32; ++bit) {
         const uint32_t unit = uint32_t(1) << bit;
         power[bit] = (unit >> 8) ^ kTables[0][unit & 255];
     }
     static_assert((detail::kLane & (detail::kLane - 1)) == 0);
     for (size_t zeros = 1; zeros < detail::kLane; zeros *= 2) {
-        Matrix square{};
+        CrcMatrix square{};
         for (size_t bit = 0; bit < 32; ++bit) square[bit] = apply(power, power[bit]);
         power = square;
     }

@@ -1,5 +1,5 @@
-// Numbers as the formats on disk have them: little-endian, at any address, and so is every machine
-// we build for.
+// Numbers in the formats on disk: little-endian at any address. So is every machine that we build
+// for.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,16 @@
 
 namespace fastload {
 
-template <typename T>
-T little(const uint8_t* bytes) {
-    T value;
+template <typename Number>
+Number read_little_endian(const uint8_t* bytes) {
+    Number value;
     std::memcpy(&value, bytes, sizeof value);
     return value;
+}
+
+template <typename Number>
+void write_little_endian(uint8_t* bytes, Number value) {
+    std::memcpy(bytes, &value, sizeof value);
 }
 
 }  // namespace fastload

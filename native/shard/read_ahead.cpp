@@ -19,16 +19,16 @@ constexpr size_t kPiece = 128 << 10;
 // another request.
 constexpr size_t kGap = 32 << 10;
 
-struct Place {
+struct RecordExtent {
     int64_t shard;
     uintptr_t start, end;
 };
 
 }  // namespace
 
-std::vector<Run> runs_of(const std::vector<const ShardMap*>& maps, const int64_t* shards,
-                         const int64_t* ids, size_t n) {
-    std::vector<Place> places;
+std::vector<ByteRun> find_runs(const std::vector<const ShardMap*>& maps, const int64_t* shards,
+                               const int64_t* ids, size_t n) {
+    std::vector<RecordExtent> places;
     places.reserve(n);
     std::string why;
     for (size_t i = 0; i < n; ++i) {
@@ -37,12 +37,12 @@ std::vector<Run> runs_of(const std::vector<const ShardMap*>& maps, const int64_t
         const uintptr_t start = reinterpret_cast<uintptr_t>(record.bytes);
         if (start) places.push_back({shards[i], start, start + record.size});
     }
-    std::sort(places.begin(), places.end(), [](const Place& one, const Place& other) {
+    std::sort(places.begin(), places.end(), [](const RecordExtent& one, const RecordExtent& other) {
         return std::tie(one.shard, one.start) < std::tie(other.shard, other.start);
     });
-    std::vector<Run> runs;
+    std::vector<ByteRun> runs;
     for (size_t i = 0; i < places.size();) {
-        const Place first = places[i];
+        const RecordExtent first = places[i];
         uintptr_t end = first.end;
         for (++i;
              i < places.size() && places[i].shard == first.shard && places[i].start <= end + kGap;
@@ -53,7 +53,7 @@ std::vector<Run> runs_of(const std::vector<const ShardMap*>& maps, const int64_t
     return runs;
 }
 
-void ask_for(const Run& run) {
+void request_pages(const ByteRun& run) {
     static const uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
     const uintptr_t end = run.start + run.size;
     for (uintptr_t first = run.start - run.start % page; first < end; first += kPiece)

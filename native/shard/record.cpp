@@ -1,6 +1,8 @@
 #include "shard/record.h"
 
+#include <algorithm>
 #include <cstring>
+#include <tuple>
 
 #include "shard/crc32c.h"
 #include "shard/little_endian.h"
@@ -8,58 +10,174 @@
 namespace fastload {
 namespace {
 
-constexpr size_t kHeader = 24, kRow = 24, kChecksumFrom = 8;
-constexpr uint8_t kVersion = 1, kLastCodec = 5, kLastRole = 1;
+constexpr char kMagic[] = "FLR1";
+constexpr uint8_t kVersion = 1;
+constexpr uint8_t kLastCodec = 5;
+constexpr uint8_t kLastRole = 1;
 
-std::string wrong(const char* what, uint64_t found, uint64_t expected) {
+// Offsets in the header.
+constexpr size_t kCrc = 4;
+constexpr size_t kVersionByte = 8;  // the checksum covers everything from here on
+constexpr size_t kPartCount = 10;
+constexpr size_t kLength = 12;
+constexpr size_t kId = 16;
+constexpr size_t kHeaderSize = 24;
+
+// Offsets in a row of the part table.
+constexpr size_t kField = 0;
+constexpr size_t kItem = 2;
+constexpr size_t kCodec = 4;
+constexpr size_t kRole = 5;
+constexpr size_t kChannels = 6;
+constexpr size_t kBits = 7;
+constexpr size_t kPartOffset = 8;
+constexpr size_t kPartLength = 12;
+constexpr size_t kWidth = 16;
+constexpr size_t kHeight = 18;
+constexpr size_t kInterval = 20;
+constexpr size_t kOrientation = 22;
+constexpr size_t kRowSize = 24;
+
+struct RecordHeader {
+    uint32_t crc;
+    uint8_t version;
+    uint16_t n_parts;
+    uint32_t length;
+    uint64_t id;
+};
+
+// False for bytes that do not start like a record.
+bool read_header(const RecordBytes& record, RecordHeader& header) {
+    const uint8_t* bytes = record.bytes;
+    if (record.size < kHeaderSize || std::memcmp(bytes, kMagic, 4)) return false;
+    header.crc = read_little_endian<uint32_t>(bytes + kCrc);
+    header.version = bytes[kVersionByte];
+    header.n_parts = read_little_endian<uint16_t>(bytes + kPartCount);
+    header.length = read_little_endian<uint32_t>(bytes + kLength);
+    header.id = read_little_endian<uint64_t>(bytes + kId);
+    return true;
+}
+
+uint32_t checksum(const uint8_t* bytes, size_t size) {
+    return crc32c(0, bytes + kVersionByte, size - kVersionByte);
+}
+
+PartRow read_row(const uint8_t* row, uint32_t sample) {
+    PartRow part{};
+    part.sample = sample;
+    part.offset = read_little_endian<uint32_t>(row + kPartOffset);
+    part.length = read_little_endian<uint32_t>(row + kPartLength);
+    part.field = read_little_endian<uint16_t>(row + kField);
+    part.item = read_little_endian<uint16_t>(row + kItem);
+    part.width = read_little_endian<uint16_t>(row + kWidth);
+    part.height = read_little_endian<uint16_t>(row + kHeight);
+    part.interval = read_little_endian<uint16_t>(row + kInterval);
+    part.codec = row[kCodec];
+    part.role = row[kRole];
+    part.channels = row[kChannels];
+    part.bits = row[kBits];
+    part.orientation = row[kOrientation];
+    return part;
+}
+
+void write_row(const PartRow& part, uint8_t* row) {
+    std::memset(row, 0, kRowSize);
+    write_little_endian(row + kField, part.field);
+    write_little_endian(row + kItem, part.item);
+    row[kCodec] = part.codec;
+    row[kRole] = part.role;
+    row[kChannels] = part.channels;
+    row[kBits] = part.bits;
+    write_little_endian(row + kPartOffset, part.offset);
+    write_little_endian(row + kPartLength, part.length);
+    write_little_endian(row + kWidth, part.width);
+    write_little_endian(row + kHeight, part.height);
+    write_little_endian(row + kInterval, part.interval);
+    row[kOrientation] = part.orientation;
+}
+
+size_t aligned(size_t offset) {
+    return (offset + 7) / 8 * 8;
+}
+
+std::string mismatch(const char* what, uint64_t found, uint64_t expected) {
     return std::string(what) + " is " + std::to_string(found) + ", expected " +
            std::to_string(expected);
 }
 
 }  // namespace
 
-std::string read_part_rows(const RecordView& record, uint32_t sample, bool check_crc,
+std::string check_record(const RecordBytes& record) {
+    RecordHeader header;
+    if (!read_header(record, header) || header.length != record.size)
+        return "not a record, or cut off";
+    const uint32_t found = checksum(record.bytes, record.size);
+    if (found == header.crc) return "";
+    return "checksum " + std::to_string(found) + ", expected " + std::to_string(header.crc);
+}
+
+std::string read_part_rows(const RecordBytes& record, uint64_t id, uint32_t sample, bool check_crc,
                            std::vector<PartRow>& rows) {
-    const uint8_t* bytes = record.bytes;
-    if (record.size < kHeader || std::memcmp(bytes, "FLR1", 4))
-        return "it does not start like a record";
-    if (bytes[8] != kVersion) return wrong("record version", bytes[8], kVersion);
-    if (little<uint64_t>(bytes + 16) != record.id)
-        return wrong("sample id", little<uint64_t>(bytes + 16), record.id);
-    if (little<uint32_t>(bytes + 12) != record.size)
-        return wrong("record length", record.size, little<uint32_t>(bytes + 12));
+    RecordHeader header;
+    if (!read_header(record, header)) return "it does not start like a record";
+    if (header.version != kVersion) return mismatch("record version", header.version, kVersion);
+    if (header.id != id) return mismatch("sample id", header.id, id);
+    if (header.length != record.size) return mismatch("record length", record.size, header.length);
     if (check_crc) {
-        uint32_t found = crc32c(0, bytes + kChecksumFrom, record.size - kChecksumFrom),
-                 expected = little<uint32_t>(bytes + 4);
-        if (found != expected) return wrong("checksum", found, expected);
+        const uint32_t found = checksum(record.bytes, record.size);
+        if (found != header.crc) return mismatch("checksum", found, header.crc);
     }
-    size_t n_parts = little<uint16_t>(bytes + 10), end = kHeader + kRow * n_parts;
-    if (end > record.size) return wrong("end of the part table", end, record.size);
-    for (size_t i = 0; i < n_parts; ++i) {
-        const uint8_t* row = bytes + kHeader + kRow * i;
-        PartRow part{sample,
-                     little<uint32_t>(row + 8),
-                     little<uint32_t>(row + 12),
-                     little<uint16_t>(row),
-                     little<uint16_t>(row + 2),
-                     little<uint16_t>(row + 16),
-                     little<uint16_t>(row + 18),
-                     little<uint16_t>(row + 20),
-                     row[4],
-                     row[5],
-                     row[6],
-                     row[7],
-                     row[22],
-                     0};
-        end = (end + 7) / 8 * 8;  // a part's place follows from the one before it
-        if (part.offset != end) return wrong("offset of a part", part.offset, end);
+    size_t end = kHeaderSize + kRowSize * header.n_parts;
+    if (end > record.size) return mismatch("end of the part table", end, record.size);
+    for (size_t i = 0; i < header.n_parts; ++i) {
+        const PartRow part = read_row(record.bytes + kHeaderSize + kRowSize * i, sample);
+        end = aligned(end);  // a part's place follows from the one before it
+        if (part.offset != end) return mismatch("offset of a part", part.offset, end);
         end += part.length;
-        if (end > record.size) return wrong("end of a part", end, record.size);
+        if (end > record.size) return mismatch("end of a part", end, record.size);
         if (part.codec > kLastCodec || part.role > kLastRole || part.orientation > 8)
             return "a part has an unknown codec, role or orientation";
         rows.push_back(part);
     }
-    return end == record.size ? "" : wrong("end of the last part", end, record.size);
+    return end == record.size ? "" : mismatch("end of the last part", end, record.size);
+}
+
+size_t place_parts(std::vector<NewPart>& parts) {
+    if (parts.size() > kMaxParts) return 0;
+    const auto key = [](const NewPart& part) {
+        return std::tie(part.row.field, part.row.item, part.row.role);
+    };
+    std::sort(parts.begin(), parts.end(),
+              [&](const NewPart& a, const NewPart& b) { return key(a) < key(b); });
+    size_t end = kHeaderSize + kRowSize * parts.size();
+    for (size_t i = 0; i < parts.size(); ++i) {
+        NewPart& part = parts[i];
+        if (i && key(part) == key(parts[i - 1])) return 0;
+        const size_t offset = aligned(end);
+        end = offset + part.size;
+        if (end > kMaxRecordBytes) return 0;
+        part.row.offset = uint32_t(offset);
+        part.row.length = uint32_t(part.size);
+    }
+    return end;
+}
+
+void write_record(uint64_t id, const std::vector<NewPart>& parts, uint8_t* record, size_t size) {
+    std::memset(record, 0, kHeaderSize);
+    std::memcpy(record, kMagic, 4);
+    record[kVersionByte] = kVersion;
+    write_little_endian(record + kPartCount, uint16_t(parts.size()));
+    write_little_endian(record + kLength, uint32_t(size));
+    write_little_endian(record + kId, id);
+    size_t end = kHeaderSize + kRowSize * parts.size();
+    for (size_t i = 0; i < parts.size(); ++i) {
+        const NewPart& part = parts[i];
+        write_row(part.row, record + kHeaderSize + kRowSize * i);
+        std::memset(record + end, 0, part.row.offset - end);
+        if (part.size) std::memcpy(record + part.row.offset, part.data, part.size);
+        end = part.row.offset + part.size;
+    }
+    write_little_endian(record + kCrc, checksum(record, size));
 }
 
 }  // namespace fastload

@@ -1,5 +1,9 @@
-// The part tables of records (docs/FORMAT.md), for a whole batch at once: Python would take 5 us a
-// record for this.
+// The records of a shard (docs/FORMAT.md): the only C++ code that reads or writes a record header
+// and part table.
+//
+//     header   magic "FLR1", CRC-32C of everything after it, version, number of parts, length, id
+//     table    one row per part: field, item, codec, role, ..., offset, length
+//     parts    each at the next multiple of 8 bytes
 #pragma once
 
 #include <cstddef>
@@ -9,8 +13,17 @@
 
 namespace fastload {
 
-// One row of a part table and the sample of the batch it belongs to; the layout of a numpy array
-// (bind/records.cpp).
+enum class StoredCodec : uint8_t { kJpeg = 1, kRaw = 3 };  // the codecs that decode threads read
+enum class PartRole : uint8_t { kData = 0, kRestartIndex = 1 };
+
+// The bytes of one record, in the map of its shard.
+struct RecordBytes {
+    const uint8_t* bytes = nullptr;  // null: not found
+    size_t size = 0;
+};
+
+// One row of a part table and the place in the batch of the sample it belongs to. The layout of one
+// row of a numpy array: a test compares it with fastload/_load/records.py.
 struct PartRow {
     uint32_t sample;
     uint32_t offset, length;  // bytes in the record
@@ -19,15 +32,31 @@ struct PartRow {
     uint8_t codec, role, channels, bits, orientation, reserved;
 };
 
-struct RecordView {
-    const uint8_t* bytes;
-    size_t size;
-    uint64_t id;  // the sample id it must have
+// Verifies that the bytes are a whole record and that its checksum is right. Returns what is wrong,
+// empty if nothing is.
+std::string check_record(const RecordBytes& record);
+
+// Appends the rows of one record. Verifies magic, version, id, length, every offset and, with
+// `check_crc`, the checksum. Returns what is wrong, empty if nothing is.
+std::string read_part_rows(const RecordBytes& record, uint64_t id, uint32_t sample, bool check_crc,
+                           std::vector<PartRow>& rows);
+
+// Limits of a record that is written.
+constexpr size_t kMaxRecordBytes = size_t(64) << 20;
+constexpr size_t kMaxParts = 1024;
+
+// A part of a record that is written: `row` except for sample, offset and length, and its data.
+struct NewPart {
+    PartRow row{};
+    const uint8_t* data = nullptr;
+    size_t size = 0;
 };
 
-// Appends the rows of one record. Checks magic, version, id, length, every offset and, with
-// `check_crc`, the checksum; returns what is wrong, empty = nothing.
-std::string read_part_rows(const RecordView& record, uint32_t sample, bool check_crc,
-                           std::vector<PartRow>& rows);
+// Sorts the parts and places them one after the other. Returns the size of the record; 0 if two
+// parts are the same field, item and role, or the record exceeds a limit.
+size_t place_parts(std::vector<NewPart>& parts);
+
+// Writes a record of `size` bytes, the value that place_parts() returned.
+void write_record(uint64_t id, const std::vector<NewPart>& parts, uint8_t* record, size_t size);
 
 }  // namespace fastload

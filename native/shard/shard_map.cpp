@@ -34,17 +34,17 @@ uint64_t big(const uint8_t* bytes) {
 }
 
 // Has pages read together that are needed at once.
-void ask(const uint8_t* bytes, size_t size) {
+void request_pages_quietly(const uint8_t* bytes, size_t size) {
     try {
-        ask_for({reinterpret_cast<uintptr_t>(bytes), size});
+        request_pages({reinterpret_cast<uintptr_t>(bytes), size});
     } catch (const std::system_error&) {  // then each comes when it is looked at
     }
 }
 
 bool is_meta(const uint8_t* page) {
-    return (little<uint16_t>(page + 10) & kMetaPage) &&
-           little<uint32_t>(page + kPageHeader) == kMagic &&
-           little<uint32_t>(page + kPageHeader + 4) == kVersion;
+    return (read_little_endian<uint16_t>(page + 10) & kMetaPage) &&
+           read_little_endian<uint32_t>(page + kPageHeader) == kMagic &&
+           read_little_endian<uint32_t>(page + kPageHeader + 4) == kVersion;
 }
 
 }  // namespace
@@ -56,7 +56,7 @@ ShardMap::ShardMap(int descriptor, size_t size) : size_(size) {
     memory_ = static_cast<const uint8_t*>(memory);
     madvise(memory, size, MADV_RANDOM);  // who reads ahead knows the order; the kernel does not
     try {
-        ask(memory_, 2 * kUsualPage);
+        request_pages_quietly(memory_, 2 * kUsualPage);
         read_meta();
     } catch (...) {
         munmap(memory, size);
@@ -70,38 +70,40 @@ ShardMap::~ShardMap() {
 
 void ShardMap::read_meta() {
     if (!is_meta(memory_)) throw std::runtime_error("it does not start like an LMDB file");
-    page_size_ = little<uint32_t>(memory_ + kPageHeader + kFreePad);
+    page_size_ = read_little_endian<uint32_t>(memory_ + kPageHeader + kFreePad);
     if (page_size_ < 512 || page_size_ > 65536 || (page_size_ & (page_size_ - 1)) ||
         size_ < 2 * page_size_)
         throw std::runtime_error("its LMDB page size is " + std::to_string(page_size_));
     pages_ = size_ / page_size_;
     const uint8_t* newest = memory_ + kPageHeader;
     const uint8_t* other = at(1) + kPageHeader;
-    if (is_meta(at(1)) &&
-        little<uint64_t>(other + kTransaction) > little<uint64_t>(newest + kTransaction))
+    if (is_meta(at(1)) && read_little_endian<uint64_t>(other + kTransaction) >
+                              read_little_endian<uint64_t>(newest + kTransaction))
         newest = other;
     const uint8_t* tree = newest + kMainDb;
-    entries_ = little<uint64_t>(tree + kEntries);
-    root_ = little<uint64_t>(tree + kRoot);
-    if (little<uint64_t>(tree + kOverflows))
-        ask_for_tree(little<uint64_t>(tree + kBranches) + little<uint64_t>(tree + kLeaves));
+    entries_ = read_little_endian<uint64_t>(tree + kEntries);
+    root_ = read_little_endian<uint64_t>(tree + kRoot);
+    if (read_little_endian<uint64_t>(tree + kOverflows))
+        request_tree_pages(read_little_endian<uint64_t>(tree + kBranches) +
+                           read_little_endian<uint64_t>(tree + kLeaves));
 }
 
 // Our shards end with their tree, unless it holds the records itself; in another's these are some
-// other pages, and little is lost.
-void ShardMap::ask_for_tree(uint64_t pages) const {
+// other pages, and read_little_endian is lost.
+void ShardMap::request_tree_pages(uint64_t pages) const {
     constexpr uint64_t kMost = 16 << 20;
     pages = std::min<uint64_t>(pages, kMost / page_size_);
     if (root_ < pages_ && pages <= root_ && pages <= pages_ / 16 + 16)
-        ask(at(root_ + 1 - pages), pages * page_size_);
+        request_pages_quietly(at(root_ + 1 - pages), pages * page_size_);
 }
 
 bool ShardMap::open_page(uint64_t number, Page& page) const {
     if (number >= pages_) return false;
     page.bytes = at(number);
-    const uint16_t flags = little<uint16_t>(page.bytes + 10),
-                   lower = little<uint16_t>(page.bytes + 12);
-    if (little<uint64_t>(page.bytes) != number || lower < kPageHeader || lower > page_size_)
+    const uint16_t flags = read_little_endian<uint16_t>(page.bytes + 10),
+                   lower = read_little_endian<uint16_t>(page.bytes + 12);
+    if (read_little_endian<uint64_t>(page.bytes) != number || lower < kPageHeader ||
+        lower > page_size_)
         return false;
     page.n_keys = (lower - kPageHeader) / 2;
     page.leaf = flags & kLeaf;
@@ -112,7 +114,7 @@ bool ShardMap::open_page(uint64_t number, Page& page) const {
 // A node and how many bytes are left from it to the page's end; null where it is not inside the
 // page.
 const uint8_t* ShardMap::node(const Page& page, size_t place, size_t& left) const {
-    const size_t offset = little<uint16_t>(page.bytes + kPageHeader + 2 * place);
+    const size_t offset = read_little_endian<uint16_t>(page.bytes + kPageHeader + 2 * place);
     if (offset < kPageHeader || offset + kNodeHeader > page_size_) return nullptr;
     left = page_size_ - offset;
     return page.bytes + offset;
@@ -121,7 +123,8 @@ const uint8_t* ShardMap::node(const Page& page, size_t place, size_t& left) cons
 bool ShardMap::key(const Page& page, size_t place, uint64_t& found) const {
     size_t left = 0;
     const uint8_t* start = node(page, place, left);
-    if (!start || little<uint16_t>(start + 6) != kKey || left < kNodeHeader + kKey) return false;
+    if (!start || read_little_endian<uint16_t>(start + 6) != kKey || left < kNodeHeader + kKey)
+        return false;
     found = big(start + kNodeHeader);
     return true;
 }
@@ -148,12 +151,13 @@ bool ShardMap::last_not_above(const Page& page, uint64_t id, size_t& place) cons
 RecordBytes ShardMap::value(const Page& page, size_t place) const {
     size_t left = 0;
     const uint8_t* start = node(page, place, left);
-    const size_t size = little<uint16_t>(start) | size_t(little<uint16_t>(start + 2)) << 16,
+    const size_t size = read_little_endian<uint16_t>(start) |
+                        size_t(read_little_endian<uint16_t>(start + 2)) << 16,
                  from = kNodeHeader + kKey;
-    if (!(little<uint16_t>(start + 4) & kBigData))
+    if (!(read_little_endian<uint16_t>(start + 4) & kBigData))
         return size <= left - from ? RecordBytes{start + from, size} : RecordBytes{};
     if (left < from + sizeof(uint64_t)) return {};
-    const uint64_t number = little<uint64_t>(start + from);
+    const uint64_t number = read_little_endian<uint64_t>(start + from);
     if (number >= pages_ || size_ - number * page_size_ < kPageHeader + size)
         return {};  // its own header is the record's first read
     return {at(number) + kPageHeader, size};
@@ -176,8 +180,9 @@ RecordBytes ShardMap::find(uint64_t id, std::string& why) const {
         }
         const uint8_t* start = node(page, place, left);
         if (!start) break;
-        number = little<uint16_t>(start) | uint64_t(little<uint16_t>(start + 2)) << 16 |
-                 uint64_t(little<uint16_t>(start + 4)) << 32;
+        number = read_little_endian<uint16_t>(start) |
+                 uint64_t(read_little_endian<uint16_t>(start + 2)) << 16 |
+                 uint64_t(read_little_endian<uint16_t>(start + 4)) << 32;
     }
     return why = "a page of the shard's tree is damaged", RecordBytes{};
 }

@@ -9,12 +9,9 @@
 #include <cstdint>
 #include <string>
 
-namespace fastload {
+#include "shard/record.h"
 
-struct RecordBytes {
-    const uint8_t* bytes = nullptr;  // null: not found
-    size_t size = 0;
-};
+namespace fastload {
 
 class ShardMap {
 public:
@@ -36,7 +33,7 @@ private:
     };
 
     void read_meta();
-    void ask_for_tree(uint64_t pages) const;
+    void request_tree_pages(uint64_t pages) const;
     const uint8_t* at(uint64_t page) const { return memory_ + page * page_size_; }
     bool open_page(uint64_t number, Page& page) const;
     const uint8_t* node(const Page& page, size_t place, size_t& left) const;

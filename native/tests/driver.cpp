@@ -14,6 +14,7 @@
 #include <stdexcept>
 
 #include "cpu/simd.h"
+#include "jpeg/entropy_hook.h"
 #include "pool/pool.h"
 #include "shard/crc32c.h"
 
@@ -23,12 +24,12 @@ namespace {
 
 struct Job {
     std::vector<uint8_t> bytes;
-    std::vector<Request> requests;
-    std::vector<Source> sources;
-    Output output;
+    std::vector<DecodeRequest> requests;
+    std::vector<SourceBytes> sources;
+    BatchOutput output;
 };
 
-// 8 int64: requests, sources, height, width, channels, planar, dtype, colour; requests; the
+// 8 int64: requests, sources, height, width, channels, planar, dtype, color; requests; the
 // sources' sizes; the sources.
 Job read_job(const char* path) {
     Job job;
@@ -39,8 +40,9 @@ Job read_job(const char* path) {
     std::memcpy(head, job.bytes.data(), sizeof head);
     job.requests.resize(size_t(head[0]));
     const uint8_t* at = job.bytes.data() + sizeof head;
-    std::memcpy(static_cast<void*>(job.requests.data()), at, job.requests.size() * sizeof(Request));
-    at += job.requests.size() * sizeof(Request);
+    std::memcpy(static_cast<void*>(job.requests.data()), at,
+                job.requests.size() * sizeof(DecodeRequest));
+    at += job.requests.size() * sizeof(DecodeRequest);
     std::vector<uint64_t> sizes(static_cast<size_t>(head[1]));
     std::memcpy(sizes.data(), at, sizes.size() * 8);
     at += sizes.size() * 8;
@@ -48,10 +50,10 @@ Job read_job(const char* path) {
         job.sources.push_back({at, size_t(size), nullptr});
         at += size;
     }
-    Output& output = job.output;
+    BatchOutput& output = job.output;
     output.slots = head[0], output.height = head[2], output.width = head[3],
     output.channels = int(head[4]);
-    output.dtype = Dtype(head[6]), output.colour = Colour(head[7]);
+    output.dtype = Dtype(head[6]), output.color = Color(head[7]);
     const ptrdiff_t item = ptrdiff_t(output.item_size()), h = head[2], w = head[3], c = head[4];
     output.slot_stride = item * h * w * c;
     output.row_stride = item * (head[5] ? w : w * c);
@@ -69,11 +71,13 @@ double now() {
 }  // namespace
 
 // What callgrind counts: --toggle-collect=measured
-extern "C" __attribute__((noinline)) Status measured(const Job& job, size_t i, const Output& output,
-                                                     const NormaliseTable* table,
-                                                     SampleLoader& loader, StageTimes& times) {
+extern "C" __attribute__((noinline)) SampleStatus measured(const Job& job, size_t i,
+                                                           const BatchOutput& output,
+                                                           const NormalizeTable* table,
+                                                           SampleLoader& loader,
+                                                           StageTimes& times) {
     std::string why;
-    const Request& request = job.requests[i];
+    const DecodeRequest& request = job.requests[i];
     return loader.load(request, job.sources[request.source], output, table, int64_t(i), times, why);
 }
 
@@ -83,9 +87,9 @@ namespace {
 int run_loop(const Job& job, int repeats) {
     const size_t n = job.requests.size();
     std::vector<uint8_t> memory(size_t(job.output.slot_stride) * n);
-    Output output = job.output;
+    BatchOutput output = job.output;
     output.memory = memory.data();
-    NormaliseTable table(output);
+    NormalizeTable table(output);
     SampleLoader loader;
     std::vector<double> best(n, 1e9);
     std::vector<StageTimes> stages(n);
@@ -94,7 +98,7 @@ int run_loop(const Job& job, int repeats) {
         for (size_t i = 0; i < n; ++i) {
             StageTimes times{};
             const double begin = now();
-            failed += measured(job, i, output, &table, loader, times) != Status::kOk;
+            failed += measured(job, i, output, &table, loader, times) != SampleStatus::kOk;
             const double taken = now() - begin;
             if (taken < best[i]) best[i] = taken, stages[i] = times;
         }
@@ -112,21 +116,21 @@ int run_loop(const Job& job, int repeats) {
 
 int run_pool(const Job& job, int batches, int threads) {
     std::vector<std::vector<uint8_t>> memory;
-    std::vector<std::shared_ptr<Batch>> under_way;
+    std::vector<std::shared_ptr<DecodeBatch>> in_flight;
     Pool pool(threads);
     const double begin = now();
     for (int i = 0; i < batches; ++i) {
         memory.emplace_back(size_t(job.output.slot_stride) * job.requests.size());
-        Output output = job.output;
+        BatchOutput output = job.output;
         output.memory = memory.back().data();
-        under_way.push_back(std::make_shared<Batch>(job.requests, job.sources, output));
-        pool.submit(under_way.back());
+        in_flight.push_back(std::make_shared<DecodeBatch>(job.requests, job.sources, output));
+        pool.submit(in_flight.back());
     }
     size_t failed = 0;
-    for (auto& batch : under_way) {
+    for (auto& batch : in_flight) {
         while (!batch->wait_for(std::chrono::milliseconds(100))) {
         }
-        for (Status status : batch->statuses()) failed += status != Status::kOk;
+        for (SampleStatus status : batch->statuses()) failed += status != SampleStatus::kOk;
     }
     std::printf("ns %.0f failed %zu crc %08x\n",
                 (now() - begin) / double(job.requests.size() * size_t(batches)) * 1e9, failed,
@@ -143,23 +147,23 @@ int run_stress(const Job& job, int rounds, int threads) {
         Pool pool(1 + int(draw(unsigned(threads))));
         std::vector<std::vector<uint8_t>> memory(
             4, std::vector<uint8_t>(size_t(job.output.slot_stride) * job.requests.size()));
-        std::vector<std::shared_ptr<Batch>> under_way;
+        std::vector<std::shared_ptr<DecodeBatch>> in_flight;
         for (auto& one : memory) {
-            Output output = job.output;
+            BatchOutput output = job.output;
             output.memory = one.data();
-            under_way.push_back(std::make_shared<Batch>(job.requests, job.sources, output));
-            pool.submit(under_way.back());
+            in_flight.push_back(std::make_shared<DecodeBatch>(job.requests, job.sources, output));
+            pool.submit(in_flight.back());
             if (draw(2)) pool.set_threads(1 + int(draw(unsigned(threads))));
         }
-        if (draw(2)) under_way[draw(4)]->cancel();
-        if (draw(3) == 0) under_way[0]->wait_for(std::chrono::milliseconds(draw(20)));
+        if (draw(2)) in_flight[draw(4)]->cancel();
+        if (draw(3) == 0) in_flight[0]->wait_for(std::chrono::milliseconds(draw(20)));
         if (draw(3) == 0) pool.close();
-        for (auto& batch : under_way) {
+        for (auto& batch : in_flight) {
             if (draw(4) == 0) batch->cancel();
             while (!batch->wait_for(std::chrono::milliseconds(100))) {
             }
-            for (Status status : batch->statuses())
-                ++(status == Status::kCancelled ? cancelled : done);
+            for (SampleStatus status : batch->statuses())
+                ++(status == SampleStatus::kCancelled ? cancelled : done);
         }
     }
     std::printf("done %zu cancelled %zu\n", done, cancelled);

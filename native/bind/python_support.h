@@ -1,0 +1,79 @@
+// What the binding's files share: buffers, the interpreter lock, errors, bytes.
+#pragma once
+
+#include <cxxabi.h>
+#include <nanobind/nanobind.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace fastload {
+
+// A view of any contiguous bytes-like object (bytes, memoryview of a shard, uint8 array); no copy.
+// The object stays alive and locked as long as the view exists.
+class BufferView {
+public:
+    explicit BufferView(nanobind::handle object, bool writable = false) {
+        if (PyObject_GetBuffer(object.ptr(), &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE))
+            throw nanobind::python_error();
+    }
+    ~BufferView() { PyBuffer_Release(&view_); }
+    BufferView(const BufferView&) = delete;
+    BufferView& operator=(const BufferView&) = delete;
+
+    const uint8_t* data() const { return static_cast<const uint8_t*>(view_.buf); }
+    size_t size() const { return size_t(view_.len); }
+
+private:
+    Py_buffer view_;
+};
+
+// Releases the interpreter lock while it exists. Not nanobind's class: a thread that returns while
+// Python exits is ended by unwinding its stack (up to Python 3.13), and the first frame that lets
+// no exception through (nanobind has some) ends the process with SIGABRT. Here such a thread waits
+// until the process is gone, as in Python 3.14.
+class GilRelease {
+public:
+    GilRelease() : state_(PyEval_SaveThread()) {}
+    ~GilRelease() {
+        try {
+            PyEval_RestoreThread(state_);
+        } catch (const abi::__forced_unwind&) {
+            for (;;) pause();
+        }
+    }
+    GilRelease(const GilRelease&) = delete;
+    GilRelease& operator=(const GilRelease&) = delete;
+
+private:
+    PyThreadState* state_;
+};
+
+// Raises ValueError with a message of strings and numbers.
+template <typename... Parts>
+[[noreturn]] void throw_value_error(const Parts&... parts) {
+    std::string message;
+    const auto append = [&message](const auto& part) {
+        if constexpr (std::is_arithmetic_v<std::decay_t<decltype(part)>>)
+            message += std::to_string(part);
+        else
+            message += part;
+    };
+    (append(parts), ...);
+    throw nanobind::value_error(message.c_str());
+}
+
+inline nanobind::bytes as_bytes(const uint8_t* data, size_t size) {
+    return nanobind::bytes(reinterpret_cast<const char*>(data), size);
+}
+
+template <typename Item>
+nanobind::bytes as_bytes(const std::vector<Item>& items) {
+    return as_bytes(reinterpret_cast<const uint8_t*>(items.data()), items.size() * sizeof(Item));
+}
+
+}  // namespace fastload

@@ -1,0 +1,69 @@
+#include "pixels/normalize.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace fastload {
+namespace {
+
+uint32_t bits_of(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+}  // namespace
+
+NormalizeTable::NormalizeTable(const BatchOutput& output)
+    : table_(size_t(256) * size_t(output.channels)), patterns_(size_t(output.channels)) {
+    for (int i = 0; i < 24; ++i) {
+        interleaved_.mean[i] = output.mean[i % 3];
+        interleaved_.std[i] = output.std[i % 3];
+    }
+    for (int channel = 0; channel < output.channels; ++channel) {
+        Pattern& pattern = patterns_[size_t(channel)];
+        std::fill(std::begin(pattern.mean), std::end(pattern.mean), output.mean[channel]);
+        std::fill(std::begin(pattern.std), std::end(pattern.std), output.std[channel]);
+        for (int pixel = 0; pixel < 256; ++pixel) {
+            float value = (float(pixel) - output.mean[channel]) / output.std[channel];
+            uint32_t& entry = table_[size_t(256 * channel + pixel)];
+            if (output.dtype == Dtype::kFloat16)
+                entry = detail::to_float16(value);
+            else if (output.dtype == Dtype::kBfloat16)
+                entry = detail::to_bfloat16(value);
+            else
+                entry = bits_of(value);
+        }
+    }
+}
+
+namespace detail {
+
+uint16_t to_float16(float value) {
+    uint32_t bits = bits_of(value);
+    const uint32_t sign = bits >> 16 & 0x8000;
+    bits &= 0x7FFFFFFF;
+    if (bits > 0x7F800000) return uint16_t(sign | 0x7E00);   // not a number
+    if (bits >= 0x47800000) return uint16_t(sign | 0x7C00);  // 65536 and more, infinity
+    if (bits < 0x38800000) {                           // below 2^-14: the target has no leading one
+        if (bits < 0x33000000) return uint16_t(sign);  // below half of the smallest
+        const uint32_t exponent = bits >> 23, mantissa = (bits & 0x7FFFFF) | 0x800000;
+        const uint32_t shift = 126 - exponent;  // 14..24
+        const uint32_t half = 1u << (shift - 1), rest = mantissa & ((half << 1) - 1);
+        uint32_t result = mantissa >> shift;
+        result += rest > half || (rest == half && (result & 1));
+        return uint16_t(sign | result);
+    }
+    uint32_t result =
+        (bits - 0x38000000 + 0xFFF + (bits >> 13 & 1)) >> 13;  // may carry into infinity: right so
+    return uint16_t(sign | result);
+}
+
+uint16_t to_bfloat16(float value) {
+    const uint32_t bits = bits_of(value);
+    if ((bits & 0x7FFFFFFF) > 0x7F800000) return uint16_t(bits >> 16 | 0x40);
+    return uint16_t((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+}  // namespace detail
+}  // namespace fastload

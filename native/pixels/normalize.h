@@ -1,0 +1,44 @@
+// (pixel - mean) / std in float32, rounded to the dtype of the output.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "pixels/output.h"
+
+namespace fastload {
+
+// One per batch. Portable code looks up the value of each channel and pixel value; vector code
+// computes it with the same two operations. IEEE 754 defines the rounding of both, so the results
+// are identical.
+class NormalizeTable {
+public:
+    // The mean and std of 24 contiguous items: of one channel, or of three interleaved channels.
+    struct Pattern {
+        float mean[24], std[24];
+    };
+    static constexpr int kInterleaved = -1;
+
+    explicit NormalizeTable(const BatchOutput& output);
+    const uint32_t* values(int channel) const { return table_.data() + 256 * channel; }
+    const Pattern& pattern(int channel) const {
+        return channel == kInterleaved ? interleaved_ : patterns_[size_t(channel)];
+    }
+
+private:
+    std::vector<uint32_t> table_;  // the bits of the value, in the low half for 16-bit dtypes
+    std::vector<Pattern> patterns_;
+    Pattern interleaved_{};
+};
+
+namespace detail {
+// Writes contiguous items, whole registers only; returns how many were written.
+size_t normalize_avx2(const uint8_t* pixels, size_t n, const NormalizeTable::Pattern& pattern,
+                      Dtype dtype, uint8_t* to);
+
+uint16_t to_float16(float value);  // round to nearest, ties to even
+uint16_t to_bfloat16(float value);
+}  // namespace detail
+
+}  // namespace fastload
