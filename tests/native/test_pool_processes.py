@@ -84,7 +84,7 @@ def test_a_fork_gets_threads_of_its_own(images: Path) -> None:
         if pid == 0:
             code = 1
             try:
-                if not under_way.done:
+                if not under_way.ticket.done:
                     try:
                         pool.collect(under_way)
                     except RuntimeError as error:

@@ -80,7 +80,7 @@ def test_a_ticket_may_be_collected_twice() -> None:
     with backend() as pool:
         ticket = pool.submit(batch(3))
         assert right(pool.collect(ticket))
-        assert ticket.done
+        assert ticket.ticket.done
         assert right(pool.collect(ticket))
 
 
