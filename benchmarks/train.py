@@ -30,9 +30,9 @@ import fastload
 from fastload import transforms as T
 from fastload._common.cpus import available_cpus
 from fastload._common.tables import Table
+from fastload._tools.bench.image_files import random_crop
 from fastload._tools.bench.machine import commit, in_one_line, machine, versions
 from fastload._tools.bench.measure import number, spread
-from fastload._tools.bench.torchfolder import random_crop
 from fastload._tools.scenes import imagenet
 
 SIDE = 64

@@ -1,4 +1,4 @@
-"""The `fastload` command: one module a command, each with `add(commands)` and a function that returns the exit code.
+"""The `fastload` command: one module per command, each with `add(commands)` and a function that returns the exit code.
 
 Exit codes: 0 done, 1 the thing checked is bad or could not be done, 2 used wrongly, 130 interrupted.
 argparse, not typer: typer 0.29 replaced click by a private copy, and a command line must not break with such news.
@@ -20,7 +20,7 @@ COMMANDS = ("pack", "verify", "inspect", "bench", "selftest", "monitor", "doctor
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole command line. `--debug` may stand anywhere, so main() takes it out before this sees it."""
+    """The whole command line. `--debug` may stand anywhere: main() removes it before parsing."""
     top = argparse.ArgumentParser(
         prog="fastload",
         description="Takes the waiting out of training: packs image datasets and feeds them, decoded, to PyTorch.",
@@ -30,6 +30,9 @@ def parser() -> argparse.ArgumentParser:
         "--version",
         action="store_true",
         help="print the version and whether the native core is here",
+    )
+    top.add_argument(
+        "--debug", action="store_true", help="show the traceback of an error; may stand anywhere"
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
     for name in COMMANDS:
@@ -47,21 +50,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("fastload: interrupted\n")
         return 130
-    except BrokenPipeError:  # `fastload inspect ... | head`: nobody reads on, and nothing is wrong
+    except BrokenPipeError:  # `fastload inspect ... | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except FastloadError as error:
+    except Exception as error:
         if debug:
             raise
-        sys.stderr.write(f"fastload: {error}\n")
+        sys.stderr.write(f"fastload: {_one_line(error)}\n")
         return 2 if isinstance(error, ConfigError) else 1
-    except (
-        OSError
-    ) as error:  # a file that may not be read, a full disk: the user's to mend, not a fault of ours
-        if debug:
-            raise
-        sys.stderr.write(f"fastload: {error}; --debug shows where\n")
-        return 1
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, FastloadError):
+        return str(error)
+    if isinstance(error, OSError):  # a file that may not be read, a full disk
+        return f"{error}; --debug shows where"
+    reason = " ".join(str(error).split())
+    return f"internal error: {type(error).__name__}: {reason}; --debug shows the traceback"
 
 
 def _run(words: Sequence[str]) -> int:

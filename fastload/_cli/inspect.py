@@ -5,25 +5,24 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fastload._cli.options import Commands, print_json
+from fastload._cli.options import Commands, add_command, whole_number
+from fastload._cli.output import print_json
 
 
 def add(commands: Commands) -> None:
-    """Adds `fastload inspect`."""
-    inspect = commands.add_parser(
+    inspect = add_command(
+        commands,
         "inspect",
-        help="what is in a dataset",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Shows what a packed dataset holds: fields, classes, image sizes, codecs, how it was packed, and what a GPU's\n"
+        "what is in a dataset",
+        "Shows what a packed dataset holds: fields, classes, image sizes, codecs, how it was packed, and what a GPU's\n"
         "hardware JPEG decoder would take. Or one sample, a contact sheet, or how well an epoch mixes.",
-        epilog="Example: fastload inspect packed/train\n"
-        "         fastload inspect packed/train --sheet samples.png --seed 1\n"
-        "         fastload inspect packed/train --shuffle-quality",
+        examples="""fastload inspect packed/train
+        fastload inspect packed/train --sheet samples.png --seed 1
+        fastload inspect packed/train --shuffle-quality""",
     )
     inspect.add_argument(
         "dataset", metavar="DATASET", type=Path, help="folder that fastload pack wrote"
     )
-    inspect.add_argument("--json", action="store_true", help="print the result as JSON")
     inspect.add_argument("--sample", type=int, metavar="N", help="show sample number N instead")
     inspect.add_argument(
         "--sheet",
@@ -38,7 +37,11 @@ def add(commands: Commands) -> None:
         help="which samples stand on the sheet (default: %(default)s)",
     )
     inspect.add_argument(
-        "--count", type=_positive, default=24, metavar="N", help="how many (default: %(default)s)"
+        "--count",
+        type=whole_number(1),
+        default=24,
+        metavar="N",
+        help="how many (default: %(default)s)",
     )
     inspect.add_argument(
         "--shuffle-quality",
@@ -47,7 +50,7 @@ def add(commands: Commands) -> None:
     )
     inspect.add_argument(
         "--batch-size",
-        type=_positive,
+        type=whole_number(1),
         default=256,
         metavar="N",
         help="of the class mixture that --shuffle-quality measures (default: %(default)s)",
@@ -56,7 +59,6 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Shows what was asked for; the overview where nothing was."""
     from fastload._common.tables import show_sections
     from fastload._store.dataset import open_dataset
 
@@ -95,9 +97,3 @@ def run(options: argparse.Namespace) -> int:
     else:
         show_sections(str(dataset.path), screens)
     return 0
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number, 1 or more")
-    return int(text)

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastload._cli.options import Commands, print_json
+from fastload._cli.options import Commands, add_command, seconds, whole_number
+from fastload._cli.output import print_json
 from fastload.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -15,29 +16,29 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    """Adds `fastload monitor`."""
-    monitor = commands.add_parser(
+    monitor = add_command(
+        commands,
         "monitor",
-        help="GPU, CPU, disk over a window",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Measures GPUs (NVML) and the machine for a minute, ten times a second: utilisation, memory, power, clocks,\n"
+        "GPU, CPU, disk over a window",
+        "Measures GPUs (NVML) and the machine for a minute, ten times a second: utilisation, memory, power, clocks,\n"
         "temperature, throttling, JPEG engine, PCIe; processors, iowait, memory, swap, disk, network. Ends with a summary and\n"
-        "one word a GPU: steady, wavy, starved or idle. Without a GPU it shows the rest.",
-        epilog="Example: fastload monitor --out before.json\n"
-        "         fastload monitor --gate metrics.jsonl --gate-iter 120 --gate-data-time 0.02 --out after.json\n"
-        "         fastload monitor --compare before.json after.json     exit code 0: better beyond the spread, 1: not\n\n"
+        "one word a GPU: steady, wavy, starved or idle. Without a GPU it shows the rest.\n"
         "Exit codes: 0 measured (or: better), 1 the gate did not open (or: not better), 2 used wrongly.",
+        examples="""fastload monitor --out before.json
+        fastload monitor --gate metrics.jsonl --gate-iter 120 --gate-data-time 0.02 --out after.json
+        fastload monitor --compare before.json after.json""",
+        json_help="print the window (or the comparison) as JSON, nothing else",
     )
     monitor.add_argument(
         "--interval",
-        type=_seconds,
+        type=seconds,
         default=1.0,
         metavar="S",
         help="seconds between two lines (default: %(default)s)",
     )
     monitor.add_argument(
         "--duration",
-        type=_seconds,
+        type=seconds,
         default=60.0,
         metavar="S",
         help="length of the window (default: %(default)s)",
@@ -50,7 +51,7 @@ def add(commands: Commands) -> None:
     )
     monitor.add_argument(
         "--pid",
-        type=_positive,
+        type=whole_number(1),
         action="append",
         default=[],
         metavar="PID",
@@ -69,11 +70,6 @@ def add(commands: Commands) -> None:
         help="write the window with all samples, for --compare, doctor and report",
     )
     monitor.add_argument(
-        "--json",
-        action="store_true",
-        help="print the window (or the comparison) as JSON, nothing else",
-    )
-    monitor.add_argument(
         "--gate",
         type=Path,
         metavar="FILE",
@@ -81,28 +77,28 @@ def add(commands: Commands) -> None:
     )
     monitor.add_argument(
         "--gate-iter",
-        type=_positive,
+        type=whole_number(1),
         default=120,
         metavar="N",
         help="steady: it has reached this step (default: %(default)s)",
     )
     monitor.add_argument(
         "--gate-data-time",
-        type=_seconds,
+        type=seconds,
         default=0.02,
         metavar="S",
         help="steady: its last rows waited less than this for data (default: %(default)s)",
     )
     monitor.add_argument(
         "--gate-rows",
-        type=_positive,
+        type=whole_number(1),
         default=5,
         metavar="N",
         help="how many last rows that means (default: %(default)s)",
     )
     monitor.add_argument(
         "--gate-timeout",
-        type=_seconds,
+        type=seconds,
         default=1800.0,
         metavar="S",
         help="give up waiting after this many seconds (default: %(default)s)",
@@ -118,7 +114,6 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measures, or compares."""
     if options.compare is not None:
         return _compare(options)
     from fastload._common.tables import show_sections
@@ -196,24 +191,8 @@ def _compare(options: argparse.Namespace) -> int:
     return 0 if found.better else 1
 
 
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value <= 864_000:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, more than 0")
-    return value
-
-
 def _hz(text: str) -> float:
-    value = _seconds(text)
+    value = seconds(text)
     if not 5 <= value <= 50:
         raise argparse.ArgumentTypeError(f"{text!r}: expected 5 to 50")
     return value
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number, 1 or more")
-    return int(text)

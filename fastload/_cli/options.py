@@ -1,18 +1,12 @@
-"""What the commands share: types of options, and how results and progress are shown."""
+"""What the commands share: the parser of a command, and types of options."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-import time
-from collections.abc import Mapping
-from types import TracebackType
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 else:
     Commands = object
@@ -20,8 +14,64 @@ else:
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
 
+def add_command(
+    commands: Commands,
+    name: str,
+    summary: str,
+    description: str,
+    *,
+    examples: str,
+    json_help: str = "print the result as JSON",
+) -> argparse.ArgumentParser:
+    """A command with the two things that every command has: examples in its help, and ``--json``.
+
+    ``examples`` are the lines of the epilog, one command per line. No ``json_help``: no ``--json``
+    (a command that only has subcommands).
+    """
+    lines = "\n         ".join(line.strip() for line in examples.strip().splitlines())
+    command = commands.add_parser(
+        name,
+        help=summary,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=description,
+        epilog=f"Example: {lines}\n\n--debug shows the traceback of an error.",
+    )
+    if json_help:
+        command.add_argument("--json", action="store_true", help=json_help)
+    return command
+
+
+def whole_number(least: int) -> Callable[[str], int]:
+    """``type=`` of an option that is a whole number, ``least`` or more."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected a number, {least} or more")
+        return int(text)
+
+    return parse
+
+
+def duration(unit: str, *, least: float, most: float, range_text: str) -> Callable[[str], float]:
+    """``type=`` of an option in seconds or milliseconds, ``least`` to ``most``."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected {unit}, {range_text}")
+        return value
+
+    return parse
+
+
+seconds = duration("seconds", least=1e-6, most=864_000, range_text="more than 0")
+
+
 def byte_size(text: str) -> int:
-    """``512MiB``, ``8 MB``, ``100000`` → bytes; for argparse's ``type=``."""
+    """``512MiB``, ``8 MB``, ``100000`` → bytes."""
     digits = text.strip().lower().removesuffix("b")
     number = digits.rstrip("kmgi ")
     try:
@@ -32,70 +82,11 @@ def byte_size(text: str) -> int:
         ) from None
 
 
-def human_bytes(count: float) -> str:
-    """1536 → ``1.5 KiB``."""
-    if count < 1024:
-        return f"{count:.0f} B"
-    unit = "MiB" if count >= 2**20 else "KiB"
-    unit = "GiB" if count >= 2**30 else unit
-    return f"{count / {'KiB': 2**10, 'MiB': 2**20, 'GiB': 2**30}[unit]:.1f} {unit}"
-
-
-def print_json(value: Mapping[str, object]) -> None:
-    """One JSON object on stdout, for machines (``--json``)."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-class ProgressLine:
-    """A progress bar on a terminal, a plain line every ``every_s`` seconds elsewhere; always on stderr.
-
-    Use as a context manager; ``update(done, note)`` may be called as often as you like.
-    """
-
-    def __init__(
-        self, title: str, total: int | None, *, every_s: float = 5.0, quiet: bool = False
-    ) -> None:
-        self.title, self.total, self.every_s, self.quiet = title, total, every_s, quiet
-        self._started = self._last = time.monotonic()
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
-
-    def __enter__(self) -> ProgressLine:
-        if not self.quiet and sys.stderr.isatty():
-            from rich import progress
-            from rich.console import Console
-
-            self._bar = progress.Progress(
-                progress.TextColumn("{task.description}"),
-                progress.BarColumn(),
-                progress.MofNCompleteColumn(),
-                progress.TimeRemainingColumn(),
-                progress.TextColumn("{task.fields[note]}"),
-                console=Console(stderr=True),
-            )
-            self._task = self._bar.add_task(self.title, total=self.total, note="")
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def update(self, done: int, note: str = "") -> None:
-        """`done` of the total, and a few words behind the bar."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, total=self.total, note=note)
-            return
-        now = time.monotonic()
-        if not self.quiet and now - self._last >= self.every_s:
-            self._last = now
-            share = f" of {self.total} ({100 * done / self.total:.0f} %)" if self.total else ""
-            sys.stderr.write(
-                f"{self.title}: {done}{share}, {now - self._started:.0f} s{', ' + note if note else ''}\n"
-            )
-            sys.stderr.flush()
+def image_size(text: str) -> tuple[int, int]:
+    """``224`` or ``640x960`` (height x width)."""
+    sides = text.lower().split("x")
+    if not all(side.isdecimal() and 1 <= int(side) <= 16384 for side in sides) or len(sides) > 2:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected a size such as 224 or 640x960 (height x width)"
+        )
+    return int(sides[0]), int(sides[-1])

@@ -8,22 +8,23 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastload._cli.options import Commands, ProgressLine, byte_size, human_bytes, print_json
+from fastload._cli.options import Commands, add_command, byte_size
+from fastload._cli.output import ProgressLine, print_json
+from fastload._common import formatting
 
 if TYPE_CHECKING:
     from fastload._pack.packer import PackProgress
 
 
 def add(commands: Commands) -> None:
-    """Adds `fastload pack`."""
-    pack = commands.add_parser(
+    pack = add_command(
+        commands,
         "pack",
-        help="pack a dataset into shards",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Packs a dataset into LMDB shards: same pixels, checksummed, order shuffled. Killed at any moment and started\n"
-        "again with the same command, it goes on where it was.",
-        epilog="Example: fastload pack imagenet/train packed/train\n"
-        "         fastload pack labels.csv packed --points corners=x1,y1,x2,y2 --on-error skip",
+        "pack a dataset into shards",
+        "Packs a dataset into LMDB shards: same pixels, checksummed, order shuffled. A killed pack resumes where it stopped\n"
+        "when the same command is started again.",
+        examples="""fastload pack imagenet/train packed/train
+        fastload pack labels.csv packed --points corners=x1,y1,x2,y2 --on-error skip""",
     )
     pack.add_argument(
         "source",
@@ -109,7 +110,6 @@ def add(commands: Commands) -> None:
         metavar="N",
         help="with --on-error skip: stop at more than N bad images (default: no limit)",
     )
-    run_options.add_argument("--json", action="store_true", help="print the result as JSON")
     _add_source_options(pack)
     pack.set_defaults(run=run)
 
@@ -206,7 +206,6 @@ def _source_options(options: argparse.Namespace) -> dict[str, object]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Packs and prints what came of it."""
     from fastload._pack.options import PackOptions
     from fastload._pack.packer import Packer
     from fastload._pack.sources import open_source
@@ -248,7 +247,7 @@ class PackReporter:
     """Shows a pack's progress: rate, time left, bytes in and out, what was skipped."""
 
     def __init__(self, *, quiet: bool) -> None:
-        self._line = ProgressLine("packing", None, quiet=quiet)
+        self._line = ProgressLine("packing", quiet=quiet)
         self._first: tuple[float, int] | None = None
 
     def __enter__(self) -> PackReporter:
@@ -271,7 +270,7 @@ class PackReporter:
         self._line.title, self._line.total = "packing", progress.total
         self._line.update(
             progress.done,
-            f"{rate:.0f}/s, {human_bytes(progress.bytes_in)} in, {human_bytes(progress.bytes_out)} out"
+            f"{rate:.0f}/s, {formatting.byte_size(progress.bytes_in)} in, {formatting.byte_size(progress.bytes_out)} out"
             + (f", {progress.skipped} skipped" if progress.skipped else ""),
         )
 

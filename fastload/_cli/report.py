@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fastload._cli.options import Commands, print_json
+from fastload._cli.options import Commands, add_command
+from fastload._cli.output import print_json
 
 
 def add(commands: Commands) -> None:
-    """Adds `fastload report`."""
-    report = commands.add_parser(
+    report = add_command(
+        commands,
         "report",
-        help="a recorded run as one page with plots",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Writes one HTML page about a run: the doctor's verdict, where each step's time goes, waiting for data, step times,\n"
-        "ranks, GPU utilisation, findings and versions. The page needs no network and no script: mail it, print it.",
-        epilog="Example: fastload report metrics.jsonl window.json -o report.html\n"
-        "         fastload report metrics.jsonl --png plots",
+        "a recorded run as one page with plots",
+        "Writes one HTML page about a run: the doctor's verdict, where each step's time goes, waiting for data, step times,\n"
+        "ranks, GPU utilization, findings and versions. The page needs no network and no script: mail it, print it.",
+        examples="""fastload report metrics.jsonl window.json -o report.html
+        fastload report metrics.jsonl --png plots""",
+        json_help="print what was written and the diagnosis as JSON",
     )
     report.add_argument(
         "files",
@@ -36,14 +37,10 @@ def add(commands: Commands) -> None:
     report.add_argument(
         "--png", type=Path, metavar="DIR", help="also write each plot as a PNG into this folder"
     )
-    report.add_argument(
-        "--json", action="store_true", help="print what was written and the diagnosis as JSON"
-    )
     report.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the page and says where it is."""
     from fastload._tools.report import write_report
 
     diagnosis, written = write_report(options.files, options.out, png=options.png)

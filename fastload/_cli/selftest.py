@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastload._cli.options import Commands, print_json
+from fastload._cli.options import Commands, add_command
+from fastload._cli.output import print_json
 from fastload._decode.registry import GPU_BACKENDS
 from fastload._tools.selftest.catalogue import CATALOGUE, NAMES
 
@@ -15,18 +16,18 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    """Adds `fastload selftest`."""
     listing = "\n".join(f"  {entry.number} {entry.name:12} {entry.what}" for entry in CATALOGUE)
     named = f"only this one of {', '.join(NAMES[1:])} ({NAMES[0]} is always told); may be repeated (default: all but roi)"
-    selftest = commands.add_parser(
+    selftest = add_command(
+        commands,
         "selftest",
-        help="prove the GPU backends on this machine",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Compares the GPU backends with the CPU, each stage in a process of its own, so that a crash or a hang is a result.\n"
+        "prove the GPU backends on this machine",
+        "Compares the GPU backends with the CPU, each stage in a process of its own, so that a crash or a hang is a result.\n"
         "What passes is noted: the loader uses the GPU's JPEG engine only where it has passed with this GPU, driver and\n"
         "versions."
         f" Exit code: 0 fine, 1 something failed or is missing, 2 used wrongly.\n\nStages:\n{listing}",
-        epilog="Example: fastload selftest --device cuda --dataset packed/train",
+        examples="fastload selftest --device cuda --dataset packed/train",
+        json_help="print the results as JSON",
     )
     selftest.add_argument(
         "--device",
@@ -56,12 +57,10 @@ def add(commands: Commands) -> None:
         metavar="X",
         help="multiply the time limit of each stage (120 or 300 s) by X (default: 1)",
     )
-    selftest.add_argument("--json", action="store_true", help="print the results as JSON")
     selftest.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the stages; 0 where nothing spoke against a backend."""
     from fastload._decode import selftest_record as record
     from fastload._tools.selftest.run import Options, selftest
 

@@ -6,22 +6,22 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastload._cli.options import Commands, ProgressLine, print_json
+from fastload._cli.options import Commands, add_command, whole_number
+from fastload._cli.output import ProgressLine, print_json
 
 if TYPE_CHECKING:
     from fastload._store.verify import VerifyProgress
 
 
 def add(commands: Commands) -> None:
-    """Adds `fastload verify`."""
-    verify = commands.add_parser(
+    verify = add_command(
+        commands,
         "verify",
-        help="check every byte of a dataset",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Compares sizes and digests of all files, then reads every record: checksum, number, fields, and whether the\n"
+        "check every byte of a dataset",
+        "Compares sizes and digests of all files, then reads every record: checksum, number, fields, and whether the\n"
         "columns agree with it. Names the shard, the record and the original file of whatever is wrong.\n"
         "Exit code: 0 fine, 1 something is wrong, 2 used wrongly.",
-        epilog="Example: fastload verify packed/train --deep",
+        examples="fastload verify packed/train --deep",
     )
     verify.add_argument(
         "dataset", metavar="DATASET", type=Path, help="folder that fastload pack wrote"
@@ -33,26 +33,24 @@ def add(commands: Commands) -> None:
     )
     verify.add_argument(
         "--shard",
-        type=_number,
+        type=whole_number(0),
         metavar="N",
         help="only shard number N (the columns are checked anyway)",
     )
     verify.add_argument(
         "--jobs",
-        type=_number,
+        type=whole_number(0),
         default=0,
         metavar="N",
         help="threads (default: every core this process may use)",
     )
-    verify.add_argument("--json", action="store_true", help="print the result as JSON")
     verify.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Verifies, prints the report, and says by the exit code whether all is well."""
     from fastload._store.verify import verify
 
-    line = ProgressLine("verifying", None, quiet=options.json)
+    line = ProgressLine("verifying", quiet=options.json)
 
     def show(progress: VerifyProgress) -> None:
         line.total = progress.total
@@ -71,9 +69,3 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(report)
     return 0 if report.ok else 1
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number, 0 or more")
-    return int(text)

@@ -1,100 +1,175 @@
-"""The last part of `fastload demo`: a few training steps with the loader people have and with fastload, recorded for the report."""
+"""What `fastload demo` does in Python: load epochs, and train a few steps with the usual loader and with fastload."""
 
 from __future__ import annotations
 
 import itertools
+import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fastload.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+MARKER = ".fastload-demo"  # in a folder that a demo made: it may be replaced
 SIDE = 160
-BATCH = 32
+BATCH_SIZE = 32
 
 
-def train(pictures: Path, packed: Path, dest: Path, *, epochs: int = 3) -> list[Path]:
-    """Trains with both loaders for a few epochs each; returns the metrics.jsonl of each."""
+def empty_folder(dest: Path) -> Path:
+    """``dest`` without the files of an earlier demo; raises ConfigError where it holds anything else."""
+    if dest.exists() and not dest.is_dir():
+        raise ConfigError(f"{dest} is a file: name a folder with --dest")
+    if dest.is_dir() and any(dest.iterdir()):
+        if not (dest / MARKER).exists():
+            raise ConfigError(
+                f"{dest} is not empty and was not made by a demo: name another folder with --dest"
+            )
+        shutil.rmtree(dest)
+    dest.mkdir(parents=True, exist_ok=True)
+    (dest / MARKER).touch()
+    return dest
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEpoch:
+    n_images: int
+    seconds: float
+    last_batch: str  # shape and type
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEpochs:
+    epochs: list[LoadedEpoch]
+    stats: str
+
+    def __str__(self) -> str:
+        lines = [
+            f"epoch {number}: {each.n_images} images in {each.seconds:.2f} s, the last batch {each.last_batch}"
+            for number, each in enumerate(self.epochs)
+        ]
+        return "\n".join([*lines, self.stats])
+
+
+def load_epochs(packed: Path) -> LoadedEpochs:
+    """Two epochs of random crops."""
+    import fastload
+    from fastload import transforms as T
+
+    steps = [T.RandomResizedCrop(224), T.HorizontalFlip(), T.ToDtype("float32")]
+    loader = fastload.DataLoader(packed, batch_size=32, shuffle=True, transform=steps)
+    epochs = []
+    for _ in range(2):
+        started = time.perf_counter()
+        n_images = 0
+        for images, _labels in loader:
+            n_images += len(images)
+        last_batch = f"{tuple(images.shape)} {str(images.dtype).removeprefix('torch.')}"
+        epochs.append(LoadedEpoch(n_images, time.perf_counter() - started, last_batch))
+    found = LoadedEpochs(epochs, str(loader.stats()))
+    loader.close()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A few epochs with one loader. The first epoch, in which workers start, is recorded but not counted here."""
+
+    loader: str
+    metrics: Path
+    n_steps: int
+    seconds: float
+    waited_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.loader:>8}: {self.n_steps} steps in {self.seconds:.1f} s, "
+            f"{self.n_steps * BATCH_SIZE / self.seconds:.0f} images/s, "
+            f"{self.waited_s / self.seconds:.0%} of the time waiting for data"
+        )
+
+    def as_json(self) -> dict[str, object]:
+        return {**asdict(self), "metrics": str(self.metrics)}
+
+
+def train(images: Path, packed: Path, dest: Path, *, epochs: int = 3) -> Iterator[Training]:
+    """Trains with both loaders, and records each in a metrics.jsonl."""
     import torch
 
     torch.manual_seed(0)
-    written = []
-    for name, loader in (
-        ("torch", _torch_loader(pictures)),
-        ("fastload", _fastload_loader(packed)),
-    ):
-        path = dest / f"{name}.jsonl"
-        steps, seconds, waited = _steps(loader, path, epochs=epochs)
-        print(
-            f"{name:>8}: {steps} steps in {seconds:.1f} s, {steps * BATCH / seconds:.0f} images/s, {waited / seconds:.0%} of the time "
-            "waiting for data"
-        )
-        written.append(path)
-    return written
+    for name, loader in (("torch", _torch_loader(images)), ("fastload", _fastload_loader(packed))):
+        yield _train_with(name, loader, dest / f"{name}.jsonl", epochs=epochs)
 
 
-def _steps(loader: Iterable[Any], path: Path, *, epochs: int) -> tuple[int, float, float]:
-    """Steps, seconds, and seconds of waiting; the first epoch, in which workers start, is recorded but not told."""
+def _train_with(name: str, loader: Iterable[Any], metrics: Path, *, epochs: int) -> Training:
     import fastload
 
-    step = _step()
-    n, waited, begin = 0, 0.0, 0.0
-    with fastload.StepProbe(path, every=1) as probe:
+    model = _Model()
+    n_steps = 0
+    waited_s = 0.0
+    started = 0.0
+    with fastload.StepProbe(metrics, every=1) as probe:
         for epoch in range(epochs):
-            begin = time.perf_counter() if epoch == 1 else begin
-            asked = time.perf_counter()
+            if epoch == 1:
+                started = time.perf_counter()
+            requested = time.perf_counter()
             for images, labels in probe.watch(loader):
                 if epoch:
-                    n, waited = n + 1, waited + time.perf_counter() - asked
+                    n_steps += 1
+                    waited_s += time.perf_counter() - requested
                 with probe.stage("forward"):
-                    step(images, labels)
-                asked = time.perf_counter()
-    close = getattr(loader, "close", None)
-    if close is not None:
-        close()
-    return n, time.perf_counter() - begin, waited
+                    model.step(images, labels)
+                requested = time.perf_counter()
+    if isinstance(loader, fastload.DataLoader):
+        loader.close()
+    return Training(name, metrics, n_steps, time.perf_counter() - started, waited_s)
 
 
-def _step() -> Any:
-    """A small conv net and its optimizer, on the GPU where there is one."""
-    import torch
-    from torch import nn
+class _Model:
+    """A small convolutional net and its optimizer, on the GPU where there is one."""
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    widths = (3, 16, 32, 64)
-    blocks = [
-        nn.Sequential(nn.Conv2d(a, b, 3, 2, 1), nn.ReLU()) for a, b in itertools.pairwise(widths)
-    ]
-    model = nn.Sequential(
-        *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], 10)
-    ).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    def __init__(self) -> None:
+        import torch
+        from torch import nn
 
-    def step(images: torch.Tensor, labels: torch.Tensor) -> None:
-        loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        widths = (3, 16, 32, 64)
+        blocks = [
+            nn.Sequential(nn.Conv2d(a, b, 3, 2, 1), nn.ReLU())
+            for a, b in itertools.pairwise(widths)
+        ]
+        head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], 10))
+        self._model = nn.Sequential(*blocks, *head).to(self._device)
+        self._loss = nn.CrossEntropyLoss()
+        self._optimizer = torch.optim.SGD(self._model.parameters(), 0.01)
 
-    return step
+    def step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        loss = self._loss(self._model(images.to(self._device)), labels.to(self._device))
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._optimizer.step()
 
 
-def _torch_loader(pictures: Path) -> Any:
+def _torch_loader(images: Path) -> Any:
     import torch
 
     from fastload._common.cpus import available_cpus
-    from fastload._tools.bench.export import image_files
-    from fastload._tools.bench.torchfolder import FolderImages
+    from fastload._tools.bench.image_files import FolderImages, image_files
 
-    paths = image_files(pictures / "train")
+    paths = image_files(images / "train")
     classes = sorted({path.parent.name for path in paths})
 
-    class Labelled(FolderImages):
+    class LabeledImages(FolderImages):
         def __getitem__(self, index: int) -> Any:
             return super().__getitem__(index), classes.index(paths[index].parent.name)
 
     return torch.utils.data.DataLoader(
-        Labelled(paths, (SIDE, SIDE)),
-        BATCH,
+        LabeledImages(paths, (SIDE, SIDE)),
+        BATCH_SIZE,
         shuffle=True,
         drop_last=True,
         num_workers=available_cpus(),
@@ -109,7 +184,7 @@ def _fastload_loader(packed: Path) -> Any:
     steps = [T.RandomResizedCrop(SIDE), T.HorizontalFlip(), T.Normalize(0.45, 0.225)]
     return fastload.DataLoader(
         packed,
-        batch_size=BATCH,
+        batch_size=BATCH_SIZE,
         shuffle=True,
         drop_last=True,
         transform=steps,

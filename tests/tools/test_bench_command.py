@@ -10,14 +10,21 @@ import numpy as np
 import pytest
 
 from fastload._cli import main
+from fastload._decode.registry import BACKENDS
 from fastload._store.dataset import open_dataset
 from fastload._store.fields import Field
-from fastload._tools.bench import decoders, io
-from fastload._tools.bench.export import export_images, image_files
+from fastload._tools.bench import decode_work, io
+from fastload._tools.bench.decode_work import (
+    BenchImages,
+    Work,
+    make_decoder,
+    standard_works,
+    usable_backends,
+)
+from fastload._tools.bench.image_files import export_images, image_files
 from fastload._tools.bench.load import Consumer, LoadReport, LoadRow
 from fastload._tools.bench.measure import spread
 from fastload._tools.bench.readers import Run, evict, read_runs
-from fastload._tools.bench.works import Work, Works, works_for
 from fastload.errors import BadImage, ConfigError, MissingPart
 from tests.loading import needs_core, pack_photos, png
 from tests.packed_datasets import encoded, pack_samples, photo, spoil_image
@@ -36,7 +43,7 @@ def bench(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str,
     return code, captured.out, captured.err
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
+def bench_json(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
     code, out, err = bench(capsys, *words, "--json")
     assert code == 0, err
     found: dict[str, Any] = json.loads(out)
@@ -47,7 +54,7 @@ def test_decode_measures_each_backend_thread_count_and_work(
     packed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     needs_core()
-    found = told(
+    found = bench_json(
         capsys,
         "decode",
         packed,
@@ -115,13 +122,13 @@ def test_decode_piped_is_plain_lines_with_one_sentence_at_the_end(
 
 
 def test_decode_says_which_backends_did_not_run() -> None:
-    names, reasons = decoders.usable(["reference"])
+    names, reasons = usable_backends(["reference"])
     assert names == ["reference"]
     assert reasons == {}
     with pytest.raises(ConfigError, match="backend 'nonsense': expected some of"):
-        decoders.usable(["nonsense"])
-    everything, why = decoders.usable()
-    assert {*everything, *why} == set(decoders.NAMES)
+        usable_backends(["nonsense"])
+    everything, why = usable_backends()
+    assert {*everything, *why} == set(BACKENDS)
 
 
 def test_decode_without_any_backend_says_why(
@@ -130,7 +137,7 @@ def test_decode_without_any_backend_says_why(
     def none(name: str, *, threads: int) -> None:
         raise MissingPart(f"{name} was not built")
 
-    monkeypatch.setattr(decoders, "make", none)
+    monkeypatch.setattr(decode_work, "make_decoder", none)
     code, _, err = bench(capsys, "decode", packed, *FAST, "--backend", "reference")
     assert code == 1
     assert "no backend runs here: reference: reference was not built" in err
@@ -187,12 +194,12 @@ def test_bench_needs_a_kind_and_a_dataset(
 
 
 def test_works_take_what_the_planner_would() -> None:
-    assert [work.name for work in works_for([(256, 256)], exact="off")] == [
+    assert [work.name for work in standard_works([(256, 256)], exact="off")] == [
         "as stored",
         "RRC 224",
         "whole -> 256",
     ]
-    assert [work.exact for work in works_for([], exact="on")] == [False, True]
+    assert [work.exact for work in standard_works([], exact="on")] == [False, True]
 
 
 def test_images_of_several_sizes_kinds_and_cameras_are_all_decoded(tmp_path: Path) -> None:
@@ -203,41 +210,39 @@ def test_images_of_several_sizes_kinds_and_cameras_are_all_decoded(tmp_path: Pat
     cameras = open_dataset(
         pack_samples(tmp_path / "cameras", [Field("cams", "image", list=True)], samples)
     )
-    works = Works.of(cameras, field=None, samples=10)
-    backend = decoders.make("reference", threads=1)
+    images = BenchImages.of(cameras, field=None, samples=10)
+    backend = make_decoder("reference", threads=1)
     for work in (Work("", None), Work("", (32, 32))):
-        tickets = works.tickets(work)
-        works.run(backend, work, tickets)
-        assert sum(len(ticket.output) for ticket in tickets) == works.n_images == 12
+        batches = images.batches(work)
+        images.run(backend, work, batches)
+        assert sum(len(batch.output) for batch in batches) == images.n_images == 12
     pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
     pictures = open_dataset(
         pack_samples(
             tmp_path / "png", [Field("image", "image")], [{"image": encoded(png(pixels))}] * 2
         )
     )
-    works = Works.of(pictures, field="image", samples=10)
-    tickets = works.tickets(Work("", None))
-    works.run(backend, Work("", None), tickets)
-    assert np.array_equal(tickets[0].output[1].numpy(), pixels)
+    images = BenchImages.of(pictures, field="image", samples=10)
+    batches = images.batches(Work("", None))
+    images.run(backend, Work("", None), batches)
+    assert np.array_equal(batches[0].output[1].numpy(), pixels)
 
 
 def test_a_bad_image_is_named_and_the_next_dataset_is_measured(tmp_path: Path) -> None:
     path = pack_photos(tmp_path / "packed", 6)
     spoil_image(path, 3)
-    works, backend = (
-        Works.of(open_dataset(path), field=None, samples=6),
-        decoders.make("reference", threads=1),
-    )
+    bad = BenchImages.of(open_dataset(path), field=None, samples=6)
+    backend = make_decoder("reference", threads=1)
     with pytest.raises(BadImage):
-        works.run(backend, Work("", (32, 32)), works.tickets(Work("", (32, 32))))
-    good = Works.of(open_dataset(pack_photos(tmp_path / "good", 6)), field=None, samples=6)
-    good.run(backend, Work("", (32, 32)), good.tickets(Work("", (32, 32))))
+        bad.run(backend, Work("", (32, 32)), bad.batches(Work("", (32, 32))))
+    good = BenchImages.of(open_dataset(pack_photos(tmp_path / "good", 6)), field=None, samples=6)
+    good.run(backend, Work("", (32, 32)), good.batches(Work("", (32, 32))))
 
 
 def test_load_compares_with_torch_over_exported_files(
     packed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = told(
+    found = bench_json(
         capsys,
         "load",
         packed,
@@ -294,17 +299,17 @@ def test_the_verdict_compares_with_the_best_of_the_others() -> None:
         [row("fastload", "fastload", 300), row("slow", "torch", 50), row("quick", "torch", 100)],
         {},
     )
-    assert "(quick)" in report.verdict()
-    assert "3.00 x as fast" in report.verdict()
+    assert "(quick)" in report.conclusion()
+    assert "3.00 x as fast" in report.conclusion()
     assert (
         "fastload did not run"
-        in LoadReport(Consumer("packed", "image"), [], {"fastload": "why"}).verdict()
+        in LoadReport(Consumer("packed", "image"), [], {"fastload": "why"}).conclusion()
     )
 
 
 def test_exported_files_are_the_stored_images(packed: Path, tmp_path: Path) -> None:
     dataset = open_dataset(packed)
-    assert export_images(dataset, tmp_path, most=5) == 5
+    assert export_images(dataset, tmp_path, limit=5) == 5
     files = image_files(tmp_path)
     assert len(files) == 5
     assert files[0].read_bytes() == bytes(dataset.raw(0, "image"))
@@ -316,7 +321,7 @@ def test_io_reads_every_order_and_reader_count(
     packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "disk.svg"
-    found = told(
+    found = bench_json(
         capsys, "io", packed, "--rounds", 1, "--readers", 1, "--readers", 3, "--plot", page
     )
     rows = {(row["order"], row["cold"], row["readers"]) for row in found["rows"]}
@@ -329,7 +334,7 @@ def test_io_reads_every_order_and_reader_count(
     assert all(row["bytes_per_s"]["median"] > 0 for row in found["rows"])
     assert found["n_images"] == 24
     assert page.read_text().startswith("<svg")
-    warm = told(capsys, "io", packed, "--rounds", 1, "--readers", 1, "--warm-only")
+    warm = bench_json(capsys, "io", packed, "--rounds", 1, "--readers", 1, "--warm-only")
     assert {row["cold"] for row in warm["rows"]} == {False}
     assert "Warm" in warm["verdict"]
 

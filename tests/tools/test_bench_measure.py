@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from fastload._common.nvml import open_gpu
 from fastload._common.tables import Table, markdown
-from fastload._tools.bench import charts, measure, plot
-from fastload._tools.bench.charts import Curve, nice_ticks
+from fastload._tools.bench import charts, measure
+from fastload._tools.bench.charts import Curve, check_plot_path, nice_ticks, write_plots
 from fastload._tools.bench.children import Child
+from fastload._tools.bench.decode import GpuMeter
 from fastload._tools.bench.machine import commit, machine, package_version, versions
 from fastload._tools.bench.measure import Rounds, number, spread, thread_counts, timed
 from fastload.errors import ConfigError, MissingPart, WorkerDied
@@ -130,7 +132,7 @@ def test_plots_are_written_as_their_name_says(tmp_path: Path, name: str) -> None
     if name.endswith(".png"):
         pytest.importorskip("matplotlib", reason="not run: no matplotlib")
     curves = [Curve("one", [(1, 1.0, 1.0, 1.0), (2, 2.0, 1.5, 2.5)])]
-    plot.write(
+    write_plots(
         tmp_path / name,
         "title",
         {"work": curves},
@@ -152,13 +154,13 @@ def test_a_plot_that_cannot_be_written_is_refused_before_measuring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match=r"\.gif: expected a name that ends in"):
-        plot.check(tmp_path / "out.gif")
+        check_plot_path(tmp_path / "out.gif")
     with pytest.raises(ConfigError, match="no folder"):
-        plot.check(tmp_path / "absent" / "out.html")
+        check_plot_path(tmp_path / "absent" / "out.html")
     monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
     with pytest.raises(MissingPart, match=r"matplotlib.*\.html"):
-        plot.check(tmp_path / "out.png")
-    plot.check(tmp_path / "out.html")
+        check_plot_path(tmp_path / "out.png")
+    check_plot_path(tmp_path / "out.html")
 
 
 def test_the_machine_is_described(tmp_path: Path) -> None:
@@ -168,19 +170,45 @@ def test_the_machine_is_described(tmp_path: Path) -> None:
     assert commit(tmp_path) == "" or len(commit(tmp_path)) >= 12
 
 
-def test_the_gpu_meter_divides_energy_by_images() -> None:
-    """Its arithmetic, on a library that counts 5 J between two looks: no GPU has run it."""
-    from fastload._common.nvml import Gpu
-    from fastload._tools.bench import gpu
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library with two GPUs: number 1 takes 5 J between two readings, number 0 takes 500 J. No GPU has run it."""
+    readings = {0: iter((0.0, 5e5)), 1: iter((1000.0, 6000.0))}
 
-    readings = iter((1000.0, 6000.0))
-    nvml = types.SimpleNamespace(
-        NVMLError=ValueError,
-        nvmlDeviceGetTotalEnergyConsumption=lambda handle: next(readings),
-        nvmlDeviceGetUtilizationRates=lambda handle: types.SimpleNamespace(gpu=40),
+    class NVMLError(Exception):
+        pass
+
+    class NVMLError_FunctionNotFound(NVMLError):  # noqa: N801 - as in pynvml
+        pass
+
+    def no_jpeg_engine(handle: int) -> None:
+        raise NVMLError_FunctionNotFound
+
+    def no_mig(handle: int) -> None:
+        raise NVMLError
+
+    nvml = types.ModuleType("pynvml")
+    vars(nvml).update(
+        NVMLError=NVMLError,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetUUID=lambda handle: f"GPU-{'ab'[handle] * 8}-0000",
+        nvmlDeviceGetName=lambda handle: "GPU",
+        nvmlDeviceGetMigMode=no_mig,
+        nvmlDeviceGetMemoryInfo=lambda handle: types.SimpleNamespace(total=1 << 30),
+        nvmlDeviceGetTotalEnergyConsumption=lambda handle: next(readings[handle]),
+        nvmlDeviceGetUtilizationRates=lambda handle: types.SimpleNamespace(gpu=40 + handle),
+        nvmlDeviceGetJpgUtilization=no_jpeg_engine,
     )
-    found = Gpu(0, "Stub", "GPU-aaaa", None, False, [], _nvml=nvml)
-    assert gpu.Meter(found).read(10) == {"joules_per_image": 0.5, "sm_share": 0.4}, (
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_the_gpu_meter_reads_the_gpu_of_that_uuid_whatever_its_number() -> None:
+    gpu, _ = open_gpu("GPU-bbbbbbbb-0000")
+    assert gpu is not None
+    assert GpuMeter(gpu).read(10) == {"joules_per_image": 0.5, "sm_share": 0.41}, (
         "a driver without the JPEG figure leaves it out"
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import pickle
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fastload
-from fastload._tools.diagnose.command import add_options, run_script
+from fastload._cli import main
 from fastload._tools.diagnose.inworkers import WatchedCollate, WatchedDataset
 from fastload._tools.diagnose.script import call_script, import_script
 
@@ -56,17 +55,12 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def options(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--json", action="store_true")
-    add_options(parser)
-    return parser.parse_args(words)
+def doctor(*words: str) -> int:
+    return main(["doctor", *words])
 
 
 def test_a_loader_that_is_too_slow(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        run_script(options("--script", f"{script}:make_loader,make_step", "--seconds", "0.5")) == 1
-    )
+    assert doctor("--script", f"{script}:make_loader,make_step", "--seconds", "0.5") == 1
     assert "the step waits" in capsys.readouterr().out
 
 
@@ -74,12 +68,7 @@ def test_a_loader_that_is_fast_enough_as_json(
     script: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script.write_text((SCRIPT % "0.050").replace("SECONDS)", "0)"))
-    assert (
-        run_script(
-            options("--script", f"{script}:make_loader,make_step", "--seconds", "1", "--json")
-        )
-        == 0
-    )
+    assert doctor("--script", f"{script}:make_loader,make_step", "--seconds", "1", "--json") == 0
     assert json.loads(capsys.readouterr().out)["verdict"] == "step"
 
 
@@ -119,15 +108,15 @@ def test_a_script_that_cannot_be_imported(script: Path, text: str) -> None:
     assert script.stem not in sys.modules
 
 
-def test_migrate_alone_is_refused() -> None:
-    with pytest.raises(fastload.ConfigError, match="go with --script"):
-        run_script(options("--migrate"))
+def test_migrate_alone_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor("--migrate") == 2
+    assert "go with --script" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("word", ["0", "x", "nan", "-1"])
-def test_seconds_are_checked(word: str) -> None:
-    with pytest.raises(SystemExit):
-        options("--seconds", word)
+def test_seconds_are_checked(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor("--seconds", word) == 2
+    assert "expected seconds, more than 0" in capsys.readouterr().err
 
 
 def test_what_is_sent_to_new_worker_processes_can_be_sent(script: Path) -> None:

@@ -16,16 +16,16 @@ CHECKSUM = True
 
 def batches(job: Job) -> Batches:
     from fastload._store.dataset import open_dataset
-    from fastload._tools.bench import decoders
-    from fastload._tools.bench.works import Work, Works
+    from fastload._tools.bench.decode_work import BenchImages, Work, make_decoder
 
-    images = Works.of(open_dataset(job.packed), field=None, samples=len(job.samples))
+    images = BenchImages.of(open_dataset(job.packed), field=None, samples=len(job.samples))
     work = Work("", job.work.size, crop=job.work.crop)
-    tickets, backend = images.tickets(work), decoders.make("native", threads=max(1, job.workers))
+    prepared = images.batches(work)
+    backend = make_decoder("native", threads=max(1, job.workers))
 
     def epoch() -> Iterator[Any]:
-        images.run(backend, work, tickets)
-        for ticket in tickets:
-            yield ticket.output
+        images.run(backend, work, prepared)
+        for batch in prepared:
+            yield batch.output
 
     return epoch

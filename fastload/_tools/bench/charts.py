@@ -1,13 +1,17 @@
-"""Small charts as SVG text, without any package: lines (scaling) and bars (comparisons). Also inside of HTML pages and the docs."""
+"""Charts of benchmarks: lines (scaling) and bars (comparisons) as SVG, on an HTML page, or as PNG (matplotlib)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
+from typing import Any
 
-COLOURS = (
+from fastload.errors import ConfigError, MissingPart
+
+COLORS = (
     "#0b6e99",
     "#d9730d",
     "#4d7c0f",
@@ -75,20 +79,20 @@ def lines(
         f'<text x="14" y="{height / 2}" transform="rotate(-90 14 {height / 2})" text-anchor="middle">{escape(y_name)}</text>'
     )
     for place, curve in enumerate(curves):
-        colour = "#999" if curve.ideal else COLOURS[place % len(COLOURS)]
+        color = "#999" if curve.ideal else COLORS[place % len(COLORS)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(p[0], p[1]) for p in curve.points))
         parts.append(
             f'<polyline class="i" points="{path}"/>'
             if curve.ideal
-            else f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
+            else f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>'
         )
         for p in () if curve.ideal else curve.points:
             (x, y), (_, low), (_, high) = at(p[0], p[1]), at(p[0], p[2]), at(p[0], p[3])
             parts.append(
-                f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{low:.1f}" y2="{high:.1f}" stroke="{colour}"/>'
-                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'
+                f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{low:.1f}" y2="{high:.1f}" stroke="{color}"/>'
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{color}"/>'
             )
-        parts.append(_key(width - right + 14, top + 18 * place, colour, curve.name))
+        parts.append(_key(width - right + 14, top + 18 * place, color, curve.name))
     return _svg(width, height, parts)
 
 
@@ -100,7 +104,7 @@ def bars(
     width: int = 640,
     marked: str = "",
 ) -> str:
-    """One bar a name, the longest first; ``values``: median, low, high. ``marked`` is drawn in another colour."""
+    """One bar a name, the longest first; ``values``: median, low, high. ``marked`` is drawn in another color."""
     left, right, row = 190, 110, 22
     most = max(high for _, _, high in values.values()) or 1.0
     parts = [f'<text class="t" x="10" y="18">{escape(title)}</text>']
@@ -111,7 +115,7 @@ def bars(
         parts.append(
             f'<text x="{left - 8}" y="{y + 12}" text-anchor="end">{escape(name)}</text>'
             f'<rect x="{left}" y="{y}" width="{middle * scale:.1f}" height="{row - 7}" '
-            f'fill="{COLOURS[0 if name == marked else 7]}"/>'
+            f'fill="{COLORS[0 if name == marked else 7]}"/>'
             f'<line x1="{left + low * scale:.1f}" x2="{left + high * scale:.1f}" y1="{y + 7.5}" y2="{y + 7.5}" stroke="#111"/>'
             f'<text x="{left + high * scale + 6:.1f}" y="{y + 12}">{middle:,.0f} {escape(unit)}</text>'
         )
@@ -142,10 +146,90 @@ def nice_ticks(most: float, count: int = 5) -> list[float]:
     return [round(step * i, 12) for i in range(math.ceil(most / step - 1e-9) + 1)]
 
 
-def _key(x: float, y: float, colour: str, name: str) -> str:
-    return f'<rect x="{x}" y="{y}" width="12" height="4" fill="{colour}"/><text x="{x + 18}" y="{y + 7}">{escape(name)}</text>'
+def _key(x: float, y: float, color: str, name: str) -> str:
+    return f'<rect x="{x}" y="{y}" width="12" height="4" fill="{color}"/><text x="{x + 18}" y="{y + 7}">{escape(name)}</text>'
 
 
 def _svg(width: int, height: int, parts: Sequence[str]) -> str:
     inside = _STYLE + "".join(parts)
     return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" role="img">{inside}</svg>'
+
+
+def check_plot_path(path: Path) -> None:
+    """Before an hour of measuring: can this be written? Raises ConfigError, MissingPart."""
+    if path.suffix not in (".png", ".html", ".svg"):
+        raise ConfigError(f"--plot {path}: expected a name that ends in .html, .svg or .png")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--plot {path}: no folder {path.parent}")
+    if path.suffix == ".png":
+        _pyplot()
+
+
+def write_plots(
+    path: Path,
+    title: str,
+    plots: Mapping[str, Sequence[Curve]],
+    *,
+    x_name: str,
+    y_name: str,
+    notes: Sequence[str] = (),
+    tables: Sequence[str] = (),
+) -> None:
+    """``plots``: title to curves. SVG takes the first only."""
+    check_plot_path(path)
+    if path.suffix == ".png":
+        _png(path, plots, x_name=x_name, y_name=y_name)
+        return
+    drawn = [lines(name, curves, x_name=x_name, y_name=y_name) for name, curves in plots.items()]
+    path.write_text(
+        drawn[0] + "\n" if path.suffix == ".svg" else page(title, notes, drawn, tables),
+        encoding="utf-8",
+    )
+
+
+def _png(path: Path, plots: Mapping[str, Sequence[Curve]], *, x_name: str, y_name: str) -> None:
+    figure_of = _pyplot()
+    figure = figure_of(figsize=(7, 3.6 * len(plots)), layout="constrained")
+    axes = figure.subplots(len(plots), squeeze=False)[:, 0]
+    for axis, (name, curves) in zip(axes, plots.items(), strict=True):
+        for place, curve in enumerate(curves):
+            x, y, low, high = zip(*curve.points, strict=True)
+            if curve.ideal:
+                axis.plot(x, y, "--", color="#999", label=curve.name)
+            else:
+                around = [
+                    [b - a for a, b in zip(low, y, strict=True)],
+                    [b - a for a, b in zip(y, high, strict=True)],
+                ]
+                axis.errorbar(
+                    x,
+                    y,
+                    yerr=around,
+                    marker="o",
+                    label=curve.name,
+                    color=COLORS[place % len(COLORS)],
+                )
+        axis.set(title=name, xlabel=x_name, ylabel=y_name, ylim=(0, None))
+        axis.set_xscale("log", base=2)
+        ticks = sorted({point[0] for curve in curves for point in curve.points})
+        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.grid(alpha=0.3)
+        axis.legend(frameon=False)
+    figure.savefig(path, dpi=110)
+
+
+def _pyplot() -> Callable[..., Any]:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingPart(
+            "plotting to PNG needs matplotlib: pip install 'fastload-vision[report]', or name an .html file instead"
+        ) from None
+
+    def new(**options: Any) -> Figure:
+        figure = Figure(**options)
+        FigureCanvasAgg(figure)
+        return figure
+
+    return new

@@ -19,7 +19,7 @@ from fastload._tools.bench.children import cpu_s, serve
 
 
 def main() -> None:
-    """Serves rounds: each takes ``batches`` batches behind the first ``warm`` ones."""
+    """Serves rounds: each takes ``batches`` batches after the first ``warm`` ones."""
     spec = json.loads(sys.argv[1])
     torch.set_num_threads(1)
 
@@ -49,8 +49,7 @@ def make_loader(spec: dict[str, Any]) -> Any:
             num_workers=spec["workers"],
             backend=spec["backend"],
         )
-    from fastload._tools.bench.export import image_files
-    from fastload._tools.bench.torchfolder import FolderImages
+    from fastload._tools.bench.image_files import FolderImages, image_files
 
     images = FolderImages(image_files(Path(spec["folder"])), size)
     workers = spec["workers"]
@@ -79,7 +78,9 @@ def consume(batches: Iterator[Any], spec: dict[str, Any]) -> dict[str, Any]:
     """Seconds waited for each batch and between the ends of batches."""
     for _ in range(spec["warm"]):
         next(batches)
-    waits, steps, n = [], [], 0
+    waits: list[float] = []
+    steps: list[float] = []
+    n = 0
     family = psutil.Process()
     cpu = cpu_s(family)
     begin = last = time.perf_counter()

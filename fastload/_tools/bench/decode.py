@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fastload._common.cpus import available_cpus
+from fastload._common.cuda import uuid_of, wait
+from fastload._common.nvml import Gpu, close_gpus, open_gpu
 from fastload._common.tables import Table
 from fastload._decode.backend import STAGES
 from fastload._load.decoder import Decoder
 from fastload._store.dataset import Dataset
-from fastload._tools.bench import decoders, gpu
 from fastload._tools.bench.charts import Curve
+from fastload._tools.bench.decode_work import (
+    BenchBatch,
+    BenchImages,
+    Work,
+    make_decoder,
+    usable_backends,
+)
 from fastload._tools.bench.machine import busy_with_others, machine, versions
-from fastload._tools.bench.measure import Pass, Rounds, Spread, number, spread
-from fastload._tools.bench.works import Ticket, Work, Works
+from fastload._tools.bench.measure import Pass, Rounds, Spread, number, spread, timed
 from fastload.errors import MissingPart
 
 Key = tuple[str, int, str]  # backend, threads, work
@@ -92,7 +101,7 @@ class DecodeReport:
         )
         table.notes = [f"{name}: not run: {why}" for name, why in self.missing.items()]
         table.notes += [f"{name}: {value}" for name, value in self.gpu.items()]
-        table.notes.append(self.limit())
+        table.notes.append(self.conclusion())
         return table
 
     def as_json(self) -> dict[str, object]:
@@ -105,10 +114,10 @@ class DecodeReport:
             "missing": self.missing,
             "rows": [row.as_json() for row in self.rows],
             "gpu": self.gpu,
-            "limit": self.limit(),
+            "limit": self.conclusion(),
         }
 
-    def limit(self) -> str:
+    def conclusion(self) -> str:
         """One sentence: what would have to be more or faster."""
         main = next(
             (row.work for row in self.rows if row.work.startswith("RRC")), self.rows[-1].work
@@ -130,8 +139,11 @@ class DecodeReport:
             )
         return said + "."
 
-    def curves(self, work: str) -> list[Curve]:
-        """Images/s over threads, a curve a backend, and the ideal one of the fastest."""
+    def plots(self) -> dict[str, list[Curve]]:
+        """Images/s over threads, by work: one curve per backend, and the ideal one of the fastest."""
+        return {work: self._curves(work) for work in dict.fromkeys(row.work for row in self.rows)}
+
+    def _curves(self, work: str) -> list[Curve]:
         found = []
         for name in dict.fromkeys(row.backend for row in self.rows):
             rows = [row for row in self.rows if (row.work, row.backend) == (work, name)]
@@ -185,70 +197,116 @@ def measure(
     tick: Callable[[int, int], None] | None = None,
 ) -> DecodeReport:
     """Every backend that runs here x threads x works, interleaved; raises FastloadError."""
-    names, missing = decoders.usable(backends)
+    names, missing = usable_backends(backends)
     if not names:
         raise MissingPart(
             "decoding: no backend runs here: "
             + "; ".join(f"{name}: {why}" for name, why in missing.items())
         )
-    images = Works.of(dataset, field=field, samples=samples)
-    made = {
-        (name, count): decoders.make(name, threads=count) for name in names for count in threads
+    images = BenchImages.of(dataset, field=field, samples=samples)
+    decoders = {
+        (name, count): make_decoder(name, threads=count) for name in names for count in threads
     }
     stages: dict[Key, NDArray[np.float64]] = {}
     runs: dict[Key, Callable[[], int]] = {}
     n_out: dict[str, int] = {}
     for work in works:
-        tickets = {
-            device: images.tickets(work, device)
-            for device in dict.fromkeys(backend.device for backend in made.values())
+        batches = {
+            device: images.batches(work, device)
+            for device in dict.fromkeys(decoder.device for decoder in decoders.values())
         }
-        n_out[work.name] = sum(ticket.output.nbytes for ticket in next(iter(tickets.values())))
-        for (name, count), backend in made.items():
+        n_out[work.name] = sum(batch.output.nbytes for batch in next(iter(batches.values())))
+        for (name, count), decoder in decoders.items():
             key = (name, count, work.name)
-            runs[key] = partial(
-                _pass,
-                images,
-                backend,
-                work,
-                tickets[backend.device],
-                partial(stages.__setitem__, key),
-            )
+            on_stages = partial(stages.__setitem__, key)
+            runs[key] = partial(_pass, images, decoder, work, batches[decoder.device], on_stages)
     try:
         found = rounds.run(runs, tick=tick)
         last = works[-1].name
-        on_gpu = gpu.figures(n_out[last], {name: runs[name, max(threads), last] for name in names})
+        gpu = gpu_figures(n_out[last], {name: runs[name, max(threads), last] for name in names})
     finally:
-        for backend in made.values():
-            backend.close()
+        for decoder in decoders.values():
+            decoder.close()
     rows = [_row(key, passes, images, n_out[key[2]], stages[key]) for key, passes in found.items()]
-    return DecodeReport(str(dataset.path), images.n_images, rows, missing, gpu=on_gpu)
+    return DecodeReport(str(dataset.path), images.n_images, rows, missing, gpu=gpu)
 
 
 def _pass(
-    images: Works,
-    backend: Decoder,
+    images: BenchImages,
+    decoder: Decoder,
     work: Work,
-    tickets: Sequence[Ticket],
-    note: Callable[[NDArray[np.float64]], None],
+    batches: Sequence[BenchBatch],
+    on_stages: Callable[[NDArray[np.float64]], None],
 ) -> int:
-    note(images.run(backend, work, tickets))
+    on_stages(images.run(decoder, work, batches))
     return images.n_images
 
 
 def _row(
-    key: Key, passes: Sequence[Pass], images: Works, n_out: int, stages: NDArray[np.float64]
+    key: Key, passes: Sequence[Pass], images: BenchImages, n_out: int, stages: NDArray[np.float64]
 ) -> Row:
+    backend, threads, work = key
     per_s = spread([each.n / each.wall_s for each in passes])
-    cpu = spread([1e3 * each.cpu_s / each.n for each in passes])
-    shares = stages / stages.sum() if stages.sum() else stages
+    total = stages.sum()
+    shares = dict(zip(STAGES, (stages / total).round(4).tolist(), strict=True)) if total else {}
     return Row(
-        key[2],
-        key[0],
-        key[1],
+        work,
+        backend,
+        threads,
         per_s,
-        cpu,
-        per_s.middle * images.bytes_in / images.n_images / 1e9,
-        per_s.middle * n_out / images.n_images / 1e9,
-        dict(zip(STAGES, shares.round(4).tolist(), strict=True)) if stages.sum() else {},
+        cpu_ms=spread([1e3 * each.cpu_s / each.n for each in passes]),
+        gb_in=per_s.middle * images.bytes_in / images.n_images / 1e9,
+        gb_out=per_s.middle * n_out / images.n_images / 1e9,
+        stages=shares,
     )
+
+
+# Only a GPU can answer the rest; no GPU has run it yet (see README).
+WATCHED_S = 2.0  # NVML updates utilization every 1/6 to 1 s, its energy counter every few ms
+
+
+def gpu_figures(n_bytes: int, runs: Mapping[str, Callable[[], int]]) -> dict[str, object]:
+    """Copy speed of ``n_bytes`` of pixels, and joules and utilization of each run; {} without CUDA."""
+    if not torch.cuda.is_available():
+        return {}
+    figures: dict[str, object] = {"h2d_gb_per_s": _copy_speed(n_bytes)}
+    gpu, why = open_gpu(uuid_of(torch.device("cuda")))
+    if gpu is None:
+        return {**figures, "nvml": f"not read: {why}"}
+    for name, run in runs.items():
+        meter = GpuMeter(gpu)
+        figures[name] = meter.read(timed(run, at_least_s=WATCHED_S).n)
+    close_gpus()
+    return figures
+
+
+def _copy_speed(n_bytes: int) -> float:
+    """Host to device, from pinned memory, GB/s."""
+    host = torch.empty(max(1 << 20, min(n_bytes, 256 << 20)), dtype=torch.uint8).pin_memory()
+    host.to("cuda", non_blocking=True)
+    wait()
+    started = time.perf_counter()
+    for _ in range(8):
+        host.to("cuda", non_blocking=True)
+    wait()
+    return round(8 * host.nbytes / (time.perf_counter() - started) / 1e9, 2)
+
+
+class GpuMeter:
+    """Energy of one GPU since the meter was made, and its utilization at the end."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._joules_before = gpu.number("energy_j")
+
+    def read(self, n_images: int) -> dict[str, float]:
+        """Per image; a figure that the driver does not have is left out."""
+        figures: dict[str, float] = {}
+        joules = self._gpu.number("energy_j")
+        if joules is not None and self._joules_before is not None:
+            figures["joules_per_image"] = (joules - self._joules_before) / max(n_images, 1)
+        for name, quantity in (("sm_share", "util"), ("jpeg_engine_share", "jpeg")):
+            percent = self._gpu.number(quantity)
+            if percent is not None:
+                figures[name] = percent / 100
+        return figures

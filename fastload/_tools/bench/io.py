@@ -80,7 +80,7 @@ class IoReport:
             table.notes.append(
                 f"raw disk: {number(self.raw.middle / 1e6)} MB/s in sequence past the page cache (O_DIRECT)"
             )
-        table.notes += [*self.notes, self.verdict()]
+        table.notes += [*self.notes, self.conclusion()]
         return table
 
     def as_json(self) -> dict[str, object]:
@@ -94,7 +94,7 @@ class IoReport:
             "raw": self.raw.as_json() if self.raw else None,
             "rows": [row.as_json() for row in self.rows],
             "notes": self.notes,
-            "verdict": self.verdict(),
+            "verdict": self.conclusion(),
         }
 
     def best(self, order: str, *, cold: bool) -> IoRow | None:
@@ -105,10 +105,11 @@ class IoReport:
             default=None,
         )
 
-    def verdict(self) -> str:
+    def conclusion(self) -> str:
         """One line: what reading in blocks gains over reading at random, and how many images a second the disk gives."""
         cold = any(row.cold for row in self.rows)
-        blocks, chance = self.best("block-shuffled", cold=cold), self.best("random", cold=cold)
+        blocks = self.best("block-shuffled", cold=cold)
+        chance = self.best("random", cold=cold)
         if blocks is None or chance is None:
             return "Nothing to compare."
         said = (
@@ -120,8 +121,15 @@ class IoReport:
             said += f" and {blocks.per_s.middle / self.raw.middle:.0%} of the raw disk"
         return said + "."
 
-    def curves(self, *, cold: bool) -> list[Curve]:
-        """MB/s over readers."""
+    def plots(self) -> dict[str, list[Curve]]:
+        """MB/s over readers, cold and warm."""
+        return {
+            name: self._curves(cold=cold)
+            for name, cold in (("cold", True), ("warm", False))
+            if any(row.cold is cold for row in self.rows)
+        }
+
+    def _curves(self, *, cold: bool) -> list[Curve]:
         return [
             Curve(
                 order,

@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
+from fastload._common.cpus import available_cpus
 from fastload._common.tables import Table
+from fastload._store.dataset import Dataset
 from fastload._tools.bench.children import Child, Round
+from fastload._tools.bench.image_files import export_images, image_files
 from fastload._tools.bench.machine import machine, versions
-from fastload._tools.bench.measure import Spread, number, part, spread
-from fastload.errors import FastloadError
+from fastload._tools.bench.measure import Spread, alternating, number, part, spread, thread_counts
+from fastload.errors import ConfigError, FastloadError
 
 HEADINGS = (
     "loader",
@@ -49,6 +53,14 @@ class Consumer:
     busy: bool = False  # computes on the processor instead of a GPU
     batches: int = 1000  # a round ends after so many
     seconds: float = 4.0  # or after so long
+
+    def check_batch_fits(self, n: int, where: str, what: str) -> None:
+        """Raises ConfigError where ``n`` samples or images are less than one batch."""
+        if n < self.batch_size:
+            raise ConfigError(
+                f"{where} has {n} {what}, less than a batch of {self.batch_size}: take a smaller "
+                "--batch-size"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +123,7 @@ class LoadReport:
             f"a consumer that computes for {c.compute_ms:g} ms{' on the processor' if c.busy else ''}"
         )
         table = Table(head, HEADINGS, rows=[row.cells() for row in self.rows])
-        table.notes = [f"{name}: {why}" for name, why in self.failed.items()] + [self.verdict()]
+        table.notes = [f"{name}: {why}" for name, why in self.failed.items()] + [self.conclusion()]
         return table
 
     def as_json(self) -> dict[str, object]:
@@ -127,10 +139,10 @@ class LoadReport:
             "versions": self.versions,
             "rows": [row.as_json() for row in self.rows],
             "failed": self.failed,
-            "verdict": self.verdict(),
+            "verdict": self.conclusion(),
         }
 
-    def verdict(self) -> str:
+    def conclusion(self) -> str:
         """One line: is the consumer fed, and what does the torch loader do?"""
         ours = [row for row in self.rows if row.kind == "fastload"]
         theirs = [row for row in self.rows if row.kind == "torch"]
@@ -164,9 +176,10 @@ def measure(
             each.name: stack.enter_context(Child(each.name, _command(consumer, each)))
             for each in contestants
         }
-        total, done = rounds * len(children), 0
+        total = rounds * len(children)
+        done = 0
         for turn in range(rounds):
-            for name, child in _turned(children, turn):
+            for name, child in alternating(children.items(), turn):
                 try:
                     if turn == 0:
                         child.wait()
@@ -182,30 +195,39 @@ def measure(
         for each in contestants
         if each.name not in failed and found[each.name]
     ]
-    return LoadReport(replace(consumer), rows, failed)
+    return LoadReport(consumer, rows, failed)
 
 
-def _turned(children: dict[str, Child], turn: int) -> Iterator[tuple[str, Child]]:
-    return iter(list(children.items()) if turn % 2 == 0 else list(children.items())[::-1])
+def torch_contestants(
+    dataset: Dataset,
+    consumer: Consumer,
+    folder: Path | None,
+    *,
+    exported: Path,
+    workers: Sequence[int] | None,
+    limit: int,
+) -> list[Contestant]:
+    """A torch DataLoader over the images in ``folder``, by number of workers (None: 0, 1, 2, 4 ... all cores).
+
+    Without ``folder``, up to ``limit`` images of the dataset are written to ``exported``.
+    """
+    if folder is None:
+        folder = exported
+        n_images = export_images(dataset, folder, field=consumer.field, limit=limit)
+    else:
+        n_images = len(image_files(folder))
+    consumer.check_batch_fits(n_images, str(folder), "images")
+    counts = [0, *thread_counts(available_cpus())] if workers is None else workers
+    return [
+        Contestant(f"torch, {n} workers", "torch", n, folder=str(folder))
+        for n in sorted(set(counts))
+    ]
 
 
 def _command(consumer: Consumer, each: Contestant) -> list[str]:
-    spec = {
-        "kind": each.kind,
-        "workers": each.workers,
-        "backend": each.backend,
-        "folder": each.folder,
-        "dataset": consumer.dataset,
-        "field": consumer.field,
-        "batch_size": consumer.batch_size,
-        "size": list(consumer.size),
-        "compute_ms": consumer.compute_ms,
-        "busy": consumer.busy,
-        "batches": consumer.batches,
-        "seconds": consumer.seconds,
-        # What was loaded ahead while others ran must not count: torch keeps 2 batches a worker, fastload 3 in all.
-        "warm": max(4, 2 * (each.workers or 0) + 1 if each.kind == "torch" else 4),
-    }
+    # What was loaded ahead while others ran must not count: torch keeps 2 batches per worker, fastload 3 in all.
+    warm = max(4, 2 * (each.workers or 0) + 1) if each.kind == "torch" else 4
+    spec = {**asdict(each), **asdict(consumer), "warm": warm}
     return [sys.executable, "-m", "fastload._tools.bench.consume", json.dumps(spec)]
 
 
@@ -213,15 +235,15 @@ def _row(each: Contestant, rounds: Sequence[Round]) -> LoadRow:
     waits = [wait for one in rounds for wait in one.told["waits_s"]]
     steps = sorted(step for one in rounds for step in one.told["steps_s"])
     seconds = sum(one.told["seconds"] for one in rounds)
-    n = sum(one.told["n"] for one in rounds)
+    n_images = sum(one.told["n"] for one in rounds)
     return LoadRow(
         each.name,
         each.kind,
-        spread([one.told["n"] / one.told["seconds"] for one in rounds]),
-        1e3 * sum(waits) / len(waits),
-        sum(waits) / seconds,
-        1e3 * steps[len(steps) // 2],
-        1e3 * steps[min(len(steps) - 1, int(0.99 * len(steps)))],
-        1e3 * sum(one.told["cpu_s"] for one in rounds) / n,
-        max(one.peak_mb for one in rounds),
+        per_s=spread([one.told["n"] / one.told["seconds"] for one in rounds]),
+        wait_ms=1e3 * sum(waits) / len(waits),
+        waiting=sum(waits) / seconds,
+        p50_ms=1e3 * steps[len(steps) // 2],
+        p99_ms=1e3 * steps[min(len(steps) - 1, int(0.99 * len(steps)))],
+        cpu_ms=1e3 * sum(one.told["cpu_s"] for one in rounds) / n_images,
+        peak_mb=max(one.peak_mb for one in rounds),
     )

@@ -64,6 +64,12 @@ def commit(folder: Path) -> str:
         return ""
 
 
+def own_commit() -> str:
+    """The commit of fastload's own checkout; '' where it is installed."""
+    root = Path(__file__).resolve().parents[3]
+    return commit(root) if (root / "benchmarks").is_dir() else ""
+
+
 def in_one_line(found: dict[str, str]) -> str:
     """For the line above a table."""
     return ", ".join(f"{name} {value}" for name, value in found.items())

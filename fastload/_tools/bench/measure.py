@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -37,17 +37,13 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def number(value: float) -> str:
-    """Three digits that matter: 12,345 / 123 / 12.3 / 1.23."""
+    """Three significant digits: 12,345 / 123 / 12.3 / 1.23."""
     size = abs(value)
-    return (
-        f"{value:,.0f}"
-        if size >= 99.95
-        else f"{value:.1f}"
-        if size >= 9.995
-        else f"{value:.2f}"
-        if size >= 0.0995
-        else f"{value:.3g}"
-    )
+    if size >= 99.95:
+        return f"{value:,.0f}"
+    if size >= 9.995:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if size >= 0.0995 else f"{value:.3g}"
 
 
 def part(one: float, other: float) -> str:
@@ -68,7 +64,7 @@ class Pass:
     frozen=True
 )  # no slots: Python 3.11 cannot make Rounds[str](...) of a frozen class with them
 class Rounds(Generic[Key]):
-    """Runs contestants in turn, so that each sees every mood of the machine; the first round fills caches and does not count."""
+    """Runs contestants in turn, so that a slow minute of the machine hits all; the first round is warm-up."""
 
     rounds: int
     seconds: float  # at least so long a pass
@@ -81,9 +77,10 @@ class Rounds(Generic[Key]):
     ) -> dict[Key, list[Pass]]:
         """``contestants``: each does its work once and says how many images that were."""
         found: dict[Key, list[Pass]] = {key: [] for key in contestants}
-        total, done = (self.rounds + 1) * len(contestants), 0
+        total = (self.rounds + 1) * len(contestants)
+        done = 0
         for turn in range(self.rounds + 1):
-            for key in _turned(list(contestants), turn):
+            for key in alternating(contestants, turn):
                 taken = timed(contestants[key], at_least_s=self.seconds if turn else 0.0)
                 if turn:
                     found[key].append(taken)
@@ -93,14 +90,17 @@ class Rounds(Generic[Key]):
         return found
 
 
-def _turned(keys: list[Key], turn: int) -> Iterator[Key]:
-    """Every second round backwards: nobody always comes behind the same neighbour."""
-    return iter(keys if turn % 2 == 0 else keys[::-1])
+def alternating(keys: Iterable[Key], turn: int) -> list[Key]:
+    """The keys, in every second round reversed: no contestant always follows the same neighbor."""
+    listed = list(keys)
+    return listed if turn % 2 == 0 else listed[::-1]
 
 
 def timed(run: Callable[[], int], *, at_least_s: float = 0.0) -> Pass:
     """Repeats the work until the time is full."""
-    wall, cpu, n = time.perf_counter(), time.process_time(), 0
+    wall = time.perf_counter()
+    cpu = time.process_time()
+    n = 0
     while True:
         n += run()
         if time.perf_counter() - wall >= at_least_s:
