@@ -11,10 +11,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fastload._common.checksum import crc32c
 from fastload._common.native import core
 from fastload._decode.backend import Codec, DecodeBatch, DecodeResult, PixelFormat, new_requests
 
 Pixels = NDArray[np.uint8]
+
+
+def record(payload: bytes) -> tuple[bytes, int]:
+    """A record around one part, and where the part starts."""
+    body = bytes([1, 0, 1, 0]) + (48 + len(payload)).to_bytes(4, "little") + bytes(8 + 24) + payload
+    return b"FLR1" + crc32c(body).to_bytes(4, "little") + body, 48
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fastload._common.cpus import available_cpus
 from fastload._common.metrics import IMAGE_STAGES
 from fastload.errors import BadImage, ConfigError
 
@@ -219,6 +220,15 @@ def new_requests(n: int) -> NDArray[np.void]:
     requests["orientation"] = 1
     requests["source"] = np.arange(n)
     return requests
+
+
+def check_threads(threads: int | None) -> int:
+    """How many decode threads to start. Raises ConfigError."""
+    if threads is not None and not 1 <= threads <= 1024:
+        raise ConfigError(
+            f"threads {threads!r}: expected 1 to 1024, or None for one per available processor"
+        )
+    return threads or available_cpus()
 
 
 def check_batch(batch: DecodeBatch) -> None:

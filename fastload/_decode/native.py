@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar, TypedDict, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fastload._common.cpus import available_cpus
 from fastload._common.native import core, native_status
 from fastload._decode.backend import (
     COLOURS,
@@ -20,6 +19,7 @@ from fastload._decode.backend import (
     DecodeResult,
     PixelFormat,
     check_batch,
+    check_threads,
 )
 from fastload.errors import ConfigError, MissingPart
 
@@ -59,11 +59,7 @@ class NativeBackend:
         module = core()
         if module is None:
             raise MissingPart(f"decoding with the native backend: {native_status()}")
-        if threads is not None and not 1 <= threads <= 1024:
-            raise ConfigError(
-                f"threads {threads!r}: expected 1 to 1024, or None for one per available processor"
-            )
-        self._pool: _core.Pool = module.Pool(threads or available_cpus())
+        self._pool: _core.Pool = module.Pool(check_threads(threads))
 
     @property
     def device(self) -> torch.device:
@@ -80,10 +76,9 @@ class NativeBackend:
 
     @threads.setter
     def threads(self, n: int) -> None:
-        if not 1 <= n <= 1024:
-            raise ConfigError(f"threads {n!r}: expected 1 to 1024")
+        checked = check_threads(n)
         try:
-            self._pool.threads = n
+            self._pool.threads = checked
         except ValueError as error:
             raise ConfigError(f"decoding on {n} threads: {error}") from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from fastload._common.cpus import available_cpus
 from fastload._common.threads import Helpers
 from fastload._decode.backend import (
     STAGES,
@@ -25,18 +24,27 @@ from fastload._decode.backend import (
     PixelFormat,
     Status,
     check_batch,
+    check_threads,
 )
 from fastload._store.jpeg_header import check_limits, read_header
 from fastload._store.record import is_intact
 from fastload.errors import BadImage, ConfigError
 
-_LONGEST = 0xFFFFFFFF  # nanoseconds that fit: a process that was stopped meanwhile took longer
-Outcome = tuple[Status, str, tuple[int, ...]]  # status, why, nanoseconds per stage
+_MAX_NS = 0xFFFFFFFF  # fits uint32; a process that was stopped meanwhile took longer
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one sample."""
+
+    status: Status
+    reason: str = ""
+    times_ns: tuple[int, ...] = (0,) * len(STAGES)
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTicket:
-    """A batch under way."""
+    """A batch in flight."""
 
     batch: DecodeBatch
     outcomes: Sequence[Future[Outcome]]
@@ -59,7 +67,7 @@ class ReferenceBackend:
         return ""
 
     def __init__(self, *, threads: int | None = None) -> None:
-        self.threads = threads or available_cpus()
+        self.threads = check_threads(threads)
         self._pool = Helpers(self.threads, "fastload-reference")
 
     def submit(self, batch: DecodeBatch) -> ReferenceTicket:
@@ -78,13 +86,12 @@ class ReferenceBackend:
 
     def collect(self, ticket: ReferenceTicket) -> DecodeResult:
         """Waits for a batch."""
-        outcomes = [future.result() for future in ticket.outcomes]
+        outcomes = [_outcome_of(future) for future in ticket.outcomes]
+        times_ns = np.array([each.times_ns for each in outcomes], np.int64)
         return DecodeResult(
-            np.array([status for status, _, _ in outcomes], np.uint8),
-            np.minimum([times for _, _, times in outcomes], _LONGEST)
-            .astype(np.uint32)
-            .reshape(-1, len(STAGES)),
-            {slot: why for slot, (status, why, _) in enumerate(outcomes) if status},
+            np.array([each.status for each in outcomes], np.uint8),
+            np.minimum(times_ns, _MAX_NS).astype(np.uint32).reshape(-1, len(STAGES)),
+            {slot: each.reason for slot, each in enumerate(outcomes) if each.status},
             ticket.batch.output,
         )
 
@@ -99,38 +106,48 @@ class ReferenceBackend:
         self._pool.close()
 
 
+def _outcome_of(future: Future[Outcome]) -> Outcome:
+    try:
+        return future.result()
+    except CancelledError:
+        return Outcome(Status.CANCELLED, "the backend was closed")
+
+
 def _load(batch: DecodeBatch, row: int, slot: torch.Tensor) -> Outcome:
     """One sample into its slot (C, H, W)."""
-    request, pixels, begin = batch.requests[row], batch.pixels, time.perf_counter_ns()
+    started = time.perf_counter_ns()
+    decoded = started
+    request = batch.requests[row]
+    pixels = batch.pixels
     channels = slot.shape[0]
     fill = torch.tensor(pixels.fill_levels(channels), dtype=torch.uint8)
     canvas = fill[:, None, None].repeat(1, *slot.shape[1:])
-    status, why, decoded = Status.OK, "", begin
+    status = Status.OK
+    reason = ""
     try:
-        source = memoryview(cast(memoryview, batch.sources[int(request["source"])])).cast(
-            "B"
-        )  # arrays have bytes, too
+        # As bytes: a source may be an array.
+        source = memoryview(cast(memoryview, batch.sources[int(request["source"])])).cast("B")
         if request["check"] and not is_intact(source):
-            status, why = Status.CORRUPT, "not a record, or its checksum is wrong"
+            status = Status.CORRUPT
+            reason = "not a record, or its checksum is wrong"
         else:
-            image = _upright(
-                _decoded(request, source, pixels.colour, channels), int(request["orientation"])
-            )
+            stored = _decoded(request, source, pixels.colour, channels)
+            image = _upright(stored, int(request["orientation"]))
             decoded = time.perf_counter_ns()
             _place(request, image, canvas)
     except BadImage as error:
-        status, why = Status.BAD_IMAGE, error.why
+        status = Status.BAD_IMAGE
+        reason = error.why
     except (ConfigError, IndexError) as error:
-        status, why = Status.BAD_REQUEST, str(error)
+        status = Status.BAD_REQUEST
+        reason = str(error)
     if slot.dtype == torch.uint8:
         slot.copy_(canvas)
     else:
-        mean, std = (
-            torch.tensor(level)[:, None, None]
-            for level in (pixels.mean_levels(channels), pixels.std_levels(channels))
-        )
+        mean = torch.tensor(pixels.mean_levels(channels))[:, None, None]
+        std = torch.tensor(pixels.std_levels(channels))[:, None, None]
         slot.copy_((canvas.float() - mean) / std)
-    return status, why, (0, 0, decoded - begin, time.perf_counter_ns() - decoded, 0)
+    return Outcome(status, reason, (0, 0, decoded - started, time.perf_counter_ns() - decoded, 0))
 
 
 def _decoded(request: np.void, source: memoryview, colour: str, channels: int) -> torch.Tensor:

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastload._common.checksum import crc32c
-from fastload._decode.backend import STAGES, DecodeBatch, PixelFormat, Status, new_requests
+from fastload._decode.backend import Status
 from fastload._decode.gpu import nvimgcodec
 from fastload._decode.gpu import nvjpeg as module
 from fastload._decode.gpu.nvimgcodec import (
@@ -27,20 +26,13 @@ from fastload._decode.gpu.nvimgcodec import (
     has_pattern,
     write_pattern,
 )
-from fastload.errors import ConfigError
-from tests.decoding import native, pixels_of, run
+from tests.decoding import native, run
 from tests.jpeg_samples import encode, picture
 from tests.nvjpeg_backend import needs_nvimgcodec, nvjpeg
 
 JPEGS = [
     encode(picture(120 + 8 * i, 90 + 4 * i, i), ("420", "444", "gray")[i % 3]) for i in range(6)
 ]
-
-
-def record(payload: bytes) -> tuple[bytes, int]:
-    """A record around one part, and where the part starts."""
-    body = bytes([1, 0, 1, 0]) + (48 + len(payload)).to_bytes(4, "little") + bytes(8 + 24) + payload
-    return b"FLR1" + crc32c(body).to_bytes(4, "little") + body, 48
 
 
 def new_backend() -> Any:
@@ -52,34 +44,6 @@ def new_backend() -> Any:
 
 def expected(sources: list[bytes], to: tuple[int, int] = (60, 45)) -> Any:
     return np.asarray(run(native(), sources, to, exact=1).output)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"\xff",
-        b"\xff\xd8",
-        b"GIF89a" * 9,
-        JPEGS[0][:300],
-        JPEGS[0][:-900],
-        JPEGS[0][:-2],
-        bytes(1000),
-    ],
-)
-def test_what_is_no_whole_jpeg_is_refused_alone(data: bytes) -> None:
-    for place in range(3):
-        sources = [JPEGS[0], JPEGS[1], JPEGS[2]]
-        sources[place] = data
-        ours, theirs = (
-            run(backend, sources, (60, 45), pixels=PixelFormat(fill=(1, 2, 3)), exact=1)
-            for backend in (nvjpeg(), native())
-        )
-        assert ours.status.tolist() == theirs.status.tolist()
-        assert ours.status[place] == Status.BAD_IMAGE
-        assert ours.reasons.keys() == {place}
-        assert np.array_equal(ours.output, theirs.output)
-    assert np.array_equal(pixels_of(nvjpeg(), JPEGS[0], (60, 45), exact=1), expected(JPEGS[:1])[0])
 
 
 def test_what_only_the_decoder_can_tell_is_left_to_the_core() -> None:
@@ -95,59 +59,6 @@ def test_what_only_the_decoder_can_tell_is_left_to_the_core() -> None:
     )
     assert ours.reasons == theirs.reasons
     assert np.array_equal(ours.output, theirs.output)
-
-
-def test_damaged_bytes_are_found_by_the_checksum() -> None:
-    """A decoder would not do: for 179 of 180 damaged files nvImageCodec gave wrong pixels and no error."""
-    source, offset = record(JPEGS[0])
-    damaged = bytearray(source)
-    damaged[-100] ^= 1
-    asked: dict[str, Any] = {"offset": offset, "size": len(JPEGS[0]), "check": 1, "exact": 1}
-    for place in range(3):
-        sources = [source] * 3
-        sources[place] = bytes(damaged)
-        result = run(nvjpeg(), sources, (60, 45), **asked)
-        assert [slot for slot, status in enumerate(result.status) if status == Status.CORRUPT] == [
-            place
-        ]
-        good = (place + 1) % 3
-        assert np.array_equal(result.output[good], expected(JPEGS[:1])[0])
-
-
-def test_batches_of_any_size_in_any_order() -> None:
-    backend = nvjpeg()
-    for count in (3, 0, 6, 1, 6, 2):
-        result = run(backend, JPEGS[:count], (60, 45), exact=1)
-        assert result.ok
-        assert result.times_ns.shape == (count, len(STAGES))
-        if count:
-            assert np.array_equal(result.output, expected(JPEGS[:count]))
-
-
-def test_more_slots_than_requests_are_left_alone() -> None:
-    output = np.full((5, 45, 60, 3), 77, np.uint8)
-    run(nvjpeg(), JPEGS[:2], (60, 45), output=output, exact=1).raise_first()
-    assert (output[2:] == 77).all()
-
-
-def test_two_backends_and_several_batches_at_once() -> None:
-    first, second = new_backend(), new_backend()
-    tickets = []
-    for number in range(6):
-        for backend in (first, second):
-            requests = new_requests(6)
-            requests["out_w"], requests["out_h"], requests["exact"] = 60, 45, 1
-            requests["flip"] = number % 2
-            output = np.zeros((6, 45, 60, 3), np.uint8)
-            tickets.append(
-                (backend, number, output, backend.submit(DecodeBatch(JPEGS, requests, output)))
-            )
-    plain = expected(JPEGS)
-    for backend, number, output, ticket in tickets:
-        backend.collect(ticket).raise_first()
-        assert np.array_equal(output, plain[:, :, ::-1] if number % 2 else plain)
-    first.close()
-    second.close()
 
 
 def test_many_pixels_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,30 +186,6 @@ def test_the_librarys_own_failure_costs_a_warning_and_no_sample() -> None:
     backend._images._decoder = decoder
     assert np.array_equal(run(backend, JPEGS, (60, 45), exact=1).output, expected(JPEGS))
     backend.close()
-
-
-def test_wrong_arguments_are_refused() -> None:
-    needs_nvimgcodec()
-    from fastload._decode.gpu.nvjpeg import NvjpegBackend
-
-    for wrong in ({"hardware": True}, {"threads": 0}, {"device": "tpu"}, {"device": "mps"}):
-        with pytest.raises(ConfigError):
-            NvjpegBackend(**wrong)
-    for output in (np.zeros((1, 30, 40, 4), np.uint8), np.zeros((0, 30, 40, 3), np.uint8)):
-        with pytest.raises(ConfigError):
-            run(nvjpeg(), JPEGS[:1], (40, 30), output=output)
-    run(nvjpeg(), JPEGS[:1], (40, 30)).raise_first()
-
-
-def test_closing_cancels_what_is_not_begun() -> None:
-    backend = new_backend()
-    outputs = [np.zeros((6, 45, 60, 3), np.uint8) for _ in range(8)]
-    requests = new_requests(6)
-    requests["out_w"], requests["out_h"] = 60, 45
-    tickets = [backend.submit(DecodeBatch(JPEGS, requests, output)) for output in outputs]
-    backend.close()
-    found = [backend.collect(ticket).status.tolist() for ticket in tickets]
-    assert all(set(each) in ({Status.OK}, {Status.CANCELLED}) for each in found)
 
 
 def test_a_forked_child_leaves_the_decoder_alone() -> None:

@@ -19,7 +19,6 @@ import pytest
 from fastload._common.native import core
 from fastload._decode.backend import Status
 from tests.corpus import corpus_dir, photos
-from tests.decode.test_decode_backends_agree import record
 from tests.jpeg_samples import encode, picture
 
 pytestmark = pytest.mark.skipif(core() is None, reason="not run: no native core")
@@ -170,7 +169,7 @@ def test_damaged_photos_do_no_harm() -> None:
 
 
 def test_every_damaged_record_is_detected() -> None:
-    from tests.decoding import native, run
+    from tests.decoding import native, record, run
 
     random = np.random.default_rng(9)
     jpeg = encode(picture(160, 120), "420")

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastload._common.cpus import available_cpus
-from fastload._decode.backend import STAGES, DecodeBatch, DecodeResult
+from fastload._decode.backend import STAGES, DecodeBatch, DecodeResult, check_threads
 from fastload._decode.gpu import requirements
 from fastload._decode.gpu.cpu_fallback import CpuFallback
 from fastload._decode.gpu.staging import StreamCutter
@@ -51,14 +50,10 @@ class GpuBackend:
             raise ConfigError(
                 "hardware=True: the JPEG engine is a part of GPUs; with device='cpu' leave it out"
             )
-        if threads is not None and not 1 <= threads <= 1024:
-            raise ConfigError(
-                f"threads {threads!r}: expected 1 to 1024, or None for one per available processor"
-            )
+        self.threads = check_threads(threads)
         wrong = self.missing(self.device, hardware=hardware)
         if wrong:
             raise MissingPart(f"decoding with backend={self.name!r} on {self.device}: {wrong}")
-        self.threads = threads or available_cpus()
         self._hardware = hardware
         self._cutter = StreamCutter(threads=min(self.threads, self.max_cut_threads))
         self._fallback = CpuFallback(threads=self.threads)
