@@ -91,19 +91,18 @@ def core_epochs(
     loader = fastload.DataLoader(
         packed, batch, shuffle=True, drop_last=True, transform=transform, num_workers=threads
     )
-    maker = loader.maker
-    chosen = maker.spec.images[0]
+    pipeline = loader.pipeline
+    chosen = pipeline.spec.images[0]
     made: list[tuple[Any, NDArray[np.void]]] = []
     order: Any = loader.order
     for ids in order.batches(order.begin()):
-        begun = maker.prepare(ids, 0)
-        asked = maker.pictures.asked(chosen, begun.parts, begun.rows[chosen.name])
+        planned = pipeline.planner.plan(ids, 0)
+        asked = pipeline.images.requests(chosen, planned.records, planned.rows[chosen.name])
         made.append((asked.sources, asked.requests))
     if same:
         made = made[:1] * len(made)
-    pictures = maker.pictures
     outputs = [
-        pictures._image_output(chosen, begun.rows[chosen.name]) for _ in range(loader.ahead + 1)
+        pipeline.images._image_output(chosen, planned.rows[chosen.name]) for _ in range(loader.ahead + 1)
     ]
     backend = NativeBackend(threads=threads)
 

@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,10 +33,11 @@ from fastload._load.backend_choice import (
     store_record,
     to_json,
 )
+from fastload._load.batch import unwrap
 from fastload._load.buffers import BufferPool
-from fastload._load.builder import BatchMaker
 from fastload._load.decoder import BackendChoice, Decoder
 from fastload._load.faults import FaultPolicy
+from fastload._load.pipeline import Driver, Pipeline
 from fastload._load.records import read_records
 from fastload._load.spec import LoadSpec
 from fastload._load.stats import StatsCollector
@@ -166,19 +166,19 @@ def measure(candidate: Candidate, bench: Bench, *, probe: Probe | None) -> Measu
         )
     except FastloadError as error:
         return Measured(candidate, failure=str(error))
-    maker = BatchMaker(
+    pipeline = Pipeline(
         bench.dataset,
         bench.spec,
         backend,
         seed=0,
-        ring=BufferPool(bench.ahead + 2),
+        buffers=BufferPool(bench.ahead + 2),
         stats=StatsCollector(),
         faults=FaultPolicy("substitute", None),
         transfer=bench.transfer,
     )
     try:
-        _run(maker, bench, fewest=_WARM_UP + bench.ahead, most=_WARM_UP + bench.ahead)
-        return _timed(candidate, lambda: _run(maker, bench, fewest=_FEWEST, most=_MOST), probe)
+        _run(pipeline, bench, fewest=_WARM_UP + bench.ahead, most=_WARM_UP + bench.ahead)
+        return _timed(candidate, lambda: _run(pipeline, bench, fewest=_FEWEST, most=_MOST), probe)
     except (FastloadError, RuntimeError) as error:  # RuntimeError: CUDA's and DALI's own
         return Measured(candidate, failure=f"{type(error).__name__}: {error}".splitlines()[0][:200])
     finally:
@@ -196,19 +196,23 @@ def _timed(candidate: Candidate, run: Callable[[], int], probe: Probe | None) ->
     return Measured(candidate, wall / n, max(0.0, host - beside.cpu_s) / n, lost * wall / n)
 
 
-def _run(maker: BatchMaker, bench: Bench, *, fewest: int, most: int) -> int:
-    """Loads batches as the feeder does, some ahead, and returns how many, all of them complete."""
-    begun: deque[Any] = deque()
-    done, started, batches, last = 0, time.perf_counter(), bench.batches(), None
-    while done < fewest or (done < most and time.perf_counter() - started < _ENOUGH_S):
-        while len(begun) < bench.ahead:
-            begun.append(maker.begin(next(batches), 0))
-        last = bench.transfer.receive(bench.transfer.send(maker.finish(begun.popleft())))
-        done += 1
-    for each in begun:  # begun is begun: they cost time, so they count
-        last = bench.transfer.receive(bench.transfer.send(maker.finish(each)))
+def _run(pipeline: Pipeline, bench: Bench, *, fewest: int, most: int) -> int:
+    """Loads batches as an iterator does, some ahead, and returns how many, all of them complete."""
+    driver = Driver(pipeline)
+    batches = bench.batches()
+    started = time.perf_counter()
+    n_done = 0
+    last = None
+    while n_done < fewest or (n_done < most and time.perf_counter() - started < _ENOUGH_S):
+        while len(driver.in_flight) < bench.ahead:
+            driver.start(next(batches))
+        last = bench.transfer.receive(unwrap(driver.finish_oldest()).data)
+        n_done += 1
+    while driver.in_flight:  # they cost time, so they count
+        last = bench.transfer.receive(unwrap(driver.finish_oldest()).data)
+        n_done += 1
     map_tensors(last, lambda tensor: tensor.reshape(-1)[:1].cpu())  # waits for what is only queued
-    return done + len(begun)
+    return n_done
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ _NATIVE[[JPEG, RAW]] = (
 )
 
 Source = memoryview | NDArray[np.uint8]
-Wrong = BadImage | RecordError
+SlotFault = BadImage | RecordError
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class DecodeRequests:
     requests: NDArray[np.void]
     sources: Sequence[Source]
     n_bytes: int  # encoded
-    faults: dict[int, Wrong] = field(default_factory=dict)
+    faults: dict[int, SlotFault] = field(default_factory=dict)
 
 
 def make_requests(
@@ -97,7 +97,7 @@ def _in_python(
 
 
 def _point_to_pixels(
-    asked: DecodeRequests, pixels: Mapping[int, NDArray[np.generic] | Wrong]
+    asked: DecodeRequests, pixels: Mapping[int, NDArray[np.generic] | SlotFault]
 ) -> None:
     """Has the decode threads read images out of further sources. ``pixels``: slot → what was unpacked, or what is wrong with it."""
     sources = [*asked.sources]
@@ -110,7 +110,7 @@ def _point_to_pixels(
     asked.sources = sources
 
 
-def _unpacked(parts: BatchRecords, row: np.void, mask_bits: int) -> NDArray[np.generic] | Wrong:
+def _unpacked(parts: BatchRecords, row: np.void, mask_bits: int) -> NDArray[np.generic] | SlotFault:
     """Pixels of an image that no decode thread reads: PNG, deflated masks. Upright. Or what is wrong with it."""
     record = parts.records[int(row["sample"])]
     data = record[int(row["offset"]) : int(row["offset"]) + int(row["length"])]

@@ -1,4 +1,4 @@
-"""One bad sample: named, counted, bounded; nothing else stops."""
+"""Bad samples: named, counted and bounded; nothing else stops."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastload._common.forks import ForkSafeLock
+from fastload._load.records import BatchRecords
+from fastload._store.dataset import Dataset
 from fastload.errors import BadImage, ConfigError, FastloadError
 
-KEPT = 100  # errors remembered by name
+MAX_ERRORS = 100  # kept for loader.errors
 
-Faults = dict[int, FastloadError]  # place in the batch → what is wrong with its sample
+Faults = dict[int, FastloadError]  # place in the batch -> what is wrong with its sample
 
 
 class FaultPolicy:
-    """``raise``: a bad sample is raised, named, in the place of its batch. ``substitute``: another sample of the batch takes its place,
-    so that all ranks go on with as many; counted, and at most ``max_bad`` different ones (None: as many as come)."""
+    """What happens to bad samples.
+
+    ``raise``: the error, which names the sample, is raised in place of the batch. ``substitute``:
+    another sample of the batch takes its place, so that all ranks keep the same number of samples;
+    substitutions are counted, and limited to ``max_bad`` different samples (None: no limit).
+    """
 
     def __init__(self, on_error: str, max_bad: int | None) -> None:
         if on_error not in ("raise", "substitute"):
@@ -26,20 +32,21 @@ class FaultPolicy:
             raise ConfigError(
                 "max_bad belongs to on_error='substitute'; with 'raise' every bad sample is an error"
             )
-        self.on_error, self.max_bad = on_error, max_bad
-        self.n_bad = 0  # substitutions; a bad sample counts once an epoch
-        self.errors: list[FastloadError] = []  # the first KEPT
-        self._ids: set[int] = set()  # different ones, kept where they are bounded
+        self.on_error = on_error
+        self.max_bad = max_bad
+        self.n_bad = 0  # substitutions; a bad sample counts once per epoch
+        self.errors: list[FastloadError] = []  # the first MAX_ERRORS
+        self._ids: set[int] = set()  # of different bad samples, if they are limited
         self._lock = ForkSafeLock()
 
     def check(self, faults: Faults, ids: NDArray[np.int64]) -> None:
-        """Counts the bad samples of a batch; raises where they are not to be replaced, or are too many."""
+        """Counts the bad samples of a batch; raises if they must not be replaced or are too many."""
         first = faults[min(faults)]
         if self.on_error == "raise":
             raise first
         with self._lock():
             self.n_bad += len(faults)
-            self.errors += list(faults.values())[: max(0, KEPT - len(self.errors))]
+            self.errors += list(faults.values())[: max(0, MAX_ERRORS - len(self.errors))]
             if self.max_bad is None:
                 return
             self._ids.update(ids[list(faults)].tolist())
@@ -52,9 +59,20 @@ class FaultPolicy:
 
 
 def substitutes(faults: Faults, n: int) -> NDArray[np.intp]:
-    """Which sample of a batch of ``n`` stands in each place: the bad ones' places are shared out among the good ones."""
+    """Which sample of a batch of ``n`` fills each place: good samples share the places of bad ones."""
     take = np.arange(n)
-    good = np.array([place for place in range(n) if place not in faults], np.intp)
+    good = [place for place in range(n) if place not in faults]
     for number, place in enumerate(sorted(faults)):
         take[place] = good[number % len(good)]
     return take
+
+
+def bad_sample(
+    dataset: Dataset, records: BatchRecords, place: int, field: str, why: str
+) -> BadImage:
+    """The error for a sample whose data is intact but unusable."""
+    sample_id = int(records.ids[place])
+    why = why if why.startswith("field ") else f"field {field!r}: {why}"
+    path = dataset.reader(sample_id).path
+    message = f"sample {sample_id} in {path}, {why}"
+    return BadImage(message, image_id=sample_id, source=records.source(place))

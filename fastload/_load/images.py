@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,9 @@ from fastload._common.threads import Helpers
 from fastload._decode.backend import DecodeBatch, DecodeResult, PixelFormat
 from fastload._finish.batch import Finish
 from fastload._finish.kernels import warp_masks
+from fastload._load.batch import PendingField
 from fastload._load.buffers import BufferPool
-from fastload._load.decode_requests import DecodeRequests, Wrong, make_requests
+from fastload._load.decode_requests import DecodeRequests, SlotFault, make_requests
 from fastload._load.decoder import Decoder
 from fastload._load.records import BatchRecords, shown_sizes
 from fastload._load.spec import ChosenField, LoadSpec
@@ -32,29 +32,18 @@ _DTYPES = {
 _UNSIGNED = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}
 
 
-@dataclass(slots=True)
-class Ticket:
-    """One image or mask field of a batch, under way."""
-
-    chosen: ChosenField
-    output: torch.Tensor
-    ticket: Any  # the decoder's own
-    faults: dict[int, Wrong]  # slot → why it was not even asked for
-    n_bytes: int  # encoded
-
-
 class ImageDecoder:
     """Asks for the images and masks of batches, and finishes them. All calls come from inside ``transfer.stream()``."""
 
     def __init__(
-        self, spec: LoadSpec, backend: Decoder, ring: BufferPool, transfer: Transfer
+        self, spec: LoadSpec, backend: Decoder, buffers: BufferPool, transfer: Transfer
     ) -> None:
-        self._spec, self._backend, self._ring, self._transfer = spec, backend, ring, transfer
+        self._spec, self._backend, self._buffers, self._transfer = spec, backend, buffers, transfer
         self._unpackers = Helpers(backend.budget, "fastload-unpack")
         self._formats: dict[str, tuple[PixelFormat, torch.dtype]] = {}
         self._finishes = {name: Finish(plan) for name, plan in spec.plans.items()}
 
-    def asked(self, chosen: ChosenField, parts: BatchRecords, rows: PlanRows) -> DecodeRequests:
+    def requests(self, chosen: ChosenField, parts: BatchRecords, rows: PlanRows) -> DecodeRequests:
         """What to ask the decode threads for a field's images."""
         return make_requests(
             parts,
@@ -65,11 +54,11 @@ class ImageDecoder:
             unpackers=self._unpackers,
         )
 
-    def submit(self, chosen: ChosenField, parts: BatchRecords, rows: PlanRows) -> Ticket:
+    def submit(self, chosen: ChosenField, parts: BatchRecords, rows: PlanRows) -> PendingField:
         """Hands a field's images to the decode threads; returns at once."""
-        asked = self.asked(chosen, parts, rows)
-        faults: dict[int, Wrong] = {
-            **asked.faults,
+        requests = self.requests(chosen, parts, rows)
+        faults: dict[int, SlotFault] = {
+            **requests.faults,
             **{slot: BadImage(why) for slot, why in rows.bad.items()},
         }
         if chosen.field.kind.is_mask:
@@ -77,8 +66,10 @@ class ImageDecoder:
             output, pixels = self._mask_output(chosen, rows)
         else:
             output, pixels = self._image_output(chosen, rows)
-        ticket = self._backend.submit(DecodeBatch(asked.sources, asked.requests, output, pixels))
-        return Ticket(chosen, output, ticket, faults, asked.n_bytes)
+        ticket = self._backend.submit(
+            DecodeBatch(requests.sources, requests.requests, output, pixels)
+        )
+        return PendingField(chosen, output, ticket, faults, requests.n_bytes)
 
     def _mask_output(self, chosen: ChosenField, rows: PlanRows) -> tuple[torch.Tensor, PixelFormat]:
         """Each byte of a mask's number is a channel to the decode threads: they pick pixels and never mix them."""
@@ -128,20 +119,20 @@ class ImageDecoder:
         """For pixels, where the decoder writes them. On a GPU torch's own allocator: memory of the feeder's stream, which writes it."""
         device = self._backend.device
         return (
-            self._ring.tensor(shape, dtype)
+            self._buffers.tensor(shape, dtype)
             if device.type == "cpu"
             else torch.empty(shape, dtype=dtype, device=device)
         )
 
-    def collect(self, ticket: Ticket) -> DecodeResult:
+    def collect(self, field: PendingField) -> DecodeResult:
         """Waits for the decoder."""
-        return self._backend.collect(ticket.ticket)
+        return self._backend.collect(field.ticket)
 
-    def finished(
-        self, ticket: Ticket, rows: PlanRows, take: NDArray[np.intp] | None
+    def finish(
+        self, field: PendingField, rows: PlanRows, take: NDArray[np.intp] | None
     ) -> torch.Tensor:
         """The pixels as the user gets them, good ones copied over bad ones (``take``); ``rows`` are those of the samples taken."""
-        pixels, chosen = ticket.output, ticket.chosen
+        pixels, chosen = field.output, field.chosen
         if chosen.field.list:
             pixels = pixels.view(-1, chosen.items, *pixels.shape[1:])
         if take is not None:
@@ -175,8 +166,8 @@ class ImageDecoder:
         n, height, width, channels = pixels.shape
         dtype = _DTYPES[plan.output.dtype]
         if plan.output.layout == "NCHW":
-            return self._ring.tensor((n, channels, height, width), dtype)
-        memory = self._ring.tensor((n, height, width, channels), dtype)
+            return self._buffers.tensor((n, channels, height, width), dtype)
+        memory = self._buffers.tensor((n, height, width, channels), dtype)
         return memory if plan.output.layout == "NHWC" else memory.permute(0, 3, 1, 2)
 
 
@@ -189,7 +180,7 @@ def _mask_bits(chosen: ChosenField) -> int:
     return chosen.bits if chosen.field.kind.is_mask else 0
 
 
-def _misfits(masks: NDArray[np.void], rows: PlanRows) -> dict[int, Wrong]:
+def _misfits(masks: NDArray[np.void], rows: PlanRows) -> dict[int, SlotFault]:
     """Masks that are not over their image."""
     sizes = shown_sizes(masks)
     wrong = np.flatnonzero(

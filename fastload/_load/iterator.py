@@ -10,27 +10,21 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import lmdb
-import numpy as np
-from numpy.typing import NDArray
 
-from fastload._load.builder import BatchMaker, Begun
-from fastload._load.prefetch import Feeder
+from fastload._load.batch import Failed, Ids, PendingBatch, Progress, Values, split_samples
+from fastload._load.pipeline import Driver, plan_batches
+from fastload._load.prefetch import Prefetcher
 from fastload._load.read_ahead import ReadAhead
-from fastload._load.ready_queue import Failed
-from fastload._load.together import Together
-from fastload._load.torch_compat.dataset_view import samples_of
-from fastload._load.transfer import Transfer
+from fastload._load.spec import LoadSpec
 from fastload._store.dataset import Dataset
 from fastload.errors import FastloadError, WorkerDied
 
 if TYPE_CHECKING:
     from fastload._load.loader import DataLoader
 
-Ids = NDArray[np.int64]
-Shape = Callable[[dict[str, Any]], Any]
 PassT = TypeVar("PassT")
-_NAMED = 8  # samples that a timeout names
-_NAMING_S = 1.0  # what it waits for the names of their files
+_MAX_NAMED = 8  # samples that a timeout names
+_NAMING_S = 1.0  # time to find the names of their files
 
 
 class Order(Protocol[PassT]):
@@ -65,35 +59,48 @@ class Order(Protocol[PassT]):
 
 
 class LoaderIterator:
-    """Dropping it (an early ``break``) ends its work; several of one loader may run at once."""
+    """The consumer. Dropping it (an early ``break``) ends its work; a loader may have several at once."""
 
     def __init__(self, loader: DataLoader) -> None:
-        self._loader, self._pid = loader, os.getpid()
+        self._loader = loader
+        self._pid = os.getpid()
         loader.stats_collector.asked()
         loader.depth_keeper.started()
         self._order = _order_of(loader)
-        self._feeder = self._started(self._order.begin())
+        self._prefetcher = self._start(self._order.begin())
 
-    def _started(self, current: Any) -> Feeder[Begun, tuple[Any, int]]:
-        loader, order = self._loader, self._order
-        self._pass, self._done = current, current.start
+    def _start(self, current: Any) -> Prefetcher:
+        loader = self._loader
+        order = self._order
+        planner = loader.pipeline.planner
+        self._pass = current
+        self._done = current.start
+        self._progress = Progress()
         reader = ReadAhead(loader.packed, block=loader.block_samples)
-        self._maker = EpochMaker(loader.maker, self._pass.epoch, loader.transfer, loader.collating)
-        batches, together = order.batches(self._pass), self._maker.together
+        drawn = plans = None
         if order.draws_here:
-            batches = reader.before(batches, order.horizon)
+            drawn = reader.ahead_of(order.batches(current), order.horizon)
         else:
-            batches = together.passing(reader.before(batches, order.horizon, together.at_once))
-        return Feeder(self._maker, batches, ahead=loader.ahead, draw_here=order.draws_here)
+            batches = reader.ahead_of(order.batches(current), order.horizon, planner.group_size)
+            plans = plan_batches(planner, batches, current.epoch, self._progress)
+        driver = Driver(
+            loader.pipeline,
+            plans,
+            epoch=current.epoch,
+            collate=loader.collator,
+            progress=self._progress,
+        )
+        return Prefetcher(driver, depth=loader.ahead, drawn=drawn)
 
-    def _start_again(self) -> None:
-        """In the epoch that was named after iter()."""
-        before, current = self._pass, self._order.begin()
+    def _restart(self) -> None:
+        """Starts over in the epoch that was set after iter()."""
+        before = self._pass
+        current = self._order.begin()
         if current == before:
             self._pass = current
         else:
-            self._feeder.stop()
-            self._feeder = self._started(current)
+            self._prefetcher.stop()
+            self._prefetcher = self._start(current)
 
     def __iter__(self) -> LoaderIterator:
         return self
@@ -101,99 +108,99 @@ class LoaderIterator:
     def __next__(self) -> Any:
         if os.getpid() != self._pid:
             raise WorkerDied(
-                "this iterator belongs to the process that made it, before the fork: call iter(loader) in this one"
+                "this iterator belongs to the process that made it, before the fork: "
+                "call iter(loader) in this one"
             )
-        started, loader = time.perf_counter(), self._loader
-        if self._order.withdrawn is self._pass and not self._feeder.stopped:
-            self._start_again()
-        ready = self._feeder.n_ready
+        started = time.perf_counter()
+        loader = self._loader
+        if self._order.withdrawn is self._pass and not self._prefetcher.stopped:
+            self._restart()
+        n_ready = self._prefetcher.n_ready
         try:
-            item = self._feeder.next(loader.timeout_s)
+            item = self._prefetcher.get(loader.timeout_s)
         except TimeoutError:
-            raise self._late() from None
+            raise self._timeout() from None
         if item is None:
-            if not self._feeder.stopped:  # else it was closed on the way, or has ended before
+            if not self._prefetcher.stopped:  # else it was closed early, or has ended before
                 self._order.ended(self._pass)
-            self._feeder.stop()
+            self._prefetcher.stop()
             raise StopIteration
         if isinstance(item, Failed):
-            self._took()  # it stands in the place of a batch: who goes on gets the next one
+            self._commit()  # the error takes the place of a batch: the next call returns the next
             error, item = item.error, None
             try:
-                if isinstance(
-                    error, StopIteration
-                ):  # a `for` would take it for the end of the epoch
+                if isinstance(error, StopIteration):  # a `for` would take it for the epoch's end
                     raise RuntimeError(
                         "a batch was not made: StopIteration was raised, as by next() in collate_fn"
                     ) from error
                 raise error
             finally:
-                del error  # its traceback holds this frame: only the collector would part them, and end this pass
-        batch, n_samples = item
-        received = loader.transfer.receive(batch)
-        loader.thread_keeper.delivered(waited=ready == 0)
-        if not self._order.draws_here and loader.depth_keeper.delivered(
-            ready
-        ):  # a user's sampler must not be asked earlier
-            self._feeder.deepen()
-        loader.stats_collector.delivered(
-            n_samples, n_samples * loader.images_per_sample, time.perf_counter() - started, ready
-        )
-        self._took()  # last: a Ctrl-C before this neither counts the batch nor loses it
-        return received
+                # The traceback holds this frame. Only the garbage collector could separate the two,
+                # and until then this pass would not end.
+                del error
+        batch = loader.pipeline.transfer.receive(item.data)
+        n_samples = item.n_samples
+        loader.thread_keeper.delivered(waited=n_ready == 0)
+        # A user's sampler must not be drawn from earlier than torch would.
+        if not self._order.draws_here and loader.depth_keeper.delivered(n_ready):
+            self._prefetcher.request_next()
+        n_images = n_samples * loader.images_per_sample
+        waited_s = time.perf_counter() - started
+        loader.stats_collector.delivered(n_samples, n_images, waited_s, n_ready)
+        self._commit()  # last: a Ctrl-C before this neither counts the batch nor loses it
+        return batch
 
     def __len__(self) -> int:
         return len(self._loader)  # of a whole epoch, as torch's iterators say
 
     @property
     def at_end(self) -> bool:
-        """The batch that came last is the last one, as far as can be known."""
+        """The last batch that was returned is the last of the pass, as far as can be known."""
         return bool(self._done >= self._order.n_batches(self._pass))
 
     def close(self) -> None:
         """Ends the pass; also done when the iterator is dropped."""
-        self._feeder.stop()
+        self._prefetcher.stop()
 
-    def _took(self) -> None:
-        self._feeder.took(self._count)
+    def _commit(self) -> None:
+        self._prefetcher.commit(self._count)
 
     def _count(self) -> None:
-        self._order.delivered(
-            self._pass, self._done + 1
-        )  # Ctrl-C is raised where a call begins: here nothing has changed yet
+        # Ctrl-C is raised where a call begins: until this call returns, nothing has changed.
+        self._order.delivered(self._pass, self._done + 1)
         self._done += 1
 
-    def _late(self) -> RuntimeError:
-        """Says which samples the loader is waiting for."""
-        loader, begun, preparing = (
-            self._loader,
-            self._maker.waiting_for,
-            self._maker.together.preparing,
-        )
-        found = (
-            loader.maker.unfinished(begun)
-            if begun is not None
-            else np.concatenate(preparing)
-            if preparing
-            else self._feeder.oldest
-        )
-        ids, whole = found.tolist(), "these batches" if preparing else "this batch"
-        names = ", ".join(_named(loader.packed, ids[:_NAMED]))
+    def _timeout(self) -> RuntimeError:
+        """The error that says which samples the loader is waiting for."""
+        loader = self._loader
+        working_on = self._progress.working_on
+        found: list[int]
+        where = "this batch"
+        if isinstance(working_on, PendingBatch):
+            found = loader.pipeline.undecoded(working_on).tolist()
+        else:
+            found = [i for ids in working_on for i in ids.tolist()]
+            where = "these batches" if len(working_on) > 1 else where
+        names = ", ".join(_named(loader.packed, found[:_MAX_NAMED]))
+        more = len(found) - _MAX_NAMED
         return RuntimeError(
-            f"no batch within timeout={loader.timeout_s} s; being loaded: sample{'s' * (len(ids) != 1)} {names}"
-            + (f" and {len(ids) - _NAMED} more of {whole}" if len(ids) > _NAMED else "")
+            f"no batch within timeout={loader.timeout_s} s; "
+            f"being loaded: sample{'s' * (len(found) != 1)} {names}"
+            + (f" and {more} more of {where}" if more > 0 else "")
         )
 
 
 def _named(dataset: Dataset, ids: list[int]) -> list[str]:
-    """Samples with shard and original file. That name is in the record: if the disk is what hangs, whoever reads it hangs, too."""
+    """Samples with shard and original file.
+
+    The file name is in the record. If the disk hangs, reading the name hangs, too, hence the thread.
+    """
     sources: dict[int, str] = {}
 
     def read() -> None:
         for i in ids:
-            with contextlib.suppress(
-                FastloadError, OSError, lmdb.Error
-            ):  # a damaged record is told when its batch comes
+            # A damaged record is reported when its batch is delivered.
+            with contextlib.suppress(FastloadError, OSError, lmdb.Error):
                 sources[i] = f", {dataset.source(i)}"
 
     thread = threading.Thread(target=read, name="fastload-naming", daemon=True)
@@ -206,56 +213,22 @@ def _order_of(loader: DataLoader) -> Order[Any]:
     return loader.order
 
 
-class EpochMaker:
-    """What the feeder needs of the loader, with the epoch fixed; it knows neither loader nor iterator."""
+class Collator:
+    """From the values of a batch to what the user receives.
+
+    That is a dict or a tuple, the result of their collate_fn, or one sample.
+    """
 
     def __init__(
-        self, maker: BatchMaker, epoch: int, transfer: Transfer, collating: Collating
+        self, spec: LoadSpec, collate_fn: Callable[[Any], Any] | None, *, batched: bool
     ) -> None:
-        self._maker, self._epoch, self._transfer, self._collating = (
-            maker,
-            epoch,
-            transfer,
-            collating,
-        )
-        self.together = Together(maker, epoch)
-        self.waiting_for: Begun | None = None
+        self._as_tuple = spec.as_tuple
+        self._collate_fn = collate_fn
+        self._batched = batched
 
-    def begin(self, ids: Ids) -> Begun:
-        """Starts work on a batch."""
-        return self._maker.begin(ids, self._epoch, self.together.take(ids))
-
-    def done(self, begun: Begun) -> bool:
-        """All its images are decoded."""
-        return self._maker.done(begun)
-
-    def finish(self, begun: Begun) -> tuple[Any, int]:
-        """The batch as the user gets it, on its device, and how many samples it has."""
-        n = len(begun.ids)
-        self.waiting_for = begun
-        try:
-            batch = self._maker.finish(begun, lambda values: self._collating(values, n))
-        finally:
-            self.waiting_for = None
-        started = time.perf_counter()
-        sent = self._transfer.send(batch)
-        self._maker.stats.took("copy", time.perf_counter() - started)
-        return sent, n
-
-
-class Collating:
-    """From the values of a batch to what the user gets: a dict or tuple, what his collate_fn makes of the samples, or one sample."""
-
-    def __init__(
-        self, maker: BatchMaker, collate_fn: Callable[[Any], Any] | None, *, batched: bool
-    ) -> None:
-        self._spec, self._collate, self._batched = maker.spec, collate_fn, batched
-
-    def __call__(self, values: dict[str, Any], n: int) -> Any:
-        """What the user gets."""
-        if not self._batched:
-            sample = samples_of(values, n, self._spec)[0]
-            return sample if self._collate is None else self._collate(sample)
-        if self._collate is not None:
-            return self._collate(samples_of(values, n, self._spec))
-        return tuple(values.values()) if self._spec.as_tuple else values
+    def __call__(self, values: Values, n: int) -> Any:
+        if self._batched and self._collate_fn is None:
+            return tuple(values.values()) if self._as_tuple else values
+        samples = split_samples(values, n, as_tuple=self._as_tuple)
+        given = samples if self._batched else samples[0]
+        return given if self._collate_fn is None else self._collate_fn(given)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fastload._load.batch import Values
 from fastload._load.collate import COLLATE, Stack
 from fastload._load.records import BatchRecords
 from fastload._load.spec import ChosenField
@@ -17,15 +18,13 @@ from fastload._plan.rows import PlanRows
 from fastload._store.values import decode_value
 from fastload.errors import BadImage, ConfigError, RecordError
 
-Values = dict[str, Any]  # what a batch holds under each name
 
-
-def unpacked(
+def read_labels(
     chosen: ChosenField, parts: BatchRecords
 ) -> tuple[list[Any], dict[int, RecordError | BadImage]]:
     """The field's values, sample by sample; and place → what is wrong with the one that is None.
 
-    Numbers are views of the records: ``moved`` and ``tensors`` copy them."""
+    Numbers are views of the records: ``move_labels`` and ``collate_field`` copy them."""
     values: list[Any] = []
     wrong: dict[int, RecordError | BadImage] = {}
     for place, own in enumerate(parts.field_parts(chosen.number)):
@@ -65,7 +64,7 @@ def _complete(chosen: ChosenField, value: Any) -> Any:
     return value
 
 
-def moved(
+def move_labels(
     chosen: ChosenField, values: Sequence[Any], rows: PlanRows | None, mover: ChosenField | None
 ) -> Values:
     """The values as the plan moves them; further names for what belongs to them: ``boxes.kept``, ``points.visible``.
@@ -93,7 +92,7 @@ def _slots(counts: Sequence[int], mover: ChosenField) -> NDArray[np.intp]:
     return np.arange(sum(counts)) if mover.field.list else np.repeat(np.arange(len(counts)), counts)
 
 
-def tensors(chosen: ChosenField, values: Values, ids: NDArray[np.int64]) -> Values:
+def collate_field(chosen: ChosenField, values: Values, ids: NDArray[np.int64]) -> Values:
     """Lists of arrays as tensors: stacked where all samples have one shape, else a list, or padded with a mask."""
     result: Values = {}
     for name, own in values.items():

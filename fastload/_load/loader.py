@@ -16,11 +16,11 @@ from fastload._common.native import warn_once_if_missing
 from fastload._common.public import public
 from fastload._load.backend_measure import USUAL_BATCH, Bench, learn_step, measured_choice
 from fastload._load.buffers import BufferPool
-from fastload._load.builder import BatchMaker
 from fastload._load.decoder import BackendChoice, Decoder
 from fastload._load.faults import FaultPolicy
-from fastload._load.iterator import Collating, LoaderIterator
+from fastload._load.iterator import Collator, LoaderIterator
 from fastload._load.options import LoaderOptions, Ranks
+from fastload._load.pipeline import Pipeline
 from fastload._load.spec import LoadSpec, SampleOptions, load_spec
 from fastload._load.stats import StatsCollector
 from fastload._load.threads import DepthKeeper, ThreadKeeper
@@ -67,9 +67,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     thread_keeper: ThreadKeeper
     depth_keeper: DepthKeeper
     stats_collector: StatsCollector
-    maker: BatchMaker
+    pipeline: Pipeline
     images_per_sample: int
-    collating: Collating
+    collator: Collator
     order: RankOrder | SamplerOrder
     lookahead: Lookahead
     _options: LoaderOptions
@@ -205,18 +205,18 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self.depth_keeper = DepthKeeper(
             depth, self._buffers, fixed=options.prefetch_factor is not None
         )
-        self.maker = BatchMaker(
+        self.pipeline = Pipeline(
             options.dataset,
             spec,
             self._backend,
             seed=self.seed,
-            ring=self._buffers,
+            buffers=self._buffers,
             stats=self.stats_collector,
             faults=FaultPolicy(options.on_error, options.max_bad),
             transfer=self.transfer,
         )
         self.images_per_sample = sum(each.items for each in spec.images)
-        self.collating = Collating(self.maker, options.collate_fn, batched=options.batched)
+        self.collator = Collator(spec, options.collate_fn, batched=options.batched)
 
     def _rank_order(self) -> RankOrder:
         options = self._options
@@ -272,7 +272,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """
         options = self._options
         self.lookahead = Lookahead(self.ahead - 1)
-        view = LoaderDataset(self.maker, self.order, self.lookahead, options.samples)
+        view = LoaderDataset(self.pipeline, self.order, self.lookahead, options.samples)
         sampler = options.sampler
         if sampler is None and isinstance(self.order, RankOrder):
             sampler = RankSampler(self.order, view)
@@ -288,7 +288,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             batch_size=1 if options.batched else None,
             sampler=sampler,
             collate_fn=options.collate_fn
-            or (Collate(self.maker.spec) if options.batched else None),
+            or (Collate(self.pipeline.spec) if options.batched else None),
             generator=options.generator,
         )
         # Lightning rebuilds a loader from the attributes that have the names of its arguments.
@@ -339,7 +339,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     @property
     def packed(self) -> Dataset:
         """The packed dataset itself."""
-        return self.maker.dataset
+        return self.pipeline.dataset
 
     @property
     def backend(self) -> BackendChoice:
@@ -399,7 +399,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self, sample_id: int, *, field: str | None = None, item: int = 0, epoch: int | None = None
     ) -> PlanRow:
         """What happens to the image of a sample in an epoch (default: the next one): print it, or ``draw`` it."""
-        plans = self.maker.spec.plans
+        plans = self.pipeline.spec.plans
         name = next(iter(plans), "") if field is None else field
         if name not in plans:
             raise ConfigError(
@@ -409,29 +409,29 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             raise IndexError(f"sample {sample_id} of {len(self.packed)}")
         ids = np.array([sample_id], np.int64)
         epoch = self.order.next_epoch if epoch is None else epoch
-        return self.maker.prepare(ids, epoch).rows[name][item]
+        return self.pipeline.planner.plan(ids, epoch).rows[name][item]
 
     def stats(self) -> LoaderStats:
         """What was delivered so far, and where the time went."""
         return self.stats_collector.snapshot(
             threads=self._backend.threads,
             buffer_bytes=self._buffers.n_bytes,
-            bad=self.maker.faults.n_bad,
+            bad=self.pipeline.faults.n_bad,
         )
 
     @property
     def errors(self) -> list[Exception]:
         """The first bad samples that were substituted, as the errors that name them."""
-        return list(self.maker.faults.errors)
+        return list(self.pipeline.faults.errors)
 
     def state_dict(self) -> dict[str, object]:
         """The position of the newest iteration as JSON of a few hundred bytes; ``load_state_dict`` resumes there."""
-        return {**self.order.state(), "transform": self.maker.spec.describe()}
+        return {**self.order.state(), "transform": self.pipeline.spec.describe()}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """The next iteration resumes after the state, also with another world size, batch size or backend."""
         checked = check_version(state)
-        check_same("transform", checked.get("transform"), self.maker.spec.describe())
+        check_same("transform", checked.get("transform"), self.pipeline.spec.describe())
         self.order.load(checked)
 
     def close(self) -> None:

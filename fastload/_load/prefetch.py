@@ -1,11 +1,21 @@
-"""A thread that keeps batches coming: it begins batches ahead, waits for the oldest, and lays it ready for the trainer.
+"""A background thread that builds batches ahead of the trainer, and the queue between the two.
 
-One thread an iteration. It ends with the iteration, when the iterator is dropped, and when Python exits; it holds no reference to
-the iterator, so an abandoned `for` loop leaves nothing behind.
+    trainer's thread                 feeder thread
+    get, commit  -- requests -->     start the next batches
+                 <--  ready  --      finish the oldest one
 
-No Python code runs when a feeder is dropped: what a Ctrl-C raises inside a weakref callback or a ``__del__`` is printed and
-forgotten (measured: 1 of 200 with ``weakref.finalize`` and ``WeakSet``). So the callback is a queue's ``put``, which is C, and
-Thread objects, whose end runs Python code in ``threading``, are held by nobody but their own thread.
+One thread per iteration. It exits at the end of the epoch, on ``stop``, when the last reference to
+the prefetcher is dropped, and at interpreter exit. It holds no reference to the prefetcher, so an
+abandoned ``for`` loop leaves nothing running.
+
+Three traps shaped this module:
+
+- No Python code runs when a prefetcher is dropped. A KeyboardInterrupt that is raised inside a
+  weakref callback or a ``__del__`` is printed and forgotten (measured: 1 of 200 with
+  ``weakref.finalize`` and ``WeakSet``). The callback is therefore a queue's ``put``, which is C.
+- Thread objects run Python code of ``threading`` when they are dropped, so only the thread itself
+  holds its Thread object.
+- ``SimpleQueue`` is all C: neither Ctrl-C nor a finalizer can find its lock held.
 """
 
 from __future__ import annotations
@@ -16,248 +26,260 @@ import os
 import queue
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Protocol, TypeVar, cast
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
 
 import numpy as np
 
-from fastload._load.ready_queue import Ending, Failed, Ids, Mark, Shelf
+from fastload._load.batch import Batch, Failed, Ids
+from fastload._load.pipeline import Driver
 from fastload.errors import WorkerDied
 
-Begun = TypeVar("Begun")
-Batch_co = TypeVar("Batch_co", covariant=True)
-
-_JOIN_S = (
-    1.5  # what threads get to end, all together: they wait for the samples being decoded, no longer
+_EXIT_S = (
+    1.5  # for all threads together to exit; they wait for the samples being decoded, no longer
 )
-_SLICE_S = 3600.0  # longer waits overflow the system's
+_MAX_WAIT_S = 3600.0  # longer timeouts overflow the system's
 
 
-class Maker(Protocol[Begun, Batch_co]):
-    """What turns ids into a batch, in two steps, so that several batches can be under way."""
+class Request(Enum):
+    """What the trainer's thread requests; ids that it has drawn itself are a request, too."""
 
-    def begin(self, ids: Ids) -> Begun:
-        """Starts work on a batch; returns at once."""
-
-    def done(self, begun: Begun) -> bool:
-        """``finish`` would not wait, as far as can be told."""
-
-    def finish(self, begun: Begun) -> Batch_co:
-        """Waits for a batch that was begun."""
+    NEXT = "start one more batch"
+    END = "the sampler has no more batches"
+    STOP = "no more batches are wanted"
 
 
-class Feeder(Generic[Begun, Batch_co]):
-    """Keeps up to ``ahead`` batches begun or ready. ``next`` and ``took`` are for one consumer thread.
+class End(Enum):
+    """Follows the batches in the ready queue."""
 
-    ``draw_here``: ids are drawn in the consumer's thread, ``ahead`` batches before they are delivered, as torch does: a user's sampler
-    may use random numbers that the trainer uses, too, and both must get the same ones in every run.
+    EPOCH = "after the last batch"
+    THREAD = "the thread has exited"
+
+
+class ReadyQueue:
+    """What the two threads share."""
+
+    def __init__(self, owner: object) -> None:
+        # Batches, Failed and End. A batch stays here until the consumer commits it.
+        self.batches: deque[Any] = deque()
+        self.wake_up: queue.SimpleQueue[None] = (
+            queue.SimpleQueue()
+        )  # for the consumer; one is enough
+        self.requests: queue.SimpleQueue[Any] = queue.SimpleQueue()  # Request, ids or Failed
+        self.stopped = False
+        # Wakes the thread when the owner is dropped.
+        self.owner = weakref.ref(owner, self.requests.put)
+        self.exited = threading.Lock()  # held until the thread has exited
+        self.exited.acquire()
+        self.thread = 0
+
+    def put(self, item: Any) -> None:
+        """Appends a batch, Failed or End."""
+        self.batches.append(item)
+        if not self.wake_up.qsize():  # a consumer that takes an earlier one finds this item, too
+            self.wake_up.put(None)
+
+    @property
+    def abandoned(self) -> bool:
+        """No further batch will be taken."""
+        return self.stopped or self.owner() is None
+
+    def stop(self) -> None:
+        """Wakes the thread, which then exits."""
+        self.stopped = True
+        self.requests.put(Request.STOP)
+
+    def wait(self, deadline: float) -> None:
+        """Waits for the thread to exit."""
+        if self.thread != threading.get_ident():
+            _ExitingThread(self.exited).wait(deadline)
+
+
+@dataclass(frozen=True, slots=True)
+class _ExitingThread:
+    """A thread that has released its queue: nothing to stop, only its exit to wait for."""
+
+    exited: threading.Lock
+
+    def stop(self) -> None:
+        """It is about to exit."""
+
+    def wait(self, deadline: float) -> None:
+        """Waits for the thread to exit."""
+        if self.exited.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            self.exited.release()
+
+
+class Prefetcher:
+    """Builds batches in a background thread and keeps up to ``depth`` of them in flight or ready.
+
+    One consumer thread calls ``get`` and then ``commit``. A batch stays at the head of the queue
+    until it is committed, so a Ctrl-C between the two calls loses nothing: the next ``get`` returns
+    the same batch.
+
+    ``drawn``: batches of ids that the consumer's thread draws, ``depth`` batches ahead of delivery,
+    as torch does. A user's sampler may share a random number generator with the trainer, and both
+    must get the same numbers in every run. Without it the driver has its own plans.
     """
 
-    def __init__(
-        self,
-        maker: Maker[Begun, Batch_co],
-        batches: Iterator[Ids],
-        *,
-        ahead: int,
-        draw_here: bool = False,
-    ) -> None:
-        self._shelf, self._pid = Shelf(self), os.getpid()
-        self._held: Any = None  # the first on the shelf, not yet in the consumer's hands
-        self._drawn = batches if draw_here else None
-        for _ in range(ahead):
-            self._make_room()
-        source = _Called() if draw_here else batches
-        threading.Thread(
-            target=_run, name="fastload-feeder", daemon=True, args=([(maker, source, self._shelf)],)
-        ).start()
+    def __init__(self, driver: Driver, *, depth: int, drawn: Iterator[Ids] | None = None) -> None:
+        self._queue = ReadyQueue(self)
+        self._pid = os.getpid()
+        self._head: Any = None  # first of the queue, returned by ``get`` and not yet committed
+        self._drawn = drawn
+        for _ in range(depth):
+            self.request_next()
+        work = [(driver, self._queue)]
+        threading.Thread(target=_run, name="fastload-feeder", daemon=True, args=(work,)).start()
 
-    def next(self, timeout_s: float | None) -> Batch_co | Failed | None:
-        """The next batch or what failed in its place, the same until ``took``; None behind the last. TimeoutError after ``timeout_s``."""
-        if self._held is None:
-            self._held = Mark.END if self._shelf.stopped else self._first(timeout_s)
-        if self._held is Mark.GONE:
+    def get(self, timeout_s: float | None) -> Batch | Failed | None:
+        """The next batch or the error in its place; None after the last. The same until ``commit``.
+
+        Raises TimeoutError after ``timeout_s`` seconds.
+        """
+        if self._head is None:
+            self._head = End.EPOCH if self._queue.stopped else self._wait(timeout_s)
+        if self._head is End.THREAD:
             raise WorkerDied(
                 "waiting for a batch: the loader's feeder thread is gone; call iter(loader) again"
             )
-        return None if self._held is Mark.END else cast("Batch_co | Failed", self._held)
+        head: Batch | Failed | None = None if self._head is End.EPOCH else self._head
+        return head
 
-    def took(self, tell: Callable[[], None] = lambda: None) -> None:
-        """The consumer has what ``next`` returned. ``tell`` says so to whoever counts: it fails when it is called, or not at all."""
-        self._make_room()
-        tell()
-        self._held = None  # no call from here on: Ctrl-C comes before all of this or behind it
-        del self._shelf.laid[0]
+    def commit(self, on_delivered: Callable[[], None] = lambda: None) -> None:
+        """Removes the batch that ``get`` returned and requests one more.
 
-    def deepen(self) -> None:
-        """One batch more is begun ahead from now on."""
-        self._make_room()
+        ``on_delivered`` counts the batch: a Ctrl-C in it must come before it has counted.
+        """
+        self.request_next()
+        on_delivered()
+        # No Python call may follow: Ctrl-C must hit either before this point or after both lines.
+        self._head = None
+        del self._queue.batches[0]
 
-    def _first(self, timeout_s: float | None) -> Any:
-        """It stays where it is: Ctrl-C may come when a queue has given something, and then nobody has it."""
+    def _wait(self, timeout_s: float | None) -> Any:
+        """Leaves the item in the queue: Ctrl-C may hit just after a queue has returned an item."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self._shelf.laid:
-            left = (
-                _SLICE_S
-                if deadline is None
-                else max(0.0, min(_SLICE_S, deadline - time.monotonic()))
-            )
+        while not self._queue.batches:
+            left_s = _MAX_WAIT_S
+            if deadline is not None:
+                left_s = max(0.0, min(_MAX_WAIT_S, deadline - time.monotonic()))
             try:
-                self._shelf.news.get(timeout=left)
+                self._queue.wake_up.get(timeout=left_s)
             except queue.Empty:
                 if deadline is not None and time.monotonic() >= deadline:
                     raise TimeoutError(f"no batch within {timeout_s} s") from None
-        return self._shelf.laid[0]
+        return self._queue.batches[0]
 
-    def _make_room(self) -> None:
-        """Tells the thread that it may begin one batch more; and which, where the ids are drawn here."""
+    def request_next(self) -> None:
+        """Has the thread start one more batch; draws its ids if that happens in this thread."""
         if self._drawn is None:
-            self._shelf.calls.put(Mark.ROOM)
+            self._queue.requests.put(Request.NEXT)
             return
-        call: Ids | Failed | Mark
+        request: Ids | Failed | Request
         try:
-            call = next(self._drawn, Mark.END)
-        except Exception as error:  # noqa: BLE001 - the user's sampler: raised in the place of the batch it did not give
-            call = Failed(error)
-        except BaseException:  # Ctrl-C: a generator that it went through gives nothing any more, and that is not the end
+            request = next(self._drawn, Request.END)
+        except Exception as error:  # noqa: BLE001 - the user's sampler: raised in place of the batch
+            request = Failed(error)
+        except BaseException:
+            # Ctrl-C. A generator that it passed through has ended, which is not the epoch's end.
             self._drawn = iter(())
-            self._shelf.calls.put(
-                Failed(
-                    WorkerDied(
-                        "the sampler was interrupted while it gave a batch: call iter(loader) again"
-                    )
-                )
-            )
+            why = "the sampler was interrupted while it gave a batch: call iter(loader) again"
+            self._queue.requests.put(Failed(WorkerDied(why)))
             raise
-        if not isinstance(call, np.ndarray):
+        if not isinstance(request, np.ndarray):
             self._drawn = iter(())
-        self._shelf.calls.put(call)
+        self._queue.requests.put(request)
 
     @property
     def n_ready(self) -> int:
         """Batches that wait for the consumer."""
-        return len(self._shelf.laid)
-
-    @property
-    def oldest(self) -> Ids:
-        """The ids of the batch that is being loaded; empty where none is."""
-        try:
-            return self._shelf.under_way[0]
-        except IndexError:
-            return np.empty(0, np.int64)
+        return len(self._queue.batches)
 
     @property
     def stopped(self) -> bool:
         """``stop`` was called."""
-        return self._shelf.stopped
+        return self._queue.stopped
 
     def stop(self) -> None:
-        """Ends the thread; what it had begun is dropped."""
-        if self._pid == os.getpid():  # else the thread stayed in the parent
-            self._shelf.stop()
-            self._shelf.wait(time.monotonic() + _JOIN_S)
+        """Ends the thread; drops the batches in flight."""
+        if self._pid == os.getpid():  # in a forked child the thread does not exist
+            self._queue.stop()
+            self._queue.wait(time.monotonic() + _EXIT_S)
 
 
-class _Called:
-    """The ids come with the calls."""
+def _run(work: list[tuple[Driver, ReadyQueue]]) -> None:
+    """The thread's target.
 
-
-def _run(work: list[tuple[Maker[Begun, Batch_co], Iterator[Ids] | _Called, Shelf]]) -> None:
-    """``work`` is taken out of its list: this thread may be the last to hold the decode threads and the batches that nobody took, and
-    they must go before it says that it is over. Python's exit ends a thread that comes back from C++ (torch's, when a tensor goes) by
-    aborting the process, or, from ours, keeps it where it is (native/bind/python_support.h)."""
-    shelf, thread = work[0][-1], threading.get_ident()
-    shelf.thread = thread
-    _running[thread] = shelf
-    over = shelf.over
+    ``work`` is removed from its list: this thread may hold the last reference to the decode threads
+    and to batches that were never taken, and must release them before it reports its exit. At
+    interpreter exit, a thread that returns from torch's C++ (a tensor's destructor) aborts the
+    process, and one that returns from ours stays where it is (native/bind/python_support.h).
+    """
+    ready = work[0][-1]
+    thread = threading.get_ident()
+    ready.thread = thread
+    _running[thread] = ready
+    exited = ready.exited
     try:
-        _feed(*work.pop())
+        _build_batches(*work.pop())
     finally:
-        shelf.lay(Mark.GONE)  # behind END, where it came to that
-        _running[thread] = Ending(over)
-        del shelf
+        ready.put(End.THREAD)  # after End.EPOCH, if the thread got that far
+        _running[thread] = _ExitingThread(exited)
+        del ready
         del _running[thread]
-        over.release()
+        exited.release()
 
 
-def _feed(maker: Maker[Begun, Batch_co], batches: Iterator[Ids] | _Called, shelf: Shelf) -> None:
-    begun: deque[Begun | Failed] = deque()
+def _build_batches(driver: Driver, ready: ReadyQueue) -> None:
     more = True
-    while not shelf.unwanted:
-        while more and not _is_due(maker, begun):
+    while not ready.abandoned:
+        while more and not driver.is_due:
             try:
-                call = shelf.calls.get(
-                    block=not begun
-                )  # with something to finish: only what is there already
+                # With a batch to finish, take only requests that are already here.
+                request = ready.requests.get(block=not driver.in_flight)
             except queue.Empty:
                 break
-            if call is Mark.STOP or call is shelf.owner:
+            if request is Request.STOP or request is ready.owner:
                 return
-            more = _begin(maker, batches, call, begun, shelf)
-        if begun:
-            _finish(maker, begun.popleft(), shelf)
-        else:
-            shelf.lay(Mark.END)
+            more = _start(driver, request)
+        if not driver.in_flight:
+            ready.put(End.EPOCH)
             return
+        # Unnamed: the consumer alone holds a finished batch, and an error whose traceback holds
+        # this frame must not be held by it.
+        ready.put(driver.finish_oldest())
 
 
-def _is_due(maker: Maker[Begun, Batch_co], begun: deque[Begun | Failed]) -> bool:
-    """The oldest batch is done, and the decode threads have another: first hand it over, then begin the next, which may take long."""
-    return len(begun) > 1 and (isinstance(begun[0], Failed) or maker.done(begun[0]))
-
-
-def _begin(
-    maker: Maker[Begun, Batch_co],
-    batches: Iterator[Ids] | _Called,
-    call: object,
-    begun: deque[Begun | Failed],
-    shelf: Shelf,
-) -> bool:
-    """Begins one batch more; False where there is none."""
-    ids: Any
-    try:
-        ids = call if isinstance(batches, _Called) else next(batches, Mark.END)
-    except BaseException as error:  # noqa: BLE001 - handed to the consumer, who raises it
-        ids = Failed.of(error)
-    if ids is Mark.END:
+def _start(driver: Driver, request: Any) -> bool:
+    """Starts one more batch; False if there is none."""
+    if request is Request.NEXT:
+        return driver.start_next()
+    if isinstance(request, Failed):  # a sampler that failed has no next batch
+        driver.in_flight.append(request)
         return False
-    if isinstance(ids, Failed):  # an order that failed has no next batch
-        shelf.under_way.append(np.empty(0, np.int64))
-        begun.append(ids)
-        return False
-    shelf.under_way.append(ids)
-    try:
-        begun.append(maker.begin(ids))
-    except BaseException as error:  # noqa: BLE001 - the same
-        begun.append(Failed.of(error))
-    return True
+    if request is not Request.END:
+        driver.start(request)
+    return request is not Request.END
 
 
-def _finish(maker: Maker[Begun, Batch_co], oldest: Begun | Failed, shelf: Shelf) -> None:
-    """Waits for a batch and lays it, or what went wrong, on the shelf. It lives in the consumer's hands alone from then on."""
-    try:
-        item = oldest if isinstance(oldest, Failed) else maker.finish(oldest)
-    except BaseException as error:  # noqa: BLE001 - the same
-        item = Failed.of(error)
-    shelf.under_way.popleft()
-    shelf.lay(item)
-    del item  # an error whose traceback is kept holds this frame: they must not hold each other
-
-
-_running: dict[int, Shelf | Ending] = {}  # by thread
+_running: dict[int, ReadyQueue | _ExitingThread] = {}  # by thread
 
 
 @atexit.register
 def _stop_all() -> None:
-    until = time.monotonic() + _JOIN_S
-    while _running and time.monotonic() < until:
-        with contextlib.suppress(
-            KeyboardInterrupt
-        ):  # a second Ctrl-C: nothing here lasts longer, and nobody wants a traceback
-            for shelf in list(_running.values()):
-                shelf.stop()
-            for shelf in list(_running.values()):
-                shelf.wait(until)
+    deadline = time.monotonic() + _EXIT_S
+    while _running and time.monotonic() < deadline:
+        # A second Ctrl-C: nothing here takes longer because of it, and a traceback helps no one.
+        with contextlib.suppress(KeyboardInterrupt):
+            for each in list(_running.values()):
+                each.stop()
+            for each in list(_running.values()):
+                each.wait(deadline)
 
 
 os.register_at_fork(after_in_child=_running.clear)

@@ -58,7 +58,7 @@ class ReadAhead:
         if self._wanted.qsize() < _QUEUE:
             self._wanted.put(ids)
 
-    def before(
+    def ahead_of(
         self, batches: Iterator[Ids], horizon: int, at_once: Callable[[int], int] = lambda _: 0
     ) -> Iterator[Ids]:
         """The same batches, each asked for about ``horizon`` samples before its turn. At the start two are asked for with each one

@@ -52,12 +52,12 @@ class FastloadDataset(torch.utils.data.Dataset[Any]):
         return [_Sample(self._named(sample), self) for sample in samples]
 
     def _named(self, values: Any) -> dict[str, Any]:
-        names = (each.name for each in self.loader.maker.spec.fields)
+        names = (each.name for each in self.loader.pipeline.spec.fields)
         return values if isinstance(values, dict) else dict(zip(names, values, strict=True))
 
     def collate(self, samples: list[_Sample]) -> dict[str, Any]:
         """A batch as the loader gives it, but always a dict."""
-        as_tuple, collate = self.loader.maker.spec.as_tuple, self.loader.collate_fn
+        as_tuple, collate = self.loader.pipeline.spec.as_tuple, self.loader.collate_fn
         return self._named(
             collate([tuple(sample.values()) if as_tuple else dict(sample) for sample in samples])
         )

@@ -36,7 +36,7 @@ def _over() -> None:
 import fastload  # noqa: E402
 from fastload import transforms as T  # noqa: E402
 from fastload._load.loader import DataLoader  # noqa: E402
-from fastload._load.prefetch import Feeder  # noqa: E402
+from fastload._load.prefetch import Prefetcher  # noqa: E402
 
 SEED = int(os.environ.get("FASTLOAD_SEED", "1"))
 CROP = [T.RandomResizedCrop(24), T.HorizontalFlip()]
@@ -210,13 +210,13 @@ def plant(bug: str) -> None:
 
 def _python_finaliser() -> None:
     """What the loader did once, made easy to hit: Python code runs when an iterator is dropped."""
-    made = Feeder.__init__
+    made = Prefetcher.__init__
 
     def init(self: Any, *arguments: Any, **options: Any) -> None:
         made(self, *arguments, **options)
         weakref.finalize(self, _busy, 0.05)
 
-    Feeder.__init__ = init  # type: ignore[method-assign]
+    Prefetcher.__init__ = init  # type: ignore[method-assign]
 
 
 def _busy(seconds: float) -> None:

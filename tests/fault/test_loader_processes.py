@@ -185,7 +185,7 @@ def test_a_feeder_thread_that_dies_is_an_error_at_once(packed: Path, backend: st
     iterator = iter(make(packed, backend, prefetch_factor=1))
     next(iterator)
     (feeder,) = [thread for thread in threading.enumerate() if thread.name == "fastload-feeder"]
-    assert wait_until(lambda: iterator._feeder.n_ready == 1)
+    assert wait_until(lambda: iterator._prefetcher.n_ready == 1)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(feeder.ident or 0), ctypes.py_object(SystemExit)
     )

@@ -160,19 +160,19 @@ def test_what_the_loader_asks_for_is_the_same_without_the_core(
     from fastload._load.loader import DataLoader
     from tests.loading import pack_photos
 
-    maker = DataLoader(
+    pipeline = DataLoader(
         pack_photos(tmp_path / "packed", 20), 4, transform=[T.RandomResizedCrop(32)]
-    ).maker
-    begun = maker.prepare(np.arange(20), 3)
-    image = maker.spec.images[0]
-    found = maker.pictures.asked(image, begun.parts, begun.rows["image"])
+    ).pipeline
+    planned = pipeline.planner.plan(np.arange(20), 3)
+    image = pipeline.spec.images[0]
+    found = pipeline.images.requests(image, planned.records, planned.rows["image"])
     monkeypatch.setattr(decode_requests, "core", lambda: None)
     helpers = Helpers(1, "test")
     other = decode_requests.make_requests(
-        begun.parts,
+        planned.records,
         image.number,
-        begun.rows["image"],
-        exact=maker.spec.exact,
+        planned.rows["image"],
+        exact=pipeline.spec.exact,
         mask_bits=0,
         unpackers=helpers,
     )

@@ -70,12 +70,13 @@ def test_a_batch_under_way_keeps_its_records_mapped(tmp_path: Path) -> None:
         )  # the reference decoder's threads may hold a sample for a while
     write_dataset(tmp_path, simple_samples(24))
     loader = DataLoader(tmp_path, 24, fields=("image",), transform=[transforms.Resize(64, 64)])
-    begun = loader.maker.begin(np.arange(24), 0)
-    tickets, decoder = begun.tickets, loader.maker.backend.backend
-    del loader, begun
+    pending = loader.pipeline.submit(loader.pipeline.planner.plan(np.arange(24), 0))
+    ticket = pending.fields[0].ticket
+    decoder = loader.pipeline.backend.backend
+    del loader, pending
     assert mapped(tmp_path)
-    assert decoder.collect(tickets[0].ticket).ok
-    tickets.clear()
+    assert decoder.collect(ticket).ok
+    del ticket
     assert not mapped(tmp_path)
 
 

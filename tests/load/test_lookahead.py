@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from fastload import transforms as T
-from fastload._load.builder import Begun
+from fastload._load.batch import PendingBatch, PlannedBatch
 from fastload._load.loader import DataLoader
 from fastload._load.torch_compat.lookahead import Lookahead
 from fastload.errors import FastloadError
@@ -84,13 +83,13 @@ def rebuilt(loader: DataLoader) -> torch.utils.data.DataLoader[Any]:
 def test_a_rebuilt_loader_begins_batches_ahead(packed: Path) -> None:
     loader = DataLoader(packed, 4, shuffle=True, transform=[T.RandomResizedCrop(16)])
     begun: list[tuple[int, ...]] = []
-    begin = loader.maker.begin
+    submit = loader.pipeline.submit
 
-    def noted(ids: NDArray[np.int64], epoch: int, prepared: Begun | None = None) -> Begun:
-        begun.append(tuple(ids.tolist()))
-        return begin(ids, epoch, prepared)
+    def noted(planned: PlannedBatch) -> PendingBatch:
+        begun.append(tuple(planned.ids.tolist()))
+        return submit(planned)
 
-    loader.maker.begin = noted  # type: ignore[method-assign]
+    loader.pipeline.submit = noted  # type: ignore[method-assign]
     plain = iter(rebuilt(loader))
     next(plain)
     assert len(begun) == 3  # its own, and those that come next

@@ -1,4 +1,4 @@
-"""Batches prepared several at a time are what each would have been alone; what needs a closer look is prepared alone."""
+"""Batches planned in groups equal batches planned one by one; what needs a closer look is planned alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import dataclasses
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,13 @@ import pytest
 from numpy.typing import NDArray
 
 from fastload import transforms as T
-from fastload._load import builder as maker_module
-from fastload._load import together
-from fastload._load.builder import BatchMaker
+from fastload._load import pipeline as pipeline_module
+from fastload._load import planning
+from fastload._load.batch import Ids, PlannedBatch, Progress
 from fastload._load.loader import DataLoader
+from fastload._load.pipeline import Pipeline, plan_batches
+from fastload._load.planning import Planner
 from fastload._load.records import BatchRecords, read_records
-from fastload._load.together import Together, prepare_together
 from fastload._store.dataset import Dataset
 from fastload.errors import StoreError
 from tests.loading import backends, pack_photos, same_batch
@@ -34,78 +36,86 @@ def batches(size: int, count: int = N) -> Iterator[NDArray[np.int64]]:
     return (order[first : first + size] for first in range(0, count, size))
 
 
-def made(path: Path, backend: str = "auto") -> BatchMaker:
-    return DataLoader(path, 4, transform=RRC, backend=backend).maker
+def make_pipeline(path: Path, backend: str = "auto") -> Pipeline:
+    return DataLoader(path, 4, transform=RRC, backend=backend).pipeline
 
 
-def unchecked(path: Path) -> BatchMaker:
-    """The decode threads compare the checksums, also where there is no native core."""
-    maker = made(path)
-    maker.check_crc = False
-    return maker
+def unchecked(path: Path) -> Planner:
+    """The decode threads verify the checksums, also without the native core."""
+    planner = make_pipeline(path).planner
+    planner.check_crc = False
+    return planner
 
 
 @pytest.mark.parametrize("backend", backends())
-def test_each_batch_is_what_it_is_alone(packed: Path, backend: str) -> None:
-    maker = made(packed, backend)
+def test_a_batch_of_a_group_equals_the_batch_planned_alone(packed: Path, backend: str) -> None:
+    pipeline = make_pipeline(packed, backend)
     some = list(batches(12))  # 12, 12, 12, 4
-    prepared = prepare_together(maker, some, 7)
-    assert [each.ids.tolist() for each in prepared] == [ids.tolist() for ids in some]
-    for begun, ids in zip(prepared, some, strict=True):
-        alone = maker.prepare(ids, 7)
-        assert list(begun.parts.records) == list(alone.parts.records)
-        assert (begun.parts.rows == alone.parts.rows).all()
-        assert (begun.parts.part_rows(0) == alone.parts.part_rows(0)).all()
-        assert [begun.parts.source(place) for place in range(len(ids))] == [
-            alone.parts.source(place) for place in range(len(ids))
-        ]
-        one, other = begun.rows["image"], alone.rows["image"]
+    group = pipeline.planner.plan_group(some, 7)
+    assert [each.ids.tolist() for each in group] == [ids.tolist() for ids in some]
+    for planned, ids in zip(group, some, strict=True):
+        alone = pipeline.planner.plan(ids, 7)
+        assert (planned.epoch, planned.faults) == (alone.epoch, alone.faults) == (7, {})
+        assert list(planned.records.records) == list(alone.records.records)
+        assert (planned.records.rows == alone.records.rows).all()
+        assert (planned.records.part_rows(0) == alone.records.part_rows(0)).all()
+        for place in range(len(ids)):
+            assert planned.records.source(place) == alone.records.source(place) != ""
+        one = planned.rows["image"]
+        other = alone.rows["image"]
         for each in dataclasses.fields(one):
             assert np.array_equal(getattr(one, each.name), getattr(other, each.name)), each.name
-        asked = [
-            maker.pictures.asked(maker.spec.images[0], each.parts, each.rows["image"])
-            for each in (begun, alone)
-        ]
-        assert (asked[0].requests == asked[1].requests).all()
-        assert list(asked[0].sources) == list(asked[1].sources)
-        same_batch(maker.finish(maker.begin(ids, 7, begun)), maker.finish(maker.begin(ids, 7)))
+        image = pipeline.spec.images[0]
+        found, expected = (
+            pipeline.images.requests(image, each.records, each.rows["image"])
+            for each in (planned, alone)
+        )
+        assert (found.requests == expected.requests).all()
+        assert list(found.sources) == list(expected.sources)
+        assert same_batch(
+            pipeline.finish(pipeline.submit(planned)), pipeline.finish(pipeline.submit(alone))
+        )
 
 
-def test_a_few_first_and_then_many(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_start_small(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups: list[int] = []
+    singles: list[int] = []
+    planner = unchecked(packed)
+    plan = planner.plan
+    plan_group = planner.plan_group
 
-    def counted(maker: BatchMaker, some: list[NDArray[np.int64]], epoch: int) -> list[object]:
+    def counted_group(some: Sequence[Ids], epoch: int) -> deque[PlannedBatch]:
         groups.append(len(some))
-        return prepare_together(maker, some, epoch)  # type: ignore[return-value]
+        return plan_group(some, epoch)
 
-    monkeypatch.setattr(together, "prepare_together", counted)
-    monkeypatch.setattr(together, "SAMPLES", 10)
-    monkeypatch.setattr(together, "FEW", 3)
-    passing = Together(unchecked(packed), 0)
-    taken = [passing.take(ids) for ids in passing.passing(batches(2))]
-    assert groups == [2, 4, 5, 5, 3]  # the first of 20 batches goes alone
-    assert [each is None for each in taken] == [True] + 19 * [False]
-    assert passing.take(np.arange(2)) is None
+    def counted(ids: Ids, epoch: int) -> PlannedBatch:
+        singles.append(len(groups))
+        return plan(ids, epoch)
+
+    monkeypatch.setattr(planner, "plan_group", counted_group)
+    monkeypatch.setattr(planner, "plan", counted)
+    monkeypatch.setattr(planning, "GROUP_SAMPLES", 10)
+    monkeypatch.setattr(planning, "GROUP_BATCHES", 3)
+    planned = list(plan_batches(planner, batches(2), 0, Progress()))
+    assert groups == [2, 4, 5, 5, 3]
+    assert singles == [0]  # the first of 20 batches, before any group
+    expected = [ids.tolist() for ids in batches(2)]
+    assert [each.ids.tolist() for each in planned if isinstance(each, PlannedBatch)] == expected
 
 
-def test_where_checksums_are_compared_only_what_the_cache_holds_is_prepared_at_once(
+def test_where_checksums_are_verified_a_group_fits_the_cache(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert [Together(unchecked(packed), 0).at_once(size) for size in (1, 64, 100, 1000)] == [
-        512,
-        8,
-        5,
-        4,
-    ]
-    with_names = DataLoader(packed, 4, transform=RRC, fields=("image", "source")).maker
-    assert with_names.check_crc
-    size = sum(path.stat().st_size for path in packed.glob("*.lmdb")) / N
-    monkeypatch.setattr(together, "CHECKED", 10.5 * size)
-    assert [Together(with_names, 0).at_once(size) for size in (1, 4, 10, 100)] == [10, 2, 1, 1]
-    monkeypatch.setattr(
-        together, "CHECKED", 10_000 * size
-    )  # records so small that they do not count
-    assert [Together(with_names, 0).at_once(size) for size in (1, 100, 1000)] == [512, 5, 1]
+    sizes = (1, 64, 100, 1000)
+    assert [unchecked(packed).group_size(size) for size in sizes] == [512, 8, 5, 4]
+    loader = DataLoader(packed, 4, transform=RRC, fields=("image", "source"))
+    planner = loader.pipeline.planner
+    assert planner.check_crc
+    record_bytes = sum(path.stat().st_size for path in packed.glob("*.lmdb")) / N
+    monkeypatch.setattr(planning, "GROUP_BYTES", 10.5 * record_bytes)
+    assert [planner.group_size(size) for size in (1, 4, 10, 100)] == [10, 2, 1, 1]
+    monkeypatch.setattr(planning, "GROUP_BYTES", 10_000 * record_bytes)  # tiny records
+    assert [planner.group_size(size) for size in (1, 100, 1000)] == [512, 5, 1]
 
 
 def test_damage_is_looked_at_alone_and_costs_the_others_nothing(
@@ -118,12 +128,11 @@ def test_damage_is_looked_at_alone_and_costs_the_others_nothing(
     value = bytearray(value_of(packed, 21))
     value[8] = 99  # its version
     put_value(packed, 21, bytes(value))
-    assert prepare_together(made(packed), list(batches(10)), 0) == []
-    monkeypatch.setattr(together, "ALONE", 2)
+    assert not make_pipeline(packed).planner.plan_group(list(batches(10)), 0)
+    monkeypatch.setattr(pipeline_module, "N_SINGLE", 2)
     loader = DataLoader(packed, 4, transform=RRC, seed=1, shuffle=False, on_error="substitute")
     for number, (got, wanted) in enumerate(zip(loader, expected, strict=True)):
-        if number != 5:
-            same_batch(got, wanted)
+        assert same_batch(got, wanted) == (number != 5)
     assert loader.stats().bad == 1
 
 
@@ -139,8 +148,7 @@ def test_a_shard_that_does_not_open_fails_in_the_place_of_its_batch(
             raise error("opening a shard: permission denied")
         return read_records(dataset, ids, check_crc=check_crc)
 
-    for module in (together, maker_module):
-        monkeypatch.setattr(module, "read_records", refused)
+    monkeypatch.setattr(planning, "read_records", refused)
     iterator = iter(loader)
     for wanted in expected:
         if 21 in wanted["id"]:
@@ -159,10 +167,11 @@ def test_a_timeout_names_the_samples_that_are_being_read(
     go_on = threading.Event()
 
     def hanging(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -> BatchRecords:
-        go_on.wait(30)
+        if len(ids) > 4:  # a group
+            go_on.wait(30)
         return read_records(dataset, ids, check_crc=check_crc)
 
-    monkeypatch.setattr(together, "read_records", hanging)
+    monkeypatch.setattr(planning, "read_records", hanging)
     expected = [
         i
         for batch in DataLoader(packed, 4, shuffle=False, fields=("id",)).batch_sampler  # type: ignore[union-attr]

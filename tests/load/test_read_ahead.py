@@ -144,7 +144,7 @@ def test_batches_are_asked_for_before_their_turn_and_come_unchanged(
     reader = ReadAhead(open_dataset(packed), block=8, advise=lambda *_: None)
     batches = [np.arange(5 * i, 5 * i + 5) for i in range(10)]
     ahead, got = [], []
-    for ids in reader.before(iter(batches), horizon=20):
+    for ids in reader.ahead_of(iter(batches), horizon=20):
         got.append(ids.tolist())
         ahead.append(len(wanted) - len(got))
     assert got == wanted == [ids.tolist() for ids in batches]
@@ -153,7 +153,7 @@ def test_batches_are_asked_for_before_their_turn_and_come_unchanged(
     assert sorted(ahead[:5]) == ahead[:5]
     assert ahead[-1] == 0
     wanted.clear()
-    assert [ids.tolist() for ids in reader.before(iter(batches), horizon=0)] == wanted
+    assert [ids.tolist() for ids in reader.ahead_of(iter(batches), horizon=0)] == wanted
 
 
 def test_batches_that_are_taken_together_are_all_asked_for_before_the_turn_of_the_first(
@@ -165,7 +165,7 @@ def test_batches_that_are_taken_together_are_all_asked_for_before_the_turn_of_th
     ahead = [
         len(wanted) - number
         for number, _ in enumerate(
-            reader.before((np.arange(5) for _ in range(40)), 20, lambda size: 15 // size)
+            reader.ahead_of((np.arange(5) for _ in range(40)), 20, lambda size: 15 // size)
         )
     ]
     assert max(ahead) == 4 + 3 + 1  # the horizon, three at a time, and the batch itself
@@ -295,5 +295,5 @@ def test_a_disk_that_is_far_behind_holds_nobody_up(packed: Path) -> None:
         for number in range(500):
             yield np.array([number % N])
 
-    assert sum(1 for _ in reader.before(batches(), horizon=100)) == 500
+    assert sum(1 for _ in reader.ahead_of(batches(), horizon=100)) == 500
     go_on.set()

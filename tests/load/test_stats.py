@@ -12,6 +12,7 @@ import torch
 
 from fastload import transforms as T
 from fastload._decode.backend import STAGES
+from fastload._load.batch import PendingBatch
 from fastload._load.buffers import BufferPool
 from fastload._load.decoder import Decoder
 from fastload._load.loader import DataLoader
@@ -231,46 +232,60 @@ def test_the_loader_looks_further_ahead_after_a_hiccup(
     options: dict[str, Any] = {"batch_size": 2, "shuffle": True, "fields": ("id",)}
     expected = [batch["id"].tolist() for batch in make(packed, **options, prefetch_factor=1)]
     loader = make(packed, **options)
-    finish, gate, late = loader.maker.finish, threading.Event(), threading.Event()
+    finish = loader.pipeline.finish
+    gate = threading.Event()
+    late = threading.Event()
 
-    def slow(begun: Any, *args: Any, **options: Any) -> Any:
+    def slow(pending: PendingBatch, collate: Any) -> Any:
         if late.is_set():
             gate.wait(10)
-        return finish(begun, *args, **options)
+        return finish(pending, collate)
 
-    monkeypatch.setattr(loader.maker, "finish", slow)
+    monkeypatch.setattr(loader.pipeline, "finish", slow)
     found = []
     iterator = iter(loader)
     for number in range(len(loader)):
         if number == 4:
-            wait_until(lambda: iterator._feeder.n_ready == loader.ahead)
+            assert wait_until(lambda: iterator._prefetcher.n_ready == loader.ahead)
             late.set()
-        if late.is_set() and iterator._feeder.n_ready == 0 and not gate.is_set():
+        if late.is_set() and iterator._prefetcher.n_ready == 0 and not gate.is_set():
             threading.Timer(0.05, gate.set).start()
         found.append(next(iterator)["id"].tolist())
     assert found == expected
     assert 3 < loader.ahead <= MOST_AHEAD
     iterator = iter(loader)
-    wait_until(lambda: iterator._feeder.n_ready == loader.ahead)
+    assert wait_until(lambda: iterator._prefetcher.n_ready == loader.ahead)
 
 
 def test_the_loader_adapts_its_threads(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needs_core()
     monkeypatch.setattr("fastload._load.options.available_cpus", lambda: 6)
     hungry = make(packed, batch_size=1)
-    assert hungry.stats().threads == 4
-    for _ in range(3):
-        for _batch in hungry:
-            if hungry.stats().threads > 4:
-                break
-    assert hungry.stats().threads in (
-        4,
-        6,
-    )  # whether it had to wait is the machine's business; 6 is the most
+    finish = hungry.pipeline.finish
+    wanted = threading.Semaphore(0)
+
+    def late(pending: PendingBatch, collate: Any) -> Any:
+        wanted.acquire(timeout=20)
+        return finish(pending, collate)
+
+    monkeypatch.setattr(hungry.pipeline, "finish", late)
+    iterator = iter(hungry)
+    get = iterator._prefetcher.get
+
+    def wait(timeout_s: float | None) -> Any:
+        wanted.release()  # the consumer has found no batch ready
+        return get(timeout_s)
+
+    monkeypatch.setattr(iterator._prefetcher, "get", wait)
+    found = []
+    for _ in range(2 * PATIENCE + 1):
+        next(iterator)
+        found.append(hungry.stats().threads)
+    assert found == [4] * (PATIENCE - 1) + [6] * (PATIENCE + 2)  # six processors
     patient = make(packed, batch_size=1)
     iterator = iter(patient)
     for _ in range(N - 3):
-        assert wait_until(lambda: iterator._feeder.n_ready > 0)
+        assert wait_until(lambda: iterator._prefetcher.n_ready > 0)
         next(iterator)
     assert patient.stats().threads == 4
     assert make(packed, num_workers=5).stats().threads == 5

@@ -6,20 +6,21 @@ Accelerate and Lightning may rebuild a plain torch DataLoader from ``dataset``, 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from fastload._load.batch import Failed, PendingBatch, split_samples, unwrap
 from fastload._load.buffers import BufferPool
-from fastload._load.builder import BatchMaker, Begun
 from fastload._load.decoder import Decoder
 from fastload._load.faults import FaultPolicy
+from fastload._load.pipeline import Driver, Pipeline
 from fastload._load.spec import LoadSpec, SampleOptions
 from fastload._load.stats import StatsCollector
 from fastload._load.torch_compat.lookahead import Lookahead
@@ -27,7 +28,7 @@ from fastload._load.torch_compat.samplers import SampleIndex
 from fastload._load.transfer import Stay
 from fastload._order.saved_state import whole_number
 from fastload._store.dataset import Dataset, open_dataset
-from fastload.errors import ConfigError, FastloadError
+from fastload.errors import ConfigError
 
 _INSPECTED = 8  # as many batches may be requested by someone who only inspects the data
 Key = tuple[int, tuple[int, ...]]  # epoch and ids of a batch
@@ -45,15 +46,15 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
     """A map-style torch dataset over a packed one; other attributes (``column``, ``classes`` ...) are those of the packed dataset."""
 
     def __init__(
-        self, maker: BatchMaker, order: EpochSource, lookahead: Lookahead, samples: SampleOptions
+        self, pipeline: Pipeline, order: EpochSource, lookahead: Lookahead, samples: SampleOptions
     ) -> None:
-        self.packed = maker.dataset
+        self.packed = pipeline.dataset
         self.samples = samples
-        self._maker = maker.on_cpu()
+        self._pipeline = pipeline.on_cpu()
         self._order = order
         self._lookahead = lookahead
         self._pid = os.getpid()
-        self._begun: dict[Key, Begun] = {}
+        self._in_flight: dict[Key, PendingBatch | Failed] = {}
         self._passes = PassCounter(len(self.packed))
         self._n_foreign = 0  # batches requested by another sampler than ours
 
@@ -96,34 +97,36 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
         if not len(indices):
             return []
         self._adapt_to_worker()
-        kept = self._begun
-        self._begun = {}
         requested = self._key(indices, epoch_of)
         upcoming = [self._key(batch, epoch_of) for batch in self._lookahead.after(indices)]
-        begun = kept[requested] if requested in kept else self._begin(requested)
-        for key in upcoming:
-            with contextlib.suppress(FastloadError):  # raised when that batch is requested
-                self._begun[key] = kept[key] if key in kept else self._begin(key)
-        return samples_of(self._maker.finish(begun), len(indices), self._maker.spec)
+        # Several threads may be here: each takes what is in flight and finishes its own batch.
+        in_flight = self._in_flight
+        self._in_flight = {}
+        driver = Driver(self._pipeline, send=False)
+        for key in (requested, *upcoming):
+            if key in in_flight:
+                driver.in_flight.append(in_flight[key])
+            else:
+                epoch, ids = key
+                driver.start(np.asarray(ids, np.int64) % count, epoch)
+        self._in_flight = dict(zip(upcoming, islice(driver.in_flight, 1, None), strict=True))
+        batch = unwrap(driver.finish_oldest())
+        return split_samples(batch.data, batch.n_samples, as_tuple=self._pipeline.spec.as_tuple)
 
     def _key(self, indices: Sequence[int], epoch_of: Callable[[Sequence[int]], int]) -> Key:
         first = indices[0]
         epoch = first.epoch if isinstance(first, SampleIndex) else epoch_of(indices)
         return epoch, tuple(int(index) for index in indices)
 
-    def _begin(self, key: Key) -> Begun:
-        epoch, ids = key
-        return self._maker.begin(np.asarray(ids, np.int64) % len(self), epoch)
-
     def _adapt_to_worker(self) -> None:
         """In a worker process of torch: this worker's part of the threads, and no lookahead."""
         if self._pid == os.getpid():
             return
         self._pid = os.getpid()
-        self._begun = {}
+        self._in_flight = {}
         self._lookahead = Lookahead(0)  # only the parent knows it; torch's workers prefetch anyway
         worker = torch.utils.data.get_worker_info()
-        backend = self._maker.backend
+        backend = self._pipeline.backend
         self._passes = PassCounter(len(self.packed), worker.seed if worker else 0)
         backend.threads = max(1, backend.budget // (worker.num_workers if worker else 1))
 
@@ -133,10 +136,10 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
         return getattr(self.packed, name)
 
     def __reduce__(self) -> tuple[object, ...]:
-        maker = self._maker
-        faults = (maker.faults.on_error, maker.faults.max_bad)
+        pipeline = self._pipeline
+        faults = (pipeline.faults.on_error, pipeline.faults.max_bad)
         epoch = _Epoch(self._order.latest_epoch, self._order.epoch_was_set)
-        arguments = (self.packed, maker.spec, maker.backend, maker.seed, faults)
+        arguments = (self.packed, pipeline.spec, pipeline.backend, pipeline.seed, faults)
         return _rebuilt, arguments, {"samples": self.samples, "_order": epoch}
 
 
@@ -175,25 +178,19 @@ def _rebuilt(
     seed: int,
     faults: tuple[str, int | None],
 ) -> LoaderDataset:
-    maker = BatchMaker(
+    pipeline = Pipeline(
         packed,
         spec,
         backend,
         seed=seed,
-        ring=BufferPool(2),
+        buffers=BufferPool(2),
         stats=StatsCollector(),
         faults=FaultPolicy(*faults),
         transfer=Stay(pin=False),
     )
-    view = LoaderDataset(maker, _Epoch(), Lookahead(0), SampleOptions())
+    view = LoaderDataset(pipeline, _Epoch(), Lookahead(0), SampleOptions())
     view._pid = 0  # another process than the loader's: it shares the processors with it
     return view
-
-
-def samples_of(batch: dict[str, Any], n: int, spec: LoadSpec) -> list[Sample]:
-    """A batch as one dict, or tuple, per sample."""
-    samples = [{name: value[place] for name, value in batch.items()} for place in range(n)]
-    return [tuple(each.values()) for each in samples] if spec.as_tuple else list(samples)
 
 
 class Collate:

@@ -1,0 +1,371 @@
+"""The load path: plan batches, submit their images to the decode threads, finish them.
+
+    for planned in plan_batches(planner, batches, epoch):   # several batches per NumPy call
+        pending = pipeline.submit(planned)                  # the decode threads start
+        batch = pipeline.finish(pending, collate)           # waits, adds labels, collates
+
+``Driver`` runs these stages with several batches in flight. It serves the iterator's background
+thread (prefetch.py), ``loader.dataset[i]`` and the measurement of backends.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastload._decode.backend import STAGES, DecodeResult, Status
+from fastload._load.batch import (
+    Batch,
+    Failed,
+    Ids,
+    PendingBatch,
+    PendingField,
+    PlannedBatch,
+    Progress,
+    Values,
+)
+from fastload._load.buffers import BufferPool
+from fastload._load.decoder import Decoder
+from fastload._load.faults import FaultPolicy, Faults, bad_sample, substitutes
+from fastload._load.images import ImageDecoder
+from fastload._load.labels import collate_field, move_labels, read_labels
+from fastload._load.planning import MAX_REPLACEMENTS, Planner
+from fastload._load.records import damaged
+from fastload._load.spec import LoadSpec
+from fastload._load.stats import StatsCollector
+from fastload._load.transfer import Stay, Transfer
+from fastload._store.dataset import Dataset
+from fastload.errors import BadImage, FastloadError, RecordError
+
+N_SINGLE = 64  # batches planned one by one after a group that could not be planned together
+Collate = Callable[[Values, int], object]  # from the values of n samples to what the user receives
+
+
+def plan_batches(
+    planner: Planner, batches: Iterator[Ids], epoch: int, progress: Progress
+) -> Iterator[PlannedBatch | Failed]:
+    """Plans the batches of an epoch in order, in groups that start small: the trainer waits for the first.
+
+    A suspended frame must not keep a batch alive, so yielded values have no name here.
+    """
+    group_size = 1
+    n_single = 0
+    while group := list(itertools.islice(batches, 1 if n_single else group_size)):
+        n_single = max(0, n_single - 1)
+        planned: deque[PlannedBatch] = deque()
+        if len(group) > 1:
+            progress.working_on = group
+            planned = planner.plan_group(group, epoch)
+            n_single = 0 if planned else N_SINGLE
+        group_size = min(2 * group_size, planner.group_size(len(group[0])))
+        for ids in group:
+            yield planned.popleft() if planned else _plan_one(planner, ids, epoch, progress)
+
+
+def _plan_one(planner: Planner, ids: Ids, epoch: int, progress: Progress) -> PlannedBatch | Failed:
+    progress.working_on = (ids,)
+    try:
+        return planner.plan(ids, epoch)
+    except Exception as error:  # noqa: BLE001 - takes the place of the batch
+        return Failed.of(error)
+
+
+class Pipeline:
+    """The stages of one loader; ``seed`` and the epoch decide what the plan draws."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        spec: LoadSpec,
+        backend: Decoder,
+        *,
+        seed: int,
+        buffers: BufferPool,
+        stats: StatsCollector,
+        faults: FaultPolicy,
+        transfer: Transfer,
+    ) -> None:
+        self.dataset = dataset
+        self.spec = spec
+        self.backend = backend
+        self.seed = seed
+        self.stats = stats
+        self.faults = faults
+        self.transfer = transfer
+        self.images = ImageDecoder(spec, backend, buffers, transfer)
+        self._image_fields = {each.name: each for each in spec.movers}
+        # The backends verify each record's checksum in their own threads. If Python uses the bytes
+        # of a record, it verifies them first.
+        in_python = spec.reads_records or not spec.images or not backend.backend.checks_crc
+        self.planner = Planner(dataset, spec, seed=seed, policy=faults, check_crc=in_python)
+
+    def on_cpu(self) -> Pipeline:
+        """This pipeline, or one that returns CPU tensors and runs in any thread, on no stream."""
+        if self.transfer.device.type == "cpu":
+            return self
+        return Pipeline(
+            self.dataset,
+            self.spec,
+            self.backend.on_cpu(),
+            seed=self.seed,
+            buffers=BufferPool(2),
+            stats=StatsCollector(),
+            faults=self.faults,
+            transfer=Stay(pin=False),
+        )
+
+    def submit(self, planned: PlannedBatch) -> PendingBatch:
+        """Hands the images and masks to the decode threads; does not wait for them."""
+        started = time.perf_counter()
+        fields = []
+        with self.transfer.stream():  # pixel memory belongs to the stream that allocates it
+            for chosen in self.spec.fields:
+                if chosen.pictured:
+                    rows = planned.rows[chosen.image or chosen.name]
+                    fields.append(self.images.submit(chosen, planned.records, rows))
+        self.stats.took("plan", planned.plan_s + time.perf_counter() - started)
+        return PendingBatch(planned, tuple(fields))
+
+    def is_decoded(self, pending: PendingBatch) -> bool:
+        """``finish`` would not wait, as far as the decode backend can tell."""
+        return all(self.backend.done(field.ticket) for field in pending.fields)
+
+    def undecoded(self, pending: PendingBatch) -> Ids:
+        """The samples that a batch still waits for; all of them if the backend cannot tell."""
+        places = {
+            slot // field.chosen.items
+            for field in pending.fields
+            for slot in self.backend.unfinished(field.ticket)
+        }
+        ids = pending.planned.records.ids
+        return ids[sorted(places)] if places else ids
+
+    def finish(self, pending: PendingBatch, collate: Collate | None = None) -> object:
+        """Waits for the pixels, adds the labels and collates the batch.
+
+        A batch without a good sample is replaced by another one, which is planned here.
+        """
+        n = len(pending.planned.ids)
+        # Everything runs on the stream: a user's collate_fn may touch pixels that are only queued.
+        with self.transfer.stream():
+            for n_tries in range(MAX_REPLACEMENTS, -1, -1):
+                planned = pending.planned
+                faults = dict(planned.faults)
+                times_ns = self._collect(pending, faults)
+                started = time.perf_counter()
+                labels = self._read_labels(planned, faults)
+                if len(faults) < n:
+                    break
+                other = self.planner.replacement(planned.ids, planned.epoch, faults, n_tries)
+                pending = self.submit(other)
+            if faults:
+                self.faults.check(faults, planned.ids)
+            values = self._assemble(pending, labels, substitutes(faults, n) if faults else None)
+            data = values if collate is None else collate(values, n)
+            self.stats.decoded(times_ns, pending.n_bytes, time.perf_counter() - started)
+        return data
+
+    def _collect(self, pending: PendingBatch, faults: Faults) -> NDArray[np.uint32]:
+        """Waits for the pixels and adds the samples that have none to ``faults``; returns the times."""
+        planned = pending.planned
+        times_ns = [np.empty((0, len(STAGES)), np.uint32)]
+        for field in pending.fields:
+            result = self.images.collect(field)
+            times_ns.append(result.times_ns)
+            if result.reasons or field.faults:
+                self._add_faults(planned, field, result, faults)
+        # Also of images that are not delivered and only move labels.
+        for name, rows in planned.rows.items():
+            for slot, why in rows.bad.items():
+                place = slot // self._image_fields[name].items
+                if place not in faults:
+                    faults[place] = bad_sample(self.dataset, planned.records, place, name, why)
+        return np.concatenate(times_ns)
+
+    def _add_faults(
+        self, planned: PlannedBatch, field: PendingField, result: DecodeResult, faults: Faults
+    ) -> None:
+        records = planned.records
+        items = field.chosen.items
+        corrupt: dict[int, object] = {}
+        for slot, reason in result.reasons.items():
+            status = result.status[slot]
+            if status == Status.NO_MEMORY:  # not the sample's fault: nothing may replace it
+                raise MemoryError(f"decoding sample {records.ids[slot // items]}: {reason}")
+            if status == Status.CORRUPT:
+                corrupt[slot] = reason
+        for slot, why in {**result.reasons, **field.faults, **corrupt}.items():
+            place = slot // items
+            if place in faults:
+                continue
+            if slot in corrupt or isinstance(why, RecordError):
+                faults[place] = self._damaged(planned, place, str(why))
+            else:
+                text = why.why if isinstance(why, BadImage) else str(why)
+                name = field.chosen.name
+                faults[place] = bad_sample(self.dataset, records, place, name, text)
+
+    def _damaged(self, planned: PlannedBatch, place: int, why: str) -> FastloadError:
+        records = planned.records
+        return damaged(self.dataset, int(records.ids[place]), records.records[place], why)
+
+    def _read_labels(self, planned: PlannedBatch, faults: Faults) -> dict[str, list[object]]:
+        """The values that Python decodes, as stored; adds samples with unusable ones to ``faults``."""
+        labels: dict[str, list[object]] = {}
+        for chosen in self.spec.fields:
+            if chosen.pictured or chosen.in_column:
+                continue
+            labels[chosen.name], wrong = read_labels(chosen, planned.records)
+            for place, why in wrong.items():
+                if place in faults:
+                    continue
+                if isinstance(why, BadImage):
+                    faults[place] = bad_sample(
+                        self.dataset, planned.records, place, chosen.name, why.why
+                    )
+                else:
+                    text = f"field {chosen.name!r}: {why}"
+                    faults[place] = self._damaged(planned, place, text)
+        return labels
+
+    def _assemble(
+        self,
+        pending: PendingBatch,
+        labels: dict[str, list[object]],
+        take: NDArray[np.intp] | None,
+    ) -> Values:
+        """The values of the batch; ``take``: which sample fills each place, None if each its own."""
+        planned = pending.planned
+        ids = planned.records.ids
+        rows = planned.rows
+        places = list(range(len(ids)))
+        if take is not None:
+            ids = ids[take]
+            places = take.tolist()
+            rows = {
+                name: each.take(_slots(take, self._image_fields[name].items))
+                for name, each in rows.items()
+            }
+        values = Values()
+        pixels = iter(pending.fields)
+        for chosen in self.spec.fields:
+            if chosen.pictured:
+                own_rows = rows[chosen.image or chosen.name]
+                values[chosen.name] = self.images.finish(next(pixels), own_rows, take)
+            elif chosen.in_column:
+                values[chosen.name] = torch.from_numpy(self.dataset.column(chosen.name)[ids])
+            else:
+                own = [labels[chosen.name][place] for place in places]
+                if take is not None:  # a value that fills two places must not be one object
+                    own = [copy.deepcopy(each) for each in own]
+                image = self._image_fields.get(chosen.image)
+                moved = move_labels(chosen, own, rows.get(chosen.image), image)
+                values |= collate_field(chosen, moved, ids)
+        if "id" in self.spec.implicit:
+            values["id"] = torch.from_numpy(ids.copy())  # the planned ids are not the user's
+        if "source" in self.spec.implicit:
+            values["source"] = [planned.records.source(place) for place in places]
+        if self.spec.return_matrix:
+            for name, each in rows.items():
+                matrices = each.matrices.astype(np.float32)
+                if self._image_fields[name].field.list:
+                    matrices = matrices.reshape(len(ids), -1, 3, 3)
+                values[f"{name}.matrix"] = torch.from_numpy(matrices)
+        return values
+
+
+def _slots(take: NDArray[np.intp], items: int) -> NDArray[np.intp]:
+    slots: NDArray[np.intp] = (take[:, None] * items + np.arange(items)).ravel()
+    return slots
+
+
+class Driver:
+    """Keeps batches in flight: starts them in order and finishes the oldest one.
+
+    An error takes the place of its batch; later batches still arrive. ``plans`` are the batches of
+    ``start_next``; ``start`` takes ids. ``send``: finished batches are moved to their device.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        plans: Iterator[PlannedBatch | Failed] | None = None,
+        *,
+        epoch: int = 0,
+        collate: Collate | None = None,
+        send: bool = True,
+        progress: Progress | None = None,
+    ) -> None:
+        self.in_flight: deque[PendingBatch | Failed] = deque()  # oldest first
+        self._pipeline = pipeline
+        self._plans = iter(()) if plans is None else plans
+        self._epoch = epoch
+        self._collate = collate
+        self._send = send
+        self._progress = Progress() if progress is None else progress
+
+    def start_next(self) -> bool:
+        """Plans and submits the next of ``plans``; False after the last one."""
+        try:
+            planned = next(self._plans, None)
+        except BaseException as error:  # noqa: BLE001 - the order failed: there is no next batch
+            self.in_flight.append(Failed.of(error))
+            return False
+        if planned is not None:
+            self._submit(planned)
+        return planned is not None
+
+    def start(self, ids: Ids, epoch: int | None = None) -> None:
+        """Plans and submits a batch."""
+        epoch = self._epoch if epoch is None else epoch
+        self._submit(_plan_one(self._pipeline.planner, ids, epoch, self._progress))
+
+    def _submit(self, planned: PlannedBatch | Failed) -> None:
+        if isinstance(planned, Failed):
+            self.in_flight.append(planned)
+            return
+        self._progress.working_on = (planned.ids,)
+        try:
+            self.in_flight.append(self._pipeline.submit(planned))
+        except Exception as error:  # noqa: BLE001 - takes the place of the batch
+            self.in_flight.append(Failed.of(error))
+
+    @property
+    def is_due(self) -> bool:
+        """Finish the oldest batch before starting another one, which may take long.
+
+        True once it is decoded, as long as the decode threads have a further batch to work on.
+        """
+        if len(self.in_flight) < 2:
+            return False
+        oldest = self.in_flight[0]
+        return isinstance(oldest, Failed) or self._pipeline.is_decoded(oldest)
+
+    def finish_oldest(self) -> Batch | Failed:
+        """Waits for the oldest batch. Nothing here keeps it afterwards: its memory is to be reused."""
+        pending = self.in_flight.popleft()
+        if isinstance(pending, Failed):
+            return pending
+        self._progress.working_on = pending
+        try:
+            return self._finish(pending)
+        except BaseException as error:  # noqa: BLE001 - raised by the consumer
+            return Failed.of(error)
+        finally:
+            self._progress.working_on = ()
+
+    def _finish(self, pending: PendingBatch) -> Batch:
+        pipeline = self._pipeline
+        data = pipeline.finish(pending, self._collate)
+        if self._send:
+            started = time.perf_counter()
+            data = pipeline.transfer.send(data)
+            pipeline.stats.took("copy", time.perf_counter() - started)
+        return Batch(data, len(pending.planned.ids))
