@@ -26,7 +26,7 @@ from tests.jpeg_samples import SAMPLINGS, encode, encode_by_pillow, picture
 ROOT = Path(__file__).resolve().parents[1]
 SANITIZERS = {"thread": "thread", "address": "address,undefined"}
 FUZZ_ROUNDS = 20_000
-# (channels, planar, dtype, colour) as in native/pixels/row_writer.h
+# (channels, planar, dtype, colour) as in native/pixels/output.h
 OUTPUTS = [(3, 0, 0, 0), (3, 1, 0, 1), (3, 0, 1, 0), (3, 1, 2, 0), (1, 0, 3, 2), (1, 0, 0, 2)]
 
 

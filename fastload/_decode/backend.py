@@ -36,7 +36,7 @@ STAGES = IMAGE_STAGES
 COLOURS = ("rgb", "bgr", "gray", "stored")
 MAX_CHANNELS = 8
 
-# One sample. Offsets are bytes in its source; x, y, w, h and the rest pixels. Kept equal to native/pool/sample_loader.h by a test.
+# One sample. Offsets are bytes in its source; x, y, w, h and the rest pixels. Kept equal to native/pool/decode_request.h by a test.
 REQUEST = np.dtype(
     [
         ("offset", "<u8"),

@@ -41,7 +41,7 @@ SIZES = [
 ]
 
 
-def check(jpeg: bytes, **options: int) -> bytes:
+def assert_same_pixels(jpeg: bytes, **options: int) -> bytes:
     """Rewrites; the pixels must be the same, and libjpeg's own way must give the same bytes."""
     rewritten = core.rewrite(jpeg, orient=False, **options)
     written = rewritten.jpeg
@@ -74,7 +74,7 @@ def test_photos() -> None:
 
 def test_photos_in_both_ways_and_decoders() -> None:
     for path in photos(25):
-        check(path.read_bytes())
+        assert_same_pixels(path.read_bytes())
 
 
 def test_every_processor_writes_the_same_bytes() -> None:
@@ -85,10 +85,10 @@ def test_every_processor_writes_the_same_bytes() -> None:
         for sampling in SAMPLINGS
         for quality in (20, 92, 100)
     ]
-    with_bmi2 = [check(jpeg, restart=3) for jpeg in jpegs]
+    with_bmi2 = [assert_same_pixels(jpeg, restart=3) for jpeg in jpegs]
     core.set_simd("portable")
     try:
-        assert [check(jpeg, restart=3) for jpeg in jpegs] == with_bmi2
+        assert [assert_same_pixels(jpeg, restart=3) for jpeg in jpegs] == with_bmi2
     finally:
         core.set_simd("avx512")
 
@@ -97,13 +97,13 @@ def test_every_processor_writes_the_same_bytes() -> None:
 def test_samplings_and_sizes(sampling: str) -> None:
     for (width, height), quality in itertools.product(SIZES, (20, 92, 100)):
         for restart in (-1, 0, 1, 3):
-            check(encode(picture(width, height), sampling, quality), restart=restart)
+            assert_same_pixels(encode(picture(width, height), sampling, quality), restart=restart)
 
 
 @pytest.mark.parametrize("size", range(1, 18))
 def test_every_small_size(size: int) -> None:
     for sampling in SAMPLINGS:
-        check(encode(picture(size, 18 - size), sampling), restart=1)
+        assert_same_pixels(encode(picture(size, 18 - size), sampling), restart=1)
 
 
 @pytest.mark.parametrize("sampling", ["444", "422", "420", "gray"])
@@ -121,7 +121,7 @@ def test_every_small_size(size: int) -> None:
 def test_how_it_was_written(sampling: str, options: dict[str, object]) -> None:
     for (width, height), quality in itertools.product(SIZES, (50, 95)):
         for restart in (-1, 0, 2):
-            check(
+            assert_same_pixels(
                 encode_by_pillow(picture(width, height), sampling, quality, **options),
                 restart=restart,
             )
@@ -137,7 +137,7 @@ def test_blocks_beyond_the_edge(sampling: str, mcu: tuple[int, int]) -> None:
         frame = dict(markers(jpeg))[0xC0]
         width, height = (128 - math.floor(side * (1 - share)) for side in mcu)
         for restart in (0, 1, 2, 4):
-            check(
+            assert_same_pixels(
                 replace_frame(
                     jpeg,
                     body=frame[:1]
@@ -182,12 +182,15 @@ def test_runs_of_zeros_in_front_of_the_end_of_block() -> None:
     for code in ("00" + "1010", "00" + "11111111001" + "1010", "00" + "11111111001" * 3 + "1010"):
         bits = code + "1" * (-len(code) % 8)
         data = int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")
-        assert check(body + data + b"\xff\xd9", restart=0) == core.rewrite(jpeg, restart=0).jpeg
+        assert (
+            assert_same_pixels(body + data + b"\xff\xd9", restart=0)
+            == core.rewrite(jpeg, restart=0).jpeg
+        )
     # four of them go beyond the block: libjpeg takes that, and the slow way with it
     code = "00" + "11111111001" * 4
     bits = code + "1" * (-len(code) % 8)
     data = int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")
-    check(body + data + b"\xff\xd9", restart=0)
+    assert_same_pixels(body + data + b"\xff\xd9", restart=0)
 
 
 def test_threads_do_not_mix() -> None:
@@ -223,5 +226,5 @@ def test_a_table_that_lists_a_symbol_twice(sampling: str) -> None:
     assert jpeg.count(end_of_tables) == 2
     twice = jpeg.replace(end_of_tables, b"\xf7\xf8\xf9\x01")
     np.testing.assert_array_equal(decode(twice), decode(jpeg))
-    check(twice)
-    check(twice, restart=3)
+    assert_same_pixels(twice)
+    assert_same_pixels(twice, restart=3)

@@ -41,7 +41,7 @@ def by_pillow(jpeg: bytes) -> Pixels:
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
 
-def check(jpeg: bytes, *, both: bool = True) -> int:
+def assert_same_pixels(jpeg: bytes, *, both: bool = True) -> int:
     """Pixels after the rest of the orientation must be Pillow's; returns that rest."""
     expected = by_pillow(jpeg)
     for orient in (True, False) if both else (True,):
@@ -63,14 +63,14 @@ def check(jpeg: bytes, *, both: bool = True) -> int:
 
 def test_corpus() -> None:
     for path in sorted((corpus_dir() / "orientation").glob("*.jpg")):
-        check(path.read_bytes(), both=False)
+        assert_same_pixels(path.read_bytes(), both=False)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_every_orientation(sampling: str, orientation: int) -> None:
     for size in ((64, 32), (50, 32), (64, 29), (16, 16), (3, 5)):
-        left = check(
+        left = assert_same_pixels(
             with_orientation(encode(picture(*size, seed=orientation), sampling), orientation)
         )
         assert left in (orientation, 1)
@@ -78,18 +78,18 @@ def test_every_orientation(sampling: str, orientation: int) -> None:
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_vertical_flip_is_applied_where_it_is_exact(sampling: str) -> None:
-    assert check(with_orientation(encode(picture(333, 64), sampling), 4)) == (
+    assert assert_same_pixels(with_orientation(encode(picture(333, 64), sampling), 4)) == (
         4 if sampling == "440" else 1
     )
-    assert check(with_orientation(encode(picture(333, 65), sampling), 4)) == 4
+    assert assert_same_pixels(with_orientation(encode(picture(333, 65), sampling), 4)) == 4
 
 
 def test_progressive_is_flipped_too() -> None:
     out = io.BytesIO()
     Image.fromarray(picture(70, 48)).save(out, "JPEG", progressive=True)
-    assert check(with_orientation(out.getvalue(), 4)) == 1
+    assert assert_same_pixels(with_orientation(out.getvalue(), 4)) == 1
 
 
 @pytest.mark.parametrize("value", [0, 9, 200])
 def test_orientation_out_of_range_is_none(value: int) -> None:
-    assert check(with_orientation(encode(picture(64, 32), "444"), value)) == 1
+    assert assert_same_pixels(with_orientation(encode(picture(64, 32), "444"), value)) == 1

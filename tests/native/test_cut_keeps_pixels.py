@@ -32,7 +32,9 @@ LONG = os.environ.get("FASTLOAD_LONG") == "1"
 Box = tuple[int, int, int, int]
 
 
-def cut_and_compare(jpeg: bytes, index: object, interval: int, box: Box, whole: Pixels) -> bytes:
+def assert_cut_keeps_pixels(
+    jpeg: bytes, index: object, interval: int, box: Box, whole: Pixels
+) -> bytes:
     """Cuts, decodes, compares; returns the cut JPEG."""
     x, y, w, h = box
     part, x0, y0 = core.cut(jpeg, index, interval, x, y, w, h)
@@ -77,7 +79,7 @@ def test_any_image_interval_and_region(case: tuple[bytes, int, Box]) -> None:
     rewritten = core.rewrite(jpeg, restart=restart)
     written = rewritten.jpeg
     index = rewritten.index
-    cut_and_compare(written, index, restart, box, decode(written))
+    assert_cut_keeps_pixels(written, index, restart, box, decode(written))
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -97,7 +99,7 @@ def test_many_regions(sampling: str) -> None:
         whole = decode(jpeg)
         for _ in range(25):
             box = random_box(rng, width, height)
-            cut_and_compare(jpeg, rewritten.index, restart, box, whole)
+            assert_cut_keeps_pixels(jpeg, rewritten.index, restart, box, whole)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -113,9 +115,9 @@ def test_every_edge(sampling: str) -> None:
             {min(max(at + d, 0), size) for at in range(0, size + 1, 8) for d in (-1, 0, 1)} | {size}
         )
         for start, stop in ((a, b) for a in stops for b in stops if a < b):
-            cut_and_compare(jpeg, index, interval, (start, 0, stop - start, size), whole)
-            cut_and_compare(jpeg, index, interval, (0, start, size, stop - start), whole)
-            cut_and_compare(
+            assert_cut_keeps_pixels(jpeg, index, interval, (start, 0, stop - start, size), whole)
+            assert_cut_keeps_pixels(jpeg, index, interval, (0, start, size, stop - start), whole)
+            assert_cut_keeps_pixels(
                 jpeg, index, interval, (start, start, stop - start, stop - start), whole
             )
 
@@ -133,7 +135,7 @@ def test_photos_in_two_decoders() -> None:
         whole = decode(jpeg)
         for _ in range(6):
             box = random_box(rng, width, height)
-            part = cut_and_compare(jpeg, index, interval, box, whole)
+            part = assert_cut_keeps_pixels(jpeg, index, interval, box, whole)
             smaller.append(len(part) / len(jpeg))
             np.testing.assert_array_equal(decode_by_pillow(part), np.squeeze(decode(part)))
     assert np.mean(smaller) < 0.6
@@ -226,7 +228,9 @@ def test_gray_with_any_sampling_factors() -> None:
     assert (found.tolist(), found_interval) == (index.tolist(), interval)
     rng = np.random.default_rng(0)
     for _ in range(30):
-        cut_and_compare(odd, found, found_interval, random_box(rng, width, height), decode(jpeg))
+        assert_cut_keeps_pixels(
+            odd, found, found_interval, random_box(rng, width, height), decode(jpeg)
+        )
 
 
 def test_form_of_a_cut() -> None:
@@ -289,4 +293,4 @@ def test_rows_only() -> None:
         part, x0, y0 = core.cut(jpeg, index, interval, 80, 40, 8, 16)
         header = core.jpeg_header(part)
         assert (x0, y0, header.width, header.height) == expected, restart
-        cut_and_compare(jpeg, index, interval, (80, 40, 8, 16), decode(jpeg))
+        assert_cut_keeps_pixels(jpeg, index, interval, (80, 40, 8, 16), decode(jpeg))

@@ -37,7 +37,7 @@ def _good_image_still_works() -> Iterator[None]:
     np.testing.assert_array_equal(decode(before), decode(good))
 
 
-def refused(jpeg: bytes, match: str) -> None:
+def assert_refused(jpeg: bytes, match: str) -> None:
     for fast in (True, False):
         with pytest.raises(core.BadJpeg, match=match):
             core.rewrite(jpeg, fast=fast)
@@ -50,15 +50,15 @@ def frame_of(jpeg: bytes) -> bytes:
 def test_other_codings() -> None:
     jpeg = encode(picture(30, 20), "444")
     frame = frame_of(jpeg)
-    refused(replace_frame(jpeg, marker=0xC9), "arithmetic coding")
-    refused(replace_frame(jpeg, marker=0xCA), "arithmetic coding")
-    refused(replace_frame(jpeg, marker=0xC3), r"SOF3 \(lossless or hierarchical\)")
-    refused(replace_frame(jpeg, marker=0xC5), r"SOF5 \(lossless or hierarchical\)")
-    refused(replace_frame(jpeg, body=b"\x0c" + frame[1:]), "12 bits per sample, expected 8")
-    refused(replace_frame(jpeg, body=frame[:5] + b"\2" + frame[6:12]), "two components")
+    assert_refused(replace_frame(jpeg, marker=0xC9), "arithmetic coding")
+    assert_refused(replace_frame(jpeg, marker=0xCA), "arithmetic coding")
+    assert_refused(replace_frame(jpeg, marker=0xC3), r"SOF3 \(lossless or hierarchical\)")
+    assert_refused(replace_frame(jpeg, marker=0xC5), r"SOF5 \(lossless or hierarchical\)")
+    assert_refused(replace_frame(jpeg, body=b"\x0c" + frame[1:]), "12 bits per sample, expected 8")
+    assert_refused(replace_frame(jpeg, body=frame[:5] + b"\2" + frame[6:12]), "two components")
     out = io.BytesIO()
     Image.fromarray(np.zeros((20, 30, 4), np.uint8), "CMYK").save(out, "JPEG")
-    refused(out.getvalue(), "CMYK")
+    assert_refused(out.getvalue(), "CMYK")
 
 
 @pytest.mark.skipif(
@@ -73,12 +73,12 @@ def test_sampling_that_no_single_scan_can_hold(tmp_path: Path) -> None:
         capture_output=True,
         input=b"P6 40 30 255\n" + picture(40, 30).tobytes(),
     ).stdout
-    refused(jpeg, "[Ss]ampling factors too large")
+    assert_refused(jpeg, "[Ss]ampling factors too large")
 
 
 def test_no_jpeg_at_all() -> None:
     for data in (b"", b"\xff", b"\x89PNG\r\n\x1a\n" + bytes(100), b"\xff\xd8\xff\xd9", bytes(1000)):
-        refused(data, "JPEG|frame")
+        assert_refused(data, "JPEG|frame")
 
 
 def test_tables_of_the_image_before_are_not_used() -> None:
@@ -92,7 +92,7 @@ def test_tables_of_the_image_before_are_not_used() -> None:
         return data
 
     core.rewrite(encode(picture(90, 50), "444", 20))
-    refused(without(b"\xdb"), "[Qq]uantization table")
+    assert_refused(without(b"\xdb"), "[Qq]uantization table")
     # Without Huffman tables the standard's own are meant (motion JPEG), which optimize=False had written.
     for fast in (True, False):
         np.testing.assert_array_equal(
@@ -128,17 +128,17 @@ def test_scans_are_missing() -> None:
         )
         coarse = jpeg[:cut] + b"\xff\xd9"
         decode(coarse)
-        refused(coarse, "scans are missing")
+        assert_refused(coarse, "scans are missing")
 
 
 def test_damaged_data() -> None:
     jpeg = encode_by_pillow(picture(60, 40), "420", restart_marker_blocks=4)
-    refused(jpeg.replace(b"\xff\xd1", b"\xff\xd2", 1), "found marker|[Cc]orrupt")
-    refused(jpeg.replace(b"\xff\xd1", b"", 1), "[Cc]orrupt")
-    refused(jpeg[:-2] + b"\1\2\3" * 9 + b"\xff\xd9", "extraneous bytes")
-    refused(jpeg.replace(b"\xff\xd1", b"\1\2\3" * 9 + b"\xff\xd1", 1), "extraneous bytes")
-    refused(jpeg[:20] + b"\1\2\3" + jpeg[20:], "extraneous bytes")
-    refused(jpeg[:-2], "Premature end")
+    assert_refused(jpeg.replace(b"\xff\xd1", b"\xff\xd2", 1), "found marker|[Cc]orrupt")
+    assert_refused(jpeg.replace(b"\xff\xd1", b"", 1), "[Cc]orrupt")
+    assert_refused(jpeg[:-2] + b"\1\2\3" * 9 + b"\xff\xd9", "extraneous bytes")
+    assert_refused(jpeg.replace(b"\xff\xd1", b"\1\2\3" * 9 + b"\xff\xd1", 1), "extraneous bytes")
+    assert_refused(jpeg[:20] + b"\1\2\3" + jpeg[20:], "extraneous bytes")
+    assert_refused(jpeg[:-2], "Premature end")
 
 
 def test_harmless_oddities() -> None:
@@ -203,19 +203,19 @@ def test_limits() -> None:
             jpeg, body=frame[:1] + height.to_bytes(2, "big") + width.to_bytes(2, "big") + frame[5:]
         ) + bytes(200_000)
 
-    refused(sized(16_385, 1), "sides may be at most 16384")
-    refused(sized(16_000, 16_000), "at most 64 megapixels")
-    refused(sized(16_000, 4_000)[:1000], "pixels per byte")
-    refused(sized(16_000, 1_000), "premature end|Premature end|pixels per byte")
+    assert_refused(sized(16_385, 1), "sides may be at most 16384")
+    assert_refused(sized(16_000, 16_000), "at most 64 megapixels")
+    assert_refused(sized(16_000, 4_000)[:1000], "pixels per byte")
+    assert_refused(sized(16_000, 1_000), "premature end|Premature end|pixels per byte")
 
 
 def test_too_many_scans() -> None:
     jpeg = encode_by_pillow(picture(16, 16), "444", progressive=True)
     start = jpeg.rindex(b"\xff\xda")
     scan = jpeg[start:-2]
-    refused(jpeg[:-2] + scan * 130 + b"\xff\xd9", "scans: at most 128")
+    assert_refused(jpeg[:-2] + scan * 130 + b"\xff\xd9", "scans: at most 128")
     # fewer are let through to libjpeg, which finds a bit refined twice
-    refused(jpeg[:-2] + scan * 20 + b"\xff\xd9", "progression sequence")
+    assert_refused(jpeg[:-2] + scan * 20 + b"\xff\xd9", "progression sequence")
 
 
 def test_every_odd_file() -> None:

@@ -21,7 +21,7 @@ def _sample() -> Sample:
     return jpeg, index, interval
 
 
-def is_whole(
+def assert_not_cut(
     jpeg: bytes, index: object, interval: int, box: tuple[int, int, int, int] = (50, 40, 10, 10)
 ) -> None:
     assert core.cut(jpeg, index, interval, *box) == (jpeg, 0, 0)
@@ -29,15 +29,15 @@ def is_whole(
 
 def test_without_index(sample: Sample) -> None:
     jpeg, _, interval = sample
-    is_whole(jpeg, b"", interval)
-    is_whole(jpeg, b"\0\0\0", interval)
+    assert_not_cut(jpeg, b"", interval)
+    assert_not_cut(jpeg, b"\0\0\0", interval)
     plain = encode(picture(120, 90), "420")
-    is_whole(plain, *core.find_segments(plain))
+    assert_not_cut(plain, *core.find_segments(plain))
 
 
 def test_region_of_everything(sample: Sample) -> None:
-    is_whole(*sample, (0, 0, 120, 90))
-    is_whole(*sample, (1, 1, 118, 88))
+    assert_not_cut(*sample, (0, 0, 120, 90))
+    assert_not_cut(*sample, (1, 1, 118, 88))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_region_of_everything(sample: Sample) -> None:
     ],
 )
 def test_region_outside(sample: Sample, box: tuple[int, int, int, int]) -> None:
-    is_whole(*sample, box)
+    assert_not_cut(*sample, box)
 
 
 def test_arguments_of_a_wrong_kind(sample: Sample) -> None:
@@ -69,10 +69,10 @@ def test_arguments_of_a_wrong_kind(sample: Sample) -> None:
 
 def test_index_of_another_file(sample: Sample) -> None:
     jpeg, index, interval = sample
-    is_whole(jpeg, index, interval + 1)
-    is_whole(jpeg, index, 0)
-    is_whole(jpeg, index[:-1].copy(), interval)
-    is_whole(jpeg, np.append(index, index[-1]), interval)
+    assert_not_cut(jpeg, index, interval + 1)
+    assert_not_cut(jpeg, index, 0)
+    assert_not_cut(jpeg, index[:-1].copy(), interval)
+    assert_not_cut(jpeg, np.append(index, index[-1]), interval)
     for wrong in (
         index[::-1].copy(),
         index + 1,
@@ -83,7 +83,7 @@ def test_index_of_another_file(sample: Sample) -> None:
         np.minimum(index, 1200),
         np.full_like(index, len(jpeg)),
     ):
-        is_whole(jpeg, wrong, interval)
+        assert_not_cut(jpeg, wrong, interval)
 
 
 def test_mutated_index(sample: Sample) -> None:
@@ -141,12 +141,14 @@ def test_other_structures_stay_whole(sample: Sample) -> None:
     progressive = encode_by_pillow(
         picture(120, 90), "420", progressive=True, restart_marker_blocks=2
     )
-    is_whole(progressive, index, interval)
+    assert_not_cut(progressive, index, interval)
     for marker in (0xC2, 0xC3, 0xC9):
-        is_whole(replace_frame(jpeg, marker=marker), index, interval)
+        assert_not_cut(replace_frame(jpeg, marker=marker), index, interval)
     at = jpeg.index(b"\xff\xc4")
-    is_whole(jpeg[:at] + b"\xff" + jpeg[at:], index + np.uint32(1), interval)  # a fill byte
-    is_whole(jpeg[:at] + b"\xff\xdc\0\4\0\x5a" + jpeg[at:], index + np.uint32(6), interval)  # DNL
+    assert_not_cut(jpeg[:at] + b"\xff" + jpeg[at:], index + np.uint32(1), interval)  # a fill byte
+    assert_not_cut(
+        jpeg[:at] + b"\xff\xdc\0\4\0\x5a" + jpeg[at:], index + np.uint32(6), interval
+    )  # DNL
 
 
 def test_order_of_markers_does_not_matter(sample: Sample) -> None:

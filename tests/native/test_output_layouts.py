@@ -21,7 +21,7 @@ WHOLE = decode(DATA)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def both_paths(**options: Any) -> Any:
+def assert_paths_agree(**options: Any) -> Any:
     """Vector and portable code must write the same."""
     found = pixels_of(native(), DATA, (90, 61), **options)
     for level in LOWER_LEVELS:
@@ -32,17 +32,17 @@ def both_paths(**options: Any) -> Any:
 
 
 def test_nhwc_is_the_decoded_image() -> None:
-    assert np.array_equal(both_paths(), WHOLE)
+    assert np.array_equal(assert_paths_agree(), WHOLE)
 
 
 def test_nchw_is_its_transpose() -> None:
-    assert np.array_equal(both_paths(pixels=PixelFormat("nchw")), WHOLE.transpose(2, 0, 1))
+    assert np.array_equal(assert_paths_agree(pixels=PixelFormat("nchw")), WHOLE.transpose(2, 0, 1))
 
 
 def test_bgr_is_rgb_reversed() -> None:
-    assert np.array_equal(both_paths(pixels=PixelFormat(colour="bgr")), WHOLE[:, :, ::-1])
+    assert np.array_equal(assert_paths_agree(pixels=PixelFormat(colour="bgr")), WHOLE[:, :, ::-1])
     assert np.array_equal(
-        both_paths(pixels=PixelFormat("nchw", "bgr")), WHOLE[:, :, ::-1].transpose(2, 0, 1)
+        assert_paths_agree(pixels=PixelFormat("nchw", "bgr")), WHOLE[:, :, ::-1].transpose(2, 0, 1)
     )
     image = picture(31, 20)
     assert np.array_equal(
@@ -52,7 +52,7 @@ def test_bgr_is_rgb_reversed() -> None:
 
 def test_gray_is_luma() -> None:
     luma = np.asarray(Image.fromarray(WHOLE).convert("L")).astype(int)
-    found = both_paths(pixels=PixelFormat(colour="gray"), channels=1)[:, :, 0].astype(int)
+    found = assert_paths_agree(pixels=PixelFormat(colour="gray"), channels=1)[:, :, 0].astype(int)
     assert abs(found - luma).max() <= 2  # JPEG's own luma; Pillow computes it from rounded RGB
     image = picture(31, 20)
     raw = raw_pixels(native(), image, (31, 20), pixels=PixelFormat(colour="gray"), channels=1)
@@ -237,7 +237,7 @@ def test_only_its_own_slot_is_written() -> None:
     assert np.array_equal(output[1], WHOLE)
 
 
-def turned(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+def oriented(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
     return {
         1: image,
         2: image[:, ::-1],
@@ -252,7 +252,7 @@ def turned(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_orientation_is_applied_before_region_and_resize(orientation: int) -> None:
-    upright = turned(WHOLE, orientation)
+    upright = oriented(WHOLE, orientation)
     height, width = upright.shape[:2]
     assert np.array_equal(
         pixels_of(native(), DATA, (width, height), orientation=orientation), upright
