@@ -178,7 +178,7 @@ def test_without_the_native_core_the_pixels_are_the_same(tmp_path: Path) -> None
     code = """
 from pathlib import Path
 from fastload._common.native import core
-from tests.pack import test_pack_lossless as t
+from tests.pack import test_lossless as t
 assert core() is None
 dest = Path(t.sys.argv[1])
 t.check_orientation(dest / "oriented", "Portrait_[67].jpg")

@@ -87,7 +87,7 @@ def test_memory_stays_bounded_and_flat(tmp_path: Path, way: str) -> None:
         [
             sys.executable,
             "-c",
-            "import sys; from tests.pack.test_pack_memory import watch; watch(*sys.argv[1:])",
+            "import sys; from tests.pack.test_memory import watch; watch(*sys.argv[1:])",
             str(tmp_path / "packed"),
             way,
         ],
