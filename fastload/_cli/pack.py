@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastload._cli.options import Commands, add_command, byte_size
 from fastload._cli.output import ProgressLine, print_json
 from fastload._common import formatting
+from fastload._pack.sources.registry import FORMATS, source_options
 
 if TYPE_CHECKING:
     from fastload._pack.packer import PackProgress
@@ -36,7 +38,7 @@ def add(commands: Commands) -> None:
     pack.add_argument(
         "--format",
         metavar="NAME",
-        help="what SOURCE is, where it cannot be told by looking: nuscenes, openlane, coco, hf, webdataset, lists, folder",
+        help=f"what SOURCE is, where it cannot be told by looking: {', '.join(FORMATS)}",
     )
     what = pack.add_argument_group("what is stored")
     what.add_argument(
@@ -115,100 +117,45 @@ def add(commands: Commands) -> None:
 
 
 def _add_source_options(pack: argparse.ArgumentParser) -> None:
-    """Options of single formats; one that was not given is not handed on, one that the format lacks is refused by name."""
     group = pack.add_argument_group("the source (which format has which: docs/sources.md)")
-    group.add_argument("--split", help="one split of a source that has several: train, val ...")
-    group.add_argument(
-        "--classes",
-        type=_classes,
-        metavar="A,B,...",
-        help="class names in label order; for a list COLUMN=A,B,...",
-    )
-    group.add_argument(
-        "--type",
-        dest="types",
-        action="append",
-        type=_pair,
-        metavar="NAME=KIND",
-        help="kind of a column or file extension: int, float, str, class, json, image, mask ...",
-    )
-    group.add_argument(
-        "--points",
-        action="append",
-        type=_columns,
-        metavar="NAME=X1,Y1,...",
-        help="columns that make up a points field",
-    )
-    group.add_argument(
-        "--boxes",
-        action="append",
-        type=_columns,
-        metavar="NAME=X1,Y1,X2,Y2",
-        help="columns that make up a boxes field",
-    )
-    group.add_argument(
-        "--drop", type=_names, metavar="A,B,...", help="columns of a list to leave out"
-    )
-    group.add_argument(
-        "--root", type=Path, help="folder that a list's paths start from (default: the list's own)"
-    )
-    group.add_argument(
-        "--path",
-        dest="paths",
-        action="append",
-        type=_pair,
-        metavar="NAME=PATTERN",
-        help="lists: an image field whose file names are made of columns, e.g. image=train/{image_id}.jpg",
-    )
-    group.add_argument(
-        "--columns",
-        type=_names,
-        metavar="A,B,...",
-        help="Parquet, Hugging Face: columns to take (default: all)",
-    )
-    group.add_argument("--images", type=Path, help="COCO: the folder of the images")
-    group.add_argument(
-        "--masks", action="store_true", default=None, help="COCO: instance masks too"
-    )
-    group.add_argument("--annotations", help="OpenLane: the folder of the lane files")
-    group.add_argument(
-        "--nuscenes-version", metavar="V", help="nuScenes: which of several v1.0-* folders"
-    )
-    group.add_argument(
-        "--scenes", type=_names, metavar="A,B,...", help="nuScenes: these scenes only"
-    )
-    group.add_argument("--bev", help="nuScenes: the folder of bird's-eye masks")
+    for option in source_options():
+        how: dict[str, Any] = {
+            "type": _argument_type(option.parse),
+            "metavar": option.metavar or option.argument.upper(),
+        }
+        if option.repeated:
+            how["action"] = "append"
+        if option.is_switch:
+            how = {"action": "store_true", "default": None}
+        group.add_argument(
+            option.command_flag, dest=f"source_{option.argument}", help=option.help, **how
+        )
+
+
+def _argument_type(parse: Callable[[str], object]) -> Callable[[str], object]:
+    def parsed(text: str) -> object:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parsed
 
 
 def _source_options(options: argparse.Namespace) -> dict[str, object]:
-    given = {
-        name: getattr(options, name)
-        for name in (
-            "split",
-            "classes",
-            "drop",
-            "root",
-            "columns",
-            "images",
-            "masks",
-            "annotations",
-            "scenes",
-            "bev",
-        )
-    }
-    given["version"] = options.nuscenes_version
-    given |= {
-        name: dict(pairs)
-        for name in ("types", "points", "boxes", "paths")
-        if (pairs := getattr(options, name))
-    }
-    return {name: value for name, value in given.items() if value is not None}
+    """The options that were given; the format refuses one that it lacks, by name."""
+    given: dict[str, object] = {}
+    for option in source_options():
+        value = getattr(options, f"source_{option.argument}")
+        if value is not None:
+            given[option.argument] = dict(value) if option.repeated else value
+    return given
 
 
 def run(options: argparse.Namespace) -> int:
     from fastload._pack.options import PackOptions
     from fastload._pack.packer import Packer
-    from fastload._pack.sources import open_source
+    from fastload._pack.sources.detect import open_source
 
     settings = PackOptions(
         encode=options.encode,
@@ -287,23 +234,3 @@ def _restart(text: str) -> int:
     if text not in named and not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r}: expected auto, off, or a number of MCUs")
     return named[text] if text in named else int(text)
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals and value):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE")
-    return name, value
-
-
-def _columns(text: str) -> tuple[str, list[str]]:
-    name, columns = _pair(text)
-    return name, _names(columns)
-
-
-def _classes(text: str) -> list[str] | dict[str, list[str]]:
-    return dict([_columns(text)]) if "=" in text else _names(text)

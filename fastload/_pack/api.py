@@ -9,7 +9,8 @@ from typing import Any
 
 from fastload._pack.options import PackOptions
 from fastload._pack.packer import Packer, PackProgress, PackResult
-from fastload._pack.sources import AnySource, open_source
+from fastload._pack.sources.base import AnySource
+from fastload._pack.sources.detect import open_source
 from fastload._pack.sources.python import MapStyle
 from fastload._store.fields import Field
 

@@ -8,8 +8,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from fastload._pack.sources import FORMATS, open_source
+from fastload._pack.sources.detect import open_source
 from fastload._pack.sources.nuscenes import NuScenesSource
+from fastload._pack.sources.registry import FORMATS
 from tests.source_contract import outcome, put_image, samples_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "sources.md"

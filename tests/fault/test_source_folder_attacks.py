@@ -18,8 +18,8 @@ import pytest
 from fastload._common.native import core
 from fastload._pack import files
 from fastload._pack.files import read_bounded, walk
-from fastload._pack.sources import open_source
 from fastload._pack.sources.base import Encoded
+from fastload._pack.sources.detect import open_source
 from fastload._pack.sources.folder import FolderSource
 from fastload.errors import BadImage, ConfigError
 from tests.source_contract import Loaded, outcome, put_image, samples_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -13,8 +14,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fastload._pack.sources import FORMATS, Sample, detect, is_stream, open_source
-from fastload._pack.sources.base import Info, Ref
+from fastload._pack.sources.base import Info, Ref, Sample, is_stream
+from fastload._pack.sources.detect import detect, open_source
+from fastload._pack.sources.registry import FORMATS, names, source_options
 from fastload._store.fields import Field
 from fastload.errors import BadImage, ConfigError
 from tests.source_contract import put_image, samples_of
@@ -256,3 +258,13 @@ def test_a_plain_folder_of_images_imports_no_other_format(tmp_path: Path) -> Non
     assert not any(
         f"sources.{name}" in said for name in ("coco", "hf", "lists", "nuscenes", "webdataset")
     ), said
+
+
+def test_options_on_the_command_line_are_arguments_of_their_source() -> None:
+    for each in FORMATS.values():
+        reader = getattr(each.module(), each.reader)
+        known = list(inspect.signature(reader).parameters)[1:]
+        assert {option.argument for option in each.options} <= set(known), each.name
+    flags = [option.command_flag for option in source_options()]
+    assert len(set(flags)) == len(flags), "an option that formats share is one object"
+    assert names(" a, b ,,c") == ["a", "b", "c"]

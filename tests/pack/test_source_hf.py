@@ -271,7 +271,7 @@ def test_without_pyarrow_the_command_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
     script = (
         "import sys; sys.modules['pyarrow'] = None\n"
-        "from fastload._pack.sources import open_source\n"
+        "from fastload._pack.sources.detect import open_source\n"
         "from fastload.errors import MissingPart\n"
         "try: open_source(sys.argv[1])\n"
         "except MissingPart as error: print(error)\n"

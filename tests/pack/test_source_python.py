@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 import fastload
-from fastload._pack.sources import open_source
 from fastload._pack.sources.base import Encoded, is_stream
+from fastload._pack.sources.detect import open_source
 from fastload._pack.sources.objects import checked, infer_field
 from fastload._store.fields import Field
 from fastload.errors import BadImage, ConfigError

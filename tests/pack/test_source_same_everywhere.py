@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from fastload._pack.sources import Source, open_source
+from fastload._pack.sources.base import Source
+from fastload._pack.sources.detect import open_source
 from tests.source_contract import image_bytes, put_image
 
 N = 12
@@ -89,7 +90,7 @@ def test_threads_do_not_disturb_each_other(tmp_path: Path, form: str) -> None:
 
 SCRIPT = """
 import json, sys
-from fastload._pack.sources import open_source
+from fastload._pack.sources.detect import open_source
 for path in sys.argv[1:]:
     source = open_source(path)
     print(source.name, source.fields, json.dumps(source.info), json.dumps(list(source.refs())))

@@ -7,12 +7,25 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from fastload._pack.files import is_image_name
 from fastload._pack.sources.base import Json, Value
-from fastload._pack.sources.numbers import float_array, points_array
+from fastload._pack.sources.numbers import TABLES, float_array
 from fastload._store.fields import RESERVED
-from fastload._store.kinds import KINDS
+from fastload._store.kinds import (
+    BOXES,
+    BYTES,
+    FLOAT,
+    INT,
+    JSON,
+    KINDS,
+    MATRIX,
+    NUMBERS,
+    POINTS,
+    STR,
+    FieldKind,
+)
 from fastload.errors import BadImage, ConfigError
 
 CLASS = "class"  # our word for: an int field whose classes are the texts found
@@ -26,7 +39,6 @@ CLASS_NAMES = (
 _INT = re.compile(r"[+-]?(0|[1-9]\d{0,18})")  # "007" is a name, not a number
 _FLOAT = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf)", re.IGNORECASE)
 _TRUTH = {"true": 1, "false": 0}
-PER_ROW = {"boxes": 4, "points": 2}
 
 
 @functools.cache
@@ -89,71 +101,84 @@ def _check_there(column: str, names: Sequence[str], exists: Callable[[str], bool
         )
 
 
-def checked_kind(column: str, kind: str) -> str:
-    """The kind a user gave; ConfigError where there is none of that name."""
-    bare = kind.removeprefix("list of ")
-    if bare not in (*KINDS, CLASS) or (bare != kind and bare not in ("image", "mask")):
-        raise ConfigError(
-            f"column {column!r}: kind {kind!r:.40}: expected one of {', '.join((*KINDS, CLASS))}"
-        )
-    return kind
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """What a column or a file extension becomes."""
+
+    kind: FieldKind
+    is_list: bool = False  # of file names
+    is_class: bool = False  # text: its values are the classes of an int field
+
+    @classmethod
+    def parse(cls, column: str, text: str) -> ColumnType:
+        """From ``"mask"``, ``"list of image"`` or ``"class"``; raises ConfigError."""
+        name = text.removeprefix("list of ")
+        kind = INT if name == CLASS else KINDS.get(name)
+        is_list = name != text
+        if kind is None or (is_list and not kind.decoded_by_pool):
+            raise ConfigError(
+                f"column {column!r}: kind {text!r:.40}: expected one of {', '.join((*KINDS, CLASS))}"
+            )
+        return cls(kind, is_list, name == CLASS)
 
 
-def convert(value: Json, kind: str, column: str, where: str) -> Value:
-    """One value of a row as the field's kind; None where it is empty. For what needs no file and no class names."""
-    if value is None or (
-        kind != "str"
-        and (value.strip() if isinstance(value, str) and kind in ("int", "float") else value) == ""
-    ):
+def convert(value: Json, kind: FieldKind, column: str, where: str) -> Value:
+    """One value of a row, as a kind that needs no file and no class names; None where it is empty."""
+    bare = value.strip() if isinstance(value, str) and kind.in_column else value
+    if value is None or (bare == "" and kind is not STR):
         return None
-    if kind == "int":
-        return _to_int(value, column, where)
-    if kind == "float":
-        if isinstance(value, (int, float)) or (
-            isinstance(value, str) and _FLOAT.fullmatch(value.strip())
-        ):
-            return float(value)
-    elif kind == "str":
-        return _checked_text(value if isinstance(value, str) else json.dumps(value), column, where)
-    elif kind == "bytes":
-        return _checked_text(str(value), column, where).encode()
-    elif kind == "json":
-        return _to_json(value, column, where)
-    else:
-        parsed = _to_json(value, column, where)
-        return _to_array(parsed, kind, f"column {column!r}", where)
-    raise _misfit(value, kind, column, where)
+    return _CONVERTERS[kind](value, column, where)
 
 
-def grouped(values: Iterable[Json], kind: str, name: str, where: str) -> Value:
+def grouped(values: Iterable[Json], kind: FieldKind, name: str, where: str) -> Value:
     """Number columns as one field: points (x, y, ...) or boxes (x1, y1, x2, y2, ...); None where all are empty."""
     listed = list(values)
     if all(value in (None, "") for value in listed):
         return None
-    numbers = [convert(value, "float", name, where) for value in listed]
+    numbers = [convert(value, FLOAT, name, where) for value in listed]
     if any(number is None for number in numbers):
         raise BadImage(f"field {name!r}: some of its columns are empty, others not", source=where)
-    width = PER_ROW[kind]
+    width = kind.row_widths[0]
     rows = [numbers[i : i + width] for i in range(0, len(numbers), width)]
     return float_array(
         rows, shape=(None, width), what=f"field {name!r}", source=where, finite=False
     )
 
 
-def _to_array(value: Json, kind: str, what: str, where: str) -> Value:
+def _to_table(kind: FieldKind) -> Callable[[Json, str, str], Value]:
+    def to_table(value: Json, column: str, where: str) -> Value:
+        parsed = _to_json(value, column, where)
+        return TABLES[kind](parsed, what=f"column {column!r}", source=where)
+
+    return to_table
+
+
+def _to_array(value: Json, column: str, where: str) -> Value:
     import numpy as np
 
-    if kind == "boxes":
-        return float_array(value, shape=(None, 4), what=what, source=where)
-    if kind == "points":
-        return points_array(value, what=what, source=where)
-    if kind == "matrix":
-        return float_array(value, shape=(None, None), what=what, source=where, dtype=np.float64)
-    if not isinstance(value, list) or not _rectangular(value):
+    parsed = _to_json(value, column, where)
+    if not isinstance(parsed, list) or not _rectangular(parsed):
         raise BadImage(
-            f"{what}: expected numbers in lists of equal length, found {value!r:.60}", source=where
+            f"column {column!r}: expected numbers in lists of equal length, found {parsed!r:.60}",
+            source=where,
         )
-    return np.asarray(value)
+    return np.asarray(parsed)
+
+
+def _to_float(value: Json, column: str, where: str) -> float:
+    if isinstance(value, str) and not _FLOAT.fullmatch(value.strip()):
+        raise _misfit(value, FLOAT, column, where)
+    if not isinstance(value, (int, float, str)):
+        raise _misfit(value, FLOAT, column, where)
+    return float(value)
+
+
+def _to_str(value: Json, column: str, where: str) -> str:
+    return _checked_text(value if isinstance(value, str) else json.dumps(value), column, where)
+
+
+def _to_bytes(value: Json, column: str, where: str) -> bytes:
+    return _checked_text(str(value), column, where).encode()
 
 
 def _to_int(value: Json, column: str, where: str) -> int:
@@ -165,7 +190,7 @@ def _to_int(value: Json, column: str, where: str) -> int:
     elif isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         number = int(value)
     if number is None or not -(2**63) <= number < 2**63:
-        raise _misfit(value, "int", column, where)
+        raise _misfit(value, INT, column, where)
     return number
 
 
@@ -188,7 +213,7 @@ def _checked_text(text: str, column: str, where: str) -> str:
     return text
 
 
-def _misfit(value: Json, kind: str, column: str, where: str) -> BadImage:
+def _misfit(value: Json, kind: FieldKind, column: str, where: str) -> BadImage:
     return BadImage(
         f"column {column!r}: {value!r:.60} is no {kind}. Correct it, or give the column another type "
         f"(--type {column}=str)",
@@ -223,3 +248,16 @@ def _is_json(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+_CONVERTERS: dict[FieldKind, Callable[[Json, str, str], Value]] = {
+    BOXES: _to_table(BOXES),
+    POINTS: _to_table(POINTS),
+    MATRIX: _to_table(MATRIX),
+    NUMBERS: _to_array,
+    INT: _to_int,
+    FLOAT: _to_float,
+    STR: _to_str,
+    JSON: _to_json,
+    BYTES: _to_bytes,
+}

@@ -2,91 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from types import ModuleType
 
 from fastload._pack.sources.base import AnySource, Source, StreamSource
 from fastload._pack.sources.python import MapStyle, open_python
+from fastload._pack.sources.registry import FORMATS
 from fastload.errors import ConfigError
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A format: the module and class that read it, and what detection looks for (in words, for messages)."""
-
-    name: str
-    reader: str  # class in the module of the same name
-    looked_for: str
-    marks: tuple[
-        str, ...
-    ]  # suffixes (lower case) of entries of the folder without one of which it is not this; "/" for any folder
-    general: bool = (
-        False  # also fits the files of a special format: asked only when no other is found
-    )
-
-    def looks_like(self, path: Path) -> str:
-        """Why the path is of this format, or nothing. Imports its module: asked only where there is a mark."""
-        found: str = self._module().looks_like(path)
-        return found
-
-    def make(self, path: Path, options: dict[str, object]) -> AnySource:
-        """The source; ConfigError for an option it does not have."""
-        reader: Callable[..., AnySource] = getattr(self._module(), self.reader)
-        known = list(inspect.signature(reader).parameters)[1:]
-        for option in options:
-            if option not in known:
-                raise ConfigError(
-                    f"format {self.name!r} has no option {option!r}; it has {', '.join(known) or 'none'}"
-                )
-        return reader(path, **options)
-
-    def _module(self) -> ModuleType:
-        return importlib.import_module(f"fastload._pack.sources.{self.name}")
-
-
-FORMATS = {
-    made.name: made
-    for made in (
-        Format(
-            "nuscenes",
-            "NuScenesSource",
-            "v1.0-*/sample.json, or samples.json with 'cams'",
-            ("/", ".json"),
-        ),
-        Format(
-            "openlane",
-            "OpenLaneSource",
-            "images/ beside lane3d_1000/, lane3d_300/ or annotations/ with lane_lines",
-            ("/",),
-        ),
-        Format(
-            "coco",
-            "CocoSource",
-            "a .json file, annotations/instances_*.json or */_annotations.coco.json with images, "
-            "annotations, categories",
-            ("/", ".json"),
-        ),
-        Format(
-            "hf",
-            "HuggingFaceSource",
-            "dataset_dict.json, state.json, *.arrow, *.parquet",
-            ("/", ".json", ".arrow", ".parquet"),
-        ),
-        Format("webdataset", "WebDatasetSource", "*.tar", (".tar",)),
-        Format(
-            "lists",
-            "ListSource",
-            "a .csv, .tsv, .jsonl or .ndjson file",
-            (".csv", ".tsv", ".jsonl", ".ndjson"),
-        ),
-        Format("folder", "FolderSource", "images in folders", (), general=True),
-    )
-}
 
 
 def detect(path: str | os.PathLike[str]) -> str:
@@ -141,7 +64,7 @@ def open_source(
     name = format or detect(source)
     if name not in FORMATS:
         raise ConfigError(f"format {name!r:.40}: expected one of {', '.join(FORMATS)}")
-    return FORMATS[name].make(_existing(source), options)
+    return FORMATS[name].open(_existing(source), options)
 
 
 def _marks(place: Path) -> set[str]:

@@ -11,8 +11,7 @@ from fastload._pack.files import is_image_name, printable_or_repr, read_bounded,
 from fastload._pack.sources.base import Encoded, Info, Json, Ref, Sample, Value
 from fastload._pack.sources.columns import (
     CLASS,
-    PER_ROW,
-    checked_kind,
+    ColumnType,
     convert,
     field_name,
     grouped,
@@ -20,12 +19,13 @@ from fastload._pack.sources.columns import (
 )
 from fastload._pack.sources.rows import Place, Row, RowFile
 from fastload._store.fields import Field
+from fastload._store.kinds import BOXES, POINTS, FieldKind
 from fastload.errors import BadImage, ConfigError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 INFERRED_ROWS = 1000
 MAX_CLASSES = 1_000_000
-_IMAGES = ("image", "mask", "list of image", "list of mask")
+_ROWS: dict[FieldKind, str] = {POINTS: "x and y of each point", BOXES: "x1, y1, x2, y2 of each box"}
 
 
 class ListSource:
@@ -57,20 +57,16 @@ class ListSource:
         self.root = Path(root) if root else self.path.parent
         self._file = RowFile(self.path, delimiter=delimiter)
         self._paths = dict(paths or {})
-        self._groups = {
-            name: ("points", tuple(columns)) for name, columns in (points or {}).items()
+        self._groups: dict[str, tuple[FieldKind, tuple[str, ...]]] = {
+            name: (POINTS, tuple(columns)) for name, columns in (points or {}).items()
         }
-        self._groups |= {name: ("boxes", tuple(columns)) for name, columns in (boxes or {}).items()}
+        self._groups |= {name: (BOXES, tuple(columns)) for name, columns in (boxes or {}).items()}
         for name, (kind, columns) in self._groups.items():
-            if not columns or len(columns) % PER_ROW[kind]:
+            per_row = kind.row_widths[0]
+            if not columns or len(columns) % per_row:
                 raise ConfigError(
                     f"{kind} {name!r}: {len(columns)} columns ({', '.join(columns)}): "
-                    f"expected a multiple of {PER_ROW[kind]}, "
-                    + (
-                        "x and y of each point"
-                        if kind == "points"
-                        else "x1, y1, x2, y2 of each box"
-                    )
+                    f"expected a multiple of {per_row}, {_ROWS[kind]}"
                 )
         self._check_header()
         first = list(itertools.islice(self._file.good_rows(), INFERRED_ROWS))
@@ -84,15 +80,15 @@ class ListSource:
             *(re.findall(r"\{([^{}]+)\}", pattern) for pattern in self._paths.values())
         )
         self._check_named([*(types or {}), *(classes or {}), *drop, *self._grouped, *in_paths])
-        self._kinds = self._find_kinds(first, dict(types or {}), [*(classes or {})], drop)
+        self._types = self._find_types(first, dict(types or {}), [*(classes or {})], drop)
         self._numbers = self._find_classes(
             {name: tuple(given) for name, given in (classes or {}).items()}
         )
-        self._dropped = frozenset(self._columns) - frozenset(self._kinds)
+        self._dropped = frozenset(self._columns) - frozenset(self._types)
         self.fields = self._make_fields()
         self._check_text()
         renamed: Info = {
-            field_name(column): column for column in self._kinds if field_name(column) != column
+            field_name(column): column for column in self._types if field_name(column) != column
         }
         self.info: Info = {"columns": renamed} if renamed else {}
 
@@ -112,7 +108,7 @@ class ListSource:
         row = self._file.row_at(place)
         where = f"{self._file.name}:{place.line}"
         for column in row:
-            if column not in self._kinds and column not in self._dropped:
+            if column not in self._types and column not in self._dropped:
                 raise BadImage(
                     f"key {column!r} did not occur in the first {INFERRED_ROWS} rows: give it a type "
                     f"(--type {column}=json) or leave it out (--drop {column})",
@@ -121,8 +117,8 @@ class ListSource:
         values: dict[str, Value] = {}
         for name, template in self._paths.items():
             values[name] = self._image(_filled(template, row, where), where)
-        for column, kind in self._kinds.items():
-            values[field_name(column)] = self._value(row.get(column), kind, column, where)
+        for column, column_type in self._types.items():
+            values[field_name(column)] = self._value(row.get(column), column_type, column, where)
         for name, (kind, columns) in self._groups.items():
             values[name] = grouped([row.get(column) for column in columns], kind, name, where)
         images = (
@@ -131,25 +127,25 @@ class ListSource:
         first = next((image.name for image in images if isinstance(image, Encoded)), where)
         return Sample(values, source=first)
 
-    def _value(self, value: Json, kind: str, column: str, where: str) -> Value:
-        if kind in ("image", "mask") and value not in (None, ""):
-            if not isinstance(value, str):
-                raise BadImage(
-                    f"column {column!r}: expected a file name, found {value!r:.60}", source=where
-                )
-            return self._image(value, where)
-        if kind.startswith("list of ") and value not in (None, ""):
+    def _value(self, value: Json, column_type: ColumnType, column: str, where: str) -> Value:
+        if column in self._numbers:
+            return self._number(column, value, where)
+        if not column_type.kind.decoded_by_pool:
+            return convert(value, column_type.kind, column, where)
+        if value in (None, ""):
+            return None
+        if column_type.is_list:
             if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
                 raise BadImage(
                     f"column {column!r}: expected a list of file names, found {value!r:.60}",
                     source=where,
                 )
             return [self._image(str(name), where) for name in value]
-        if column in self._numbers:
-            return self._number(column, value, where)
-        return (
-            None if value in (None, "") and kind in _IMAGES else convert(value, kind, column, where)
-        )
+        if not isinstance(value, str):
+            raise BadImage(
+                f"column {column!r}: expected a file name, found {value!r:.60}", source=where
+            )
+        return self._image(value, where)
 
     def _image(self, name: str, where: str) -> Encoded:
         try:
@@ -178,7 +174,7 @@ class ListSource:
 
     def _check_text(self) -> None:
         """Names that the manifest could not hold, found before anything is packed."""
-        for text in itertools.chain(self._kinds, *self._numbers.values()):
+        for text in itertools.chain(self._types, *self._numbers.values()):
             try:
                 text.encode()
             except UnicodeEncodeError:
@@ -202,27 +198,26 @@ class ListSource:
                     f"{self.path}: no column {column!r}; found {', '.join(self._columns)}"
                 )
 
-    def _find_kinds(
+    def _find_types(
         self,
         first: Sequence[Row],
         types: Mapping[str, str],
         labels: Sequence[str],
         drop: Sequence[str],
-    ) -> dict[str, str]:
+    ) -> dict[str, ColumnType]:
         taken = {*drop, *self._grouped}
-        kinds: dict[str, str] = {}
+        found: dict[str, ColumnType] = {}
         for column in self._columns:
             if column in taken:
                 continue
             if column in labels:
-                kinds[column] = CLASS
+                text = CLASS
             elif column in types:
-                kinds[column] = checked_kind(column, types[column])
+                text = types[column]
             else:
-                kinds[column] = infer_kind(
-                    column, [row.get(column) for row in first], self._is_there
-                )
-        return kinds
+                text = infer_kind(column, [row.get(column) for row in first], self._is_there)
+            found[column] = ColumnType.parse(column, text)
+        return found
 
     def _is_there(self, name: str) -> bool:
         try:
@@ -234,7 +229,7 @@ class ListSource:
     def _find_classes(self, given: Mapping[str, tuple[str, ...]]) -> dict[str, dict[str, int]]:
         """Numbers of the classes of each class column; one pass over the list where they are not given."""
         wanted = [
-            column for column, kind in self._kinds.items() if kind == CLASS and column not in given
+            column for column, each in self._types.items() if each.is_class and column not in given
         ]
         found: dict[str, set[str]] = {column: set() for column in wanted}
         for row in self._file.good_rows() if wanted else ():
@@ -254,14 +249,13 @@ class ListSource:
 
     def _make_fields(self) -> tuple[Field, ...]:
         fields = [Field(name, "image") for name in self._paths]
-        for column, kind in self._kinds.items():
+        for column, each in self._types.items():
             if column in self._numbers:
                 fields.append(
                     Field(field_name(column), "int", classes=tuple(self._numbers[column]))
                 )
             else:
-                bare = kind.removeprefix("list of ")
-                fields.append(Field(field_name(column), bare, list=bare != kind))
+                fields.append(Field(field_name(column), each.kind, list=each.is_list))
         fields += [Field(name, kind) for name, (kind, _) in self._groups.items()]
         names = [field.name for field in fields]
         for name in names:

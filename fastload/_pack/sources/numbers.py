@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fastload._store.kinds import BOXES, MATRIX, POINTS, FieldKind
 from fastload.errors import BadImage
 
 _NPY = re.compile(
@@ -111,3 +115,11 @@ def parse_npy(data: bytes, source: str) -> NDArray[np.generic]:
         shape, order="F" if found[2] == b"True" else "C"
     )
     return array.astype(dtype.newbyteorder("="), order="C", copy=False)
+
+
+# Values of the kinds with rows and columns, checked: called with (value, what=, source=).
+TABLES: dict[FieldKind, Callable[..., NDArray[Any]]] = {
+    BOXES: partial(float_array, shape=(None, 4)),
+    POINTS: points_array,
+    MATRIX: partial(float_array, shape=(None, None), dtype=np.float64),
+}

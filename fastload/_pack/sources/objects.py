@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import operator
+from collections.abc import Callable
 from pathlib import Path
-from typing import SupportsFloat, SupportsIndex
+from typing import Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,23 +14,10 @@ from PIL import Image
 
 from fastload._pack.files import is_image_name, read_bounded
 from fastload._pack.masks import mask_array
-from fastload._pack.sources.base import Encoded, Pixels, Value
-from fastload._pack.sources.numbers import float_array, points_array
+from fastload._pack.sources.base import Encoded, Json, Pixels, Value
+from fastload._pack.sources.numbers import TABLES
 from fastload._store.fields import Field
-from fastload._store.kinds import (
-    BOXES,
-    BYTES,
-    FLOAT,
-    IMAGE,
-    INT,
-    JSON,
-    MASK,
-    MATRIX,
-    NUMBERS,
-    POINTS,
-    STR,
-    FieldKind,
-)
+from fastload._store.kinds import BYTES, FLOAT, INT, JSON, MASK, NUMBERS, STR, FieldKind
 from fastload.errors import BadImage, ConfigError
 
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"BM", b"II*\0", b"MM\0*")
@@ -243,43 +231,25 @@ def _array_kind(name: str, array: NDArray[np.generic]) -> str:
 
 
 def _one(value: object, kind: FieldKind, what: str, where: str) -> Value:
-    if kind is IMAGE:
+    if kind.is_image:
         return _pixels(_colour_last(value), kind, what, where)
     if kind is NUMBERS:
-        return _array(
-            _numpy(value), what, where
-        )  # of one number, too: with its type, and without an axis
+        return _array(_numpy(value), what, where)  # one number too: with its type, without an axis
     value = plain(value)
-    if kind is MASK:
+    if kind.is_mask:
         return _pixels(value, kind, what, where)
-    if kind is BOXES:
-        return float_array(value, shape=(None, 4), what=what, source=where)
-    if kind is POINTS:
-        return points_array(value, what=what, source=where)
-    if kind is MATRIX:
-        return float_array(value, shape=(None, None), what=what, source=where, dtype=np.float64)
+    if kind in TABLES:
+        return TABLES[kind](value, what=what, source=where)
     return _scalar(value, kind, what, where)
 
 
 def _scalar(value: object, kind: FieldKind, what: str, where: str) -> Value:
+    types, converted = _SCALARS[kind]
     try:
-        if kind is INT and isinstance(value, SupportsIndex):
-            number = operator.index(value)
-            if -(2**63) <= number < 2**63:
-                return number
-        elif kind is INT and isinstance(value, np.bool_):
-            return int(value)
-        elif kind is FLOAT and isinstance(value, SupportsFloat):
-            return float(value)
-        elif kind is STR and isinstance(value, str):
-            value.encode()
-            return value
-        elif kind is BYTES and isinstance(value, (bytes, bytearray, memoryview)):
-            return bytes(value)
-        elif kind is JSON:
-            strict = json.dumps(value, allow_nan=False)
-            strict.encode()
-            return json.loads(strict)  # type: ignore[no-any-return]
+        if isinstance(value, types):
+            return converted(value)
+    except OverflowError:
+        pass
     except (TypeError, ValueError, RecursionError) as error:
         raise BadImage(
             f"{what}: {' '.join(repr(value).split()):.60} cannot be stored as {kind}: {error}",
@@ -288,6 +258,37 @@ def _scalar(value: object, kind: FieldKind, what: str, where: str) -> Value:
     raise BadImage(
         f"{what}: expected {kind}, found {type(value).__name__} {value!r:.60}", source=where
     )
+
+
+def _to_int(value: Any) -> int:
+    if isinstance(value, np.bool_):
+        return int(value)
+    number = operator.index(value)
+    if not -(2**63) <= number < 2**63:
+        raise OverflowError
+    return number
+
+
+def _to_str(value: Any) -> str:
+    value.encode()
+    return str(value)
+
+
+def _to_json(value: Any) -> Json:
+    strict = json.dumps(value, allow_nan=False)
+    strict.encode()
+    parsed: Json = json.loads(strict)
+    return parsed
+
+
+# Accepted types, and the value of such an object.
+_SCALARS: dict[FieldKind, tuple[tuple[type, ...], Callable[[Any], Value]]] = {
+    INT: ((SupportsIndex, np.bool_), _to_int),
+    FLOAT: ((SupportsFloat,), float),
+    STR: ((str,), _to_str),
+    JSON: ((object,), _to_json),
+    BYTES: ((bytes, bytearray, memoryview), bytes),
+}
 
 
 def _array(value: object, what: str, where: str) -> Value:
@@ -314,14 +315,14 @@ def _pixels(value: object, kind: FieldKind, what: str, where: str) -> Pixels:
             value.load()
         except (OSError, ValueError, SyntaxError) as error:
             raise BadImage(f"{what}: {error}", source=where) from None
-        return np.asarray(value) if kind is MASK else value
+        return np.asarray(value) if kind.is_mask else value
     if not isinstance(value, np.ndarray):
         hint = "; give pathlib.Path(...) for a file" if isinstance(value, str) else ""
         raise BadImage(
             f"{what}: expected an image, found {type(value).__name__} {' '.join(repr(value).split()):.60}{hint}",
             source=where,
         )
-    if kind is MASK:
+    if kind.is_mask:
         if value.ndim != 2 or value.dtype.kind not in "biu":
             raise BadImage(
                 f"{what}: expected integers (H, W), found {value.dtype} {value.shape}", source=where

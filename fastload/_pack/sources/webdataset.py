@@ -23,26 +23,27 @@ from fastload._pack.sources.base import (
     raise_if_refused,
     refused,
 )
-from fastload._pack.sources.columns import CLASS, checked_kind, convert, field_name
+from fastload._pack.sources.columns import ColumnType, convert, field_name
 from fastload._pack.sources.jsontext import config_errors, parse_json
 from fastload._pack.sources.numbers import parse_npy
 from fastload._pack.sources.tarindex import Member, tar_members
 from fastload._store.fields import Field
+from fastload._store.kinds import BYTES, IMAGE, INT, JSON, NUMBERS, STR, FieldKind
 from fastload.errors import BadImage, ConfigError
 
 INFERRED_SAMPLES = 1000
 _PARTS = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
-_KINDS = {
-    "cls": "int",
-    "cls2": "int",
-    "index": "int",
-    "id": "int",
-    "json": "json",
-    "jsn": "json",
-    "txt": "str",
-    "text": "str",
-    "transcript": "str",
-    "npy": "array",
+_KINDS: dict[str, FieldKind] = {
+    "cls": INT,
+    "cls2": INT,
+    "index": INT,
+    "id": INT,
+    "json": JSON,
+    "jsn": JSON,
+    "txt": STR,
+    "text": STR,
+    "transcript": STR,
+    "npy": NUMBERS,
 }
 _PICKLES = ("pyd", "pickle", "pkl", "pth", "pt")
 _NAMES = {"cls": "label", "id": "id_"}
@@ -70,18 +71,22 @@ class WebDatasetSource:
         self._shards = _shards(self.path)
         self._stamps = {shard: self._stamp(shard) for shard in self._shards}
         self._types = {
-            extension.lower(): checked_kind(extension, kind)
-            for extension, kind in (types or {}).items()
+            extension.lower(): ColumnType.parse(extension, text)
+            for extension, text in (types or {}).items()
         }
-        if CLASS in self._types.values():
+        if any(each.is_class for each in self._types.values()):
             raise ConfigError(
                 f"{self.path}: kind 'class' is for lists; here name the classes (--classes a,b,c)"
+            )
+        if any(each.is_list for each in self._types.values()):
+            raise ConfigError(
+                f"{self.path}: kinds 'list of ...' are for lists; a member is one value"
             )
         self._extensions = self._find_extensions()
         self._classes = tuple(classes)
         fields = {
             name: Field(
-                name, kind, classes=self._classes if name == "label" and kind == "int" else ()
+                name, kind, classes=self._classes if name == "label" and kind is INT else ()
             )
             for name, kind in self._extensions.values()
         }
@@ -124,14 +129,14 @@ class WebDatasetSource:
                 values[name] = self._value(file.read(int(str(size))), kind, str(extension), member)
         return Sample(values, source=source)
 
-    def _value(self, data: bytes, kind: str, extension: str, member: str) -> Value:
+    def _value(self, data: bytes, kind: FieldKind, extension: str, member: str) -> Value:
         if self._classes and self._extensions[extension][0] == "label":
             text = data.decode(errors="replace").strip()
             if text in self._classes:
                 return self._classes.index(text)
         return _decoded(data, kind, extension, member)
 
-    def _field(self, extension: str, member: str) -> tuple[str, str]:
+    def _field(self, extension: str, member: str) -> tuple[str, FieldKind]:
         if extension not in self._extensions:
             raise BadImage(
                 f"extension {extension!r} did not occur in the first {INFERRED_SAMPLES} samples: give it a "
@@ -156,7 +161,7 @@ class WebDatasetSource:
         with config_errors(), open_inside(self.root, shard) as file:
             return _stamp(file)
 
-    def _find_extensions(self) -> dict[str, tuple[str, str]]:
+    def _find_extensions(self) -> dict[str, tuple[str, FieldKind]]:
         """Extension to field name and kind, from the first samples and what the user says."""
         groups = itertools.chain.from_iterable(self._samples(shard) for shard in self._shards)
         first = [
@@ -166,14 +171,14 @@ class WebDatasetSource:
         images = {f"{suffix[1:]}" for suffix in IMAGE_SUFFIXES}
         # image.jpg beside image.png (a mask, often) in one sample: both keep their extension as their name.
         several = any(len(images.intersection(extensions)) > 1 for extensions in first)
-        found: dict[str, tuple[str, str]] = {}
+        found: dict[str, tuple[str, FieldKind]] = {}
         for extension in dict.fromkeys(
             [*itertools.chain(*first), *self._types, *(() if several else sorted(images))]
         ):
             stem, _, last = extension.rpartition(".")
-            kind = self._types.get(extension) or (
-                "image" if last in images else _KINDS.get(last, "bytes")
-            )
+            kind = IMAGE if last in images else _KINDS.get(last, BYTES)
+            if extension in self._types:
+                kind = self._types[extension].kind
             if last in _PICKLES and extension not in self._types:
                 raise ConfigError(
                     f"{self.path}: members {extension!r} are Python pickles, which can run code: they "
@@ -191,11 +196,11 @@ class WebDatasetSource:
             if any(name == found[seen][0] for seen in itertools.chain(*first, self._types))
         }
 
-    def _same_kind(self, name: str, found: Mapping[str, tuple[str, str]]) -> str:
+    def _same_kind(self, name: str, found: Mapping[str, tuple[str, FieldKind]]) -> FieldKind:
         kinds = {kind for other, kind in found.values() if other == name}
         if len(kinds) > 1:
             raise ConfigError(
-                f"{self.path}: two extensions become field {name!r}, as {' and '.join(sorted(kinds))}; "
+                f"{self.path}: two extensions become field {name!r}, as {' and '.join(sorted(map(str, kinds)))}; "
                 "give both one type (--type EXTENSION=KIND)"
             )
         return kinds.pop()
@@ -236,20 +241,19 @@ def _extension(name: str) -> str:
     return match[2].lower() if match else ""
 
 
-def _decoded(data: bytes, kind: str, extension: str, member: str) -> Value:
-    if kind in ("image", "mask"):
+def _decoded(data: bytes, kind: FieldKind, extension: str, member: str) -> Value:
+    if kind.decoded_by_pool:
         return Encoded(data, member)
-    if kind == "bytes":
+    if kind is BYTES:
         return data
     if extension.endswith("npy"):
         array = parse_npy(data, member)
-        return array if kind == "array" else convert(array.tolist(), kind, extension, member)
-    if kind == "json":
+        return array if kind is NUMBERS else convert(array.tolist(), kind, extension, member)
+    if kind is JSON:
         return convert(parse_json(data, member), kind, extension, member)
     try:
-        return convert(
-            data.decode() if kind == "str" else data.decode().strip(), kind, extension, member
-        )
+        text = data.decode()
+        return convert(text if kind is STR else text.strip(), kind, extension, member)
     except UnicodeDecodeError:
         raise BadImage(f"expected {kind} as text, found {data[:40]!r}", source=member) from None
 
