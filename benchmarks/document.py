@@ -16,8 +16,9 @@ from pathlib import Path
 from benchmarks.core_page import Found, Section, decode, load, pack, plain
 from benchmarks.trainers_page import trainers
 from fastload._common.tables import markdown
-from fastload._tools.bench import charts
+from fastload._tools.bench.charts import Curve, bar_plot, line_plot
 from fastload._tools.bench.measure import number
+from fastload._tools.charts import svg_file
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, DOCS = ROOT / "benchmarks" / "results", ROOT / "docs"
@@ -71,9 +72,8 @@ def peers(found: Found) -> Section:
                 titles.get(line["peer"], line["peer"]): _triple(line["images_per_s"])
                 for line in lines
             }
-            plots[name] = charts.bars(
-                f"{work['title']}: images/s", values, unit="", marked="fastload"
-            )
+            bars = bar_plot(f"{work['title']}: images/s", values, unit="", marked="fastload")
+            plots[name] = svg_file(bars)
             told += [f"### {work['title']}", f"![{work['title']}]({PLOTS}/{name})"]
             told.append(
                 markdown(
@@ -151,7 +151,7 @@ def bench_decode(found: Found) -> Section:
     works = list(dict.fromkeys(row["work"] for row in found["rows"]))
     for work in [name for name in works if name.startswith("RRC")][:1]:
         curves = [
-            charts.Curve(
+            Curve(
                 name,
                 [
                     (row["threads"], *_triple(row["images_per_s"]))
@@ -161,9 +161,8 @@ def bench_decode(found: Found) -> Section:
             )
             for name in dict.fromkeys(row["backend"] for row in found["rows"])
         ]
-        plots["bench-decode.svg"] = charts.lines(
-            f"{work}: images/s", curves, x_name="threads", y_name="images/s"
-        )
+        plot = line_plot(f"{work}: images/s", curves, x_name="threads", y_name="images/s")
+        plots["bench-decode.svg"] = svg_file(plot)
     shown = [f"![scaling]({PLOTS}/{name})" for name in plots]
     return [
         f"{found['n_images']} images.",

@@ -356,20 +356,21 @@ def _draw_png(draw: ImageDraw.ImageDraw, shape: Shape, factor: int) -> None:
         if not shape.dashed:
             draw.line(points, fill=_paint(shape.stroke, 1.0), width=width, joint="curve")
             return
-        (x0, y0), (x1, y1) = points[0], points[-1]
-        n = max(round(((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5 / (7 * factor)), 1)
-        for k in range(n):
-            start, end = k / n, (k + 0.57) / n
-            draw.line(
-                (
-                    x0 + (x1 - x0) * start,
-                    y0 + (y1 - y0) * start,
-                    x0 + (x1 - x0) * end,
-                    y0 + (y1 - y0) * end,
-                ),
-                fill=_paint(shape.stroke, 1.0),
-                width=width,
-            )
+        for (x0, y0), (x1, y1) in itertools.pairwise(points):
+            n = max(round(math.hypot(x1 - x0, y1 - y0) / (7 * factor)), 1)
+            for k in range(n):
+                start = k / n
+                end = (k + 0.57) / n
+                draw.line(
+                    (
+                        x0 + (x1 - x0) * start,
+                        y0 + (y1 - y0) * start,
+                        x0 + (x1 - x0) * end,
+                        y0 + (y1 - y0) * end,
+                    ),
+                    fill=_paint(shape.stroke, 1.0),
+                    width=width,
+                )
 
 
 def _paint(name: str, opacity: float) -> tuple[int, int, int, int]:
