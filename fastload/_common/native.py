@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes.util
 import functools
 import importlib
+import importlib.machinery
 import importlib.util
 import os
 import shutil
@@ -16,20 +17,22 @@ from types import ModuleType
 
 from fastload._common.public import public
 
-REINSTALL = "pip install --force-reinstall --no-deps . (in a clone of fastload)"  # by name pip would look elsewhere for it
+# By name pip would look elsewhere for it.
+REINSTALL = "pip install --force-reinstall --no-deps . (in a clone of fastload)"
 COST = "images are decoded by the reference path, several times slower, and pack keeps JPEGs as they are"
 
 
 @public()
 @dataclass(frozen=True, slots=True)
 class NativeStatus:
-    """What is known of the native core; ``if native_status():`` reads "if it is here"."""
+    """What is known of the native core. True if it can be used."""
 
     present: bool
     simd: str = ""  # "avx512", "avx2" or "portable"
     libjpeg: str = ""  # version of libjpeg-turbo it was built against
-    missing: str = ""  # what a build would need that is not here
-    command: str = ""  # what adds it
+    missing: str = ""  # why it cannot be used
+    command: str = ""  # what helps
+    built: bool = False  # a core exists, but Python did not find it
 
     def __bool__(self) -> bool:
         return self.present
@@ -37,8 +40,9 @@ class NativeStatus:
     def __str__(self) -> str:
         if self.present:
             return f"native core: present (libjpeg-turbo {self.libjpeg}, {self.simd})"
+        state = "not found" if self.built else "not built"
         return (
-            f"native core: not built ({self.missing}); to add it: {self.command}; without it {COST}"
+            f"native core: {state} ({self.missing}); to add it: {self.command}; without it {COST}"
         )
 
 
@@ -55,26 +59,50 @@ def core() -> ModuleType | None:
 
 @functools.cache
 def native_status() -> NativeStatus:
-    """Looks for the native core and, where it is missing, for what kept it from being built."""
+    """Whether the native core can be used; if not, what is missing and the command that helps."""
     module = core()
     if module is not None:
         return NativeStatus(True, simd=module.simd_level(), libjpeg=module.libjpeg_turbo_version)
-    missing, packages = _missing_for_build()
     if importlib.util.find_spec("fastload._core") is not None:
         return NativeStatus(
             False, missing="switched off by FASTLOAD_NATIVE", command="unset FASTLOAD_NATIVE"
         )
-    if not missing:
+    clone = _source_folder()
+    installed = clone and _installed_core(clone)
+    if installed:
         return NativeStatus(
-            False, missing="it was not there when fastload was built", command=REINSTALL
+            False,
+            missing=f"Python imported the source folder {clone}, which has no core; the installed "
+            f"package in {installed} has the core",
+            command=f"start Python in another folder, or run pip install -e {clone}",
+            built=True,
         )
-    if shutil.which("apt-get"):
-        return NativeStatus(
-            False, missing=missing, command=f"apt-get install {' '.join(packages)} && {REINSTALL}"
-        )
-    return NativeStatus(
-        False, missing=missing, command=f"install {missing.removeprefix('no ')}, then {REINSTALL}"
-    )
+    install = f"pip install -e {clone}" if clone else REINSTALL
+    missing, packages = _missing_for_build()
+    if missing and shutil.which("apt-get"):
+        install = f"apt-get install {' '.join(packages)} && {install}"
+    elif missing:
+        install = f"install {missing.removeprefix('no ')}, then {install}"
+    elif clone:
+        missing = f"Python imported the source folder {clone}, in which it was never built"
+    else:
+        missing = "it was not there when fastload was built"
+    return NativeStatus(False, missing=missing, command=install)
+
+
+def _source_folder() -> Path | None:
+    """The clone that this package was imported from; None for an installed package."""
+    root = Path(__file__).resolve().parents[2]
+    return root if (root / "native").is_dir() and (root / "CMakeLists.txt").is_file() else None
+
+
+def _installed_core(clone: Path) -> Path | None:
+    """Where on the path there is another fastload that has a core."""
+    for folder in map(Path, sys.path):
+        for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+            if (folder / "fastload" / f"_core{suffix}").exists() and folder.resolve() != clone:
+                return folder
+    return None
 
 
 @functools.cache

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -61,3 +63,46 @@ def test_missing_parts_are_named_with_their_packages(
     what, packages = native._missing_for_build(include_dirs=[str(tmp_path)])
     assert what == "no C++ compiler and no libjpeg-turbo headers (jpeglib.h)"
     assert packages == ["g++", "libjpeg-dev"]
+
+
+def python_in_clone(tmp_path: Path, *, installed: bool) -> str:
+    """What `fastload.native_status()` says in a clone that was never built itself."""
+    clone = tmp_path / "clone"
+    source = Path(native.__file__).parents[1]
+    shutil.copytree(source, clone / "fastload", ignore=shutil.ignore_patterns("_core*", "*.pyc"))
+    (clone / "native").mkdir()
+    (clone / "CMakeLists.txt").write_text("")
+    (clone / "pyproject.toml").write_text("")
+    site = tmp_path / "site"
+    (site / "fastload").mkdir(parents=True)
+    if installed:
+        (site / "fastload" / f"_core{importlib.machinery.EXTENSION_SUFFIXES[0]}").write_bytes(b"")
+    ended = subprocess.run(
+        # -S: without the site-packages of this test run
+        [sys.executable, "-S", "-c", "import fastload; print(fastload.native_status())"],
+        cwd=clone,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return ended.stdout.strip()
+
+
+def test_a_clone_that_hides_the_installed_package_is_named(tmp_path: Path) -> None:
+    said = python_in_clone(tmp_path, installed=True)
+    assert said.startswith(
+        f"native core: not found (Python imported the source folder {tmp_path / 'clone'}"
+    )
+    assert f"the installed package in {tmp_path / 'site'} has the core" in said
+    assert "start Python in another folder" in said
+    assert f"pip install -e {tmp_path / 'clone'}" in said
+    assert native.REINSTALL not in said
+
+
+def test_a_clone_without_an_installed_package_is_named(tmp_path: Path) -> None:
+    said = python_in_clone(tmp_path, installed=False)
+    assert f"the source folder {tmp_path / 'clone'}" in said
+    assert f"pip install -e {tmp_path / 'clone'}" in said
+    assert native.REINSTALL not in said
+    assert "the installed package" not in said
