@@ -1,6 +1,7 @@
-"""Which stages have passed here: a small JSON file in the cache, one entry per GPU, driver and versions, backend by backend.
+"""Which self-test stages have passed on this machine, and whether its JPEG engine may decode.
 
-The loader asks ``hardware_passed`` before it lets the GPU's JPEG engine decode. Another GPU, driver or version has passed nothing.
+The record is a small JSON file in the cache folder, with one entry per GPU model, driver and set of
+versions. Another GPU, driver or version has passed nothing.
 """
 
 from __future__ import annotations
@@ -8,24 +9,24 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
 import torch
 
 from fastload._common import files
+from fastload._common.public import public
 from fastload._decode.gpu import requirements
+from fastload._decode.registry import GPU_BACKENDS
 from fastload._version import __version__
 
 Key = dict[str, str]
 
-HARDWARE_STAGES = (
-    "decode",
-    "engine",
-    "streams",
-    "lagging",
-)  # what the JPEG engine must have passed, besides not crashing
-_VERSION, _MOST_ENTRIES = 1, 64
+# What must have passed before the JPEG engine may decode.
+HARDWARE_STAGES = ("decode", "engine", "streams", "lagging")
+_VERSION = 1
+_MAX_ENTRIES = 64
 
 
 class Entry(TypedDict):
@@ -33,6 +34,29 @@ class Entry(TypedDict):
 
     key: Key
     passed: dict[str, list[str]]
+
+
+@public()
+@dataclass(frozen=True, slots=True)
+class SelftestStatus:
+    """What `fastload selftest` has proven for one device of this machine."""
+
+    path: Path  # of the record
+    passed: dict[str, tuple[str, ...]]  # backend → stages that have passed
+    jpeg_engine: tuple[str, ...]  # the backends that may use the GPU's JPEG engine
+
+
+def selftest_status(device: str | torch.device = "cuda") -> SelftestStatus:
+    """What `fastload selftest` has proven with this GPU model, driver and set of versions.
+
+    ``backend="auto"`` uses the GPU's JPEG engine only for the backends in ``jpeg_engine``.
+    """
+    passes = _passes(key(device))
+    return SelftestStatus(
+        path(),
+        {backend: tuple(stages) for backend, stages in passes.items()},
+        tuple(backend for backend in GPU_BACKENDS if hardware_passed(backend, device)),
+    )
 
 
 def cache_folder() -> Path:
@@ -47,7 +71,7 @@ def path() -> Path:
 
 
 def key(device: str | torch.device) -> Key:
-    """All that a pass holds for: GPU model, driver, and the versions of everything in between."""
+    """What a pass is valid for: GPU model, driver, and the versions of everything in between."""
     wanted = requirements.checked_device(device)
     facts = requirements.read_facts(wanted)
     found = {name: requirements.installed_version(name) for name in requirements.packages()}
@@ -64,53 +88,40 @@ def key(device: str | torch.device) -> Key:
 
 
 def passed(stage: str, device: str | torch.device, *, backend: str) -> bool:
-    """Whether this stage, by name, has passed for this backend on a machine like this one. False where nothing is known."""
-    return stage in _passes(backend, key(device))
+    """Whether a stage has passed for this backend on a machine like this one."""
+    return stage in _passes(key(device)).get(backend, [])
 
 
 def hardware_passed(backend: str, device: str | torch.device) -> bool:
-    """Whether the GPU's JPEG engine may decode for this backend: every stage that could show it wrong has passed."""
-    return torch.device(device).type == "cuda" and set(HARDWARE_STAGES) <= set(
-        _passes(backend, key(device))
-    )
+    """Whether the JPEG engine may decode: every stage that could show it wrong has passed."""
+    if torch.device(device).type != "cuda":
+        return False
+    return set(HARDWARE_STAGES) <= set(_passes(key(device)).get(backend, []))
 
 
 def save(device: str | torch.device, results: Mapping[str, Mapping[str, bool]]) -> Path:
-    """Notes how stages went, ``{backend: {stage: passed}}``; a stage that was not run keeps what was known of it."""
-    here, entries = key(device), _entries()
-    known: dict[str, list[str]] = next(
-        (entry["passed"] for entry in entries if entry["key"] == here), {}
-    )
-    merged = {
-        backend: sorted(_after(known.get(backend, []), results.get(backend, {})))
-        for backend in {*known, *results}
-    }
-    others = [entry for entry in entries if entry["key"] != here]
+    """Records ``{backend: {stage: passed}}``; a stage that was not run keeps its entry."""
+    here = key(device)
+    merged = {backend: set(stages) for backend, stages in _passes(here).items()}
+    for backend, stages in results.items():
+        known = merged.setdefault(backend, set())
+        known |= {stage for stage, ok in stages.items() if ok}
+        known -= {stage for stage, ok in stages.items() if not ok}
+    entry = {"key": here, "passed": {backend: sorted(known) for backend, known in merged.items()}}
+    others = [each for each in _entries() if each["key"] != here]
+    content = {"version": _VERSION, "entries": [*others, entry][-_MAX_ENTRIES:]}
     target = path()
     target.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(
-        {
-            "version": _VERSION,
-            "entries": [*others, {"key": here, "passed": merged}][-_MOST_ENTRIES:],
-        },
-        indent=1,
-    )
-    files.write_atomically(target, text.encode())
+    files.write_atomically(target, json.dumps(content, indent=1).encode())
     return target
 
 
-def _after(known: list[str], results: Mapping[str, bool]) -> set[str]:
-    return {stage for stage in {*known, *results} if results.get(stage, stage in known)}
-
-
-def _passes(backend: str, here: Key) -> list[str]:
-    return next(
-        (entry["passed"].get(backend, []) for entry in _entries() if entry["key"] == here), []
-    )
+def _passes(here: Key) -> dict[str, list[str]]:
+    return next((entry["passed"] for entry in _entries() if entry["key"] == here), {})
 
 
 def _entries() -> list[Entry]:
-    """What the file holds; nothing where it is missing, damaged or of another version: then nothing has passed."""
+    """Nothing if the file is missing, damaged or of another version."""
     try:
         found = json.loads(path().read_bytes())
         entries = found["entries"] if found["version"] == _VERSION else []

@@ -96,3 +96,14 @@ def test_the_key_names_versions(cache: Path) -> None:
     assert found["torch"] == torch.__version__
     record.save("cpu", {})
     assert json.loads(cache.read_text())["entries"][0]["key"] == found
+
+
+def test_the_status_tells_what_has_passed_and_who_may_use_the_engine(gpu: record.Key) -> None:
+    nothing = record.selftest_status("cuda")
+    assert (nothing.path, nothing.passed, nothing.jpeg_engine) == (record.path(), {}, ())
+    record.save("cuda", {"nvjpeg": ALL, "dali": {"decode": True, "engine": False}})
+    status = record.selftest_status("cuda")
+    assert status.passed == {"nvjpeg": tuple(sorted(ALL)), "dali": ("decode",)}
+    assert status.jpeg_engine == ("nvjpeg",)
+    gpu["driver"] = "999.1"
+    assert record.selftest_status("cuda").jpeg_engine == ()
