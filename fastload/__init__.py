@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fastload import sources as sources
     from fastload import transforms
     from fastload._common.metrics import LoaderStats, StageStats
+    from fastload._decode.selftest_record import SelftestStatus, selftest_status
     from fastload._load.decoder import BackendChoice
     from fastload._load.loader import DataLoader
     from fastload._pack.api import pack
@@ -67,6 +68,7 @@ __all__ = [
     "PackProgress",
     "PackResult",
     "PlanRow",
+    "SelftestStatus",
     "StageStats",
     "StepProbe",
     "StoreError",
@@ -82,6 +84,7 @@ __all__ = [
     "pack",
     "read_metrics",
     "read_window",
+    "selftest_status",
     "transforms",
     "verify",
 ]
@@ -100,6 +103,7 @@ _LAZY = {
     "PackProgress": "fastload._pack.result",
     "PackResult": "fastload._pack.result",
     "PlanRow": "fastload._plan.rows",
+    "SelftestStatus": "fastload._decode.selftest_record",
     "StageStats": "fastload._common.metrics",
     "StepProbe": "fastload._tools.monitor.probe",
     "VerifyReport": "fastload._store.verify",
@@ -112,6 +116,7 @@ _LAZY = {
     "pack": "fastload._pack.api",
     "read_metrics": "fastload._tools.monitor.metrics_file",
     "read_window": "fastload._tools.monitor.window",
+    "selftest_status": "fastload._decode.selftest_record",
     "verify": "fastload._store.verify",
 }
 

@@ -224,7 +224,7 @@ def test_the_self_tests_record(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     run_python(mine("docs/selftest.md")[1], {}, {})
-    assert capsys.readouterr().out == f"{folder}/fastload/selftest.json False\n"
+    assert capsys.readouterr().out == f"{folder}/fastload/selftest.json ()\n"
 
 
 def test_the_monitors_callbacks_are_there() -> None:

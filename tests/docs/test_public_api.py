@@ -28,6 +28,7 @@ PUBLIC = [
     "PackProgress",
     "PackResult",
     "PlanRow",
+    "SelftestStatus",
     "StageStats",
     "StepProbe",
     "StoreError",
@@ -43,6 +44,7 @@ PUBLIC = [
     "pack",
     "read_metrics",
     "read_window",
+    "selftest_status",
     "transforms",
     "verify",
 ]
