@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from fastload._store.fields import Field
     from fastload._store.kinds import FieldKind
     from fastload._store.verify import VerifyReport, verify
-    from fastload._tools.diagnose.run import diagnose
     from fastload._tools.doctor.examine import examine
+    from fastload._tools.doctor.loader.diagnose import diagnose
+    from fastload._tools.doctor.trainer.check import check_trainer
     from fastload._tools.migrate.result import Migration
     from fastload._tools.migrate.run import migrate
     from fastload._tools.monitor.metrics_file import Metrics, read_metrics
     from fastload._tools.monitor.probe import StepProbe
     from fastload._tools.monitor.window import Window, read_window
-    from fastload._tools.trainer.run import check_trainer
 
     open = open_dataset
 
@@ -108,8 +108,8 @@ _LAZY = {
     "StepProbe": "fastload._tools.monitor.probe",
     "VerifyReport": "fastload._store.verify",
     "Window": "fastload._tools.monitor.window",
-    "check_trainer": "fastload._tools.trainer.run",
-    "diagnose": "fastload._tools.diagnose.run",
+    "check_trainer": "fastload._tools.doctor.trainer.check",
+    "diagnose": "fastload._tools.doctor.loader.diagnose",
     "examine": "fastload._tools.doctor.examine",
     "migrate": "fastload._tools.migrate.run",
     "open": "fastload._store.dataset:open_dataset",

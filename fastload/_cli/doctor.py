@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     if options.script or options.migrate:
         return _run_script(options)
     if options.files:
-        from fastload._tools.doctor import examine
+        from fastload._tools.doctor.examine import examine
 
         diagnosis = examine(*options.files)
         print_json(diagnosis.as_json()) if options.json else show(str(diagnosis))
@@ -77,9 +77,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_script(options: argparse.Namespace) -> int:
-    """Prints the diagnosis, or the migration; 1 where the trainer waits for its loader (verdict "loader")."""
-    from fastload._tools.diagnose.run import diagnose
-    from fastload._tools.diagnose.script import call_script
+    """Prints the diagnosis, or the migration; 1 where the trainer waits for its loader."""
+    from fastload._tools.doctor.loader.diagnose import diagnose
+    from fastload._tools.doctor.loader.script import call_script
     from fastload._tools.migrate.run import migrate
 
     if not options.script:
@@ -92,8 +92,8 @@ def _run_script(options: argparse.Namespace) -> int:
     if not options.json:
         sys.stderr.write(f"measuring for about {options.seconds:.0f} s ...\n")
     found = diagnose(loader, step, seconds=options.seconds)
-    print_json(found.to_json()) if options.json else print(found)
-    return 1 if found.verdict == "loader" else 0
+    print_json(found.as_json()) if options.json else show(str(found))
+    return 0 if found.healthy else 1
 
 
 def show(text: str) -> None:

@@ -118,8 +118,7 @@ def run(options: argparse.Namespace) -> int:
         return _compare(options)
     from fastload._common.tables import show_sections
     from fastload._tools.monitor.monitor import MonitorOptions, measure
-    from fastload._tools.monitor.screens import Lines, Silent, Table
-    from fastload._tools.monitor.telling import sections
+    from fastload._tools.monitor.screens import Lines, Silent, Table, sections
     from fastload._tools.monitor.window import write_window
     from fastload.errors import GateClosed
 
@@ -179,7 +178,7 @@ def _gate(options: argparse.Namespace) -> GateRule | None:
 def _compare(options: argparse.Namespace) -> int:
     from fastload._common.tables import show_sections
     from fastload._tools.monitor.compare import compare
-    from fastload._tools.monitor.telling import comparison_sections
+    from fastload._tools.monitor.screens import comparison_sections
     from fastload._tools.monitor.window import read_window
 
     before, after = options.compare

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from fastload._tools.monitor.callback_marks import Marks
+from fastload._tools.monitor.probe import Marks
 from fastload.errors import MissingPart
 
 try:

@@ -17,7 +17,7 @@ import torch
 from PIL import Image, ImageFile
 
 import fastload
-from fastload._tools.diagnose.instrument import Instruments
+from fastload._tools.doctor.loader.instrument import Instruments
 from tests.loading import pack_photos, same_batch
 from tests.slow_loaders import Batches
 

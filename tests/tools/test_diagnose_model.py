@@ -6,9 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastload._tools.diagnose.model import Facts, suggestions
+from fastload._tools.doctor.finding import Ceiling, Finding
+from fastload._tools.doctor.loader.model import LoaderCosts, suggestions
 
 TIMES = st.floats(1e-4, 10.0)
+
+
+def ceiling(found: Finding) -> Ceiling:
+    assert found.ceiling is not None
+    return found.ceiling
 
 
 @given(
@@ -43,7 +49,7 @@ def test_nothing_is_promised_beyond_the_ceiling(
         if measured
         else None
     )
-    facts = Facts(
+    facts = LoaderCosts(
         loader_s=loader_s,
         step_s=step_s,
         together_s=together,
@@ -59,53 +65,61 @@ def test_nothing_is_promised_beyond_the_ceiling(
         persistent=False,
     )
     found = suggestions(facts)
-    assert all(each.expected_per_s <= 1 / step_s * (1 + 1e-9) for each in found)
-    assert all(each.gain >= 0.05 for each in found)
-    assert [each.gain for each in found] == sorted((each.gain for each in found), reverse=True)
+    assert all(ceiling(each).it_s <= 1 / step_s * (1 + 1e-9) for each in found)
+    assert all(ceiling(each).gain >= 0.05 for each in found)
+    assert [ceiling(each).gain for each in found] == sorted(
+        (ceiling(each).gain for each in found), reverse=True
+    )
 
 
 def test_workers_beyond_the_cores_help_only_who_waits_for_the_disk() -> None:
-    busy = Facts(loader_s=0.1, step_s=0.01, workers=2, cores=2, wall_s=0.2, cpu_s=0.2)
-    waiting = Facts(loader_s=0.1, step_s=0.01, workers=2, cores=2, wall_s=0.2, cpu_s=0.02)
+    busy = LoaderCosts(loader_s=0.1, step_s=0.01, workers=2, cores=2, wall_s=0.2, cpu_s=0.2)
+    waiting = LoaderCosts(loader_s=0.1, step_s=0.01, workers=2, cores=2, wall_s=0.2, cpu_s=0.02)
     assert suggestions(busy) == ()
-    assert [each.change for each in suggestions(waiting)] == ["num_workers=16 (now 2)"]
+    assert [each.fix for each in suggestions(waiting)] == ["num_workers=16 (now 2)"]
 
 
 def test_no_more_workers_than_the_step_asks_for() -> None:
     (found,) = suggestions(
-        Facts(loader_s=0.2, step_s=0.08, workers=1, cores=8, wall_s=0.2, cpu_s=0.2)
+        LoaderCosts(loader_s=0.2, step_s=0.08, workers=1, cores=8, wall_s=0.2, cpu_s=0.2)
     )
-    assert found.change == "num_workers=3 (now 1)"
-    assert found.expected_per_s == 1 / 0.08
+    assert found.fix == "num_workers=3 (now 1)"
+    assert ceiling(found).it_s == 1 / 0.08
 
 
 def test_a_loader_worse_than_the_formula_stays_worse() -> None:
     (found,) = suggestions(
-        Facts(loader_s=0.4, step_s=0.001, workers=1, cores=4, wall_s=0.2, cpu_s=0.2)
+        LoaderCosts(loader_s=0.4, step_s=0.001, workers=1, cores=4, wall_s=0.2, cpu_s=0.2)
     )
-    assert found.change == "num_workers=4 (now 1)"
-    assert abs(found.expected_per_s - 10.0) < 1e-6  # 0.4 / 4, not 0.2 / 4
+    assert found.fix == "num_workers=4 (now 1)"
+    assert abs(ceiling(found).it_s - 10.0) < 1e-6  # 0.4 / 4, not 0.2 / 4
 
 
 def test_what_step_and_loader_take_from_each_other_stays() -> None:
     (found,) = suggestions(
-        Facts(loader_s=0.2, step_s=0.1, together_s=0.3, workers=1, cores=2, wall_s=0.2, cpu_s=0.2)
+        LoaderCosts(
+            loader_s=0.2, step_s=0.1, together_s=0.3, workers=1, cores=2, wall_s=0.2, cpu_s=0.2
+        )
     )
-    assert abs(found.expected_per_s - 1 / 0.15) < 1e-6
+    assert abs(ceiling(found).it_s - 1 / 0.15) < 1e-6
 
 
 def test_starting_workers_each_epoch_counts_where_epochs_are_short() -> None:
-    facts = Facts(loader_s=0.1, workers=8, cores=8, start_s=5.0, epoch_batches=20, persistent=False)
+    facts = LoaderCosts(
+        loader_s=0.1, workers=8, cores=8, start_s=5.0, epoch_batches=20, persistent=False
+    )
     (found,) = suggestions(facts)
-    assert found.change == "persistent_workers=True"
-    assert abs(found.gain - 2.5) < 1e-9
+    assert found.fix == "persistent_workers=True"
+    assert abs(ceiling(found).gain - 2.5) < 1e-9
     assert not suggestions(
-        Facts(loader_s=0.1, workers=8, cores=8, start_s=5.0, epoch_batches=20_000, persistent=False)
+        LoaderCosts(
+            loader_s=0.1, workers=8, cores=8, start_s=5.0, epoch_batches=20_000, persistent=False
+        )
     )
 
 
 def test_floats_on_the_way_between_processes() -> None:
-    facts = Facts(
+    facts = LoaderCosts(
         loader_s=0.1,
         workers=4,
         cores=4,
@@ -115,21 +129,20 @@ def test_floats_on_the_way_between_processes() -> None:
         float_images=True,
     )
     (found,) = suggestions(facts)
-    assert found.change.startswith("hand out uint8")
-    assert abs(found.expected_per_s - 16.0) < 1e-6  # 0.4 - 3/4 of 0.2 = 0.25
+    assert found.fix.startswith("hand out uint8")
+    assert abs(ceiling(found).it_s - 16.0) < 1e-6  # 0.4 - 3/4 of 0.2 = 0.25
 
 
 def test_a_fastload_loader_with_fewer_threads_than_cores() -> None:
-    (found,) = suggestions(Facts(loader_s=0.1, step_s=0.04, threads=2, cores=8))
-    assert found.change == "num_workers=None (now 2)"
-    assert abs(found.expected_per_s - 25.0) < 1e-6
-    assert suggestions(Facts(loader_s=0.1, step_s=0.04, threads=8, cores=8)) == ()
+    (found,) = suggestions(LoaderCosts(loader_s=0.1, step_s=0.04, threads=2, cores=8))
+    assert found.fix == "num_workers=None (now 2)"
+    assert abs(ceiling(found).it_s - 25.0) < 1e-6
+    assert suggestions(LoaderCosts(loader_s=0.1, step_s=0.04, threads=8, cores=8)) == ()
 
 
 def test_the_way_to_the_gpu_is_a_stage_where_one_is_in_use() -> None:
-    from fastload._tools.diagnose.meter import Work
-    from fastload._tools.diagnose.opened import Opened
-    from fastload._tools.diagnose.stages import of_torch
+    from fastload._tools.doctor.loader.stages import Opened, of_torch
+    from fastload._tools.doctor.loader.workers import Work
 
     work = Work(
         items=4, wall_s=0.04, cpu_s=0.04, queued_s=0.0, collate_s=0.01, stages={"decode": 0.03}

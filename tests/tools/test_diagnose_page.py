@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from fastload._tools.diagnose.result import Diagnosis, Stage, Suggestion, Timing
+from fastload._tools.doctor.finding import Ceiling, Finding
+from fastload._tools.doctor.loader.figures import LoaderFigures, Stage, Timing, diagnosis_of
+
+SUGGESTION = Finding(
+    "workers",
+    "4 workers cannot keep up",
+    ("a batch costs one worker 850 ms",),
+    "num_workers=6 (now 4)",
+    ceiling=Ceiling(1 / 0.148, 0.43),
+    severity="bad",
+)
 
 
-def diagnosis(**changes: Any) -> Diagnosis:
+def figures(**changes: Any) -> LoaderFigures:
     found: dict[str, Any] = {
         "loader_kind": "torch",
         "batch_size": 64,
@@ -27,71 +38,76 @@ def diagnosis(**changes: Any) -> Diagnosis:
             Stage("transform", 0.28, 0.33, (("Resize", 0.2),)),
             Stage("collate", 0.0, 0.0),
         ),
-        "suggestions": (
-            Suggestion("num_workers=6 (now 4)", "a batch costs one worker 850 ms", 1 / 0.148, 0.43),
-        ),
-        "notes": ("mind the gap",),
     }
-    return Diagnosis(**{**found, **changes})
+    return LoaderFigures(**{**found, **changes})
 
 
 def test_the_whole_page() -> None:
     assert (
-        str(diagnosis())
+        str(diagnosis_of(figures(), [SUGGESTION], ["mind the gap"]))
         == """\
 Your step needs 148 ms, your loader 212 ms: the GPU waits 30 % of the time. Decode is 61 % of the loader's work.
-Best change: num_workers=6: expected 6.8 it/s (+43 %), ceiling 6.8 it/s.
-Together they reach 4.7 it/s = 303 samples/s (42 batches measured); with data for free it would be 6.8 it/s = 432 samples/s; 8 cores, 4 workers.
+Best change: num_workers=6: expected 6.76 it/s (+43 %), ceiling 6.76 it/s.
 
+Together they reach 4.73 it/s = 303 samples/s (42 batches measured); with data for free it would be 6.76 it/s = 432 samples/s; 8 cores, 4 workers.
 Where the loader's time goes (one batch of 64 in one of 4 workers):
-  read            50.0 ms    6 %
-  decode         520.0 ms   61 %
-  transform      280.0 ms   33 %   Resize 200.0
+  read            50.0 ms   6.0 %
+  decode         520.0 ms    61 %
+  transform      280.0 ms    33 %   Resize 200.0
 
-What to change, the best first:
-  1. num_workers=6 (now 4): expected 6.8 it/s (+43 %)
-     a batch costs one worker 850 ms
-
-Note: mind the gap"""
+1. BAD  Workers: 4 workers cannot keep up
+   evidence  a batch costs one worker 850 ms
+   fix       num_workers=6 (now 4)
+   ceiling   6.76 it/s (+43 %)
+note: mind the gap"""
     )
 
 
 def test_without_a_step_it_speaks_of_the_loader_only() -> None:
-    page = str(
-        diagnosis(step=None, together=None, wait_share=None, suggestions=(), stages=(), notes=())
-    )
-    assert page == (
-        "Your loader needs 212 ms for a batch of 64: it gives 4.7 it/s = 302 samples/s.\n"
+    alone = figures(step=None, together=None, wait_share=None, stages=())
+    assert str(diagnosis_of(alone, [], [])) == (
+        "Your loader needs 212 ms for a batch of 64: it gives 4.72 it/s = 302 samples/s.\n\n"
         "40 batches measured on 8 cores, 4 workers. With a step (diagnose(loader, step)) you learn whether that is enough."
     )
 
 
 def test_a_step_that_does_not_wait_is_sent_to_check_trainer() -> None:
-    page = str(diagnosis(loader=Timing(0.05, 9), wait_share=0.01, suggestions=(), on_gpu=False))
+    page = str(diagnosis_of(figures(loader=Timing(0.05, 9), wait_share=0.01, on_gpu=False), [], []))
     assert page.startswith(
-        "Your step needs 148 ms, your loader 50 ms: the step does not wait for data.\n"
+        "Your step needs 148 ms, your loader 50 ms: the step does not wait for data. "
     )
     assert "fastload.check_trainer" in page
 
 
 @pytest.mark.parametrize(
-    ("loader_s", "wait", "verdict"),
+    ("loader_s", "wait", "state"),
     [
-        (0.212, 0.3, "loader"),
-        (0.15, 0.06, "loader"),
-        (0.05, 0.06, "step"),
-        (0.05, 0.2, "loader"),
-        (0.05, 0.0, "step"),
+        (0.212, 0.3, "data-bound"),
+        (0.15, 0.06, "data-bound"),
+        (0.05, 0.06, "compute-bound"),
+        (0.05, 0.2, "data-bound"),
+        (0.05, 0.0, "compute-bound"),
         (0.05, None, "unknown"),
     ],
 )
-def test_who_is_blamed(loader_s: float, wait: float | None, verdict: str) -> None:
-    assert diagnosis(loader=Timing(loader_s, 9), wait_share=wait).verdict == verdict
+def test_who_is_blamed(loader_s: float, wait: float | None, state: str) -> None:
+    found = diagnosis_of(figures(loader=Timing(loader_s, 9), wait_share=wait), [], [])
+    assert (found.state, found.healthy) == (state, state != "data-bound")
 
 
 def test_rates() -> None:
-    found = diagnosis()
+    found = figures()
     assert found.per_s == pytest.approx(1 / 0.2115)
-    assert diagnosis(together=None).per_s == pytest.approx(1 / 0.212)
+    assert figures(together=None).per_s == pytest.approx(1 / 0.212)
     assert found.ceiling_per_s == pytest.approx(1 / 0.148)
     assert Timing(0.0, 1).per_s == float("inf")
+
+
+def test_the_json_holds_figures_and_findings() -> None:
+    told = json.loads(json.dumps(diagnosis_of(figures(), [SUGGESTION], []).as_json()))
+    assert (told["state"], told["loader"]["seconds"], told["wait_share"]) == (
+        "data-bound",
+        0.212,
+        0.3,
+    )
+    assert told["findings"][0]["fix"] == "num_workers=6 (now 4)"

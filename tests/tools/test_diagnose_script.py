@@ -11,8 +11,8 @@ import pytest
 
 import fastload
 from fastload._cli import main
-from fastload._tools.diagnose.inworkers import WatchedCollate, WatchedDataset
-from fastload._tools.diagnose.script import call_script, import_script
+from fastload._tools.doctor.loader.workers import WatchedCollate, WatchedDataset
+from fastload._tools.doctor.loader.script import call_script, import_script
 
 SCRIPT = """
 import time
@@ -69,7 +69,7 @@ def test_a_loader_that_is_fast_enough_as_json(
 ) -> None:
     script.write_text((SCRIPT % "0.050").replace("SECONDS)", "0)"))
     assert doctor("--script", f"{script}:make_loader,make_step", "--seconds", "1", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["verdict"] == "step"
+    assert json.loads(capsys.readouterr().out)["state"] == "compute-bound"
 
 
 def test_a_loader_alone_and_a_loader_that_is_there_already(script: Path) -> None:

@@ -14,20 +14,22 @@ import torch
 from PIL import Image
 
 import fastload
-from fastload._tools.diagnose.clock import StageClock
-from fastload._tools.diagnose.instrument import Instruments
-from fastload._tools.diagnose.result import Diagnosis
-from fastload._tools.diagnose.source import Source
+from fastload._tools.doctor.finding import Diagnosis
+from fastload._tools.doctor.loader.figures import LoaderFigures
+from fastload._tools.doctor.loader.instrument import Instruments, StageClock
+from fastload._tools.doctor.loader.timing import Source
 from tests.loading import needs_core
 from tests.packed_datasets import photo
 from tests.slow_loaders import Slow, SlowPipe, slow_collate, slow_decode
 
 
-def shares(found: Diagnosis) -> dict[str, float]:
-    return {each.name: each.share for each in found.stages}
+def shares(found: Diagnosis[LoaderFigures]) -> dict[str, float]:
+    return {each.name: each.share for each in found.numbers.stages}
 
 
-def check(measure: Callable[[], Diagnosis], planted: dict[str, float]) -> Diagnosis:
+def check(
+    measure: Callable[[], Diagnosis[LoaderFigures]], planted: dict[str, float]
+) -> Diagnosis[LoaderFigures]:
     """All shares within 15 % in one of three tries: a busy machine wakes sleepers late, a wrong count is wrong each time."""
     total = sum(planted.values())
     expected = {name: pytest.approx(seconds / total, rel=0.15) for name, seconds in planted.items()}
@@ -53,8 +55,8 @@ def test_planted_stages_in_one_process(tmp_path: Path, monkeypatch: pytest.Monke
             "collate": 0.040,
         }
         found = check(lambda: fastload.diagnose(loader, seconds=2), planted)
-    assert found.loader.seconds == pytest.approx(0.320, rel=0.25)
-    assert found.workers == 0
+    assert found.numbers.loader.seconds == pytest.approx(0.320, rel=0.25)
+    assert found.numbers.workers == 0
 
 
 def test_planted_stages_in_two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +68,7 @@ def test_planted_stages_in_two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda: fastload.diagnose(loader, seconds=4),
         {"decode": 0.080, "transform": 0.060, "other": 0.040, "collate": 0.040},
     )
-    assert found.loader.seconds == pytest.approx(0.220 / 2, rel=0.25)
+    assert found.numbers.loader.seconds == pytest.approx(0.220 / 2, rel=0.25)
     assert "in one of 2 workers" in str(found)
 
 
@@ -120,21 +122,21 @@ def test_files_decoded_by_pillow_are_taken_apart(photos: Path, workers: int) -> 
     found = fastload.diagnose(
         torch.utils.data.DataLoader(Photos(photos), batch_size=4, num_workers=workers), seconds=1.5
     )
-    by_name = {each.name: each for each in found.stages}
+    by_name = {each.name: each for each in found.numbers.stages}
     assert by_name["read"].seconds > 0
     assert by_name["decode"].seconds > by_name["read"].seconds
     assert by_name["transform"].seconds > 4 * 0.004
     assert by_name["transform"].detail[0][0] == "Shrink"
     assert ("ipc" in by_name) == (workers > 0)
-    assert found.batch_size == 4
+    assert found.numbers.batch_size == 4
 
 
 def test_fastloads_own_decoder_is_measured_on_the_users_images(photos: Path) -> None:
     needs_core()
     found = fastload.diagnose(torch.utils.data.DataLoader(Photos(photos), batch_size=4), seconds=1)
-    offered = [each for each in found.suggestions if each.change.startswith("fastload.DataLoader")]
+    offered = [each for each in found.findings if each.fix.startswith("fastload.DataLoader")]
     assert offered
-    assert "native decoder was measured on your own images" in offered[0].why
+    assert "native decoder was measured on your own images" in offered[0].evidence[0]
 
 
 def test_nothing_is_promised_where_some_images_are_no_jpegs(photos: Path, tmp_path: Path) -> None:
@@ -146,7 +148,7 @@ def test_nothing_is_promised_where_some_images_are_no_jpegs(photos: Path, tmp_pa
     found = fastload.diagnose(
         torch.utils.data.DataLoader(Photos(tmp_path), batch_size=4), seconds=1
     )
-    assert not [each for each in found.suggestions if each.change.startswith("fastload.DataLoader")]
+    assert not [each for each in found.findings if each.fix.startswith("fastload.DataLoader")]
     assert any(each.startswith("6 of 12 images looked at are no JPEGs: ") for each in found.notes)
 
 
@@ -193,10 +195,10 @@ def test_a_fastload_loader_tells_its_own_stages(tmp_path: Path) -> None:
 
     with_transform = fastload.DataLoader(pack_photos(tmp_path / "packed", 24, vary=0), batch_size=4)
     found = fastload.diagnose(with_transform, lambda batch: time.sleep(0.001), seconds=1)
-    assert found.loader_kind == "fastload"
+    assert found.numbers.loader_kind == "fastload"
     assert {"read", "cut", "decode", "resize", "finish", "plan", "copy"} == set(shares(found))
-    assert found.stage("decode").seconds > 0  # type: ignore[union-attr]
-    assert found.stage("nonsense") is None
+    assert found.numbers.stage("decode").seconds > 0  # type: ignore[union-attr]
+    assert found.numbers.stage("nonsense") is None
     with_transform.close()
     assert Source(with_transform).fixed_threads is None
     assert (

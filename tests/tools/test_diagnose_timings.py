@@ -11,20 +11,27 @@ import simplejpeg
 import torch
 
 import fastload
+from fastload._tools.doctor.finding import Ceiling, Finding
+from fastload._tools.monitor.batches import count_samples
 from tests.slow_loaders import Batches, Slow, slow_decode
+
+
+def ceiling(found: Finding) -> Ceiling:
+    assert found.ceiling is not None
+    return found.ceiling
 
 
 def test_a_loader_slower_than_its_step() -> None:
     found = fastload.diagnose(Batches(50, 0.060), lambda batch: time.sleep(0.020), seconds=2)
-    assert found.loader.seconds == pytest.approx(0.060, rel=0.2)
-    assert found.step is not None
-    assert found.step.seconds == pytest.approx(0.020, rel=0.2)
-    assert found.together is not None
-    assert found.together.seconds == pytest.approx(
+    assert found.numbers.loader.seconds == pytest.approx(0.060, rel=0.2)
+    assert found.numbers.step is not None
+    assert found.numbers.step.seconds == pytest.approx(0.020, rel=0.2)
+    assert found.numbers.together is not None
+    assert found.numbers.together.seconds == pytest.approx(
         0.080, rel=0.15
     )  # a plain iterable does not work ahead
-    assert found.wait_share == pytest.approx(0.75, rel=0.2)
-    assert (found.verdict, found.batch_size) == ("loader", 6)
+    assert found.numbers.wait_share == pytest.approx(0.75, rel=0.2)
+    assert (found.state, found.numbers.batch_size) == ("data-bound", 6)
     assert "the step waits 7" in str(found)
 
 
@@ -32,12 +39,12 @@ def test_a_step_slower_than_its_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simplejpeg, "decode_jpeg", slow_decode)
     loader = torch.utils.data.DataLoader(Slow(), batch_size=1, num_workers=2)
     found = fastload.diagnose(loader, lambda batch: time.sleep(0.120), seconds=4)
-    assert found.verdict == "step"
-    assert found.wait_share is not None
+    assert found.state == "compute-bound"
+    assert found.numbers.wait_share is not None
     assert (
-        found.wait_share < 0.15
+        found.numbers.wait_share < 0.15
     )  # on an idle machine 0.01; handing over takes longer on a busy one
-    assert not [each for each in found.suggestions if "num_workers" in each.change]
+    assert not [each for each in found.findings if "num_workers" in each.fix]
 
 
 def test_more_workers_are_suggested_and_the_ceiling_is_kept(
@@ -49,11 +56,11 @@ def test_more_workers_are_suggested_and_the_ceiling_is_kept(
         lambda batch: time.sleep(0.060),
         seconds=3,
     )
-    best = found.suggestions[0]
-    assert best.change == "num_workers=2 (now 0)"
-    assert found.ceiling_per_s is not None
-    assert best.expected_per_s <= found.ceiling_per_s
-    assert best.gain == pytest.approx(
+    best = found.findings[0]
+    assert best.fix == "num_workers=2 (now 0)"
+    assert found.numbers.ceiling_per_s is not None
+    assert ceiling(best).it_s <= found.numbers.ceiling_per_s
+    assert ceiling(best).gain == pytest.approx(
         1.5, rel=0.25
     )  # 90 + 60 ms become 60; a busy machine stretches each a little
     assert "ceiling" in str(found)
@@ -66,9 +73,9 @@ def test_a_generator_is_used_up_and_that_is_said() -> None:
             yield number
 
     found = fastload.diagnose(batches(), lambda batch: time.sleep(0.010), seconds=3)
-    assert found.loader.seconds == pytest.approx(0.030, rel=0.2)
-    assert found.together is None
-    assert found.wait_share == pytest.approx(0.75, rel=0.2)
+    assert found.numbers.loader.seconds == pytest.approx(0.030, rel=0.2)
+    assert found.numbers.together is None
+    assert found.numbers.wait_share == pytest.approx(0.75, rel=0.2)
     assert any("are gone" in note for note in found.notes)
     assert any("ended before" in note for note in found.notes)
 
@@ -77,26 +84,26 @@ def test_a_generator_that_lasts_is_also_run_with_the_step() -> None:
     found = fastload.diagnose(
         iter(Batches(10_000, 0.005)), lambda batch: time.sleep(0.005), seconds=0.5
     )
-    assert found.together is not None
+    assert found.numbers.together is not None
 
 
 def test_a_loader_shorter_than_the_time_is_run_again() -> None:
     loader = Batches(3, 0.030)
     found = fastload.diagnose(loader, seconds=1)
     assert loader.given > 9
-    assert found.loader.seconds == pytest.approx(0.030, rel=0.2)
-    assert found.step is None
-    assert found.verdict == "unknown"
+    assert found.numbers.loader.seconds == pytest.approx(0.030, rel=0.2)
+    assert found.numbers.step is None
+    assert found.state == "unknown"
 
 
 def test_a_loader_of_one_batch_says_that_its_start_is_included() -> None:
     found = fastload.diagnose(Batches(1, 0.020), seconds=0.2)
-    assert found.loader.seconds == pytest.approx(0.020, rel=0.2)
+    assert found.numbers.loader.seconds == pytest.approx(0.020, rel=0.2)
     assert any("one batch a pass" in note for note in found.notes)
 
 
 def test_a_list_of_batches_is_a_loader() -> None:
-    assert fastload.diagnose([torch.zeros(2, 3)] * 5, seconds=0.1).batch_size == 2
+    assert fastload.diagnose([torch.zeros(2, 3)] * 5, seconds=0.1).numbers.batch_size == 2
 
 
 @pytest.mark.parametrize(
@@ -125,7 +132,7 @@ def test_what_the_loader_raises_is_one_clear_line(workers: int) -> None:
         )
     assert "\n" not in str(raised.value)
     assert (
-        fastload.diagnose(Batches(5, 0.001), seconds=0.1).loader.batches > 0
+        fastload.diagnose(Batches(5, 0.001), seconds=0.1).numbers.loader.batches > 0
     )  # and the next one works
 
 
@@ -155,6 +162,14 @@ def test_wrong_arguments_are_refused(
 
 def test_it_is_json_all_the_way_down() -> None:
     found = fastload.diagnose(Batches(50, 0.005), lambda batch: None, seconds=0.3)
-    told = json.loads(json.dumps(found.to_json()))
-    assert told["loader"]["seconds"] == found.loader.seconds
-    assert told["verdict"] == found.verdict
+    told = json.loads(json.dumps(found.as_json()))
+    assert told["loader"]["seconds"] == found.numbers.loader.seconds
+    assert told["state"] == found.state
+
+
+def test_a_detection_batch_is_counted_as_everywhere_else() -> None:
+    """A list of 8 images of (3, h, w): 8 samples, not 3 as their channels."""
+    images = [torch.zeros(3, 20 + number, 30) for number in range(8)]
+    targets = [{"boxes": torch.zeros(2, 4)} for _ in images]
+    found = fastload.diagnose([(images, targets)] * 5, lambda batch: None, seconds=0.1)
+    assert found.numbers.batch_size == count_samples((images, targets)) == 8

@@ -12,9 +12,14 @@ from fastload._cli import main
 from fastload._cli.doctor import show
 from fastload._common import formatting as words
 from fastload._tools.doctor import disk, machine
-from fastload._tools.doctor.machine import Machine, backend_check, check_machine
-from fastload._tools.doctor.memory import memory_limit, shm_check
-from fastload._tools.doctor.verdicts import BAD, LOOK, OK, Check
+from fastload._tools.doctor.finding import BAD, LOOK, OK, Check
+from fastload._tools.doctor.machine import (
+    Machine,
+    backend_check,
+    check_machine,
+    memory_limit,
+    shm_check,
+)
 from tests.made_runs import made, rows_of, write
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastload._tools.doctor import examine
-from fastload._tools.doctor.account import Stall
+from fastload._tools.doctor.account import Stall, warm_rows
+from fastload._tools.doctor.examine import examine
 from fastload._tools.doctor.periods import find_groups
-from fastload._tools.doctor.warm import warm_rows
 from tests.made_runs import Made, every, foreign_rows, made, rows_of, window, write, write_window
 
 
@@ -95,14 +94,14 @@ def test_a_small_regular_pause_is_told_without_alarm(tmp_path: Path) -> None:
 
 def test_warm_up_is_left_out_and_said_so(tmp_path: Path) -> None:
     run = made(1000, warm=60)
-    facts = examine(write(tmp_path / "m.jsonl", rows_of(run))).runs[0]
+    facts = examine(write(tmp_path / "m.jsonl", rows_of(run))).numbers.runs[0]
     assert 50 <= facts.warm_steps <= 60
     assert facts.step_s == pytest.approx(run.step[60:].mean(), rel=0.01)
     assert facts.warm_s == pytest.approx(run.step[: facts.warm_steps].sum(), rel=0.01)
 
 
 def test_every_start_has_its_own_warm_up(tmp_path: Path) -> None:
-    facts = examine(*resumed(tmp_path)).runs[0]
+    facts = examine(*resumed(tmp_path)).numbers.runs[0]
     assert facts.warm_steps == 60
     assert facts.steps == 2440
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fastload._tools.doctor import examine
+from fastload._tools.doctor.examine import examine
 from tests.made_runs import Made, every, foreign_rows, made, rows_of, window, write, write_window
 
 PROBE = {
@@ -170,7 +170,7 @@ def test_the_ceiling_is_the_speed_without_the_cause(tmp_path: Path) -> None:
     ceiling = found.findings[0].ceiling
     assert ceiling is not None
     assert ceiling.it_s == pytest.approx(1 / well.work[30:].mean(), rel=0.01)
-    assert ceiling.gain == pytest.approx(ceiling.it_s / found.runs[0].it_s - 1, rel=0.01)
+    assert ceiling.gain == pytest.approx(ceiling.it_s / found.numbers.runs[0].it_s - 1, rel=0.01)
     assert (
         f"with data for free you would reach {ceiling.it_s:.2f} it/s (+{100 * ceiling.gain:.0f} %)"
         in found.verdict

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastload._cli import main
-from fastload._tools.doctor import examine
+from fastload._tools.doctor.examine import examine
 from fastload._tools.report import write_report
 from fastload.errors import ConfigError, FastloadError
 from tests.made_runs import every, foreign_rows, made, rows_of, window, write, write_window
@@ -239,6 +239,6 @@ def test_a_window_that_is_alone_says_what_it_can(tmp_path: Path) -> None:
 def test_waiting_that_is_not_in_the_steps_time_is_added(tmp_path: Path) -> None:
     rows = [{"step": k, "step_time": 0.1, "data_time": 0.3} for k in range(1, 400)]
     found = examine(write(tmp_path / "log.jsonl", rows))
-    assert found.runs[0].it_s == pytest.approx(2.5)
+    assert found.numbers.runs[0].it_s == pytest.approx(2.5)
     assert found.findings[0].share == pytest.approx(0.75)
     assert any("taken as not included" in note for note in found.notes)

@@ -23,10 +23,10 @@ from fastload._common.strict_json import Json
 from fastload._tools.monitor import gate
 from fastload._tools.monitor.compare import compare
 from fastload._tools.monitor.gate import GateRule, Tail, wait_for_gate
-from fastload._tools.monitor.host import Host, ProcessTree
 from fastload._tools.monitor.metrics_file import collect, read_metrics
+from fastload._tools.monitor.monitor import figures, pids_in, training_in
+from fastload._tools.monitor.sampling import Host, ProcessTree
 from fastload._tools.monitor.series import energy, sparkline, state_of, summarise, summary_of_all
-from fastload._tools.monitor.training import figures, pids_in, training_in
 from fastload._tools.monitor.window import read_window, write_window
 from fastload.errors import ConfigError, GateClosed
 from tests.loading import wait_until

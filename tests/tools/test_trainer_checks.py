@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 import fastload
-from fastload._tools.trainer.report import Finding, TrainerReport
+from fastload._tools.doctor.finding import Diagnosis, Finding
+from fastload._tools.doctor.trainer.check import StepFigures
 
 IMAGES, LABELS = torch.rand(4, 3, 16, 16), torch.tensor([0, 1, 2, 1])
 
@@ -72,13 +73,13 @@ class Trainer:
         self.optimizer.step()
         self.after(loss.detach())
 
-    def check(self) -> TrainerReport:
+    def check(self) -> Diagnosis[StepFigures]:
         return fastload.check_trainer(self.model, self.optimizer, self.step, (self.images, LABELS))
 
 
-def findings(report: TrainerReport) -> tuple[Finding, ...]:
+def findings(report: Diagnosis[StepFigures]) -> tuple[Finding, ...]:
     """All but that nothing is compiled: compiling takes its time, and has its own tests."""
-    return tuple(each for each in report.findings if each.check != "compile")
+    return tuple(each for each in report.findings if each.kind != "compile")
 
 
 def line_of(function: Any, text: str) -> str:
@@ -89,9 +90,9 @@ def line_of(function: Any, text: str) -> str:
 def test_a_clean_trainer_gets_a_clean_bill() -> None:
     torch._dynamo.reset()  # it gives up on code that it has seen with eight models
     report = Trainer(compiled=True).check()
-    assert report, str(report)
+    assert report.healthy, str(report)
     assert "Nothing found" in str(report)
-    assert {each.check for each in report.passed} == {
+    assert {each.partition(":")[0] for each in report.passed} == {
         "amp",
         "tf32",
         "sync",
@@ -101,17 +102,17 @@ def test_a_clean_trainer_gets_a_clean_bill() -> None:
         "optimizer",
         "batch",
     }
-    assert (report.device, report.batch_size) == ("cpu", 4)
-    assert json.loads(json.dumps(report.to_json()))["clean"] is True
+    assert (report.numbers.device, report.numbers.batch_size) == ("cpu", 4)
+    assert json.loads(json.dumps(report.as_json()))["healthy"] is True
 
 
 def test_autocast_that_is_switched_off_is_found_with_its_line() -> None:
     config = {"amp": True}
     trainer = Trainer(amp=config["amp"] == "bf16")  # type: ignore[comparison-overlap]   # team D's silence
     (found,) = findings(trainer.check())
-    assert found.check == "amp"
-    assert "enabled=False" in found.evidence
-    assert "float32" in found.evidence
+    assert found.kind == "amp"
+    assert "enabled=False" in found.title
+    assert "float32" in found.title
     assert line_of(Trainer.step, "torch.autocast") in found.where
 
 
@@ -126,8 +127,8 @@ def test_autocast_that_is_never_entered() -> None:
     report = fastload.check_trainer(
         trainer.model, trainer.optimizer, step, (trainer.images, LABELS)
     )
-    assert [each.check for each in findings(report)] == ["amp"]
-    assert "never entered" in report.findings[0].evidence
+    assert [each.kind for each in findings(report)] == ["amp"]
+    assert "never entered" in report.findings[0].title
 
 
 def test_a_model_in_bfloat16_needs_no_autocast() -> None:
@@ -136,12 +137,12 @@ def test_a_model_in_bfloat16_needs_no_autocast() -> None:
     trainer.images = trainer.images.to(torch.bfloat16)
     report = trainer.check()
     assert not report.found("amp")
-    assert any("the model's own dtype" in each.evidence for each in report.passed)
+    assert any("the model's own dtype" in each for each in report.passed)
 
 
 def test_float16_needs_a_scaler() -> None:
     (found,) = findings(Trainer(dtype=torch.float16).check())
-    assert "gradient scaler" in found.evidence
+    assert "gradient scaler" in found.title
 
 
 def test_float16_with_a_scaler_whose_scale_is_put_back() -> None:
@@ -218,9 +219,9 @@ def read_mask(loss: torch.Tensor) -> None:
 )
 def test_every_read_of_a_value_is_found_once_with_its_line(read: Any, text: str, says: str) -> None:
     (found,) = findings(Trainer(after=read).check())
-    assert found.check == "sync"
-    assert says in found.evidence
-    assert "once a step" in found.evidence
+    assert found.kind == "sync"
+    assert says in found.title
+    assert "once a step" in found.title
     assert found.where.endswith(line_of(read, text) + read.__name__)
 
 
@@ -230,18 +231,18 @@ def test_reads_are_counted_by_line() -> None:
             loss.item()
 
     (found,) = findings(Trainer(after=often).check())
-    assert "3 times a step" in found.evidence
+    assert "3 times a step" in found.title
 
 
 def test_nchw_images_are_found() -> None:
     (found,) = findings(Trainer(channels_last=False).check())
-    assert found.check == "channels_last"
-    assert "2 of 2" in found.evidence
+    assert found.kind == "channels_last"
+    assert "2 of 2" in found.title
 
 
 def test_a_step_that_is_not_compiled() -> None:
     (found,) = Trainer().check().findings
-    assert (found.check, found.evidence) == ("compile", "nothing in the step is compiled")
+    assert (found.kind, found.title) == ("compile", "nothing in the step is compiled")
 
 
 def test_a_compiled_model_that_nobody_calls() -> None:
@@ -250,7 +251,7 @@ def test_a_compiled_model_that_nobody_calls() -> None:
     (found,) = fastload.check_trainer(
         compiled, trainer.optimizer, trainer.step, (trainer.images, LABELS)
     ).findings
-    assert "the step calls another one" in found.evidence
+    assert "the step calls another one" in found.title
 
 
 @pytest.mark.parametrize(
@@ -263,8 +264,8 @@ def test_a_compiled_model_that_nobody_calls() -> None:
 )
 def test_an_optimizer_that_is_not_fused(options: dict[str, Any], how: str) -> None:
     (found,) = findings(Trainer(**options).check())
-    assert found.check == "optimizer"
-    assert how in found.evidence
+    assert found.kind == "optimizer"
+    assert how in found.title
     assert "fused=True" in found.fix
 
 
@@ -272,7 +273,7 @@ def test_anomaly_detection_is_found() -> None:
     trainer = Trainer()
     with warnings.catch_warnings(), torch.autograd.set_detect_anomaly(True):
         report = trainer.check()
-    assert report.findings[0].check == "anomaly"
+    assert report.findings[0].kind == "anomaly"
 
 
 def test_copies_to_another_device_that_block() -> None:
@@ -285,7 +286,7 @@ def test_copies_to_another_device_that_block() -> None:
 
     report = fastload.check_trainer(model, None, step, torch.rand(2, 4))
     found = report.found("copy")
-    assert {each.evidence.split(",")[0] for each in found} == {
+    assert {each.title.split(",")[0] for each in found} == {
         "copy to the device without non_blocking=True",
         "copy to the device from memory that is not pinned",
     }
@@ -354,3 +355,11 @@ def test_wrong_arguments_are_refused(place: int, value: Any, message: str) -> No
     given[place] = value
     with pytest.raises(fastload.ConfigError, match=message):
         fastload.check_trainer(*given)
+
+
+def test_a_detection_batch_is_counted_by_its_images() -> None:
+    model = nn.Linear(4, 2)
+    images = [torch.zeros(3, 20 + number, 30) for number in range(8)]
+    batch = (images, [{"boxes": torch.zeros(2, 4)} for _ in images])
+    found = fastload.check_trainer(model, None, lambda _: model(torch.zeros(1, 4)).sum(), batch)
+    assert found.numbers.batch_size == 8

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from fastload._tools.trainer.facts import Facts
-from fastload._tools.trainer.judge import judge
+from fastload._tools.doctor.trainer.checks import StepFacts, judge
 
 
-def facts(**changes: Any) -> Facts:
+def facts(**changes: Any) -> StepFacts:
     """A trainer on a GPU with which nothing is wrong."""
-    clean = Facts(
+    clean = StepFacts(
         device="cuda",
         batch_size=64,
         step_s=0.1,
@@ -68,8 +67,8 @@ def test_a_clean_trainer_on_a_gpu() -> None:
 )
 def test_each_thing_is_found_alone(changes: dict[str, Any], check: str, says: str) -> None:
     findings, _ = judge(facts(**changes))
-    assert {each.check for each in findings} == {check}
-    assert any(says in each.evidence for each in findings)
+    assert {each.kind for each in findings} == {check}
+    assert any(says in each.title for each in findings)
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,54 @@
-"""Where the time of one rank went: rows → typical step, waiting that could not hide, slow steps. Pure."""
+"""Where the time of one rank went: rows → warm-up, typical step, waiting that could not hide, slow steps. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fastload._tools.doctor.limits import (
     CAUSE_PART,
+    CHUNK_STEPS,
     GAP_S,
     SLOW_FACTOR,
     STRETCH_FACTOR,
     SWAP_BYTES_S,
+    WARM_FACTOR,
+    WARM_PART,
+    WARM_STEPS,
 )
 from fastload._tools.doctor.runs import Bools, Floats, Ints, Rank, mean_of, weighted_median
-from fastload._tools.doctor.warm import steady_rows
+
+WAITING_STAGE = "backward"  # where DDP waits for the slowest
+RULE = (
+    f"left out: all before the first {CHUNK_STEPS} steps that take at most {WARM_FACTOR} x the median of the run's second half "
+    f"(at most 1/{WARM_PART} of the run; of a short one {WARM_STEPS} steps, up to half of it)"
+)
+
+
+def steady_rows(rank: Rank) -> Bools:
+    """True for rows that count. Every start of the run (a resume appends to its file) has a warm-up of its own."""
+    keep = np.ones(len(rank.iter_time), bool)
+    for session in np.unique(rank.session):
+        rows = np.flatnonzero(rank.session == session)
+        keep[rows[: warm_rows(rank.iter_time[rows], rank.steps[rows])]] = False
+    return keep if keep.any() else ~keep
+
+
+def warm_rows(step: Floats, steps: Ints) -> int:
+    """How many rows at the start are warm-up, by ``RULE``; the first 10 steps always are, where there are 80 and more."""
+    chunk = (np.cumsum(steps) - steps) // CHUNK_STEPS
+    _, first = np.unique(chunk, return_index=True)
+    means = np.add.reduceat(step * steps, first) / np.add.reduceat(steps, first)
+    n = len(means)
+    if n < 2:
+        return int(len(step) >= 4 and step[0] > WARM_FACTOR * float(np.median(step[1:])))
+    fine = means <= WARM_FACTOR * float(np.median(means[n // 2 :]))
+    least = 1 if n >= 2 * WARM_PART else 0
+    most = max(n // WARM_PART, min(n // 2, WARM_STEPS // CHUNK_STEPS), 1)
+    end = least + int(np.argmax(fine[least:])) if fine[least:].any() else most
+    return int(first[min(end, most)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,3 +267,26 @@ def _merged(stalls: list[Stall]) -> Iterator[Stall]:
         current = stall
     if current is not None:
         yield current
+
+
+def own_time(rank: Rank, account: Account) -> float:
+    """Seconds a step this rank needs for itself; robust against single slow steps."""
+    rows = account.rows
+    own = np.nan_to_num(rank.data_time[rows])
+    for name, column in rank.stage_times.items():
+        if name != WAITING_STAGE:
+            own = own + np.nan_to_num(column[rows])
+    return median_of_chunks(own, rank.steps[rows])
+
+
+def median_of_chunks(values: Floats, steps: Ints) -> float:
+    """Median over stretches of 10 steps: a loader that is late every eighth step is late, one hiccup is not."""
+    chunk = (np.cumsum(steps) - steps) // CHUNK_STEPS
+    _, first = np.unique(chunk, return_index=True)
+    return float(np.median(np.add.reduceat(values * steps, first) / np.add.reduceat(steps, first)))
+
+
+def reference_rank(own: Sequence[float]) -> int:
+    """The middle one of those that are not the slowest."""
+    order = sorted(range(len(own)), key=lambda place: own[place])
+    return order[(len(order) - 1) // 2] if len(order) > 1 else 0

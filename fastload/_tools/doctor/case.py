@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastload._tools.doctor.account import Account, Stall, account
-from fastload._tools.doctor.diagnosis import Ceiling, Finding, RunFacts, severity_of
+from fastload._tools.doctor.account import Account, Stall, account, own_time, reference_rank
+from fastload._tools.doctor.finding import Ceiling, Finding, RunFigures, severity_of
 from fastload._tools.doctor.limits import LOOK_SHARE
-from fastload._tools.doctor.ranks import own_time, reference_rank
 from fastload._tools.doctor.runs import Rank, Run, Window, mean_of
 
 
@@ -99,7 +98,7 @@ def _shared_stalls(chosen: Account, others: Sequence[Account]) -> tuple[Stall, .
     )
 
 
-def facts_of(case: Case) -> RunFacts:
+def facts_of(case: Case) -> RunFigures:
     """The run in figures."""
     one, rank = case.account, case.rank
     known = one.rows & np.isfinite(rank.samples)
@@ -111,7 +110,7 @@ def facts_of(case: Case) -> RunFacts:
     # Every rank has its own samples; a file of one rank of many stands for all of them.
     world = max(len(case.run.ranks), int(case.run.header.get("world", 1)))
     batch = batch if 0 < batch < 1e12 else 0.0
-    return RunFacts(
+    return RunFigures(
         case.run.name,
         one.n_steps,
         case.total_s,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastload._tools.doctor.verdicts import BAD, LOOK, OK, Check
+from fastload._tools.doctor.finding import BAD, LOOK, OK, Check
 
 MOST_SECONDS = 3.0  # for each of the two ways of reading
 MOST_BYTES = 512 << 20  # more than the cache of any drive of this speed class

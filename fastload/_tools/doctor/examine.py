@@ -1,4 +1,4 @@
-"""Recorded runs → diagnosis. The order of the rules decides who pays for a second that two of them could claim."""
+"""Recorded runs → diagnosis: every rule on every run, then the runs against each other."""
 
 from __future__ import annotations
 
@@ -9,31 +9,125 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fastload._common import formatting as words
-from fastload._tools.doctor.account import Stall
+from fastload._tools.doctor.account import RULE, Stall
 from fastload._tools.doctor.case import Case, case_of, facts_of
-from fastload._tools.doctor.compare import compare
-from fastload._tools.doctor.diagnosis import (
+from fastload._tools.doctor.finding import (
+    HEALTHY,
     Ceiling,
     Diagnosis,
     Finding,
-    RunFacts,
+    RecordedRuns,
+    RunFigures,
     ranked,
     severity_of,
 )
-from fastload._tools.doctor.gpus import host_bound, swapping, throttle_findings, throttling
-from fastload._tools.doctor.pauses import Named, by_events, by_period, jitter, pauses
-from fastload._tools.doctor.ranks import slow_rank
+from fastload._tools.doctor.limits import SAME_BATCH, SAME_SPEED
 from fastload._tools.doctor.reading import read_files
+from fastload._tools.doctor.rules import Named, Unclaimed, rules
+from fastload._tools.doctor.rules.gpu import throttling
+from fastload._tools.doctor.rules.stalls import by_events
 from fastload._tools.doctor.runs import Run, Window, mean_of
-from fastload._tools.doctor.waits import data_wait, hiccups, transfer
-from fastload._tools.doctor.warm import RULE
 from fastload.errors import ConfigError
+
+
+def compare(runs: Sequence[RunFigures]) -> list[Finding]:
+    """The first run against each of the others."""
+    return [finding for other in runs[1:] for finding in _pair(runs[0], other)]
+
+
+def _pair(first: RunFigures, other: RunFigures) -> list[Finding]:
+    if (
+        first.samples_s is None
+        or other.samples_s is None
+        or first.batch_size is None
+        or other.batch_size is None
+    ):
+        change = other.it_s / first.it_s - 1
+        return [
+            Finding(
+                "comparison",
+                f"{other.name} does {_change(change)} in it/s than {first.name}",
+                (_speeds(first), _speeds(other)),
+                "batch sizes are not recorded: where they differ, it/s cannot be compared",
+                severity="info",
+            )
+        ]
+    change = other.samples_s / first.samples_s - 1
+    seen = other.it_s / first.it_s - 1
+    evidence = (_speeds(first), _speeds(other))
+    if abs(other.batch_size / first.batch_size - 1) <= SAME_BATCH:
+        return [
+            Finding(
+                "comparison",
+                f"{other.name} {_verb(change)} {first.name}",
+                evidence,
+                "",
+                severity="info",
+            )
+        ]
+    batches = (
+        f"batch {other.batch_size:.4g} {_verb(change)} batch {first.batch_size:.4g} in samples/s"
+    )
+    riddle = abs(change) <= SAME_SPEED or (change > 0) != (seen > 0)
+    why = f"; it/s says {100 * seen:+.0f} % and means nothing here" if riddle else ""
+    limit = (
+        "the limit is a cost per sample: "
+        + (_limit(other) if other.data_share is not None else "the loader or the GPU")
+        if abs(change) <= SAME_SPEED
+        else ""
+    )
+    return [
+        Finding(
+            "batch-size",
+            batches + why,
+            (*evidence, *([limit] if limit else [])),
+            "compare samples/s. "
+            + (
+                "A larger batch does not pay; repair what limits each sample"
+                if change <= SAME_SPEED
+                else "The larger figure wins, as long as the model learns as well"
+            ),
+            severity="look" if riddle else "info",
+        )
+    ]
+
+
+def _limit(run: RunFigures) -> str:
+    waits = run.data_share is not None and run.data_share >= 0.05
+    return (
+        f"the loader ({words.percent(run.data_share or 0)} waiting for data)"
+        if waits
+        else f"the step itself (data wait {words.percent(run.data_share or 0)})"
+    )
+
+
+def _speeds(run: RunFigures) -> str:
+    more = (
+        f" x {run.batch_size:.4g} = {words.rate(run.samples_s)} samples/s"
+        if run.samples_s is not None and run.batch_size
+        else ""
+    )
+    return f"{run.name}: {words.rate(run.it_s)} it/s{more}"
+
+
+def _change(change: float) -> str:
+    return f"{100 * abs(change):.0f} % {'more' if change >= 0 else 'less'}"
+
+
+def _verb(change: float) -> str:
+    if abs(change) <= SAME_SPEED:
+        return f"is as fast ({100 * change:+.0f} %) as"
+    return f"is {100 * abs(change):.0f} % {'faster' if change > 0 else 'slower'} than"
+
 
 ALWAYS = ("data wait", "transfer", "slow steps and their periods", "swap")
 
 
-def examine(*paths: str | os.PathLike[str]) -> Diagnosis:
+def examine(*paths: str | os.PathLike[str]) -> Diagnosis[RecordedRuns]:
     """Reads metrics.jsonl of one run or several (or of its ranks), and window.json where there is one; says what is slow.
+
+        >>> diagnosis = fastload.examine("metrics.jsonl", "window.json")
+        >>> print(diagnosis)
 
     Raises ConfigError where a file cannot be read or has no usable row.
     """
@@ -41,7 +135,7 @@ def examine(*paths: str | os.PathLike[str]) -> Diagnosis:
     return examine_runs(runs, windows)
 
 
-def examine_runs(runs: Sequence[Run], windows: Sequence[Window] = ()) -> Diagnosis:
+def examine_runs(runs: Sequence[Run], windows: Sequence[Window] = ()) -> Diagnosis[RecordedRuns]:
     """The same for what was read already. The first window belongs to the first run, and so on."""
     if not runs and not windows:
         raise ConfigError("nothing to examine: expected metrics.jsonl, or a window.json, or both")
@@ -52,7 +146,7 @@ def examine_runs(runs: Sequence[Run], windows: Sequence[Window] = ()) -> Diagnos
         for place, run in enumerate(runs)
     ]
     found: list[Finding] = []
-    facts: list[RunFacts] = []
+    facts: list[RunFigures] = []
     for case in cases:
         studied = study(case)
         facts.append(facts_of(studied.case))
@@ -69,9 +163,10 @@ def examine_runs(runs: Sequence[Run], windows: Sequence[Window] = ()) -> Diagnos
     checked, not_checked = _looked_for(cases)
     return Diagnosis(
         _verdict(found, facts, cases),
+        found[0].kind if bad else HEALTHY,
         not bad,
         tuple(found),
-        tuple(facts),
+        RecordedRuns(tuple(facts)),
         checked,
         not_checked,
         tuple(notes),
@@ -89,35 +184,23 @@ class Study:
 
 
 def study(case: Case) -> Study:
-    """All rules, one after the other; a second that one of them claims is not offered to the next."""
-    account = case.account
-    named, stalls, outside = by_events(case, case.stalls)
-    case = replace(case, total_s=case.total_s + outside)
-    swap, explained = swapping(case, stalls, account.wait_s)
-    stalls = [stall for stall in stalls if not stall.swap]
-    wait_s = max(account.wait_s - explained, 0.0)
-    rare = hiccups(case, stalls)
-    stalls = [stall for stall in stalls if not stall.by_data] + rare
-    wait_s = max(wait_s - sum(stall.data_s for stall in rare), 0.0)
-    more, rest = by_period(case, stalls)
-    findings = [
-        *swap,
-        *data_wait(case, wait_s),
-        *transfer(case),
-        *pauses(case, [*named, *more]),
-        *jitter(case, rest),
-        *slow_rank(case),
-        *throttle_findings(case),
-    ]
-    findings += host_bound(case, sum(each.lost_s for each in findings))
-    lost = sum(each.lost_s for each in findings)
+    """All rules in their order; a second that one of them claims is not offered to the next."""
+    named, stalls, outside_s = by_events(case, case.stalls)
+    case = replace(case, total_s=case.total_s + outside_s)
+    unclaimed = Unclaimed(stalls, case.account.wait_s, named)
+    findings: list[Finding] = []
+    for rule in rules():
+        found = rule(case, unclaimed)
+        findings += found
+        unclaimed.lost_s += sum(each.lost_s for each in found)
+    lost_s = unclaimed.lost_s
     shares = tuple(
-        replace(each, of_lost=each.lost_s / lost if lost > 0 else 0.0) for each in findings
+        replace(each, of_lost=each.lost_s / lost_s if lost_s > 0 else 0.0) for each in findings
     )
-    return Study(case, shares, (*named, *more), tuple(rest))
+    return Study(case, shares, tuple(unclaimed.named), tuple(unclaimed.stalls))
 
 
-def _verdict(found: Sequence[Finding], facts: Sequence[RunFacts], cases: Sequence[Case]) -> str:
+def _verdict(found: Sequence[Finding], facts: Sequence[RunFigures], cases: Sequence[Case]) -> str:
     first = found[0] if found else None
     if first is not None and first.kind in ("batch-size", "comparison"):
         other = next(
@@ -148,7 +231,7 @@ def _with_ceiling(finding: Finding) -> str:
     return f"; {free} you would reach {finding.ceiling}"
 
 
-def _clean_bill(facts: RunFacts, minor: Finding | None) -> str:
+def _clean_bill(facts: RunFigures, minor: Finding | None) -> str:
     wait = (
         f"data wait {words.percent(facts.data_share)} of the time"
         if facts.data_share is not None
@@ -193,7 +276,7 @@ def _looked_for(cases: Sequence[Case]) -> tuple[tuple[str, ...], tuple[str, ...]
     return tuple(checked), tuple(missing)
 
 
-def _window_only(windows: Sequence[Window]) -> Diagnosis:
+def _window_only(windows: Sequence[Window]) -> Diagnosis[RecordedRuns]:
     """No steps: what the GPU did is known, why it waited is not."""
     found = []
     for window in windows:
@@ -232,9 +315,10 @@ def _window_only(windows: Sequence[Window]) -> Diagnosis:
     notes = tuple(note for window in windows for note in window.notes)
     return Diagnosis(
         verdict,
+        found[0].kind if found else HEALTHY,
         not found,
         tuple(found),
-        (),
+        RecordedRuns(),
         ("throttling", "GPU utilisation"),
         ("all else (no metrics.jsonl)",),
         notes,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fastload._tools.doctor.case import case_of
-from fastload._tools.doctor.diagnosis import Diagnosis
 from fastload._tools.doctor.examine import examine_runs, study
+from fastload._tools.doctor.finding import Diagnosis, RecordedRuns
 from fastload._tools.doctor.reading import read_files
 from fastload._tools.report.page import WIDE, page, plots_of
 from fastload.errors import ConfigError
@@ -21,7 +21,7 @@ def write_report(
     out: str | os.PathLike[str],
     *,
     png: str | os.PathLike[str] | None = None,
-) -> tuple[Diagnosis, list[Path]]:
+) -> tuple[Diagnosis[RecordedRuns], list[Path]]:
     """Writes the page to ``out`` and, with ``png``, each plot into that folder. Returns the diagnosis and the files written."""
     runs, windows = read_files(paths)
     diagnosis = examine_runs(runs, windows)

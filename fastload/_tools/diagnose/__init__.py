@@ -1,1 +1,0 @@
-"""Live diagnosis of any loader: ``fastload.diagnose(loader, step)``. See docs/diagnose.md."""

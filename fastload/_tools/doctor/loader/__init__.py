@@ -1,0 +1,1 @@
+"""Live diagnosis of a loader (``fastload.diagnose``)."""

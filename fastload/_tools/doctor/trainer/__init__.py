@@ -1,0 +1,1 @@
+"""Checks of a training step (``fastload.check_trainer``)."""

@@ -1,0 +1,198 @@
+"""Plots across the run: how long steps take, and what the GPUs did in the window."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fastload._common import formatting as words
+from fastload._tools.charts import (
+    Area,
+    Line,
+    Plot,
+    Rect,
+    Scale,
+    Text,
+    log_ticks,
+    spread_out,
+    text_width,
+    ticks,
+    time_label,
+)
+from fastload._tools.doctor.examine import Study
+from fastload._tools.doctor.runs import Floats, Gpu, Window, mean_of
+from fastload._tools.report.plots_along import NARROW
+from fastload._tools.report.series import idle_spans, step_times
+
+LANE = 92.0  # height of a GPU's panel
+MOST_LANES = 16
+
+
+def histogram(study: Study, width: float) -> Plot:
+    """How often a step took how long; both axes logarithmic, so that ten saves are seen beside ten thousand steps."""
+    case = study.case
+    times, counts = step_times(case.rank, case.account)
+    pauses = [named.seconds for named in study.named if named.seconds > 0]
+    low, high = (
+        float(times.min()) * 0.9,
+        max(float(times.max()), *(each * 1.05 for each in pauses), float(times.min()) * 1.5) * 1.15,
+    )
+    edges = np.geomspace(low, high, max(int(width / 9), 12) + 1)
+    bars, _ = np.histogram(times, edges, weights=counts)
+    most = max(float(bars.max()), 10.0)
+    typical, slow = case.account.typical_s, 2 * case.account.typical_s
+    plot = Plot(
+        "step-times",
+        width,
+        230.0,
+        f"Histogram of step times: median {words.seconds(typical)}, longest {words.seconds(float(times.max()))}",
+    )
+    x, y = (
+        Scale(low, high, 46, width - 10, log=True),
+        Scale(0.7, most * 1.5, plot.height - 26, 40, log=True),
+    )
+    for value in log_ticks(1, most * 1.2)[:: max(len(log_ticks(1, most * 1.2)) // 4, 1)]:
+        plot.add(
+            Line(((x.start, y(value)), (x.end, y(value))), "grid"),
+            Text(x.start - 6, y(value) + 4, words.count(value), "muted", 11, "end"),
+        )
+    plot.add(
+        Text(x.start - 6, y.start + 16, "time", "muted", 11, "end"),
+        Text(4, 12, "steps", "muted", 11),
+    )
+    for value in _few(log_ticks(low, high), x):
+        plot.add(Text(x(value), y.start + 16, time_label(value), "muted", 11, "middle"))
+    for k, count in enumerate(bars):
+        if count:
+            left, right = x(float(edges[k])), x(float(edges[k + 1]))
+            told = f"{words.count(float(count), 'step')}: {words.seconds(float(edges[k]))} to {words.seconds(float(edges[k + 1]))}"
+            plot.add(
+                Rect(
+                    left + 0.5,
+                    y(float(count)),
+                    max(right - left - 1, 1),
+                    y.start - y(float(count)),
+                    "stall" if edges[k] >= slow else "backward",
+                    1.0,
+                    told,
+                )
+            )
+    _median_label(plot, typical, x, y)
+    _pause_labels(plot, study, x, y, edges[:-1][bars > 0])
+    return plot
+
+
+def _few(values: list[float], x: Scale) -> list[float]:
+    """Ticks whose labels do not meet."""
+    kept: list[float] = []
+    for value in values:
+        if x.start + 10 <= x(value) <= x.end - 14 and (not kept or x(value) - x(kept[-1]) > 52):
+            kept.append(value)
+    return kept
+
+
+def _median_label(plot: Plot, typical: float, x: Scale, y: Scale) -> None:
+    plot.add(Line(((x(typical), y.end - 6), (x(typical), y.start)), "text", 1.0, dashed=True))
+    label = f"median {words.seconds(typical)}"
+    at_end = x(typical) + text_width(label) > x.end
+    plot.add(
+        Text(x(typical), y.end - 12, label, "text", 12, "end" if at_end else "start", bold=True)
+    )
+
+
+def _pause_labels(plot: Plot, study: Study, x: Scale, y: Scale, filled: Floats) -> None:
+    """At the bar that is nearest: a save and an evaluation in one step make one bar, behind both."""
+    named = sorted(study.named, key=lambda each: each.seconds)[-4:]
+    heights = spread_out(
+        [y(float(max(each.times, 1))) - 12 for each in named], 15, y.end + 14, y.start - 20
+    )
+    for each, high in zip(named, heights, strict=True):
+        took = each.seconds + study.case.account.typical_s
+        at = x(float(filled[np.argmin(np.abs(np.log(filled / took)))])) + 3
+        name = each.name.removeprefix("probably ").removeprefix("a ")
+        label = (
+            f"{name} {words.seconds(each.seconds)} x {each.times}"
+            if plot.width >= NARROW
+            else f"{name[:14]} x {each.times}"
+        )
+        at_end = at + text_width(label, 11) > x.end
+        plot.add(
+            Line(((at, high + 3), (at, y.start)), "stall", 1.0),
+            Text(
+                at + (-3 if at_end else 3), high, label, "stall", 11, "end" if at_end else "start"
+            ),
+        )
+
+
+def utilisation(window: Window, width: float) -> Plot | None:
+    """A panel a GPU; idle seconds are marked below it."""
+    gpus = [gpu for gpu in window.gpus if np.isfinite(gpu.util).any()][:MOST_LANES]
+    if not gpus:
+        return None
+    plot = Plot(
+        "utilisation",
+        width,
+        24 + LANE * len(gpus),
+        "GPU utilisation: " + "; ".join(_gpu_words(gpu) for gpu in gpus),
+    )
+    for row, gpu in enumerate(gpus):
+        _gpu_lane(plot, gpu, LANE * row, width)
+    x = Scale(0, float(max(gpu.t[-1] for gpu in gpus)) or 1.0, 46, width - 10)
+    for value in ticks(0, x.high, 3 if width < NARROW else 6):
+        plot.add(
+            Text(
+                x(value),
+                plot.height - 6,
+                f"{value:.3g} s",
+                "muted",
+                11,
+                "middle" if x(value) < x.end - 16 else "end",
+            )
+        )
+    return plot
+
+
+def _gpu_words(gpu: Gpu) -> str:
+    idle = sum(end - start for start, end in idle_spans(gpu))
+    return f"GPU {gpu.index}: {mean_of(gpu.util):.0f} % on average, idle {idle:.1f} s of {float(gpu.t[-1]):.0f} s"
+
+
+def _gpu_lane(plot: Plot, gpu: Gpu, top: float, width: float) -> None:
+    x, y = (
+        Scale(0, float(gpu.t[-1]) or 1.0, 46, width - 10),
+        Scale(0, 100, top + LANE - 10, top + 24),
+    )
+    plot.add(Text(x.start, top + 15, _gpu_words(gpu), "text", 12, bold=True))
+    for value in (0, 50, 100):
+        plot.add(
+            Line(((x.start, y(value)), (x.end, y(value))), "grid"),
+            Text(x.start - 6, y(value) + 4, f"{value} %", "muted", 11, "end"),
+        )
+    known = np.flatnonzero(np.isfinite(gpu.util))
+    every = known[:: max(len(known) // int(width), 1)]
+    points = [(x(float(gpu.t[k])), y(float(gpu.util[k]))) for k in every]
+    plot.add(
+        Area(((points[0][0], y.start), *points, (points[-1][0], y.start)), "backward", 0.3),
+        Line(tuple(points), "backward", 1.2),
+    )
+    for start, end in idle_spans(gpu):
+        plot.add(
+            Rect(x(start), y.end, max(x(end) - x(start), 1), y.start - y.end, "wait", 0.16),
+            Rect(
+                x(start),
+                y.start,
+                max(x(end) - x(start), 1),
+                5,
+                "wait",
+                1.0,
+                f"idle {end - start:.1f} s",
+            ),
+        )
+    for k in every:
+        if any(
+            part in reason.lower()
+            for reason in gpu.throttle[k]
+            for part in ("therm", "slow", "power", "brake")
+        ):
+            plot.add(
+                Rect(x(float(gpu.t[k])), y.end - 3, 2, 3, "stall", 1.0, ", ".join(gpu.throttle[k]))
+            )

@@ -1,0 +1,310 @@
+"""Plots along the run: parts of the step, waiting for data, ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fastload._common import formatting as words
+from fastload._tools.charts import (
+    Area,
+    Line,
+    Plot,
+    Point,
+    Rect,
+    Scale,
+    Text,
+    log_ticks,
+    spread_out,
+    stage_color,
+    text_width,
+    ticks,
+    time_label,
+)
+from fastload._tools.doctor.case import Case
+from fastload._tools.doctor.examine import Study
+from fastload._tools.doctor.rules import Named
+from fastload._tools.doctor.runs import Floats
+from fastload._tools.report.series import Columns, columns, own_columns, position_of
+
+NARROW = 500.0  # below this a plot has its labels above, not beside it
+BESIDE = 160.0  # room for labels beside a plot
+RAILS = 3  # kinds of pauses that are shown
+MARKS = 60  # so many marks of one kind; more would be a bar
+GATE_S = 0.02  # the monitor's gate: data waits below this count as steady
+
+
+def step_parts(study: Study, width: float) -> Plot:
+    """Stacked: where each step's time goes, along the run; pauses are marks above."""
+    case, narrow = study.case, width < NARROW
+    shown = columns(case.rank, case.account, int(width / 3))
+    parts = {
+        name: values
+        for name, values in shown.parts.items()
+        if values.max() > 0 and values.mean() > 0.002 * case.account.typical_s
+    }
+    total = sum(parts.values(), np.zeros(len(shown.edges) - 1))
+    steady = total[shown.edges[1:] > shown.warm_until]
+    top = float(np.percentile(steady, 98) if len(steady) else total.max()) * 1.12
+    legend = 18 * _legend_rows(parts, width) if narrow else 0
+    rails = sorted(study.named, key=lambda each: -each.lost_s)[:RAILS]
+    upper = 12.0 + legend + (28 if narrow else 17) * len(rails)
+    told = ", ".join(_label(name, values) for name, values in parts.items())
+    plot = Plot("step-parts", width, upper + 240.0, f"Parts of the step along the run: {told}")
+    right = width - (8 if narrow else BESIDE)
+    x, y = Scale(shown.edges[0], shown.edges[-1], 46, right), Scale(0, top, plot.height - 26, upper)
+    _grid(plot, x, y, narrow=narrow)
+    _stack(plot, shown, parts, x, y)
+    _warm(plot, shown, x, y)
+    for row, named in enumerate(rails):
+        _rail(plot, study, named, x, (legend + 20.0 + 28 * row) if narrow else (10.0 + 17 * row))
+    _name_parts(plot, parts, y, right=None if narrow else right, width=width)
+    return plot
+
+
+def _rail(plot: Plot, study: Study, named: Named, x: Scale, high: float) -> None:
+    """A tick for each pause; its name beside the rail, or above it on a phone."""
+    plot.add(Line(((x.start, high), (x.end, high)), "grid"))
+    for number in named.iters[:: max(len(named.iters) // MARKS, 1)]:
+        at = x(position_of(study.case.rank, number))
+        plot.add(
+            Rect(
+                at - 1.5,
+                high - 5,
+                3,
+                10,
+                "stall",
+                1.0,
+                f"{named.name} at step {number:,}: {words.seconds(named.seconds)}",
+            )
+        )
+    name = (
+        named.name.removeprefix("probably ")
+        .removeprefix("a ")
+        .removeprefix("waiting for data, probably the ")
+    )
+    corner = (x.end + 8, high + 4) if x.end < plot.width - 20 else (x.start, high - 8)
+    plot.add(Text(*corner, f"{name} {words.seconds(named.seconds)}", "stall", 12))
+
+
+def _stack(plot: Plot, shown: Columns, parts: dict[str, Floats], x: Scale, y: Scale) -> None:
+    below = np.zeros(len(shown.edges) - 1)
+    for name, values in parts.items():
+        above = below + values
+        points = _staircase(shown.edges, above, x, y) + _staircase(shown.edges, below, x, y)[::-1]
+        plot.add(Area(tuple(points), part_colour(name)))
+        below = above
+
+
+def part_colour(name: str) -> str:
+    """Data wait is orange, what nobody timed is gray."""
+    return {"data wait": "wait", "rest of the step": "other"}.get(name) or stage_color(name)
+
+
+def _staircase(edges: Floats, values: Floats, x: Scale, y: Scale) -> list[Point]:
+    return [
+        (x(float(edge)), y(float(value)))
+        for k, value in enumerate(values)
+        for edge in (edges[k], edges[k + 1])
+    ]
+
+
+def _grid(plot: Plot, x: Scale, y: Scale, *, narrow: bool) -> None:
+    for value in ticks(y.low, y.high, 4):
+        plot.add(
+            Line(((x.start, y(value)), (x.end, y(value))), "grid"),
+            Text(x.start - 6, y(value) + 4, time_label(value), "muted", 11, "end"),
+        )
+    _step_axis(plot, x, y.start, narrow=narrow)
+
+
+def _step_axis(plot: Plot, x: Scale, base: float, *, narrow: bool) -> None:
+    for value in ticks(x.low, x.high, 3 if narrow else 6):
+        plot.add(
+            Text(
+                x(value),
+                base + 16,
+                words.count(value),
+                "muted",
+                11,
+                "middle" if x(value) < x.end - 20 else "end",
+            )
+        )
+    plot.add(Text(x.start - 6, base + 16, "step", "muted", 11, "end"))
+
+
+def _warm(plot: Plot, shown: Columns, x: Scale, y: Scale) -> None:
+    end = x(shown.warm_until)
+    if end - x.start > 1:
+        plot.add(
+            Rect(x.start, y.end, end - x.start, y.start - y.end, "card", 0.65, "warm-up, left out")
+        )
+        if end - x.start > text_width("warm-up", 11):
+            plot.add(Text(x.start + 4, y.end + 12, "warm-up", "muted", 11))
+
+
+def _legend_rows(parts: dict[str, Floats], width: float) -> int:
+    rows, used = 1, 0.0
+    for name, values in parts.items():
+        size = text_width(_label(name, values), 11) + 24
+        if used + size > width - 46:
+            rows, used = rows + 1, 0.0
+        used += size
+    return rows
+
+
+def _label(name: str, values: Floats) -> str:
+    return f"{name} {words.seconds(float(np.median(values)))}"
+
+
+def _name_parts(
+    plot: Plot, parts: dict[str, Floats], y: Scale, *, right: float | None, width: float
+) -> None:
+    if right is None:
+        at, line = 46.0, 0
+        for name, values in parts.items():
+            size = text_width(_label(name, values), 11) + 24
+            if at + size > width:
+                at, line = 46.0, line + 1
+            plot.add(
+                Rect(at, 4 + 18 * line, 10, 10, part_colour(name)),
+                Text(at + 14, 13 + 18 * line, _label(name, values), "text", 11),
+            )
+            at += size
+        return
+    middles, below = [], 0.0
+    for values in parts.values():
+        last = float(np.median(values[-max(len(values) // 10, 1) :]))
+        middles.append(y(below + last / 2))
+        below += last
+    for (name, values), place in zip(
+        parts.items(), spread_out(middles, 16, y.end + 6, y.start - 4), strict=True
+    ):
+        plot.add(
+            Rect(right + 8, place - 5, 10, 10, part_colour(name)),
+            Text(right + 23, place + 4, _label(name, values), "text", 12),
+        )
+
+
+def data_wait(study: Study, width: float) -> Plot | None:
+    """Mean and longest wait along the run, on a logarithmic axis: a wait of 6 s and one of 1 ms are both seen."""
+    case, narrow = study.case, width < NARROW
+    if not case.account.has_data:
+        return None
+    shown = columns(case.rank, case.account, int(width / 3))
+    wait, longest = np.maximum(shown.parts["data wait"], 1e-4), np.maximum(shown.wait_max, 1e-4)
+    steady = (
+        shown.edges[1:] > shown.warm_until
+    )  # the first wait of all is seconds, and would press the rest flat
+    top = float(longest[steady].max() if steady.any() else longest.max())
+    low, high = (
+        float(10 ** np.floor(np.log10(wait.min()))),
+        float(max(10 ** np.ceil(np.log10(top)), 0.1)),
+    )
+    plot = Plot(
+        "data-wait",
+        width,
+        190.0,
+        f"Data wait along the run: mean {words.seconds(float(wait.mean()))}, "
+        f"longest {words.seconds(top)}",
+    )
+    right = width - (8 if narrow else BESIDE)
+    x, y = (
+        Scale(shown.edges[0], shown.edges[-1], 46, right),
+        Scale(low, high, plot.height - 26, 22 if narrow else 10, log=True),
+    )
+    for value in log_ticks(low, high):
+        plot.add(
+            Line(((x.start, y(value)), (x.end, y(value))), "grid"),
+            Text(x.start - 6, y(value) + 4, time_label(value), "muted", 11, "end"),
+        )
+    _step_axis(plot, x, y.start, narrow=narrow)
+    for k, value in enumerate(longest):
+        left, end = x(float(shown.edges[k])), x(float(shown.edges[k + 1]))
+        plot.add(Rect(left, y(float(value)) - 1, max(end - left, 2), 2, "wait", 0.45))
+    bottom = ((x.end, y.start), (x.start, y.start))
+    stairs = _staircase(shown.edges, wait, x, y)
+    plot.add(Area((*stairs, *bottom), "wait", 0.25), Line(tuple(stairs), "wait", 1.8))
+    _warm(plot, shown, x, y)
+    if low < GATE_S < high:
+        plot.add(Line(((x.start, y(GATE_S)), (x.end, y(GATE_S))), "muted", 1.0, dashed=True))
+    _wait_labels(
+        plot, (float(np.median(wait[-9:])), float(np.median(longest[-9:]))), y, right, narrow=narrow
+    )
+    return plot
+
+
+def _wait_labels(
+    plot: Plot, ends: tuple[float, float], y: Scale, right: float, *, narrow: bool
+) -> None:
+    if narrow:
+        plot.add(
+            Rect(46, 5, 10, 10, "wait"),
+            Text(60, 14, "mean", "text", 11),
+            Rect(104, 5, 10, 10, "wait", 0.45),
+            Text(118, 14, "longest", "text", 11),
+            Text(176, 14, "- - 20 ms: the gate", "muted", 11),
+        )
+        return
+    labels, places = ["mean", "longest"], [y(each) for each in ends]
+    if y.low < GATE_S < y.high:
+        labels, places = [*labels, "20 ms: the gate"], [*places, y(GATE_S)]
+    for label, place in zip(labels, spread_out(places, 15, y.end + 6, y.start - 4), strict=True):
+        plot.add(Text(right + 8, place + 4, label, "muted" if "gate" in label else "wait", 12))
+
+
+def rank_lanes(case: Case, width: float) -> Plot | None:
+    """A lane a rank: the darker, the more time it needs for itself."""
+    if len(case.run.ranks) < 2:
+        return None
+    narrow, shown = width < NARROW, case.run.ranks[:64]
+    drawn = columns(case.rank, case.account, int(width / 6))
+    edges = np.linspace(drawn.warm_until, drawn.edges[-1], len(drawn.edges))
+    lanes = [own_columns(rank, edges) for rank in shown]
+    typical = float(np.median(np.stack(lanes)))
+    lane = 22.0
+    plot = Plot(
+        "rank-lanes",
+        width,
+        30 + lane * len(lanes),
+        "Time each rank needs for itself: "
+        + ", ".join(
+            f"rank {rank.rank} {words.seconds(own)}"
+            for rank, own in zip(shown, case.own, strict=False)
+        ),
+    )
+    right = width - (64 if narrow else BESIDE)
+    x = Scale(edges[0], edges[-1], 58, right)
+    for row, (rank, values) in enumerate(zip(shown, lanes, strict=True)):
+        top = 4 + lane * row
+        plot.add(
+            Text(x.start - 8, top + 14, f"rank {rank.rank}", "text", 11, "end"),
+            Rect(x.start, top, right - x.start, lane - 4, "grid", 0.5),
+            *_heat(values, edges, x, (top, lane - 4), typical),
+        )
+        own = case.own[row]
+        slow = own > 1.05 * typical + 1e-4
+        label = words.seconds(own) if narrow else f"{words.seconds(own)} of its own"
+        plot.add(Text(right + 8, top + 14, label, "wait" if slow else "muted", 11, bold=slow))
+    _step_axis(plot, x, 2 + lane * len(lanes), narrow=narrow)
+    return plot
+
+
+def _heat(
+    values: Floats, edges: Floats, x: Scale, lane: tuple[float, float], typical: float
+) -> Iterator[Rect]:
+    """Neighbours of one shade are one box: a lane is a few hundred bytes, not a few hundred boxes."""
+    shade: list[int] = (
+        np.clip(np.ceil(8 * (values / max(typical, 1e-9) - 1.02)), 0, 8).astype(int).tolist()
+    )
+    start = 0
+    for k in range(1, len(shade) + 1):
+        if k == len(shade) or shade[k] != shade[start]:
+            left, end = x(float(edges[start])), x(float(edges[k]))
+            if shade[start]:
+                told = f"{words.seconds(float(values[start:k].mean()))} a step"
+                yield Rect(
+                    left, lane[0], end - left, lane[1], "wait", 0.2 + 0.1 * shade[start], told
+                )
+            start = k

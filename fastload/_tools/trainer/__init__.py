@@ -1,1 +1,0 @@
-"""Checks of the training step itself: ``fastload.check_trainer``. See docs/diagnose.md."""
