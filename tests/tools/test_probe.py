@@ -30,7 +30,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        for module in ("recorder", "clocks", "probe", "loaderstats"):
+        for module in ("recorder", "clocks", "probe"):
             monkeypatch.setattr(f"fastload._tools.monitor.{module}.clock", lambda: self.now)
 
     def fail(self, *, after: float) -> None:
@@ -248,7 +248,7 @@ def test_worker_processes_write_nothing(tmp_path: Path) -> None:
 def test_a_fastload_loader_tells_where_its_time_went(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastload._tools.monitor.loaderstats._AT_MOST_EVERY_S", 0.0)
+    monkeypatch.setattr("fastload._tools.monitor.recorder._AT_MOST_EVERY_S", 0.0)
     loader = fastload.DataLoader(
         str(pack_photos(tmp_path / "data", 24, vary=0)), batch_size=4, backend="reference"
     )
