@@ -11,8 +11,8 @@ import pytest
 
 import fastload
 from fastload._cli import main
-from fastload._tools.doctor.loader.workers import WatchedCollate, WatchedDataset
 from fastload._tools.doctor.loader.script import call_script, import_script
+from fastload._tools.doctor.loader.workers import WatchedCollate, WatchedDataset
 
 SCRIPT = """
 import time
