@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from fastload._tools.doctor.examine import examine
     from fastload._tools.doctor.loader.diagnose import diagnose
     from fastload._tools.doctor.trainer.check import check_trainer
-    from fastload._tools.migrate.result import Migration
-    from fastload._tools.migrate.run import migrate
+    from fastload._tools.migrate.migration import Migration, migrate
     from fastload._tools.monitor.metrics_file import Metrics, read_metrics
     from fastload._tools.monitor.probe import StepProbe
     from fastload._tools.monitor.window import Window, read_window
@@ -99,7 +98,7 @@ _LAZY = {
     "FieldKind": "fastload._store.kinds",
     "LoaderStats": "fastload._common.metrics",
     "Metrics": "fastload._tools.monitor.metrics_file",
-    "Migration": "fastload._tools.migrate.result",
+    "Migration": "fastload._tools.migrate.migration",
     "PackProgress": "fastload._pack.result",
     "PackResult": "fastload._pack.result",
     "PlanRow": "fastload._plan.rows",
@@ -111,7 +110,7 @@ _LAZY = {
     "check_trainer": "fastload._tools.doctor.trainer.check",
     "diagnose": "fastload._tools.doctor.loader.diagnose",
     "examine": "fastload._tools.doctor.examine",
-    "migrate": "fastload._tools.migrate.run",
+    "migrate": "fastload._tools.migrate.migration",
     "open": "fastload._store.dataset:open_dataset",
     "pack": "fastload._pack.api",
     "read_metrics": "fastload._tools.monitor.metrics_file",

@@ -80,7 +80,7 @@ def _run_script(options: argparse.Namespace) -> int:
     """Prints the diagnosis, or the migration; 1 where the trainer waits for its loader."""
     from fastload._tools.doctor.loader.diagnose import diagnose
     from fastload._tools.doctor.loader.script import call_script
-    from fastload._tools.migrate.run import migrate
+    from fastload._tools.migrate.migration import migrate
 
     if not options.script:
         raise ConfigError(f"--migrate and --seconds go with --script, e.g. {SCRIPT_EXAMPLE}")

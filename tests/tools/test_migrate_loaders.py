@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import fastload
-from fastload._tools.migrate.result import Migration
+from fastload._tools.migrate.migration import Migration
 from tests.lookalikes.torchvision import transforms as V
 from tests.lookalikes.torchvision.datasets import ImageFolder
 from tests.packed_datasets import photo

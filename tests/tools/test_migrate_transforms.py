@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastload._tools.migrate.translate import translate, wants_gray
+from fastload._tools.migrate.transforms import translate, wants_gray
 from tests.lookalikes.torchvision import transforms as V
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,13 +15,66 @@ from torch.utils.data import (
     default_collate,
 )
 
+from fastload._common.public import public
 from fastload._load.loader import DataLoader
-from fastload._tools.migrate.packs import how_to_pack, innermost, transforms_of
-from fastload._tools.migrate.result import Migration, Translated
-from fastload._tools.migrate.translate import translate, wants_gray
+from fastload._tools.migrate.packing import how_to_pack, innermost, transforms_of
+from fastload._tools.migrate.transforms import Translated, translate, wants_gray
 from fastload.errors import ConfigError
 
 _WIDTH = 116
+
+
+@public()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """``print(migration)`` shows all of it; ``pack_code`` and ``loader_code`` are Python that runs."""
+
+    command: str  # for a shell; empty where only Python can pack this dataset
+    pack_code: str
+    torch_code: str  # the loader as it was made, as far as it can be told
+    loader_code: str
+    transforms: tuple[Translated, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Nothing is left to be done by hand."""
+        return not any(each.lost for each in self.transforms)
+
+    def to_json(self) -> dict[str, object]:
+        """Plain dicts, lists and text."""
+        return {
+            "command": self.command,
+            "pack_code": self.pack_code,
+            "torch_code": self.torch_code,
+            "loader_code": self.loader_code,
+            "transforms": [each.as_json() for each in self.transforms],
+            "notes": list(self.notes),
+            "complete": self.complete,
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            "1. Pack once:",
+            *_indented(self.command or self.pack_code),
+            "",
+            "2. Change the loader:",
+        ]
+        lines += _indented(self.torch_code, "  - ") + _indented(self.loader_code, "  + ")
+        if self.transforms:
+            width = max(len(each.was) for each in self.transforms)
+            lines += ["", "3. The transforms:"]
+            for each in self.transforms:
+                becomes = each.code or ("no equal" if each.lost else "not needed")
+                lines.append(
+                    f"  {each.was:{width}}  {becomes}" + (f"  ({each.note})" if each.note else "")
+                )
+        lines += ["", *(f"Note: {each}" for each in self.notes)] if self.notes else []
+        return "\n".join(lines)
+
+
+def _indented(text: str, by: str = "  ") -> list[str]:
+    return [by + line for line in text.splitlines()]
 
 
 def migrate(loader: torch.utils.data.DataLoader[Any], *, dest: str = "packed") -> Migration:
@@ -36,7 +90,8 @@ def migrate(loader: torch.utils.data.DataLoader[Any], *, dest: str = "packed") -
         raise ConfigError(f"migrate: expected a torch DataLoader, found {type(loader).__name__}")
     order = _Order(loader)
     pack = how_to_pack(loader.dataset, dest, same_numbers=order.needs_numbers)
-    transform, notes = _transform_of(loader.dataset), list(order.notes)
+    transform = _transform_of(loader.dataset)
+    notes = list(order.notes)
     translated = translate(transform)
     arguments = {**order.arguments, **_carried(loader, notes)}
     if pack.rgb or wants_gray(transform):
@@ -142,10 +197,10 @@ def _transform_of(dataset: Any) -> object:
 
 def _transform_notes(dataset: Any, translated: Sequence[Translated], *, listed: bool) -> list[str]:
     """What cannot be seen in the list itself: whether it can be planned, and whether images come out in one size."""
-    from fastload import transforms
     from fastload._plan.compiler import compile
 
-    notes, parts = [], [part for _, part in innermost(dataset)]
+    notes: list[str] = []
+    parts = [part for _, part in innermost(dataset)]
     if any(
         [each.code for each in translate(_transform_of(part))] != [each.code for each in translated]
         for part in parts
@@ -157,9 +212,8 @@ def _transform_notes(dataset: Any, translated: Sequence[Translated], *, listed: 
         notes.append(
             "target_transform is not carried over: do it to the labels before packing, or to the batch"
         )
-    names = {"T": transforms}
     try:
-        made = [_construct(each.code, names) for each in translated if each.code]
+        made = [each.call.make() for each in translated if each.call]
         if compile(made).size is None:
             notes.append(
                 "no transform gives the images one size: they must have one already, or add T.Resize(height, width)"
@@ -167,18 +221,6 @@ def _transform_notes(dataset: Any, translated: Sequence[Translated], *, listed: 
     except ConfigError as error:
         notes.append(f"the translated list cannot be used as it is: {error}")
     return notes
-
-
-def _construct(code: str, names: dict[str, Any]) -> object:
-    """The transform that ``T.Name(...)`` stands for; its arguments are literals, nothing is evaluated."""
-    import ast
-
-    call = ast.parse(code, mode="eval").body
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-        raise ConfigError(f"{code}: expected T.Name(...)")
-    given = [ast.literal_eval(each) for each in call.args]
-    named = {each.arg or "": ast.literal_eval(each.value) for each in call.keywords}
-    return getattr(names["T"], call.func.attr)(*given, **named)
 
 
 def _torch_line(loader: torch.utils.data.DataLoader[Any], order: _Order) -> str:

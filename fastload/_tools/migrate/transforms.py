@@ -1,0 +1,343 @@
+"""torchvision's transforms as fastload's. They are known by name and attributes: torchvision need not be installed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+_BATCH = "do it to the batches that the loader yields"
+_UNNEEDED = {
+    "ToTensor",
+    "PILToTensor",
+    "ToImage",
+    "ToImageTensor",
+    "ToPureTensor",
+    "Identity",
+    "ToPILImage",
+}
+_GEOMETRIC = {"RandomPerspective", "ElasticTransform", "Pad"}
+_FILTERS = {
+    "bilinear": "",
+    "2": "",
+    "nearest": "nearest",
+    "nearest-exact": "nearest",
+    "0": "nearest",
+}
+_DTYPES = ("float32", "float16", "bfloat16", "uint8")
+
+
+@dataclass(frozen=True, slots=True)
+class TransformCall:
+    """A call of one of fastload's transforms with literal arguments."""
+
+    name: str
+    arguments: tuple[object, ...] = ()
+    options: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def code(self) -> str:
+        given = [repr(value) for value in self.arguments]
+        given += [f"{name}={value!r}" for name, value in self.options.items()]
+        return f"T.{self.name}({', '.join(given)})"
+
+    def make(self) -> object:
+        """The transform; raises ConfigError for arguments that it does not accept."""
+        from fastload import transforms
+
+        made: object = getattr(transforms, self.name)(*self.arguments, **self.options)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """A transform of the user and its equivalent; without ``call``, none is needed or none exists."""
+
+    was: str
+    call: TransformCall | None = None
+    note: str = ""  # how it differs, or why there is no equivalent
+    lost: bool = False  # it must be done in another way
+
+    @property
+    def code(self) -> str:
+        return self.call.code if self.call else ""
+
+    def as_json(self) -> dict[str, object]:
+        return {"was": self.was, "code": self.code, "note": self.note, "lost": self.lost}
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    """What a converter found: no call and a note means that there is no equivalent."""
+
+    call: TransformCall | None = None
+    note: str = ""
+
+
+def translate(transform: object) -> list[Translated]:
+    """Each part of a transform, Compose opened, in order."""
+    parts = list(_parts(transform))
+    found = [_translate_one(each) for each in parts]
+    calls = [each.call for each in found if each.call]
+    if any(_name(each) == "Normalize" for each in parts):  # it makes float32 itself
+        return [Translated(each.was) if _makes_float32(each.call) else each for each in found]
+    to_tensor = next((i for i, each in enumerate(parts) if _name(each) == "ToTensor"), None)
+    if to_tensor is not None and not any(call.name == "ToDtype" for call in calls):
+        # ToTensor scales to 0..1.
+        found[to_tensor] = Translated(found[to_tensor].was, TransformCall("ToDtype", ("float32",)))
+    return found
+
+
+def wants_gray(transform: object) -> bool:
+    """Whether the images become one channel of gray."""
+    return any(
+        _name(each) == "Grayscale" and getattr(each, "num_output_channels", 1) == 1
+        for each in _parts(transform)
+    )
+
+
+def _makes_float32(call: TransformCall | None) -> bool:
+    return call is not None and call.name == "ToDtype" and call.arguments == ("float32",)
+
+
+def _parts(transform: object) -> Iterator[object]:
+    inner = getattr(transform, "transforms", None)
+    name = _name(transform)
+    if name in ("Compose", "Sequential", "StandardTransform") and isinstance(inner, Sequence):
+        for each in inner:
+            yield from _parts(each)
+    elif name == "StandardTransform":
+        yield from _parts(getattr(transform, "transform", None))
+    elif name == "Sequential" and hasattr(transform, "children"):
+        for each in transform.children():
+            yield from _parts(each)
+    elif transform is not None:
+        yield transform
+
+
+def _translate_one(each: object) -> Translated:
+    name = _name(each)
+    was = _described(each)
+    if name in _UNNEEDED:
+        return Translated(was)
+    if name in _GEOMETRIC:
+        note = f"no crop, resize, flip or affine map; {_BATCH}"
+        return Translated(was, note=note, lost=True)
+    convert = _CONVERTERS.get(name)
+    if convert is None:
+        return Translated(was, note=f"not known; {_BATCH}", lost=True)
+    try:
+        match = convert(each)
+    except (AttributeError, TypeError, ValueError, IndexError):
+        # Of the same name, but not torchvision's.
+        return Translated(was, note=f"not known in this form; {_BATCH}", lost=True)
+    return Translated(was, match.call, match.note, lost=match.call is None and bool(match.note))
+
+
+def _resize(each: Any) -> _Match:
+    size = _listed(each.size)
+    options, note = _filter(each)
+    if getattr(each, "max_size", None) is not None:
+        bound = "max_size has no equal: the longer side is not bounded"
+        note = f"{note}; {bound}" if note else bound
+    if len(size) == 1:
+        return _Match(TransformCall("Resize", (), {"shorter": size[0], **options}), note)
+    return _Match(TransformCall("Resize", (size[0], size[1]), options), note)
+
+
+def _random_resized_crop(each: Any) -> _Match:
+    options, note = _filter(each)
+    ranges = _changed(each, scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3))
+    call = TransformCall("RandomResizedCrop", (_size(each.size),), {**ranges, **options})
+    return _Match(call, note)
+
+
+def _random_crop(each: Any) -> _Match:
+    sides = set(_listed(getattr(each, "padding", None) or 0))
+    notes = []
+    if len(sides) > 1:
+        notes.append("different padding on the sides: the largest is used")
+    if getattr(each, "padding_mode", "constant") != "constant":
+        notes.append(f"padding_mode={each.padding_mode!r}: padding is filled here")
+    options: dict[str, object] = {"pad": max(sides)} if max(sides) else {}
+    fill = getattr(each, "fill", 0)
+    if fill and not isinstance(fill, dict):
+        options["fill"] = _numbers(fill) if isinstance(fill, list | tuple) else fill
+    return _Match(TransformCall("RandomCrop", (_size(each.size),), options), "; ".join(notes))
+
+
+def _affine(each: Any) -> _Match:
+    """RandomAffine, and RandomRotation, which is one."""
+    if getattr(each, "expand", False) or getattr(each, "center", None) is not None:
+        return _Match(
+            note="expand and center have no equal: images are rotated about their center and keep their size"
+        )
+    options: dict[str, object] = {}
+    for name in ("translate", "scale", "shear"):
+        value = getattr(each, name, None)
+        if value is not None:
+            options[name] = _numbers(_range(value) if name == "shear" else value)
+    options |= _one_or_many("fill", getattr(each, "fill", None) or 0)
+    mode = _interpolation(each)
+    note = "" if mode in ("bilinear", "2") else f"{mode} has no equal: bilinear is used"
+    return _Match(TransformCall("RandomAffine", (_numbers(_range(each.degrees)),), options), note)
+
+
+def _color_jitter(each: Any) -> _Match:
+    neutral = {"brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.0}
+    amounts = {name: _amount(getattr(each, name, None), value) for name, value in neutral.items()}
+    given = {name: value for name, value in amounts.items() if value is not None}
+    if not given:
+        return _Match()
+    note = "always in this order; torchvision shuffles it"
+    return _Match(TransformCall("ColorJitter", (), given), note)
+
+
+def _grayscale(each: Any) -> _Match:
+    if getattr(each, "num_output_channels", 1) == 3:
+        return _Match(TransformCall("Grayscale", (), {"p": 1.0}))
+    return _Match()  # color="gray" on the loader says it
+
+
+def _blur(each: Any) -> _Match:
+    kernel = _listed(each.kernel_size)
+    note = "" if len(set(kernel)) == 1 else f"kernel {tuple(kernel)}: a square one is used"
+    call = TransformCall("GaussianBlur", (max(kernel),), {"sigma": _numbers(each.sigma)})
+    return _Match(call, note)
+
+
+def _erasing(each: Any) -> _Match:
+    if isinstance(each.value, str) or each.value is None:
+        return _Match(note=f"value={each.value!r} (noise) has no equal; a number has")
+    ranges = _changed(each, scale=(0.02, 0.33), ratio=(0.3, 3.3))
+    options = {"p": each.p, **ranges, **_one_or_many("value", each.value)}
+    return _Match(TransformCall("RandomErasing", (), options))
+
+
+def _to_dtype(each: Any) -> _Match:
+    name = str(getattr(each, "dtype", "float32")).removeprefix("torch.")
+    if name not in _DTYPES:
+        return _Match(note=f"dtype {name:.40} has no equal")
+    scaled = getattr(each, "scale", True) or name == "uint8"
+    return _Match(TransformCall("ToDtype", (name,), {} if scaled else {"scale": False}))
+
+
+def _random_apply(each: Any) -> _Match:
+    """RandomApply of one color transform: that one with p."""
+    inner = [_translate_one(part) for part in each.transforms]
+    calls = [part.call for part in inner if part.call]
+    if len(calls) != 1 or calls[0].name not in ("ColorJitter", "GaussianBlur"):
+        return _Match(
+            note="RandomApply of anything but one ColorJitter or GaussianBlur has no equal"
+        )
+    call = TransformCall(calls[0].name, calls[0].arguments, {**calls[0].options, "p": each.p})
+    return _Match(call, inner[0].note)
+
+
+def _flip(name: str) -> Callable[[Any], _Match]:
+    return lambda each: _Match(TransformCall(name, () if each.p == 0.5 else (each.p,)))
+
+
+def _normalize(each: Any) -> _Match:
+    return _Match(TransformCall("Normalize", (_numbers(each.mean), _numbers(each.std))))
+
+
+_CONVERTERS: dict[str, Callable[[Any], _Match]] = {
+    "Resize": _resize,
+    "RandomResizedCrop": _random_resized_crop,
+    "RandomCrop": _random_crop,
+    "CenterCrop": lambda each: _Match(TransformCall("CenterCrop", (_size(each.size),))),
+    "RandomHorizontalFlip": _flip("HorizontalFlip"),
+    "RandomVerticalFlip": _flip("VerticalFlip"),
+    "RandomAffine": _affine,
+    "RandomRotation": _affine,
+    "ColorJitter": _color_jitter,
+    "Grayscale": _grayscale,
+    "RandomGrayscale": lambda each: _Match(TransformCall("Grayscale", (), {"p": each.p})),
+    "GaussianBlur": _blur,
+    "RandomErasing": _erasing,
+    "Normalize": _normalize,
+    "ToDtype": _to_dtype,
+    "ConvertImageDtype": _to_dtype,
+    "RandomApply": _random_apply,
+}
+
+
+def _interpolation(each: Any) -> str:
+    mode = getattr(each, "interpolation", "bilinear")
+    return str(getattr(mode, "value", mode)).lower()
+
+
+def _filter(each: Any) -> tuple[dict[str, object], str]:
+    """The option ``filter``, and a note where there is no equal."""
+    mode = _interpolation(each)
+    if mode not in _FILTERS:
+        return {}, f"{mode} has no equal: bilinear with antialias is used"
+    return ({"filter": _FILTERS[mode]} if _FILTERS[mode] else {}), ""
+
+
+def _changed(each: Any, **usual: Sequence[float]) -> dict[str, object]:
+    """The options whose value is not the usual one."""
+    return {
+        name: _numbers(getattr(each, name))
+        for name, value in usual.items()
+        if not _close(getattr(each, name), value)
+    }
+
+
+def _one_or_many(name: str, value: Any) -> dict[str, object]:
+    """A number or one per channel; nothing where all are 0."""
+    values = _listed(value)
+    if not any(values):
+        return {}
+    return {name: _numbers(values) if len(values) > 1 else values[0]}
+
+
+def _range(value: Any) -> list[Any]:
+    """torchvision keeps (-a, a) for a."""
+    listed = _listed(value)
+    return [-listed[0], listed[0]] if len(listed) == 1 else listed
+
+
+def _amount(limits: Any, neutral: float) -> object | None:
+    """torchvision keeps (1 - a, 1 + a); None and nothing but the neutral value change nothing."""
+    if limits is None or _close(limits, (neutral, neutral)):
+        return None
+    low, high = (_listed(limits) * 2)[:2]
+    if math.isclose(high - neutral, neutral - low):
+        return round(float(high - neutral), 9)
+    return _numbers((low, high))
+
+
+def _listed(value: Any) -> list[Any]:
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _size(value: Any) -> object:
+    sides = _listed(value)
+    return sides[0] if len(set(sides)) == 1 else (sides[0], sides[1])
+
+
+def _numbers(value: Any) -> tuple[float, ...]:
+    return tuple(
+        int(each) if isinstance(each, int) else round(float(each), 9) for each in _listed(value)
+    )
+
+
+def _close(value: Any, usual: Sequence[float]) -> bool:
+    found = _listed(value)
+    return len(found) == len(usual) and all(
+        math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12) for a, b in zip(found, usual, strict=True)
+    )
+
+
+def _name(each: object) -> str:
+    return type(each).__name__
+
+
+def _described(each: object) -> str:
+    text = repr(each)
+    return _name(each) if text.startswith("<") or "\n" in text or len(text) > 60 else text
