@@ -115,3 +115,30 @@ def _stop_all() -> None:
 
 
 os.register_at_fork(after_in_child=_at_work.clear)
+
+
+class ForkSafeLock:
+    """``with lock():``; a forked child gets a new lock, because the thread that may have held the old one does not exist there.
+
+    The call returns the lock itself; there is no ``__enter__`` here, because a Ctrl-C could arrive between taking the lock and
+    returning.
+    """
+
+    def __init__(self) -> None:
+        self._by_process = {_forks[0]: threading.Lock()}
+
+    def __call__(self) -> threading.Lock:
+        lock = self._by_process.get(_forks[0])
+        if lock is None:
+            lock = self._by_process.setdefault(_forks[0], threading.Lock())
+        return lock
+
+
+_forks = [0]  # between the first process and this one
+
+
+def _count_fork() -> None:
+    _forks[0] += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastload._common.forks import ForkSafeLock
+from fastload._common.threads import ForkSafeLock
 
 _ALIGN = 64  # bytes: what vector stores like
 _LATELY = 256  # buffers handed out: one that was free all the while goes back to the system

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fastload._common.forks import ForkSafeLock
+from fastload._common.threads import ForkSafeLock
 from fastload._load.records import BatchRecords
 from fastload._store.dataset import Dataset
 from fastload.errors import BadImage, ConfigError, FastloadError

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastload._common.forks import ForkSafeLock
 from fastload._common.metrics import BATCH_STAGES, IMAGE_STAGES, LoaderStats, StageStats
+from fastload._common.threads import ForkSafeLock
 
 _BINS = 256  # of log2(ns), eight to an octave: percentiles are right to 9 %
 _PER_OCTAVE = 8

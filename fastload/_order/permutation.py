@@ -16,7 +16,8 @@ Indices = NDArray[np.int64]
 
 _ROUNDS = 6
 _GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's constants
-_MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
 _MASK = 2**64 - 1
 
 
@@ -68,15 +69,17 @@ class Permutation:
         return result.astype(np.int64)
 
     def _network(self, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        half_bits, mask = np.uint64(self._half_bits), np.uint64((1 << self._half_bits) - 1)
-        left, right = values >> half_bits, values & mask
+        half_bits = np.uint64(self._half_bits)
+        mask = np.uint64((1 << self._half_bits) - 1)
+        left = values >> half_bits
+        right = values & mask
         for key in self._keys:
             left, right = right, left ^ (_mixed_array(right ^ key) & mask)
         return (left << half_bits) | right
 
 
 def mixed_key(*numbers: int) -> int:
-    """One 64-bit number out of several, for `seed`: (seed, epoch, part) → a key unlike that of any neighbour."""
+    """One 64-bit number out of several, for `seed`: (seed, epoch, part) → a key unlike that of any neighbor."""
     key = _GOLDEN
     for number in numbers:
         key = _mixed(key ^ (number & _MASK))
@@ -84,7 +87,7 @@ def mixed_key(*numbers: int) -> int:
 
 
 def _mixed(value: int) -> int:
-    """SplitMix64's finaliser: every input bit moves every output bit. In Python's numbers: numpy's are slow one by one."""
+    """SplitMix64's finalizer: every input bit affects every output bit. Python integers, because numpy's are slow one by one."""
     value = ((value ^ (value >> 30)) * _MIX_1) & _MASK
     value = ((value ^ (value >> 27)) * _MIX_2) & _MASK
     return value ^ (value >> 31)

@@ -91,10 +91,10 @@ def test_mixing_is_one_for_random_and_zero_for_sorted() -> None:
     order = rng.permutation(n)
     random = measure_mixing(order, labels[order])
     assert random.batch_mixture > 0.98
-    assert 0.97 < random.neighbour_distance <= 1.0
+    assert 0.97 < random.neighbor_distance <= 1.0
     sorted_ = measure_mixing(np.arange(n), labels)
     assert sorted_.batch_mixture < 0.02
-    assert sorted_.neighbour_distance < 0.01
+    assert sorted_.neighbor_distance < 0.01
     buffered = order.copy()
     buffered = np.concatenate(
         [rng.permutation(np.arange(i, i + 1000)) for i in range(0, n, 1000)]
@@ -104,6 +104,6 @@ def test_mixing_is_one_for_random_and_zero_for_sorted() -> None:
 
 
 def test_mixing_without_labels_or_with_few_samples() -> None:
-    assert measure_mixing(np.array([0]), np.array([3])).neighbour_distance == 1.0
+    assert measure_mixing(np.array([0]), np.array([3])).neighbor_distance == 1.0
     assert measure_mixing(np.arange(3), None).n_classes == 0
-    assert "neighbour distance" in str(measure_mixing(np.arange(100), np.zeros(100, np.int64)))
+    assert "neighbor distance" in str(measure_mixing(np.arange(100), np.zeros(100, np.int64)))

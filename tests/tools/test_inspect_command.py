@@ -217,7 +217,7 @@ def test_mixing_of_a_large_dataset_is_measured_on_a_part_of_it(tmp_path: Path) -
         assert part.verdict == whole.verdict
         for a, b in ((whole.packed, part.packed), (whole.epoch, part.epoch)):
             assert abs(a.batch_mixture - b.batch_mixture) < 0.15
-            assert abs(a.neighbour_distance - b.neighbour_distance) < 0.15
+            assert abs(a.neighbor_distance - b.neighbor_distance) < 0.15
     assert "512 of 2,000 samples" in plain_sections("", part.sections())
 
 
@@ -231,7 +231,7 @@ def test_stretches_lie_apart_and_reach_both_ends(n: int, batch_size: int, limit:
         assert found[-1][1] == n
 
 
-def test_mixing_without_labels_is_the_neighbour_distance_alone(
+def test_mixing_without_labels_is_the_neighbor_distance_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = pack_samples(
@@ -243,7 +243,7 @@ def test_mixing_without_labels_is_the_neighbour_distance_alone(
     assert code == 0
     assert "class mixture, batch" not in out
     assert "none: the class mixture cannot be measured" in out
-    assert "neighbour distance" in out
+    assert "neighbor distance" in out
 
 
 def test_friendly_errors(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,8 +51,8 @@ class ShuffleQuality:
             rows.append(Row(name, _line(self.packed.batch_mixture, self.epoch.batch_mixture)))
         rows.append(
             Row(
-                "neighbour distance",
-                _line(self.packed.neighbour_distance, self.epoch.neighbour_distance),
+                "neighbor distance",
+                _line(self.packed.neighbor_distance, self.epoch.neighbor_distance),
             )
         )
         labels = (
@@ -161,7 +161,7 @@ def _line(packed: float, epoch: float) -> str:
 
 def _score(mixing: Mixing) -> float:
     return (
-        min(mixing.batch_mixture, mixing.neighbour_distance)
+        min(mixing.batch_mixture, mixing.neighbor_distance)
         if mixing.n_classes > 1
-        else mixing.neighbour_distance
+        else mixing.neighbor_distance
     )
