@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fastload._load.decode_requests import SlotFault
 from fastload._load.faults import Faults
 from fastload._load.records import BatchRecords
-from fastload._load.spec import ChosenField
+from fastload._load.spec import LoadedField
 from fastload._plan.rows import PlanRows
 from fastload.errors import FastloadError
 
@@ -43,7 +43,7 @@ class PlannedBatch:
 class PendingField:
     """One image or mask field of a batch, being decoded."""
 
-    chosen: ChosenField
+    chosen: LoadedField
     output: torch.Tensor
     ticket: Any  # the decode backend's handle
     faults: dict[int, SlotFault]  # slot -> why it cannot be decoded

@@ -17,7 +17,7 @@ from fastload._load.buffers import BufferPool
 from fastload._load.decode_requests import DecodeRequests, SlotFault, make_requests
 from fastload._load.decoder import Decoder
 from fastload._load.records import BatchRecords, shown_sizes
-from fastload._load.spec import ChosenField, LoadSpec
+from fastload._load.spec import LoadedField, LoadSpec
 from fastload._load.transfer import Transfer
 from fastload._plan.field_plan import FieldPlan
 from fastload._plan.rows import PlanRows
@@ -43,7 +43,7 @@ class ImageDecoder:
         self._formats: dict[str, tuple[PixelFormat, torch.dtype]] = {}
         self._finishes = {name: Finish(plan) for name, plan in spec.plans.items()}
 
-    def requests(self, chosen: ChosenField, parts: BatchRecords, rows: PlanRows) -> DecodeRequests:
+    def requests(self, chosen: LoadedField, parts: BatchRecords, rows: PlanRows) -> DecodeRequests:
         """What to ask the decode threads for a field's images."""
         return make_requests(
             parts,
@@ -54,7 +54,7 @@ class ImageDecoder:
             unpackers=self._unpackers,
         )
 
-    def submit(self, chosen: ChosenField, parts: BatchRecords, rows: PlanRows) -> PendingField:
+    def submit(self, chosen: LoadedField, parts: BatchRecords, rows: PlanRows) -> PendingField:
         """Hands a field's images to the decode threads; returns at once."""
         requests = self.requests(chosen, parts, rows)
         faults: dict[int, SlotFault] = {
@@ -71,7 +71,7 @@ class ImageDecoder:
         )
         return PendingField(chosen, output, ticket, faults, requests.n_bytes)
 
-    def _mask_output(self, chosen: ChosenField, rows: PlanRows) -> tuple[torch.Tensor, PixelFormat]:
+    def _mask_output(self, chosen: LoadedField, rows: PlanRows) -> tuple[torch.Tensor, PixelFormat]:
         """Each byte of a mask's number is a channel to the decode threads: they pick pixels and never mix them."""
         shape = (len(rows), rows.canvas_h, rows.canvas_w, chosen.bits // 8)
         return self._memory(shape, torch.uint8), PixelFormat(
@@ -79,7 +79,7 @@ class ImageDecoder:
         )
 
     def _image_output(
-        self, chosen: ChosenField, rows: PlanRows
+        self, chosen: LoadedField, rows: PlanRows
     ) -> tuple[torch.Tensor, PixelFormat]:
         if chosen.name not in self._formats:
             self._formats[chosen.name] = self._format(chosen)
@@ -96,7 +96,7 @@ class ImageDecoder:
         )
         return self._memory(shape, dtype), form
 
-    def _format(self, chosen: ChosenField) -> tuple[PixelFormat, torch.dtype]:
+    def _format(self, chosen: LoadedField) -> tuple[PixelFormat, torch.dtype]:
         """Color steps work on uint8 NHWC afterwards; without them the decode threads finish the job."""
         plan, channels, idle = (
             self._spec.plans[chosen.name],
@@ -152,7 +152,7 @@ class ImageDecoder:
         done = finish(staged, rows.parameters, out=out, helpers=self._unpackers)
         return done.view(*pixels.shape[:-3], *done.shape[1:])
 
-    def _moved(self, masks: torch.Tensor, chosen: ChosenField, rows: PlanRows) -> torch.Tensor:
+    def _moved(self, masks: torch.Tensor, chosen: LoadedField, rows: PlanRows) -> torch.Tensor:
         """Masks follow what moves the finished canvas of their image."""
         if not rows.warped:
             return masks
@@ -171,12 +171,12 @@ class ImageDecoder:
         return memory if plan.output.layout == "NHWC" else memory.permute(0, 3, 1, 2)
 
 
-def _mask_fill(chosen: ChosenField, spec: LoadSpec) -> tuple[int, ...]:
+def _mask_fill(chosen: LoadedField, spec: LoadSpec) -> tuple[int, ...]:
     """As the bytes of a pixel."""
     return tuple(spec.plans[chosen.image].mask_fill.to_bytes(chosen.bits // 8, "little"))
 
 
-def _mask_bits(chosen: ChosenField) -> int:
+def _mask_bits(chosen: LoadedField) -> int:
     return chosen.bits if chosen.field.kind.is_mask else 0
 
 

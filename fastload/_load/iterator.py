@@ -6,56 +6,25 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import lmdb
 
-from fastload._load.batch import Failed, Ids, PendingBatch, Progress, Values, split_samples
+from fastload._load.batch import Failed, PendingBatch, Progress, Values, split_samples
 from fastload._load.pipeline import Driver, plan_batches
 from fastload._load.prefetch import Prefetcher
 from fastload._load.read_ahead import ReadAhead
 from fastload._load.spec import LoadSpec
+from fastload._order.epoch_state import EpochState
 from fastload._store.dataset import Dataset
 from fastload.errors import FastloadError, WorkerDied
 
 if TYPE_CHECKING:
     from fastload._load.loader import DataLoader
 
-PassT = TypeVar("PassT")
 _MAX_NAMED = 8  # samples that a timeout names
 _NAMING_S = 1.0  # time to find the names of their files
-
-
-class Order(Protocol[PassT]):
-    """Which batches come: the loader's own order, or a user's sampler."""
-
-    @property
-    def draws_here(self) -> bool:
-        """Ids are to be drawn in the trainer's thread."""
-
-    @property
-    def horizon(self) -> int:
-        """Samples to read ahead of the order."""
-
-    @property
-    def withdrawn(self) -> PassT | None:
-        """An iteration whose epoch was named anew before its first batch."""
-
-    def begin(self) -> PassT:
-        """The next iteration."""
-
-    def batches(self, current: PassT, /) -> Iterator[Ids]:
-        """Its batches."""
-
-    def n_batches(self, current: PassT, /) -> float:
-        """How many there are, those before a resume included; infinite where nobody knows."""
-
-    def delivered(self, current: PassT, done: int, /) -> None:
-        """So many batches went to the trainer."""
-
-    def ended(self, current: PassT, /) -> None:
-        """The trainer has seen the end."""
 
 
 class LoaderIterator:
@@ -65,8 +34,8 @@ class LoaderIterator:
         self._loader = loader
         self._pid = os.getpid()
         loader.stats_collector.asked()
-        loader.depth_keeper.started()
-        self._order = _order_of(loader)
+        loader.depth_scaler.started()
+        self._order: EpochState[Any] = loader.order
         self._prefetcher = self._start(self._order.begin())
 
     def _start(self, current: Any) -> Prefetcher:
@@ -78,7 +47,7 @@ class LoaderIterator:
         self._progress = Progress()
         reader = ReadAhead(loader.packed, block=loader.block_samples)
         drawn = plans = None
-        if order.draws_here:
+        if order.draws_in_trainer:
             drawn = reader.ahead_of(order.batches(current), order.horizon)
         else:
             batches = reader.ahead_of(order.batches(current), order.horizon, planner.group_size)
@@ -140,9 +109,9 @@ class LoaderIterator:
                 del error
         batch = loader.pipeline.transfer.receive(item.data)
         n_samples = item.n_samples
-        loader.thread_keeper.delivered(waited=n_ready == 0)
+        loader.thread_scaler.delivered(waited=n_ready == 0)
         # A user's sampler must not be drawn from earlier than torch would.
-        if not self._order.draws_here and loader.depth_keeper.delivered(n_ready):
+        if not self._order.draws_in_trainer and loader.depth_scaler.delivered(n_ready):
             self._prefetcher.request_next()
         n_images = n_samples * loader.images_per_sample
         waited_s = time.perf_counter() - started
@@ -207,10 +176,6 @@ def _named(dataset: Dataset, ids: list[int]) -> list[str]:
     thread.start()
     thread.join(_NAMING_S)
     return [f"{i} ({dataset.reader(i).shard.name}{sources.get(i, '')})" for i in ids]
-
-
-def _order_of(loader: DataLoader) -> Order[Any]:
-    return loader.order
 
 
 class Collator:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fastload._load.batch import Values
 from fastload._load.collate import COLLATE, Stack
 from fastload._load.records import BatchRecords
-from fastload._load.spec import ChosenField
+from fastload._load.spec import LoadedField
 from fastload._plan.label_moves import LABEL_MOVES
 from fastload._plan.rows import PlanRows
 from fastload._store.values import decode_value
@@ -20,7 +20,7 @@ from fastload.errors import BadImage, ConfigError, RecordError
 
 
 def read_labels(
-    chosen: ChosenField, parts: BatchRecords
+    chosen: LoadedField, parts: BatchRecords
 ) -> tuple[list[Any], dict[int, RecordError | BadImage]]:
     """The field's values, sample by sample; and place → what is wrong with the one that is None.
 
@@ -36,7 +36,7 @@ def read_labels(
     return values, wrong
 
 
-def _complete(chosen: ChosenField, value: Any) -> Any:
+def _complete(chosen: LoadedField, value: Any) -> Any:
     """A value that can be moved and stacked; what a sample lacks is nothing, where there can be nothing."""
     kind = chosen.field.kind
     if chosen.field.list and kind.in_column:
@@ -65,21 +65,24 @@ def _complete(chosen: ChosenField, value: Any) -> Any:
 
 
 def move_labels(
-    chosen: ChosenField, values: Sequence[Any], rows: PlanRows | None, mover: ChosenField | None
+    chosen: LoadedField,
+    values: Sequence[Any],
+    rows: PlanRows | None,
+    image_field: LoadedField | None,
 ) -> Values:
     """The values as the plan moves them; further names for what belongs to them: ``boxes.kept``, ``points.visible``.
 
-    ``mover``: the image field they belong to. If it is a list (cameras), the value at each place belongs to the image at that place;
+    ``image_field``: the image field they belong to. If it is a list (cameras), the value at each place belongs to the image at that place;
     if it is not, all items of a list (lanes) belong to the one image.
     """
     name = chosen.name
     listed = chosen.field.list
     move = LABEL_MOVES[chosen.field.kind]
-    if rows is None or mover is None or move is None:
+    if rows is None or image_field is None or move is None:
         return {name: list(values)}
     flat = [each for own in values for each in own] if listed else list(values)
     counts = [len(own) for own in values] if listed else [1] * len(values)
-    pairs = move.batch(flat, rows.take(_slots(counts, mover)))
+    pairs = move.batch(flat, rows.take(_slots(counts, image_field)))
     result = {name: _nested([value for value, _ in pairs], counts, listed)}
     if move.detail:
         details = [detail for _, detail in pairs]
@@ -87,12 +90,16 @@ def move_labels(
     return result
 
 
-def _slots(counts: Sequence[int], mover: ChosenField) -> NDArray[np.intp]:
+def _slots(counts: Sequence[int], image_field: LoadedField) -> NDArray[np.intp]:
     """Which image moves each value."""
-    return np.arange(sum(counts)) if mover.field.list else np.repeat(np.arange(len(counts)), counts)
+    return (
+        np.arange(sum(counts))
+        if image_field.field.list
+        else np.repeat(np.arange(len(counts)), counts)
+    )
 
 
-def collate_field(chosen: ChosenField, values: Values, ids: NDArray[np.int64]) -> Values:
+def collate_field(chosen: LoadedField, values: Values, ids: NDArray[np.int64]) -> Values:
     """Lists of arrays as tensors: stacked where all samples have one shape, else a list, or padded with a mask."""
     result: Values = {}
     for name, own in values.items():

@@ -21,9 +21,9 @@ from fastload._load.faults import FaultPolicy
 from fastload._load.iterator import Collator, LoaderIterator
 from fastload._load.options import LoaderOptions, Ranks
 from fastload._load.pipeline import Pipeline
+from fastload._load.scaling import DepthScaler, ThreadScaler
 from fastload._load.spec import LoadSpec, SampleOptions, load_spec
 from fastload._load.stats import StatsCollector
-from fastload._load.threads import DepthKeeper, ThreadKeeper
 from fastload._load.torch_compat.accelerate import (
     AcceleratedIterator,
     CollateOnto,
@@ -64,8 +64,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     seed: int
     timeout_s: float | None
     transfer: Transfer
-    thread_keeper: ThreadKeeper
-    depth_keeper: DepthKeeper
+    thread_scaler: ThreadScaler
+    depth_scaler: DepthScaler
     stats_collector: StatsCollector
     pipeline: Pipeline
     images_per_sample: int
@@ -190,19 +190,19 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._bench = None if choice is None else bench
         self._backend = Decoder(
             options.backend,
-            threads=ThreadKeeper.at_first(budget, fixed=fixed),
+            threads=ThreadScaler.initial(budget, fixed=fixed),
             budget=budget,
             device=self.transfer.device,
             choice=choice,
         )
-        self.thread_keeper = ThreadKeeper(self._backend, fixed=fixed)
+        self.thread_scaler = ThreadScaler(self._backend, fixed=fixed)
 
     def _init_pipeline(self, spec: LoadSpec) -> None:
         options = self._options
         depth = options.prefetch_depth
         self.stats_collector = StatsCollector()
         self._buffers = BufferPool(depth + 2)
-        self.depth_keeper = DepthKeeper(
+        self.depth_scaler = DepthScaler(
             depth, self._buffers, fixed=options.prefetch_factor is not None
         )
         self.pipeline = Pipeline(
@@ -334,7 +334,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     @property
     def ahead(self) -> int:
         """Batches in flight or ready; grows where that hides hiccups, unless prefetch_factor was given."""
-        return self.depth_keeper.ahead
+        return self.depth_scaler.depth
 
     @property
     def packed(self) -> Dataset:

@@ -100,7 +100,7 @@ class Pipeline:
         self.faults = faults
         self.transfer = transfer
         self.images = ImageDecoder(spec, backend, buffers, transfer)
-        self._image_fields = {each.name: each for each in spec.movers}
+        self._image_fields = {each.name: each for each in spec.image_fields}
         # The backends verify each record's checksum in their own threads. If Python uses the bytes
         # of a record, it verifies them first.
         in_python = spec.reads_records or not spec.images or not backend.backend.checks_crc
@@ -127,7 +127,7 @@ class Pipeline:
         fields = []
         with self.transfer.stream():  # pixel memory belongs to the stream that allocates it
             for chosen in self.spec.fields:
-                if chosen.pictured:
+                if chosen.decoded_by_pool:
                     rows = planned.rows[chosen.image or chosen.name]
                     fields.append(self.images.submit(chosen, planned.records, rows))
         self.stats.took("plan", planned.plan_s + time.perf_counter() - started)
@@ -220,7 +220,7 @@ class Pipeline:
         """The values that Python decodes, as stored; adds samples with unusable ones to ``faults``."""
         labels: dict[str, list[object]] = {}
         for chosen in self.spec.fields:
-            if chosen.pictured or chosen.in_column:
+            if chosen.decoded_by_pool or chosen.in_column:
                 continue
             labels[chosen.name], wrong = read_labels(chosen, planned.records)
             for place, why in wrong.items():
@@ -256,7 +256,7 @@ class Pipeline:
         values = Values()
         pixels = iter(pending.fields)
         for chosen in self.spec.fields:
-            if chosen.pictured:
+            if chosen.decoded_by_pool:
                 own_rows = rows[chosen.image or chosen.name]
                 values[chosen.name] = self.images.finish(next(pixels), own_rows, take)
             elif chosen.in_column:

@@ -44,8 +44,8 @@ class Planner:
         self._policy = policy
         n_bytes = sum(shard.size for shard in dataset.manifest.shards)
         self._record_bytes = n_bytes / max(1, len(dataset))
-        self._image_fields = {each.name: each for each in spec.movers}
-        decoded = (each for each in (*spec.movers, *spec.fields) if each.pictured)
+        self._image_fields = {each.name: each for each in spec.image_fields}
+        decoded = (each for each in (*spec.image_fields, *spec.fields) if each.decoded_by_pool)
         self._decoded_fields = {each.name: each for each in decoded}
 
     def plan(self, ids: Ids, epoch: int) -> PlannedBatch:

@@ -1,4 +1,4 @@
-"""What a loader delivers, decided once, from the dataset and the options: fields, channels, shapes, types."""
+"""What a loader delivers, resolved once from the dataset and the options: fields, channels, shapes, types."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class SampleOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class ChosenField:
-    """One field that the batches hold, or an image that moves one."""
+class LoadedField:
+    """A field of the batches, or the image field that one of them belongs to."""
 
     number: int  # in the dataset's fields
     field: Field
-    image: str = ""  # the image field whose plan moves it
+    image: str = ""  # the image field whose plan moves its values
     channels: int = 3  # of an image
     items: int = 1  # how many of a list each sample has; 0 = any number
     bits: int = 8  # of a mask's pixel
@@ -51,11 +51,10 @@ class ChosenField:
 
     @property
     def name(self) -> str:
-        """As in the dataset."""
         return self.field.name
 
     @property
-    def pictured(self) -> bool:
+    def decoded_by_pool(self) -> bool:
         """Its pixels come from the decode threads: images, and masks that move with one."""
         return self.field.kind.is_image or (self.field.kind.is_mask and bool(self.image))
 
@@ -67,20 +66,20 @@ class ChosenField:
 
 @dataclass(frozen=True, slots=True)
 class LoadSpec:
-    """What is loaded and how it is handed out."""
+    """What is loaded and in which form it is delivered."""
 
-    fields: tuple[ChosenField, ...]
-    implicit: tuple[str, ...]  # "id", "source", where asked for
-    movers: tuple[ChosenField, ...]  # image fields that are chosen or move a chosen one
-    plans: dict[str, FieldPlan]  # of each mover
+    fields: tuple[LoadedField, ...]
+    implicit: tuple[str, ...]  # "id", "source", if requested
+    image_fields: tuple[LoadedField, ...]  # delivered, or belonging to a delivered field
+    plans: dict[str, FieldPlan]  # of each image field
     as_tuple: bool  # (images, labels) instead of a dict
     color: str  # "rgb" or "bgr", for images of three channels
     exact: bool
     return_matrix: bool
 
     @property
-    def images(self) -> tuple[ChosenField, ...]:
-        """The image fields."""
+    def images(self) -> tuple[LoadedField, ...]:
+        """The delivered image fields."""
         return tuple(each for each in self.fields if each.field.kind.is_image)
 
     @property
@@ -91,7 +90,7 @@ class LoadSpec:
         )
 
     def describe(self) -> dict[str, object]:
-        """The plans in words, and what else decides the pixels; equal words, equal pixels."""
+        """A text for everything that decides the pixels: equal texts, equal pixels."""
         words = {name: plan.describe() for name, plan in self.plans.items()}
         color = ", ".join("gray" if each.channels == 1 else self.color for each in self.images)
         return shortened({**words, "color": color, "exact": str(self.exact)})
@@ -119,7 +118,7 @@ def load_spec(dataset: Dataset, options: SampleOptions) -> LoadSpec:
         if name in by_name
     )
     needed = {each.image or each.name for each in chosen if each.image or each.field.kind.is_image}
-    movers = tuple(image for name, image in images.items() if name in needed)
+    image_fields = tuple(image for name, image in images.items() if name in needed)
     kinds = [(each.field.kind, each.field.list) for each in chosen]
     as_tuple = (
         len(names) == len(chosen)
@@ -129,14 +128,14 @@ def load_spec(dataset: Dataset, options: SampleOptions) -> LoadSpec:
     spec = LoadSpec(
         chosen,
         tuple(name for name in names if name in IMPLICIT),
-        movers,
-        {each.name: all_plans[each.name] for each in movers},
+        image_fields,
+        {each.name: all_plans[each.name] for each in image_fields},
         as_tuple,
         "bgr" if color == "bgr" else "rgb",
         bool(options.exact),
         bool(options.return_matrix),
     )
-    for each in movers:
+    for each in image_fields:
         if not each.items:
             raise ConfigError(
                 f"field {each.name!r}: no scanned sample has an image in its list; leave it out of fields="
@@ -225,7 +224,7 @@ def _names(fields: Sequence[str] | None, known: tuple[str, ...]) -> tuple[str, .
 
 
 def _ragged(ragged: str | Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
-    """What was asked for each field; a field that the user did not name himself is stacked where it can be."""
+    """What was requested for each field; without ragged= for a field, it is stacked where that is possible."""
     asked = (
         dict(ragged)
         if isinstance(ragged, Mapping)
@@ -244,27 +243,27 @@ def _ragged(ragged: str | Mapping[str, str], names: tuple[str, ...]) -> dict[str
     return asked
 
 
-def _image(scan: SampleScan, number: int, field: Field, color: str | None) -> ChosenField:
+def _image(scan: SampleScan, number: int, field: Field, color: str | None) -> LoadedField:
     channels = scan.channels(number) if color is None else 1 if color == "gray" else 3
-    return ChosenField(
+    return LoadedField(
         number, field, channels=channels, items=scan.items(number) if field.list else 1
     )
 
 
 def _label(
-    scan: SampleScan, number: int, field: Field, images: Mapping[str, ChosenField], ragged: str
-) -> ChosenField:
+    scan: SampleScan, number: int, field: Field, images: Mapping[str, LoadedField], ragged: str
+) -> LoadedField:
     image = image_of(field, [each.field for each in images.values()])
-    mover = images.get(image)
+    image_field = images.get(image)
     stack = COLLATE[field.kind].stack
     if not field.list:
         items = 1
-    elif mover and mover.field.list:
-        items = mover.items
+    elif image_field and image_field.field.list:
+        items = image_field.items
     else:
         items = scan.items(number) if stack is Stack.ALWAYS else 0
     if field.kind.is_mask and image:
-        return ChosenField(number, field, image=image, items=items, bits=scan.bits(number))
+        return LoadedField(number, field, image=image, items=items, bits=scan.bits(number))
     how, _, unless_stacked = ragged.partition(" ")
     one_shape = stack is Stack.ALWAYS or (
         stack is Stack.SAME_SHAPE and not field.list and scan.same_shape(number)
@@ -280,7 +279,7 @@ def _label(
     ):
         one_shape = True  # one value per camera, a pose for example
         items = cameras
-    return ChosenField(
+    return LoadedField(
         number,
         field,
         image=image,
@@ -289,17 +288,19 @@ def _label(
     )
 
 
-def _check(each: ChosenField, spec: LoadSpec) -> None:
-    """What could only go wrong later, in the middle of an epoch."""
+def _check(each: LoadedField, spec: LoadSpec) -> None:
+    """Refuses what would otherwise fail in the middle of an epoch."""
     if each.image and each.image not in spec.plans:
         raise ConfigError(
             f"field {each.name!r} belongs to image {each.image!r}, which the dataset does not have"
         )
     if each.image:
-        mover = next(other for other in spec.movers if other.name == each.image)
-        if each.field.list != mover.field.list and (mover.field.list or each.field.kind.is_mask):
+        image_field = next(other for other in spec.image_fields if other.name == each.image)
+        if each.field.list != image_field.field.list and (
+            image_field.field.list or each.field.kind.is_mask
+        ):
             raise ConfigError(
-                f"field {each.name!r} and image {mover.name!r}, which moves it: one is a list, the other is not"
+                f"field {each.name!r} and image {image_field.name!r}, which moves it: one is a list, the other is not"
             )
         if each.field.kind.is_mask and spec.plans[each.image].mask_fill >= 1 << each.bits:
             raise ConfigError(

@@ -67,7 +67,7 @@ PassT = TypeVar("PassT", bound=Pass)
 class EpochState(ABC, Generic[PassT]):
     """Sampler, batch sampler, dataset view and loader share one, so they agree on the epoch."""
 
-    draws_here: bool  # in the trainer's thread, whose random state a sampler may use
+    draws_in_trainer: bool  # in the trainer's thread, whose random state a sampler may use
     horizon: int  # samples to read ahead of the order; 0: the order is not known in advance
 
     def __init__(self) -> None:

@@ -83,7 +83,7 @@ class RankOrder(EpochState[Segment]):
     many trainers make the loader before the process group, so the partition at the first use counts.
     """
 
-    draws_here = False  # pure: any thread may draw
+    draws_in_trainer = False  # pure: any thread may draw
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ class SamplerOrder(EpochState[SamplerPass]):
     loader or of the sampler.
     """
 
-    draws_here = True
+    draws_in_trainer = True
     horizon = 0
 
     def __init__(

@@ -16,16 +16,16 @@ from fastload._load.batch import PendingBatch
 from fastload._load.buffers import BufferPool
 from fastload._load.decoder import Decoder
 from fastload._load.loader import DataLoader
-from fastload._load.stats import StatsCollector
-from fastload._load.threads import (
-    FIRST_THREADS,
-    LATELY,
-    MOST_AHEAD,
-    MOST_BYTES,
+from fastload._load.scaling import (
+    INITIAL_THREADS,
+    MAX_BUFFER_BYTES,
+    MAX_DEPTH,
     PATIENCE,
-    DepthKeeper,
-    ThreadKeeper,
+    RECENT,
+    DepthScaler,
+    ThreadScaler,
 )
+from fastload._load.stats import StatsCollector
 from fastload._store.dataset import open_dataset
 from fastload._store.fields import Field
 from fastload.errors import ConfigError
@@ -145,12 +145,12 @@ def test_finish_time_is_shared_out_among_the_images_of_a_batch() -> None:
 
 def test_threads_begin_few_and_double_while_the_consumer_waits() -> None:
     needs_core()
-    backend = Decoder("native", threads=ThreadKeeper.at_first(13, fixed=False), budget=13)
-    keeper = ThreadKeeper(backend, fixed=False)
-    assert backend.threads == FIRST_THREADS == 4
+    backend = Decoder("native", threads=ThreadScaler.initial(13, fixed=False), budget=13)
+    scaler = ThreadScaler(backend, fixed=False)
+    assert backend.threads == INITIAL_THREADS == 4
     found = []
     for _ in range(4 * PATIENCE):
-        keeper.delivered(waited=True)
+        scaler.delivered(waited=True)
         found.append(backend.threads)
     assert found == [4] * (PATIENCE - 1) + [8] * PATIENCE + [13] * (
         2 * PATIENCE + 1
@@ -161,15 +161,15 @@ def test_threads_begin_few_and_double_while_the_consumer_waits() -> None:
 def test_a_consumer_that_waits_now_and_then_gets_no_more_threads() -> None:
     needs_core()
     backend = Decoder("native", threads=4, budget=16)
-    keeper = ThreadKeeper(backend, fixed=False)
+    scaler = ThreadScaler(backend, fixed=False)
     for _ in range(20):
         for waited in [True] * (PATIENCE - 1) + [False]:
-            keeper.delivered(waited=waited)
+            scaler.delivered(waited=waited)
     assert backend.threads == 4
-    fixed = ThreadKeeper(backend, fixed=True)  # the user has said how many
+    fixed = ThreadScaler(backend, fixed=True)  # the user has said how many
     for _ in range(20):
         fixed.delivered(waited=True)
-    assert backend.threads == ThreadKeeper.at_first(4, fixed=True) == 4
+    assert backend.threads == ThreadScaler.initial(4, fixed=True) == 4
     backend.close()
 
 
@@ -187,42 +187,42 @@ def test_threads_that_the_system_refuses_do_not_end_the_training() -> None:
             raise ConfigError(f"the system refuses decode thread 6 of {n}")
 
     backend = Limited()
-    keeper = ThreadKeeper(cast(Decoder, backend), fixed=False)
+    scaler = ThreadScaler(cast(Decoder, backend), fixed=False)
     for _ in range(4 * PATIENCE):
-        keeper.delivered(waited=True)
+        scaler.delivered(waited=True)
     assert backend.asked == 1
 
 
 def test_a_hiccup_gets_one_batch_more_and_a_slow_loader_gets_none() -> None:
     ring = BufferPool(5)
-    keeper = DepthKeeper(3, ring, fixed=False)
+    scaler = DepthScaler(3, ring, fixed=False)
     assert not any(
-        keeper.delivered(0) for _ in range(100)
+        scaler.delivered(0) for _ in range(100)
     )  # always waiting: the loader is too slow
-    assert not any(keeper.delivered(ready) for ready in (1, 2, 3, 1))
-    assert keeper.delivered(0)
-    assert (keeper.ahead, ring.keep) == (4, 6)
+    assert not any(scaler.delivered(ready) for ready in (1, 2, 3, 1))
+    assert scaler.delivered(0)
+    assert (scaler.depth, ring.keep) == (4, 6)
     assert not any(
-        keeper.delivered(ready) for ready in (0, 1, 2, 0)
+        scaler.delivered(ready) for ready in (0, 1, 2, 0)
     )  # two ready of four are not all
     for _ in range(20):
-        keeper.delivered(8)
-        keeper.delivered(0)
-    assert keeper.ahead == MOST_AHEAD
-    fixed = DepthKeeper(3, ring, fixed=True)
+        scaler.delivered(8)
+        scaler.delivered(0)
+    assert scaler.depth == MAX_DEPTH
+    fixed = DepthScaler(3, ring, fixed=True)
     assert not any(fixed.delivered(ready) for ready in (3, 0, 3, 0))
-    keeper = DepthKeeper(3, ring, fixed=False)
+    scaler = DepthScaler(3, ring, fixed=False)
     assert not any(
-        keeper.delivered(ready) for ready in (*range(3), *[1] * LATELY, 0)
+        scaler.delivered(ready) for ready in (*range(3), *[1] * RECENT, 0)
     )  # full, but long ago
-    keeper.delivered(3)
-    keeper.started()
-    assert not keeper.delivered(0)  # the first batch of a pass
+    scaler.delivered(3)
+    scaler.started()
+    assert not scaler.delivered(0)  # the first batch of a pass
     held = [
-        ring.tensor((MOST_BYTES // 8,), torch.uint8) for _ in range(7)
+        ring.tensor((MAX_BUFFER_BYTES // 8,), torch.uint8) for _ in range(7)
     ]  # never written: no memory
-    keeper.delivered(3)
-    assert not keeper.delivered(0)
+    scaler.delivered(3)
+    assert not scaler.delivered(0)
     assert len(held) == 7
 
 
@@ -252,7 +252,7 @@ def test_the_loader_looks_further_ahead_after_a_hiccup(
             threading.Timer(0.05, gate.set).start()
         found.append(next(iterator)["id"].tolist())
     assert found == expected
-    assert 3 < loader.ahead <= MOST_AHEAD
+    assert 3 < loader.ahead <= MAX_DEPTH
     iterator = iter(loader)
     assert wait_until(lambda: iterator._prefetcher.n_ready == loader.ahead)
 

@@ -201,7 +201,7 @@ class Collate:
         self._lists = {
             each.name
             for each in spec.fields
-            if each.ragged == "list" and not each.pictured and not each.in_column
+            if each.ragged == "list" and not each.decoded_by_pool and not each.in_column
         }
 
     def __call__(self, samples: list[Sample]) -> Any:
