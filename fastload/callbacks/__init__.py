@@ -1,5 +1,9 @@
-"""The step probe for trainers that own the loop: ``lightning``, ``huggingface``, ``mmengine``. Each is imported by its own name.
+"""fastload inside trainers that own the loop; each framework is imported by its own name.
 
-A step goes from the batch being asked for to the next one being asked for, as in a loop of one's own; so logging, checkpoints and
-evaluations are in the time of the step they follow, and have rows of their own that name them.
+- ``fastload.callbacks.lightning``: ``StepProbeCallback``
+- ``fastload.callbacks.huggingface``: ``StepProbeCallback``
+- ``fastload.callbacks.mmengine``: ``StepProbeHook``, and dataset, samplers and collate function in MMEngine's registries
+
+A step lasts from one request for a batch to the next, as in a loop of one's own. Logging, checkpoints and evaluations are therefore
+part of the step they follow, and have rows of their own that name them.
 """

@@ -95,10 +95,10 @@ CHECKS = {
         flat = sum(seen[:12], [])
         assert len(seen) == 24 and sorted(flat) == list(range(48)) and seen[:12] != seen[12:]
         for wrong in (dict(type="Nothing"), dict()):
-            try: fastload.callbacks.mmengine_registry.FastloadDataset("packed", transform=[wrong])
+            try: fastload.callbacks.mmengine.FastloadDataset("packed", transform=[wrong])
             except fastload.ConfigError as error: assert "RandomResizedCrop" in str(error)
             else: raise AssertionError(wrong)
-        batch = fastload.callbacks.mmengine_registry.fastload_collate(fastload.callbacks.mmengine_registry.FastloadDataset("packed", [dict(type="Resize", height=8, width=8)]).__getitems__([3, 4]))
+        batch = fastload.callbacks.mmengine.fastload_collate(fastload.callbacks.mmengine.FastloadDataset("packed", [dict(type="Resize", height=8, width=8)]).__getitems__([3, 4]))
         assert batch["image"].shape == (2, 3, 8, 8) and list(batch) == ["image", "label"]
         """,
     "torchdata": """

@@ -117,7 +117,7 @@ def _alone(folder: Path, ids: list[list[list[int]]]) -> list[float]:
 
 
 EVALUATED = """
-import json, os, torch, fastload.callbacks.mmengine_registry
+import json, os, torch, fastload.callbacks.mmengine
 torch.distributed.init_process_group("gloo")
 from mmengine.dist import collect_results
 from mmengine.runner import Runner

@@ -270,3 +270,24 @@ def test_a_library_that_is_missing_is_named_with_the_command(module: str, librar
     ).stdout
     assert told.startswith(MissingPart.__name__)
     assert f"pip install {library}" in told
+
+
+def test_the_package_itself_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, fastload.callbacks\n"
+        "assert not {'torch', 'numpy', 'lightning', 'transformers', 'mmengine'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_mmengines_module_may_be_loaded_twice_and_registers_all_parts() -> None:
+    need("mmengine")
+    from mmengine.registry import DATA_SAMPLERS, DATASETS, FUNCTIONS, HOOKS
+
+    module = importlib.import_module("fastload.callbacks.mmengine")
+    importlib.reload(module)  # as a config does that was read before
+    assert HOOKS.get("StepProbeHook").__module__ == "fastload.callbacks.mmengine"
+    assert DATASETS.get("FastloadDataset") is module.FastloadDataset
+    assert DATA_SAMPLERS.get("FastloadSampler") is module.FastloadSampler
+    assert DATA_SAMPLERS.get("FastloadBatches") is module.FastloadBatches
+    assert FUNCTIONS.get("fastload_collate") is module.fastload_collate
