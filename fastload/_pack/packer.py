@@ -2,7 +2,7 @@
 
 The bytes that come out depend on the source and on PackOptions.kept() alone, not on the number of threads or on how
 often the pack was interrupted: records are written by one thread, in packing order, and a shard or block ends where its
-bytes say so (shard_packer.py).
+bytes say so (shard.py).
 
 Threads, not processes: encoding runs in native code without the GIL, nothing has to be pickled, any torch Dataset can be
 a source, and nothing can be left behind.
@@ -27,7 +27,7 @@ from fastload._pack.options import PackOptions
 from fastload._pack.pillow import quiet_pillow
 from fastload._pack.publish import check_publishable, is_packed_like, publish
 from fastload._pack.result import PackProgress, PackResult
-from fastload._pack.shard_packer import ShardPacker
+from fastload._pack.shards import ShardSequence
 from fastload._pack.sources.base import AnySource, Sample, is_stream
 from fastload._pack.state import FOLDER, Done, PackState, damaged
 from fastload._store.columns import FOLDER as COLUMNS
@@ -167,7 +167,7 @@ class Packer:
             job = self._list(state, opened)
             done += self._verified(state)
             resumed_at = done[-1].next_position if done else 0
-            shards = ShardPacker(
+            shards = ShardSequence(
                 self.source,
                 self.dest,
                 self.options,

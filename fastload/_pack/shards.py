@@ -1,107 +1,170 @@
-"""One shard while it is being packed: its records, its blocks, its rows of the columns, and what happened on the way."""
+"""The inner loop of a pack: samples in packing order, encoded in threads, written by one thread.
+
+A full shard is published (synced, digested, named, noted) by a thread of its own while the next one
+is packed: one at a time and in order, so the noted shards are always the beginning of the dataset.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from fastload._common.native import core
+from fastload._order.permutation import Permutation
+from fastload._pack.jobs import Job
 from fastload._pack.options import PackOptions
-from fastload._pack.samples import EncodedSample
+from fastload._pack.result import PackProgress
+from fastload._pack.shard import ShardBuilder, as_record
+from fastload._pack.sources.base import AnySource
 from fastload._pack.state import Done, Event, PackState
-from fastload._store.fields import Field
-from fastload._store.manifest import expected_columns
-from fastload._store.record import DATA, Part, encode_record
-from fastload._store.writer import ShardWriter
+from fastload._pack.threads import ordered_map
+from fastload.errors import BadImage, ConfigError
+
+_CHUNK = 4096  # positions of the packing order computed at a time
+_TOGETHER = 8  # samples that a thread takes at a time, if
+_TOGETHER_BYTES = 2 << 20  # what comes in and goes out for them is no more
 
 
-def as_record(sample_id: int, parts: Sequence[Part]) -> bytes:
-    """``encode_record``, in one native call where that can be."""
-    module = core()
-    record: bytes | None = module.encode_record(sample_id, parts) if module is not None else None
-    return encode_record(sample_id, parts) if record is None else record
+class ShardPublisher:
+    """Publishes full shards in a background thread, one at a time and in order.
+
+    Leaving the context finishes the shard in flight, whatever stops the pack: it need not be packed
+    again.
+    """
+
+    def __init__(self, state: PackState) -> None:
+        self._state = state
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fastload-pack-publish")
+        self._in_flight: Future[Done] | None = None
+
+    def submit(self, shard: ShardBuilder, next_position: int) -> None:
+        """Starts to publish a shard. Call ``wait`` first: there is one in flight at most."""
+        self._in_flight = self._thread.submit(self.publish, shard, next_position)
+
+    def finished(self) -> Iterator[Done]:
+        """The shard in flight, if it is published by now."""
+        if self._in_flight is not None and self._in_flight.done():
+            yield from self.wait()
+
+    def wait(self) -> Iterator[Done]:
+        """The shard in flight, when it is published."""
+        if self._in_flight is not None:
+            in_flight = self._in_flight
+            self._in_flight = None
+            yield in_flight.result()
+
+    def publish(self, shard: ShardBuilder, next_position: int) -> Done:
+        """Publishes a shard now; a failure drops what was written of it."""
+        try:
+            done = shard.publish(self._state, next_position)
+        except BaseException:
+            shard.abort()
+            raise
+        return replace(done, events=[])  # they are on disk: memory must not hold a million of them
+
+    def __enter__(self) -> ShardPublisher:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.shutdown(wait=True)
 
 
-class OpenShard:
-    """Takes records in order; ``publish`` ends it, ``abort`` drops what was not published. The file appears with the first record."""
+class ShardSequence:
+    """Packs the shards that a dataset lacks; ``on_sample`` is called after each sample."""
 
     def __init__(
-        self, dest: Path, number: int, first: int, fields: Sequence[Field], options: PackOptions
+        self,
+        source: AnySource,
+        dest: Path,
+        options: PackOptions,
+        progress: PackProgress,
+        *,
+        name: str,
+        jobs: int,
+        on_sample: Callable[[], None],
     ) -> None:
-        self.dest, self.number, self.first, self.options = dest, number, first, options
-        self.events: list[Event] = []
-        self.records = 0
-        self._writer: ShardWriter | None = None
-        self._bytes_in = self._bytes_out = self._block_bytes = 0
-        self._blocks: list[tuple[int, int]] = []
-        self._fields = dict(enumerate(fields))
-        self._missing: dict[str, float] = {}
-        for each in fields:
-            if not each.list:
-                self._missing |= each.kind.column_values(each, None)
-        self._rows: dict[str, list[float]] = {
-            name: [] for name in expected_columns(tuple(fields)) if name != "_blocks"
-        }
+        self.source = source
+        self.dest = dest
+        self.options = options
+        self.progress = progress
+        self.name = name
+        self.jobs = jobs
+        self.on_sample = on_sample
+        self.last_events: list[Event] = []  # of bad samples after the last shard
 
-    @property
-    def next_id(self) -> int:
-        """The number that the next sample gets."""
-        return self.first + self.records
-
-    def is_full_for(self, n_bytes: int) -> bool:
-        """A record of this size belongs into the next shard."""
-        return self.records > 0 and self._bytes_out + n_bytes > self.options.shard_size
-
-    def add(self, row: int, encoded: EncodedSample, record: bytes) -> None:
-        """Writes the record of the source's sample number ``row``."""
-        if self._writer is None:
-            self._writer = ShardWriter(self.dest, self.number, first=self.first)
-        self._writer.add(self.next_id, record)
-        if not self._blocks or self._block_bytes + len(record) > self.options.block_size:
-            self._blocks.append((self.next_id, 0))
-            self._block_bytes = 0
-        first, count = self._blocks[-1]
-        self._blocks[-1] = (first, count + 1)
-        self._block_bytes += len(record)
-        self._bytes_out += len(record)
-        self._bytes_in += encoded.bytes_in
-        self._take_row(row, encoded.parts)
-        self.events += [Event("converted", encoded.source, why) for why in encoded.converted]
-        self.records += 1
-
-    def publish(self, state: PackState, next_position: int) -> Done:
-        """Publishes the shard, then remembers that; in this order, so what is remembered is always there."""
-        if self._writer is None:
-            raise RuntimeError("a shard without records cannot be published")
-        done = Done(
-            self._writer.publish(),
-            next_position,
-            self._blocks,
-            self.events,
-            self._bytes_in,
-            self._bytes_out,
+    def run(self, state: PackState, job: Job, done: list[Done]) -> Generator[Done, None, None]:
+        """Writes the shards that follow ``done``; yields each, without its events, when it is on disk."""
+        position = done[-1].next_position if done else 0
+        shard = self._new_shard(len(done), sum(each.shard.records for each in done))
+        results = ordered_map(
+            lambda row: (row, job(row)),
+            self._order(position, self.progress.total or 0),
+            jobs=self.jobs,
+            together=self._together,
         )
-        dtypes = expected_columns(tuple(self._fields.values()))
-        state.record(
-            self.number,
-            done,
-            {name: np.array(values, dtypes[name]) for name, values in self._rows.items()},
+        try:
+            with ShardPublisher(state) as publisher, contextlib.closing(results):
+                for row, encoded in results:
+                    yield from publisher.finished()
+                    if isinstance(encoded, BadImage):
+                        shard.events.append(self._skip(encoded))
+                    else:
+                        record = as_record(shard.next_id, encoded.parts)
+                        if shard.is_full_for(len(record)):
+                            yield from publisher.wait()
+                            publisher.submit(shard, position)
+                            shard = self._new_shard(shard.number + 1, shard.next_id)
+                        shard.add(row, encoded, record)
+                        self.progress.count(encoded.converted, encoded.bytes_in, len(record))
+                    position += 1
+                    self.progress.done = position
+                    self.on_sample()
+                yield from publisher.wait()
+                if shard.records:
+                    yield publisher.publish(shard, position)
+                    return
+        finally:
+            shard.abort()
+        if shard.number == 0:
+            last = shard.events[-1]
+            raise ConfigError(
+                f"{self.name}: all {position} samples are bad, the last one: {last.source}: {last.why}"
+            )
+        self.last_events = shard.events
+
+    def _order(self, start: int, n: int) -> Iterator[int]:
+        """Rows of the listing in packing order, from position ``start`` on."""
+        permutation = (
+            Permutation(n, seed=self.options.seed) if self.options.order == "shuffle" else None
         )
-        return done
+        for first in range(start, n, _CHUNK):
+            positions = np.arange(first, min(first + _CHUNK, n))
+            yield from (positions if permutation is None else permutation(positions)).tolist()
 
-    def abort(self) -> None:
-        """Drops what was not published; harmless otherwise."""
-        if self._writer is not None:
-            self._writer.abort()
+    def _together(self) -> int:
+        """How many samples a thread takes at a time: fewer of large ones, whose number decides the memory."""
+        mean = (self.progress.bytes_in + self.progress.bytes_out) // max(1, self.progress.done)
+        return max(1, min(_TOGETHER, _TOGETHER_BYTES // mean)) if mean else 1
 
-    def _take_row(self, row: int, parts: Sequence[Part]) -> None:
-        values: dict[str, float] = {**self._missing, "_source_index": row}
-        for part in parts:
-            each = self._fields.get(part.field)
-            if each is None or each.list or part.role != DATA:
-                continue
-            values |= each.kind.column_values(each, part)
-        for name, column in self._rows.items():
-            column.append(values[name])
+    def _new_shard(self, number: int, first: int) -> ShardBuilder:
+        return ShardBuilder(self.dest, number, first, self.source.fields, self.options)
+
+    def _skip(self, error: BadImage) -> Event:
+        """Counts a bad sample, or stops the pack where the options say so; what is done stays done."""
+        if self.options.on_error == "stop":
+            raise BadImage(
+                f"{error.why}. Mend it and run the same command again, or add --on-error skip (in Python "
+                "on_error='skip'): both go on from here",
+                source=error.source,
+            )
+        if self.options.max_bad is not None and self.progress.skipped >= self.options.max_bad:
+            raise BadImage(
+                f"{error.why}. More than {self.options.max_bad} samples are bad (--max-bad)",
+                source=error.source,
+            )
+        self.progress.skipped += 1
+        return Event("skipped", error.source, error.why)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastload._pack.shards import as_record
+from fastload._pack.shard import as_record
 from fastload._store.record import Part, encode_record
 from fastload.errors import ConfigError
 from tests.jpeg_samples import encode, picture

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 import fastload
-from fastload._pack.shards import OpenShard
+from fastload._pack.options import PackOptions
+from fastload._pack.samples import EncodedSample
+from fastload._pack.shard import ShardBuilder, ShardStage, as_record
 from fastload._pack.state import Done, PackState
 from fastload._store.fields import Field
 from fastload.errors import StoreError
@@ -25,9 +27,11 @@ def source(n: int = 160) -> Listed:
 def test_packing_goes_on_while_a_shard_is_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish, packed_more, order = OpenShard.publish, threading.Event(), []
+    publish = ShardBuilder.publish
+    packed_more = threading.Event()
+    order: list[int] = []
 
-    def slow(self: OpenShard, state: PackState, next_position: int) -> Done:
+    def slow(self: ShardBuilder, state: PackState, next_position: int) -> Done:
         if self.number == 0:
             assert packed_more.wait(20), "nothing was packed meanwhile"
         order.append(self.number)
@@ -38,7 +42,7 @@ def test_packing_goes_on_while_a_shard_is_published(
             packed_more.set()
 
     first = pack(source(), tmp_path / "plain", order="source", **SMALL_SHARDS).n_samples // 3
-    monkeypatch.setattr(OpenShard, "publish", slow)
+    monkeypatch.setattr(ShardBuilder, "publish", slow)
     result = pack(source(), tmp_path / "slow", order="source", on_progress=look, **SMALL_SHARDS)
     assert result.n_shards > 2
     assert order == list(range(result.n_shards))
@@ -53,16 +57,16 @@ def test_packing_goes_on_while_a_shard_is_published(
 def test_a_shard_that_cannot_be_published_stops_the_pack_and_the_next_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
-    publish = OpenShard.publish
+    publish = ShardBuilder.publish
 
-    def fails(self: OpenShard, state: PackState, next_position: int) -> Done:
+    def fails(self: ShardBuilder, state: PackState, next_position: int) -> Done:
         if self.number == failing:
             raise StoreError("no room")
         assert self.number < failing, "a shard behind the failed one was published"
         return publish(self, state, next_position)
 
     with monkeypatch.context() as patch:
-        patch.setattr(OpenShard, "publish", fails)
+        patch.setattr(ShardBuilder, "publish", fails)
         with pytest.raises(StoreError, match="no room"):
             pack(source(), tmp_path / "packed", **SMALL_SHARDS)
     assert not [
@@ -74,3 +78,36 @@ def test_a_shard_that_cannot_be_published_stops_the_pack_and_the_next_run_goes_o
     result = pack(source(), tmp_path / "packed", **SMALL_SHARDS)
     assert (result.n_samples, result.resumed_at > 0) == (160, failing > 0)
     assert len(fastload.open(tmp_path / "packed")) == 160
+
+
+def assert_stage(shard: ShardBuilder, expected: ShardStage) -> None:
+    assert shard.stage is expected
+
+
+def test_a_shard_is_written_then_published_or_aborted(tmp_path: Path) -> None:
+    encoded = EncodedSample([], "a.jpg", bytes_in=5)
+    shard = ShardBuilder(tmp_path, 0, 0, (LABEL,), PackOptions())
+    assert_stage(shard, ShardStage.EMPTY)
+    assert not list(tmp_path.iterdir()), "the file appears with the first record"
+    with PackState(tmp_path) as state:
+        with pytest.raises(RuntimeError, match="shard 0 is empty, expected writing"):
+            shard.publish(state, 0)
+        shard.add(0, encoded, as_record(0, []))
+        assert_stage(shard, ShardStage.WRITING)
+        done = shard.publish(state, 1)
+        assert_stage(shard, ShardStage.PUBLISHED)
+        assert (done.shard.records, state.done(0).shard) == (1, done.shard)
+        shard.abort()
+        assert_stage(shard, ShardStage.PUBLISHED)
+        assert (tmp_path / "shard-00000.lmdb").exists()
+        for call in (lambda: shard.add(1, encoded, b"x"), lambda: shard.publish(state, 1)):
+            with pytest.raises(RuntimeError, match="shard 0 is published, expected writing"):
+                call()
+        other = ShardBuilder(tmp_path, 1, 1, (LABEL,), PackOptions())
+        other.add(1, encoded, as_record(1, []))
+        other.abort()
+        other.abort()
+        assert_stage(other, ShardStage.ABORTED)
+        with pytest.raises(RuntimeError, match="shard 1 is aborted, expected writing"):
+            other.add(2, encoded, as_record(2, []))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".pack", "shard-00000.lmdb"]
