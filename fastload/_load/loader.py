@@ -19,7 +19,7 @@ from fastload._load.buffers import BufferPool
 from fastload._load.decoder import BackendChoice, Decoder
 from fastload._load.faults import FaultPolicy
 from fastload._load.iterator import Collator, LoaderIterator
-from fastload._load.options import LoaderOptions, Ranks
+from fastload._load.options import LoaderOptions, Ranks, make_order
 from fastload._load.pipeline import Pipeline
 from fastload._load.scaling import DepthScaler, ThreadScaler
 from fastload._load.spec import LoadSpec, SampleOptions, load_spec
@@ -37,7 +37,7 @@ from fastload._load.torch_compat.samplers import RankBatches, RankSampler
 from fastload._load.transfer import Transfer, make_transfer
 from fastload._order.epoch_order import WINDOW
 from fastload._order.partition import Partition
-from fastload._order.rank_order import OrderOptions, RankOrder
+from fastload._order.rank_order import RankOrder
 from fastload._order.sampler_order import SamplerOrder
 from fastload._order.saved_state import check_same, check_version
 from fastload._plan.rows import PlanRow
@@ -163,7 +163,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self.transfer = make_transfer(options.device, pin_memory=options.pin_memory)
         self._init_backend(spec)
         self._init_pipeline(spec)
-        self.order = self._sampler_order() if options.has_sampler else self._rank_order()
+        loader = weakref.ref(self)  # weak: a loader is freed with its last user
+        self.order = make_order(
+            options, lambda: None if (alive := loader()) is None else alive._current_partition()
+        )
         self._iterators = []  # not a WeakSet: see fastload._load.prefetch
         self._closed = False
         self._accelerated = False
@@ -218,28 +221,6 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self.images_per_sample = sum(each.items for each in spec.images)
         self.collator = Collator(spec, options.collate_fn, batched=options.batched)
 
-    def _rank_order(self) -> RankOrder:
-        options = self._options
-        packed = options.dataset
-        n_samples = len(packed)
-        loader = weakref.ref(self)  # weak: a loader is freed with its last user
-        return RankOrder(
-            OrderOptions(
-                n_samples=n_samples,
-                shuffle=options.shuffle if options.shuffle == "full" else bool(options.shuffle),
-                seed=self.seed,
-                window=options.window,
-                block=max(1, round(n_samples / max(1, len(packed.column("_blocks"))))),
-                content=packed.manifest.content[:16],
-            ),
-            batch_size=options.batch_size or 1,
-            partition=options.partition(self._ranks),
-            current_partition=lambda: (
-                None if (alive := loader()) is None else alive._current_partition()
-            ),
-            source_order=lambda: np.argsort(packed.column("_source_index"), kind="stable"),
-        )
-
     def _current_partition(self) -> Partition:
         """The part of this process as of now: the process group may be initialized after the loader was made."""
         ranks = self._options.ranks()
@@ -248,22 +229,6 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             self._backend.budget = self._options.thread_budget(ranks)
             self._backend.threads = min(self._backend.threads, self._backend.budget)
         return self._options.partition(ranks)
-
-    def _sampler_order(self) -> SamplerOrder:
-        options = self._options
-        sampler = options.batch_sampler if options.sampler is None else options.sampler
-        batches = sampler
-        if options.sampler is not None and options.batch_size is not None:
-            batches = torch.utils.data.BatchSampler(sampler, options.batch_size, options.drop_last)
-        return SamplerOrder(
-            sampler,
-            batches,
-            batch_size=None if options.batch_sampler is not None else options.batch_size or 1,
-            drop_last=options.drop_last,
-            n_samples=len(self.packed),
-            seed=self.seed,
-            content=self.packed.manifest.content[:16],
-        )
 
     def _init_torch(self) -> None:
         """Makes this a torch DataLoader with the parts that a plain one could be built from.

@@ -1,4 +1,4 @@
-"""The arguments of a DataLoader, checked once and kept as one frozen object.
+"""The arguments of a DataLoader, checked once and kept as one frozen object, and the order they ask for.
 
 Every argument of torch's DataLoader is used, or answered with one sentence why it has no effect.
 """
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -20,6 +21,8 @@ from fastload._load.spec import SampleOptions
 from fastload._load.torch_compat.dataset_view import Collate, LoaderDataset, opened
 from fastload._order.epoch_order import WINDOW
 from fastload._order.partition import Partition
+from fastload._order.rank_order import OrderOptions, RankOrder
+from fastload._order.sampler_order import SamplerOrder
 from fastload._store.dataset import Dataset
 from fastload.errors import ConfigError
 
@@ -276,3 +279,42 @@ def _hint(name: str) -> str:
         return f"did you mean {near[0]!r}?"
     unused = ", ".join(sorted(UNUSED))
     return f"it has {', '.join(known)}, and torch's that have no effect here: {unused}"
+
+
+def make_order(
+    options: LoaderOptions, current_partition: Callable[[], Partition | None]
+) -> RankOrder | SamplerOrder:
+    """fastload's own order, or that of a user's sampler."""
+    packed = options.dataset
+    content = packed.manifest.content[:16]
+    n_samples = len(packed)
+    if not options.has_sampler:
+        n_blocks = max(1, len(packed.column("_blocks")))
+        order_options = OrderOptions(
+            n_samples=n_samples,
+            shuffle=options.shuffle if options.shuffle == "full" else bool(options.shuffle),
+            seed=options.order_seed,
+            window=options.window,
+            block=max(1, round(n_samples / n_blocks)),
+            content=content,
+        )
+        return RankOrder(
+            order_options,
+            batch_size=options.batch_size or 1,
+            partition=options.partition(options.ranks()),
+            current_partition=current_partition,
+            source_order=lambda: np.argsort(packed.column("_source_index"), kind="stable"),
+        )
+    sampler = options.batch_sampler if options.sampler is None else options.sampler
+    batches = sampler
+    if options.sampler is not None and options.batch_size is not None:
+        batches = torch.utils.data.BatchSampler(sampler, options.batch_size, options.drop_last)
+    return SamplerOrder(
+        sampler,
+        batches,
+        batch_size=None if options.batch_sampler is not None else options.batch_size or 1,
+        drop_last=options.drop_last,
+        n_samples=n_samples,
+        seed=options.order_seed,
+        content=content,
+    )
