@@ -98,8 +98,8 @@ def bare_loop(batch: DecodeBatch) -> tuple[float, float]:
         planar=pixels.layout == "nchw",
         color=0,
         fill=(0, 0, 0),
-        mean=pixels.mean_levels(3),
-        std=pixels.std_levels(3),
+        mean=pixels.mean_values(3),
+        std=pixels.std_values(3),
     )
     return seconds
 

@@ -49,10 +49,10 @@ class Work:
 
 
 def photos(count: int) -> list[bytes]:
-    """Ordinary photographs of the corpus, colour only, spread over it."""
+    """Ordinary photographs of the corpus, color only, spread over it."""
     files = [path.read_bytes() for path in photo_paths()]
-    coloured = [data for data in files if simplejpeg.decode_jpeg_header(data)[2] != "Gray"]
-    return coloured[:: max(1, len(coloured) // count)][:count]
+    colored = [data for data in files if simplejpeg.decode_jpeg_header(data)[2] != "Gray"]
+    return colored[:: max(1, len(colored) // count)][:count]
 
 
 def all_works(count: int, *, seed: int = 0) -> list[Work]:
@@ -71,7 +71,7 @@ def all_works(count: int, *, seed: int = 0) -> list[Work]:
     ] * 6  # so short that a batch of them is over before the second thread wakes
     return [
         _crops("RRC 224, indexed", 1.8, stored, indexed, crops),
-        _normalised("RRC 224, float32", _crops("", 1.8, stored, indexed, crops)),
+        _normalized("RRC 224, float32", _crops("", 1.8, stored, indexed, crops)),
         _crops("RRC 224, no index", 1.3, stored, [(data, None, 0) for data in stored], crops),
         _whole("1920x1280 -> 960x640", 1.4, large, 960, 640),
         _whole("whole -> 256x256", 1.0, stored, 256, 256),
@@ -111,8 +111,8 @@ def _crops(
     return Work(name, target, sources, requests, (224, 224, 3), baseline)
 
 
-def _normalised(name: str, work: Work) -> Work:
-    """The same as trainers want it: normalised planes of float32. No bar was set for it; that of the bytes is taken."""
+def _normalized(name: str, work: Work) -> Work:
+    """The same as trainers want it: normalized planes of float32. No bar was set for it; that of the bytes is taken."""
     mean, std = (
         np.array(values, np.float32) for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     )

@@ -87,7 +87,7 @@ def raw_pixels(backend: Any, image: NDArray[Any], to: tuple[int, int], /, **opti
     height, width, channels = image.shape
     options = {
         "channels": channels * image.itemsize,
-        "pixels": PixelFormat(colour="stored"),
+        "pixels": PixelFormat(color="stored"),
         **options,
     }
     return pixels_of(

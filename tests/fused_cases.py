@@ -57,11 +57,11 @@ def random_case(
         )
         job["flip"], job["filter"] = rng.integers(0, 2), rng.choice(list(Filter))
     jobs["slot"] = rng.permutation(n + 1)[:n]
-    colour: Any = "gray" if channels == 1 else ("rgb", "bgr")[seed % 2]
+    color: Any = "gray" if channels == 1 else ("rgb", "bgr")[seed % 2]
     layout: Any = ("nchw", "nhwc")[seed // 2 % 2]
     pixels = PixelFormat(
         layout,
-        colour,
+        color,
         tuple(range(9, 9 + channels)),
         (0.48, 0.46, 0.41)[:channels],
         (0.22, 0.23, 0.24)[:channels],
@@ -72,7 +72,7 @@ def random_case(
     return Case(jobs, pictures, pixels, torch.full(shape, 77, dtype=dtype))
 
 
-def gray_to_colour(seed: int) -> Case:
+def gray_to_color(seed: int) -> Case:
     """One channel in, three out."""
     case = random_case(3 * seed, n=2, canvas=24, largest=30, smallest=12)
     pixels = PixelFormat("nchw", "bgr", (1, 2, 3))
@@ -87,7 +87,7 @@ def gray_to_colour(seed: int) -> Case:
 def interpreted(seeds: list[int]) -> list[int]:
     """Those seeds where the kernel and the torch path differ in any bit; and -1 where the pattern is not found as it should be."""
     cases = [(seed, random_case(seed, n=2, largest=30, canvas=34, smallest=16)) for seed in seeds]
-    cases += [(100 + seeds[0], gray_to_colour(seeds[0]))]
+    cases += [(100 + seeds[0], gray_to_color(seeds[0]))]
     wrong = [
         seed
         for seed, case in cases

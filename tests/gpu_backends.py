@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-# DALI repeats the edge pixel, the others leave out what is outside and renormalise. A triangle centred on an outermost pixel has at most
+# DALI repeats the edge pixel, the others leave out what is outside and renormalize. A triangle centerd on an outermost pixel has at most
 # 1/8 of its weight outside: 255 / 8 = 32 levels, and 255 * (1 - (7/8)^2) = 60 in a corner. Inside both are the same sum, rounded.
 INTERIOR, RING, CORNER = 1, 32, 60
 

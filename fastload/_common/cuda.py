@@ -34,7 +34,7 @@ class CudaTransfer:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def stream(self) -> AbstractContextManager[object]:
-        """One for all pixels, copies and colours: the event that ``send`` records comes after them. Also sets the current device."""
+        """One for all pixels, copies and colors: the event that ``send`` records comes after them. Also sets the current device."""
         return torch.cuda.stream(self._stream)
 
     def stage(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -284,7 +284,7 @@ def uuid_of(device: torch.device) -> str:
     return "GPU-" + str(torch.cuda.get_device_properties(device).uuid)
 
 
-def utilisation(device: torch.device) -> dict[str, int]:
+def utilization(device: torch.device) -> dict[str, int]:
     """Per cent of time in which kernels ran, and the JPEG engine; what NVML does not tell is left out."""
     gpu, _ = open_gpu(uuid_of(device))
     if gpu is None:

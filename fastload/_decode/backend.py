@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Ticket = Any  # the backend's own
 
 STAGES = IMAGE_STAGES
-COLOURS = ("rgb", "bgr", "gray", "stored")
+COLORS = ("rgb", "bgr", "gray", "stored")
 MAX_CHANNELS = 8
 
 # One sample. Offsets are bytes in its source; x, y, w, h and the rest pixels. Kept equal to native/pool/decode_request.h by a test.
@@ -84,7 +84,7 @@ class Filter(enum.IntEnum):
 
 
 class Status(enum.IntEnum):
-    """What became of a sample. Only OK has pixels; the slot of any other holds the fill colour."""
+    """What became of a sample. Only OK has pixels; the slot of any other holds the fill color."""
 
     OK = 0
     BAD_IMAGE = 1  # cannot be decoded, or is beyond the limits
@@ -104,9 +104,9 @@ class PixelFormat:
     """
 
     layout: Literal["nhwc", "nchw"] = "nhwc"
-    colour: Literal["rgb", "bgr", "gray", "stored"] = "rgb"
+    color: Literal["rgb", "bgr", "gray", "stored"] = "rgb"
     fill: int | tuple[int, ...] = (
-        0  # letterbox borders and failed samples, 0..255, before normalising
+        0  # letterbox borders and failed samples, 0..255, before normalizing
     )
     mean: tuple[float, ...] | None = None  # in the order of the output's channels
     std: tuple[float, ...] | None = None
@@ -115,20 +115,20 @@ class PixelFormat:
     def __post_init__(self) -> None:
         if self.layout not in ("nhwc", "nchw"):
             raise ConfigError(f"layout {self.layout!r}: expected 'nhwc' or 'nchw'")
-        if self.colour not in COLOURS:
-            raise ConfigError(f"colour {self.colour!r}: expected one of {', '.join(COLOURS)}")
+        if self.color not in COLORS:
+            raise ConfigError(f"color {self.color!r}: expected one of {', '.join(COLORS)}")
         if not self.white > 0:
             raise ConfigError(f"white {self.white!r}: expected a positive number, 1.0 or 255.0")
 
-    def fill_levels(self, channels: int) -> tuple[int, ...]:
+    def fill_values(self, channels: int) -> tuple[int, ...]:
         """One fill level a channel."""
         return (self.fill,) * channels if isinstance(self.fill, int) else self.fill
 
-    def mean_levels(self, channels: int) -> tuple[float, ...]:
+    def mean_values(self, channels: int) -> tuple[float, ...]:
         """The mean in levels of 0..255."""
         return tuple(255.0 / self.white * value for value in self.mean or (0.0,) * channels)
 
-    def std_levels(self, channels: int) -> tuple[float, ...]:
+    def std_values(self, channels: int) -> tuple[float, ...]:
         """The standard deviation in levels of 0..255."""
         return tuple(255.0 / self.white * value for value in self.std or (1.0,) * channels)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fastload._common.native import core, native_status
 from fastload._decode.backend import (
-    COLOURS,
+    COLORS,
     STAGES,
     DecodeBatch,
     DecodeResult,
@@ -149,10 +149,10 @@ def _told(pixels: PixelFormat, channels: int) -> _Told:
     """What the core is told about an output. A loader's batches all have the same."""
     return {
         "planar": pixels.layout == "nchw",
-        "color": COLOURS.index(pixels.colour),
-        "fill": pixels.fill_levels(channels),
-        "mean": pixels.mean_levels(channels),
-        "std": pixels.std_levels(channels),
+        "color": COLORS.index(pixels.color),
+        "fill": pixels.fill_values(channels),
+        "mean": pixels.mean_values(channels),
+        "std": pixels.std_values(channels),
     }
 
 

@@ -120,7 +120,7 @@ def _load(batch: DecodeBatch, row: int, slot: torch.Tensor) -> Outcome:
     request = batch.requests[row]
     pixels = batch.pixels
     channels = slot.shape[0]
-    fill = torch.tensor(pixels.fill_levels(channels), dtype=torch.uint8)
+    fill = torch.tensor(pixels.fill_values(channels), dtype=torch.uint8)
     canvas = fill[:, None, None].repeat(1, *slot.shape[1:])
     status = Status.OK
     reason = ""
@@ -131,7 +131,7 @@ def _load(batch: DecodeBatch, row: int, slot: torch.Tensor) -> Outcome:
             status = Status.CORRUPT
             reason = "not a record, or its checksum is wrong"
         else:
-            stored = _decoded(request, source, pixels.colour, channels)
+            stored = _decoded(request, source, pixels.color, channels)
             image = _upright(stored, int(request["orientation"]))
             decoded = time.perf_counter_ns()
             _place(request, image, canvas)
@@ -144,38 +144,38 @@ def _load(batch: DecodeBatch, row: int, slot: torch.Tensor) -> Outcome:
     if slot.dtype == torch.uint8:
         slot.copy_(canvas)
     else:
-        mean = torch.tensor(pixels.mean_levels(channels))[:, None, None]
-        std = torch.tensor(pixels.std_levels(channels))[:, None, None]
+        mean = torch.tensor(pixels.mean_values(channels))[:, None, None]
+        std = torch.tensor(pixels.std_values(channels))[:, None, None]
         slot.copy_((canvas.float() - mean) / std)
     return Outcome(status, reason, (0, 0, decoded - started, time.perf_counter_ns() - decoded, 0))
 
 
-def _decoded(request: np.void, source: memoryview, colour: str, channels: int) -> torch.Tensor:
+def _decoded(request: np.void, source: memoryview, color: str, channels: int) -> torch.Tensor:
     """The whole image as stored, (C, H, W)."""
     offset, size = int(request["offset"]), int(request["size"])
     part = source[offset : offset + size if size else None]
     if len(part) < size:
         raise ConfigError(f"image lies outside its source of {len(source)} bytes")
     if request["codec"] == Codec.RAW:
-        image = _raw(request, part, colour, channels)
+        image = _raw(request, part, color, channels)
     else:
         header = read_header(part)
         check_limits(header, len(part))
-        gray = header.components == 1 or (channels == 1 and colour != "stored")
+        gray = header.components == 1 or (channels == 1 and color != "stored")
         try:
             image = simplejpeg.decode_jpeg(
-                part, "GRAY" if gray else "BGR" if colour == "bgr" else "RGB"
+                part, "GRAY" if gray else "BGR" if color == "bgr" else "RGB"
             )
         except ValueError as error:
             raise BadImage(str(error)) from None
-    if image.shape[2] != channels and (image.shape[2] != 1 or colour == "stored"):
+    if image.shape[2] != channels and (image.shape[2] != 1 or color == "stored"):
         raise ConfigError(
             f"an image of {image.shape[2]} channels does not fit an output of {channels}"
         )
     return torch.from_numpy(np.array(image, order="C")).permute(2, 0, 1).expand(channels, -1, -1)
 
 
-def _raw(request: np.void, part: memoryview, colour: str, channels: int) -> NDArray[np.uint8]:
+def _raw(request: np.void, part: memoryview, color: str, channels: int) -> NDArray[np.uint8]:
     """Raw pixels, wide numbers as bytes; a narrower number than the output has gets zeros in front."""
     height, width, n, bits = (
         int(request[name]) for name in ("raw_h", "raw_w", "raw_channels", "raw_bits")
@@ -188,12 +188,12 @@ def _raw(request: np.void, part: memoryview, colour: str, channels: int) -> NDAr
     if bits != 8 and request["filter"] != Filter.NEAREST:
         raise ConfigError(f"raw images of {bits} bits can be resized by 'nearest' only")
     image = np.frombuffer(part, np.uint8).reshape(height, width, n_bytes)
-    if colour == "stored" and n == 1 and n_bytes < channels:
+    if color == "stored" and n == 1 and n_bytes < channels:
         return np.pad(image, ((0, 0), (0, 0), (0, channels - n_bytes)))
-    if colour == "gray" and n_bytes == 3:
+    if color == "gray" and n_bytes == 3:
         gray: NDArray[np.int64] = (image @ np.array([19595, 38470, 7471]) + 32768) >> 16
         return gray.astype(np.uint8)[:, :, None]
-    return image[:, :, ::-1] if colour == "bgr" else image
+    return image[:, :, ::-1] if color == "bgr" else image
 
 
 def _upright(image: torch.Tensor, orientation: int) -> torch.Tensor:
@@ -254,7 +254,7 @@ def _resized(image: torch.Tensor, height: int, width: int, how: int) -> torch.Te
 
 
 def _blended(image: torch.Tensor, n: int, axis: int) -> torch.Tensor:
-    """Two neighbours mixed, along one axis."""
+    """Two neighbors mixed, along one axis."""
     size = image.shape[axis]
     place = ((torch.arange(n) + 0.5) * (size / n) - 0.5).clamp(0, size - 1)
     low = place.floor().long()
@@ -267,8 +267,8 @@ def _blended(image: torch.Tensor, n: int, axis: int) -> torch.Tensor:
 
 
 def _check_channels(pixels: PixelFormat, channels: int) -> None:
-    wanted = {"rgb": 3, "bgr": 3, "gray": 1, "stored": channels}[pixels.colour]
+    wanted = {"rgb": 3, "bgr": 3, "gray": 1, "stored": channels}[pixels.color]
     if channels != wanted:
         raise ConfigError(
-            f"output: expected {wanted} channels for {pixels.colour!r}, found {channels}"
+            f"output: expected {wanted} channels for {pixels.color!r}, found {channels}"
         )

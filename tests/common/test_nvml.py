@@ -257,7 +257,7 @@ import json, types, torch
 from fastload._common import cuda
 
 torch.cuda.get_device_properties = lambda device=0: types.SimpleNamespace(uuid="aaaa-stub")
-print(json.dumps(cuda.utilisation(torch.device("cuda", 1))))
+print(json.dumps(cuda.utilization(torch.device("cuda", 1))))
 """
 
 

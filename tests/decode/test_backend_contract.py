@@ -280,7 +280,7 @@ def test_masks_are_picked_never_mixed(backend: DecodeBackend) -> None:
         "raw_bits": 16,
         "filter": Filter.NEAREST,
         "flip": 1,
-        "pixels": PixelFormat(colour="stored", fill=0),
+        "pixels": PixelFormat(color="stored", fill=0),
         "channels": 2,
     }
     ours, wanted = (

@@ -132,7 +132,7 @@ def test_a_letterboxed_batch_without_borders_needs_no_new_pipeline() -> None:
     backend.close()
 
 
-def test_images_of_one_colour_are_found() -> None:
+def test_images_of_one_color_are_found() -> None:
     """What the JPEG engine leaves where it skips an image; borders do not count."""
     batch = batch_of(JPEGS[:4], out_w=[40, 30, 40, 30], pad_left=[0, 5, 0, 5])
     levels = torch.randint(

@@ -20,7 +20,7 @@ KINDS = [
 ]
 
 
-def serialised(kind: Any, *, gpu: bool) -> bytes:
+def serialized(kind: Any, *, gpu: bool) -> bytes:
     needs_dali()
     from fastload._decode.gpu.dali_pipeline import GraphKind, make_pipeline
 
@@ -47,7 +47,7 @@ def operators(graph: bytes) -> list[tuple[str, list[bytes]]]:
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_both_graphs_are_the_same_but_for_the_device(kind: Any) -> None:
-    cpu, gpu = serialised(kind, gpu=False), serialised(kind, gpu=True)
+    cpu, gpu = serialized(kind, gpu=False), serialized(kind, gpu=True)
     assert cpu != gpu
     ours, theirs = operators(gpu), operators(cpu)
     assert [name for name, _ in ours] == [name for name, _ in theirs]
@@ -73,7 +73,7 @@ def comparable(message: bytes) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS[::3], ids=str)
 def test_every_operator_has_a_kernel_for_the_gpu(kind: Any) -> None:
-    graph = operators(serialised(kind, gpu=True))
+    graph = operators(serialized(kind, gpu=True))
     backend: Any = importlib.import_module("nvidia.dali.backend")
 
     on_gpu, mixed, on_cpu = (
@@ -96,21 +96,21 @@ def test_every_operator_has_a_kernel_for_the_gpu(kind: Any) -> None:
 
 def test_a_graph_with_another_number_is_seen_to_differ() -> None:
     """The comparison can fail: hardware load, filter and fill are all in it."""
-    base = operators(serialised((False, 0, (1, 2, 3), False), gpu=True))
+    base = operators(serialized((False, 0, (1, 2, 3), False), gpu=True))
     for other in (
         (False, 0, (1, 2, 3), True),
         (False, 1, (1, 2, 3), False),
         (False, 0, (1, 2, 4), False),
         (True, 0, (1,), False),
     ):
-        found = operators(serialised(other, gpu=True))
+        found = operators(serialized(other, gpu=True))
         assert [[comparable(each) for each in body] for _, body in found] != [
             [comparable(each) for each in body] for _, body in base
         ]
 
 
 def test_the_decoder_is_told_what_the_traps_demand() -> None:
-    graph = serialised((False, 0, None, False), gpu=True)
+    graph = serialized((False, 0, None, False), gpu=True)
     decoder = next(
         body
         for body in fields(graph)[OPERATOR]

@@ -97,7 +97,7 @@ def test_what_runs_is_what_was_asked_for(packed: Path) -> None:
     assert (choice.name, choice.reason, bool(choice), str(choice)) == ("dali", "", False, "dali")
 
 
-def test_normalised_with_colour_steps(packed: Path) -> None:
+def test_normalized_with_color_steps(packed: Path) -> None:
     transform = [*CROPPED, T.ColorJitter(brightness=0.5), T.Normalize(0.5, 0.25)]
     ours, theirs = (
         next(iter(make(packed, transform=transform, backend=backend)))["image"]

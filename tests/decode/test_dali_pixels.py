@@ -48,7 +48,7 @@ def test_same_pixels_as_the_reference(data: st.DataObject) -> None:
         draw(st.integers(0, 9)),
         draw(st.integers(0, 9)),
     )
-    colour: Any = draw(st.sampled_from(["rgb", "bgr", "gray"]))
+    color: Any = draw(st.sampled_from(["rgb", "bgr", "gray"]))
     padded = draw(st.booleans())
     canvas = (out_w + left + 3, out_h + top) if padded else (out_w, out_h)
     left, top = (left, top) if padded else (0, 0)
@@ -64,9 +64,9 @@ def test_same_pixels_as_the_reference(data: st.DataObject) -> None:
         "filter": draw(st.sampled_from([Filter.ANTIALIAS, Filter.BILINEAR])),
     }
     options: dict[str, Any] = {
-        "pixels": PixelFormat(draw(st.sampled_from(["nhwc", "nchw"])), colour, 3),
+        "pixels": PixelFormat(draw(st.sampled_from(["nhwc", "nchw"])), color, 3),
         "canvas": canvas,
-        "channels": 1 if colour == "gray" else 3,
+        "channels": 1 if color == "gray" else 3,
     }
     ours, theirs = (
         pixels_of(backend, jpeg, (out_w, out_h), **options, **asked)
@@ -120,12 +120,12 @@ def test_photos_cut_from_their_restart_index(size: tuple[int, int]) -> None:
             assert inside <= INTERIOR
             assert max(ring, corners) <= (
                 RING if min(size) > 1 else 64
-            )  # one pixel has both its neighbours outside
+            )  # one pixel has both its neighbors outside
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
-def test_normalised_as_the_native_core_does_it(dtype: torch.dtype, layout: Any) -> None:
+def test_normalized_as_the_native_core_does_it(dtype: torch.dtype, layout: Any) -> None:
     """Same level, same bits: compared where both decoders have the same levels."""
     jpeg, size = JPEGS[0]
     form: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -147,13 +147,13 @@ def test_normalised_as_the_native_core_does_it(dtype: torch.dtype, layout: Any) 
     assert torch.equal(ours[same], theirs[same])
 
 
-@pytest.mark.parametrize("colour", ["rgb", "bgr"])
-def test_borders_have_their_colour_in_the_order_of_the_output(colour: Any) -> None:
+@pytest.mark.parametrize("color", ["rgb", "bgr"])
+def test_borders_have_their_color_in_the_order_of_the_output(color: Any) -> None:
     asked: dict[str, Any] = {
         "canvas": (50, 40),
         "pad_left": 5,
         "pad_top": 5,
-        "pixels": PixelFormat(colour=colour, fill=(10, 20, 30)),
+        "pixels": PixelFormat(color=color, fill=(10, 20, 30)),
     }
     ours, theirs = (
         pixels_of(backend, JPEGS[0][0], (40, 30), exact=1, **asked)
@@ -175,7 +175,7 @@ def test_masks_are_equal(bits: Any) -> None:
         "flip": 1,
         "canvas": (40, 40),
         "pad_top": 6,
-        "pixels": PixelFormat(colour="stored", fill=9),
+        "pixels": PixelFormat(color="stored", fill=9),
     }
     ours, theirs = (
         raw_pixels(backend, mask, (40, 30), **options) for backend in (dali(), reference())
@@ -184,7 +184,7 @@ def test_masks_are_equal(bits: Any) -> None:
     assert (ours[:6] == 9).all()
 
 
-@pytest.mark.parametrize("jpeg", [JPEGS[0], JPEGS[5]], ids=["colour", "gray"])
+@pytest.mark.parametrize("jpeg", [JPEGS[0], JPEGS[5]], ids=["color", "gray"])
 def test_nearest_is_exact_for_pictures_too(jpeg: tuple[bytes, tuple[int, int]]) -> None:
     ours, theirs = (
         pixels_of(backend, jpeg[0], (31, 57), filter=Filter.NEAREST, exact=1)

@@ -1,4 +1,4 @@
-"""Crop, resize, flip, letterbox, normalise of pictures of many sizes: the torch path, the Triton kernel, the core and Pillow agree."""
+"""Crop, resize, flip, letterbox, normalize of pictures of many sizes: the torch path, the Triton kernel, the core and Pillow agree."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fastload._decode.gpu.fused import (
     JOB,
     PRECISION,
     kernel_trouble,
-    level_table,
     make_taps,
     place,
+    value_table,
 )
 from tests.decoding import native, reference
 from tests.fused_cases import Case, random_case
@@ -97,14 +97,14 @@ def test_weights_add_up_and_stay_inside() -> None:
             assert not weights[int(taps.counts[n]) :].any()
 
 
-def test_the_level_table_is_the_normalised_level() -> None:
-    table = level_table(
+def test_the_value_table_is_the_normalized_level() -> None:
+    table = value_table(
         PixelFormat(fill=(5, 6, 7), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1)), 3, torch.float32
     )
     assert table.shape == (3, 257)
     assert table[1, 256] == table[1, 6]
     assert abs(table[2, 255] - (1.0 - 0.6) / 0.1) < 1e-5
-    assert level_table(PixelFormat(fill=3), 1, torch.uint8)[0].tolist() == [*range(256), 3]
+    assert value_table(PixelFormat(fill=3), 1, torch.uint8)[0].tolist() == [*range(256), 3]
 
 
 def test_no_pictures_leave_the_output_alone() -> None:

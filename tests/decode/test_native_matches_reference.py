@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fastload._common.native import core
 from fastload._decode.backend import (
-    COLOURS,
+    COLORS,
     REQUEST,
     STAGES,
     DecodeBatch,
@@ -42,8 +42,8 @@ def test_same_pixels(data: st.DataObject) -> None:
     w, h = draw(st.integers(1, width)), draw(st.integers(1, height))
     out_w, out_h = draw(st.integers(1, 70)), draw(st.integers(1, 70))
     left, top = draw(st.integers(0, 9)), draw(st.integers(0, 9))
-    colour: Any = draw(st.sampled_from(["rgb", "bgr", "gray"]))
-    pixels = PixelFormat(draw(st.sampled_from(["nhwc", "nchw"])), colour, 3)
+    color: Any = draw(st.sampled_from(["rgb", "bgr", "gray"]))
+    pixels = PixelFormat(draw(st.sampled_from(["nhwc", "nchw"])), color, 3)
     asked: dict[str, Any] = {
         "x": draw(st.integers(0, width - w)),
         "y": draw(st.integers(0, height - h)),
@@ -59,7 +59,7 @@ def test_same_pixels(data: st.DataObject) -> None:
     options: dict[str, Any] = {
         "pixels": pixels,
         "canvas": (out_w + left + 3, out_h + top),
-        "channels": 1 if colour == "gray" else 3,
+        "channels": 1 if color == "gray" else 3,
     }
     ours, theirs = (
         pixels_of(backend, JPEGS[which], (out_w, out_h), **options, **asked).astype(int)
@@ -118,7 +118,7 @@ def test_levels_that_make_no_sense_raise(pixels: dict[str, Any]) -> None:
         run(native(), [JPEGS[0]], (40, 30), pixels=PixelFormat(**pixels), dtype=np.float32)
 
 
-@pytest.mark.parametrize("wrong", [{"layout": "hwc"}, {"colour": "cmyk"}, {"white": 0.0}], ids=str)
+@pytest.mark.parametrize("wrong", [{"layout": "hwc"}, {"color": "cmyk"}, {"white": 0.0}], ids=str)
 def test_unknown_formats_raise(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         PixelFormat(**wrong)
@@ -150,7 +150,7 @@ def test_the_request_is_laid_out_as_the_core_has_it() -> None:
         (name, fields[name][1], fields[name][0].itemsize) for name in REQUEST.names or ()
     ] == module.request_members()
     assert module.request_size == REQUEST.itemsize
-    assert COLOURS == ("rgb", "bgr", "gray", "stored")
+    assert COLORS == ("rgb", "bgr", "gray", "stored")
 
 
 def test_times_say_where_a_sample_was() -> None:

@@ -61,7 +61,7 @@ def make(packed: Path, **options: Any) -> DataLoader:
         [*CROPPED, T.ColorJitter(brightness=0.5), T.Normalize(0.5, 0.25)],
         [*CROPPED, T.RandomAffine(30, (0.1, 0.1)), T.VerticalFlip()],
     ],
-    ids=["crop", "letterbox", "stretch", "normalised", "coloured", "turned"],
+    ids=["crop", "letterbox", "stretch", "normalized", "colored", "turned"],
 )
 def test_the_same_batches_as_with_the_core(packed: Path, transform: list[Any]) -> None:
     ours, theirs = (
@@ -84,7 +84,7 @@ def test_what_runs_is_what_was_asked_for(packed: Path) -> None:
 
 def test_gray_and_bgr(tmp_path: Path, packed: Path) -> None:
     gray = pack_gray(tmp_path / "packed", 10)
-    for dataset, colour in ((gray, None), (gray, "rgb"), (packed, "bgr"), (packed, "gray")):
+    for dataset, color in ((gray, None), (gray, "rgb"), (packed, "bgr"), (packed, "gray")):
         ours, theirs = (
             next(
                 iter(
@@ -94,7 +94,7 @@ def test_gray_and_bgr(tmp_path: Path, packed: Path) -> None:
                         transform=[T.Resize(50, 60)],
                         backend=backend,
                         exact=True,
-                        color=colour,
+                        color=color,
                     )
                 )
             )[0]

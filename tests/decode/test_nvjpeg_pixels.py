@@ -39,10 +39,10 @@ def test_same_pixels_for_any_plan(data: st.DataObject) -> None:
     out_w, out_h, left, top = (
         draw(st.integers(low, high)) for low, high in ((1, 70), (1, 70), (0, 9), (0, 9))
     )
-    colour: Any = draw(st.sampled_from(["rgb", "bgr", "gray"]))
-    channels = 1 if colour == "gray" else 3
+    color: Any = draw(st.sampled_from(["rgb", "bgr", "gray"]))
+    channels = 1 if color == "gray" else 3
     pixels = PixelFormat(
-        draw(st.sampled_from(["nhwc", "nchw"])), colour, 3, (0.5,) * channels, (0.2,) * channels
+        draw(st.sampled_from(["nhwc", "nchw"])), color, 3, (0.5,) * channels, (0.2,) * channels
     )
     asked: dict[str, Any] = {
         "x": draw(st.integers(0, width - w)),

@@ -110,7 +110,7 @@ UNUSUAL = {
         + JPEG[JPEG.find(b"\xff\xc0") + 9 : JPEG.find(b"\xff\xc0") + 19],
     ),
     "RGB by Adobe": with_adobe(0),
-    "nobody says which colours": JPEG[:2] + JPEG[2 + 2 + int.from_bytes(JPEG[4:6], "big") :],
+    "nobody says which colors": JPEG[:2] + JPEG[2 + 2 + int.from_bytes(JPEG[4:6], "big") :],
 }
 
 
@@ -184,14 +184,14 @@ def test_six_cameras_of_a_record_are_checked_together() -> None:
     assert (found.rest % 2).tolist() == [1] * 6
 
 
-@pytest.mark.parametrize(("colour", "channels"), [("rgb", 1), ("bgr", 4), ("gray", 3)])
-def test_channels_that_do_not_fit_raise(colour: Any, channels: int) -> None:
+@pytest.mark.parametrize(("color", "channels"), [("rgb", 1), ("bgr", 4), ("gray", 3)])
+def test_channels_that_do_not_fit_raise(color: Any, channels: int) -> None:
     with pytest.raises(ConfigError, match="channels for"):
-        CUTTER.cut(batch_of([JPEG], pixels=PixelFormat(colour=colour), channels=channels))
+        CUTTER.cut(batch_of([JPEG], pixels=PixelFormat(color=color), channels=channels))
 
 
 def test_masks_are_the_cpus() -> None:
-    assert CUTTER.cut(batch_of([JPEG], pixels=PixelFormat(colour="stored"))).rest.tolist() == [0]
+    assert CUTTER.cut(batch_of([JPEG], pixels=PixelFormat(color="stored"))).rest.tolist() == [0]
 
 
 @pytest.mark.parametrize("rows", [[1], [0, 2], [0, 1, 2, 3], []], ids=str)
@@ -222,10 +222,10 @@ def test_rest_rows_are_written_in_their_slots_and_the_bad_one_is_named(rows: lis
 
 @pytest.mark.parametrize("rows", [[0, 1, 2], [2, 0]], ids=str)
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
-@pytest.mark.parametrize("colour", ["rgb", "bgr"])
+@pytest.mark.parametrize("color", ["rgb", "bgr"])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float16, torch.bfloat16])
 def test_levels_are_written_as_the_format_says(
-    rows: list[int], layout: Any, colour: Any, dtype: torch.dtype
+    rows: list[int], layout: Any, color: Any, dtype: torch.dtype
 ) -> None:
     """Against the words of PixelFormat: (level - mean) / std in float32, then rounded to the dtype."""
     levels = torch.randint(
@@ -235,10 +235,10 @@ def test_levels_are_written_as_the_format_says(
     output = torch.full((3, 4, 5, 3) if layout == "nhwc" else (3, 3, 4, 5), 55, dtype=dtype)
     write_pixels(
         levels,
-        DecodeBatch([], new_requests(3), output, PixelFormat(layout, colour, mean=mean, std=std)),
+        DecodeBatch([], new_requests(3), output, PixelFormat(layout, color, mean=mean, std=std)),
         np.array(rows),
     )
-    expected = levels.flip(-1) if colour == "bgr" else levels
+    expected = levels.flip(-1) if color == "bgr" else levels
     if dtype != torch.uint8:
         in_levels = [torch.tensor([255.0 * each for each in values]) for values in (mean, std)]
         expected = ((expected.float() - in_levels[0]) / in_levels[1]).to(dtype)

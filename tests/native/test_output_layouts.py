@@ -40,22 +40,22 @@ def test_nchw_is_its_transpose() -> None:
 
 
 def test_bgr_is_rgb_reversed() -> None:
-    assert np.array_equal(assert_paths_agree(pixels=PixelFormat(colour="bgr")), WHOLE[:, :, ::-1])
+    assert np.array_equal(assert_paths_agree(pixels=PixelFormat(color="bgr")), WHOLE[:, :, ::-1])
     assert np.array_equal(
         assert_paths_agree(pixels=PixelFormat("nchw", "bgr")), WHOLE[:, :, ::-1].transpose(2, 0, 1)
     )
     image = picture(31, 20)
     assert np.array_equal(
-        raw_pixels(native(), image, (31, 20), pixels=PixelFormat(colour="bgr")), image[:, :, ::-1]
+        raw_pixels(native(), image, (31, 20), pixels=PixelFormat(color="bgr")), image[:, :, ::-1]
     )
 
 
 def test_gray_is_luma() -> None:
     luma = np.asarray(Image.fromarray(WHOLE).convert("L")).astype(int)
-    found = assert_paths_agree(pixels=PixelFormat(colour="gray"), channels=1)[:, :, 0].astype(int)
+    found = assert_paths_agree(pixels=PixelFormat(color="gray"), channels=1)[:, :, 0].astype(int)
     assert abs(found - luma).max() <= 2  # JPEG's own luma; Pillow computes it from rounded RGB
     image = picture(31, 20)
-    raw = raw_pixels(native(), image, (31, 20), pixels=PixelFormat(colour="gray"), channels=1)
+    raw = raw_pixels(native(), image, (31, 20), pixels=PixelFormat(color="gray"), channels=1)
     assert np.array_equal(raw[:, :, 0], np.asarray(Image.fromarray(image).convert("L")))
 
 
@@ -64,7 +64,7 @@ def test_a_gray_image_is_repeated_into_colours(layout: Any) -> None:
     data = encode(picture(40, 30), "gray")
     found = pixels_of(native(), data, (20, 25), pixels=PixelFormat(layout))
     planes = found if layout == "nchw" else found.transpose(2, 0, 1)
-    single = pixels_of(native(), data, (20, 25), pixels=PixelFormat(colour="gray"), channels=1)[
+    single = pixels_of(native(), data, (20, 25), pixels=PixelFormat(color="gray"), channels=1)[
         :, :, 0
     ]
     assert all(np.array_equal(plane, single) for plane in planes)
@@ -177,7 +177,7 @@ def test_halves_are_rounded_as_torch_rounds(value: float) -> None:
             raw_h=2,
             raw_channels=1,
             raw_bits=8,
-            pixels=PixelFormat(colour="gray", mean=(-value,), std=(1.0,), white=255.0),
+            pixels=PixelFormat(color="gray", mean=(-value,), std=(1.0,), white=255.0),
         ).raise_first()
         assert torch.equal(output, torch.full_like(output, 0).fill_(torch.tensor(value).to(dtype)))
 
@@ -297,7 +297,7 @@ def test_masks_of_several_widths_share_a_batch() -> None:
         [small.tobytes(), large.tobytes()],
         (4, 3),
         channels=4,
-        pixels=PixelFormat(colour="stored", fill=255),
+        pixels=PixelFormat(color="stored", fill=255),
         codec=1,
         raw_w=4,
         raw_h=3,

@@ -115,13 +115,13 @@ def write_pixels(pixels: torch.Tensor, batch: DecodeBatch, rows: Rows) -> None:
     """
     output = torch.as_tensor(batch.output)
     wanted = batch.pixels
-    values = pixels.flip(-1) if wanted.colour == "bgr" else pixels
+    values = pixels.flip(-1) if wanted.color == "bgr" else pixels
     if output.dtype != torch.uint8:
         channels = pixels.shape[-1]
         values = values.to(torch.float32)
         for numbers, neutral, apply in (
-            (wanted.mean_levels(channels), 0.0, values.sub_),
-            (wanted.std_levels(channels), 1.0, values.div_),
+            (wanted.mean_values(channels), 0.0, values.sub_),
+            (wanted.std_values(channels), 1.0, values.div_),
         ):
             if any(number != neutral for number in numbers):
                 apply(torch.tensor(numbers, dtype=torch.float32, device=values.device))

@@ -171,9 +171,9 @@ class DaliBackend(GpuBackend):
         from fastload._decode.gpu.dali_pipeline import GraphKind
 
         fills = (requests["out_h"] == size[0]) & (requests["out_w"] == size[1])
-        gray = batch.pixels.colour == "gray"
-        fill = batch.pixels.fill_levels(1 if gray else 3)
-        if batch.pixels.colour == "bgr":
+        gray = batch.pixels.color == "gray"
+        fill = batch.pixels.fill_values(1 if gray else 3)
+        if batch.pixels.color == "bgr":
             fill = fill[::-1]
         padded = GraphKind(gray, int(requests["filter"][0]), fill, self._hardware)
         # A letterboxed batch may need no border: the existing graph gives the same pixels.

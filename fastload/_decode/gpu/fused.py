@@ -107,7 +107,7 @@ def place(
     if not len(jobs):
         return
     planar = output if pixels.layout == "nchw" else output.permute(0, 3, 1, 2)
-    levels = level_table(pixels, planar.shape[1], planar.dtype).to(planar.device)
+    levels = value_table(pixels, planar.shape[1], planar.dtype).to(planar.device)
     filters = jobs["filter"].astype(np.int64)
     across, down = (
         make_taps(
@@ -125,7 +125,7 @@ def place(
             (across, down),
             levels=levels,
             output=planar,
-            swap=pixels.colour == "bgr",
+            swap=pixels.color == "bgr",
         )
         return
     from fastload._decode.gpu import fused_kernel
@@ -144,22 +144,22 @@ def place(
         levels,
         planar,
         channels=images[0].shape[2],
-        swap=pixels.colour == "bgr",
+        swap=pixels.color == "bgr",
     )
 
 
-def level_table(pixels: PixelFormat, channels: int, dtype: torch.dtype) -> Tensor:
-    """(channels, 257): what each level becomes in the output, and last what the fill colour becomes.
+def value_table(pixels: PixelFormat, channels: int, dtype: torch.dtype) -> Tensor:
+    """(channels, 257): what each level becomes in the output, and last what the fill color becomes.
 
-    Made once a batch on the CPU, as the native core does: normalising is looking up, and gives the same bits everywhere.
+    Made once a batch on the CPU, as the native core does: normalizing is looking up, and gives the same bits everywhere.
     """
     numbers = torch.arange(256).expand(channels, 256)
-    numbers = torch.cat([numbers, torch.tensor(pixels.fill_levels(channels))[:, None]], 1)
+    numbers = torch.cat([numbers, torch.tensor(pixels.fill_values(channels))[:, None]], 1)
     if dtype == torch.uint8:
         return numbers.to(torch.uint8)
     mean, std = (
         torch.tensor(each, dtype=torch.float32)[:, None]
-        for each in (pixels.mean_levels(channels), pixels.std_levels(channels))
+        for each in (pixels.mean_values(channels), pixels.std_values(channels))
     )
     return ((numbers.float() - mean) / std).to(dtype)
 
@@ -256,19 +256,19 @@ def make_taps(
 
 
 def _antialias(n_in: Tensor, n_out: Tensor, most: int, longest: int) -> tuple[Tensor, Tensor]:
-    """Pillow's BILINEAR: a triangle as wide as the scale; taps outside are dropped, the others renormalised."""
+    """Pillow's BILINEAR: a triangle as wide as the scale; taps outside are dropped, the others renormalized."""
     scale = n_in.double() / n_out
     support = scale.clamp(min=1.0)
     inverse = 1.0 / support
-    centre = (torch.arange(longest, device=n_in.device) + 0.5) * scale
-    start = (centre - support + 0.5).long().clamp(min=0)
-    stop = torch.minimum((centre + support + 0.5).long(), n_in)
-    values, total = [], torch.zeros_like(centre)
+    center = (torch.arange(longest, device=n_in.device) + 0.5) * scale
+    start = (center - support + 0.5).long().clamp(min=0)
+    stop = torch.minimum((center + support + 0.5).long(), n_in)
+    values, total = [], torch.zeros_like(center)
     for j in range(
         most
     ):  # one after the other, as Pillow adds: another order may round another way
         x = start + j
-        value = (1.0 - ((x - centre + 0.5) * inverse).abs()).clamp(min=0.0)
+        value = (1.0 - ((x - center + 0.5) * inverse).abs()).clamp(min=0.0)
         value = torch.where(x < stop, value, 0.0)
         total += value
         values.append(value)
@@ -277,7 +277,7 @@ def _antialias(n_in: Tensor, n_out: Tensor, most: int, longest: int) -> tuple[Te
 
 
 def _bilinear(n_in: Tensor, n_out: Tensor, most: int, longest: int) -> tuple[Tensor, Tensor]:
-    """OpenCV's INTER_LINEAR: two neighbours, the edges repeated."""
+    """OpenCV's INTER_LINEAR: two neighbors, the edges repeated."""
     scale = 1.0 / (n_out.double() / n_in)
     place = ((torch.arange(longest, device=n_in.device) + 0.5) * scale - 0.5).float()
     start = place.floor().long()

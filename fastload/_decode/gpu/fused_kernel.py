@@ -1,4 +1,4 @@
-"""The fused kernel, in Triton: crop, resize, flip, letterbox, colour order, normalise and layout of a whole batch in one launch.
+"""The fused kernel, in Triton: crop, resize, flip, letterbox, color order, normalize and layout of a whole batch in one launch.
 
 A program makes one tile of one output picture. It walks the tile's taps, rows outside and columns inside: each row's columns are summed up
 and rounded to 8 bits, as between Pillow's two passes, then weighted into the sum of the rows. Whole numbers only, so the result does
@@ -64,7 +64,7 @@ def fused(
     TILE_Y: tl.constexpr,
     TILE_X: tl.constexpr,
 ):
-    """``levels``: (OUT, 257) of the output's dtype, what each level becomes; the last is the fill colour."""
+    """``levels``: (OUT, 257) of the output's dtype, what each level becomes; the last is the fill color."""
     picture = tl.program_id(2)
     job = jobs + picture * _COLUMNS
     pixels = tl.load(job).to(tl.pointer_type(tl.uint8))
@@ -115,7 +115,7 @@ def fused(
             down1 += _level(across1) * weight_y[:, None]
             down2 += _level(across2) * weight_y[:, None]
 
-    # 256 is the place of the fill colour. Offsets in the output are 64 bits wide: a batch may be larger than 2 GiB.
+    # 256 is the place of the fill color. Offsets in the output are 64 bits wide: a batch may be larger than 2 GiB.
     on_canvas = (canvas_y < canvas_h)[:, None] & (canvas_x < canvas_w)[None, :]
     to = (
         output

@@ -134,7 +134,7 @@ class NvjpegBackend(GpuBackend):
     def _run(self, batch: DecodeBatch, streams: Streams, ready: object) -> Decoded:
         """In the thread. From the point ``ready`` of the caller's stream on, the output is ours."""
         done = Decoded()
-        for which in _chunks(streams, gray=batch.pixels.colour == "gray"):
+        for which in _chunks(streams, gray=batch.pixels.color == "gray"):
             try:
                 self._chunk(batch, streams, which, ready, done)
             except RuntimeError as error:  # the library's own; the next batch may be all right
@@ -156,7 +156,7 @@ class NvjpegBackend(GpuBackend):
         images = self._images.decode(
             [streams.data[i] for i in which],
             streams.sizes[which],
-            gray=batch.pixels.colour == "gray",
+            gray=batch.pixels.color == "gray",
         )
         decoded = time.perf_counter_ns()
         good = [i for i, image in zip(which, images, strict=True) if image is not None]

@@ -95,12 +95,12 @@ class _Intact:
 def _channels(batch: DecodeBatch) -> int:
     """Of the output; 0 for ``stored``, which is for masks: the CPU picks their pixels faster than a bus can carry them."""
     channels = int(batch.output.shape[1 if batch.pixels.layout == "nchw" else 3])
-    if batch.pixels.colour == "stored":
+    if batch.pixels.color == "stored":
         return 0
-    wanted = 1 if batch.pixels.colour == "gray" else 3
+    wanted = 1 if batch.pixels.color == "gray" else 3
     if channels != wanted:
         raise ConfigError(
-            f"output: expected {wanted} channels for {batch.pixels.colour!r}, found {channels}"
+            f"output: expected {wanted} channels for {batch.pixels.color!r}, found {channels}"
         )
     return channels
 
@@ -194,7 +194,7 @@ def _usual(header: JpegHeader) -> bool:
 
     Without JFIF or Adobe marker libjpeg looks at the component numbers to tell RGB from YCbCr; others do not.
     """
-    colours = (
+    colors = (
         header.components == 1
         or header.adobe_transform == 1
         or (header.jfif and header.adobe_transform != 0)
@@ -203,6 +203,6 @@ def _usual(header: JpegHeader) -> bool:
         header.sof == 0xC0
         and header.n_scans == 1
         and header.complete
-        and colours
+        and colors
         and "," not in header.subsampling
     )

@@ -61,7 +61,7 @@ def run(
     for name, values in request.items():
         requests[name] = values
     pixels = pixels or PixelFormat(fill=7)
-    channels = {"gray": 1, "stored": 2}.get(pixels.colour, 3)
+    channels = {"gray": 1, "stored": 2}.get(pixels.color, 3)
     output = torch.zeros(
         (len(sources), canvas[1], canvas[0], channels), dtype=torch.uint8, device=backend.device
     )

@@ -44,7 +44,7 @@ def engine(task: Task) -> Outcome:
             elif not np.array_equal(first.setdefault(i, own), own):
                 wrong[name] = f"other pixels in batch {repeat} than before"
             elif own.size and own.min() == own.max() and other.min() != other.max():
-                wrong[name] = f"one colour in batch {repeat}: skipped"
+                wrong[name] = f"one color in batch {repeat}: skipped"
             elif abs(own - other).mean() > MEAN_BOUND:
                 wrong[name] = f"mean {abs(own - other).mean():.2f} from software decoding"
     software.close()
@@ -100,7 +100,7 @@ def lagging(task: Task) -> Outcome:
 
 def speed(task: Task) -> Outcome:
     """Images a second and CPU time per image, with and without the engine, for some numbers of threads. A report, no judgement."""
-    from fastload._common.cuda import utilisation
+    from fastload._common.cuda import utilization
 
     these = pictures.photographs(64, 384, 288)
     facts: dict[str, dict[str, int]] = {}
@@ -114,7 +114,7 @@ def speed(task: Task) -> Outcome:
             while time.perf_counter() - started < _SPEED_S:
                 decoding.run(backend, [each.data for each in these], (224, 224))
                 count += len(these)
-            took, busy = time.perf_counter() - started, utilisation(torch.device(task.device))
+            took, busy = time.perf_counter() - started, utilization(torch.device(task.device))
             facts[f"engine {'on' if hardware else 'off'}, {threads} threads"] = {
                 "images_per_s": round(count / took),
                 "cpu_us_per_image": round((time.process_time() - cpu) / count * 1e6),

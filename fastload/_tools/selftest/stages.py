@@ -149,7 +149,7 @@ def _masks_equal(backend: DecodeBackend, cpu: DecodeBackend) -> bool:
     """Labels of 16 bits are picked, never mixed."""
     labels = np.random.default_rng(5).integers(0, 65536, (93, 121), np.uint16)
     request: dict[str, Any] = {
-        "pixels": PixelFormat(colour="stored", fill=0),
+        "pixels": PixelFormat(color="stored", fill=0),
         "codec": 1,
         "raw_w": 121,
         "raw_h": 93,
