@@ -26,21 +26,13 @@ KERNELS: dict[type[PixelOp], Kernel] = {}
 MASK_KERNELS: dict[type[PixelOp], MaskKernel] = {}
 
 
-def kernel(op: type[PixelOp]) -> Callable[[_AnyKernel], _AnyKernel]:
-    """Registers the decorated function as the kernel of an operation."""
+def kernel(
+    op: type[PixelOp], table: dict[type[PixelOp], Any] = KERNELS
+) -> Callable[[_AnyKernel], _AnyKernel]:
+    """Registers the decorated function for an operation, in KERNELS or in MASK_KERNELS."""
 
     def register(function: _AnyKernel) -> _AnyKernel:
-        KERNELS[op] = function
-        return function
-
-    return register
-
-
-def mask_kernel(op: type[PixelOp]) -> Callable[[_AnyKernel], _AnyKernel]:
-    """Registers the decorated function as the kernel that moves masks."""
-
-    def register(function: _AnyKernel) -> _AnyKernel:
-        MASK_KERNELS[op] = function
+        table[op] = function
         return function
 
     return register

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fastload._common.native import core
-from fastload._finish.kernels import kernel, mask_kernel
+from fastload._finish.kernels import MASK_KERNELS, kernel
 from fastload._plan.warps import FlipVertically, WarpAffine
 
 
@@ -17,7 +17,7 @@ def flip_vertically(_: FlipVertically, x: Tensor, _params: Tensor) -> Tensor:
     return x.flip(2)
 
 
-@mask_kernel(FlipVertically)
+@kernel(FlipVertically, MASK_KERNELS)
 def flip_masks(_: FlipVertically, masks: Tensor, on: Tensor, _fill: Tensor) -> Tensor:
     """Reverses the rows where ``on`` is 1."""
     return torch.where(on.view(-1, 1, 1, 1) > 0, masks.flip(1), masks)
@@ -54,7 +54,7 @@ def sample_affine(x: Tensor, inverse: Tensor, fill: Tensor) -> Tensor:
     return F.grid_sample(x - fill, grid, align_corners=False).add_(fill)
 
 
-@mask_kernel(WarpAffine)
+@kernel(WarpAffine, MASK_KERNELS)
 def warp_masks_affine(_: WarpAffine, masks: Tensor, inverse: Tensor, fill: Tensor) -> Tensor:
     """The nearest pixel."""
     n, height, width, n_bytes = masks.shape

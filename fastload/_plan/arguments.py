@@ -35,7 +35,7 @@ def number(what: str, value: object, low: float, high: float) -> float:
 
 def probability(what: str, value: object) -> float:
     """A number from 0 to 1."""
-    return number(f"{what}: p", value, 0.0, 1.0)
+    return number(what, value, 0.0, 1.0)
 
 
 def size_pair(what: str, value: object) -> Size:
@@ -83,19 +83,27 @@ def channel_values(what: str, value: object) -> tuple[float, ...]:
     return tuple(number(what, each, -1e4, 1e4) for each in values)
 
 
-def fills(what: str, fill: object, mask_fill: object) -> Fills:
-    """Padding of images (0..255; equal values become one) and of masks; None stays None."""
-    if mask_fill is not None:
-        mask_fill = whole(f"{what}: mask_fill", mask_fill, 0, 65_535)
-    if fill is None:
-        return None, mask_fill
-    values = fill if isinstance(fill, list | tuple) else (fill,)
+def image_fill(what: str, value: object) -> tuple[int, ...] | None:
+    """Pixel values 0..255: one, or one per channel; equal values become one, None stays None."""
+    if value is None:
+        return None
+    values = value if isinstance(value, list | tuple) else (value,)
     if not 1 <= len(values) <= 4:
         raise ConfigError(
-            f"{what}: fill: expected one pixel value, or one per channel, found {fill!r:.60}"
+            f"{what}: expected one pixel value, or one per channel, found {value!r:.60}"
         )
-    found = tuple(whole(f"{what}: fill", each, 0, 255) for each in values)
-    return found[:1] if len(set(found)) == 1 else found, mask_fill
+    found = tuple(whole(what, each, 0, 255) for each in values)
+    return found[:1] if len(set(found)) == 1 else found
+
+
+def mask_fill(what: str, value: object) -> int | None:
+    """The value of a mask's pixel; None stays None."""
+    return None if value is None else whole(what, value, 0, 65_535)
+
+
+def resize_filter(what: str, value: object) -> None:
+    """One of FILTERS."""
+    one_of(what, value, FILTERS)
 
 
 def one_of(what: str, value: object, allowed: tuple[str, ...]) -> None:

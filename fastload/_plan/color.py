@@ -106,7 +106,6 @@ class _AmountTransform(ColorTransform):
 
     def check(self) -> None:
         self._range()
-        arguments.probability(type(self).__name__, self.p)
 
     def _range(self) -> Range:
         return arguments.factors(type(self).__name__, self.amount)
@@ -233,7 +232,6 @@ class ColorJitter(ColorTransform):
     p: float = field(default=1.0, kw_only=True)
 
     def check(self) -> None:
-        arguments.probability("ColorJitter", self.p)
         if not self._parts():
             raise ConfigError(
                 "ColorJitter: expected at least one of brightness, contrast, saturation, hue"
@@ -284,9 +282,6 @@ class Grayscale(ColorTransform):
 
     p: float = 0.1
 
-    def check(self) -> None:
-        arguments.probability("Grayscale", self.p)
-
     def ops(self, _: OpContext) -> tuple[PixelOp, ...]:
         return (ToGrayscale(),)
 
@@ -321,7 +316,6 @@ class GaussianBlur(ColorTransform):
         if arguments.whole("GaussianBlur: kernel", self.kernel, 3, 255) % 2 == 0:
             raise ConfigError(f"GaussianBlur: kernel: expected an odd number, found {self.kernel}")
         self._sigmas()
-        arguments.probability("GaussianBlur", self.p)
 
     def _sigmas(self) -> Range:
         limits = self.sigma if isinstance(self.sigma, list | tuple) else (self.sigma, self.sigma)
@@ -372,7 +366,6 @@ class RandomErasing(ColorTransform):
     value: float | Sequence[float] = 0
 
     def check(self) -> None:
-        arguments.probability("RandomErasing", self.p)
         arguments.ordered("RandomErasing: scale", self.scale, 1e-6, 1.0)
         arguments.ordered("RandomErasing: ratio", self.ratio, 1e-3, 1e3)
         arguments.channel_values("RandomErasing: value", self.value)

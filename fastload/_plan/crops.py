@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from fastload._plan import arguments
-from fastload._plan.arguments import FILTERS, Fills, Range, Size
+from fastload._plan.arguments import Fills, Range, Size
 from fastload._plan.geometry import CropGeometry, Floats, random_boxes, xy
 from fastload._plan.rng import Draws
 from fastload._plan.transform import GeometricTransform
@@ -49,7 +49,6 @@ class RandomResizedCrop(GeometricTransform):
         self.size_after(None)
         arguments.ordered("RandomResizedCrop: scale", self.scale, 1e-6, 1.0)
         arguments.ordered("RandomResizedCrop: ratio", self.ratio, 1e-3, 1e3)
-        arguments.one_of("RandomResizedCrop: filter", self.filter, FILTERS)
 
     @property
     def resize_filter(self) -> str:
@@ -173,11 +172,10 @@ class CenterCrop(GeometricTransform):
 
     def check(self) -> None:
         self.size_after(None)
-        _ = self.fills
 
     @property
     def fills(self) -> Fills:
-        return arguments.fills("CenterCrop", self.fill, self.mask_fill)
+        return arguments.image_fill("fill", self.fill), self.mask_fill
 
     def size_after(self, _: Size | None) -> Size:
         return arguments.size_pair("CenterCrop", self.size)
@@ -219,7 +217,6 @@ class RandomCrop(GeometricTransform):
 
     def check(self) -> None:
         height, width = self.size_after(None)
-        _ = self.fills
         arguments.whole("RandomCrop: pad", self.pad, 0)
         if self.pad >= min(height, width):
             raise ConfigError(
@@ -233,7 +230,7 @@ class RandomCrop(GeometricTransform):
 
     @property
     def fills(self) -> Fills:
-        return arguments.fills("RandomCrop", self.fill, self.mask_fill)
+        return arguments.image_fill("fill", self.fill), self.mask_fill
 
     def size_after(self, _: Size | None) -> Size:
         return arguments.size_pair("RandomCrop", self.size)

@@ -86,15 +86,6 @@ class FieldPlan:
             bad=geometry.bad,
         )
 
-    def size_for(self, height: int, width: int) -> Size:
-        """(height, width) of the output for an image of that size."""
-        if self.size is not None:
-            return self.size
-        rows = self.rows([0], [[height, width]], seed=0, epoch=0)
-        if rows.bad:
-            raise ConfigError(f"transform: {rows.bad[0]}")
-        return rows.canvas_h, rows.canvas_w
-
     def describe(self) -> str:
         """The list of transforms as text; equal text means equal rows."""
         return "[" + ", ".join(map(repr, self.transforms)) + "]"

@@ -1,16 +1,16 @@
-"""Labels that follow their image: boxes, points, lines, camera matrices. Pure.
+"""Labels that follow their image: boxes, points, polylines, camera matrices.
 
-Coordinates are continuous, in pixels of the image as shown (COCO's convention: the left edge of the first pixel is 0, its centre 0.5).
-All arithmetic is float64, results are float32. The *area* is the part of the canvas where the image lies; the rest is padding.
+Coordinates are continuous, in pixels of the image as shown, as in COCO: the left edge of the first
+pixel is 0, its center 0.5. Arithmetic is float64, results are float32. The *area* is the part of the
+canvas where the image lies; the rest is padding.
 
-* **boxes** (x0, y0, x1, y1) are moved and cut to the area; of a turned one, the box around what is to be seen of it. Kept are those of
-  which a positive area, and at least ``min_visible`` of the whole, remains; which ones is returned, so that other arrays (classes, ids)
-  can follow. Boxes that had no area, or hold NaN, are dropped.
-* **points** (x, y, or x, y and one more number that stays as it is) are moved, never cut and not dropped; ``visible`` says which lie in
-  the area (of a turned image: in the image itself), its edges included. A flip does not swap the meaning of points ("left eye"): use
-  ``PlanRow.flip`` for that.
-* **matrices** that lead *to* the image (intrinsics K, projections P = K [R | t], homographies of a plane) become A M; those that start
-  *from* it become M A⁻¹, with A the plan's 3x3 matrix.
+* **boxes** (x0, y0, x1, y1) are moved and clipped to the area; a rotated box becomes the upright box
+  around its visible part. Boxes without area or with NaN are dropped.
+* **points** (x, y, and optionally one more number that stays unmodified) are moved, neither clipped
+  nor dropped. ``visible`` says which lie in the area, edges included. A flip does not swap the meaning
+  of points ("left eye"): ``PlanRow.flip`` says whether there is one.
+* **matrices** *to* the image (intrinsics K, projections P = K [R | t], homographies of a plane) become
+  A M; those *from* the image become M A⁻¹, with A the plan's 3x3 matrix.
 """
 
 from __future__ import annotations
@@ -33,7 +33,19 @@ _EDGE = 1e-6  # pixels: a corner of the image stays a corner, however its scale 
 
 
 def move_boxes(boxes: ArrayLike, row: PlanRow, *, min_visible: float = 0.0) -> tuple[Float32, Kept]:
-    """(n, 4) boxes of one image → (kept, 4) boxes on the canvas, and the places of the kept ones in the input."""
+    """Moves the boxes of one image.
+
+    Args:
+        boxes: (n, 4): x0, y0, x1, y1 in pixels of the source.
+        row: The plan of the sample.
+        min_visible: Share of a box, 0 to 1, that must remain for the box to be kept.
+
+    Returns:
+        (kept, 4) boxes on the canvas, and their positions in the input, for classes to follow.
+
+    Raises:
+        ConfigError: The shape is not (n, 4), or ``min_visible`` is not a share.
+    """
     moved, keep = _boxes(_shaped("boxes", boxes, (4,)).astype(np.float64), row.frame, min_visible)
     kept = np.flatnonzero(keep)
     return moved[kept].astype(np.float32), kept
@@ -42,24 +54,36 @@ def move_boxes(boxes: ArrayLike, row: PlanRow, *, min_visible: float = 0.0) -> t
 def move_boxes_batch(
     boxes: Sequence[ArrayLike], rows: PlanRows, *, min_visible: float = 0.0
 ) -> list[tuple[Float32, Kept]]:
-    """The same for a batch, in one pass: numpy's cost per call is paid once, not once a sample."""
+    """``move_boxes`` for each sample of a batch, in one pass of NumPy."""
     joined, counts, slots = _joined("boxes", boxes, (4,), rows)
     moved, keep = _boxes(joined, rows.frame.at(slots), min_visible)
     kept = np.flatnonzero(keep)
     starts = np.cumsum([0, *counts])
-    places = np.searchsorted(kept, starts).tolist()
-    inside, result = kept - starts[slots[kept]], moved[kept].astype(np.float32)
-    return [(result[first:last], inside[first:last]) for first, last in pairwise(places)]
+    ends = np.searchsorted(kept, starts).tolist()
+    positions = kept - starts[slots[kept]]
+    result = moved[kept].astype(np.float32)
+    return [(result[first:last], positions[first:last]) for first, last in pairwise(ends)]
 
 
 def move_points(points: ArrayLike, row: PlanRow) -> tuple[Float32, Flags]:
-    """(n, 2) or (n, 3) points of one image → the same on the canvas, and which of them are visible."""
+    """Moves the points of one image.
+
+    Args:
+        points: (n, 2) or (n, 3): x, y in pixels of the source, and a number that stays unmodified.
+        row: The plan of the sample.
+
+    Returns:
+        The points on the canvas, and which of them are visible.
+
+    Raises:
+        ConfigError: The shape is neither (n, 2) nor (n, 3).
+    """
     moved, visible = _points(_shaped("points", points, (2, 3)).astype(np.float64), row.frame)
     return moved.astype(np.float32), visible
 
 
 def move_points_batch(points: Sequence[ArrayLike], rows: PlanRows) -> list[tuple[Float32, Flags]]:
-    """The same for a batch, in one pass."""
+    """``move_points`` for each sample of a batch, in one pass of NumPy."""
     joined, counts, slots = _joined("points", points, (2, 3), rows)
     moved, visible = _points(joined, rows.frame.at(slots))
     result = moved.astype(np.float32)
@@ -70,48 +94,63 @@ def move_points_batch(points: Sequence[ArrayLike], rows: PlanRows) -> list[tuple
 
 
 def move_polylines(lines: Sequence[ArrayLike], row: PlanRow) -> list[tuple[Float32, Flags]]:
-    """Each line's points, moved, and which of them are visible. Lines are neither cut nor dropped."""
+    """``move_points`` for each line of one image; lines are neither clipped nor dropped."""
     return [move_points(line, row) for line in lines]
 
 
 def move_to_image(matrix: ArrayLike, row: PlanRow) -> Float32:
-    """A matrix (3, 3) or (3, 4), or a stack of them, that leads to the image: intrinsics, projection, homography of a plane."""
+    """Moves a matrix that leads to the image: intrinsics, projection, homography of a plane.
+
+    Args:
+        matrix: (3, 3) or (3, 4), or a stack of them.
+        row: The plan of the sample.
+
+    Raises:
+        ConfigError: The matrix has another shape.
+    """
     return (row.matrix @ _camera(matrix, (3, 4))).astype(np.float32)
 
 
-def move_from_image(matrix: ArrayLike, row: PlanRow) -> Float32:
-    """A matrix (n, 3), or a stack of them, that starts from the image: inverse intrinsics, image-to-ground homography."""
-    return (_camera(matrix, (3,)) @ np.linalg.inv(row.matrix)).astype(np.float32)
-
-
 def move_to_image_batch(matrices: Sequence[Any], rows: PlanRows) -> list[tuple[Float32, None]]:
-    """The same for a batch, one matrix per row."""
+    """``move_to_image`` for each sample of a batch."""
     return [
         ((move @ matrix).astype(np.float32), None)
         for move, matrix in zip(rows.matrices, matrices, strict=True)
     ]
 
 
+def move_from_image(matrix: ArrayLike, row: PlanRow) -> Float32:
+    """Moves a matrix that starts from the image: inverse intrinsics, image-to-ground homography.
+
+    Args:
+        matrix: (n, 3), or a stack of them.
+        row: The plan of the sample.
+
+    Raises:
+        ConfigError: The matrix has another shape.
+    """
+    return (_camera(matrix, (3,)) @ np.linalg.inv(row.matrix)).astype(np.float32)
+
+
 def _boxes(boxes: Floats, frame: Frame, min_visible: float) -> tuple[Floats, Flags]:
-    """Where the image is turned, boxes are cut to what is used of it before they are moved."""
+    """Moved boxes and which to keep; of a warped image, boxes are clipped to the crop first."""
     matrix, area, crop = frame
     if not 0.0 <= min_visible <= 1.0:
         raise ConfigError(f"min_visible: expected a share from 0 to 1, found {min_visible!r}")
-    used = boxes if crop is None else _cut(boxes, crop)
+    used = boxes if crop is None else _clipped(boxes, crop)
     corners = moved_hulls(boxes, matrix)
-    clipped = _cut(corners if crop is None else moved_hulls(used, matrix), area)
+    clipped = _clipped(corners if crop is None else moved_hulls(used, matrix), area)
     remains = (clipped[:, 2] - clipped[:, 0]) * (clipped[:, 3] - clipped[:, 1])
     keep = (used[:, 2] > used[:, 0]) & (used[:, 3] > used[:, 1]) & (remains > 0)
-    if (
-        min_visible
-    ):  # else a box without end, of which nothing times infinity is asked, would be dropped
+    if min_visible:  # an infinite box must pass min_visible=0, and 0 * inf is NaN
         whole = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
-        # A box that lies inside must survive min_visible=1: both areas come from the same rounded corners, but for the clipping.
+        # A box inside of the area must pass min_visible=1: both areas come from the same rounded
+        # corners, except for the clipping.
         keep &= remains >= min_visible * whole * (1 - 1e-12)
     return clipped, keep
 
 
-def _cut(boxes: Floats, to: Floats) -> Floats:
+def _clipped(boxes: Floats, to: Floats) -> Floats:
     return np.clip(
         boxes,
         np.concatenate([to[..., :2]] * 2, axis=-1),
@@ -149,7 +188,8 @@ def _joined(
     widths = {each.shape[1] for each in filled or shaped}
     if filled and len(widths) > 1:
         raise ConfigError(
-            f"{what}: expected the same number of columns in all samples of a batch, found {sorted(widths)}"
+            f"{what}: expected the same number of columns in all samples of a batch, "
+            f"found {sorted(widths)}"
         )
     joined = (
         np.concatenate(filled).astype(np.float64, copy=False)

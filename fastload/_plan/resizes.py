@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from fastload._plan import arguments
-from fastload._plan.arguments import FILTERS, Fills, Size
+from fastload._plan.arguments import Fills, Size
 from fastload._plan.geometry import CropGeometry, Flags, Floats, xy
 from fastload._plan.rng import Draws
 from fastload._plan.transform import GeometricTransform
@@ -54,7 +54,6 @@ class Resize(GeometricTransform):
             )
         if stretches:
             self._stretched_size()
-        arguments.one_of("Resize: filter", self.filter, FILTERS)
 
     def _stretched_size(self) -> Size:
         if isinstance(self.height, list | tuple) and self.width is None:
@@ -124,9 +123,7 @@ class Letterbox(GeometricTransform):
 
     def check(self) -> None:
         self.size_after(None)
-        _ = self.fills
         arguments.one_of("Letterbox: align", self.align, ("center", "top-left"))
-        arguments.one_of("Letterbox: filter", self.filter, FILTERS)
 
     @property
     def pads(self) -> bool:
@@ -134,7 +131,7 @@ class Letterbox(GeometricTransform):
 
     @property
     def fills(self) -> Fills:
-        return arguments.fills("Letterbox", self.fill, self.mask_fill)
+        return arguments.image_fill("fill", self.fill), self.mask_fill
 
     @property
     def resize_filter(self) -> str:
@@ -177,9 +174,6 @@ class HorizontalFlip(GeometricTransform):
     allowed_anywhere: ClassVar[bool] = True
 
     p: float = 0.5
-
-    def check(self) -> None:
-        arguments.probability("HorizontalFlip", self.p)
 
     def apply(self, geometry: CropGeometry, draws: Draws) -> None:
         geometry.flip(self.flipped(draws))

@@ -1,8 +1,9 @@
-"""Random numbers that belong to a sample, not to a moment: a pure function of (seed, epoch, sample id, stream). Pure.
+"""Random numbers that belong to a sample: a pure function of (seed, epoch, sample id, stream).
 
-Philox 4x32-10 (Salmon et al., SC'11) turns a 128-bit counter and a 64-bit key into four 32-bit words. Here the counter is
-(id low, id high, stream, block) and the key comes from seed and epoch, so any sample's numbers can be had at once, in any order,
-in any batch, on any rank. Nothing but integer arithmetic is used: the same numbers on every machine and numpy version.
+Philox 4x32-10 (Salmon et al., SC'11) turns a 128-bit counter and a 64-bit key into four 32-bit words.
+The counter is (id low, id high, stream, block) and the key comes from seed and epoch, so the numbers
+of any sample are available in any order, in any batch, on any rank. Only integer arithmetic is used:
+the same numbers on every machine and with every NumPy version.
 """
 
 from __future__ import annotations
@@ -22,19 +23,10 @@ Floats = NDArray[np.float64]
 _ROUNDS = 10
 _MULTIPLIERS = np.array([0xD2511F53, 0xCD9E8D57], np.uint64)[:, None, None]
 _WEYL = (0x9E3779B9, 0xBB67AE85)
-_MASK, _SHIFT = np.uint64(0xFFFFFFFF), np.uint64(32)
+_MASK = np.uint64(0xFFFFFFFF)
+_SHIFT = np.uint64(32)
 _STEP = 2.0**-32
 _KEY_DOMAIN = 0x504C414E  # "PLAN"
-
-
-def draws(seed: int, epoch: int, ids: ArrayLike, stream: int, k: int) -> Floats:
-    """(n, k) numbers in [0, 1), multiples of 2^-32, for n sample ids (each below 2^64).
-
-    >>> draws(7, 0, [3, 1], stream=0, k=2)[0].tolist() == draws(7, 0, [3], stream=0, k=2)[0].tolist()
-    True
-    """
-    got = batch_draws(seed, epoch, ids, [(stream, -(-k // 4))])[0]
-    return got.values[:k].T.copy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +39,7 @@ class Draws:
     ids: Words
 
     def more(self, which: NDArray[np.intp], first_block: int, n_blocks: int) -> Floats:
-        """(4 * n_blocks, len(which)) further numbers, from block ``first_block`` on, for some samples of the batch."""
+        """(4 * n_blocks, len(which)) further numbers of some samples, from ``first_block`` on."""
         return _uniform(
             self.key,
             self.ids[which],
@@ -58,10 +50,10 @@ class Draws:
 def batch_draws(
     seed: int, epoch: int, ids: ArrayLike, wanted: Sequence[tuple[int, int]]
 ) -> list[Draws]:
-    """The numbers of several streams, ``(stream, n_blocks)`` each (4 numbers a block), in one pass.
+    """The numbers of several streams, ``(stream, n_blocks)`` each with 4 numbers per block.
 
-    One pass because numpy's cost per call, not per number, is what a batch pays: 256 samples x 6 blocks cost about twice as
-    much as 256 x 1.
+    Numbers are in [0, 1), multiples of 2^-32. One pass for all streams, as NumPy costs more per call
+    than per number: 256 samples x 6 blocks cost about twice as much as 256 x 1.
     """
     numbers = np.atleast_1d(np.asarray(ids)).astype(np.uint64)
     key = _key_of(seed, epoch)
@@ -116,7 +108,7 @@ def _uniform_in_numpy(
 
 
 def _rounds(even: Words, odd: Words, schedule: Words) -> tuple[Words, Words]:
-    """Ten rounds on counter words 0, 2 (``even``) and 1, 3 (``odd``), the pair stacked: half as many numpy calls."""
+    """Ten rounds on counter words 0, 2 (``even``) and 1, 3 (``odd``), stacked: half the calls."""
     for key in schedule:
         product = even * _MULTIPLIERS
         high = product >> _SHIFT

@@ -26,8 +26,8 @@ class Frame(NamedTuple):
     area: Floats  # (..., 4): where the image lies on the canvas
     crop: Floats | None  # (..., 4): the used part of the source, if warped and so not upright
 
-    def at(self, slots: NDArray[np.intp]) -> Frame:
-        """The frames of some samples."""
+    def at(self, slots: int | NDArray[np.intp]) -> Frame:
+        """The frame of one sample, or those of some."""
         crop = None if self.crop is None else self.crop[slots]
         return Frame(self.matrix[slots], self.area[slots], crop)
 
@@ -78,6 +78,7 @@ class PlanRows:
             canvas_h=self.canvas_h,
             filter=self.filter,
             matrix=self.matrices[slot],
+            frame=self.take(np.array([slot])).frame.at(0),
             ops=tuple((op, tuple(params[columns])) for op, columns in op_columns(self.ops)),
             bad=self.bad.get(slot, ""),
             **numbers,
@@ -111,7 +112,8 @@ class PlanRows:
         For a rotated image, the upright box around it.
         """
         if self.warped:
-            return _on_canvas(moved_hulls(self._crops, self.matrices), self.canvas_w, self.canvas_h)
+            canvas = np.array([self.canvas_w, self.canvas_h] * 2, np.float64)
+            return np.clip(moved_hulls(self._crops, self.matrices), 0.0, canvas)
         ends = (self.pad_left, self.pad_top, self.pad_left + self.out_w, self.pad_top + self.out_h)
         return np.stack(ends, axis=1).astype(np.float64)
 
@@ -140,10 +142,6 @@ class PlanRows:
 _ARRAYS = tuple(each.name for each in fields(PlanRows))[:-5]  # all before canvas_w
 
 
-def _on_canvas(boxes: Floats, width: int, height: int) -> Floats:
-    return np.clip(boxes, 0.0, np.array([width, height, width, height], np.float64))
-
-
 @public()
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanRow:
@@ -169,24 +167,9 @@ class PlanRow:
     canvas_h: int
     filter: int
     matrix: Floats
+    frame: Frame  # for all labels of the sample
     ops: tuple[tuple[PixelOp, tuple[float, ...]], ...]
     bad: str
-
-    @property
-    def warped(self) -> bool:
-        """Whether an operation moves the pixels of the canvas once more."""
-        return any(op.moves_pixels for op, _ in self.ops)
-
-    @property
-    def frame(self) -> Frame:
-        """For all labels of the sample."""
-        area = np.array(self.area, np.float64)
-        return Frame(self.matrix, area, self._crop if self.warped else None)
-
-    @property
-    def _crop(self) -> Floats:
-        """x0, y0, x1, y1: the used part of the source."""
-        return np.array((self.x, self.y, self.x + self.w, self.y + self.h), np.float64)
 
     @property
     def area(self) -> tuple[float, float, float, float]:
@@ -194,11 +177,8 @@ class PlanRow:
 
         For a rotated image, the upright box around it.
         """
-        if self.warped:
-            hull = moved_hulls(self._crop[None], self.matrix)
-            x0, y0, x1, y1 = _on_canvas(hull, self.canvas_w, self.canvas_h)[0].tolist()
-            return x0, y0, x1, y1
-        return self.pad_left, self.pad_top, self.pad_left + self.out_w, self.pad_top + self.out_h
+        x0, y0, x1, y1 = self.frame.area.tolist()
+        return x0, y0, x1, y1
 
     def describe(self) -> str:
         """One line of text."""

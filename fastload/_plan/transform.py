@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, fields
 from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fastload._plan import arguments
 from fastload._plan.arguments import Fills, Size
 from fastload._plan.geometry import CropGeometry, Flags, Floats
 from fastload._plan.rng import Draws
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Params = NDArray[np.float32]
+
+
+# Arguments with one meaning in all transforms that have them.
+_SHARED_ARGUMENTS: dict[str, Callable[[str, object], object]] = {
+    "p": arguments.probability,
+    "fill": arguments.image_fill,
+    "mask_fill": arguments.mask_fill,
+    "filter": arguments.resize_filter,
+}
 
 
 class Transform:
@@ -29,9 +39,12 @@ class Transform:
     n_blocks: ClassVar[int] = 0  # each sample gets four random numbers per block
 
     def __post_init__(self) -> None:
-        # Lists and NumPy numbers become plain values: the printed form is part of a run's state.
         for each in fields(self):
-            object.__setattr__(self, each.name, _plain(getattr(self, each.name)))
+            # Lists and NumPy numbers become plain values: the printed form is part of a run's state.
+            value = _plain(getattr(self, each.name))
+            object.__setattr__(self, each.name, value)
+            if each.name in _SHARED_ARGUMENTS:
+                _SHARED_ARGUMENTS[each.name](f"{type(self).__name__}: {each.name}", value)
         self.check()
 
     @property
@@ -40,7 +53,7 @@ class Transform:
         return None, None
 
     def check(self) -> None:
-        """Raises ConfigError for invalid arguments."""
+        """Raises ConfigError for invalid arguments, other than ``p``, ``filter`` and padding."""
 
 
 class GeometricTransform(Transform):

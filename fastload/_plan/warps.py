@@ -108,9 +108,6 @@ class VerticalFlip(Warp):
 
     p: float = 0.5
 
-    def check(self) -> None:
-        arguments.probability("VerticalFlip", self.p)
-
     def ops(self, _: OpContext) -> tuple[PixelOp, ...]:
         return (FlipVertically(),)
 
@@ -161,12 +158,10 @@ class RandomAffine(Warp):
 
     def check(self) -> None:
         self._ranges()
-        arguments.probability("RandomAffine", self.p)
-        _ = self.fills
 
     @property
     def fills(self) -> Fills:
-        return arguments.fills("RandomAffine", self.fill, self.mask_fill)
+        return arguments.image_fill("fill", self.fill), self.mask_fill
 
     def _ranges(self) -> list[Range]:
         """Of the angle, the shifts across and down, the scale, the shears along x and y."""

@@ -6,9 +6,6 @@ import doctest
 import re
 from pathlib import Path
 
-import pytest
-
-import fastload._plan.rng
 from fastload import transforms
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "transforms.md"
@@ -27,14 +24,9 @@ def test_the_documents_examples_run() -> None:
     assert result.failed == 0, "".join(report)
 
 
-@pytest.mark.parametrize(
-    "module",
-    [fastload._plan.rng, transforms],
-    ids=lambda module: module.__name__,
-)
-def test_the_codes_examples_run(module: object) -> None:
-    result = doctest.testmod(module)  # type: ignore[arg-type]
-    assert result.attempted > 0
+def test_the_examples_of_docstrings_run() -> None:
+    result = doctest.testmod(transforms)
+    assert result.attempted > 20
     assert result.failed == 0
 
 

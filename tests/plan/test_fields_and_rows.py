@@ -90,32 +90,30 @@ def test_images_of_a_batch_must_come_out_in_one_size() -> None:
         plan.rows([7, 8, 9], [[90, 120], [90, 120], [120, 90]], seed=0, epoch=0)
     rows = plan.rows([7, 8], [[90, 120], [180, 240]], seed=0, epoch=0)
     assert (rows.canvas_h, rows.canvas_w) == (50, 66)
-    assert plan.size_for(90, 120) == (50, 66)
-    assert compile([T.Resize(3, 4)]).size_for(90, 120) == (3, 4)
 
 
 @pytest.mark.parametrize(
-    ("transforms", "size"),
+    ("transforms", "known", "canvas"),
     [
-        ([], None),
-        ([T.HorizontalFlip()], None),
-        ([T.Crop(top=0.5)], None),
-        ([T.Resize(longer=64)], None),
-        ([T.Resize(20, 30)], (20, 30)),
-        ([T.Resize(20, 30), T.Crop(top=0.25, left=1)], (15, 29)),
-        ([T.Resize(20, 30), T.Resize(shorter=10)], (10, 15)),
-        ([T.Crop(top=2), T.Letterbox(8)], (8, 8)),
-        ([T.RandomCrop((5, 6))], (5, 6)),
-        ([T.Resize(20, 30), T.CenterCrop(40)], (40, 40)),
+        ([], False, (90, 120)),
+        ([T.HorizontalFlip()], False, (90, 120)),
+        ([T.Crop(top=0.5)], False, (45, 120)),
+        ([T.Resize(longer=64)], False, (48, 64)),
+        ([T.Resize(20, 30)], True, (20, 30)),
+        ([T.Resize(20, 30), T.Crop(top=0.25, left=1)], True, (15, 29)),
+        ([T.Resize(20, 30), T.Resize(shorter=10)], True, (10, 15)),
+        ([T.Crop(top=2), T.Letterbox(8)], True, (8, 8)),
+        ([T.RandomCrop((5, 6))], True, (5, 6)),
+        ([T.Resize(20, 30), T.CenterCrop(40)], True, (40, 40)),
     ],
 )
 def test_the_size_is_known_before_where_it_can_be(
-    transforms: list[T.Transform], size: tuple[int, int] | None
+    transforms: list[T.Transform], known: bool, canvas: tuple[int, int]
 ) -> None:
     plan = compile(transforms)
-    assert plan.size == size
+    assert plan.size == (canvas if known else None)
     rows = plan.rows([1], [[90, 120]], seed=0, epoch=0)
-    assert (rows.canvas_h, rows.canvas_w) == (size or plan.size_for(90, 120))
+    assert (rows.canvas_h, rows.canvas_w) == canvas
 
 
 def test_an_image_of_which_nothing_is_left_is_reported_and_the_others_are_not_touched() -> None:
@@ -130,9 +128,9 @@ def test_an_image_of_which_nothing_is_left_is_reported_and_the_others_are_not_to
     assert rows[1].describe().startswith("sample 2: Crop")
     own_size = compile([T.Crop(top=100)])
     assert own_size.rows([1, 2], [[100, 50], [120, 50]], seed=0, epoch=0).canvas_h == 20
-    with pytest.raises(ConfigError, match="leaves nothing"):
-        own_size.size_for(100, 50)
-    assert own_size.size_for(102, 50) == (2, 50)
+    assert "leaves nothing" in own_size.rows([0], [[100, 50]], seed=0, epoch=0).bad[0]
+    good = own_size.rows([0], [[102, 50]], seed=0, epoch=0)
+    assert (good.canvas_h, good.canvas_w, good.bad) == (2, 50, {})
 
 
 def test_a_crop_that_finds_padding_only_is_reported() -> None:

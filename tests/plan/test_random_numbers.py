@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike, NDArray
 
 from fastload._plan import rng
-from fastload._plan.rng import batch_draws, draws, philox
+from fastload._plan.rng import batch_draws, philox
 
 # Known answers that come with the authors' library, Random123 (kat_vectors): counter, key, result.
 KNOWN = [
@@ -25,6 +26,11 @@ PINNED = [
     [0.27060061949305236, 0.2533284036908299, 0.7014365107752383],
     [0.7724689678288996, 0.943309348076582, 0.9473986856173724],
 ]
+
+
+def draws(seed: int, epoch: int, ids: ArrayLike, stream: int, k: int) -> NDArray[np.float64]:
+    """(n, k): the first k numbers of one stream, for n sample ids."""
+    return batch_draws(seed, epoch, ids, [(stream, -(-k // 4))])[0].values[:k].T.copy()
 
 
 def plain_philox(counter: tuple[int, ...], key: tuple[int, ...], bits: int) -> tuple[int, ...]:
