@@ -26,7 +26,15 @@ if TYPE_CHECKING:
     from fastload import callbacks as callbacks
     from fastload import sources as sources
     from fastload import transforms
-    from fastload._common.metrics import LoaderStats, StageStats
+    from fastload._common.metrics import (
+        EventRow,
+        LoaderStats,
+        RunRow,
+        SlowStep,
+        Span,
+        StageStats,
+        StepRow,
+    )
     from fastload._decode.selftest_record import SelftestStatus, selftest_status
     from fastload._load.decoder import BackendChoice
     from fastload._load.loader import DataLoader
@@ -38,12 +46,15 @@ if TYPE_CHECKING:
     from fastload._store.kinds import FieldKind
     from fastload._store.verify import VerifyReport, verify
     from fastload._tools.doctor.examine import examine
+    from fastload._tools.doctor.finding import Ceiling, Diagnosis, Finding, RecordedRuns, RunFigures
     from fastload._tools.doctor.loader.diagnose import diagnose
-    from fastload._tools.doctor.trainer.check import check_trainer
+    from fastload._tools.doctor.loader.figures import BatchTiming, LoaderFigures, StageShare
+    from fastload._tools.doctor.trainer.check import StepFigures, check_trainer
     from fastload._tools.migrate.migration import Migration, migrate
     from fastload._tools.monitor.metrics_file import Metrics, read_metrics
     from fastload._tools.monitor.probe import StepProbe
-    from fastload._tools.monitor.window import Window, read_window
+    from fastload._tools.monitor.series import GpuSummary
+    from fastload._tools.monitor.window import GpuWindow, HostWindow, Window, read_window
 
     open = open_dataset
 
@@ -51,14 +62,23 @@ if TYPE_CHECKING:
 __all__ = [
     "BackendChoice",
     "BadImage",
+    "BatchTiming",
+    "Ceiling",
     "ConfigError",
     "CorruptManifest",
     "CorruptShard",
     "DataLoader",
     "Dataset",
+    "Diagnosis",
+    "EventRow",
     "FastloadError",
     "Field",
     "FieldKind",
+    "Finding",
+    "GpuSummary",
+    "GpuWindow",
+    "HostWindow",
+    "LoaderFigures",
     "LoaderStats",
     "Metrics",
     "Migration",
@@ -67,9 +87,17 @@ __all__ = [
     "PackProgress",
     "PackResult",
     "PlanRow",
+    "RecordedRuns",
+    "RunFigures",
+    "RunRow",
     "SelftestStatus",
+    "SlowStep",
+    "Span",
+    "StageShare",
     "StageStats",
+    "StepFigures",
     "StepProbe",
+    "StepRow",
     "StoreError",
     "VerifyReport",
     "Window",
@@ -92,19 +120,36 @@ _MODULES = ("callbacks", "sources", "transforms")
 # Imported at first use: `import fastload` loads neither torch nor numpy.
 _LAZY = {
     "BackendChoice": "fastload._load.decoder",
+    "BatchTiming": "fastload._tools.doctor.loader.figures",
+    "Ceiling": "fastload._tools.doctor.finding",
     "DataLoader": "fastload._load.loader",
     "Dataset": "fastload._store.dataset",
+    "Diagnosis": "fastload._tools.doctor.finding",
+    "EventRow": "fastload._common.metrics",
     "Field": "fastload._store.fields",
     "FieldKind": "fastload._store.kinds",
+    "Finding": "fastload._tools.doctor.finding",
+    "GpuSummary": "fastload._tools.monitor.series",
+    "GpuWindow": "fastload._tools.monitor.window",
+    "HostWindow": "fastload._tools.monitor.window",
+    "LoaderFigures": "fastload._tools.doctor.loader.figures",
     "LoaderStats": "fastload._common.metrics",
     "Metrics": "fastload._tools.monitor.metrics_file",
     "Migration": "fastload._tools.migrate.migration",
     "PackProgress": "fastload._pack.result",
     "PackResult": "fastload._pack.result",
     "PlanRow": "fastload._plan.rows",
+    "RecordedRuns": "fastload._tools.doctor.finding",
+    "RunFigures": "fastload._tools.doctor.finding",
+    "RunRow": "fastload._common.metrics",
     "SelftestStatus": "fastload._decode.selftest_record",
+    "SlowStep": "fastload._common.metrics",
+    "Span": "fastload._common.metrics",
+    "StageShare": "fastload._tools.doctor.loader.figures",
     "StageStats": "fastload._common.metrics",
+    "StepFigures": "fastload._tools.doctor.trainer.check",
     "StepProbe": "fastload._tools.monitor.probe",
+    "StepRow": "fastload._common.metrics",
     "VerifyReport": "fastload._store.verify",
     "Window": "fastload._tools.monitor.window",
     "check_trainer": "fastload._tools.doctor.trainer.check",

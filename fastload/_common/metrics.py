@@ -26,6 +26,7 @@ _TIME = ("iter_time", "step_time", "time")
 SomeRow = TypeVar("SomeRow", "RunRow", "StepRow", "EventRow")
 
 
+@public()
 class SlowStep(NamedTuple):
     """A step that took more than twice the running median."""
 
@@ -34,6 +35,7 @@ class SlowStep(NamedTuple):
     data_time: float
 
 
+@public()
 @dataclass(frozen=True, slots=True)
 class Span:
     """A stage of the loader: mean over the row's images (or batches), and the largest since the loader was created."""
@@ -106,6 +108,7 @@ def _figure(read: Callable[[object], object], *, digits: int = 7, **more: Any) -
     return field(metadata={"read": read, "digits": digits}, **more)
 
 
+@public()
 @dataclass(frozen=True, slots=True)
 class RunRow:
     """The first row that a process writes."""
@@ -124,6 +127,7 @@ class RunRow:
     batch_size: int | None = _figure(_whole)  # samples of the first batch
 
 
+@public()
 @dataclass(frozen=True, slots=True)
 class StepRow:
     """``steps`` training steps that end with number ``iter``; times are means per step.
@@ -154,6 +158,7 @@ class StepRow:
     ours: bool = True  # False: a row of another tool
 
 
+@public()
 @dataclass(frozen=True, slots=True)
 class EventRow:
     """Something in step ``iter`` that took ``seconds``: a checkpoint, an evaluation."""

@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from fastload._tools.doctor.finding import Ceiling, Finding
-from fastload._tools.doctor.loader.figures import LoaderFigures, Stage, Timing, diagnosis_of
+from fastload._tools.doctor.loader.figures import (
+    BatchTiming,
+    LoaderFigures,
+    StageShare,
+    diagnosis_of,
+)
 
 SUGGESTION = Finding(
     "workers",
@@ -26,17 +31,17 @@ def figures(**changes: Any) -> LoaderFigures:
         "batch_size": 64,
         "cores": 8,
         "workers": 4,
-        "loader": Timing(0.212, 40),
-        "step": Timing(0.148, 60),
-        "together": Timing(0.2115, 42),
+        "loader": BatchTiming(0.212, 40),
+        "step": BatchTiming(0.148, 60),
+        "together": BatchTiming(0.2115, 42),
         "wait_share": 0.30,
         "on_gpu": True,
         "stages_from": "one batch of 64 in one of 4 workers",
         "stages": (
-            Stage("read", 0.05, 0.06),
-            Stage("decode", 0.52, 0.61),
-            Stage("transform", 0.28, 0.33, (("Resize", 0.2),)),
-            Stage("collate", 0.0, 0.0),
+            StageShare("read", 0.05, 0.06),
+            StageShare("decode", 0.52, 0.61),
+            StageShare("transform", 0.28, 0.33, (("Resize", 0.2),)),
+            StageShare("collate", 0.0, 0.0),
         ),
     }
     return LoaderFigures(**{**found, **changes})
@@ -55,10 +60,11 @@ Where the loader's time goes (one batch of 64 in one of 4 workers):
   decode         520.0 ms    61 %
   transform      280.0 ms    33 %   Resize 200.0
 
-1. BAD  Workers: 4 workers cannot keep up
+1. BAD  Too few workers: 4 workers cannot keep up
    evidence  a batch costs one worker 850 ms
    fix       num_workers=6 (now 4)
    ceiling   6.76 it/s (+43 %)
+
 note: mind the gap"""
     )
 
@@ -72,7 +78,9 @@ def test_without_a_step_it_speaks_of_the_loader_only() -> None:
 
 
 def test_a_step_that_does_not_wait_is_sent_to_check_trainer() -> None:
-    page = str(diagnosis_of(figures(loader=Timing(0.05, 9), wait_share=0.01, on_gpu=False), [], []))
+    page = str(
+        diagnosis_of(figures(loader=BatchTiming(0.05, 9), wait_share=0.01, on_gpu=False), [], [])
+    )
     assert page.startswith(
         "Your step needs 148 ms, your loader 50 ms: the step does not wait for data. "
     )
@@ -91,7 +99,7 @@ def test_a_step_that_does_not_wait_is_sent_to_check_trainer() -> None:
     ],
 )
 def test_who_is_blamed(loader_s: float, wait: float | None, state: str) -> None:
-    found = diagnosis_of(figures(loader=Timing(loader_s, 9), wait_share=wait), [], [])
+    found = diagnosis_of(figures(loader=BatchTiming(loader_s, 9), wait_share=wait), [], [])
     assert (found.state, found.healthy) == (state, state != "data-bound")
 
 
@@ -100,7 +108,7 @@ def test_rates() -> None:
     assert found.per_s == pytest.approx(1 / 0.2115)
     assert figures(together=None).per_s == pytest.approx(1 / 0.212)
     assert found.ceiling_per_s == pytest.approx(1 / 0.148)
-    assert Timing(0.0, 1).per_s == float("inf")
+    assert BatchTiming(0.0, 1).per_s == float("inf")
 
 
 def test_the_json_holds_figures_and_findings() -> None:

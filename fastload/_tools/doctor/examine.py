@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fastload._common import formatting as words
+from fastload._common.public import public
 from fastload._tools.doctor.account import RULE, Stall
 from fastload._tools.doctor.case import Case, case_of, facts_of
 from fastload._tools.doctor.finding import (
@@ -123,6 +124,7 @@ def _verb(change: float) -> str:
 ALWAYS = ("data wait", "transfer", "slow steps and their periods", "swap")
 
 
+@public()
 def examine(*paths: str | os.PathLike[str]) -> Diagnosis[RecordedRuns]:
     """Reads metrics.jsonl of one run or several (or of its ranks), and window.json where there is one; says what is slow.
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from fastload._common import formatting as words
+from fastload._common.public import public
 from fastload._tools.doctor.limits import BAD_SHARE, LOOK_SHARE
 
 HEALTHY = "healthy"
@@ -38,9 +39,25 @@ STATES = {
     "gpu-idle": "Idle GPU",
     "batch-size": "Batch size",
     "comparison": "Comparison",
+    # of a loader
+    "decoding": "Slow decoding",
+    "workers": "Too few workers",
+    "threads": "Too few threads",
+    "float-images": "Float images",
+    "worker-start": "Worker restarts",
+    # of a training step
+    "amp": "AMP",
+    "tf32": "TF32",
+    "sync": "Synchronization",
+    "copy": "Blocking copies",
+    "channels_last": "Memory format",
+    "compile": "Compilation",
+    "batch": "Small kernels",
+    "anomaly": "Anomaly detection",
 }
 
 
+@public()
 @dataclass(frozen=True, slots=True)
 class Ceiling:
     """Speed without the cause; ``gain`` 0.32 is 32 % more."""
@@ -52,6 +69,7 @@ class Ceiling:
         return f"{words.rate(self.it_s)} it/s (+{words.percent(self.gain)})"
 
 
+@public()
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One cause of lost time, with its evidence and one fix.
@@ -61,8 +79,6 @@ class Finding:
         >>> for finding in diagnosis.findings:
         ...     print(finding.kind, finding.title, finding.fix)
     """
-
-    __module__ = "fastload"
 
     kind: str  # its id: "data-bound", "amp", ...
     title: str
@@ -95,6 +111,7 @@ class Numbers(Protocol):
 N_co = TypeVar("N_co", bound=Numbers, covariant=True)
 
 
+@public()
 @dataclass(frozen=True, slots=True)
 class Diagnosis(Generic[N_co]):
     """The whole answer: a verdict in one sentence, findings in order of their cost, and the numbers behind them.
@@ -105,8 +122,6 @@ class Diagnosis(Generic[N_co]):
     ...     print(diagnosis.findings[0].fix)
     >>> json.dumps(diagnosis.as_json())
     """
-
-    __module__ = "fastload"
 
     verdict: str
     state: str  # "healthy", or what is wrong: for recorded runs and trainers the kind of the first finding
@@ -142,11 +157,10 @@ class Diagnosis(Generic[N_co]):
         for number, finding in enumerate(self.findings, 1):
             lines += ["", *_lines(number, finding)]
         lines += ["", *(f"ok  {each}" for each in self.passed)] if self.passed else []
-        if self.checked:
-            lines += ["", f"looked for: {', '.join(self.checked)}"]
-        if self.not_checked:
-            lines.append(f"not looked for: {'; '.join(self.not_checked)}")
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+        small = [f"looked for: {', '.join(self.checked)}"] if self.checked else []
+        small += [f"not looked for: {'; '.join(self.not_checked)}"] if self.not_checked else []
+        small += [f"note: {note}" for note in self.notes]
+        return "\n".join([*lines, "", *small] if small else lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +173,7 @@ class Check:
     do: str = ""
 
 
+@public()
 @dataclass(frozen=True, slots=True)
 class RunFigures:
     """One recorded run in figures, without warm-up."""
@@ -196,11 +211,10 @@ class RunFigures:
         )
 
 
+@public()
 @dataclass(frozen=True, slots=True)
 class RecordedRuns:
     """The numbers of ``fastload.examine``: figures of each run."""
-
-    __module__ = "fastload"
 
     runs: tuple[RunFigures, ...] = ()
 

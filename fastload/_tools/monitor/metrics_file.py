@@ -86,6 +86,7 @@ def _no_number(name: str) -> None:  # noqa: ARG001 - NaN and Infinity, which jso
     return None
 
 
+@public()
 def read_metrics(path: str | os.PathLike[str]) -> Metrics:
     """All rows of a file; a torn line, rows of other tools and values that are no numbers do not stop it."""
     parser = RowParser()

@@ -8,6 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from fastload._common.public import public
+
 ACTIVE = 5.0  # % of utilisation from which a sample counts as active
 IDLE_SHARE = 0.05  # of the window
 STARVED = 70.0  # % of mean utilisation
@@ -19,6 +21,7 @@ RULE = (
 Numbers = Sequence[float | None]
 
 
+@public()
 @dataclass(frozen=True, slots=True)
 class GpuSummary:
     """Utilisation of one GPU in %, over the samples that have one; None where there is none."""

@@ -46,6 +46,7 @@ _MAX_DEPTH = 16
 Series = list[float | None]
 
 
+@public()
 @dataclass(frozen=True, slots=True)
 class GpuWindow:
     """One GPU: series of equal length, ``None`` where something could not be read."""
@@ -60,6 +61,7 @@ class GpuWindow:
     mem_total_mb: float | None = None
 
 
+@public()
 @dataclass(frozen=True, slots=True)
 class HostWindow:
     """The machine: its own times, as it is read less often."""
@@ -126,6 +128,7 @@ def write_window(path: Path, window: Window) -> None:
     )
 
 
+@public()
 def read_window(path: str | os.PathLike[str]) -> Window:
     """Reads what ``write_window`` wrote; ConfigError says what else a file is. Series that are missing are all None."""
     try:

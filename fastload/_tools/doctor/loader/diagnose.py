@@ -7,8 +7,14 @@ from typing import Any
 
 from fastload._common.cpus import available_cpus
 from fastload._common.formatting import count
+from fastload._common.public import public
 from fastload._tools.doctor.finding import Diagnosis
-from fastload._tools.doctor.loader.figures import LoaderFigures, Stage, Timing, diagnosis_of
+from fastload._tools.doctor.loader.figures import (
+    BatchTiming,
+    LoaderFigures,
+    StageShare,
+    diagnosis_of,
+)
 from fastload._tools.doctor.loader.model import LoaderCosts, suggestions
 from fastload._tools.doctor.loader.stages import (
     Opened,
@@ -33,6 +39,7 @@ from fastload._tools.monitor.batches import count_samples, float_images, image_s
 from fastload.errors import ConfigError
 
 
+@public()
 def diagnose(
     loader: Iterable[Any], step: Step | None = None, *, seconds: float = 60.0
 ) -> Diagnosis[LoaderFigures]:
@@ -118,7 +125,7 @@ class _Run:
     def _told(
         self,
         alone: LoaderTiming,
-        step: Timing | None,
+        step: BatchTiming | None,
         together: LoaderTiming | None,
         opened: Opened | None,
         ours: OurDecode | None,
@@ -126,7 +133,7 @@ class _Run:
         source, batch = self.source, self.keeper.batches[0]
         size = count_samples(batch) or 0
         workers = source.workers
-        stages: tuple[Stage, ...] = ()
+        stages: tuple[StageShare, ...] = ()
         stages_from = ""
         if opened:
             stages, stages_from = of_torch(opened, workers or 0)
@@ -217,7 +224,11 @@ def _costs(opened: Opened) -> dict[str, float]:
 
 
 def _wait_share(
-    alone: LoaderTiming, step: Timing | None, together: LoaderTiming | None, *, background: bool
+    alone: LoaderTiming,
+    step: BatchTiming | None,
+    together: LoaderTiming | None,
+    *,
+    background: bool,
 ) -> float | None:
     """Measured together: on a GPU what the step does not need, else what next() took. Else as the timings alone say."""
     if step is None:

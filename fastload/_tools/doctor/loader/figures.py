@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from fastload._common import formatting as words
+from fastload._common.public import public
 from fastload._tools.doctor.finding import Diagnosis, Finding
 
 DATA_BOUND = "data-bound"
@@ -13,8 +14,9 @@ COMPUTE_BOUND = "compute-bound"
 UNKNOWN = "unknown"
 
 
+@public()
 @dataclass(frozen=True, slots=True)
-class Timing:
+class BatchTiming:
     """Seconds a batch takes in the steady state: the mean over ``batches`` of them, warm-up left out."""
 
     seconds: float
@@ -26,8 +28,9 @@ class Timing:
         return 1.0 / self.seconds if self.seconds > 0 else float("inf")
 
 
+@public()
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StageShare:
     """One part of the loader's work on a batch: seconds of one worker (thread, process), and its share of all of them."""
 
     name: str
@@ -38,23 +41,24 @@ class Stage:
     ] = ()  # parts of it by name, in seconds; e.g. the single transforms
 
 
+@public()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderFigures:
     """What ``fastload.diagnose`` measured, in seconds per batch."""
-
-    __module__ = "fastload"
 
     loader_kind: str  # "torch", "fastload", "other"
     batch_size: int  # samples; 0 = could not be told
     cores: int  # that this job may use
     workers: int | None  # processes (torch) or threads (fastload); None = not known
-    loader: Timing  # alone
-    step: Timing | None = None  # alone, on batches replayed from memory: the ceiling
-    together: Timing | None = None  # both; None without a step, or where the loader ended before
+    loader: BatchTiming  # alone
+    step: BatchTiming | None = None  # alone, on batches replayed from memory: the ceiling
+    together: BatchTiming | None = (
+        None  # both; None without a step, or where the loader ended before
+    )
     wait_share: float | None = None  # of the time together in which the trainer waits for data
     on_gpu: bool = False
     start_s: float = 0.0  # from iter(loader) to its first batch
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[StageShare, ...] = ()
     stages_from: str = ""  # how they were measured
 
     @property
@@ -80,7 +84,7 @@ class LoaderFigures:
         limit = 0.05 if self.loader.seconds > 0.8 * self.step.seconds else 0.15
         return DATA_BOUND if self.wait_share >= limit else COMPUTE_BOUND
 
-    def stage(self, name: str) -> Stage | None:
+    def stage(self, name: str) -> StageShare | None:
         """The stage of this name, where there is one."""
         return next((each for each in self.stages if each.name == name), None)
 
@@ -166,7 +170,7 @@ def _verdict(figures: LoaderFigures, findings: Sequence[Finding]) -> str:
     return said
 
 
-def _row(each: Stage) -> str:
+def _row(each: StageShare) -> str:
     detail = ", ".join(f"{name} {1e3 * seconds:.1f}" for name, seconds in each.detail)
     line = f"  {each.name:10} {1e3 * each.seconds:9.1f} ms {words.percent(each.share):>7}"
     return line + (f"   {detail}" if detail else "")

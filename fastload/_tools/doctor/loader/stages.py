@@ -22,7 +22,7 @@ from fastload._decode.registry import AUTO
 from fastload._load.decoder import Decoder
 from fastload._pack.files import is_image_name
 from fastload._store.jpeg_header import read_header
-from fastload._tools.doctor.loader.figures import Stage
+from fastload._tools.doctor.loader.figures import StageShare
 from fastload._tools.doctor.loader.instrument import Instruments
 from fastload._tools.doctor.loader.timing import Source, gpu_in_use, short
 from fastload._tools.doctor.loader.workers import Meter, Work, in_workers, ipc_seconds, mean_of
@@ -152,7 +152,7 @@ class Fetch:
         return time.perf_counter() - began
 
 
-def of_torch(opened: Opened, workers: int) -> tuple[tuple[Stage, ...], str]:
+def of_torch(opened: Opened, workers: int) -> tuple[tuple[StageShare, ...], str]:
     """Read, decode, transform, the rest of the items' time, collate, the way between processes and, where one is in use, to the GPU."""
     work = opened.shown
     seconds = {"read": 0.0, "decode": 0.0, "transform": 0.0}
@@ -176,7 +176,7 @@ def of_torch(opened: Opened, workers: int) -> tuple[tuple[Stage, ...], str]:
     return _shares(seconds, {"transform": largest}), where
 
 
-def of_fastload(loader: Any, size: int) -> tuple[tuple[Stage, ...], str]:
+def of_fastload(loader: Any, size: int) -> tuple[tuple[StageShare, ...], str]:
     """As the loader's own statistics say; stages of an image times the images of a batch."""
     stats = loader.stats()
     per_batch = max(1, size) * loader.images_per_sample
@@ -192,10 +192,11 @@ def of_fastload(loader: Any, size: int) -> tuple[tuple[Stage, ...], str]:
 
 def _shares(
     seconds: Mapping[str, float], detail: Mapping[str, tuple[tuple[str, float], ...]]
-) -> tuple[Stage, ...]:
+) -> tuple[StageShare, ...]:
     total = sum(seconds.values()) or 1.0
     return tuple(
-        Stage(name, value, value / total, detail.get(name, ())) for name, value in seconds.items()
+        StageShare(name, value, value / total, detail.get(name, ()))
+        for name, value in seconds.items()
     )
 
 

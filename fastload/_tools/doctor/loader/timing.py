@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from fastload._load.loader import DataLoader
-from fastload._tools.doctor.loader.figures import Timing
+from fastload._tools.doctor.loader.figures import BatchTiming
 from fastload._tools.monitor.batches import n_bytes
 from fastload.errors import ConfigError
 
@@ -205,7 +205,7 @@ class Pass:
 class LoaderTiming:
     """The loader alone, or together with the step."""
 
-    timing: Timing
+    timing: BatchTiming
     wait_s: float  # in next(), per batch
     start_s: float  # to the first batch of a pass, mean
     settled: bool  # False: too few batches to leave a warm-up out
@@ -273,7 +273,7 @@ def _warm(n: int, group: int) -> int:
     return min(max(group, 2), max(0, n - 1 - group))
 
 
-def _steady(passes: Sequence[Pass], group: int) -> tuple[Timing, float, bool] | None:
+def _steady(passes: Sequence[Pass], group: int) -> tuple[BatchTiming, float, bool] | None:
     seconds, waited, count = 0.0, 0.0, 0
     for each in passes:
         first = _warm(len(each.came), group)
@@ -284,7 +284,7 @@ def _steady(passes: Sequence[Pass], group: int) -> tuple[Timing, float, bool] | 
             waited += sum(each.waited[first + 1 : first + n + 1])
             count += n
     if count:
-        return Timing(seconds / count, count), waited / count, True
+        return BatchTiming(seconds / count, count), waited / count, True
     if not passes:
         return None
     batches = sum(
@@ -292,13 +292,13 @@ def _steady(passes: Sequence[Pass], group: int) -> tuple[Timing, float, bool] | 
     )  # one batch a pass: its start cannot be told from the rest
     seconds = sum(each.came[-1] - each.began for each in passes)
     return (
-        Timing(seconds / batches, batches),
+        BatchTiming(seconds / batches, batches),
         sum(sum(each.waited) for each in passes) / batches,
         False,
     )
 
 
-def time_step(step: Step, batches: Sequence[object], seconds: float) -> Timing:
+def time_step(step: Step, batches: Sequence[object], seconds: float) -> BatchTiming:
     """The step alone, over and over on the same batches; the GPU is waited for at the ends of the window only."""
     deadline = time.perf_counter() + seconds
     replay = itertools.cycle(batches)
@@ -310,7 +310,7 @@ def time_step(step: Step, batches: Sequence[object], seconds: float) -> Timing:
         run_step(step, next(replay))
         count += 1
     synchronise()
-    return Timing((time.perf_counter() - began) / count, count)
+    return BatchTiming((time.perf_counter() - began) / count, count)
 
 
 def run_step(step: Step, batch: object) -> None:

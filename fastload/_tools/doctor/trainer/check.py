@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from fastload._common.formatting import count, rate, seconds
+from fastload._common.public import public
 from fastload._tools.doctor.finding import HEALTHY, Diagnosis
 from fastload._tools.doctor.loader.timing import RandomState, short, synchronise
 from fastload._tools.doctor.trainer.checks import StepFacts, judge
@@ -92,6 +93,7 @@ class Kept:
 _WARM, _TIMED = 2, 3
 
 
+@public()
 def check_trainer(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None,
@@ -139,11 +141,10 @@ def check_trainer(
     )
 
 
+@public()
 @dataclass(frozen=True, slots=True)
 class StepFigures:
     """What ``fastload.check_trainer`` measured."""
-
-    __module__ = "fastload"
 
     device: str
     step_s: float  # one step, nothing watching it
