@@ -40,10 +40,8 @@ class NativeStatus:
     def __str__(self) -> str:
         if self.present:
             return f"native core: present (libjpeg-turbo {self.libjpeg}, {self.simd})"
-        state = "not found" if self.built else "not built"
-        return (
-            f"native core: {state} ({self.missing}); to add it: {self.command}; without it {COST}"
-        )
+        state = "native core: not found" if self.built else "native core: not built"
+        return f"{state} ({self.missing}); to add it: {self.command}; without it {COST}"
 
 
 @functools.cache

@@ -50,3 +50,11 @@ def test_troubleshooting_quotes_what_fastload_says() -> None:
     quoted = re.findall(r'^\*\*"([^"]+)"', (ROOT / "docs/troubleshooting.md").read_text(), re.M)
     assert len(quoted) >= 7
     assert [text for text in quoted if text not in said] == []
+
+
+def test_the_files_that_architecture_names_exist() -> None:
+    named = re.findall(
+        r"`(fastload/[\w./]+|native/[\w./]*)`", (ROOT / "docs/architecture.md").read_text()
+    )
+    assert len(named) > 20
+    assert [path for path in named if not (ROOT / path).exists()] == []
