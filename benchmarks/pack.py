@@ -69,7 +69,7 @@ def run_jpegtran(folder: Path, jobs: int) -> None:
 def run_fastload(folder: Path, dest: Path) -> tuple[float, float]:
     """Packs in a child; returns the seconds of pack() itself and the child's peak anonymous memory in MB."""
     program = (
-        "import sys, threading, time\nfrom fastload._pack.api import pack\npeak = 0\ndone = threading.Event()\n"
+        "import sys, threading, time\nfrom fastload._pack.packer import pack\npeak = 0\ndone = threading.Event()\n"
         "def watch():\n    global peak\n    while not done.wait(0.01):\n"
         "        text = open('/proc/self/status').read()\n"
         "        peak = max(peak, int(text.split('RssAnon:')[1].split()[0]))\n"

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fastload._decode.selftest_record import SelftestStatus, selftest_status
     from fastload._load.decoder import BackendChoice
     from fastload._load.loader import DataLoader
-    from fastload._pack.api import pack
+    from fastload._pack.packer import pack
     from fastload._pack.result import PackProgress, PackResult
     from fastload._plan.rows import PlanRow
     from fastload._store.dataset import Dataset, open_dataset
@@ -157,7 +157,7 @@ _LAZY = {
     "examine": "fastload._tools.doctor.examine",
     "migrate": "fastload._tools.migrate.migration",
     "open": "fastload._store.dataset:open_dataset",
-    "pack": "fastload._pack.api",
+    "pack": "fastload._pack.packer",
     "read_metrics": "fastload._tools.monitor.metrics_file",
     "read_window": "fastload._tools.monitor.window",
     "selftest_status": "fastload._decode.selftest_record",

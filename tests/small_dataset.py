@@ -15,11 +15,10 @@ from PIL import Image
 from fastload._common import files
 from fastload._store import manifest
 from fastload._store.columns import ColumnWriter
-from fastload._store.fields import Field
+from fastload._store.fields import Field, encode_value, source_part
 from fastload._store.kinds import MISSING_INT
 from fastload._store.manifest import Column, Manifest
 from fastload._store.record import JPEG, Part, encode_record, shown_size
-from fastload._store.values import encode_value, source_part
 from fastload._store.writer import ShardWriter
 
 FIELDS = (

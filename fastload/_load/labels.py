@@ -15,7 +15,7 @@ from fastload._load.records import BatchRecords
 from fastload._load.spec import LoadedField
 from fastload._plan.label_moves import LABEL_MOVES
 from fastload._plan.rows import PlanRows
-from fastload._store.values import decode_value
+from fastload._store.fields import decode_value
 from fastload.errors import BadImage, ConfigError, RecordError
 
 

@@ -14,9 +14,8 @@ from fastload._order.saved_state import shortened
 from fastload._plan.compiler import compile_fields
 from fastload._plan.field_plan import FieldPlan
 from fastload._store.dataset import SPLIT, Dataset
-from fastload._store.fields import Field, image_of
+from fastload._store.fields import Field, decode_value, image_of
 from fastload._store.kinds import IMAGE, INT
-from fastload._store.values import decode_value
 from fastload.errors import ConfigError, FastloadError, RecordError
 
 IMPLICIT = ("id", "source")

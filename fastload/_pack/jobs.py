@@ -1,26 +1,33 @@
-"""Where the packer gets its samples: loaded from a listed source, or read back from the spool of a stream."""
+"""Encoded samples for the packer: loaded from a listed source, or read back from the spool of a stream.
+
+``ordered_map`` runs these jobs in threads.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import TypedDict, TypeVar, cast
 
+from fastload._common.files import NewFile
 from fastload._pack.listing import Listing
 from fastload._pack.options import PackOptions
 from fastload._pack.samples import EncodedSample, SampleEncoder
 from fastload._pack.sources.base import Json, Ref, Sample, Source
 from fastload._pack.state import damaged
-from fastload._pack.threads import ordered_map
-from fastload._pack.writing import NewFile
 from fastload._store.fields import Field
 from fastload._store.record import encode_record, parse_record
 from fastload.errors import BadImage, RecordError
 
 SPOOL = "spool.records"
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 # A row of the listing → the encoded sample, or why there is none. Called from several threads.
 Job = Callable[[int], "EncodedSample | BadImage"]
@@ -134,3 +141,43 @@ def some_samples(source: Source, listing: Listing, count: int) -> Iterator[Sampl
     for row in range(0, len(listing), max(1, len(listing) // count)):
         with suppress(BadImage):
             yield source.load(listing[row])
+
+
+def ordered_map(
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    jobs: int,
+    together: Callable[[], int] = lambda: 1,
+) -> Generator[Result, None, None]:
+    """``map(function, items)`` on ``jobs`` threads; at most 2 * jobs + 2 items are under way or waiting to be taken.
+
+    What ``function`` raises is raised here, in its turn; the items behind it are dropped. Closing the iterator early
+    waits for the calls that have begun, and starts no other. ``together`` says how many items a thread takes at a time
+    (the bound is then on these): handing over costs as much for one as for eight.
+    """
+    pool = ThreadPoolExecutor(jobs, thread_name_prefix="fastload-pack")
+    pending: deque[tuple[Future[None], list[Result]]] = deque()
+    left = iter(items)
+
+    def taken() -> Generator[Result, None, None]:
+        future, results = pending.popleft()
+        future.exception()  # waits
+        yield from results
+        future.result()  # raises
+
+    try:
+        while chunk := list(itertools.islice(left, together())):
+            results: list[Result] = []
+            pending.append((pool.submit(_each, function, chunk, results), results))
+            if len(pending) > 2 * jobs + 1:
+                yield from taken()
+        while pending:
+            yield from taken()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _each(function: Callable[[Item], Result], items: Sequence[Item], results: list[Result]) -> None:
+    for item in items:
+        results.append(function(item))

@@ -16,9 +16,9 @@ import numpy as np
 
 from fastload._common import files
 from fastload._common.checksum import crc32c
+from fastload._common.files import NewFile
 from fastload._pack.sources.base import Ref
 from fastload._pack.state import damaged
-from fastload._pack.writing import NewFile
 from fastload.errors import ConfigError
 
 LINES, OFFSETS = "listing.jsonl", "listing.offsets"

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fastload._common import files
 from fastload._common.cpus import available_cpus
 from fastload._common.native import core
+from fastload._common.public import public
 from fastload._pack.encode_choice import SAMPLES, choose_encode, images_of
 from fastload._pack.jobs import Job, Spool, drained, load_listed, some_samples, spool
 from fastload._pack.listing import Listing, write_listing
@@ -29,19 +32,22 @@ from fastload._pack.publish import check_publishable, is_packed_like, publish
 from fastload._pack.result import PackProgress, PackResult
 from fastload._pack.shards import ShardSequence
 from fastload._pack.sources.base import AnySource, Sample, is_stream
+from fastload._pack.sources.detect import open_source
+from fastload._pack.sources.python import MapStyle
 from fastload._pack.state import FOLDER, Done, PackState, damaged
 from fastload._store.columns import FOLDER as COLUMNS
+from fastload._store.fields import Field
 from fastload._store.folder import read_manifest
 from fastload._store.manifest import NAME as MANIFEST
 from fastload._store.manifest import SHARD_NAME
 from fastload._store.shard import verify_file
 from fastload.errors import BadImage, ConfigError, StoreError
 
-__all__ = ["PackProgress", "PackResult", "Packer"]
+__all__ = ["PackProgress", "PackResult", "Packer", "pack"]
 
 _KEPT_MEMORY = (
     64 << 20
-)  # bytes that malloc does not hand back to the system: it would ask for them again at once
+)  # bytes that malloc keeps: handed back, they would be requested again at once
 
 
 class Packer:
@@ -288,3 +294,42 @@ class Packer:
             if SHARD_NAME.fullmatch(path.name) and path.name not in names:
                 path.unlink()
         return good
+
+
+@public()
+def pack(
+    source: str | os.PathLike[str] | Iterable[object] | MapStyle | AnySource,
+    dest: str | os.PathLike[str],
+    *,
+    fields: Mapping[str, str] | Sequence[Field] | None = None,
+    format: str | None = None,
+    source_options: Mapping[str, object] | None = None,
+    on_progress: Callable[[PackProgress], None] | None = None,
+    **options: Any,
+) -> PackResult:
+    """Packs a path, an iterable of dicts or a map-style torch Dataset into the new folder ``dest``.
+
+    ``fields`` says what Python samples consist of (``{"image": "image", "label": "int"}``); by default the first sample
+    tells. ``source_options`` are those of the path's format (docs/sources.md), ``options`` those of PackOptions: ``encode``,
+    ``quality``, ``max_side``, ``resize``, ``restart``, ``order``, ``seed``, ``shard_size``, ``block_size``, ``on_error``,
+    ``max_bad``, ``jobs``. Killed and called again with the same arguments, it goes on where it was.
+
+        fastload.pack(({"image": pixels, "label": i} for i, pixels in enumerate(arrays)), "packed")
+    """
+    given = dict(source_options or {})
+    if fields is not None:
+        given["fields"] = fields
+    opened = open_source(source, format=format, **given)
+    name = str(Path(source).resolve()) if isinstance(source, str | os.PathLike) else ""
+    return Packer(
+        opened, Path(dest), _pack_options(options), name=name, on_progress=on_progress
+    ).run()
+
+
+def _pack_options(given: dict[str, Any]) -> PackOptions:
+    unknown = sorted(given.keys() - PackOptions.__dataclass_fields__.keys())
+    if unknown:
+        raise ConfigError(
+            f"pack has no option {', '.join(unknown)}; it has {', '.join(PackOptions.__dataclass_fields__)}"
+        )
+    return PackOptions(**given)

@@ -9,11 +9,13 @@ import struct
 import warnings
 import zlib
 from collections.abc import Iterator
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fastload._pack.sources.base import Encoded, Value
 from fastload._store.jpeg_header import check_size
 from fastload._store.pixels import upright
 from fastload.errors import BadImage
@@ -126,3 +128,42 @@ def orientation_of(image: Image.Image) -> int:
     except PILLOW_ERRORS:
         return 1
     return value if type(value) is int and 1 <= value <= 8 else 1
+
+
+# One number per pixel. Of "P" the palette's index is the label.
+MASK_MODES = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L")
+
+
+def mask_array(value: Value) -> NDArray[np.generic]:
+    """(H, W) integers of a mask given as a file, a Pillow image or an array; raises BadImage."""
+    if isinstance(value, Encoded):
+        if value.data[:2] == b"\xff\xd8":
+            raise BadImage(
+                "a mask in a JPEG: its labels are mixed at every edge; expected PNG or an array"
+            )
+        data = value.data
+        try:
+            value = Image.open(io.BytesIO(data), formats=("PNG", "BMP", "TIFF", "GIF", "WEBP"))
+            check_size(*value.size)
+            if value.format == "PNG":
+                check_png(data)
+            value.load()
+        except BadImage:
+            raise
+        except PILLOW_ERRORS as error:
+            raise BadImage(f"not a mask that can be read: {error}") from None
+    if isinstance(value, Image.Image):
+        if value.mode not in MASK_MODES:
+            raise BadImage(
+                f"a mask with pixels of type {value.mode}: expected one label number a pixel"
+            )
+        value = np.asarray(value)
+    array = cast("NDArray[np.generic]", np.asarray(value))
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[..., 0]
+    if array.ndim != 2 or array.dtype.kind not in "biu" or not array.size:
+        raise BadImage(
+            f"a mask of shape {array.shape} and type {array.dtype}: expected (H, W) integers"
+        )
+    check_size(array.shape[1], array.shape[0])
+    return array

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fastload._common.files import write_atomically
+from fastload._common.files import NewFile, write_atomically
 from fastload._common.strict_json import Json
 from fastload._order.mixing import measure_mixing
 from fastload._pack.options import PackOptions
 from fastload._pack.result import LOG
 from fastload._pack.sources.base import AnySource
 from fastload._pack.state import Done, Event, PackState
-from fastload._pack.writing import NewFile
 from fastload._store.columns import ColumnWriter, open_column
 from fastload._store.manifest import COLUMN_HEADER, Column, Manifest, dump, expected_columns
 from fastload._store.manifest import NAME as MANIFEST

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fastload._pack.images import StoredImage, store_image
-from fastload._pack.masks import mask_array
 from fastload._pack.options import PackOptions
+from fastload._pack.pillow import mask_array
 from fastload._pack.sources.base import Encoded, Sample, Value
-from fastload._store.fields import Field, image_of
+from fastload._store.fields import Field, encode_value, image_of, source_part
 from fastload._store.kinds import BOXES, MATRIX, POINTS, FieldKind
 from fastload._store.record import (
     DATA,
@@ -24,7 +24,6 @@ from fastload._store.record import (
     Part,
     encode_record,
 )
-from fastload._store.values import encode_value, source_part
 from fastload.errors import BadImage, ConfigError
 
 Scale = tuple[float, float]

@@ -15,13 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from fastload._order.permutation import Permutation
-from fastload._pack.jobs import Job
+from fastload._pack.jobs import Job, ordered_map
 from fastload._pack.options import PackOptions
 from fastload._pack.result import PackProgress
 from fastload._pack.shard import ShardBuilder, as_record
 from fastload._pack.sources.base import AnySource
 from fastload._pack.state import Done, Event, PackState
-from fastload._pack.threads import ordered_map
 from fastload.errors import BadImage, ConfigError
 
 _CHUNK = 4096  # positions of the packing order computed at a time

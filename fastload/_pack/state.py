@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 
 from fastload._common import files
 from fastload._common.checksum import crc32c
+from fastload._common.files import writing
 from fastload._pack.encode_choice import EncodeChoice
-from fastload._pack.writing import writing
 from fastload._store.manifest import Shard
 from fastload.errors import ConfigError, StoreError
 

@@ -15,11 +15,10 @@ import numpy.typing as npt
 
 from fastload._common.public import public
 from fastload._store.columns import open_column
-from fastload._store.fields import Field
+from fastload._store.fields import Field, decode_value
 from fastload._store.folder import check_sizes, read_manifest
 from fastload._store.record import DATA, SOURCE_FIELD, Part, source_of
 from fastload._store.shard import VERIFY, ShardReader, warn_if_remote
-from fastload._store.values import decode_value
 from fastload.errors import BadImage, ConfigError, CorruptShard, RecordError, StoreError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fastload._pack.jobs import ordered_map
 from fastload._pack.sources.base import Ref, Sample
-from fastload._pack.threads import ordered_map
 from fastload.errors import BadImage
 from tests.packing import Listed, pack, samples
 

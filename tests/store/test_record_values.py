@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from fastload._store.arrays import DTYPES, decode_array, encode_array
-from fastload._store.fields import Field
+from fastload._store.fields import Field, decode_value, encode_value, source_part
 from fastload._store.pixels import decode_image, decode_mask, upright
 from fastload._store.record import (
     ARRAY,
@@ -29,7 +29,6 @@ from fastload._store.record import (
     encode_record,
     parse_record,
 )
-from fastload._store.values import decode_value, encode_value, source_part
 from fastload.errors import BadImage, ConfigError, RecordError
 from tests.corpus import photos
 from tests.small_dataset import Array, jpeg, jpeg_part, same

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.peers.job import Batches, Job
 from fastload import transforms as T
-from fastload._pack import api  # noqa: F401 - imported before the clock starts
+from fastload._pack import packer  # noqa: F401 - imported before the clock starts
 from fastload._pack.sources.base import Encoded
 
 PACKAGES: tuple[str, ...] = ("fastload",)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fastload._pack.files import is_image_name, read_bounded
-from fastload._pack.masks import mask_array
+from fastload._pack.pillow import mask_array
 from fastload._pack.sources.base import Encoded, Json, Pixels, Value
 from fastload._pack.sources.numbers import TABLES
 from fastload._store.fields import Field

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fastload._store.columns import FOLDER
-from fastload._store.fields import Field
+from fastload._store.fields import Field, decode_value
 from fastload._store.kinds import FLOAT, MISSING_INT, PixelKind
 from fastload._store.record import (
     DATA,
@@ -17,7 +17,6 @@ from fastload._store.record import (
     salvage_source,
     source_of,
 )
-from fastload._store.values import decode_value
 from fastload._store.verify.columns import Columns
 from fastload._store.verify.image import check_image
 from fastload.errors import BadImage, RecordError

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from fastload._common.tables import Row, Section
 from fastload._store.dataset import Dataset
-from fastload._store.fields import Field
+from fastload._store.fields import Field, decode_value
 from fastload._store.record import DATA, RESTART_INDEX, Part, source_of
-from fastload._store.values import decode_value
 from fastload._tools.inspect.showing import SHOWN
 from fastload.errors import BadImage, ConfigError, RecordError
 
