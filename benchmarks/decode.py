@@ -7,7 +7,7 @@
     python benchmarks/decode.py --handover                  what the pool costs beside a bare loop
     python benchmarks/decode.py --instructions [--record]   callgrind's instruction counts, against the recorded ones
 
-Both write into one array: uint8 NHWC, or normalised float32 NCHW. The recipe does not antialias; fastload does.
+Both write into one array: uint8 NHWC, or normalized float32 NCHW. The recipe does not antialias; fastload does.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from benchmarks.works import Work
 
 
 def write_job(work: Work, path: Path, output: tuple[int, int, int, int] | None = None) -> None:
-    """Requests and sources of a work; ``output``: channels, planar, dtype, colour, as numbers (native/pixels/output.h)."""
+    """Requests and sources of a work; ``output``: channels, planar, dtype, color, as numbers (native/pixels/output.h)."""
     height, width, channels = work.shape
     head = np.array(
         [len(work.requests), len(work.sources), height, width, *(output or (channels, 0, 0, 0))],

@@ -52,7 +52,7 @@ class Trained:
 
 
 class ImageFolder(torch.utils.data.Dataset[Any]):
-    """Class folders, as torchvision has them: Pillow, random resized crop, flip, normalise."""
+    """Class folders, as torchvision has them: Pillow, random resized crop, flip, normalize."""
 
     def __init__(self, root: Path, *, train: bool) -> None:
         classes = sorted(path.name for path in root.iterdir())

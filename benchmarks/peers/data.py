@@ -58,7 +58,7 @@ def _images(kind: str, count: int, scratch: Path) -> list[Path]:
 
 
 def _photos(scratch: Path, count: int) -> list[Path]:
-    """Colour photographs of the corpus; generated ones where there is no corpus."""
+    """Color photographs of the corpus; generated ones where there is no corpus."""
     try:
         paths = photo_paths()
     except SystemExit:

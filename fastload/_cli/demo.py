@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fastload._cli.options import Commands, add_command, whole_number
-from fastload._cli.output import print_json
+from fastload._cli.output import ProgressLine, print_json
 from fastload._common.native import native_status
 
 
@@ -53,7 +53,10 @@ def run(options: argparse.Namespace) -> int:
         f"generate {options.images} images in {images}",
         "photo-like JPEGs in class folders, as large as real photographs of their size",
     )
-    made = imagenet.make(images, n=options.images, jobs=available_cpus())
+    with ProgressLine("generating", quiet=options.json) as line:
+        made = imagenet.make(
+            images, n=options.images, jobs=available_cpus(), on_progress=line.update_of
+        )
     steps.result(str(made))
     for command, why in _commands(dest, images, packed):
         code = steps.command(command, why)

@@ -20,7 +20,7 @@ def add(commands: Commands) -> None:
         commands,
         "monitor",
         "GPU, CPU, disk over a window",
-        "Measures GPUs (NVML) and the machine for a minute, ten times a second: utilisation, memory, power, clocks,\n"
+        "Measures GPUs (NVML) and the machine for a minute, ten times a second: utilization, memory, power, clocks,\n"
         "temperature, throttling, JPEG engine, PCIe; processors, iowait, memory, swap, disk, network. Ends with a summary and\n"
         "one word a GPU: steady, wavy, starved or idle. Without a GPU it shows the rest.\n"
         "Exit codes: 0 measured (or: better), 1 the gate did not open (or: not better), 2 used wrongly.",

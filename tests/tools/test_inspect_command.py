@@ -57,7 +57,7 @@ def test_piped_it_is_plain_and_aligned(packed: Path, capsys: pytest.CaptureFixtu
     assert len({row.index(row.split()[1], 10) for row in fields}) == 1, "values begin in one column"
 
 
-def test_on_a_terminal_it_has_colours_and_bars(packed: Path) -> None:
+def test_on_a_terminal_it_has_colors_and_bars(packed: Path) -> None:
     ours, theirs = os.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "fastload", "inspect", str(packed)],

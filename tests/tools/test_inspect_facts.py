@@ -74,7 +74,7 @@ def test_counts_sizes_and_classes_are_those_of_the_source(packed: Path) -> None:
     assert facts.n_blocks == len(open_dataset(packed).blocks) > 3
 
 
-def test_images_are_counted_by_coding_subsampling_and_colour(packed: Path) -> None:
+def test_images_are_counted_by_coding_subsampling_and_color(packed: Path) -> None:
     records = look_at_records(open_dataset(packed))
     headers = [read_header(path.read_bytes()) for path in (packed.parent / "source").rglob("*.jpg")]
     gray = sum(header.components == 1 for header in headers)
@@ -90,7 +90,7 @@ def test_images_are_counted_by_coding_subsampling_and_colour(packed: Path) -> No
     text = screen(packed)
     assert "sizes of image (width x height)" in text
     assert "images (from all records)" in text
-    assert line(text, "channels") == "colour 80.0 %"
+    assert line(text, "channels") == "color 80.0 %"
 
 
 def test_large_datasets_are_sampled_and_it_says_so(packed: Path) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from fastload._store.dataset import Dataset, open_dataset
 from fastload._store.fields import Field
-from fastload._tools.inspect.drawing import colour, font, shortened
+from fastload._tools.inspect.drawing import color, font, shortened
 from fastload._tools.inspect.panels import SamplePictures
 from fastload._tools.inspect.sheet import write_sheet
 from fastload.errors import ConfigError
@@ -50,7 +50,7 @@ def near(pixel: Array, wanted: tuple[int, int, int], tolerance: int = 12) -> boo
     return bool(np.abs(pixel.astype(int) - wanted).max() <= tolerance)
 
 
-def test_boxes_in_the_colour_and_with_the_name_of_their_class(tmp_path: Path) -> None:
+def test_boxes_in_the_color_and_with_the_name_of_their_class(tmp_path: Path) -> None:
     fields = (Field("image", "image"), Field("boxes", "boxes"), Field("labels", "array"))
     sample = {"image": GRAY, "boxes": np.array([[10, 30, 60, 70]]), "labels": np.array([1])}
     dataset = one_sample(
@@ -63,10 +63,10 @@ def test_boxes_in_the_colour_and_with_the_name_of_their_class(tmp_path: Path) ->
         (62, 70),
         (137, 70),
     ):  # left, right, top and bottom edge, two pixels in
-        assert near(picture[y, x], colour(1)), (y, x, picture[y, x])
+        assert near(picture[y, x], color(1)), (y, x, picture[y, x])
     assert near(picture[100, 70], (90, 90, 90)), "nothing inside"
     assert near(picture[100, 150], (90, 90, 90)), "nothing outside"
-    assert near(picture[46, 22], colour(1)), "the tag stands on the upper edge"
+    assert near(picture[46, 22], color(1)), "the tag stands on the upper edge"
     tag = picture[44:60, 20:60]
     assert (tag.max(axis=2) < 80).any(), "with dark letters on it"
 
@@ -83,15 +83,15 @@ def test_a_mask_is_translucent_and_zero_is_nothing(tmp_path: Path) -> None:
     )
     inside = picture[80, 100].astype(int)
     assert not near(picture[80, 100], (90, 90, 90))
-    assert not near(picture[80, 100], colour(3)), "the image shines through"
+    assert not near(picture[80, 100], color(3)), "the image shines through"
     assert near(
         picture[80, 100],
-        tuple(int(v) for v in (90 + (np.array(colour(3)) - 90) * 110 / 255)),  # type: ignore[arg-type]
+        tuple(int(v) for v in (90 + (np.array(color(3)) - 90) * 110 / 255)),  # type: ignore[arg-type]
         3,
     )
     assert near(picture[10, 10], (90, 90, 90), 1)
-    edge = np.abs(picture[80, 60].astype(int) - colour(3)).sum()
-    assert edge < np.abs(inside - colour(3)).sum(), "its edge is firmer than its inside"
+    edge = np.abs(picture[80, 60].astype(int) - color(3)).sum()
+    assert edge < np.abs(inside - color(3)).sum(), "its edge is firmer than its inside"
 
 
 def test_points_and_polylines(tmp_path: Path) -> None:
@@ -106,9 +106,9 @@ def test_points_and_polylines(tmp_path: Path) -> None:
         "lanes": [np.array([[5, 40], [95, 40]]), np.array([[5, 70, 1]])],
     }
     picture = rendered(one_sample(tmp_path, fields, sample))
-    assert near(picture[20, 40], colour(0)), "a point"
-    assert near(picture[80, 100], colour(0)), "in the middle of the first line"
-    assert near(picture[140, 10], colour(1), 40), "a line of one point is a dot"
+    assert near(picture[20, 40], color(0)), "a point"
+    assert near(picture[80, 100], color(0)), "in the middle of the first line"
+    assert near(picture[140, 10], color(1), 40), "a line of one point is a dot"
     assert near(picture[110, 100], (90, 90, 90))
 
 
@@ -119,10 +119,10 @@ def test_labels_far_outside_the_picture_do_no_harm(tmp_path: Path) -> None:
     assert rendered(one_sample(tmp_path, fields, sample)).shape == (160, 200, 3)
     lanes = [np.array([[5, 30], [1e12, 30]]), np.array([[5, 50], [np.nan, 60], [95, 50]])]
     picture = rendered(one_sample(tmp_path / "lanes", fields, {"image": GRAY, "lanes": lanes}))
-    assert near(picture[60, 190], colour(0)), (
+    assert near(picture[60, 190], color(0)), (
         "a line that leaves the picture on the right is drawn to its edge"
     )
-    assert near(picture[100, 100], colour(1)), "a point that is no number is left out"
+    assert near(picture[100, 100], color(1)), "a point that is no number is left out"
 
 
 def test_images_of_a_list_stand_side_by_side_each_with_its_labels(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_images_of_a_list_stand_side_by_side_each_with_its_labels(tmp_path: Path
         ((50, 50), "bev"),
     ]
     assert near(rendered(dataset, 0)[100, 22], (90, 90, 90))
-    assert near(rendered(dataset, 1)[100, 22], colour(0))
+    assert near(rendered(dataset, 1)[100, 22], color(0))
     assert write_sheet(dataset, tmp_path / "sheet.png") == 1
     assert page_of(tmp_path / "sheet.png").shape[1] > 3 * 200
 
@@ -175,12 +175,12 @@ def test_the_same_seed_shows_the_same_samples(packed: Path, tmp_path: Path) -> N
 
 
 def test_the_pictures_are_on_the_page(tmp_path: Path) -> None:
-    colours = [(200, 30, 30), (30, 200, 30), (30, 30, 200)]
-    samples = [{"image": np.full((80, 100, 3), tint, np.uint8)} for tint in colours]
+    colors = [(200, 30, 30), (30, 200, 30), (30, 30, 200)]
+    samples = [{"image": np.full((80, 100, 3), tint, np.uint8)} for tint in colors]
     path = pack_samples(tmp_path / "packed", (Field("image", "image"),), samples)
     write_sheet(open_dataset(path), tmp_path / "sheet.png")
     page = page_of(tmp_path / "sheet.png")
-    for tint in colours:
+    for tint in colors:
         assert (page == tint).all(axis=2).sum() > 200 * 200
     gray16 = pack_samples(
         tmp_path / "small", (Field("image", "image"),), [{"image": np.full((4, 4), 77, np.uint8)}]
@@ -237,4 +237,4 @@ def test_long_words_are_cut_in_the_middle() -> None:
     assert cut.endswith(".jpg")
     assert "..." in cut
     assert letters.getlength(cut) <= 120
-    assert len({colour(i) for i in range(100)}) == 100
+    assert len({color(i) for i in range(100)}) == 100

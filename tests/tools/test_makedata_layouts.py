@@ -74,7 +74,7 @@ def test_imagenet_orientation_shows_the_same_picture(tmp_path: Path) -> None:
         assert np.abs(np.asarray(a, np.int16) - np.asarray(shown, np.int16)).mean() < 6
 
 
-def test_imagenet_classes_can_be_told_by_colour(tmp_path: Path) -> None:
+def test_imagenet_classes_can_be_told_by_color(tmp_path: Path) -> None:
     imagenet.make(tmp_path / "d", n=50, seed=5, n_classes=5, shares=imagenet.Shares(0, 0, 0, 0, 0))
     rows: dict[str, list[tuple[int, tuple[float, ...]]]] = {"train": [], "val": []}
     for split, found in rows.items():
@@ -148,10 +148,10 @@ def test_captcha_keypoints_are_where_the_table_says(tmp_path: Path) -> None:
         with Image.open(path) as image:
             assert (image.mode, image.size) == ("RGB", (320, 160))
             pixels = np.asarray(image, np.float64)
-        for k, colour in enumerate(captcha.COLOURS, start=1):
-            distance = np.sqrt(((pixels - colour) ** 2).sum(axis=2))
+        for k, color in enumerate(captcha.COLORS, start=1):
+            distance = np.sqrt(((pixels - color) ** 2).sum(axis=2))
             y, x = np.nonzero(distance < 75)
-            assert len(x) > 40, f"no icon of colour {colour}: {row}"
+            assert len(x) > 40, f"no icon of color {color}: {row}"
             misses.append((x.mean() - float(row[f"x{k}"]), y.mean() - float(row[f"y{k}"])))
             assert np.hypot(*misses[-1]) < 1.2, row
     # Pillow cuts fractions off and halved chroma can be moved: both once shifted every icon by half a pixel
@@ -159,8 +159,8 @@ def test_captcha_keypoints_are_where_the_table_says(tmp_path: Path) -> None:
 
 
 def test_bad_arguments_are_refused_and_good_ones_still_work(tmp_path: Path) -> None:
-    for arguments in ({"n": 0}, {"n": 1, "seed": -1}, {"n": 1, "jobs": 0}):
+    for n, seed, jobs in ((0, 0, 1), (1, -1, 1), (1, 0, 0)):
         with pytest.raises(UsageError, match=r"expected \d or more"):
-            captcha.make(tmp_path / "d", **arguments)
+            captcha.make(tmp_path / "d", n=n, seed=seed, jobs=jobs)
         assert not (tmp_path / "d").exists()
     assert captcha.make(tmp_path / "d", n=1).n_images == 1

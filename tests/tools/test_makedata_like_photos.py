@@ -8,6 +8,7 @@ from PIL import Image
 
 from fastload._tools.scenes import photo
 from tests import corpus
+from tests.tools.test_makedata_photo import bits_per_pixel
 
 SIDE = 256
 
@@ -26,7 +27,7 @@ def power_slope(gray: NDArray[np.uint8]) -> float:
 
 
 def measure(images: list[Image.Image]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    bits = np.array([photo.bits_per_pixel(image) for image in images])
+    bits = np.array([bits_per_pixel(image) for image in images])
     return bits, np.array([power_slope(np.asarray(image.convert("L"))) for image in images])
 
 

@@ -135,7 +135,7 @@ def test_openlane_lines_are_painted_where_uv_says(lanes: tuple[Path, list[Note]]
 
 
 def test_openlane_covered_points_are_not_visible(tmp_path: Path) -> None:
-    """Somewhere in these frames a car stands on a line; a point there has no road colour, and says so."""
+    """Somewhere in these frames a car stands on a line; a point there has no road color, and says so."""
     openlane.make(tmp_path / "d", n=4, seed=1)
     notes = [
         json.loads(path.read_text())

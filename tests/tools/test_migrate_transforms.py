@@ -133,15 +133,15 @@ def test_another_library_s_of_the_same_name_is_said() -> None:
 
 
 def test_a_recipe() -> None:
-    normalise = V.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    normalize = V.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     assert codes(
-        V.RandomResizedCrop(224), V.Compose([V.RandomHorizontalFlip()]), V.ToTensor(), normalise
+        V.RandomResizedCrop(224), V.Compose([V.RandomHorizontalFlip()]), V.ToTensor(), normalize
     ) == [
         "T.RandomResizedCrop(224)",
         "T.HorizontalFlip()",
         "T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))",
     ]
-    assert codes(V.Resize(64), V.PILToTensor(), V.ToDtype(torch.float32, scale=True), normalise)[
+    assert codes(V.Resize(64), V.PILToTensor(), V.ToDtype(torch.float32, scale=True), normalize)[
         -1
     ].startswith("T.Normalize")
     assert codes(V.Resize(64), V.ToTensor()) == ["T.Resize(shorter=64)", "T.ToDtype('float32')"]

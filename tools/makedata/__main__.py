@@ -11,12 +11,14 @@ from typing import Protocol
 
 from fastload._common.cpus import available_cpus
 from fastload._tools.scenes import imagenet
-from fastload._tools.scenes.generate import Made, UsageError, require_empty
+from fastload._tools.scenes.generate import Made, OnProgress, UsageError, require_empty
 from tools.makedata import captcha, gray, nuscenes, openlane
 
 
 class _Maker(Protocol):
-    def __call__(self, dest: Path, *, n: int, seed: int = 0, jobs: int = 1) -> Made: ...
+    def __call__(
+        self, dest: Path, *, n: int, seed: int, jobs: int, on_progress: OnProgress
+    ) -> Made: ...
 
 
 # maker, number of samples without --n: all of them together took 36 s on two busy cores
@@ -53,6 +55,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _progress_of(name: str) -> OnProgress:
+    """One line that is rewritten on a terminal; at most ten plain lines elsewhere; on stderr."""
+    live = sys.stderr.isatty()
+
+    def show(done: int, total: int) -> None:
+        last = done == total
+        if live:
+            end = "\n" if last else ""
+            print(f"\r{name} {done}/{total}", end=end, file=sys.stderr, flush=True)
+        elif last or done * 10 // total > (done - 1) * 10 // total:
+            print(f"{name} {done}/{total}", file=sys.stderr, flush=True)
+
+    return show
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: 0, 1 (could not write), 2 (used wrongly), 130 (Ctrl-C)."""
     args = _parser().parse_args(argv)
@@ -61,12 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in LAYOUTS if args.layout == "all" else (args.layout,):
             maker, default_n = LAYOUTS[name]
             dest = args.dest / name if args.layout == "all" else args.dest
-            print(
-                maker(
-                    dest, n=default_n if args.n is None else args.n, seed=args.seed, jobs=args.jobs
-                ),
-                flush=True,
-            )
+            n = default_n if args.n is None else args.n
+            show = _progress_of(name)
+            print(maker(dest, n=n, seed=args.seed, jobs=args.jobs, on_progress=show), flush=True)
     except UsageError as error:
         print(f"makedata: {error}", file=sys.stderr)
         return 2

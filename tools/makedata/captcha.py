@@ -20,8 +20,8 @@ from fastload._tools.scenes.subject import SHAPES, shape_mask
 
 WIDTH, HEIGHT = 320, 160
 RADIUS = 11.0
-# No material of a scene has these colours, so an icon cannot be confused with the background.
-COLOURS = ((228, 20, 196), (16, 214, 222))
+# No material of a scene has these colors, so an icon cannot be confused with the background.
+COLORS = ((228, 20, 196), (16, 214, 222))
 _DECOY = (120, 120, 124)
 
 
@@ -68,19 +68,29 @@ def _one(task: _Task) -> tuple[str | float | int, ...]:
         _icon(canvas, rng, shape=str(rng.choice(SHAPES)), at=at, rgb=_DECOY)
     label = int(rng.integers(len(SHAPES)))
     places = _places(rng)
-    for at, rgb in zip(places, COLOURS, strict=True):
+    for at, rgb in zip(places, COLORS, strict=True):
         _icon(canvas, rng, shape=SHAPES[label], at=at, rgb=rgb)
     name = f"{task.index:06d}.jpg"
     render(canvas, rng).save(task.folder / name, quality=QUALITY)
     return f"images/{name}", *places[0], *places[1], label
 
 
-def make(dest: Path, *, n: int, seed: int = 0, jobs: int = 1) -> run.Made:
+def make(
+    dest: Path,
+    *,
+    n: int,
+    seed: int = 0,
+    jobs: int = 1,
+    on_progress: run.OnProgress = run.ignore_progress,
+) -> run.Made:
     """n images; labels.csv is written last."""
     run.start(dest, n=n, seed=seed, jobs=jobs)
     (dest / "images").mkdir()
     rows = run.run(
-        _one, [_Task(dest / "images", seed, i) for i in range(n)], jobs=jobs, name="captcha"
+        _one,
+        [_Task(dest / "images", seed, i) for i in range(n)],
+        jobs=jobs,
+        on_progress=on_progress,
     )
     with (dest / "labels.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")

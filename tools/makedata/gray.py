@@ -14,8 +14,8 @@ from fastload._tools.scenes.subject import class_names, paint_subject
 
 SIDE = 128
 # Real photographs made gray and 128x128 have 2.8 bits per pixel in the middle (p25 2.3, p75 3.4; n = 300, the corpus
-# of photo.py): shrinking packs detail, dropping the colours saves about 0.3.
-_SHRINK, _COLOUR_BITS = 1.1, 0.45
+# of photo.py): shrinking packs detail, dropping the colors saves about 0.3.
+_SHRINK, _COLOR_BITS = 1.1, 0.45
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,19 @@ def _one(task: _Task) -> None:
     label = task.index % len(task.classes)
     canvas = random_scene(rng, SIDE, SIDE)
     paint_subject(canvas, rng, label=label)
-    image = render(canvas, rng, bpp=_SHRINK * draw_bpp(rng) + _COLOUR_BITS).convert("L")
+    image = render(canvas, rng, bpp=_SHRINK * draw_bpp(rng) + _COLOR_BITS).convert("L")
     image.save(task.folder / task.classes[label] / f"{task.index:06d}.jpg", quality=QUALITY)
 
 
-def make(dest: Path, *, n: int, seed: int = 0, jobs: int = 1, n_classes: int = 10) -> run.Made:
+def make(
+    dest: Path,
+    *,
+    n: int,
+    seed: int = 0,
+    jobs: int = 1,
+    n_classes: int = 10,
+    on_progress: run.OnProgress = run.ignore_progress,
+) -> run.Made:
     """n images to train on and n // 5 (at least one) to validate with; image i is of class i % n_classes."""
     classes = tuple(class_names(n_classes))
     run.start(dest, n=n, seed=seed, jobs=jobs)
@@ -48,5 +56,5 @@ def make(dest: Path, *, n: int, seed: int = 0, jobs: int = 1, n_classes: int = 1
             _Task(dest / split, classes, run.STREAMS[f"gray/{split}"], seed, i)
             for i in range(count)
         ]
-    run.run(_one, tasks, jobs=jobs, name="gray")
+    run.run(_one, tasks, jobs=jobs, on_progress=on_progress)
     return run.finish("gray", dest, n_samples=len(tasks))

@@ -205,12 +205,21 @@ def _one(task: _Task) -> dict[str, object]:
     return {"token": token, "timestamp": timestamp, "scene": scene, "cams": cams, "bev_mask": bev}
 
 
-def make(dest: Path, *, n: int, seed: int = 0, jobs: int = 1) -> run.Made:
+def make(
+    dest: Path,
+    *,
+    n: int,
+    seed: int = 0,
+    jobs: int = 1,
+    on_progress: run.OnProgress = run.ignore_progress,
+) -> run.Made:
     """n samples of six images and one mask; samples.json is written last."""
     run.start(dest, n=n, seed=seed, jobs=jobs)
     for folder in (*(f"samples/{name}" for name in CAMERAS), "bev"):
         (dest / folder).mkdir(parents=True)
-    samples = run.run(_one, [_Task(dest, seed, i) for i in range(n)], jobs=jobs, name="nuscenes")
+    samples = run.run(
+        _one, [_Task(dest, seed, i) for i in range(n)], jobs=jobs, on_progress=on_progress
+    )
     index = {"version": "makedata-1", "classes": CLASSES, "bev_cell_m": CELL_M, "samples": samples}
     (dest / "samples.json").write_text(
         json.dumps(index, indent=1, allow_nan=False), encoding="utf-8"

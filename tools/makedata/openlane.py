@@ -215,8 +215,15 @@ def _one(task: _Task) -> None:
     note_path.write_text(json.dumps(note, allow_nan=False), encoding="utf-8")
 
 
-def make(dest: Path, *, n: int, seed: int = 0, jobs: int = 1) -> run.Made:
+def make(
+    dest: Path,
+    *,
+    n: int,
+    seed: int = 0,
+    jobs: int = 1,
+    on_progress: run.OnProgress = run.ignore_progress,
+) -> run.Made:
     """n frames, four to a segment; every fourth segment is for validation."""
     run.start(dest, n=n, seed=seed, jobs=jobs)
-    run.run(_one, [_Task(dest, seed, i) for i in range(n)], jobs=jobs, name="openlane")
+    run.run(_one, [_Task(dest, seed, i) for i in range(n)], jobs=jobs, on_progress=on_progress)
     return run.finish("openlane", dest, n_samples=n)

@@ -78,7 +78,7 @@ def numbers(dataset: Dataset, field: Field) -> Numbers | None:
 
 
 def sizes_of(field: str, widths: NDArray[np.uint16], heights: NDArray[np.uint16]) -> Sizes | None:
-    """Summarises the width and height columns of an image field; samples without the image do not count."""
+    """Summarizes the width and height columns of an image field; samples without the image do not count."""
     keys, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
     for wide, high in zip(_pieces(widths), _pieces(heights), strict=True):
         found, times = np.unique(wide.astype(np.int64) << 16 | high, return_counts=True)
@@ -86,10 +86,10 @@ def sizes_of(field: str, widths: NDArray[np.uint16], heights: NDArray[np.uint16]
         counts = np.bincount(inverse, np.concatenate((counts, times)), minlength=len(keys)).astype(
             np.int64
         )
-    return summarise(field, keys[keys > 0] >> 16, keys[keys > 0] & 0xFFFF, counts[keys > 0])
+    return summarize(field, keys[keys > 0] >> 16, keys[keys > 0] & 0xFFFF, counts[keys > 0])
 
 
-def summarise(field: str, widths: Ints, heights: Ints, counts: Ints) -> Sizes | None:
+def summarize(field: str, widths: Ints, heights: Ints, counts: Ints) -> Sizes | None:
     """The same from sizes that are counted already."""
     if not counts.sum():
         return None

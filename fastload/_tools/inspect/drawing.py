@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 Array = NDArray[Any]
 
@@ -20,8 +20,8 @@ _SHADOW = (0, 0, 0, 170)
 _FAR = 4.0  # points further out than this many picture sizes are pulled in: Pillow's integers are small
 
 
-def colour(number: int) -> Colour:
-    """A bright colour for a class or instance; neighbours differ (hues a golden section apart)."""
+def color(number: int) -> Color:
+    """A bright color for a class or instance; neighbours differ (hues a golden section apart)."""
     hue = (0.58 + 0.61803398875 * number) % 1.0
     red, green, blue = colorsys.hsv_to_rgb(hue, 0.72, 1.0)
     return round(255 * red), round(255 * green), round(255 * blue)
@@ -57,7 +57,7 @@ def scaled(picture: Image.Image, size: tuple[int, int]) -> Image.Image:
 
 
 def draw_mask(picture: Image.Image, mask: Array, *, alpha: int = _MASK_ALPHA) -> Image.Image:
-    """Lays a mask over the picture: 0 is nothing, every other label a translucent colour with a firm edge."""
+    """Lays a mask over the picture: 0 is nothing, every other label a translucent color with a firm edge."""
     labels = np.asarray(
         Image.fromarray(mask.astype(np.int32)).resize(picture.size, Image.Resampling.NEAREST)
     )
@@ -65,7 +65,7 @@ def draw_mask(picture: Image.Image, mask: Array, *, alpha: int = _MASK_ALPHA) ->
     for label in np.unique(labels)[:256].tolist():
         if label:
             layer[labels == label] = (
-                *((200, 200, 200) if label == 255 else colour(label)),
+                *((200, 200, 200) if label == 255 else color(label)),
                 alpha,
             )  # 255: "ignore"
     edge = np.zeros(labels.shape, np.bool_)
@@ -82,7 +82,7 @@ def draw_shapes(
     boxes: Array | None = None,
     lines: Sequence[Array] = (),
     points: Array | None = None,
-    colours: Sequence[Colour] = (),
+    colors: Sequence[Color] = (),
 ) -> Image.Image:
     """Boxes (n, 4), polylines and points (n, 2 or 3), in pixels of the stored image, ``scale`` times larger here."""
     layer = Image.new("RGBA", (picture.width * _FINER, picture.height * _FINER))
@@ -100,10 +100,10 @@ def draw_shapes(
             side + d for side, d in zip(corners, (_FINER, _FINER, -_FINER, -_FINER), strict=True)
         )
         if inner[0] <= inner[2] and inner[1] <= inner[3]:
-            draw.rectangle(inner, outline=(*_chosen(colours, number), 255), width=2 * _FINER)
+            draw.rectangle(inner, outline=(*_chosen(colors, number), 255), width=2 * _FINER)
     for number, line in enumerate(lines):
         path = [_moved(point[:2], scale, picture.size) for point in _rows(line, 2)]
-        for width, tint in ((5, _SHADOW), (3, (*_chosen(colours, number), 255))):
+        for width, tint in ((5, _SHADOW), (3, (*_chosen(colors, number), 255))):
             if len(path) > 1:
                 draw.line(path, fill=tint, width=width * _FINER, joint="curve")
             for x, y in (path[0], path[-1]) if path else ():
@@ -111,7 +111,7 @@ def draw_shapes(
     for number, point in enumerate(_rows(points, 2)):
         x, y = _moved(point[:2], scale, picture.size)
         draw.circle((x, y), 5 * _FINER, fill=_SHADOW)
-        draw.circle((x, y), 3.5 * _FINER, fill=(*_chosen(colours, number), 255))
+        draw.circle((x, y), 3.5 * _FINER, fill=(*_chosen(colors, number), 255))
     layer = layer.resize(picture.size, Image.Resampling.BOX)
     return Image.alpha_composite(picture.convert("RGBA"), layer).convert("RGB")
 
@@ -122,7 +122,7 @@ def draw_tags(
     boxes: Array,
     *,
     names: Sequence[str],
-    colours: Sequence[Colour],
+    colors: Sequence[Color],
 ) -> None:
     """The class of each box, on its upper edge, inside the picture."""
     letters = font(12)
@@ -138,7 +138,7 @@ def draw_tags(
         )
         width = draw.textlength(names[number], font=letters) + 8
         x, y = min(left, max(0, picture.width - width)), max(0, top - 16)
-        draw.rectangle((x, y, x + width, y + 16), fill=_chosen(colours, number))
+        draw.rectangle((x, y, x + width, y + 16), fill=_chosen(colors, number))
         draw.text((x + 4, y + 8), names[number], fill=(0, 0, 0), font=letters, anchor="lm")
 
 
@@ -156,8 +156,8 @@ def _middle_out(text: str, keep: int) -> str:
     return f"{text[: keep // 2]}...{text[len(text) - (keep - keep // 2) :]}"
 
 
-def _chosen(colours: Sequence[Colour], number: int) -> Colour:
-    return colours[number] if number < len(colours) else colour(number)
+def _chosen(colors: Sequence[Color], number: int) -> Color:
+    return colors[number] if number < len(colors) else color(number)
 
 
 def _rows(array: Array | None, least: int) -> Array:

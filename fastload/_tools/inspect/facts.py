@@ -17,7 +17,7 @@ from fastload._tools.inspect.columns import (
     class_counts,
     numbers,
     sizes_of,
-    summarise,
+    summarize,
 )
 from fastload._tools.inspect.records import LIMIT, RecordFacts, look_at_records
 
@@ -129,7 +129,7 @@ def _sizes(dataset: Dataset, field: str, records: RecordFacts) -> Sizes | None:
         return sizes_of(field, dataset.column(f"{field}.width"), dataset.column(f"{field}.height"))
     counted = records.sizes.get(field, Counter[tuple[int, int]]())
     rows = np.array([(*size, count) for size, count in counted.items()], np.int64).reshape(-1, 3)
-    return summarise(field, rows[:, 0], rows[:, 1], rows[:, 2])
+    return summarize(field, rows[:, 0], rows[:, 1], rows[:, 2])
 
 
 def _by_name(counts: ClassCounts) -> Mapping[str, object]:

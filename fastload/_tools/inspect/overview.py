@@ -15,7 +15,7 @@ from fastload._tools.inspect.facts import Facts
 from fastload._tools.inspect.records import RecordFacts
 
 _TOP, _BOTTOM = 5, 3  # classes shown from either end
-_CHANNELS = {1: "gray", 3: "colour"}
+_CHANNELS = {1: "gray", 3: "color"}
 
 
 def overview(facts: Facts) -> list[Section]:

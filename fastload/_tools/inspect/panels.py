@@ -14,9 +14,9 @@ from fastload._store.fields import Field
 from fastload._store.kinds import POINTS
 from fastload._tools.inspect.drawing import (
     Array,
-    Colour,
+    Color,
     as_picture,
-    colour,
+    color,
     draw_mask,
     scaled,
 )
@@ -118,8 +118,8 @@ class SamplePictures:
             # A list of points is one set of polylines; lists of boxes or masks are drawn one after the other.
             yield from [value] if not label.list or label.kind is POINTS else value
 
-    def _classes(self, n: int) -> tuple[Sequence[str], Sequence[Colour]]:
-        """Class names and colours of n boxes or lines, where an array of the sample says them."""
+    def _classes(self, n: int) -> tuple[Sequence[str], Sequence[Color]]:
+        """Class names and colors of n boxes or lines, where an array of the sample says them."""
         for name in _CLASS_FIELDS:
             numbers = self.sample.get(name)
             if (
@@ -129,7 +129,7 @@ class SamplePictures:
             ):
                 known = self._category_names()
                 return [known.get(int(k), str(k)) for k in numbers], [
-                    colour(int(k)) for k in numbers
+                    color(int(k)) for k in numbers
                 ]
         return (), ()
 

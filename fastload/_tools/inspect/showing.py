@@ -17,14 +17,14 @@ from fastload._store.fields import Field
 from fastload._store.jpeg_header import read_header
 from fastload._store.kinds import FieldKind
 from fastload._store.record import CODEC_NAMES, JPEG, Part
-from fastload._tools.inspect.drawing import Colour, draw_mask, draw_shapes, draw_tags
+from fastload._tools.inspect.drawing import Color, draw_mask, draw_shapes, draw_tags
 from fastload._tools.inspect.records import coding_name, sampling_name
 
 _TEXT = 200  # characters of a text shown
 _VALUES = 8  # numbers of a row shown
 _ROWS = 4
 
-Classes = Callable[[int], tuple[Sequence[str], Sequence[Colour]]]  # of n boxes or lines
+Classes = Callable[[int], tuple[Sequence[str], Sequence[Color]]]  # of n boxes or lines
 Describe = Callable[[Field, Any, Part, "Part | None"], str]
 Draw = Callable[[Image.Image, Any, tuple[int, ...], Classes], Image.Image]
 
@@ -122,8 +122,8 @@ def _draw_boxes(
 ) -> Image.Image:
     factors = _factors(picture, shape)
     names, colors = classes(len(boxes))
-    picture = draw_shapes(picture, factors, boxes=boxes, colours=colors)
-    draw_tags(picture, factors, boxes, names=names, colours=colors)
+    picture = draw_shapes(picture, factors, boxes=boxes, colors=colors)
+    draw_tags(picture, factors, boxes, names=names, colors=colors)
     return picture
 
 
@@ -133,7 +133,7 @@ def _draw_points(
     factors = _factors(picture, shape)
     if isinstance(points, list):  # polylines: the lanes of one image
         _, colors = classes(len(points))
-        return draw_shapes(picture, factors, lines=points, colours=colors)
+        return draw_shapes(picture, factors, lines=points, colors=colors)
     return draw_shapes(picture, factors, points=points)
 
 

@@ -152,7 +152,7 @@ def _generic(dataset: Any, dest: str, *, same_numbers: bool) -> Pack:
         lines.insert(2, "# images are packed as they are before training changes them")
     else:
         notes.append(
-            "its items are packed as they come: images must be files, uint8 arrays or PIL images, not normalised tensors"
+            "its items are packed as they come: images must be files, uint8 arrays or PIL images, not normalized tensors"
         )
     lines.append(
         f"fastload.pack(dataset, {dest!r}" + (", order='source'" if same_numbers else "") + ")"

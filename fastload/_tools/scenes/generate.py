@@ -1,10 +1,9 @@
-"""What all makers share: an empty folder to write to, work dealt to processes, progress, a summary."""
+"""What all makers share: an empty folder to write to, work distributed over processes, a summary."""
 
 from __future__ import annotations
 
 import multiprocessing
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
+OnProgress = Callable[[int, int], None]  # called with images done and in all
 
 # One number per stream of random numbers, never reused: default_rng([seed, stream, i]) is sample i.
 STREAMS = {
@@ -68,18 +68,33 @@ def require_empty(dest: Path) -> None:
         )
 
 
-def run(work: Callable[[T], R], tasks: Sequence[T], *, jobs: int, name: str) -> list[R]:
+def ignore_progress(done: int, total: int) -> None:
+    """The default of ``on_progress``."""
+
+
+def run(
+    work: Callable[[T], R],
+    tasks: Sequence[T],
+    *,
+    jobs: int,
+    on_progress: OnProgress = ignore_progress,
+) -> list[R]:
     """work(task) for every task, in order; `work` must be a top-level function when jobs > 1."""
-    progress = _Progress(name, len(tasks))
     if jobs == 1 or len(tasks) == 1:
-        return [progress.tick(work(task)) for task in tasks]
+        return _collect(map(work, tasks), len(tasks), on_progress)
     # spawn, not fork: the caller may run threads (torch does), and a fork of those can hang
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=context) as pool:
-        return [
-            progress.tick(result)
-            for result in pool.map(work, tasks, chunksize=4 if len(tasks) > 64 else 1)
-        ]
+        results = pool.map(work, tasks, chunksize=4 if len(tasks) > 64 else 1)
+        return _collect(results, len(tasks), on_progress)
+
+
+def _collect(results: Iterable[R], total: int, on_progress: OnProgress) -> list[R]:
+    found = []
+    for result in results:
+        found.append(result)
+        on_progress(len(found), total)
+    return found
 
 
 def finish(layout: str, dest: Path, *, n_samples: int) -> Made:
@@ -88,26 +103,3 @@ def finish(layout: str, dest: Path, *, n_samples: int) -> Made:
     n_images = sum(path.suffix == ".jpg" for path in files)
     n_bytes = sum(path.stat().st_size for path in files)
     return Made(layout=layout, dest=dest, n_samples=n_samples, n_images=n_images, n_bytes=n_bytes)
-
-
-class _Progress:
-    """One line that is rewritten on a terminal; at most ten plain lines elsewhere; on stderr."""
-
-    def __init__(self, name: str, total: int) -> None:
-        self.name, self.total, self.done = name, total, 0
-        self.live = sys.stderr.isatty()
-
-    def tick(self, result: R) -> R:
-        """Counts one more and hands the result on."""
-        self.done += 1
-        last = self.done == self.total
-        if self.live:
-            print(
-                f"\r{self.name} {self.done}/{self.total}",
-                end="\n" if last else "",
-                file=sys.stderr,
-                flush=True,
-            )
-        elif last or self.done * 10 // self.total > (self.done - 1) * 10 // self.total:
-            print(f"{self.name} {self.done}/{self.total}", file=sys.stderr, flush=True)
-        return result

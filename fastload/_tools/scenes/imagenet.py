@@ -112,6 +112,7 @@ def make(
     jobs: int = 1,
     n_classes: int = 10,
     shares: Shares | None = None,
+    on_progress: run.OnProgress = run.ignore_progress,
 ) -> run.Made:
     """n images to train on and n // 5 (at least one) to validate with; image i is of class i % n_classes."""
     classes = tuple(class_names(n_classes))
@@ -124,5 +125,5 @@ def make(
         tasks += [
             _Task(dest / split, classes, stream, seed, i, shares or Shares()) for i in range(count)
         ]
-    run.run(_one, tasks, jobs=jobs, name="imagenet")
+    run.run(_one, tasks, jobs=jobs, on_progress=on_progress)
     return run.finish("imagenet", dest, n_samples=len(tasks))

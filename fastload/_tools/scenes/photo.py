@@ -19,7 +19,7 @@ from fastload._tools.scenes.scene import Canvas, random_scene
 from fastload._tools.scenes.textures import Plane
 
 QUALITY = 90
-_HEADER_BYTES = 625  # what Pillow writes around the scan of a baseline colour file
+_HEADER_BYTES = 625  # what Pillow writes around the scan of a baseline color file
 _BAND = 16  # rows of one MCU row at 4:2:0; the size is estimated from such bands
 _PROBE_PIXELS = 200_000
 _TEXTURE_LIMIT = 80.0
@@ -31,7 +31,7 @@ _GAIN_RANGE = (0.08, 9.0)
 # 2.14, 2.45, 2.93, 3.66; 4:4:4 2.97, gray 2.19. The range keeps gray files above 1.5 and 4:4:4 ones below 5, from
 # 128x128 upwards; the header alone costs a 64x64 image 1.2 bits per pixel.
 # Slope of the radial power spectrum (log-log, 4 to 63 waves per 256 pixels, Hann window), p5, p50, p95: luminance
-# -3.29, -2.44, -1.59 in the 267 photographs that are in colour and large enough, ours -3.20, -2.60, -1.91; Cb p50
+# -3.29, -2.44, -1.59 in the 267 photographs that are in color and large enough, ours -3.20, -2.60, -1.91; Cb p50
 # -2.60, ours -3.03. tests/tools/test_makedata_like_photos.py measures a part of it again.
 _MIDDLE_BPP, _BPP_RANGE = 2.45, (1.95, 3.8)
 
@@ -41,11 +41,6 @@ def jpeg_bytes(image: Image.Image, *, quality: int = QUALITY, subsampling: int =
     out = io.BytesIO()
     image.save(out, "JPEG", quality=quality, subsampling=subsampling)
     return out.getvalue()
-
-
-def bits_per_pixel(image: Image.Image) -> float:
-    """Bits per pixel of the image as a JPEG of quality 90 (4:2:0 if it has colours)."""
-    return 8 * len(jpeg_bytes(image)) / (image.width * image.height)
 
 
 def photo(rng: np.random.Generator, width: int, height: int) -> Image.Image:
@@ -62,7 +57,7 @@ def draw_bpp(rng: np.random.Generator) -> float:
 class _Layers:
     """What the luminance is added up from."""
 
-    base: Plane  # light, colour, shadows, sensor noise
+    base: Plane  # light, color, shadows, sensor noise
     detail: Plane  # the regions' own textures
     grain: Plane  # the same everywhere
 
@@ -88,7 +83,7 @@ def _per_pixel(labels: Image.Image, values: Sequence[float]) -> NDArray[np.uint8
 
 
 def _structure(canvas: Canvas, rng: np.random.Generator, *, noise: float) -> Plane:
-    """Luminance without fine texture: colours of the regions, light, soft shadows, lens blur, sensor noise."""
+    """Luminance without fine texture: colors of the regions, light, soft shadows, lens blur, sensor noise."""
     width, height = canvas.width, canvas.height
     plane = textures.smooth(rng, width=width, height=height, cells=5)
     plane *= _per_pixel(canvas.labels, [r.shade for r in canvas.regions])
@@ -155,16 +150,16 @@ def _detail(canvas: Canvas, rng: np.random.Generator) -> Plane:
 def _chroma(
     canvas: Canvas, detail: Plane, rng: np.random.Generator
 ) -> tuple[Image.Image, Image.Image]:
-    """Cb and Cr at half the resolution (as a sensor's colour filter gives), then enlarged; texture is weaker there."""
+    """Cb and Cr at half the resolution (as a sensor's color filter gives), then enlarged; texture is weaker there."""
     height, width = detail[::2, ::2].shape
     planes = []
     for name, share in (("cb", -0.16), ("cr", 0.12)):
         plane = np.float32(share) * detail[::2, ::2]
         plane += np.float32(1.3) * textures.crop("sand", rng, width=width, height=height)
         plane += textures.smooth(rng, width=width, height=height)
-        colour = _per_pixel(canvas.labels, [r.cb if name == "cb" else r.cr for r in canvas.regions])
-        # reduce() takes the mean of 2x2; every other label would move the colours by half a pixel
-        plane += np.asarray(Image.fromarray(colour).reduce(2))
+        color = _per_pixel(canvas.labels, [r.cb if name == "cb" else r.cr for r in canvas.regions])
+        # reduce() takes the mean of 2x2; every other label would move the colors by half a pixel
+        plane += np.asarray(Image.fromarray(color).reduce(2))
         small = Image.fromarray(np.clip(plane, 0, 255).astype(np.uint8))
         planes.append(small.resize(canvas.labels.size, Image.Resampling.BILINEAR))
     return planes[0], planes[1]

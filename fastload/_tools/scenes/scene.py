@@ -1,6 +1,6 @@
 """Scenes: which thing is where in a picture. It is a label map (one region number per pixel) and a list of regions.
 
-Drawing labels instead of colours lets `photo.render` give every pixel its material, light and shadow at once, in numpy,
+Drawing labels instead of colors lets `photo.render` give every pixel its material, light and shadow at once, in numpy,
 and lets the makers ask afterwards what is visible at a pixel.
 """
 
@@ -38,7 +38,7 @@ class _Material:
     shade: float
 
 
-# Colours chosen by eye; the spread of Cb and Cr that comes out is near that of photographs (median of the standard
+# Colors chosen by eye; the spread of Cb and Cr that comes out is near that of photographs (median of the standard
 # deviation 12.5, 300 real ones 10.3 and 9.7).
 _MATERIALS = {
     "sky": _Material((150, 185, 225), 22, "cloud", 2.0, 10),
@@ -88,14 +88,14 @@ _SMALL = ("foliage", "foliage", "rock", "soil", "white", "red", "yellow", "wood"
 
 
 def ycc(rgb: Sequence[float]) -> tuple[float, float, float]:
-    """JPEG's (BT.601, full range) Y, Cb, Cr of a colour."""
+    """JPEG's (BT.601, full range) Y, Cb, Cr of a color."""
     r, g, b = rgb
     y = 0.299 * r + 0.587 * g + 0.114 * b
     return y, 128 + 0.564 * (b - y), 128 + 0.713 * (r - y)
 
 
 def material(name: str, rng: np.random.Generator, *, depth: float = 0.0) -> Region:
-    """A piece of the named material, lighter or darker and a little off in colour, as no two pieces are the same."""
+    """A piece of the named material, lighter or darker and a little off in color, as no two pieces are the same."""
     m = _MATERIALS[name]
     y, cb, cr = ycc(m.rgb)
     bright, warm, tint, rough = rng.standard_normal(4)

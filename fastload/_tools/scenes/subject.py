@@ -1,4 +1,4 @@
-"""The thing a class is named after, painted large into a scene; it can be learned from colour, outline or stripes."""
+"""The thing a class is named after, painted large into a scene; it can be learned from color, outline or stripes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PIL import Image, ImageChops, ImageDraw
 from fastload._tools.scenes.scene import Canvas, Region, whole_pixels, ycc
 
 SHAPES = ("disc", "triangle", "square", "star", "ring", "spark")
-_COLOURS = {
+_COLORS = {
     "red": (196, 44, 40),
     "green": (60, 150, 60),
     "blue": (44, 84, 190),
@@ -19,7 +19,7 @@ _COLOURS = {
     "violet": (150, 60, 170),
 }
 MAX_CLASSES = len(SHAPES) * len(
-    _COLOURS
+    _COLORS
 )  # 6 and 5 have no common divisor, so (k % 6, k % 5) meets every pair once
 
 
@@ -27,8 +27,8 @@ def class_names(n: int) -> list[str]:
     """Names of the first n classes, sorted in the order of their labels."""
     if not 2 <= n <= MAX_CLASSES:
         raise ValueError(f"naming classes: {n} asked for, expected 2 to {MAX_CLASSES}")
-    colours = tuple(_COLOURS)
-    return [f"c{k:02d}_{colours[k % len(colours)]}_{SHAPES[k % len(SHAPES)]}" for k in range(n)]
+    colors = tuple(_COLORS)
+    return [f"c{k:02d}_{colors[k % len(colors)]}_{SHAPES[k % len(SHAPES)]}" for k in range(n)]
 
 
 def outline(
@@ -72,9 +72,9 @@ def _stripes(size: tuple[int, int], *, angle: float, period: float) -> Image.Ima
 
 
 def paint_subject(canvas: Canvas, rng: np.random.Generator, *, label: int) -> None:
-    """Paints the thing of class `label`: outline, colour and the direction of its stripes belong to the class."""
+    """Paints the thing of class `label`: outline, color and the direction of its stripes belong to the class."""
     shape = SHAPES[label % len(SHAPES)]
-    y, cb, cr = ycc(list(_COLOURS.values())[label % len(_COLOURS)])
+    y, cb, cr = ycc(list(_COLORS.values())[label % len(_COLORS)])
     region = Region(
         y=y + float(rng.normal(0, 8)), cb=cb, cr=cr, kind="cloth", gain=7.0, shade=12.0, depth=1.0
     )
@@ -88,7 +88,7 @@ def paint_subject(canvas: Canvas, rng: np.random.Generator, *, label: int) -> No
         canvas.labels.size, shape, centre=centre, radius=radius, turn=float(rng.normal(0, 0.12))
     )
     canvas.labels.paste(canvas.add(region), mask=mask)
-    angle = np.pi * (label % len(_COLOURS)) / len(_COLOURS) + float(rng.normal(0, 0.06))
+    angle = np.pi * (label % len(_COLORS)) / len(_COLORS) + float(rng.normal(0, 0.06))
     stripes = _stripes(canvas.labels.size, angle=angle, period=0.09 * u)
     light = canvas.add(replace(region, y=min(y + 70, 240.0), cb=(cb + 128) / 2, cr=(cr + 128) / 2))
     canvas.labels.paste(light, mask=ImageChops.multiply(mask, stripes))
