@@ -30,9 +30,10 @@ demo: $(VENV)/.installed   ## see all of it on generated data, in ./demo
 
 test: lint types docs unit ## what CI runs: lint, types, documents, tests
 
-lint: $(VENV)/.checks   ## formatting (ruff, clang-format) and ruff's rules
+lint: $(VENV)/.checks   ## formatting, ruff's rules, import layers
 	$(BIN)/ruff format --check -q $(CHECKED)
 	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/lint-imports --no-logo --no-cache
 	git ls-files 'native/*.h' 'native/*.cpp' | xargs $(BIN)/clang-format --dry-run -Werror
 
 format: $(VENV)/.checks ## format Python and C++ in place
