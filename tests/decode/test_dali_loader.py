@@ -22,7 +22,8 @@ from tests.gpu_backends import CORNER, INTERIOR, RING, needs_dali, worst
 from tests.loading import needs_core, pack_gray, pack_photos, png, same_batch
 from tests.packed_datasets import encoded, pack_samples, photo, put_value, value_of
 
-N, BATCH = 37, 8
+N = 37
+BATCH = 8
 LONG = os.environ.get("FASTLOAD_LONG") == "1"
 CROPPED = [T.RandomResizedCrop(24), T.HorizontalFlip()]
 
@@ -31,11 +32,6 @@ CROPPED = [T.RandomResizedCrop(24), T.HorizontalFlip()]
 def _both() -> None:
     needs_dali()
     needs_core()
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", N)
 
 
 def make(packed: Path, **options: Any) -> DataLoader:

@@ -18,7 +18,8 @@ from tests.loading import needs_core, pack_gray, pack_photos, png, same_batch
 from tests.nvjpeg_backend import needs_nvimgcodec
 from tests.packed_datasets import encoded, pack_samples, photo, put_value, value_of
 
-N, BATCH = 37, 8
+N = 37
+BATCH = 8
 CROPPED = [T.RandomResizedCrop(24), T.HorizontalFlip()]
 
 
@@ -26,11 +27,6 @@ CROPPED = [T.RandomResizedCrop(24), T.HorizontalFlip()]
 def _both() -> None:
     needs_nvimgcodec()
     needs_core()
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_photos(tmp_path_factory.mktemp("photos") / "packed", N)
 
 
 def make(packed: Path, **options: Any) -> DataLoader:

@@ -29,12 +29,8 @@ from fastload.errors import BadImage, ConfigError, MissingPart
 from tests.loading import needs_core, pack_photos, png
 from tests.packed_datasets import encoded, pack_samples, photo, spoil_image
 
+N = 24
 FAST = ["--rounds", "1", "--seconds", "0.001"]
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_photos(tmp_path_factory.mktemp("bench") / "packed", 24)
 
 
 def bench(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
