@@ -224,12 +224,12 @@ def _names(fields: Sequence[str] | None, known: tuple[str, ...]) -> tuple[str, .
 
 def _ragged(ragged: str | Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     """What was requested for each field; without ragged= for a field, it is stacked where that is possible."""
-    asked = (
+    requested = (
         dict(ragged)
         if isinstance(ragged, Mapping)
         else dict.fromkeys(names, f"{ragged} unless stacked")
     )
-    for name, how in asked.items():
+    for name, how in requested.items():
         if name not in names:
             raise ConfigError(
                 f"ragged={ragged!r:.100}: {name!r} is no field that is delivered; there are {', '.join(names)}"
@@ -239,7 +239,7 @@ def _ragged(ragged: str | Mapping[str, str], names: tuple[str, ...]) -> dict[str
                 f"ragged={ragged!r:.100}: expected 'list' (one tensor a sample) or 'pad' (one tensor and a mask), "
                 "for all fields or in a dict by field"
             )
-    return asked
+    return requested
 
 
 def _image(scan: SampleScan, number: int, field: Field, color: str | None) -> LoadedField:

@@ -1,11 +1,11 @@
-"""Hugging Face Accelerate: ``accelerator.prepare(loader)`` hands a fastload loader back as it is.
+"""Hugging Face Accelerate: ``accelerator.prepare(loader)`` returns a fastload loader itself.
 
-Accelerate would rebuild it as a plain torch DataLoader and deal its batches out to the processes once more; but it deals by itself.
-So it says that it is prepared, and keeps the two promises of a prepared loader: the batches are on the accelerator's device, and
-``accelerator.accumulate`` knows the last batch of an epoch. With ``use_stateful_dataloader`` set, ``save_state`` keeps its place, too.
+Accelerate would rebuild it as a plain torch DataLoader and split its batches among the processes a second time. So the loader
+reports that it is prepared, and keeps the two promises of a prepared loader: batches are on the accelerator's device, and
+``accelerator.accumulate`` knows the last batch of an epoch. With ``use_stateful_dataloader`` set, ``save_state`` saves its position.
 
-``skip_first_batches`` takes any loader apart and makes a plain one out of its dataset, batch sampler and collate function: those of a
-prepared loader keep the two promises there.
+``skip_first_batches`` builds a plain loader from the dataset, batch sampler and collate function of any loader: those of a prepared
+loader keep the two promises there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def check_device(device: torch.device) -> None:
-    """Raises ConfigError where the loader's batches would be on another device than the accelerator's."""
+    """Raises ConfigError if the loader's batches would be on another device than the accelerator's."""
     from accelerate.state import PartialState
 
     wanted = PartialState().device
@@ -53,7 +53,7 @@ class PreparedFlag:
 
 
 class AcceleratedIterator:
-    """Tells Accelerate's gradient state where an iteration begins, which batch is the last, and where it ends."""
+    """Reports to Accelerate's gradient state where an iteration begins, which batch is the last, and where it ends."""
 
     def __init__(self, loader: DataLoader, iterator: LoaderIterator) -> None:
         from accelerate.state import GradientState
@@ -92,10 +92,9 @@ class AcceleratedIterator:
 
 
 class PreparedBatches(torch.utils.data.BatchSampler):
-    """The batch sampler of a prepared loader: tells the gradient state what AcceleratedIterator does.
+    """The batch sampler of a prepared loader: reports to the gradient state as AcceleratedIterator does.
 
-    Who iterates it skips what was done by himself, so an epoch comes from its start, also where ``load_state`` has put the loader behind
-    its first batches: scripts load the state *and* skip.
+    It starts at the first batch of an epoch, also after ``load_state``: scripts load the state *and* skip batches themselves.
     """
 
     def __init__(self, loader: DataLoader, batches: Any) -> None:
@@ -126,20 +125,18 @@ class PreparedBatches(torch.utils.data.BatchSampler):
         return len(self._batches)
 
     def set_epoch(self, epoch: int) -> None:
-        """As DistributedSampler has it."""
         if hasattr(self._batches, "set_epoch"):
             self._batches.set_epoch(epoch)
 
 
 class CollateOnto:
-    """The collate function of a prepared loader: its batches go to the accelerator's device, but not from a worker process."""
+    """The collate function of a prepared loader: moves batches to the accelerator's device, but not in a worker process."""
 
     def __init__(self, collate: Callable[[Any], Any], device: torch.device) -> None:
         self._collate = collate
         self._device = device
 
     def __call__(self, samples: Any) -> Any:
-        """One batch."""
         batch = self._collate(samples)
         if torch.utils.data.get_worker_info() is not None:
             return batch

@@ -79,7 +79,7 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
         self._n_foreign += 1
         if self._n_foreign == _INSPECTED and torch.utils.data.get_worker_info() is None:
             warnings.warn(
-                "fastload: batches of loader.dataset are asked for by a sampler that is not fastload's, in the training process: "
+                "fastload: batches of loader.dataset are requested by a sampler that is not fastload's, in the training process: "
                 "each is decoded while the trainer waits. Hand over the loader itself, or loader.batch_sampler with the dataset; "
                 "else give that DataLoader num_workers (transformers: dataloader_num_workers)",
                 UserWarning,
