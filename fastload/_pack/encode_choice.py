@@ -46,7 +46,8 @@ def choose_encode(images: Iterable[Pixels], options: PackOptions) -> EncodeChoic
         decode_s += _decode_seconds(stored)
     if not n:
         return EncodeChoice("keep", "no readable image among the first samples")
-    growth, extra_read_s = raw_bytes / kept_bytes, (raw_bytes - kept_bytes) / READ_BYTES_PER_S
+    growth = raw_bytes / kept_bytes
+    extra_read_s = (raw_bytes - kept_bytes) / READ_BYTES_PER_S
     facts = (
         f"{n} images: as files {kept_bytes / n / 1024:.1f} KiB and {decode_s / n * 1e6:.0f} us to decode, "
         f"as pixels {raw_bytes / n / 1024:.1f} KiB ({growth:.1f} x)"

@@ -78,7 +78,8 @@ def raw_name(shown: str) -> str:
     """The inverse of ``printable``."""
     if "\\" not in shown:
         return shown
-    raw, end = bytearray(), 0
+    raw = bytearray()
+    end = 0
     for match in _ESCAPE.finditer(shown):
         raw += shown[end : match.start()].encode() + (
             b"\\" if match[1] == "\\" else bytes.fromhex(match[1][1:])

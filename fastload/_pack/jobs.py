@@ -103,7 +103,8 @@ class Spool:
     """Reads samples back that ``spool`` has encoded; a Job. Close it: the file's space is free only then."""
 
     def __init__(self, folder: Path, listing: Listing) -> None:
-        self._path, self._listing = folder / SPOOL, listing
+        self._path = folder / SPOOL
+        self._listing = listing
         try:
             self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:

@@ -21,7 +21,8 @@ from fastload._pack.sources.base import Ref
 from fastload._pack.state import damaged
 from fastload.errors import ConfigError
 
-LINES, OFFSETS = "listing.jsonl", "listing.offsets"
+LINES = "listing.jsonl"
+OFFSETS = "listing.offsets"
 _TOGETHER = 4096  # lines written at a time
 
 
@@ -37,7 +38,8 @@ def write_listing(folder: Path, refs: Iterable[Ref], on_progress: Callable[[int]
             data = b"".join(chunk)
             lines.write(data)
             offsets.write(ends)
-            lines_crc, offsets_crc = crc32c(data, lines_crc), crc32c(ends, offsets_crc)
+            lines_crc = crc32c(data, lines_crc)
+            offsets_crc = crc32c(ends, offsets_crc)
             count += len(chunk)
             on_progress(count)
         offsets.write((lines_crc << 32 | offsets_crc).to_bytes(8, "little"))

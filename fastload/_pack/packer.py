@@ -62,7 +62,9 @@ class Packer:
         name: str = "",
         on_progress: Callable[[PackProgress], None] | None = None,
     ) -> None:
-        self.source, self.dest, self.options = source, dest, options
+        self.source = source
+        self.dest = dest
+        self.options = options
         self.name = name or source.name  # where the samples come from: a resume must name the same
         self.on_progress = on_progress
         self.jobs = options.jobs or available_cpus()
@@ -210,7 +212,8 @@ class Packer:
 
     def _list(self, state: PackState, opened: contextlib.ExitStack) -> Job:
         """Freezes the list of samples (a stream is encoded on the way) and returns what loads one of them."""
-        source, folder = self.source, state.folder
+        source = self.source
+        folder = state.folder
         if is_stream(source):
             if not Listing.exists(folder):
                 samples = iter(source)

@@ -100,7 +100,8 @@ def pixels_of(image: Image.Image) -> tuple[NDArray[np.uint8], str]:
                 raise BadImage(
                     f"pixel values from {wide.min()} to {wide.max()}: expected 8 or 16 bit"
                 )
-            pixels, converted = (wide.astype(np.uint32) >> 8).astype(np.uint8), "16 → 8 bit"
+            pixels = (wide.astype(np.uint32) >> 8).astype(np.uint8)
+            converted = "16 → 8 bit"
         elif mode == "F":
             raise BadImage("pixel type F: expected 8 or 16 bit")
         else:

@@ -234,7 +234,8 @@ def _read_sealed(path: Path) -> object:
 
 
 def _differences(found: object, wanted: object) -> str:
-    one, other = _flat(found), _flat(wanted)
+    one = _flat(found)
+    other = _flat(wanted)
     return (
         "; ".join(
             f"{key} was {one.get(key)!r:.80}, is now {other.get(key)!r:.80}"
@@ -248,7 +249,8 @@ def _differences(found: object, wanted: object) -> str:
 def _flat(plan: object) -> dict[str, object]:
     """The options and fields beside what they belong to, so that a message names the one that changed."""
     values = dict(plan) if isinstance(plan, dict) else {}
-    options, fields = values.pop("options", {}), values.pop("fields", [])
+    options = values.pop("options", {})
+    fields = values.pop("fields", [])
     kinds = {
         f"field {name!r}": ("list of " * listed + kind, *more)
         if any(more)

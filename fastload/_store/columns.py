@@ -69,7 +69,8 @@ class ColumnWriter:
         try:
             while view:  # a write may be short
                 done = os.pwrite(self._file.fileno(), view, position)
-                view, position = view[done:], position + done
+                view = view[done:]
+                position = position + done
         except OSError as error:
             raise files.write_error(error, self.path, needed=len(view)) from error
         self._rows = max(self._rows, first + n_rows)

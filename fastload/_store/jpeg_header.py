@@ -122,7 +122,8 @@ def check_size(width: int, height: int) -> None:
 
 def check_bomb(header: JpegHeader, n_bytes: int) -> None:
     """Raises BadImage for a JPEG that would cost more than its bytes can be worth, whatever its coding."""
-    width, height = header.width, header.height
+    width = header.width
+    height = header.height
     check_size(width, height)
     if width * height > MAX_PIXELS_PER_BYTE * n_bytes:
         raise BadImage(
@@ -147,10 +148,14 @@ def parse_markers(data: bytes | memoryview) -> JpegHeader:
         raise BadImage("not a JPEG: it does not start with FF D8")
     found: dict[str, int] = {}
     frame: tuple[int, bytes] | None = None
-    orientation, jfif, complete, end = 0, False, False, len(data)
+    orientation = 0
+    jfif = False
+    complete = False
+    end = len(data)
     for marker, start, body in _segments(data):
         if marker == 0xD9:
-            complete, end = True, start
+            complete = True
+            end = start
             break
         if marker in _FRAMES:
             if frame is not None:

@@ -14,8 +14,12 @@ from collections.abc import Callable, Sequence
 
 PAGE = 4096
 META_BYTES = 2 * PAGE  # at the front of the file: what LMDB reads first, known last
-_MAGIC, _DATA_VERSION = 0xBEEFC0DE, 1
-_BRANCH, _LEAF, _OVERFLOW, _META = 1, 2, 4, 8
+_MAGIC = 0xBEEFC0DE
+_DATA_VERSION = 1
+_BRANCH = 1
+_LEAF = 2
+_OVERFLOW = 4
+_META = 8
 _BIG_DATA = 1  # flag of a node whose value has pages of its own
 _INTEGER_KEYS = 8  # flag of LMDB's list of free pages, which is empty here
 _NO_PAGE = (1 << 64) - 1
@@ -47,13 +51,16 @@ class TreePages:
         self._later: list[
             tuple[int, bytes]
         ] = []  # leaves still to be written: their place among all, their nodes
-        self._firsts, self._numbers = array("Q"), array("Q")  # of the leaves: first id, page
+        self._firsts = array("Q")  # of the leaves: first id, page
+        self._numbers = array("Q")
         self._n_leaves = self._n_branches = self._n_overflow = 0
-        self._depth, self._root = 0, _NO_PAGE
+        self._depth = 0
+        self._root = _NO_PAGE
 
     def add(self, sample_id: int, value: Bytes) -> None:
         """The next record: its id is above all before it."""
-        size, key = len(value), sample_id.to_bytes(8, "big")
+        size = len(value)
+        key = sample_id.to_bytes(8, "big")
         inline = _NODE.size + size <= _MOST_INLINE
         if inline:
             node = _NODE.pack(size, 0, 0, len(key), key) + value
@@ -83,7 +90,8 @@ class TreePages:
             self._numbers[place] = self._write_nodes(
                 _LEAF, [nodes[at : at + _POINTER] for at in range(0, len(nodes), _POINTER)]
             )
-        self._n_leaves, self._depth = len(self._numbers), 1
+        self._n_leaves = len(self._numbers)
+        self._depth = 1
         while len(self._numbers) > 1:
             self._firsts, self._numbers = self._write_branches(self._firsts, self._numbers)
             self._n_branches += len(self._numbers)
@@ -117,7 +125,8 @@ class TreePages:
 
     def _write_value(self, value: Bytes) -> int:
         """Pages of its own for a value; the number of the first."""
-        number, n_bytes = self.pages, _OVERFLOW_HEADER.size + len(value)
+        number = self.pages
+        n_bytes = _OVERFLOW_HEADER.size + len(value)
         count = -(-n_bytes // PAGE)
         self._write(_OVERFLOW_HEADER.pack(number, 0, _OVERFLOW, count))
         self._write(value)
@@ -134,7 +143,9 @@ class TreePages:
         else:
             self._later.append((len(self._numbers), b"".join(self._leaf)))
             self._numbers.append(0)
-        self._leaf, self._room, self._inline = [], _ROOM, False
+        self._leaf = []
+        self._room = _ROOM
+        self._inline = False
 
     def _write_branches(
         self, firsts: array[int], numbers: array[int]
@@ -150,7 +161,9 @@ class TreePages:
 
     def _write_nodes(self, kind: int, nodes: Sequence[bytes]) -> int:
         """A page of nodes, which stand from its end towards its front; their offsets stand behind the header."""
-        begin, offsets, number = PAGE, [], self.pages
+        begin = PAGE
+        offsets = []
+        number = self.pages
         for node in nodes:
             begin -= len(node)
             offsets.append(begin)

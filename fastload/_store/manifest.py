@@ -53,7 +53,8 @@ _KEYS = frozenset(
         "crc32c",
     )
 )
-_FIELD_KEYS, _FIELD_OPTIONS = frozenset(("name", "kind", "list")), frozenset(("classes", "image"))
+_FIELD_KEYS = frozenset(("name", "kind", "list"))
+_FIELD_OPTIONS = frozenset(("classes", "image"))
 _SHARD_KEYS = frozenset(("name", "size", "records", "first", "sha256", "stamp"))
 _COLUMN_KEYS = frozenset(("name", "dtype", "shape", "size", "crc32c"))
 _SEAL = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n')

@@ -19,7 +19,8 @@ MAX_FIELDS = 1024  # real field numbers stay far below SOURCE_FIELD
 
 PLAIN, JPEG, PNG, RAW, DEFLATED, ARRAY = range(6)  # codecs
 CODEC_NAMES = ("plain", "jpeg", "png", "raw", "deflated", "array")
-DATA, RESTART_INDEX = 0, 1  # roles
+DATA = 0  # roles
+RESTART_INDEX = 1
 
 HEADER = struct.Struct("<4sIBBHIQ")  # magic, crc, version, reserved, parts, length, sample id
 ROW = struct.Struct("<HHBBBBIIHHHBB")  # field, item, codec, role, channels, bits, offset, length,

@@ -45,7 +45,8 @@ class ShardWriter:
         self._pieces: list[Bytes] = []  # collected for the next flush,
         self._n_bytes = 0  # of so many bytes
         self._tree = TreePages(self._collect)
-        self._stamp, self._digest = hashlib.sha256(), hashlib.sha256()
+        self._stamp = hashlib.sha256()
+        self._digest = hashlib.sha256()
         self._unwritten = 0  # by the disk, as far as we know
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fastload-pack-write")
         self._written: Future[None] | None = None
@@ -125,7 +126,8 @@ class ShardWriter:
             self.abort()
             raise files.write_error(error, self.path, needed=self._n_bytes) from error
         self._written = self._thread.submit(self._write, self._pieces)
-        self._pieces, self._n_bytes = [], 0
+        self._pieces = []
+        self._n_bytes = 0
 
     def _collect(self, data: Bytes) -> None:
         self._pieces.append(data)

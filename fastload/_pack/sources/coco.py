@@ -256,7 +256,8 @@ class _Index:
         self.orphans = int((numbers < 0).sum())
         order = np.argsort(numbers, kind="stable")
         self._starts = np.searchsorted(numbers[order], np.arange(len(self.images) + 1))
-        self._offsets, self._lengths = np.asarray(self._at)[order], np.asarray(self._long)[order]
+        self._offsets = np.asarray(self._at)[order]
+        self._lengths = np.asarray(self._long)[order]
 
     def places(self, number: int) -> Iterator[tuple[int, int]]:
         """Offset and length of each annotation of an image, in file order."""

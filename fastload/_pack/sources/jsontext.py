@@ -80,7 +80,8 @@ class JsonStream:
         self._text = ""
         self._at = 0  # place in _text
         self._base = 0  # place of _text in the file
-        self._line, self._column = 1, 1  # of _text[0]
+        self._line = 1  # of _text[0]
+        self._column = 1
         self._ended = False
         self._value: Json = None  # the one passed last
         self._decoder = json.JSONDecoder()
@@ -166,7 +167,8 @@ class JsonStream:
             bare = self._text[self._at] not in '{["'
             if bare and self._text[end : end + 1] not in _ENDS and self._more():
                 continue
-            start, self._at = self._at, end
+            start = self._at
+            self._at = end
             return start
 
     def _more(self) -> bool:
@@ -179,7 +181,8 @@ class JsonStream:
             return False
         self._line, self._column = self._place(self._at)
         self._base += self._at
-        self._text, self._at = self._text[self._at :] + chunk.decode("latin-1"), 0
+        self._text = self._text[self._at :] + chunk.decode("latin-1")
+        self._at = 0
         return True
 
     def _place(self, at: int) -> tuple[int, int]:

@@ -23,11 +23,9 @@ from fastload.errors import BadImage, ConfigError
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"BM", b"II*\0", b"MM\0*")
 _IMAGE_NAMES = ("image", "img", "gray", "photo", "picture", "frame")
 _MASKS = ("mask", "masks")
-_BOXES, _POINTS, _MATRICES = (
-    ("boxes", "bbox", "bboxes", "box"),
-    ("points", "point"),
-    ("intrinsic", "intrinsics", "matrix"),
-)
+_BOXES = ("boxes", "bbox", "bboxes", "box")
+_POINTS = ("points", "point")
+_MATRICES = ("intrinsic", "intrinsics", "matrix")
 _FLOAT_HINT = (
     "images are packed as they are before training changes them: give the dataset without ToTensor and "
     "Normalize, or convert with (x * 255).round().clip(0, 255).astype('uint8')"

@@ -117,7 +117,8 @@ class OpenLaneSource:
         raise_if_refused(ref)
         path = str(ref)
         note = read_json_object(str(self.root), raw_name(path), path, limit=MAX_JSON_BYTES)
-        lines, file_path = note.get("lane_lines"), note.get("file_path")
+        lines = note.get("lane_lines")
+        file_path = note.get("file_path")
         if not isinstance(lines, list) or not isinstance(file_path, str):
             raise BadImage("expected 'lane_lines' (a list) and 'file_path' (a text)", source=path)
         values = _lane_values(lines, path)

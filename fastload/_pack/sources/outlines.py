@@ -67,13 +67,12 @@ def fill_polygon(
     )
     x = x0[edge] + (row + 0.5 - y0[edge]) * ((x1 - x0)[edge] / (y1 - y0)[edge])
     column = np.ceil(x - 0.5).clip(0, width).astype(np.int64)
-    top, bottom, left, right = (
-        int(row.min()),
-        int(row.max()) + 1,
-        int(column.min()),
-        int(column.max()),
-    )
-    rows, columns = bottom - top, right - left
+    top = int(row.min())
+    bottom = int(row.max()) + 1
+    left = int(column.min())
+    right = int(column.max())
+    rows = bottom - top
+    columns = right - left
     flips = np.bincount(
         (row - top) * (columns + 1) + column - left, minlength=rows * (columns + 1)
     ).astype(np.uint8)
@@ -85,7 +84,8 @@ def decode_runs(
     segmentation: dict[str, Json], *, width: int, height: int, source: str
 ) -> NDArray[np.bool_]:
     """Run lengths (column by column, outside first) as a (height, width) mask; counts plain or as COCO's text."""
-    counts, size = segmentation.get("counts"), segmentation.get("size")
+    counts = segmentation.get("counts")
+    size = segmentation.get("size")
     if size != [height, width]:
         raise BadImage(
             f"segmentation: size {size!r:.40}, the image has [{height}, {width}]", source=source

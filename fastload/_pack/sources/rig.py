@@ -107,7 +107,8 @@ def read_index(root: Path, name: str) -> Rig:
     """The simple index: ``{"classes": [], "samples": [{"token", "timestamp", "scene", "cams", "bev_mask"}, ...]}``."""
     frames: dict[str, Frame] = {}
     for row, at in _rows(root, name, key="samples"):
-        token, cams = _text(row, "token", at), row.get("cams")
+        token = _text(row, "token", at)
+        cams = row.get("cams")
         if token in frames or not isinstance(cams, dict):
             raise BadImage(
                 f"sample {token}: its token is used twice, or 'cams' is missing", source=at

@@ -109,7 +109,8 @@ class RowFile:
     def _next_record(self, lines: _LineReader) -> tuple[Place, str | list[str]] | None:
         """The next row as it is written: the text of a JSON line, or the values of a CSV record."""
         while True:
-            line, offset = lines.line + 1, lines.offset
+            line = lines.line + 1
+            offset = lines.offset
             record = self._csv_record(lines) if self.is_csv else next(lines, None)
             if record is None:
                 return None

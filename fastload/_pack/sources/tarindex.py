@@ -25,7 +25,10 @@ class Member:
 
 def tar_members(file: io.FileIO) -> Iterator[Member]:
     """The regular files of a tar, header by header, in bounded memory; a damaged end is one refused member."""
-    size, position, long_name, pax_size = os.fstat(file.fileno()).st_size, 0, "", -1
+    size = os.fstat(file.fileno()).st_size
+    position = 0
+    long_name = ""
+    pax_size = -1
     while position + 512 <= size:
         file.seek(position)
         block = file.read(512)
@@ -39,7 +42,8 @@ def tar_members(file: io.FileIO) -> Iterator[Member]:
             )
             return
         length = pax_size if pax_size >= 0 and header.isreg() else header.size
-        start, position = position + 512, position + 512 + (length + 511) // 512 * 512
+        start = position + 512
+        position = position + 512 + (length + 511) // 512 * 512
         name = long_name or header.name
         if length < 0 or start + length > size:
             yield Member(
@@ -68,12 +72,14 @@ def tar_members(file: io.FileIO) -> Iterator[Member]:
                 else ""
             )
             yield Member(name, start, length, too_large)
-        long_name, pax_size = "", -1
+        long_name = ""
+        pax_size = -1
 
 
 def _pax(data: bytes) -> tuple[str, int]:
     """Path and size of a pax header ("LENGTH key=value\\n" ...); "" and -1 where it has none."""
-    path, size = "", -1
+    path = ""
+    size = -1
     while data:
         digits, _, _ = data[:20].partition(b" ")
         length = int(digits) if digits.isdigit() else 0

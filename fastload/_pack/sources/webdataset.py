@@ -113,7 +113,9 @@ class WebDatasetSource:
             raise ConfigError(
                 f"{self.path}: {ref!r:.60} is no place in a tar; the listing is not of this source"
             )
-        shard, source, values = raw_name(str(ref[0])), f"{ref[0]}!{ref[1]}", dict[str, Value]()
+        shard = raw_name(str(ref[0]))
+        source = f"{ref[0]}!{ref[1]}"
+        values = dict[str, Value]()
         with open_inside(self.root, shard) as file:
             if self._stamps.get(shard) != _stamp(file):
                 raise ConfigError(

@@ -50,7 +50,8 @@ def check_structure(columns: Columns, manifest: Manifest) -> Iterator[Fault]:
 
 
 def _wrong_blocks(blocks: npt.NDArray[np.int64], manifest: Manifest) -> str:
-    firsts, counts = blocks[:, 0], blocks[:, 1]
+    firsts = blocks[:, 0]
+    counts = blocks[:, 1]
     ends = np.cumsum(counts)
     starts = ends - counts
     wrong = np.flatnonzero((firsts != starts) | (counts <= 0))
@@ -79,7 +80,8 @@ def _no_permutation(index: npt.NDArray[np.int64], manifest: Manifest) -> str:
             f"{outside} samples stand outside the source, the first is sample {outside_first} at position "
             f"{index[outside_first]}, expected 0 to {most - 1}"
         )
-    twice, first = 0, -1
+    twice = 0
+    first = -1
     for low in range(0, most, _POSITIONS):
         count, where = _repeats(index, low, min(low + _POSITIONS, most))
         twice += count
@@ -95,7 +97,8 @@ def _no_permutation(index: npt.NDArray[np.int64], manifest: Manifest) -> str:
 def _repeats(index: npt.NDArray[np.int64], low: int, high: int) -> tuple[int, int]:
     """How many samples have a position in low..high-1 that an earlier one has, and the first of them."""
     seen = np.zeros(high - low, np.bool_)
-    count, first = 0, -1
+    count = 0
+    first = -1
     for start in range(0, len(index), _ROWS):
         rows = index[start : start + _ROWS]
         places = np.flatnonzero((rows >= low) & (rows < high))
@@ -111,7 +114,8 @@ def _repeats(index: npt.NDArray[np.int64], low: int, high: int) -> tuple[int, in
 
 
 def _outside(index: npt.NDArray[np.int64], most: int) -> tuple[int, int]:
-    count, first = 0, -1
+    count = 0
+    first = -1
     for start in range(0, len(index), _ROWS):
         rows = index[start : start + _ROWS]
         found = np.flatnonzero((rows < 0) | (rows >= most))

@@ -45,10 +45,8 @@ def check_image(kind: PixelKind, part: Part, index: Part | None, *, deep: bool) 
 def _check_jpeg(part: Part, index: Part | None) -> Iterator[str]:
     header = read_header(memoryview(part.data))
     check_limits(header, len(part.data))
-    found, told = (
-        (header.width, header.height, header.components),
-        (part.width, part.height, part.channels),
-    )
+    found = (header.width, header.height, header.components)
+    told = (part.width, part.height, part.channels)
     if found != told or part.bits != 8:
         yield (
             f"a JPEG of {found[0]}x{found[1]} with {found[2]} components, but the part table says {told[0]}x{told[1]} with "

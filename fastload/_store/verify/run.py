@@ -176,7 +176,10 @@ class _Verification:
         chosen: list[tuple[int, Shard]],
         on_progress: Callable[[VerifyProgress], None] | None,
     ) -> None:
-        self.folder, self.manifest, self.deep, self.shards = folder, manifest, deep, chosen
+        self.folder = folder
+        self.manifest = manifest
+        self.deep = deep
+        self.shards = chosen
         self.on_progress = on_progress
         self.faults = FaultList()
         self._not_checked: dict[int, Shard] = {}
@@ -319,7 +322,9 @@ class _Verification:
         self._advance(shard.records)
 
     def _check(self, piece: _Piece) -> None:
-        shard, checked, decoded = piece.shard, 0, 0
+        shard = piece.shard
+        checked = 0
+        decoded = 0
         for number in piece.records:
             sample_id = shard.first + number
             try:
@@ -335,7 +340,8 @@ class _Verification:
             source, wrong, images = self._checker.check(sample_id, value)
             for what in wrong:
                 self.faults.add(piece.place, Fault(shard.name, number, source, what))
-            checked, decoded = checked + 1, decoded + images
+            checked = checked + 1
+            decoded = decoded + images
         self._advance(len(piece.records), checked=checked, decoded=decoded)
 
     def _advance(self, done: int, *, checked: int = 0, decoded: int = 0) -> None:
