@@ -184,7 +184,7 @@ class DecodeBackend(Protocol):
     adjustable_threads: ClassVar[bool]  # ``threads`` may be set at any time
     survives_fork: ClassVar[bool]  # a forked child may use the object; if not, it makes its own
     checks_crc: ClassVar[bool]  # verifies records outside the GIL; if not, the reader must
-    edge_error: ClassVar[int]  # largest difference of outermost pixels from the reference
+    edge_error: ClassVar[int]  # largest difference of outermost pixels from a CPU backend
     threads: int
 
     @classmethod

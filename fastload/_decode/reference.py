@@ -57,7 +57,7 @@ class ReferenceBackend:
     adjustable_threads: ClassVar = False
     survives_fork: ClassVar = False
     checks_crc: ClassVar = False  # it can, but in Python, under the GIL
-    edge_error: ClassVar = 0
+    edge_error: ClassVar = 1
     device = torch.device("cpu")
 
     @classmethod

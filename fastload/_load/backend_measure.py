@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,21 +46,19 @@ from fastload._load.transfer import Transfer
 from fastload._store.dataset import Dataset
 from fastload.errors import FastloadError
 
-_WARM_UP, _FEWEST, _MOST, _ENOUGH_S = (
-    2,
-    4,
-    24,
-    0.7,
-)  # batches not counted; counted at least and at most; seconds that suffice
-_DISTINCT = 8  # batches of the dataset that are used for it
-_ALONE_S = 0.3  # how long the probe runs by itself
-_LEARN_FROM = 50  # batches that must have been delivered before the step's length is believed
-USUAL_BATCH = 32  # where the loader does not know how large batches will be
+_WARM_UP = 2  # batches that are not counted
+_MIN_BATCHES = 4
+_MAX_BATCHES = 24
+_ENOUGH_S = 0.7  # after this no more batches are measured
+_DISTINCT = 8  # batches of the dataset that are loaded again and again
+_ALONE_S = 0.3  # how long the probe runs without a loader
+_LEARN_FROM = 50  # batches delivered before the length of the training step is recorded
+USUAL_BATCH = 32  # if the loader does not know how large batches will be
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What is loaded, as the loader will load it."""
+    """What to load for a measurement, as the loader will load it."""
 
     dataset: Dataset
     spec: LoadSpec
@@ -69,7 +68,7 @@ class Bench:
     budget: int  # threads
 
     def key(self) -> dict[str, str]:
-        """For whom a measurement speaks: data, plan, batch, threads, GPU, versions."""
+        """What a measurement is valid for: data, plan, batch, threads, GPU, versions."""
         return {
             **versions(self.transfer.device),
             "device": self.transfer.device.type,
@@ -88,12 +87,13 @@ class Bench:
 
 
 def measured_choice(asked: str, bench: Bench) -> BackendChoice | None:
-    """What ``auto`` takes for a GPU: remembered, or measured now. None where there is nothing to choose."""
+    """What ``auto`` takes for a GPU, from the record or measured now; None if nothing is to choose."""
     if asked != AUTO or bench.transfer.device.type == "cpu" or not bench.spec.images:
         return None
     key = bench.key()
     known = load_record(key) or {}
-    measured, skipped = from_json(known.get("measured")), known.get("skipped")
+    measured = from_json(known.get("measured"))
+    skipped = known.get("skipped")
     if measured is None or not isinstance(skipped, dict):
         some, skipped = candidates(bench.transfer.device)
         measured = measure_all(some, bench, probe=True)
@@ -113,18 +113,16 @@ def measured_choice(asked: str, bench: Bench) -> BackendChoice | None:
 
 
 def learn_step(bench: Bench, stats: LoaderStats) -> None:
-    """Notes how long the trainer's own step is, for the next time; from a run that was long enough to tell."""
+    """Records the length of the training step for the next choice, if the run was long enough."""
     images = sum(each.items for each in bench.spec.images)
     if stats.batches < _LEARN_FROM or not stats.images_per_s or not images:
         return
     key = bench.key()
     known = load_record(key)
     if known is not None:
-        step = max(
-            0.0,
-            stats.samples * images / stats.images_per_s / stats.batches - stats.stages["wait"].mean,
-        )
-        store_record(key, {**known, "step_s": float(step)})
+        iteration_s = stats.samples * images / stats.images_per_s / stats.batches
+        step_s = max(0.0, iteration_s - stats.stages["wait"].mean)
+        store_record(key, {**known, "step_s": float(step_s)})
 
 
 def candidates(device: torch.device) -> tuple[list[Candidate], dict[str, str]]:
@@ -144,7 +142,7 @@ def candidates(device: torch.device) -> tuple[list[Candidate], dict[str, str]]:
 
 
 def measure_all(some: Sequence[Candidate], bench: Bench, *, probe: bool) -> list[Measured]:
-    """Each candidate on the same batches. Their bytes are read before: it is not the disk that is measured."""
+    """Each candidate on the same batches, whose bytes are read before: the disk is not measured."""
     for ids in itertools.islice(bench.batches(), _DISTINCT):
         read_records(bench.dataset, ids, check_crc=True)
     return [
@@ -154,7 +152,7 @@ def measure_all(some: Sequence[Candidate], bench: Bench, *, probe: bool) -> list
 
 
 def measure(candidate: Candidate, bench: Bench, *, probe: Probe | None) -> Measured:
-    """What a batch costs with this one. It may fail: then it is not taken, and the reason is kept."""
+    """What a batch costs with this candidate; one that fails is not taken, and the reason is kept."""
     try:
         choice = BackendChoice(candidate.name, AUTO, "", candidate.hardware)
         backend = Decoder(
@@ -177,8 +175,10 @@ def measure(candidate: Candidate, bench: Bench, *, probe: Probe | None) -> Measu
         transfer=bench.transfer,
     )
     try:
-        _run(pipeline, bench, fewest=_WARM_UP + bench.ahead, most=_WARM_UP + bench.ahead)
-        return _timed(candidate, lambda: _run(pipeline, bench, fewest=_FEWEST, most=_MOST), probe)
+        warm_up = _WARM_UP + bench.ahead
+        _run(pipeline, bench, fewest=warm_up, most=warm_up)
+        run = partial(_run, pipeline, bench, fewest=_MIN_BATCHES, most=_MAX_BATCHES)
+        return _timed(candidate, run, probe)
     except (FastloadError, RuntimeError) as error:  # RuntimeError: CUDA's and DALI's own
         return Measured(candidate, failure=f"{type(error).__name__}: {error}".splitlines()[0][:200])
     finally:
@@ -187,13 +187,15 @@ def measure(candidate: Candidate, bench: Bench, *, probe: Probe | None) -> Measu
 
 def _timed(candidate: Candidate, run: Callable[[], int], probe: Probe | None) -> Measured:
     alone = probe.beside(lambda: time.sleep(_ALONE_S))[1] if probe else None
-    cpu, begin = time.process_time(), time.perf_counter()
+    cpu_before = time.process_time()
+    started = time.perf_counter()
     n, beside = probe.beside(run) if probe else (run(), None)
-    wall, host = time.perf_counter() - begin, time.process_time() - cpu
+    wall_s = time.perf_counter() - started
+    host_s = time.process_time() - cpu_before
     if alone is None or beside is None:
-        return Measured(candidate, wall / n, host / n)
+        return Measured(candidate, wall_s / n, host_s / n)
     lost = max(0.0, 1.0 - beside.per_s / alone.per_s) if alone.per_s else 0.0
-    return Measured(candidate, wall / n, max(0.0, host - beside.cpu_s) / n, lost * wall / n)
+    return Measured(candidate, wall_s / n, max(0.0, host_s - beside.cpu_s) / n, lost * wall_s / n)
 
 
 def _run(pipeline: Pipeline, bench: Bench, *, fewest: int, most: int) -> int:
@@ -216,23 +218,27 @@ def _run(pipeline: Pipeline, bench: Bench, *, fewest: int, most: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """How somebody else's work went meanwhile."""
+class ProbeSpeed:
+    """How fast the probe ran."""
 
-    per_s: float
-    cpu_s: float  # processor time of the thread that gave the orders
+    per_s: float  # matrix products
+    cpu_s: float  # processor time of the thread that queued them
 
 
 class Probe:
-    """Somebody else who uses the device: matrix products, one after the other. What it loses is what a loader costs on the GPU."""
+    """Matrix products, one after the other, in place of training.
+
+    The speed that the probe loses beside a loader is the GPU time that the loader takes.
+    """
 
     def __init__(self, device: torch.device) -> None:
         side, dtype = (4096, torch.float16) if device.type == "cuda" else (256, torch.float32)
         self._a = torch.ones((side, side), dtype=dtype, device=device)
 
-    def beside(self, work: Callable[[], Any]) -> tuple[Any, Beside]:
-        """Runs ``work`` here and products in another thread; what work returned, and how the products went."""
-        stop, found = threading.Event(), list[Beside]()
+    def beside(self, work: Callable[[], Any]) -> tuple[Any, ProbeSpeed]:
+        """Runs ``work`` here and products in another thread; returns the result and the speed."""
+        stop = threading.Event()
+        found: list[ProbeSpeed] = []
         thread = threading.Thread(
             target=self._products, args=(stop, found), name="fastload-probe", daemon=True
         )
@@ -243,12 +249,15 @@ class Probe:
             stop.set()
             thread.join()
         if not found:
-            raise RuntimeError("measuring beside other work: that work failed on the device")
+            raise RuntimeError("measuring a backend: the probe failed on the device")
         return result, found[0]
 
-    def _products(self, stop: threading.Event, found: list[Beside]) -> None:
-        n, begin, cpu = 0, time.perf_counter(), time.thread_time()
+    def _products(self, stop: threading.Event, found: list[ProbeSpeed]) -> None:
+        n = 0
+        cpu_before = time.thread_time()
+        started = time.perf_counter()
         while not stop.is_set():
             torch.mm(self._a, self._a)[0, :1].cpu()  # waits for the product
             n += 1
-        found.append(Beside(n / (time.perf_counter() - begin), time.thread_time() - cpu))
+        per_s = n / (time.perf_counter() - started)
+        found.append(ProbeSpeed(per_s, time.thread_time() - cpu_before))

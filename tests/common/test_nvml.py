@@ -225,14 +225,14 @@ def test_a_terminal_of_any_width_shows_every_gpu(driver: Path, columns: int, sho
 
 METER = """
 import json, types, torch
-from fastload._tools.bench import gpu
+from fastload._tools.bench import decode
 
 # CUDA_VISIBLE_DEVICES=1: torch's device 0 is the second GPU of the driver.
 torch.cuda.is_available = lambda: True
 torch.cuda.get_device_properties = lambda device=0: types.SimpleNamespace(uuid="baaa-stub")
-gpu._copy_speed = lambda n_bytes: 1.0
-gpu.WATCHED_S = 0.05
-print(json.dumps(gpu.figures(1, {"decode": lambda: 1})))
+decode._copy_speed = lambda n_bytes: 1.0
+decode.WATCHED_S = 0.05
+print(json.dumps(decode.gpu_figures(1, {"decode": lambda: 1})))
 """
 
 

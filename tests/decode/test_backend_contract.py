@@ -65,8 +65,8 @@ def assert_close(backend: DecodeBackend, found: Any, wanted: Any, slots: Any = N
     for slot in range(len(found)) if slots is None else slots:
         inside, edge, corner = worst(found[slot], wanted[slot])
         assert inside <= 1, f"slot {slot}: {inside}"
-        assert edge <= max(1, backend.edge_error), f"slot {slot}, edge: {edge}"
-        assert corner <= max(1, 2 * backend.edge_error), f"slot {slot}, corner: {corner}"
+        assert edge <= backend.edge_error, f"slot {slot}, edge: {edge}"
+        assert corner <= 2 * backend.edge_error, f"slot {slot}, corner: {corner}"
 
 
 def assert_works(backend: DecodeBackend) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from fastload._cli import main
 from fastload._decode import selftest_record as record
-from fastload._tools.selftest import images as pictures
+from fastload._tools.selftest import images
 from fastload._tools.selftest import run as module
 from fastload._tools.selftest.catalogue import CATALOGUE, NAMES
 from fastload._tools.selftest.run import (
@@ -272,7 +272,7 @@ def test_regions_inside_the_library() -> None:
 
 
 def test_there_is_a_picture_of_every_kind() -> None:
-    kinds = {picture.kind for picture in pictures.generated()}
+    kinds = {picture.kind for picture in images.generated()}
     assert {
         "444",
         "422",

@@ -1,4 +1,4 @@
-"""Batches of the self-test's pictures through a backend, and how far two results are apart."""
+"""Batches of the self-test's images through a backend, and how far two results are apart."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from fastload._decode.backend import (
 )
 from fastload._decode.gpu.staging import StreamCutter
 from fastload._decode.registry import default_cpu_backend, find_backend
-from fastload._tools.selftest.images import Picture
+from fastload._tools.selftest.images import JpegFile
 
 Levels = NDArray[np.int16]
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A batch of pictures: each one's pixels (h, w, 3), or None and the reason."""
+    """A batch of images: each one's pixels (h, w, 3), or None and the reason."""
 
-    pictures: list[Levels | None]
+    images: list[Levels | None]
     reasons: dict[int, str]
     n_here: int  # decoded by the backend's own library; the others by the CPU
 
@@ -68,11 +68,11 @@ def run(
     return backend.collect(backend.submit(DecodeBatch(sources, requests, output, pixels)))
 
 
-def decode(backend: DecodeBackend, pictures: Sequence[Picture]) -> Decoded:
+def decode(backend: DecodeBackend, images: Sequence[JpegFile]) -> Decoded:
     """Whole and unchanged, each in the corner of a slot as large as the largest."""
-    sizes = [(each.width, each.height) for each in pictures]
+    sizes = [(each.width, each.height) for each in images]
     canvas = (max(w for w, _ in sizes), max(h for _, h in sizes))
-    data = [each.data for each in pictures]
+    data = [each.data for each in images]
     result = run(backend, data, canvas, out_w=[w for w, _ in sizes], out_h=[h for _, h in sizes])
     levels = levels_of(result)
     found = [

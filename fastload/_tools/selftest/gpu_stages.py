@@ -9,23 +9,20 @@ import numpy as np
 import torch
 
 from fastload._common.cpus import available_cpus
-from fastload._tools.selftest import decoding
-from fastload._tools.selftest import images as pictures
+from fastload._tools.selftest import decoding, images
 from fastload._tools.selftest.stages import MEAN_BOUND, Outcome, Task
 
-REPEATS, TRIALS, LAG = 20, 200, 3
+REPEATS = 20
+TRIALS = 200
+LAG = 3  # batches
 _SPEED_S = 3.0  # for each setting
 
 
 def engine(task: Task) -> Outcome:
-    """The JPEG engine against software decoding of the same GPU: in 20 shuffled batches, the same pixels for each picture every time."""
+    """The JPEG engine against software decoding of the same GPU: in 20 shuffled batches, the same pixels for each image every time."""
     these = [
-        *pictures.photographs(24),
-        *(
-            each
-            for each in pictures.generated()
-            if each.kind in ("444", "422", "420", "440", "gray")
-        ),
+        *images.photographs(24),
+        *(each for each in images.generated() if each.kind in ("444", "422", "420", "440", "gray")),
     ]
     software, hardware = (
         decoding.open_backend(task.backend, task.device, hardware=on) for on in (False, True)
@@ -37,8 +34,8 @@ def engine(task: Task) -> Outcome:
     for repeat in range(REPEATS):
         chosen = rng.permutation(len(these))[: int(rng.integers(1, len(these) + 1))].tolist()
         found = decoding.decode(hardware, [these[i] for i in chosen])
-        for i, own in zip(chosen, found.pictures, strict=True):
-            name, other = f"{these[i].kind} #{i}", expected.pictures[i]
+        for i, own in zip(chosen, found.images, strict=True):
+            name, other = f"{these[i].kind} #{i}", expected.images[i]
             if own is None or other is None:
                 wrong[name] = f"not decoded in batch {repeat}"
             elif not np.array_equal(first.setdefault(i, own), own):
@@ -51,10 +48,10 @@ def engine(task: Task) -> Outcome:
     hardware.close()
     if wrong:
         some = "; ".join(f"{name} {why}" for name, why in list(wrong.items())[:3])
-        return Outcome(False, f"{len(wrong)} of {len(these)} pictures: {some}", dict(wrong))
+        return Outcome(False, f"{len(wrong)} of {len(these)} images: {some}", dict(wrong))
     return Outcome(
         True,
-        f"{len(these)} pictures in {REPEATS} shuffled batches: equal every time, within mean {MEAN_BOUND} of software",
+        f"{len(these)} images in {REPEATS} shuffled batches: equal every time, within mean {MEAN_BOUND} of software",
     )
 
 
@@ -62,7 +59,7 @@ def streams(task: Task) -> Outcome:
     """Work queued before a decode must not see what the decode writes (torchcodec #1634): sums over tensors that are freed meanwhile."""
     from fastload._common.cuda import sums_that_changed
 
-    these = pictures.photographs(16)
+    these = images.photographs(16)
     counts = []
     for hardware in (False, True):
         backend = decoding.open_backend(task.backend, task.device, hardware=hardware)
@@ -102,7 +99,7 @@ def speed(task: Task) -> Outcome:
     """Images a second and CPU time per image, with and without the engine, for some numbers of threads. A report, no judgement."""
     from fastload._common.cuda import utilization
 
-    these = pictures.photographs(64, 384, 288)
+    these = images.photographs(64, 384, 288)
     facts: dict[str, dict[str, int]] = {}
     for hardware in (False, True):
         for threads in sorted({1, available_cpus() // 2 or 1, available_cpus()}):
@@ -110,11 +107,14 @@ def speed(task: Task) -> Outcome:
                 task.backend, task.device, hardware=hardware, threads=threads
             )
             decoding.run(backend, [each.data for each in these], (224, 224))
-            started, cpu, count = time.perf_counter(), time.process_time(), 0
+            count = 0
+            cpu = time.process_time()
+            started = time.perf_counter()
             while time.perf_counter() - started < _SPEED_S:
                 decoding.run(backend, [each.data for each in these], (224, 224))
                 count += len(these)
-            took, busy = time.perf_counter() - started, utilization(torch.device(task.device))
+            took = time.perf_counter() - started
+            busy = utilization(torch.device(task.device))
             facts[f"engine {'on' if hardware else 'off'}, {threads} threads"] = {
                 "images_per_s": round(count / took),
                 "cpu_us_per_image": round((time.process_time() - cpu) / count * 1e6),
@@ -139,15 +139,15 @@ def roi(task: Task) -> Outcome:
     decoder = new_decoder(device, threads=1, hardware=False)
     params = nv.DecodeParams(apply_exif_orientation=False, color_spec=nv.ColorSpec.SRGB)
     worst = 0
-    for picture in pictures.photographs(8):
-        stream = nv.CodeStream(picture.data)
-        y0, x0, y1, x1 = 21, 35, picture.height - 30, picture.width - 41
+    for image in images.photographs(8):
+        stream = nv.CodeStream(image.data)
+        y0, x0, y1, x1 = 21, 35, image.height - 30, image.width - 41
         region = decoder.decode(
             stream.get_sub_code_stream(region=nv.Region(y0, x0, y1, x1)), params=params
         )
         whole = decoder.decode(stream, params=params)
         if region is None or whole is None:
-            return Outcome(False, f"{picture.kind}: not decoded")
+            return Outcome(False, f"{image.kind}: not decoded")
         part, full = (
             np.asarray(each.cpu() if device.type == "cuda" else each).astype(np.int16)
             for each in (region, whole)
@@ -155,7 +155,7 @@ def roi(task: Task) -> Outcome:
         if part.shape != (y1 - y0, x1 - x0, 3):
             return Outcome(
                 False,
-                f"{picture.kind}: a region of {part.shape[:2]}, asked for {(y1 - y0, x1 - x0)}",
+                f"{image.kind}: a region of {part.shape[:2]}, asked for {(y1 - y0, x1 - x0)}",
             )
         worst = max(worst, int(abs(part - full[y0:y1, x0:x1])[1:-1, 1:-1].max()))
     return Outcome(worst == 0, f"regions differ from the whole by up to {worst} levels inside")

@@ -1,4 +1,4 @@
-"""The pictures that backends are compared on, made here: every kind of JPEG that a decoder may stumble over, small."""
+"""The images that backends are compared on, made here: every kind of JPEG that a decoder may stumble over, small."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _QUALITY = 90
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class JpegFile:
     """One JPEG file."""
 
     kind: str
@@ -29,7 +29,7 @@ class Picture:
 
 
 @functools.cache
-def generated() -> tuple[Picture, ...]:
+def generated() -> tuple[JpegFile, ...]:
     """All kinds, in every subsampling; odd sizes, sides of one pixel, restart markers, progressive, CMYK."""
     found = [_plain(kind, 231, 173) for kind in ("444", "422", "420", "440", "411", "gray")]
     found += [
@@ -46,7 +46,7 @@ def generated() -> tuple[Picture, ...]:
 
 
 @functools.cache
-def photographs(count: int, width: int = 320, height: int = 240) -> tuple[Picture, ...]:
+def photographs(count: int, width: int = 320, height: int = 240) -> tuple[JpegFile, ...]:
     """Ordinary ones, 4:2:0 and 4:4:4."""
     return tuple(
         _encoded(("420", "444")[i % 2], _pixels(width + 16 * (i % 5), height + 8 * (i % 3), i))
@@ -54,24 +54,24 @@ def photographs(count: int, width: int = 320, height: int = 240) -> tuple[Pictur
     )
 
 
-def _packed(pictures: list[Picture]) -> list[Picture]:
+def _packed(images: list[JpegFile]) -> list[JpegFile]:
     """As `fastload pack` writes them: restart markers every few MCUs, own Huffman tables."""
     module = core()
     if module is None:
         return []
     return [
-        Picture(f"packed {each.kind}", module.rewrite(each.data).jpeg, each.width, each.height)
-        for each in pictures
+        JpegFile(f"packed {each.kind}", module.rewrite(each.data).jpeg, each.width, each.height)
+        for each in images
     ]
 
 
-def _plain(kind: str, width: int, height: int) -> Picture:
+def _plain(kind: str, width: int, height: int) -> JpegFile:
     size = "" if min(width, height) > 100 else f" {width}x{height}"
     made = _encoded(kind, _pixels(width, height))
-    return Picture(kind + size, made.data, width, height)
+    return JpegFile(kind + size, made.data, width, height)
 
 
-def _encoded(kind: str, pixels: Pixels) -> Picture:
+def _encoded(kind: str, pixels: Pixels) -> JpegFile:
     height, width = pixels.shape[:2]
     gray = kind == "gray"
     data = simplejpeg.encode_jpeg(
@@ -80,17 +80,17 @@ def _encoded(kind: str, pixels: Pixels) -> Picture:
         "GRAY" if gray else "RGB",
         kind,
     )
-    return Picture(kind, bytes(data), width, height)
+    return JpegFile(kind, bytes(data), width, height)
 
 
 def _by_pillow(
     kind: str, width: int, height: int, *, mode: str = "RGB", **options: object
-) -> Picture:
+) -> JpegFile:
     file = io.BytesIO()
     Image.fromarray(_pixels(width, height)).convert(mode).save(
         file, "JPEG", quality=_QUALITY, **options
     )
-    return Picture(kind, file.getvalue(), width, height)
+    return JpegFile(kind, file.getvalue(), width, height)
 
 
 @functools.cache

@@ -20,12 +20,11 @@ Epoch = dict[int, torch.Tensor]
 
 
 def make_generated(folder: Path, *, n: int = 24) -> Path:
-    """A packed dataset of made pictures."""
+    """A packed dataset of made images."""
     from fastload._tools.selftest.images import photographs
 
     samples = [
-        {"image": picture.data, "label": i % 3}
-        for i, picture in enumerate(photographs(n, 200, 150))
+        {"image": image.data, "label": i % 3} for i, image in enumerate(photographs(n, 200, 150))
     ]
     fastload.pack(samples, folder / "packed", fields={"image": "image", "label": "int"}, jobs=1)
     return folder / "packed"

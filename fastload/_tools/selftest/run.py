@@ -22,7 +22,8 @@ from fastload._store.dataset import open_dataset
 from fastload._tools.selftest.catalogue import CATALOGUE, RESULT, Entry
 from fastload.errors import ConfigError, MissingPart
 
-_LOG_LINES, _STACK_S = 60, 5.0
+_MAX_LOG_LINES = 60
+_STACK_S = 5.0  # for faulthandler to write the stacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ class Options:
 
 def selftest(options: Options, *, on_result: Callable[[Result], object]) -> list[Result]:
     """All results; the passes are noted in the record. Raises MissingPart where no backend can run, ConfigError where used wrongly."""
-    stages, backends = chosen_stages(options), usable_backends(options)
+    stages = chosen_stages(options)
+    backends = usable_backends(options)
     if options.dataset is not None:
         open_dataset(options.dataset)  # raises, in one line, what every stage would stumble over
     results = [_environment(options)]
@@ -153,34 +155,26 @@ def _stage(entry: Entry, backend: str, options: Options, folder: Path, generated
         str(options.dataset or generated),
         str(generated),
     ]
-    started, deadline = time.monotonic(), entry.timeout_s * options.timeout
-    code = run_child(words, deadline, log=folder / "log")
-    seconds, (lines, said) = time.monotonic() - started, _words(folder / "log")
-    if code is None or code < 0:
-        verdict, how = (
-            ("hung", f"no end after {deadline:g} s (--timeout stretches it)")
-            if code is None
-            else ("crashed", _signal(-code))
+    timeout_s = entry.timeout_s * options.timeout
+    started = time.monotonic()
+    code = run_child(words, timeout_s, log=folder / "log")
+    seconds = time.monotonic() - started
+    lines, said = _words(folder / "log")
+
+    def failed(verdict: str, why: str) -> Result:
+        return Result(entry.name, backend, verdict, why, seconds, {"log": lines})
+
+    last_words = f"last words: {said or 'none'}"
+    if code is None:
+        return failed(
+            "hung", f"no end after {timeout_s:g} s (--timeout stretches it); {last_words}"
         )
-        return Result(
-            entry.name,
-            backend,
-            verdict,
-            f"{how}; last words: {said or 'none'}",
-            seconds,
-            {"log": lines},
-        )
+    if code < 0:
+        return failed("crashed", f"{_signal(-code)}; {last_words}")
     try:
         found = json.loads((folder / RESULT).read_text())
     except (OSError, ValueError):
-        return Result(
-            entry.name,
-            backend,
-            "fail",
-            said or f"exit code {code} without a result",
-            seconds,
-            {"log": lines},
-        )
+        return failed("fail", said or f"exit code {code} without a result")
     verdict = "fail" if not found["ok"] else "report" if entry.name == "speed" else "pass"
     return Result(entry.name, backend, verdict, found["summary"], seconds, found["facts"])
 
@@ -216,7 +210,7 @@ def _words(log: Path) -> tuple[list[str], str]:
         (place for place, line in enumerate(lines) if line.startswith("Fatal Python error")),
         len(lines),
     )
-    return lines[-_LOG_LINES:], lines[fatal - 1] if fatal else ""
+    return lines[-_MAX_LOG_LINES:], lines[fatal - 1] if fatal else ""
 
 
 def _signal(number: int) -> str:

@@ -14,13 +14,10 @@ import numpy as np
 import torch
 
 from fastload._decode.backend import DecodeBackend, Filter, PixelFormat
-from fastload._tools.selftest import decoding
-from fastload._tools.selftest import images as pictures
+from fastload._tools.selftest import decoding, images
 from fastload._tools.selftest.decoding import Levels
 
-MEAN_BOUND = (
-    1.0  # levels, per picture: what DALI's own tests allow between its CPU and GPU decoders
-)
+MEAN_BOUND = 1.0  # levels, per image: what DALI's own tests allow between its CPU and GPU decoders
 INTERIOR_BOUND = 1
 
 
@@ -49,26 +46,24 @@ Stage = Callable[[Task], Outcome]
 
 def decode(task: Task) -> Outcome:
     """Every kind of JPEG, decoded in software, against the CPU."""
-    backend, cpu, these = (
-        decoding.open_backend(task.backend, task.device),
-        decoding.cpu_backend(),
-        pictures.generated(),
-    )
-    ours, theirs = decoding.decode(backend, these), decoding.decode(cpu, these)
+    these = images.generated()
+    backend = decoding.open_backend(task.backend, task.device)
+    ours = decoding.decode(backend, these)
+    theirs = decoding.decode(decoding.cpu_backend(), these)
     backend.close()
     facts: dict[str, object] = {}
     wrong = []
-    for picture, own, other in zip(these, ours.pictures, theirs.pictures, strict=True):
+    for image, own, other in zip(these, ours.images, theirs.images, strict=True):
         if own is None or other is None:
-            facts[picture.kind] = "refused"
-            wrong += [picture.kind] if (own is None) != (other is None) else []
+            facts[image.kind] = "refused"
+            wrong += [image.kind] if (own is None) != (other is None) else []
             continue
         difference = abs(own - other)
-        facts[picture.kind] = {
+        facts[image.kind] = {
             "mean": round(float(difference.mean()), 3),
             "max": int(difference.max()),
         }
-        wrong += [picture.kind] if difference.mean() > MEAN_BOUND else []
+        wrong += [image.kind] if difference.mean() > MEAN_BOUND else []
     of = f"{ours.n_here} of {len(these)} kinds by {task.backend} itself"
     if wrong:
         return Outcome(
@@ -98,11 +93,9 @@ _PLANS: tuple[tuple[str, Filter, tuple[int, int], dict[str, Any]], ...] = (
 
 def resize(task: Task) -> Outcome:
     """Crop, resize, flip, letterbox and nearest on the device, against the CPU's on the very pixels that the device decoded."""
-    backend, cpu, these = (
-        decoding.open_backend(task.backend, task.device),
-        decoding.cpu_backend(),
-        pictures.photographs(4),
-    )
+    these = images.photographs(4)
+    backend = decoding.open_backend(task.backend, task.device)
+    cpu = decoding.cpu_backend()
     whole = decoding.decode(backend, these)
     facts: dict[str, object] = {}
     wrong = []
@@ -111,7 +104,7 @@ def resize(task: Task) -> Outcome:
         ours = decoding.levels_of(
             decoding.run(backend, [each.data for each in these], canvas, filter=how, **request)
         )
-        for slot, pixels in enumerate(whole.pictures):
+        for slot, pixels in enumerate(whole.images):
             if pixels is None:
                 return Outcome(False, f"{these[slot].kind}: {whole.reasons[slot]}")
             plain = decoding.run(
@@ -203,10 +196,11 @@ def errors(task: Task) -> Outcome:
     missing = sorted(set(range(max(*found, *bad) + 1)) - found.keys())
     if missing != bad:
         return Outcome(False, f"records {bad} were damaged, {missing} are missing")
-    good = pictures.photographs(4)[0].data
+    good = images.photographs(4)[0].data
     files = [good[:-400], good, b"", good, good[:300], good, good[:-2]]
-    backend, cpu = decoding.open_backend(task.backend, task.device), decoding.cpu_backend()
-    ours, theirs = (decoding.run(each, files, (64, 48)) for each in (backend, cpu))
+    backend = decoding.open_backend(task.backend, task.device)
+    ours = decoding.run(backend, files, (64, 48))
+    theirs = decoding.run(decoding.cpu_backend(), files, (64, 48))
     backend.close()
     if ours.status.tolist() != theirs.status.tolist():
         return Outcome(
