@@ -18,14 +18,12 @@ import torch
 from torch import Tensor
 
 from fastload._common.threads import Helpers
-from fastload._finish import color, warp
+from fastload._finish import color, warp  # noqa: F401 - importing them registers kernels
 from fastload._finish.kernels import run_op
 from fastload._plan.field_plan import FieldPlan
 from fastload._plan.transform import Params, op_columns
 from fastload._plan.warps import FlipVertically
 from fastload.errors import ConfigError
-
-__all__ = ["Finish", "color", "compute_alone", "warp"]  # color and warp register their kernels
 
 _DTYPES = {
     "uint8": torch.uint8,

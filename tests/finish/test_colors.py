@@ -31,7 +31,7 @@ WEIGHTS = np.array([0.2989, 0.587, 0.114])
 def finished(
     *transforms: T.Transform, images: torch.Tensor | None = None
 ) -> tuple[Floats, PlanRows, torch.Tensor]:
-    """The result in levels, (n, height, width, channels)."""
+    """The result in pixel values, (n, height, width, channels)."""
     images = batch() if images is None else images
     plan = compile([*transforms, T.ToDtype("float32", scale=False), T.Layout("NHWC")])
     rows = plan.rows(
@@ -57,8 +57,8 @@ def reference(kind: str, image: Floats, value: float) -> Floats:
     if kind == "grayscale":
         return np.broadcast_to(luma(image), image.shape) if value else image
     hsv = [colorsys.rgb_to_hsv(*pixel) for pixel in image.reshape(-1, 3) / 255]
-    turned = [colorsys.hsv_to_rgb((h + value) % 1.0, s, v) for h, s, v in hsv]
-    return np.array(turned).reshape(image.shape) * 255
+    rotated = [colorsys.hsv_to_rgb((h + value) % 1.0, s, v) for h, s, v in hsv]
+    return np.array(rotated).reshape(image.shape) * 255
 
 
 CASES = [
@@ -83,7 +83,7 @@ def test_each_sample_is_changed_by_its_own_amount(kind: str, transform: T.Transf
     assert len(set(values)) > (1 if kind == "grayscale" else 3)
     for slot, value in enumerate(values):
         expected = reference(kind, images[slot].numpy().astype(np.float64), value)
-        assert np.abs(result[slot] - expected).max() < 0.01  # levels; float32 against float64
+        assert np.abs(result[slot] - expected).max() < 0.01  # pixel values; float32 against float64
     assert np.abs(result - images.numpy()).max() > 1
 
 
@@ -98,7 +98,7 @@ def test_each_sample_is_changed_by_its_own_amount(kind: str, transform: T.Transf
 def test_pillow_agrees_within_rounding(
     enhance: type[ImageEnhance.Brightness], transform: T.Transform
 ) -> None:
-    """Pillow rounds the mean and each luma to a whole level, and cuts instead of rounding: up to two levels, with factors up to 1.7."""
+    """Pillow rounds the mean and each luma to a whole number, and cuts instead of rounding: up to two, with factors up to 1.7."""
     result, rows, images = finished(transform)
     for slot, value in enumerate(rows.parameters[:, 0].tolist()):
         expected = np.asarray(

@@ -41,7 +41,7 @@ def run(
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_normalizing_is_float32_arithmetic_rounded_once(dtype: str) -> None:
-    """The bits that the native core's table has: (level - mean) / std in float32, mean and std in levels, then the dtype."""
+    """The bits that the native core's table has: (pixel value - mean) / std in float32, then the dtype."""
     images = batch()
     found = run([T.Normalize(MEAN, STD), T.ToDtype(dtype)], images)
     mean, std = (np.array([255.0 * each for each in values], np.float32) for values in (MEAN, STD))
@@ -90,7 +90,7 @@ def test_uint8_is_rounded_once_at_the_end() -> None:
     assert torch.equal(run(COLORS, images), exact.round().to(torch.uint8))
 
 
-def test_samples_that_nothing_happens_to_keep_every_level() -> None:
+def test_samples_that_nothing_happens_to_keep_every_value() -> None:
     images = torch.arange(256, dtype=torch.uint8).view(1, 16, 16, 1).repeat(3, 1, 1, 3)
     result = run(
         [
@@ -126,7 +126,7 @@ def test_a_sample_that_keeps_its_hue_keeps_every_bit_of_it_beside_others_that_do
         ), place
 
 
-def test_erasing_behind_normalize_writes_normalized_numbers() -> None:
+def test_erasing_after_normalize_writes_normalized_numbers() -> None:
     images = batch(20)
     plan = compile([T.Normalize(MEAN, STD), T.RandomErasing(1.0, value=-7.5)])
     rows = plan.rows(np.arange(20), np.full((20, 2), (HEIGHT, WIDTH)), seed=0, epoch=0)

@@ -48,10 +48,10 @@ def finished(transforms: list[Any], pixels: NDArray[np.uint8], ids: list[int]) -
 
 def test_a_vertical_flip_reverses_the_rows_and_leaves_the_others_alone() -> None:
     pixels, ids = canvas(), list(range(20))
-    turned = planned([T.VerticalFlip()], ids).parameters[:, 0] > 0
-    assert 4 < turned.sum() < 16
-    for found, is_turned in zip(finished([T.VerticalFlip()], pixels, ids), turned, strict=True):
-        assert np.array_equal(found, pixels[::-1] if is_turned else pixels)
+    flipped = planned([T.VerticalFlip()], ids).parameters[:, 0] > 0
+    assert 4 < flipped.sum() < 16
+    for found, is_flipped in zip(finished([T.VerticalFlip()], pixels, ids), flipped, strict=True):
+        assert np.array_equal(found, pixels[::-1] if is_flipped else pixels)
 
 
 def test_a_quarter_turn_is_clockwise_and_exact() -> None:
@@ -93,7 +93,7 @@ def test_samples_that_are_not_chosen_are_not_touched() -> None:
 
 
 def test_pillow_turns_the_same_way() -> None:
-    """Another implementation, with the same convention: pixel centres at + 0.5, bilinear, zero beyond the edge."""
+    """Another implementation, with the same convention: pixel centers at + 0.5, bilinear, zero beyond the edge."""
     pixels = np.asarray(
         Image.fromarray(canvas(size=(12, 18))).resize((60, 40), Image.Resampling.BICUBIC)
     )
@@ -157,17 +157,17 @@ def test_every_kind_of_processor_gives_the_same_bits() -> None:
     assert torch.equal(found[0], found[2])
 
 
-def test_a_flip_behind_it_mirrors_the_result() -> None:
+def test_a_flip_after_it_mirrors_the_result() -> None:
     pixels, ids = canvas(), list(range(8))
     for each in (T.RandomAffine((10, 40), (0.1, 0.1), None, (0, 10, 0, 5)), T.VerticalFlip()):
         plain = finished([each], pixels, ids)
         flipped = finished([each, T.HorizontalFlip(1.0)], pixels, ids)
         assert np.abs(flipped.astype(int) - plain[:, :, ::-1].astype(int)).max() <= 1
-        before, behind = (
+        before, after = (
             planned(listed, ids).matrices for listed in ([each], [each, T.HorizontalFlip(1.0)])
         )
         mirror = np.array([[-1.0, 0, SIZE[1]], [0, 1, 0], [0, 0, 1]])
-        assert np.allclose(mirror @ before, behind)
+        assert np.allclose(mirror @ before, after)
         twice = planned([each, T.HorizontalFlip(1.0), T.HorizontalFlip(1.0)], ids)
         assert np.allclose(twice.matrices, before)
 
@@ -227,8 +227,8 @@ def test_a_painted_spot_is_where_the_labels_say(
     assert found == pytest.approx((float(box[0] + box[2]) / 2, float(box[1] + box[3]) / 2), abs=0.5)
 
 
-def test_labels_of_a_turned_image() -> None:
-    """A square turned by 45 degrees: its corners leave the canvas, the canvas's corners show nothing of it."""
+def test_labels_of_a_rotated_image() -> None:
+    """A square rotated by 45 degrees: its corners leave the canvas, the canvas's corners show nothing of it."""
     row = compile([T.RandomAffine((45, 45))]).rows([0], [(100, 100)], seed=0, epoch=0)[0]
     points, visible = move_points(
         np.array([[50, 50], [0, 0], [0, 50], [-20, 50], [50, 99], [np.inf, 0]]), row
@@ -270,9 +270,11 @@ def test_masks_are_picked_where_the_image_goes() -> None:
         torch.from_numpy(rows.parameters),
         torch.tensor([7, 0], dtype=torch.uint8),
     )
-    turned = rows.parameters[:, 0] > 0
-    assert len(set(turned.tolist())) == 2
-    for mask, moved, once in zip(masks, found.numpy().view(np.uint16)[..., 0], turned, strict=True):
+    flipped = rows.parameters[:, 0] > 0
+    assert len(set(flipped.tolist())) == 2
+    for mask, moved, once in zip(
+        masks, found.numpy().view(np.uint16)[..., 0], flipped, strict=True
+    ):
         assert np.array_equal(moved, (mask[::-1] if once else mask)[::-1, ::-1])
     rows = planned([T.RandomAffine((20, 50), (0.3, 0.3))], list(range(6)))
     found = warp_masks(
@@ -286,7 +288,7 @@ def test_masks_are_picked_where_the_image_goes() -> None:
         assert (moved == 7).mean() > 0.1
 
 
-TURNED = [
+WARPED = [
     T.RandomResizedCrop(48),
     T.RandomAffine(30, (0.1, 0.1), (0.8, 1.2), 5, fill=9),
     T.VerticalFlip(),
@@ -302,7 +304,7 @@ def test_batches_are_the_same_however_they_are_cut_and_resumed(packed: Path, bac
             packed,
             batch_size,
             shuffle=True,
-            transform=TURNED,
+            transform=WARPED,
             backend=backend,
             fields=("image", "id"),
             seed=4,
@@ -334,8 +336,8 @@ def test_batches_are_the_same_however_they_are_cut_and_resumed(packed: Path, bac
 def test_a_vertical_flip_alone_is_what_it_is_among_colors(
     packed: Path, layout: str, form: list[Any]
 ) -> None:
-    """Without colors the decode threads finish the images, and they are turned then."""
-    turned = [
+    """Without colors the decode threads finish the images, and they are flipped afterwards."""
+    flipped = [
         T.Resize(40, 50),
         T.VerticalFlip(),
         T.HorizontalFlip(),
@@ -343,17 +345,17 @@ def test_a_vertical_flip_alone_is_what_it_is_among_colors(
         *form,
         T.Layout(layout),
     ]
-    colored = [*turned[:4], T.Brightness(0.1, p=0.0), *turned[4:]]
+    colored = [*flipped[:4], T.Brightness(0.1, p=0.0), *flipped[4:]]
     one, other = (
         next(iter(DataLoader(packed, 24, transform=each, return_matrix=True)))
-        for each in (turned, colored)
+        for each in (flipped, colored)
     )
     assert len(set(one["image.matrix"][:, 1, 1].sign().tolist())) == 2
     assert torch.equal(one["image"], other["image"])
     assert one["image"].stride() == other["image"].stride()
 
 
-def test_channels_in_another_order_are_turned_as_well(packed: Path) -> None:
+def test_channels_in_another_order_are_warped_as_well(packed: Path) -> None:
     transform = [T.Resize(40, 40), T.RandomAffine(30), T.VerticalFlip()]
     rgb, bgr = (
         next(iter(DataLoader(packed, 8, transform=transform, color=color)))[0]

@@ -31,8 +31,8 @@ def test_crops_before_one_resize_give_the_same_pixels(transforms: list[T.Transfo
     assert np.abs(execute(row, image) - step_by_step(transforms, image)).max() < 1e-3
 
 
-def test_a_crop_behind_a_resize_is_rounded_to_whole_source_pixels() -> None:
-    """docs/transforms.md quotes the bounds: the mean over photographs is below 2.5 levels, less than a shift by half a source pixel."""
+def test_a_crop_after_a_resize_is_rounded_to_whole_source_pixels() -> None:
+    """docs/transforms.md quotes the bounds: the mean over photographs is below 2.5 of 255, less than a shift by half a source pixel."""
     plan = compile([T.Resize(shorter=256), T.CenterCrop(224)])
     found, shifted = [], []
     for path in photos(24):

@@ -23,7 +23,7 @@ PINNED = [
 
 
 def compiled(transforms: list[T.Transform]) -> FieldPlan:
-    """Lists that are refused (a crop behind padding, two fills) are not what this is about."""
+    """Lists that are refused (a crop after padding, two fills) are not what this is about."""
     try:
         return compile(transforms)
     except ConfigError:
@@ -188,7 +188,7 @@ def test_examples_done_by_hand(
     assert one(transforms, *size) == expected
 
 
-def test_a_flip_behind_a_random_crop_mirrors_what_was_cropped() -> None:
+def test_a_flip_after_a_random_crop_mirrors_what_was_cropped() -> None:
     sizes = np.full((50, 2), (90, 120))
     plain = compile([T.RandomCrop(40, pad=10)]).rows(np.arange(50), sizes, seed=1, epoch=0)
     mirrored = compile([T.RandomCrop(40, pad=10), T.HorizontalFlip(1.0)]).rows(
