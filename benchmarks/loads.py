@@ -102,7 +102,7 @@ def core_epochs(
     if same:
         made = made[:1] * len(made)
     outputs = [
-        pipeline.images._image_output(chosen, planned.rows[chosen.name])
+        pipeline.images.image_output(chosen, planned.rows[chosen.name])
         for _ in range(loader.ahead + 1)
     ]
     backend = NativeBackend(threads=threads)

@@ -33,7 +33,7 @@ class LoaderIterator:
     def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
         self._pid = os.getpid()
-        loader.stats_collector.asked()
+        loader.stats_collector.requested()
         loader.depth_scaler.started()
         self._order: EpochState[Any] = loader.order
         self._prefetcher = self._start(self._order.begin())

@@ -1,4 +1,4 @@
-"""Everything of a batch that is not pixels: unpacked, moved with its image, and put into tensors."""
+"""Labels, i.e. everything but pixels: decoded, moved with their image, and put into tensors."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from fastload.errors import BadImage, ConfigError, RecordError
 
 
 def read_labels(
-    chosen: LoadedField, parts: BatchRecords
+    chosen: LoadedField, records: BatchRecords
 ) -> tuple[list[Any], dict[int, RecordError | BadImage]]:
-    """The field's values, sample by sample; and place → what is wrong with the one that is None.
+    """The field's values by sample, and place -> what is wrong with a value that is None.
 
-    Numbers are views of the records: ``move_labels`` and ``collate_field`` copy them."""
+    Arrays are views of the records: ``move_labels`` and ``collate_field`` copy them.
+    """
     values: list[Any] = []
     wrong: dict[int, RecordError | BadImage] = {}
-    for place, own in enumerate(parts.field_parts(chosen.number)):
+    for place, own in enumerate(records.field_parts(chosen.number)):
         try:
             values.append(_complete(chosen, decode_value(chosen.field, own, copy=False)))
         except (RecordError, BadImage) as error:
@@ -37,7 +38,7 @@ def read_labels(
 
 
 def _complete(chosen: LoadedField, value: Any) -> Any:
-    """A value that can be moved and stacked; what a sample lacks is nothing, where there can be nothing."""
+    """A value that can be moved and stacked: a missing table of rows is an empty one."""
     kind = chosen.field.kind
     if chosen.field.list and kind.in_column:
         return np.array(value, kind.column_dtype)
@@ -50,11 +51,13 @@ def _complete(chosen: LoadedField, value: Any) -> Any:
     if collate.shapes and any(each.shape not in collate.shapes for each in found):
         shapes = ", ".join(sorted({str(each.shape) for each in found}))
         raise BadImage(
-            f"field {chosen.name!r}: matrices of {shapes}: only (3, 3) and (3, 4) lead to an image; pack others as 'array'"
+            f"field {chosen.name!r}: matrices of {shapes}: only (3, 3) and (3, 4) lead to an image; "
+            "pack others as 'array'"
         )
     if chosen.field.list and chosen.items and len(found) != chosen.items:
         raise BadImage(
-            f"field {chosen.name!r}: {len(found)} values, expected {chosen.items}, one for each image"
+            f"field {chosen.name!r}: {len(found)} values, expected {chosen.items}, "
+            "one for each image"
         )
     required = collate.stack is Stack.ALWAYS or (
         collate.stack is Stack.SAME_SHAPE and chosen.ragged != "list" and not chosen.field.list
@@ -65,24 +68,23 @@ def _complete(chosen: LoadedField, value: Any) -> Any:
 
 
 def move_labels(
-    chosen: LoadedField,
-    values: Sequence[Any],
-    rows: PlanRows | None,
-    image_field: LoadedField | None,
+    chosen: LoadedField, values: Sequence[Any], rows: PlanRows | None, image: LoadedField | None
 ) -> Values:
-    """The values as the plan moves them; further names for what belongs to them: ``boxes.kept``, ``points.visible``.
+    """The values as the plan moves them, and details under other names (``boxes.kept``).
 
-    ``image_field``: the image field they belong to. If it is a list (cameras), the value at each place belongs to the image at that place;
-    if it is not, all items of a list (lanes) belong to the one image.
+    ``image``: the image field that they belong to. If it is a list (cameras), each value belongs to
+    the image at the same place. If not, all items of a list (lanes) belong to the one image.
     """
     name = chosen.name
     listed = chosen.field.list
     move = LABEL_MOVES[chosen.field.kind]
-    if rows is None or image_field is None or move is None:
+    if rows is None or image is None or move is None:
         return {name: list(values)}
     flat = [each for own in values for each in own] if listed else list(values)
     counts = [len(own) for own in values] if listed else [1] * len(values)
-    pairs = move.batch(flat, rows.take(_slots(counts, image_field)))
+    one_each = np.arange(len(flat))
+    slots = one_each if image.field.list else np.repeat(np.arange(len(counts)), counts)
+    pairs = move.batch(flat, rows.take(slots))
     result = {name: _nested([value for value, _ in pairs], counts, listed)}
     if move.detail:
         details = [detail for _, detail in pairs]
@@ -90,17 +92,8 @@ def move_labels(
     return result
 
 
-def _slots(counts: Sequence[int], image_field: LoadedField) -> NDArray[np.intp]:
-    """Which image moves each value."""
-    return (
-        np.arange(sum(counts))
-        if image_field.field.list
-        else np.repeat(np.arange(len(counts)), counts)
-    )
-
-
 def collate_field(chosen: LoadedField, values: Values, ids: NDArray[np.int64]) -> Values:
-    """Lists of arrays as tensors: stacked where all samples have one shape, else a list, or padded with a mask."""
+    """Arrays as tensors: one tensor if all samples have one shape, else a list, or padded with a mask."""
     result: Values = {}
     for name, own in values.items():
         if not COLLATE[chosen.field.kind].as_tensor:
@@ -136,45 +129,36 @@ def _stacked(name: str, values: list[Any], ids: NDArray[np.int64]) -> torch.Tens
                 f"ragged={{{name.partition('.')[0]!r}: 'list'}}, or pack them in one shape"
             )
     arrays = [np.stack(each) if isinstance(each, list) else each for each in values]
-    other = next(
-        (
-            place
-            for place, each in enumerate(arrays)
-            if (each.shape, each.dtype) != (arrays[0].shape, arrays[0].dtype)
-        ),
-        None,
-    )
-    if other is not None:
-        raise ConfigError(
-            f"field {name!r}: {arrays[0].dtype} of {arrays[0].shape} in sample {ids[0]}, {arrays[other].dtype} of "
-            f"{arrays[other].shape} in sample {ids[other]}: they cannot be stacked. "
-            f"Use ragged={{{name.partition('.')[0]!r}: 'list'}} or 'pad', or pack them in one shape"
-        )
+    first = arrays[0]
+    for place, each in enumerate(arrays):
+        if each.shape != first.shape or each.dtype != first.dtype:
+            raise ConfigError(
+                f"field {name!r}: {first.dtype} of {first.shape} in sample {ids[0]}, "
+                f"{each.dtype} of {each.shape} in sample {ids[place]}: they cannot be stacked. Use "
+                f"ragged={{{name.partition('.')[0]!r}: 'list'}} or 'pad', or pack them in one shape"
+            )
     return torch.from_numpy(np.stack(arrays))
 
 
 def _padded(
     name: str, values: list[Any], ids: NDArray[np.int64]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(n, longest, ...) with zeros behind, and (n, longest): True where there is a value."""
+    """(n, longest, ...) with zeros at the end, and (n, longest): True where there is a value."""
     values = [np.atleast_1d(each) for each in values]
     longest = max(len(each) for each in values)
     filled = [place for place, each in enumerate(values) if len(each)]
-    inner, dtype = (
-        values[filled[0] if filled else 0].shape[1:],
-        values[filled[0] if filled else 0].dtype,
-    )
-    result, mask = (
-        np.zeros((len(values), longest, *inner), dtype),
-        np.zeros((len(values), longest), np.bool_),
-    )
+    first = filled[0] if filled else 0
+    inner = values[first].shape[1:]
+    dtype = values[first].dtype
+    result = np.zeros((len(values), longest, *inner), dtype)
+    mask = np.zeros((len(values), longest), np.bool_)
     for place in filled:
         each = values[place]
         if each.shape[1:] != inner or each.dtype != dtype:
-            first = filled[0]
             raise ConfigError(
-                f"field {name!r}: {each.dtype} of {each.shape} in sample {ids[place]}, {dtype} of {values[first].shape} in "
-                f"sample {ids[first]}: only the first axis can be padded; use ragged={{{name.partition('.')[0]!r}: 'list'}}"
+                f"field {name!r}: {each.dtype} of {each.shape} in sample {ids[place]}, "
+                f"{dtype} of {values[first].shape} in sample {ids[first]}: only the first axis can "
+                f"be padded; use ragged={{{name.partition('.')[0]!r}: 'list'}}"
             )
         result[place, : len(each)] = each
         mask[place, : len(each)] = True

@@ -214,7 +214,7 @@ class Pipeline:
 
     def _damaged(self, planned: PlannedBatch, place: int, why: str) -> FastloadError:
         records = planned.records
-        return damaged(self.dataset, int(records.ids[place]), records.records[place], why)
+        return damaged(self.dataset, int(records.ids[place]), records.views[place], why)
 
     def _read_labels(self, planned: PlannedBatch, faults: Faults) -> dict[str, list[object]]:
         """The values that Python decodes, as stored; adds samples with unusable ones to ``faults``."""

@@ -128,7 +128,7 @@ class Planner:
         n = len(records.ids)
         for name, each in self._decoded_fields.items():
             rows = records.part_rows(each.number)
-            if records.alike and len(rows) == each.items * n:
+            if records.rows_per_sample and len(rows) == each.items * n:
                 continue
             counts = np.bincount(rows["sample"], minlength=n)
             for place in np.flatnonzero(counts != each.items).tolist():
@@ -141,7 +141,7 @@ class Planner:
         for name, plan in self._plans.items():
             image = self._image_fields[name]
             images = records.part_rows(image.number)
-            same = records.alike  # then no lookup is needed
-            ids = np.repeat(records.ids, image.items) if same else records.ids[images["sample"]]
+            alike = records.rows_per_sample > 0
+            ids = np.repeat(records.ids, image.items) if alike else records.ids[images["sample"]]
             rows[name] = plan.rows(ids, shown_sizes(images), seed=self._seed, epoch=epoch)
         return rows

@@ -1,8 +1,9 @@
-"""Asks the kernel for records before they are needed, so that a cold disk streams instead of waiting for one page fault after another.
+"""Asks the kernel for records before they are needed, so that a cold disk streams.
 
-The samples of a block lie together in their shard, so the bytes from the first record of a block to the end of its last are one run of
-the file. Shards are mapped without the kernel's own reading ahead (samples come in random order), so it has to be told:
-``madvise(WILLNEED)`` on the map itself starts the reading and returns. Whatever goes wrong here is of no consequence.
+The samples of a block are neighbors in their shard, so the bytes from the first record of a block to
+the end of its last are one run of the file. Shards are mapped without the kernel's own read-ahead,
+because samples are read in random order. ``madvise(WILLNEED)`` on the map starts the reading and
+returns. A failure here has no consequences.
 """
 
 from __future__ import annotations
@@ -28,56 +29,67 @@ from fastload.errors import FastloadError
 Ids = NDArray[np.int64]
 Runs = NDArray[np.int64]  # (n, 2): address, bytes
 Advise = Callable[[Runs], None]
-Wanted = queue.SimpleQueue["Ids | weakref.ref[ReadAhead]"]
+_Requests = queue.SimpleQueue["Ids | weakref.ref[ReadAhead]"]
 
-# Both as in native/shard/read_ahead.cpp, which says why.
+# Both as in native/shard/read_ahead.cpp, which gives the reasons.
 PIECE = 128 << 10
 GAP = 32 << 10
-MAX_SAMPLES = 1 << 16  # looked ahead, however small they are
-_REMEMBERED = 4096  # blocks asked for lately
-_QUEUE = 64  # batches; when the disk is that far behind, asking for more is of no use
+MAX_SAMPLES = 1 << 16  # read ahead, however small they are
+_MAX_BLOCKS = 4096  # remembered as requested
+_MAX_QUEUED = 64  # batches; if the disk is that late, more requests do not help
 
 
 class ReadAhead:
-    """A thread that asks for what it is told: asking may wait for the disk, and nobody shall wait for that.
+    """A thread that requests records: a request may block on the disk, and nothing else should.
 
-    ``block``: samples come in blocks of so many, and all of one are going to be used soon: ask for all of it when the first is.
+    ``block``: samples are shuffled in blocks of this size, and all of a block are used soon, so the
+    whole block is requested with its first sample; 0 = samples have no such order.
     """
 
     def __init__(self, dataset: Dataset, *, block: int = 0, advise: Advise | None = None) -> None:
-        self._wanted: Wanted = queue.SimpleQueue()
-        asker = Advisor(dataset, block=block, advise=advise)
-        # The reference goes into the queue when this is dropped and ends the thread. All C: see fastload._load.prefetch.
-        dropped = weakref.ref(self, self._wanted.put)
+        self._requests: _Requests = queue.SimpleQueue()
+        advisor = Advisor(dataset, block=block, advise=advise)
+        # Dropping this object puts the reference into the queue, which ends the thread. All of that
+        # is C code; prefetch.py says why.
+        dropped = weakref.ref(self, self._requests.put)
         threading.Thread(
-            target=_ask, name="fastload-readahead", daemon=True, args=(asker, self._wanted, dropped)
+            target=_run,
+            name="fastload-readahead",
+            daemon=True,
+            args=(advisor, self._requests, dropped),
         ).start()
 
-    def want(self, ids: Ids) -> None:
-        """These samples come soon; returns at once."""
-        if self._wanted.qsize() < _QUEUE:
-            self._wanted.put(ids)
+    def request(self, ids: Ids) -> None:
+        """These samples are needed soon; does not wait."""
+        if self._requests.qsize() < _MAX_QUEUED:
+            self._requests.put(ids)
 
     def ahead_of(
-        self, batches: Iterator[Ids], horizon: int, at_once: Callable[[int], int] = lambda _: 0
+        self, batches: Iterator[Ids], horizon: int, group_size: Callable[[int], int] = lambda _: 0
     ) -> Iterator[Ids]:
-        """The same batches, each asked for about ``horizon`` samples before its turn. At the start two are asked for with each one
-        that goes out, so that the first does not stand in a queue behind all the others. ``at_once``: of batches of a size, how many
-        are taken together; their turn is that of the first of them."""
+        """Yields the batches; requests each of them about ``horizon`` samples before its turn.
+
+        At the start, two are requested for each one that is yielded, so that the first does not
+        wait in a queue after all the others. ``group_size``: how many batches of a size are planned
+        together; the turn of all of them is that of the first.
+        """
         ahead: deque[Ids] = deque()
-        n_ahead, more = 0, True
+        n_ahead = 0
+        more = True
         while True:
             for _ in range(2):
-                if more and (
-                    not ahead
-                    or n_ahead <= min(horizon + at_once(len(ahead[0])) * len(ahead[0]), MAX_SAMPLES)
-                ):
-                    ids = next(batches, None)
-                    more = ids is not None
-                    if ids is not None:
-                        self.want(ids)
-                        ahead.append(ids)
-                        n_ahead += len(ids)
+                if ahead:
+                    batch_size = len(ahead[0])
+                    limit = min(horizon + group_size(batch_size) * batch_size, MAX_SAMPLES)
+                    if n_ahead > limit:
+                        break
+                ids = next(batches, None) if more else None
+                if ids is None:
+                    more = False
+                    break
+                self.request(ids)
+                ahead.append(ids)
+                n_ahead += len(ids)
             if not ahead:
                 return
             oldest = ahead.popleft()
@@ -86,53 +98,53 @@ class ReadAhead:
 
 
 class Advisor:
-    """Turns samples into runs of bytes, and asks for each once."""
+    """Turns samples into runs of bytes and requests each of them once."""
 
     def __init__(self, dataset: Dataset, *, block: int = 0, advise: Advise | None = None) -> None:
-        self._dataset, self._block, self._advise = dataset, block, advise
-        self._lately: deque[int] = deque(maxlen=_REMEMBERED)
-        self._known: set[int] = set()
+        self._dataset = dataset
+        self._block = block
+        self._advise = advise
+        self._recent: dict[int, None] = {}  # blocks already requested, oldest first
 
-    def ask(self, ids: Ids) -> None:
-        """For the blocks these samples are in, or for their records."""
+    def request(self, ids: Ids) -> None:
+        """Requests the blocks of these samples, or their records."""
         if self._block:
-            new = [
+            blocks = [
                 block
                 for block in sorted(set((ids // self._block).tolist()))
-                if block not in self._known
+                if block not in self._recent
             ]
-            self._remember(new)
-            ids = (np.array(new, np.int64)[:, None] * self._block + np.arange(self._block)).ravel()
+            self._remember(blocks)
+            first = np.array(blocks, np.int64)[:, None] * self._block
+            ids = (first + np.arange(self._block)).ravel()
             ids = ids[ids < len(self._dataset)]
-        ask_for(self._dataset, ids, self._advise)
+        request_records(self._dataset, ids, self._advise)
 
     def _remember(self, blocks: list[int]) -> None:
         for block in blocks:
-            if len(self._lately) == self._lately.maxlen:
-                self._known.discard(self._lately[0])
-            self._lately.append(block)
-            self._known.add(block)
+            if len(self._recent) == _MAX_BLOCKS:
+                del self._recent[next(iter(self._recent))]
+            self._recent[block] = None
 
 
-def _ask(asker: Advisor, wanted: Wanted, dropped: weakref.ref[ReadAhead]) -> None:
+def _run(advisor: Advisor, requests: _Requests, dropped: weakref.ref[ReadAhead]) -> None:
     while dropped() is not None:
-        ids = wanted.get()
+        ids = requests.get()
         if isinstance(ids, weakref.ref):
             return
-        asker.ask(ids)
+        advisor.request(ids)
 
 
-def ask_for(dataset: Dataset, ids: Ids, advise: Advise | None = None) -> None:
-    """Has the kernel read some records; may wait while the disk is behind."""
-    with contextlib.suppress(
-        FastloadError, OSError, RuntimeError, lmdb.Error
-    ):  # whoever reads a record will say what is wrong
+def request_records(dataset: Dataset, ids: Ids, advise: Advise | None = None) -> None:
+    """Has the kernel read some records; may block while the disk is busy."""
+    # Whatever is wrong with a record is reported by whoever reads it.
+    with contextlib.suppress(FastloadError, OSError, RuntimeError, lmdb.Error):
         if len(ids):
             (read_ahead if advise is None else advise)(record_runs(dataset, ids))
 
 
 def record_runs(dataset: Dataset, ids: Ids) -> Runs:
-    """Where samples lie in the maps, by shard and address; neighbours share a run."""
+    """Where the records are mapped, by shard and address; neighbors share a run."""
     module = core()
     if module is None:
         return _runs_in_python(dataset, ids)
@@ -144,7 +156,7 @@ def record_runs(dataset: Dataset, ids: Ids) -> Runs:
 def _runs_in_python(dataset: Dataset, ids: Ids) -> Runs:
     runs: list[list[int]] = []
     shard = ""
-    for i in np.unique(ids).tolist():  # samples lie in the order of their numbers
+    for i in np.unique(ids).tolist():  # records are stored in the order of their ids
         reader = dataset.reader(i)
         record = np.frombuffer(reader.lease(i), np.uint8)
         start = int(record.__array_interface__["data"][0])
@@ -157,18 +169,19 @@ def _runs_in_python(dataset: Dataset, ids: Ids) -> Runs:
 
 
 def read_ahead(runs: Runs) -> None:
-    """Asks for the pages of some runs; raises OSError, or RuntimeError."""
+    """Has the kernel read the pages of some runs; raises OSError or RuntimeError."""
     module = core()
     if module is None:
-        _ask_in_python(runs)
+        _read_ahead_in_python(runs)
     else:
         module.read_ahead(runs)
 
 
-def _ask_in_python(runs: Runs) -> None:
-    libc, page = ctypes.CDLL(None, use_errno=True), mmap.PAGESIZE
+def _read_ahead_in_python(runs: Runs) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
     for address, length in runs.tolist():
-        start, end = address - address % page, address + length
+        start = address - address % mmap.PAGESIZE
+        end = address + length
         for first in range(start, end, PIECE):
             if libc.madvise(
                 ctypes.c_void_p(first), ctypes.c_size_t(min(PIECE, end - first)), mmap.MADV_WILLNEED

@@ -1,4 +1,4 @@
-"""The records of a batch: found and read in one native call, their part tables as one numpy array."""
+"""The records of a batch, read in one native call, and their part tables as one NumPy array."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from fastload._store.record import (
 )
 from fastload.errors import CorruptShard, RecordError
 
-# One row of a part table, and the place in the batch of the record it stands in. Kept equal to native/shard/record.h by a test.
+# One row of a part table, and the place of its record in the batch. A test compares it with
+# native/shard/record.h.
 PART_ROW = np.dtype(
     [
         ("sample", "<u4"),
@@ -48,18 +49,18 @@ class BatchRecords:
     """The records of some samples, in place, and all rows of their part tables."""
 
     ids: NDArray[np.int64]
-    records: Sequence[memoryview]  # in the shards' maps, which they keep mapped
+    views: Sequence[memoryview]  # of the records; they keep the shards mapped
     table: NDArray[np.void]  # ``rows``, but ``sample`` counts from ``first``
     starts: NDArray[np.int64]  # the first row of each sample, and the end
-    alike: int  # rows of each sample where all have the same fields, items and roles; else 0
-    faults: dict[int, CorruptShard]  # place in the batch → what is wrong with its record
+    rows_per_sample: int  # if all samples have the same fields, items and roles; else 0
+    faults: dict[int, CorruptShard]  # place in the batch -> what is wrong with its record
     first: int = 0
     _rows: NDArray[np.void] | None = None
     _by_field: dict[tuple[int, int], NDArray[np.void]] = dataclasses.field(default_factory=dict)
 
     @property
     def rows(self) -> NDArray[np.void]:
-        """PART_ROW, by sample, field, item, role. Made when it is asked for: numpy copies rows member by member."""
+        """PART_ROW, by sample, field, item, role. Made on demand: NumPy copies rows field by field."""
         if self._rows is None:
             self._rows = self.table.copy() if self.first else self.table
             if self.first:
@@ -67,19 +68,16 @@ class BatchRecords:
         return self._rows
 
     def part_rows(self, field: int, role: int = DATA) -> NDArray[np.void]:
-        """The rows of one field, sorted by sample and item; found once, asked for several times."""
+        """The rows of one field, sorted by sample and item. Kept: several stages need them."""
         found = self._by_field.get((field, role))
         if found is None:
             rows = self.rows
-            some = rows[: self.alike] if self.alike else rows
-            which = np.flatnonzero(
-                (some["field"] == field) & (some["role"] == role)
-            )  # a mask over rows of 28 bytes takes longer
-            found = self._by_field[field, role] = (
-                rows.reshape(-1, self.alike)[:, which].reshape(-1)
-                if self.alike
-                else rows.take(which)
-            )
+            n = self.rows_per_sample
+            some = rows[:n] if n else rows
+            # A boolean mask over rows of 28 bytes takes longer than indices.
+            which = np.flatnonzero((some["field"] == field) & (some["role"] == role))
+            found = rows.reshape(-1, n)[:, which].reshape(-1) if n else rows.take(which)
+            self._by_field[field, role] = found
         return found
 
     def slice(self, first: int, last: int) -> BatchRecords:
@@ -87,68 +85,47 @@ class BatchRecords:
         starts = self.starts[first : last + 1]
         return BatchRecords(
             self.ids[first:last],
-            self.records[first:last],
+            self.views[first:last],
             self.table[starts[0] : starts[-1]],
             starts - starts[0],
-            self.alike,
+            self.rows_per_sample,
             {},
             self.first + first,
         )
 
-    def check(self, place: int) -> None:
-        """Compares the checksum of one record; raises RecordError."""
-        parse_record(self.records[place], int(self.ids[place]))
+    def verify(self, place: int) -> None:
+        """Verifies the checksum of one record; raises RecordError."""
+        parse_record(self.views[place], int(self.ids[place]))
 
     def source(self, place: int) -> str:
-        """The original path of a sample; '' if it was not kept."""
-        rows = self.rows[(self.rows["field"] == SOURCE_FIELD) & (self.rows["sample"] == place)]
+        """The original path of a sample; "" if it was not kept."""
+        rows = self.rows[self.starts[place] : self.starts[place + 1]]
+        rows = rows[rows["field"] == SOURCE_FIELD]
         if not len(rows):
             return ""
         offset = int(rows["offset"][-1])  # the last one, as in ``source_of``
         length = int(rows["length"][-1])
-        return bytes(self.records[place][offset : offset + length]).decode("utf-8", "replace")
+        return bytes(self.views[place][offset : offset + length]).decode("utf-8", "replace")
+
+    def part(self, row: tuple[int, ...]) -> Part:
+        """The part that a row of ``rows`` describes."""
+        sample, offset, length, field, item, width, height, interval = row[:8]
+        codec, role, channels, bits, orientation, _ = row[8:]
+        data = self.views[sample][offset : offset + length]
+        return Part(
+            field, data, item, codec, role, channels, bits, width, height, interval, orientation
+        )
 
     def field_parts(self, field: int) -> list[list[Part]]:
         """A field's parts, sample by sample, to be decoded in Python."""
-        found: list[list[Part]] = [[] for _ in self.records]
+        found: list[list[Part]] = [[] for _ in self.views]
         for row in self.part_rows(field).tolist():
-            (
-                sample,
-                offset,
-                length,
-                number,
-                item,
-                width,
-                height,
-                interval,
-                codec,
-                role,
-                channels,
-                bits,
-                orientation,
-                _,
-            ) = row
-            data = self.records[sample][offset : offset + length]
-            found[sample].append(
-                Part(
-                    number,
-                    data,
-                    item,
-                    codec,
-                    role,
-                    channels,
-                    bits,
-                    width,
-                    height,
-                    interval,
-                    orientation,
-                )
-            )
+            found[row[0]].append(self.part(row))
         return found
 
 
 def read_records(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -> BatchRecords:
-    """Reads records. Without ``check_crc`` the checksums are left to the decode threads: whoever uses other parts asks for it."""
+    """Reads records. Without ``check_crc`` the decode threads verify the checksums."""
     module = core()
     if module is None:
         return _read_in_python(dataset, ids)
@@ -171,7 +148,7 @@ def read_records(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -
 
 
 def damaged(dataset: Dataset, sample_id: int, record: memoryview, why: str) -> CorruptShard:
-    """The error for a record: it names sample, shard and, where that can still be read, the original file."""
+    """The error for a record: it names sample, shard and, if it can still be read, the original file."""
     source = salvage_source(record)
     return dataset.reader(sample_id).fault(
         sample_id, why + (f"; its original file seems to be {source}" if source else "")
@@ -179,8 +156,8 @@ def damaged(dataset: Dataset, sample_id: int, record: memoryview, why: str) -> C
 
 
 def _read_in_python(dataset: Dataset, ids: NDArray[np.int64]) -> BatchRecords:
-    """The same without the native core; the checksum is always checked."""
-    records: list[memoryview] = []
+    """The same without the native core; always verifies the checksums."""
+    views: list[memoryview] = []
     found: list[tuple[int, ...]] = []
     starts = [0]
     faults: dict[int, CorruptShard] = {}
@@ -193,10 +170,10 @@ def _read_in_python(dataset: Dataset, ids: NDArray[np.int64]) -> BatchRecords:
             faults[place] = error
         except RecordError as error:
             faults[place] = damaged(dataset, sample_id, record, str(error))
-        records.append(record)
+        views.append(record)
         starts.append(len(found))
     return BatchRecords(
-        ids, records, np.array(found, PART_ROW), np.array(starts, np.int64), 0, faults
+        ids, views, np.array(found, PART_ROW), np.array(starts, np.int64), 0, faults
     )
 
 
@@ -223,21 +200,24 @@ def _rows_of(record: memoryview, sample_id: int, place: int) -> Iterator[tuple[i
 
 def shown_sizes(rows: NDArray[np.void]) -> NDArray[np.int64]:
     """(height, width) of images as they are shown: orientations 5 to 8 swap the stored sides."""
-    turned = rows["orientation"] >= 5
-    height, width = rows["height"].astype(np.int64), rows["width"].astype(np.int64)
-    return np.stack([np.where(turned, width, height), np.where(turned, height, width)], axis=1)
+    swapped = rows["orientation"] >= 5
+    height = rows["height"].astype(np.int64)
+    width = rows["width"].astype(np.int64)
+    return np.stack([np.where(swapped, width, height), np.where(swapped, height, width)], axis=1)
 
 
 def restart_index_of(
-    parts: BatchRecords, field: int, images: NDArray[np.void]
+    records: BatchRecords, field: int, images: NDArray[np.void]
 ) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
-    """(offset, entries) of the restart-segment index of each image row; 0 entries where there is none."""
-    index = parts.part_rows(field, RESTART_INDEX)
-    if parts.alike and len(index) == len(images):
+    """(offset, entries) of each image's restart-segment index; 0 entries if it has none."""
+    index = records.part_rows(field, RESTART_INDEX)
+    if records.rows_per_sample and len(index) == len(images):
         return index["offset"], index["length"] // 4
-    offset, count = np.zeros(len(images), np.int64), np.zeros(len(images), np.int64)
+    offset = np.zeros(len(images), np.int64)
+    count = np.zeros(len(images), np.int64)
     if len(index):
         key = images["sample"].astype(np.int64) << 16 | images["item"]
         place = np.searchsorted(key, index["sample"].astype(np.int64) << 16 | index["item"])
-        offset[place], count[place] = index["offset"], index["length"] // 4
+        offset[place] = index["offset"]
+        count[place] = index["length"] // 4
     return offset, count

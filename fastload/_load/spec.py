@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fastload._load.collate import COLLATE, Stack
-from fastload._load.read_ahead import ask_for
+from fastload._load.read_ahead import request_records
 from fastload._load.records import BatchRecords, read_records
 from fastload._order.saved_state import shortened
 from fastload._plan.compiler import compile_fields
@@ -193,7 +193,7 @@ class SampleScan:
         """All their bytes, checked; for all fields the same."""
         if self._checked is None:
             # Without this some thousand page faults follow each other.
-            ask_for(self._dataset, self._ids)
+            request_records(self._dataset, self._ids)
             self._checked = read_records(self._dataset, self._ids, check_crc=True)
         return self._checked
 

@@ -1,4 +1,7 @@
-"""What the loader spends its time on: counted per batch, at negligible cost, in the vocabulary of metrics.jsonl."""
+"""Where the loader's time goes: counted per batch, at negligible cost.
+
+The names of stages and figures are those of ``fastload._common.metrics``.
+"""
 
 from __future__ import annotations
 
@@ -12,142 +15,149 @@ from numpy.typing import NDArray
 from fastload._common.metrics import BATCH_STAGES, IMAGE_STAGES, LoaderStats, StageStats
 from fastload._common.threads import ForkSafeLock
 
-_BINS = 256  # of log2(ns), eight to an octave: percentiles are right to 9 %
-_PER_OCTAVE = 8
-_SAMPLES, _BATCHES, _ONES = (
-    4096,
-    32,
-    256,
-)  # whose times are counted at once; the last stage of a sample is "finish"
+_BINS = 256  # of log2(ns)
+_PER_OCTAVE = 8  # bins: percentiles are right to 9 %
+# Times are counted when so many are waiting: NumPy's cost is per call.
+_MAX_SAMPLES = 4096
+_MAX_BATCHES = 32
+_MAX_SINGLE = 256
 
 
 class _Histograms:
-    """Mean and maximum exactly, percentiles from logarithmic bins; for some stages that are always counted together."""
+    """Exact mean and maximum, percentiles from logarithmic bins, for stages that are counted together."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.names = tuple(names)
-        self.total, self.largest = np.zeros(len(self.names)), np.zeros(len(self.names), np.int64)
-        self.bins = np.zeros((len(self.names), _BINS), np.int64)
-        self._first = _BINS * np.arange(len(self.names))
+        n = len(names)
+        self._names = names
+        self._total = np.zeros(n)
+        self._largest = np.zeros(n, np.int64)
+        self._bins = np.zeros((n, _BINS), np.int64)
+        self._first_bin = _BINS * np.arange(n)
+        self._clear()
+
+    def _clear(self) -> None:
         self._waiting: list[NDArray[np.integer[Any]]] = []  # (n, stages)
-        self._later: list[int] = []  # for each: what is to be added to every sample's last stage
-        self._ones: list[int] = []  # of a single stage, one by one
+        self._extra: list[int] = []  # for each: to be added to the last stage of every sample
+        self._single: list[int] = []  # times of the only stage
         self._n_waiting = 0
 
-    def add(self, nanoseconds: NDArray[np.integer[Any]], later: int) -> None:
-        """(n, stages), and what each of the n spent in the last stage later. Counted when there are many: numpy's cost is per call."""
-        self._waiting.append(nanoseconds)
-        self._later.append(later)
-        self._n_waiting += len(nanoseconds)
-        if self._n_waiting >= _SAMPLES or len(self._waiting) >= _BATCHES:
+    def add(self, times_ns: NDArray[np.integer[Any]], extra_ns: int) -> None:
+        """(n, stages), and the time that each of the n samples spent in the last stage in addition."""
+        self._waiting.append(times_ns)
+        self._extra.append(extra_ns)
+        self._n_waiting += len(times_ns)
+        if self._n_waiting >= _MAX_SAMPLES or len(self._waiting) >= _MAX_BATCHES:
             self._count()
 
-    def add_one(self, nanoseconds: int) -> None:
-        """Of the only stage."""
-        self._ones.append(nanoseconds)
-        if len(self._ones) >= _ONES:
+    def add_one(self, time_ns: int) -> None:
+        """A time of the only stage."""
+        self._single.append(time_ns)
+        if len(self._single) >= _MAX_SINGLE:
             self._count()
 
     def _count(self) -> None:
-        nanoseconds = (
-            np.array(self._ones, np.int64)[:, None]
-            if self._ones
-            else np.empty((0, len(self.names)), np.int64)
-        )
+        times_ns = np.array(self._single, np.int64)[:, None]
         if self._waiting:
-            nanoseconds = np.concatenate(self._waiting).astype(np.int64)
-            nanoseconds[:, -1] += np.repeat(self._later, [len(each) for each in self._waiting])
-        self._waiting, self._later, self._ones, self._n_waiting = [], [], [], 0
-        if not len(nanoseconds):
+            times_ns = np.concatenate(self._waiting).astype(np.int64)
+            times_ns[:, -1] += np.repeat(self._extra, [len(each) for each in self._waiting])
+        self._clear()
+        if not len(times_ns):
             return
-        self.total += nanoseconds.sum(axis=0, dtype=np.float64)
-        self.largest = np.maximum(self.largest, nanoseconds.max(axis=0))
-        places = (np.log2(np.maximum(nanoseconds, 1)) * _PER_OCTAVE).astype(np.int64)
-        places = np.minimum(places, _BINS - 1) + self._first
-        self.bins += np.bincount(places.ravel(), minlength=self.bins.size).reshape(self.bins.shape)
+        self._total += times_ns.sum(axis=0, dtype=np.float64)
+        self._largest = np.maximum(self._largest, times_ns.max(axis=0))
+        bins = (np.log2(np.maximum(times_ns, 1)) * _PER_OCTAVE).astype(np.int64)
+        bins = np.minimum(bins, _BINS - 1) + self._first_bin
+        counts = np.bincount(bins.ravel(), minlength=self._bins.size)
+        self._bins += counts.reshape(self._bins.shape)
 
     def stats(self) -> dict[str, StageStats]:
         self._count()
-        return {name: self._stats(place) for place, name in enumerate(self.names)}
+        return {name: self._stats(stage) for stage, name in enumerate(self._names)}
 
-    def _stats(self, place: int) -> StageStats:
-        below = np.cumsum(self.bins[place])
-        count, largest = int(below[-1]), float(self.largest[place])
+    def _stats(self, stage: int) -> StageStats:
+        below = np.cumsum(self._bins[stage])
+        count = int(below[-1])
         if not count:
             return StageStats(0.0, 0.0, 0.0, 0.0, 0)
-        p50, p99 = (
-            float(2 ** ((np.searchsorted(below, share * count) + 0.5) / _PER_OCTAVE))
-            for share in (0.5, 0.99)
-        )
+        largest_ns = float(self._largest[stage])
+
+        def percentile_s(share: float) -> float:
+            bin_number = np.searchsorted(below, share * count)
+            return min(float(2 ** ((bin_number + 0.5) / _PER_OCTAVE)), largest_ns) / 1e9
+
         return StageStats(
-            float(self.total[place]) / count / 1e9,
-            min(p50, largest) / 1e9,
-            min(p99, largest) / 1e9,
-            largest / 1e9,
-            count,
+            mean=float(self._total[stage]) / count / 1e9,
+            p50=percentile_s(0.5),
+            p99=percentile_s(0.99),
+            max=largest_ns / 1e9,
+            count=count,
         )
 
 
 class StatsCollector:
-    """Where loader, feeder and consumer report to. Thread-safe."""
+    """The figures of one loader. The loader, its iterators and their threads report here."""
 
     def __init__(self) -> None:
         self._lock = ForkSafeLock()
         self.reset()
 
     def reset(self) -> None:
-        """Starts counting anew."""
+        """Starts counting from zero."""
         with self._lock():
             self._images = _Histograms(IMAGE_STAGES)
-            self._steps = {name: _Histograms((name,)) for name in BATCH_STAGES}
-            self._batches = self._samples = self._n_images = self._bytes = self._depth = 0
+            self._stages = {name: _Histograms((name,)) for name in BATCH_STAGES}
+            self._n_batches = 0
+            self._n_samples = 0
+            self._n_images = 0
+            self._n_bytes = 0
+            self._n_ready = 0
             self._started: float | None = None
             self._last = 0.0
 
     def decoded(self, times_ns: NDArray[np.uint32], n_bytes: int, finish_s: float) -> None:
-        """A batch came out of the decode threads; ``finish_s`` was spent on it in Python afterwards."""
+        """A batch was decoded; Python spent ``finish_s`` on it afterwards."""
         with self._lock():
             self._images.add(times_ns, int(finish_s * 1e9 / max(len(times_ns), 1)))
-            self._bytes += n_bytes
+            self._n_bytes += n_bytes
 
     def took(self, stage: str, seconds: float) -> None:
-        """A step that is done once a batch."""
+        """The time of a stage that runs once per batch."""
         with self._lock():
-            self._steps[stage].add_one(int(seconds * 1e9))
+            self._stages[stage].add_one(int(seconds * 1e9))
 
-    def asked(self) -> None:
-        """The consumer wants its first batch."""
+    def requested(self) -> None:
+        """The trainer wants its first batch."""
         with self._lock():
             if self._started is None:
                 self._started = time.monotonic()
 
-    def delivered(self, n_samples: int, n_images: int, waited_s: float, ready: int) -> None:
-        """The consumer has got a batch."""
+    def delivered(self, n_samples: int, n_images: int, waited_s: float, n_ready: int) -> None:
+        """The trainer received a batch; it found ``n_ready`` of them ready."""
         with self._lock():
-            self._batches += 1
-            self._samples += n_samples
+            self._n_batches += 1
+            self._n_samples += n_samples
             self._n_images += n_images
-            self._depth += ready
+            self._n_ready += n_ready
             self._last = time.monotonic()
-            self._steps["wait"].add_one(int(waited_s * 1e9))
+            self._stages["wait"].add_one(int(waited_s * 1e9))
 
     def snapshot(self, *, threads: int, buffer_bytes: int, bad: int) -> LoaderStats:
         """The figures so far."""
         with self._lock():
-            seconds = (
-                self._last - self._started if self._started is not None and self._batches else 0.0
-            )
+            seconds = 0.0
+            if self._started is not None and self._n_batches:
+                seconds = self._last - self._started
             stages = self._images.stats()
-            for each in self._steps.values():
+            for each in self._stages.values():
                 stages |= each.stats()
             return LoaderStats(
-                self._batches,
-                self._samples,
-                bad,
-                self._bytes,
-                self._n_images / seconds if seconds > 0 else 0.0,
-                self._depth / max(self._batches, 1),
-                threads,
-                buffer_bytes,
-                stages,
+                batches=self._n_batches,
+                samples=self._n_samples,
+                bad=bad,
+                bytes_read=self._n_bytes,
+                images_per_s=self._n_images / seconds if seconds > 0 else 0.0,
+                queue_depth=self._n_ready / max(self._n_batches, 1),
+                threads=threads,
+                buffer_bytes=buffer_bytes,
+                stages=stages,
             )

@@ -1,4 +1,4 @@
-"""Batches onto their device. What only a GPU can run is in `fastload._common.cuda`."""
+"""Moves batches to their device. Code that only a GPU can run is in ``fastload._common.cuda``."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from fastload.errors import ConfigError
 
 
 class Transfer(Protocol):
-    """``stage`` and ``send`` run in the feeder thread, inside ``stream()``; ``receive`` runs in the trainer's."""
+    """``stage`` runs in the feeder thread, inside ``stream()``; ``receive`` in the trainer's thread."""
 
     @property
     def device(self) -> torch.device:
-        """Where batches end up; a CUDA device has its number."""
+        """Where batches end up; a CUDA device with its index."""
 
     def stream(self) -> AbstractContextManager[object]:
-        """Where the feeder's work on the device is queued."""
+        """The stream that the feeder thread queues its work on."""
 
     def stage(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Pixels on the device, for what is still to be done to them there."""
+        """Copies pixels to the device, for the operations that run there."""
 
     def send(self, batch: Any) -> Any:
-        """Begins to move a batch."""
+        """Starts moving a batch; called by the feeder thread."""
 
     def receive(self, sent: Any) -> Any:
         """The batch, safe to use on the current stream."""
 
 
 class Stay:
-    """CPU tensors, as torch gives them; pinned where asked."""
+    """Batches stay on the CPU; ``pin``: in pinned memory."""
 
     device = torch.device("cpu")
 
@@ -41,24 +41,20 @@ class Stay:
         self._pin = pin
 
     def stream(self) -> AbstractContextManager[object]:
-        """There is none."""
         return nullcontext()
 
     def stage(self, pixels: torch.Tensor) -> torch.Tensor:
-        """They are where they belong."""
         return pixels
 
     def send(self, batch: Any) -> Any:
-        """Pins, where that was asked for and means something."""
         return map_tensors(batch, torch.Tensor.pin_memory) if self._pin else batch
 
     def receive(self, sent: Any) -> Any:
-        """Nothing to wait for."""
         return sent
 
 
 def make_transfer(device: str | torch.device | None, *, pin_memory: bool) -> Transfer:
-    """For ``device=None`` or ``"cpu"`` nothing moves."""
+    """The transfer to a device; ``None`` and ``"cpu"`` move nothing."""
     try:
         wanted = torch.device("cpu" if device is None else device)
     except (RuntimeError, TypeError):

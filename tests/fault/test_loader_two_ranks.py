@@ -96,8 +96,8 @@ def test_a_rank_that_loads_another_s_share_is_seen(
     """Control: without knowing of each other both ranks load everything."""
     script = tmp_path / "alone.py"
     script.write_text(
-        "import sys\nfrom fastload._load import arguments\n"
-        "arguments.Ranks.here = staticmethod(lambda rank=None, world=None: arguments.Ranks(0, 1, 1))\n"
+        "import sys\nfrom fastload._load import options\n"
+        "options.Ranks.here = staticmethod(lambda rank=None, world=None: options.Ranks(0, 1, 1))\n"
         "from tests.fault.two_ranks import main\nmain(*sys.argv[1:])\n"
     )
     command = [

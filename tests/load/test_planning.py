@@ -56,7 +56,7 @@ def test_a_batch_of_a_group_equals_the_batch_planned_alone(packed: Path, backend
     for planned, ids in zip(group, some, strict=True):
         alone = pipeline.planner.plan(ids, 7)
         assert (planned.epoch, planned.faults) == (alone.epoch, alone.faults) == (7, {})
-        assert list(planned.records.records) == list(alone.records.records)
+        assert list(planned.records.views) == list(alone.records.views)
         assert (planned.records.rows == alone.records.rows).all()
         assert (planned.records.part_rows(0) == alone.records.part_rows(0)).all()
         for place in range(len(ids)):

@@ -56,7 +56,7 @@ class Asked(list[tuple[str, int, int]]):
 
 def asked(dataset: Dataset, ids: list[int], *, block: int = 0) -> list[tuple[str, int, int]]:
     found = Asked()
-    Advisor(dataset, block=block, advise=found).ask(np.array(ids))
+    Advisor(dataset, block=block, advise=found).request(np.array(ids))
     return found
 
 
@@ -98,14 +98,14 @@ def test_a_run_over_two_shards_is_asked_of_both(packed: Path) -> None:
 def test_blocks_are_asked_for_whole_and_once(packed: Path) -> None:
     dataset = open_dataset(packed)
     found = Asked()
-    asker = Advisor(dataset, block=7, advise=found)
-    asker.ask(np.array([30, 8, 33]))  # 7 to 13, 28 to 34
-    asker.ask(np.array([9, 28]))
+    advisor = Advisor(dataset, block=7, advise=found)
+    advisor.request(np.array([30, 8, 33]))  # 7 to 13, 28 to 34
+    advisor.request(np.array([9, 28]))
     expected = asked(dataset, [*range(7, 14), *range(28, 35)])
     assert found == expected
-    asker.ask(np.array([59]))  # the last block is short
+    advisor.request(np.array([59]))  # the last block is short
     assert found == expected + asked(dataset, [56, 57, 58, 59])
-    asker.ask(np.arange(N))
+    advisor.request(np.arange(N))
     assert sum(length for _, _, length in found) >= sum(
         len(dataset.reader(i).get(i)) for i in range(N)
     )
@@ -140,7 +140,7 @@ def test_batches_are_asked_for_before_their_turn_and_come_unchanged(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted: list[list[int]] = []
-    monkeypatch.setattr(ReadAhead, "want", lambda _, ids: wanted.append(ids.tolist()))
+    monkeypatch.setattr(ReadAhead, "request", lambda _, ids: wanted.append(ids.tolist()))
     reader = ReadAhead(open_dataset(packed), block=8, advise=lambda *_: None)
     batches = [np.arange(5 * i, 5 * i + 5) for i in range(10)]
     ahead, got = [], []
@@ -160,7 +160,7 @@ def test_batches_that_are_taken_together_are_all_asked_for_before_the_turn_of_th
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted: list[int] = []
-    monkeypatch.setattr(ReadAhead, "want", lambda _, ids: wanted.append(len(ids)))
+    monkeypatch.setattr(ReadAhead, "request", lambda _, ids: wanted.append(len(ids)))
     reader = ReadAhead(open_dataset(packed), advise=lambda *_: None)
     ahead = [
         len(wanted) - number
@@ -182,7 +182,7 @@ def test_asking_in_python_goes_to_the_kernel_in_pieces_that_it_does_not_cut(
             return 0
 
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: Libc())
-    readahead._ask_in_python(np.array([[7 * mmap.PAGESIZE + 100, 3 * PIECE]]))
+    readahead._read_ahead_in_python(np.array([[7 * mmap.PAGESIZE + 100, 3 * PIECE]]))
     assert {advice for _, _, advice in calls} == {mmap.MADV_WILLNEED}
     assert calls[0][0] == 7 * mmap.PAGESIZE
     assert all(one[0] + one[1] == other[0] for one, other in itertools.pairwise(calls))
@@ -190,7 +190,7 @@ def test_asking_in_python_goes_to_the_kernel_in_pieces_that_it_does_not_cut(
     assert max(length for _, length, _ in calls) == PIECE
 
 
-@pytest.mark.parametrize("ask", [read_ahead, readahead._ask_in_python])
+@pytest.mark.parametrize("ask", [read_ahead, readahead._read_ahead_in_python])
 def test_the_real_call_accepts_a_map_and_names_the_failure_of_a_hole(
     packed: Path, ask: readahead.Advise
 ) -> None:
@@ -267,7 +267,7 @@ def test_samples_that_are_looked_at_whole_are_asked_for_before(
 
         monkeypatch.setattr(look, name, noted)
 
-    note("ask_for")
+    note("request_records")
     note("read_records")
     DataLoader(packed, 4)
     assert [name for name, _ in calls] == ["read_records"]  # tables alone: a page each
@@ -277,7 +277,10 @@ def test_samples_that_are_looked_at_whole_are_asked_for_before(
     )  # both are looked at, in one reading
     fastload.pack(samples, tmp_path / "arrays", fields={"pose": "array", "speed": "array"})
     DataLoader(tmp_path / "arrays", 4)
-    assert calls == [("ask_for", [*range(0, 200, 4)]), ("read_records", [*range(0, 200, 4)])]
+    assert calls == [
+        ("request_records", [*range(0, 200, 4)]),
+        ("read_records", [*range(0, 200, 4)]),
+    ]
 
 
 def test_a_disk_that_is_far_behind_holds_nobody_up(packed: Path) -> None:

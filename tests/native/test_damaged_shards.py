@@ -113,7 +113,7 @@ def test_batches_read_together_are_the_batches_read_alone(tmp_path: Path) -> Non
             together.slice(first, min(first + 20, 50)),
             read_records(dataset, ids[first : first + 20], check_crc=True),
         )
-        assert list(part.records) == list(alone.records)
+        assert list(part.views) == list(alone.views)
         assert (part.rows == alone.rows).all()
         assert (part.starts == alone.starts).all()
         assert all((part.part_rows(field) == alone.part_rows(field)).all() for field in (0, 1))
@@ -152,7 +152,7 @@ from fastload._load.records import read_records
 def read(dataset, together):
     together.wait()
     parts = read_records(dataset, np.arange(len(dataset)), check_crc=True)
-    assert not parts.faults and sum(len(bytes(each)) for each in parts.records)
+    assert not parts.faults and sum(len(bytes(each)) for each in parts.views)
 
 for _ in range(30):
     dataset, together = fastload.open(sys.argv[1], verify="full"), threading.Barrier(4)
