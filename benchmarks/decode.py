@@ -30,9 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it also 
 from benchmarks.decode_pool import IN_FLIGHT, Sample, fastload, gains, handover, timed
 from benchmarks.decode_rows import Row, misses, row_of
 from benchmarks.decode_stages import SIMD, stages
-from benchmarks.jobfile import write_job
 from benchmarks.machine import describe, quartiles, spread
-from benchmarks.works import Work, all_works
+from benchmarks.works import Work, all_works, write_job
 from fastload._common.native import core
 from fastload._tools.bench.machine import commit
 
@@ -83,7 +82,6 @@ def main() -> int:
         names = (
             "decode.py",
             "decode_pool.py",
-            "decode_processes.py",
             "decode_rows.py",
             "decode_stages.py",
             "works.py",

@@ -6,17 +6,19 @@ does not have.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
+from multiprocessing.connection import Connection
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.decode_processes import processes
 from benchmarks.decode_rows import Row, row_of
 from benchmarks.machine import spread
 from benchmarks.works import Work
@@ -233,3 +235,45 @@ def _gain(work: Work, threads: tuple[int, int], alone: Pair, *, passes: int, rou
         flush=True,
     )
     return row_of(work.name, found, threads=many, beside=few, bar=GAIN_BAR)
+
+
+@contextmanager
+def processes(
+    loop: Callable[[DecodeBatch], object],
+    batches: Callable[[], list[DecodeBatch]],
+    *,
+    count: int,
+    passes: int,
+) -> Iterator[Callable[[], None]]:
+    """Runs ``loop`` over the batches in ``count`` processes, each with its share of them; yields what runs all of them once."""
+    context = multiprocessing.get_context(
+        "fork"
+    )  # they inherit the work, whose recipes cannot be pickled
+    pipes = [context.Pipe() for _ in range(count)]
+
+    def serve(connection: Connection, first: int) -> None:
+        share = batches()[first::count] * passes
+        while connection.recv():
+            for batch in share:
+                loop(batch)
+            connection.send(None)
+
+    started = [
+        context.Process(target=serve, args=(theirs, first), daemon=True)
+        for first, (_, theirs) in enumerate(pipes)
+    ]
+    for process in started:
+        process.start()
+
+    def run() -> None:
+        for ours, _ in pipes:
+            ours.send(True)
+        for ours, _ in pipes:
+            ours.recv()
+
+    try:
+        yield run
+    finally:
+        for (ours, _), process in zip(pipes, started, strict=True):
+            ours.send(False)
+            process.join()

@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -205,3 +206,18 @@ def _mosaics(stored: list[bytes], count: int) -> list[bytes]:
 
 def _encoded(picture: Image.Image) -> bytes:
     return bytes(simplejpeg.encode_jpeg(np.asarray(picture), quality=90, colorsubsampling="420"))
+
+
+def write_job(work: Work, path: Path, output: tuple[int, int, int, int] | None = None) -> None:
+    """A work as a file for the C++ driver (native/tests/driver.cpp), which runs it without Python.
+
+    Requests and sources; ``output``: channels, planar, dtype, color, as numbers (native/pixels/output.h)."""
+    height, width, channels = work.shape
+    head = np.array(
+        [len(work.requests), len(work.sources), height, width, *(output or (channels, 0, 0, 0))],
+        "<i8",
+    )
+    sizes = np.array([len(data) for data in work.sources], "<u8")
+    with path.open("wb") as file:
+        for part in (head.tobytes(), work.requests.tobytes(), sizes.tobytes(), *work.sources):
+            file.write(part)

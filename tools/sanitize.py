@@ -17,8 +17,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.jobfile import write_job
-from benchmarks.works import Work
+from benchmarks.works import Work, write_job
 from fastload._common.native import core
 from fastload._decode.backend import Codec, new_requests
 from tests.jpeg_samples import SAMPLINGS, encode, encode_by_pillow, picture

@@ -1,4 +1,4 @@
-// Runs a job file (benchmarks/jobfile.py) through the core, without Python:
+// Runs a job file (benchmarks/works.py) through the core, without Python:
 //   driver JOB loop N       one thread, a bare loop over the samples, N times; prints nanoseconds
 //   per sample and stage, and a checksum driver JOB plain N      the same with libjpeg's own
 //   Huffman decoder driver JOB avx2 N       the same without AVX-512; driver JOB portable N:
