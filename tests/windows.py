@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastload._common.strict_json import Json
-from fastload._tools.monitor.series import summarise, summary_of_all
+from fastload._tools.monitor.series import summarize, summary_of_all
 from fastload._tools.monitor.window import (
     GPU_SERIES,
     HOST_SERIES,
@@ -40,7 +40,7 @@ def window(
                 t,
                 series,
                 [[] for _ in util],
-                summarise(t, util, seconds=seconds),
+                summarize(t, util, seconds=seconds),
             )
         )
     host = HostWindow(

@@ -26,7 +26,7 @@ from fastload._tools.monitor.gate import GateRule, Tail, wait_for_gate
 from fastload._tools.monitor.metrics_file import collect, read_metrics
 from fastload._tools.monitor.monitor import figures, pids_in, training_in
 from fastload._tools.monitor.sampling import Host, ProcessTree
-from fastload._tools.monitor.series import energy, sparkline, state_of, summarise, summary_of_all
+from fastload._tools.monitor.series import energy, sparkline, state_of, summarize, summary_of_all
 from fastload._tools.monitor.window import read_window, write_window
 from fastload.errors import ConfigError, GateClosed
 from tests.loading import wait_until
@@ -34,7 +34,7 @@ from tests.windows import window
 
 
 def test_a_summary_is_what_one_computes_by_hand() -> None:
-    told = summarise([0, 1, 2, 3], [100.0, 0.0, 50.0, None], seconds=5.0, energy_j=12.345)
+    told = summarize([0, 1, 2, 3], [100.0, 0.0, 50.0, None], seconds=5.0, energy_j=12.345)
     assert (told.avg, told.p50, told.std) == (50.0, 50.0, round(math.sqrt(5000 / 3), 2))
     assert (told.p5, told.p95) == (5.0, 95.0)
     assert (told.active_seconds, told.idle_seconds, told.avg_active) == (
@@ -46,7 +46,7 @@ def test_a_summary_is_what_one_computes_by_hand() -> None:
 
 
 def test_samples_count_by_their_time() -> None:
-    told = summarise(
+    told = summarize(
         [0, 9], [0.0, 100.0], seconds=10.0
     )  # a driver that did not answer for nine seconds
     assert (told.active_seconds, told.idle_seconds) == (1.0, 9.0)
@@ -68,7 +68,7 @@ def test_samples_count_by_their_time() -> None:
     ],
 )
 def test_states_follow_the_rule_that_is_printed(util: list[float | None], state: str) -> None:
-    told = summarise([place / 10 for place in range(len(util))], util, seconds=5.0)
+    told = summarize([place / 10 for place in range(len(util))], util, seconds=5.0)
     assert told.state == state
     assert ("starved: mean below 70 %" in told.rule) == (state != "unknown")
 

@@ -19,7 +19,7 @@ LEVELS = (
     0.0,
 )  # long stalls first: a save of 4 s must not drown in hiccups of 0.2 s
 MOST_STALLS = 300  # distances are taken among so many
-NEIGHBOURS = 12  # and to so many that follow
+NEIGHBORS = 12  # and to so many that follow
 MOST_PERIODS = 4  # logging, checkpoint, evaluation, epoch
 CHANCE = 0.01  # a period that noise would show with this probability is none
 
@@ -76,7 +76,7 @@ def find_period(
     if len(iters) < PERIOD_TIMES:
         return None
     some = np.sort(iters)[:MOST_STALLS]
-    pairs = [some[k:] - some[:-k] for k in range(1, min(NEIGHBOURS + 1, len(some)))]
+    pairs = [some[k:] - some[:-k] for k in range(1, min(NEIGHBORS + 1, len(some)))]
     distances, counts = np.unique(np.concatenate(pairs), return_counts=True)
     candidates = distances[np.argsort(-counts, kind="stable")][:100]
     best: tuple[int, int, Bools] | None = None
@@ -133,7 +133,7 @@ def _filled(
     hit = min((2 * near + 1) * n_stalls / max(extent[1] - extent[0] + 1, 1), 1.0)
     n = max(wanted, len(places))
     log_chance = (
-        math.log(n_stalls * min(n_stalls, NEIGHBOURS))
+        math.log(n_stalls * min(n_stalls, NEIGHBORS))
         + (len(mine) - 2) * math.log(hit)
         + math.lgamma(n + 1)
         - math.lgamma(len(mine) + 1)

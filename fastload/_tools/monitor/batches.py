@@ -29,7 +29,7 @@ def count_samples(batch: object, depth: int = _DEPTH) -> int | None:
 
 
 def _are_images(values: list[object] | tuple[object, ...]) -> bool:
-    """Detection batches are lists of (3, h, w), because h and w differ: their first axis is colours."""
+    """Detection batches are lists of (3, h, w), because h and w differ: their first axis is colors."""
     for value in values:
         shape = getattr(value, "shape", None)
         if shape is None or len(shape) != 3 or shape[0] not in (1, 3, 4):

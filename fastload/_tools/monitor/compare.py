@@ -76,7 +76,7 @@ def compare(before: Window, after: Window) -> Comparison:
     notes = _differences(before, after)
     quantity, unit, pair = "images/s", "images/s", (_images(before), _images(after))
     if pair[0] is None or pair[1] is None:
-        quantity, unit, pair = "GPU utilisation", "%", (_utilisation(before), _utilisation(after))
+        quantity, unit, pair = "GPU utilisation", "%", (_utilization(before), _utilization(after))
     old, new = pair
     if old is None or new is None:
         return Comparison(
@@ -123,7 +123,7 @@ def _figure(values: list[float]) -> Figure | None:
     return Figure(statistics.fmean(values), error, len(values))
 
 
-def _utilisation(window: Window) -> Figure | None:
+def _utilization(window: Window) -> Figure | None:
     """From means of BLOCK_S over all GPUs; a last block that is not full is left out."""
     blocks: dict[int, list[float]] = {}
     for gpu in window.gpus:

@@ -13,7 +13,7 @@ import psutil
 
 from fastload._common.nvml import FAST, SLOW, Gpu
 from fastload._common.swap import swapped_bytes
-from fastload._tools.monitor.series import energy, mean, summarise
+from fastload._tools.monitor.series import energy, mean, summarize
 from fastload._tools.monitor.window import GPU_SERIES, HOST_SERIES, GpuWindow, HostWindow, Series
 
 _LOOK_FOR_CHILDREN_S = 1.0  # goes through all of /proc
@@ -221,7 +221,7 @@ class GpuSamples:
             self.t,
             self.series,
             self.throttle,
-            summarise(self.t, self.series["util"], seconds=seconds, energy_j=joules),
+            summarize(self.t, self.series["util"], seconds=seconds, energy_j=joules),
             self.gpu.mem_total_mb,
         )
 

@@ -11,7 +11,7 @@ from fastload._common.formatting import number
 from fastload._common.tables import Row, Section
 from fastload._tools.monitor.compare import Comparison, Figure
 from fastload._tools.monitor.sampling import GpuSamples, HostSamples, Sampler
-from fastload._tools.monitor.series import RULE, mean, sparkline, summarise
+from fastload._tools.monitor.series import RULE, mean, sparkline, summarize
 from fastload._tools.monitor.window import GpuWindow, Series, Window
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def _state(gpu: GpuSamples, seconds: float) -> str:
     return (
         "gone"
         if gpu.gpu.gone
-        else summarise(gpu.t[:count], gpu.series["util"][:count], seconds=seconds).state
+        else summarize(gpu.t[:count], gpu.series["util"][:count], seconds=seconds).state
     )
 
 

@@ -39,7 +39,7 @@ class GpuSummary:
     rule: str
 
 
-def summarise(
+def summarize(
     t: Sequence[float], util: Numbers, *, seconds: float, energy_j: float | None = None
 ) -> GpuSummary:
     """``t`` are the samples' times since the window's start; each sample stands for the time up to the next one."""

@@ -12,7 +12,7 @@ from fastload._tools.charts import Plot, css_variables, svg
 from fastload._tools.doctor.examine import Study
 from fastload._tools.doctor.finding import Diagnosis, Finding, RecordedRuns, RunFigures
 from fastload._tools.doctor.runs import Run, Window
-from fastload._tools.report.plots_across import histogram, utilisation
+from fastload._tools.report.plots_across import histogram, utilization
 from fastload._tools.report.plots_along import data_wait, rank_lanes, step_parts
 from fastload._version import __version__
 
@@ -112,7 +112,7 @@ def plots_of(study: Study | None, window: Window | None) -> list[tuple[str, str,
             (
                 "What the GPUs did",
                 f"Utilisation in {window.name}. Orange: idle. Purple ticks: held back by heat or power.",
-                lambda width: utilisation(window, width),
+                lambda width: utilization(window, width),
             )
         )
     return [each for each in found if each[2](PHONE) is not None]

@@ -123,7 +123,7 @@ def _pause_labels(plot: Plot, study: Study, x: Scale, y: Scale, filled: Floats) 
         )
 
 
-def utilisation(window: Window, width: float) -> Plot | None:
+def utilization(window: Window, width: float) -> Plot | None:
     """A panel a GPU; idle seconds are marked below it."""
     gpus = [gpu for gpu in window.gpus if np.isfinite(gpu.util).any()][:MOST_LANES]
     if not gpus:

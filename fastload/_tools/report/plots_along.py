@@ -93,11 +93,11 @@ def _stack(plot: Plot, shown: Columns, parts: dict[str, Floats], x: Scale, y: Sc
     for name, values in parts.items():
         above = below + values
         points = _staircase(shown.edges, above, x, y) + _staircase(shown.edges, below, x, y)[::-1]
-        plot.add(Area(tuple(points), part_colour(name)))
+        plot.add(Area(tuple(points), part_color(name)))
         below = above
 
 
-def part_colour(name: str) -> str:
+def part_color(name: str) -> str:
     """Data wait is orange, what nobody timed is gray."""
     return {"data wait": "wait", "rest of the step": "other"}.get(name) or stage_color(name)
 
@@ -168,7 +168,7 @@ def _name_parts(
             if at + size > width:
                 at, line = 46.0, line + 1
             plot.add(
-                Rect(at, 4 + 18 * line, 10, 10, part_colour(name)),
+                Rect(at, 4 + 18 * line, 10, 10, part_color(name)),
                 Text(at + 14, 13 + 18 * line, _label(name, values), "text", 11),
             )
             at += size
@@ -182,7 +182,7 @@ def _name_parts(
         parts.items(), spread_out(middles, 16, y.end + 6, y.start - 4), strict=True
     ):
         plot.add(
-            Rect(right + 8, place - 5, 10, 10, part_colour(name)),
+            Rect(right + 8, place - 5, 10, 10, part_color(name)),
             Text(right + 23, place + 4, _label(name, values), "text", 12),
         )
 
@@ -294,7 +294,7 @@ def rank_lanes(case: Case, width: float) -> Plot | None:
 def _heat(
     values: Floats, edges: Floats, x: Scale, lane: tuple[float, float], typical: float
 ) -> Iterator[Rect]:
-    """Neighbours of one shade are one box: a lane is a few hundred bytes, not a few hundred boxes."""
+    """Neighbors of one shade are one box: a lane is a few hundred bytes, not a few hundred boxes."""
     shade: list[int] = (
         np.clip(np.ceil(8 * (values / max(typical, 1e-9) - 1.02)), 0, 8).astype(int).tolist()
     )

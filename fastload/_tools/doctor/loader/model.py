@@ -110,7 +110,7 @@ def _all(facts: LoaderCosts) -> Iterator[Finding]:
             facts.loader_s * (facts.wall_s - saved) / facts.wall_s,
             "float-images",
             "images travel as float32",
-            change="hand out uint8 images and normalise on the device",
+            change="hand out uint8 images and normalize on the device",
             why="collate and the way between processes move four bytes a value where one would do",
         )
     if not facts.persistent and facts.workers and facts.epoch_batches:

@@ -29,7 +29,7 @@ def gpu_in_use() -> bool:
     return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
-def synchronise() -> None:
+def synchronize() -> None:
     """Waits for the GPU, where one is in use."""
     if gpu_in_use():
         from fastload._common.cuda import wait
@@ -226,7 +226,7 @@ def time_loader(
                 source, passes, keeper, step, lambda: _enough(passes, group, deadline, limit)
             )
     finally:
-        synchronise()
+        synchronize()
         source.end_pass()
     measured = _steady([each for each in passes if each.came], group)
     if measured is None:
@@ -304,12 +304,12 @@ def time_step(step: Step, batches: Sequence[object], seconds: float) -> BatchTim
     replay = itertools.cycle(batches)
     for _ in range(WARM_STEPS):
         run_step(step, next(replay))
-    synchronise()
+    synchronize()
     began, count = time.perf_counter(), 0
     while count < 2 or (time.perf_counter() < deadline and count < 1_000_000):
         run_step(step, next(replay))
         count += 1
-    synchronise()
+    synchronize()
     return BatchTiming((time.perf_counter() - began) / count, count)
 
 

@@ -192,7 +192,7 @@ def transfer(case: Case, _: Unclaimed) -> list[Finding]:
             f"copying batches to the device takes {words.percent(share)} of the time",
             evidence,
             "fastload.DataLoader(device='cuda') copies uint8 on a stream of its own while the step runs; with another loader: "
-            "pin_memory=True, .to(device, non_blocking=True), and normalise on the device",
+            "pin_memory=True, .to(device, non_blocking=True), and normalize on the device",
             lost_s=copy * case.account.n_steps,
         )
     ]

@@ -15,7 +15,7 @@ import torch
 from fastload._common.formatting import count, rate, seconds
 from fastload._common.public import public
 from fastload._tools.doctor.finding import HEALTHY, Diagnosis
-from fastload._tools.doctor.loader.timing import RandomState, short, synchronise
+from fastload._tools.doctor.loader.timing import RandomState, short, synchronize
 from fastload._tools.doctor.trainer.checks import StepFacts, judge
 from fastload._tools.doctor.trainer.watch import profile_step, watching
 from fastload._tools.monitor.batches import count_samples
@@ -169,11 +169,11 @@ def _run(facts: StepFacts, step: Callable[[], object]) -> None:
     try:
         for _ in range(_WARM):
             step()
-        synchronise()
+        synchronize()
         began = time.perf_counter()
         for _ in range(_TIMED):
             step()
-        synchronise()
+        synchronize()
         facts.step_s = (time.perf_counter() - began) / _TIMED
         profile_step(facts, step)
         if facts.device == "cuda":
