@@ -62,7 +62,7 @@ def outcome(source: AnySource) -> tuple[list[Loaded], list[str]]:
             assert sample.source, "a bad sample must be named"
             bad.append(str(sample))
         else:
-            check_sample(sample, source.fields)
+            assert_sample_fits(sample, source.fields)
             good.append(Loaded(dict(sample.values), sample.source))
     json.dumps(source.info, allow_nan=False)
     return good, bad
@@ -83,7 +83,7 @@ def _loaded(source: Source, ref: str) -> Sample | BadImage:
         return error
 
 
-def check_sample(sample: Sample, fields: tuple[Field, ...]) -> None:
+def assert_sample_fits(sample: Sample, fields: tuple[Field, ...]) -> None:
     """Every value is what base.Sample promises for its kind."""
     by_name = {field.name: field for field in fields}
     assert sample.source

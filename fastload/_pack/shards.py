@@ -156,8 +156,8 @@ class ShardSequence:
         """Counts a bad sample, or stops the pack where the options say so; what is done stays done."""
         if self.options.on_error == "stop":
             raise BadImage(
-                f"{error.why}. Mend it and run the same command again, or add --on-error skip (in Python "
-                "on_error='skip'): both go on from here",
+                f"{error.why}. Fix or remove the file and rerun the same command, or pass --on-error skip "
+                "(in Python on_error='skip'). Packing resumes where it stopped",
                 source=error.source,
             )
         if self.options.max_bad is not None and self.progress.skipped >= self.options.max_bad:

@@ -161,7 +161,7 @@ def area_of(matrix: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.fl
     return np.concatenate([np.maximum(low, 0), np.minimum(high, [size[1], size[0]])])
 
 
-def check_sample(
+def assert_sample_fits(
     image: torch.Tensor, points: NDArray[np.float64], matrix: NDArray[np.float64]
 ) -> list[int]:
     """Every spot that is whole is where its point says; returns which were looked at."""
@@ -195,7 +195,7 @@ def test_painted_spots_are_where_all_labels_say(
                 batch["points"][place].double().numpy(),
                 batch["image.matrix"][place].double().numpy(),
             )
-            looked = check_sample(image, points, matrix)
+            looked = assert_sample_fits(image, points, matrix)
             seen += len(looked)
             check_boxes(batch, place, points, looked)
             check_masks(batch, place, points, looked)
@@ -260,7 +260,7 @@ def test_six_cameras_share_one_plan_and_each_has_its_own_labels(rig: Path, trans
         for place in range(n):
             for camera in range(CAMERAS):
                 points = batch["marks"][place][camera].double().numpy()
-                looked = check_sample(
+                looked = assert_sample_fits(
                     batch["images"][place, camera],
                     points,
                     batch["images.matrix"][place, camera].double().numpy(),
@@ -407,7 +407,7 @@ def test_image_fields_may_have_plans_of_their_own(tmp_path: Path) -> None:
     for batch in (own, shared):
         for place in range(4):
             for side in ("left", "right"):
-                check_sample(
+                assert_sample_fits(
                     batch[side][place],
                     batch[f"on_{side}"][place].double().numpy(),
                     batch[f"{side}.matrix"][place].double().numpy(),

@@ -63,7 +63,7 @@ def generated(sampling: str, size: tuple[int, int], *, progressive: bool, restar
     return subprocess.run(["jpegtran", *flags], input=data, capture_output=True, check=True).stdout
 
 
-def check_pixels(dest: Path, originals: dict[str, bytes]) -> None:
+def assert_same_pixels(dest: Path, originals: dict[str, bytes]) -> None:
     """Packs JPEG files and compares every pixel with the strict decode of the original."""
     result = pack(
         Listed([image_sample(data, name) for name, data in originals.items()], (IMAGE,)), dest
@@ -80,7 +80,7 @@ def check_pixels(dest: Path, originals: dict[str, bytes]) -> None:
 
 
 def test_photos_keep_every_pixel(tmp_path: Path) -> None:
-    check_pixels(
+    assert_same_pixels(
         tmp_path / "packed", {path.name: path.read_bytes() for path in photos(None if LONG else 60)}
     )
 
@@ -95,7 +95,7 @@ def test_every_sampling_size_and_coding_keeps_every_pixel(tmp_path: Path, sampli
         for progressive in (False, True)
         for restart in (0, 1, 3)
     }
-    check_pixels(tmp_path / "packed", originals)
+    assert_same_pixels(tmp_path / "packed", originals)
 
 
 def test_rewritten_files_are_baseline_without_metadata(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def oriented_files(pattern: str) -> dict[str, bytes]:
     return files
 
 
-def check_orientation(dest: Path, pattern: str = "*.jpg") -> None:
+def assert_orientation(dest: Path, pattern: str = "*.jpg") -> None:
     """Packed images are upright, exactly as Pillow turns them."""
     originals = oriented_files(pattern)
     pack(Listed([image_sample(data, name) for name, data in originals.items()], (IMAGE,)), dest)
@@ -170,7 +170,7 @@ def check_orientation(dest: Path, pattern: str = "*.jpg") -> None:
 
 
 def test_exif_orientation_equals_pillow(tmp_path: Path) -> None:
-    check_orientation(tmp_path / "packed")
+    assert_orientation(tmp_path / "packed")
 
 
 def test_without_the_native_core_the_pixels_are_the_same(tmp_path: Path) -> None:
@@ -181,11 +181,11 @@ from fastload._common.native import core
 from tests.pack import test_lossless as t
 assert core() is None
 dest = Path(t.sys.argv[1])
-t.check_orientation(dest / "oriented", "Portrait_[67].jpg")
+t.assert_orientation(dest / "oriented", "Portrait_[67].jpg")
 for sampling in t.SAMPLINGS:
-    t.check_pixels(dest / sampling, {f"{size} {progressive}": t.generated(sampling, size, progressive=progressive, restart=3)
+    t.assert_same_pixels(dest / sampling, {f"{size} {progressive}": t.generated(sampling, size, progressive=progressive, restart=3)
                                      for size in t.SIZES[1::2] for progressive in (False, True)})
-t.check_pixels(dest / "photos", {path.name: path.read_bytes() for path in t.photos(12)})
+t.assert_same_pixels(dest / "photos", {path.name: path.read_bytes() for path in t.photos(12)})
 """
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", code, str(tmp_path)],

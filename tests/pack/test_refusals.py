@@ -161,7 +161,7 @@ def test_the_first_bad_sample_stops_and_is_named(tmp_path: Path) -> None:
     whole = victim.read_bytes()
     victim.write_bytes(whole[:300])
     with pytest.raises(
-        BadImage, match="Mend it and run the same command again, or add --on-error skip"
+        BadImage, match="Fix or remove the file and rerun the same command, or pass --on-error skip"
     ) as caught:
         pack(root, tmp_path / "packed")
     assert caught.value.source == "bee/0003.jpg"
