@@ -1,7 +1,8 @@
-"""Python threads for small jobs, where concurrent.futures has three faults for us.
+"""Python threads for small jobs. Executors of concurrent.futures do not serve here.
 
-Its executors make the interpreter's end wait for every job that is queued (seconds of images after a Ctrl-C); dropping one runs
-Python code in weakref callbacks, where a Ctrl-C is lost; and its threads do not follow into a forked child.
+They make interpreter exit wait for every queued job (seconds of images after a Ctrl-C); dropping one
+runs Python code in weakref callbacks, where a Ctrl-C is lost; and their threads do not exist in a
+forked child.
 """
 
 from __future__ import annotations
@@ -19,24 +20,28 @@ from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
-_END_S = 1.5  # what the jobs under way get when Python exits
+_EXIT_S = 1.5  # for running jobs to end when Python exits
 
 
-class Helpers:
-    """``threads`` daemon threads that begin with the first job, and anew in a forked child. Dropping or closing it drops queued jobs."""
+class WorkerThreads:
+    """``threads`` daemon threads, started with the first job, and again in a forked child.
+
+    Dropping or closing the object drops queued jobs.
+    """
 
     def __init__(self, threads: int, name: str) -> None:
-        self._n, self._name = threads, name
-        self._crew: _Crew | None = None
+        self._n = threads
+        self._name = name
+        self._workers: _Workers | None = None
 
     def submit(self, function: Callable[..., Made], *arguments: Any) -> Future[Made]:
         """Queues a job."""
-        if self._crew is None or self._crew.pid != os.getpid():
-            self._crew = _Crew(self, self._n, self._name)
+        if self._workers is None or self._workers.pid != os.getpid():
+            self._workers = _Workers(self, self._n, self._name)
         job: Future[Made] = Future()
-        self._crew.jobs.put((job, function, arguments))
-        if self._crew.stopped:
-            job.cancel()  # perhaps nobody sees it any more; whoever asks for the result must not wait for ever
+        self._workers.jobs.put((job, function, arguments))
+        if self._workers.stopped:
+            job.cancel()  # the threads may not see it: a caller of result() must not wait forever
         return job
 
     def map(self, function: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
@@ -45,16 +50,17 @@ class Helpers:
         return (job.result() for job in jobs)
 
     def close(self) -> None:
-        """Ends the threads after the jobs they are at; the others are cancelled."""
-        if self._crew is not None and self._crew.pid == os.getpid():
-            self._crew.stop()
+        """Ends the threads after their running jobs; queued jobs are cancelled."""
+        if self._workers is not None and self._workers.pid == os.getpid():
+            self._workers.stop()
 
 
-class _Crew:
-    """The threads of one process and what they share; it does not know its owner but by a weak reference."""
+class _Workers:
+    """The threads of one process and what they share; they hold only a weak reference to the owner."""
 
-    def __init__(self, owner: Helpers, threads: int, name: str) -> None:
-        self.pid, self.stopped = os.getpid(), False
+    def __init__(self, owner: WorkerThreads, threads: int, name: str) -> None:
+        self.pid = os.getpid()
+        self.stopped = False
         self.jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.owner = weakref.ref(
             owner, self.jobs.put
@@ -73,20 +79,20 @@ class _Crew:
         self.jobs.put(None)
 
 
-def _work(crew: _Crew) -> None:
-    _at_work[threading.get_ident()] = crew
+def _work(workers: _Workers) -> None:
+    _running[threading.get_ident()] = workers
     try:
         while True:
-            job = crew.jobs.get()
-            if crew.unwanted:
+            job = workers.jobs.get()
+            if workers.unwanted:
                 break
             _do(*job)
         while job is not None and not isinstance(job, weakref.ref):
             job[0].cancel()
-            job = crew.jobs.get()
-        crew.jobs.put(job)  # for the next thread
+            job = workers.jobs.get()
+        workers.jobs.put(job)  # for the next thread
     finally:
-        del _at_work[threading.get_ident()]
+        del _running[threading.get_ident()]
 
 
 def _do(job: Future[Any], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
@@ -100,21 +106,21 @@ def _do(job: Future[Any], function: Callable[..., Any], arguments: tuple[Any, ..
         job.set_result(result)
 
 
-_at_work: dict[int, _Crew] = {}
+_running: dict[int, _Workers] = {}
 
 
 @atexit.register
 def _stop_all() -> None:
     """A thread that is inside torch when the interpreter goes would end the process with an abort."""
-    until = time.monotonic() + _END_S
-    while _at_work and time.monotonic() < until:
+    until = time.monotonic() + _EXIT_S
+    while _running and time.monotonic() < until:
         with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C: nothing here lasts longer
-            for crew in list(_at_work.values()):
-                crew.stop()
+            for workers in list(_running.values()):
+                workers.stop()
             time.sleep(0.002)
 
 
-os.register_at_fork(after_in_child=_at_work.clear)
+os.register_at_fork(after_in_child=_running.clear)
 
 
 class ForkSafeLock:

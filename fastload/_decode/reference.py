@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from fastload._common.threads import Helpers
+from fastload._common.threads import WorkerThreads
 from fastload._decode.backend import (
     STAGES,
     Codec,
@@ -68,7 +68,7 @@ class ReferenceBackend:
 
     def __init__(self, *, threads: int | None = None) -> None:
         self.threads = check_threads(threads)
-        self._pool = Helpers(self.threads, "fastload-reference")
+        self._pool = WorkerThreads(self.threads, "fastload-reference")
 
     def submit(self, batch: DecodeBatch) -> ReferenceTicket:
         """Queues a batch."""

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastload._common.threads import Helpers
+from fastload._common.threads import WorkerThreads
 from fastload._finish import color, warp  # noqa: F401 - importing them registers kernels
 from fastload._finish.kernels import run_op
 from fastload._plan.field_plan import FieldPlan
@@ -78,7 +78,7 @@ class Finish:
         parameters: Params,
         *,
         out: Tensor | None = None,
-        helpers: Helpers | None = None,
+        helpers: WorkerThreads | None = None,
     ) -> Tensor:
         """The finished batch, in ``out`` if given (see ``empty``); ``helpers`` work on the CPU."""
         self._check(images, parameters)
@@ -112,7 +112,9 @@ class Finish:
         return out
 
     @torch.no_grad()
-    def flip_finished(self, finished: Tensor, parameters: Params, *, helpers: Helpers) -> None:
+    def flip_finished(
+        self, finished: Tensor, parameters: Params, *, helpers: WorkerThreads
+    ) -> None:
         """Flips images vertically in place; all operations must be vertical flips.
 
         ``finished``: (n, ...), normalized and laid out by a decoder.

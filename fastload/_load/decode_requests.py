@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastload._common.native import core
-from fastload._common.threads import Helpers
+from fastload._common.threads import WorkerThreads
 from fastload._decode.backend import REQUEST, Codec
 from fastload._load.records import BatchRecords, restart_index_of
 from fastload._plan.rows import NEAREST, PlanRows
@@ -41,7 +41,7 @@ def make_requests(
     *,
     exact: bool,
     mask_bits: int,
-    unpackers: Helpers,
+    unpackers: WorkerThreads,
 ) -> DecodeRequests:
     """A request for each image or mask of a field. ``mask_bits``: bits of a mask's pixel, 0 for images.
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastload._common.threads import Helpers
+from fastload._common.threads import WorkerThreads
 from fastload._decode.backend import DecodeBatch, DecodeResult, PixelFormat
 from fastload._finish.batch import Finish
 from fastload._finish.kernels import warp_masks
@@ -44,7 +44,7 @@ class ImageDecoder:
         self._backend = backend
         self._buffers = buffers
         self._transfer = transfer
-        self._unpackers = Helpers(backend.budget, "fastload-unpack")
+        self._unpackers = WorkerThreads(backend.budget, "fastload-unpack")
         self._finishes = {name: Finish(plan) for name, plan in spec.plans.items()}
         self._formats = {each.name: self._format(each) for each in spec.images}
 

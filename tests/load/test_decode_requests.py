@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastload import transforms as T
 from fastload._common.native import core
-from fastload._common.threads import Helpers
+from fastload._common.threads import WorkerThreads
 from fastload._decode.backend import REQUEST
 from fastload._load import decode_requests
 from fastload._load.records import PART_ROW, BatchRecords
@@ -167,7 +167,7 @@ def test_what_the_loader_asks_for_is_the_same_without_the_core(
     image = pipeline.spec.images[0]
     found = pipeline.images.requests(image, planned.records, planned.rows["image"])
     monkeypatch.setattr(decode_requests, "core", lambda: None)
-    helpers = Helpers(1, "test")
+    helpers = WorkerThreads(1, "test")
     other = decode_requests.make_requests(
         planned.records,
         image.number,

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from fastload import transforms as T
-from fastload._common.threads import Helpers
+from fastload._common.threads import WorkerThreads
 from fastload._decode.backend import DecodeBatch, PixelFormat
 from fastload._decode.registry import BACKENDS
 from fastload._load.decode_requests import make_requests
@@ -66,7 +66,7 @@ class BenchImages:
     channels: int
     n_images: int
     bytes_in: int
-    unpackers: Helpers = field(default_factory=lambda: Helpers(1, "fastload-bench"))
+    unpackers: WorkerThreads = field(default_factory=lambda: WorkerThreads(1, "fastload-bench"))
 
     @staticmethod
     def of(dataset: Dataset, *, field: str | None, samples: int) -> BenchImages:

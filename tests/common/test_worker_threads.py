@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fastload import transforms as T
-from fastload._common.threads import Helpers
+from fastload._common.threads import WorkerThreads
 from fastload._finish.batch import Finish, _set_num_threads, compute_alone
 from fastload.transforms import compile_fields
 from tests.loading import wait_until
@@ -29,7 +29,7 @@ def test_the_same_pixels_with_helpers() -> None:
     parameters = PLAN.rows(np.arange(150), sizes, seed=1, epoch=0).parameters
     finish = Finish(PLAN)
     alone = finish(images, parameters)
-    assert torch.equal(finish(images, parameters, helpers=Helpers(3, "test")), alone)
+    assert torch.equal(finish(images, parameters, helpers=WorkerThreads(3, "test")), alone)
     assert not torch.equal(alone, finish(images, parameters[::-1].copy()))
 
 
@@ -44,7 +44,7 @@ def test_only_the_helper_s_own_threads_are_bound() -> None:
             compute_alone()
             return torch.get_num_threads()
 
-        assert Helpers(1, "test").submit(bound).result() == 1
+        assert WorkerThreads(1, "test").submit(bound).result() == 1
         assert torch.get_num_threads() == 3
         found: list[int] = []
         later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
@@ -56,7 +56,7 @@ def test_only_the_helper_s_own_threads_are_bound() -> None:
 
 
 def test_helpers_hand_over_errors_and_go_on() -> None:
-    helpers = Helpers(2, "test")
+    helpers = WorkerThreads(2, "test")
     with pytest.raises(ZeroDivisionError):
         list(helpers.map(lambda n: 1 // n, [1, 0]))
     assert list(helpers.map(lambda n: 2 * n, range(50))) == [2 * n for n in range(50)]
@@ -64,7 +64,7 @@ def test_helpers_hand_over_errors_and_go_on() -> None:
 
 @pytest.mark.parametrize("how", ["dropped", "closed"])
 def test_helpers_that_nobody_needs_end_and_leave_queued_jobs_undone(how: str) -> None:
-    helpers = Helpers(1, "fastload-test-helper")
+    helpers = WorkerThreads(1, "fastload-test-helper")
     go_on, begun = threading.Event(), threading.Event()
     done: list[int] = []
 
@@ -94,7 +94,7 @@ def test_helpers_that_nobody_needs_end_and_leave_queued_jobs_undone(how: str) ->
 
 
 def test_a_job_for_closed_helpers_is_cancelled_at_once() -> None:
-    helpers = Helpers(1, "test")
+    helpers = WorkerThreads(1, "test")
     assert helpers.submit(len, "abc").result() == 3
     helpers.close()
     with pytest.raises(CancelledError):
