@@ -1,9 +1,10 @@
-"""Runs the core under ThreadSanitizer, and under AddressSanitizer and UBSan: every decode path, good and damaged images.
+"""Runs the core under ThreadSanitizer, and under AddressSanitizer with UBSan.
 
     python tools/sanitize.py [thread] [address]
 
-Builds native/tests/ in build/sanitize-*, writes jobs of generated images (and of the corpus' odd ones, where it is there), and
-fails where a sanitizer speaks up, the same job gives other pixels, or the two ways of rewriting a JPEG give other files.
+Builds native/tests/ in build/sanitize-*. Decodes, rewrites and cuts good and damaged images (generated ones, and the corpus if it
+exists), reads good and damaged shards, and warps. Fails on a finding of a sanitizer, and if two paths that must agree (vector levels,
+Huffman decoders, ways to rewrite) do not.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import fastload
 from benchmarks.works import Work, write_job
 from fastload._common.native import core
 from fastload._decode.backend import Codec, new_requests
@@ -25,12 +28,23 @@ from tests.jpeg_samples import SAMPLINGS, encode, encode_by_pillow, picture
 ROOT = Path(__file__).resolve().parents[1]
 SANITIZERS = {"thread": "thread", "address": "address,undefined"}
 FUZZ_ROUNDS = 20_000
-# (channels, planar, dtype, colour) as in native/pixels/output.h
+SHARD_ROUNDS = 300
+WARP_ROUNDS = 3_000
+# (channels, planar, dtype, color) as in native/pixels/output.h
 OUTPUTS = [(3, 0, 0, 0), (3, 1, 0, 1), (3, 0, 1, 0), (3, 1, 2, 0), (1, 0, 3, 2), (1, 0, 0, 2)]
 
 
-def images() -> list[tuple[bytes, bytes, int]]:
-    """(image, its restart index, interval): all kinds, whole and damaged."""
+@dataclass(frozen=True)
+class Jpeg:
+    """A file, whole or damaged, with the restart index that belongs to it."""
+
+    data: bytes
+    index: bytes = b""
+    interval: int = 0
+
+
+def make_jpegs() -> list[Jpeg]:
+    """All kinds of JPEG, whole and damaged, with and without an index."""
     module = core()
     if module is None:
         raise SystemExit("the native core is not built")
@@ -44,128 +58,132 @@ def images() -> list[tuple[bytes, bytes, int]]:
         encode(picture(640, 480), "420"),
         encode(picture(3, 2), "444"),
     ]
-    found = [(data, b"", 0) for data in whole]
+    jpegs = [Jpeg(data) for data in whole]
     for restart in (1, 3, -1):
         for data in whole:
             rewritten = module.rewrite(data, restart=restart)
-            jpeg = rewritten.jpeg
-            index = rewritten.index
-            interval = rewritten.interval
-            found.append((jpeg, index.tobytes(), interval))
-    for data, index, interval in list(found):
+            jpegs.append(Jpeg(rewritten.jpeg, rewritten.index_bytes, rewritten.interval))
+    for jpeg in list(jpegs):
         for _ in range(8):
-            damaged = bytearray(data)
-            for at in random.integers(2, len(data), 3):
+            damaged = bytearray(jpeg.data)
+            for at in random.integers(2, len(damaged), 3):
                 damaged[at] = random.integers(256)
-            found.append((bytes(damaged), index, interval))
-        found.append((data[: int(random.integers(len(data)))], index, interval))
+            jpegs.append(Jpeg(bytes(damaged), jpeg.index, jpeg.interval))
+        length = int(random.integers(len(jpeg.data)))
+        jpegs.append(Jpeg(jpeg.data[:length], jpeg.index, jpeg.interval))
     odd = ROOT.parent / "shared" / "corpus" / "odd"
-    return found + [
-        (path.read_bytes(), b"", 0) for path in sorted(odd.rglob("*")) if path.is_file()
-    ]
+    files = sorted(path for path in odd.rglob("*") if path.is_file())
+    return jpegs + [Jpeg(path.read_bytes()) for path in files]
 
 
-def work(sources: list[tuple[bytes, bytes, int]]) -> Work:
-    """Each image whole and as a region, to random sizes; and raw pixels."""
+def make_work(jpegs: list[Jpeg]) -> Work:
+    """Decodes each image whole and as a region, to random sizes; and raw pixels."""
     random = np.random.default_rng(2)
-    requests = new_requests(2 * len(sources) + 100)
+    requests = new_requests(2 * len(jpegs) + 100)
     for i, row in enumerate(requests):
-        row["out_w"], row["out_h"], row["filter"], row["flip"] = (
-            random.integers(1, 65),
-            random.integers(1, 49),
-            random.integers(3),
-            i % 2,
-        )
-        row["orientation"], row["exact"] = random.integers(1, 9), random.integers(2)
-        if i >= 2 * len(sources):
-            row["source"], row["codec"], row["raw_w"], row["raw_h"] = (
-                len(sources),
-                Codec.RAW,
-                40,
-                30,
-            )
-            row["raw_channels"], row["raw_bits"] = 3, 8
+        row["out_w"] = random.integers(1, 65)
+        row["out_h"] = random.integers(1, 49)
+        row["filter"] = random.integers(3)
+        row["flip"] = i % 2
+        row["orientation"] = random.integers(1, 9)
+        row["exact"] = random.integers(2)
+        row["source"] = min(i // 2, len(jpegs))
+        if i >= 2 * len(jpegs):
+            row["codec"] = Codec.RAW
+            row["raw_w"] = 40
+            row["raw_h"] = 30
+            row["raw_channels"] = 3
+            row["raw_bits"] = 8
             continue
-        data, index, interval = sources[i // 2]
-        row["source"], row["size"] = i // 2, len(data)
-        row["index_offset"], row["index_count"], row["interval"] = (
-            len(data),
-            len(index) // 4,
-            interval,
-        )
+        jpeg = jpegs[i // 2]
+        row["size"] = len(jpeg.data)
+        row["index_offset"] = len(jpeg.data)
+        row["index_count"] = len(jpeg.index) // 4
+        row["interval"] = jpeg.interval
         if i % 2:
-            row["x"], row["y"], row["w"], row["h"] = (
-                *random.integers(0, 60, 2),
-                *random.integers(1, 90, 2),
-            )
-    joined = [data + index for data, index, _ in sources] + [picture(40, 30).tobytes()]
-    return Work("sanitize", 0.0, joined, requests, (48, 64, 3), lambda _i, _slot: None)
+            row["x"], row["y"] = random.integers(0, 60, 2)
+            row["w"], row["h"] = random.integers(1, 90, 2)
+    sources = [jpeg.data + jpeg.index for jpeg in jpegs] + [picture(40, 30).tobytes()]
+    return Work("sanitize", 0.0, sources, requests, (48, 64, 3), lambda _i, _slot: None)
 
 
-def built(name: str) -> Path:
-    """The driver with this sanitizer."""
-    build = ROOT / "build" / f"sanitize-{name}"
-    print(f"{SANITIZERS[name]}: {build.relative_to(ROOT)}", flush=True)
+def make_shard(folder: Path) -> Path:
+    """A shard of several pages: small images, and one that needs pages of its own."""
+    source = folder / "images" / "class"
+    source.mkdir(parents=True)
+    for i in range(300):
+        (source / f"{i}.jpg").write_bytes(encode(picture(20 + i % 7, 16, i), "420"))
+    (source / "large.jpg").write_bytes(encode(picture(400, 300), "444"))
+    fastload.pack(source.parent, folder / "dataset")
+    return folder / "dataset" / "shard-00000.lmdb"
+
+
+def build(name: str) -> Path:
+    """Compiles the drivers with this sanitizer; returns their folder."""
+    folder = ROOT / "build" / f"sanitize-{name}"
+    print(f"{SANITIZERS[name]}: {folder.relative_to(ROOT)}", flush=True)
+    sources = str(ROOT / "native" / "tests")
+    sanitizer = f"-DFASTLOAD_SANITIZE={SANITIZERS[name]}"
     for command in (
-        [
-            "-S",
-            str(ROOT / "native" / "tests"),
-            "-B",
-            str(build),
-            f"-DFASTLOAD_SANITIZE={SANITIZERS[name]}",
-        ],
-        ["--build", str(build), "--parallel"],
+        ["cmake", "-S", sources, "-B", str(folder), sanitizer],
+        ["cmake", "--build", str(folder), "--parallel"],
     ):
-        subprocess.run(["cmake", *command], check=True, stdout=subprocess.DEVNULL)
-    return build / "driver"
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return folder
 
 
-def run(driver: Path, *arguments: str, shown: str = "") -> str:
-    done = subprocess.run([str(driver), *arguments], capture_output=True, text=True, check=False)
-    print(f"  {shown or ' '.join(arguments[1:])}: {done.stdout.strip()}", flush=True)
+def run(program: Path, *arguments: object, title: str) -> str:
+    """Runs a driver; a non-zero exit code and any line on stderr end this program."""
+    command = [str(program), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    print(f"  {program.name} {title}: {done.stdout.strip()}", flush=True)
     if done.returncode or done.stderr:
         raise SystemExit(done.stderr or f"exit code {done.returncode}")
     return done.stdout
 
 
-def fuzz(program: Path, found: list[tuple[bytes, bytes, int]], folder: Path) -> None:
-    """Rewrites and cuts damaged images, both ways; every file also as it is."""
-    paths = []
-    for i, (data, _, _) in enumerate(found):
-        paths.append(folder / f"{i}.jpg")
-        paths[-1].write_bytes(data)
-    run(
-        program, str(FUZZ_ROUNDS), *map(str, paths), shown=f"fuzz_transform over {len(paths)} files"
-    )
+def check_paths_agree(driver: Path, work: Work, job: Path) -> None:
+    """Every vector level and both Huffman decoders must give the same pixels."""
+    for output in OUTPUTS:
+        write_job(work, job, output)
+        pixels = {
+            how: run(driver, job, how, 1, title=how).split("failed")[1]
+            for how in ("loop", "plain", "avx2", "portable")
+        }
+        if len(set(pixels.values())) > 1:
+            raise SystemExit(f"Huffman decoders or vector levels give other pixels: {pixels}")
+
+
+def fuzz_transform(program: Path, jpegs: list[Jpeg], folder: Path) -> None:
+    """Rewrites and cuts damaged images, both ways; every file also undamaged."""
+    paths = [folder / f"{i}.jpg" for i in range(len(jpegs))]
+    for path, jpeg in zip(paths, jpegs, strict=True):
+        path.write_bytes(jpeg.data)
+    run(program, FUZZ_ROUNDS, *paths, title=f"over {len(paths)} files")
 
 
 def main() -> None:
-    found = images()
-    everything, some, raw = (
-        work(found),
-        work(found[::13]),
-        work([]),
-    )  # raw: threads take several of them at a time
-    with tempfile.TemporaryDirectory() as folder:
-        job = Path(folder) / "job"
-        for name in [name for name in SANITIZERS if name in sys.argv[1:]] or list(SANITIZERS):
-            driver = built(name)
-            if name == "address":
-                for output in OUTPUTS:
-                    write_job(everything, job, output)
-                    pixels = {
-                        how: run(driver, str(job), how, "1").split("failed")[1]
-                        for how in ("loop", "plain", "avx2", "portable")
-                    }
-                    if len(set(pixels.values())) > 1:
-                        raise SystemExit(
-                            f"Huffman decoders (ours, libjpeg's) or vector levels give other pixels: {pixels}"
-                        )
-                fuzz(driver.with_name("fuzz_transform"), found, Path(folder))
-            for batch in (some, raw):
-                write_job(batch, job)
-                run(driver, str(job), "pool", "4", "4")
-                run(driver, str(job), "stress", "20", "6")
+    jpegs = make_jpegs()
+    everything = make_work(jpegs)
+    some = make_work(jpegs[::13])
+    raw = make_work([])  # threads take several raw samples at a time
+    names = [name for name in SANITIZERS if name in sys.argv[1:]] or list(SANITIZERS)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        job = folder / "job"
+        shard = make_shard(folder)
+        for sanitizer in names:
+            programs = build(sanitizer)
+            driver = programs / "driver"
+            if sanitizer == "address":
+                check_paths_agree(driver, everything, job)
+                fuzz_transform(programs / "fuzz_transform", jpegs, folder)
+                run(programs / "fuzz_warp", WARP_ROUNDS, title="by random matrices")
+            run(programs / "fuzz_shard", SHARD_ROUNDS, 3, shard, title="in 3 threads")
+            for work in (some, raw):
+                write_job(work, job)
+                run(driver, job, "pool", 4, 4, title="pool of 4 threads")
+                run(driver, job, "stress", 20, 6, title="stress, up to 6 threads")
 
 
 if __name__ == "__main__":
