@@ -33,7 +33,7 @@ struct FilledRequests {
         elsewhere;  // slots of images that decode threads cannot read in place: PNG, deflated masks
 };
 
-// Writes plan.n requests, as loader/requests.py would.
+// Writes plan.n requests, as fastload/_load/decode_requests.py would without the core.
 FilledRequests fill_requests(const PartRow* rows, size_t n_rows, const FieldSelection& wanted,
                              const PlanColumns& plan, DecodeRequest* requests);
 

@@ -5,7 +5,7 @@ computes the same integers. Both give the bytes of the native core without DCT s
 Pillow's (columns first, 8 bits between the passes).
 
 `make_taps` computes which input pixels an output pixel is made of, operation for operation as
-native/resize.cpp: weights in double, rounded to 22-bit fixed point. torch runs each operation by
+native/pixels/resize.cpp: weights in double, rounded to 22-bit fixed point. torch runs each operation by
 itself, so no compiler fuses a multiplication with an addition, and CPU and GPU get the same integers.
 """
 
