@@ -80,7 +80,6 @@ class Account:
     warm_steps: int
     warm_s: float
     typical_s: float  # median step
-    typical_data_s: float
     wait_s: float  # waiting for data that no work on the device covered, all steps
     has_data: bool
     covered: bool  # part of data_time was hidden behind the device's work
@@ -89,11 +88,6 @@ class Account:
     spread: float  # of ordinary steps: (p95 - p5) / median
     first_iter: int
     last_iter: int
-
-    @property
-    def busy_s(self) -> float:
-        """Sum of the step's stages, mean a step; 0 where no stage was timed."""
-        return sum(self.stages.values())
 
 
 def account(rank: Rank) -> Account:
@@ -131,7 +125,6 @@ def account(rank: Rank) -> Account:
         int(rank.steps[~rows].sum()),
         float(rank.seconds[~rows].sum()),
         typical,
-        float(np.median(data)),
         float((wait * steps).sum()),
         bool(np.isfinite(rank.data_time[rows]).any()),
         bool((wait * steps).sum() < 0.9 * (data * steps).sum()),

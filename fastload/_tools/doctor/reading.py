@@ -50,7 +50,6 @@ def window_of(found: Mapping[str, object], name: str) -> Window:
         seconds if seconds > 0 else _length(t, gpus),
         _number(found.get("started")),
         tuple(gpus),
-        t,
         cpu,
         max((len(row) for row in cores), default=0),
         _column(samples, "iowait", len(t)),

@@ -78,7 +78,6 @@ class Window:
     seconds: float
     started: float
     gpus: tuple[Gpu, ...]
-    host_t: Floats
     cpu: Floats  # mean over cores, per cent
     cores: int
     iowait: Floats

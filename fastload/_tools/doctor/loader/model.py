@@ -32,8 +32,6 @@ class LoaderCosts:
     cpu_s: float | None = None
     collate_ipc_s: float = 0.0
     float_images: bool = False
-    read_share: float = 0.0
-    decode_share: float = 0.0
     ours_s: float | None = None  # fastload's decode of a batch, on one thread
     ours_backend: str = ""
     start_s: float = 0.0

@@ -113,7 +113,7 @@ def _told(gpu: Gpu, slowed: Bools, part: float) -> str:
 
 
 @rule(70)
-def throttle_findings(case: Case, _: Unclaimed) -> list[Finding]:
+def throttled_gpus(case: Case, _: Unclaimed) -> list[Finding]:
     """As findings of a run: the part of the time in which it computes is stretched by the missing clock."""
     computing = max(case.total_s - case.account.wait_s, 0.0)
     return [

@@ -11,7 +11,7 @@ are guessed:
  40   transfer           copies to the device
  50   periodic, jitter   slow steps at equal distances, by name; then those without a period
  60   slow_rank          one rank that the others wait for
- 70   throttled          GPUs held back by heat or power
+ 70   throttled_gpus     GPUs held back by heat or power
  90   host_bound         what is left of an idle GPU: the trainer's own Python
 ====  =================  ============================================================================
 
