@@ -16,7 +16,7 @@ from fastload.errors import StoreError
 
 _CHUNK = 1 << 18  # stays in the second-level cache: SHA-256 is then a tenth faster than with 1 MiB
 _MOST_PIECES = 1024  # that Linux takes in one call
-_PARTLY = ".tmp-"  # NAME.tmp-PID: a file that is not published yet
+_TEMPORARY_SUFFIX = ".tmp-"  # NAME.tmp-PID: a file that is not published yet
 
 
 def open_regular(path: Path) -> tuple[int, int]:
@@ -81,14 +81,14 @@ def write_all(descriptor: int, pieces: Sequence[bytes | bytearray | memoryview])
             left = left[os.write(descriptor, left) :]
 
 
-def partly(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
     """Where a file is written before it is published: same folder, so that a rename is enough."""
-    return path.with_name(f"{path.name}{_PARTLY}{os.getpid()}")
+    return path.with_name(f"{path.name}{_TEMPORARY_SUFFIX}{os.getpid()}")
 
 
-def is_partly(name: str) -> bool:
-    """Whether a file name is one of ``partly``'s: left behind by a pack that was killed, or still being written."""
-    _, mark, pid = name.rpartition(_PARTLY)
+def is_temporary(name: str) -> bool:
+    """Whether a file name is one of ``temporary_path``'s: left behind by a pack that was killed, or still being written."""
+    _, mark, pid = name.rpartition(_TEMPORARY_SUFFIX)
     return bool(mark) and pid.isdecimal()
 
 
@@ -109,7 +109,7 @@ def publish(temporary: Path, path: Path) -> None:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Writes a small file so that a reader, or the next start after a crash, sees all of it or none."""
-    temporary = partly(path)
+    temporary = temporary_path(path)
     try:
         with temporary.open("wb") as file:
             file.write(data)
@@ -175,7 +175,7 @@ class NewFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = 0
-        self._temporary = partly(path)
+        self._temporary = temporary_path(path)
         with writing(path, needed=4096):
             self._file = self._temporary.open("wb", buffering=0)
 

@@ -131,10 +131,10 @@ class Spool:
         os.close(self._file)
 
 
-def drained(samples: list[Sample | BadImage]) -> Iterator[Sample | BadImage]:
-    """All of them, each let go of when it is handed out."""
+def pop_all(samples: deque[Sample | BadImage]) -> Iterator[Sample | BadImage]:
+    """All of them; none stays in memory after it was yielded."""
     while samples:
-        yield samples.pop(0)
+        yield samples.popleft()
 
 
 def some_samples(source: Source, listing: Listing, count: int) -> Iterator[Sample]:

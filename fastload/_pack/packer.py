@@ -14,6 +14,7 @@ import contextlib
 import itertools
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,14 +25,14 @@ from fastload._common.cpus import available_cpus
 from fastload._common.native import core
 from fastload._common.public import public
 from fastload._pack.encode_choice import SAMPLES, choose_encode, images_of
-from fastload._pack.jobs import Job, Spool, drained, load_listed, some_samples, spool
+from fastload._pack.jobs import Job, Spool, load_listed, pop_all, some_samples, spool
 from fastload._pack.listing import Listing, write_listing
 from fastload._pack.options import PackOptions
 from fastload._pack.pillow import quiet_pillow
 from fastload._pack.publish import check_publishable, is_packed_like, publish
 from fastload._pack.result import PackProgress, PackResult
 from fastload._pack.shards import ShardSequence
-from fastload._pack.sources.base import AnySource, Sample, is_stream
+from fastload._pack.sources.base import AnySource, Sample, Source, StreamSource, is_stream
 from fastload._pack.sources.detect import open_source
 from fastload._pack.sources.python import MapStyle
 from fastload._pack.state import FOLDER, Done, PackState, damaged
@@ -45,9 +46,8 @@ from fastload.errors import BadImage, ConfigError, StoreError
 
 __all__ = ["PackProgress", "PackResult", "Packer", "pack"]
 
-_KEPT_MEMORY = (
-    64 << 20
-)  # bytes that malloc keeps: handed back, they would be requested again at once
+# Bytes that malloc keeps: handed back, they would be requested again at once.
+_KEPT_MEMORY = 64 << 20
 
 
 class Packer:
@@ -87,10 +87,12 @@ class Packer:
             try:
                 resumed_at = self._run(state, done)
             except ConfigError:
-                if (
-                    next(state.finished(), None) is None
-                ):  # nothing is lost; and what must be changed now would be refused later
-                    self._remove_all(state, is_new=is_new)
+                # Nothing is lost without a shard; and what must be changed now would be refused later.
+                if next(state.finished(), None) is None:
+                    state.remove()
+                    if is_new:
+                        with contextlib.suppress(OSError):
+                            self.dest.rmdir()
                 raise
             state.remove()
         return PackResult(
@@ -138,16 +140,14 @@ class Packer:
         """The run before this one was killed between publishing the manifest and removing its notes: only that is left."""
         found = read_manifest(self.dest)
         same = state.has_plan(self._plan())
-        if (
-            same is None
-        ):  # it was killed within its very last steps; the manifest knows all but the place of the source
+        if same is None:
+            # It was killed in its very last steps; the manifest knows all but the place of the source.
             same = found.fields == tuple(self.source.fields) and is_packed_like(
                 found.options, self.source, self.options
             )
         state.remove()
         if not same:
             raise self._is_finished()
-        total = found.n_samples + found.skipped
         return PackResult(
             self.dest,
             found.n_samples,
@@ -157,22 +157,16 @@ class Packer:
             found.skipped,
             dict(found.converted),
             time.monotonic() - started,
-            total,
+            found.n_samples + found.skipped,
             ("an earlier run had published this dataset and was stopped before it could say so",),
         )
-
-    def _remove_all(self, state: PackState, *, is_new: bool) -> None:
-        state.remove()
-        if is_new:
-            with contextlib.suppress(OSError):
-                self.dest.rmdir()
 
     def _run(self, state: PackState, done: list[Done]) -> int:
         """Packs what is missing and publishes; appends to ``done``; returns the position where it went on."""
         check_publishable(self.source, self.options)
         self._remove_leftovers()
-        with contextlib.ExitStack() as opened:
-            job = self._list(state, opened)
+        with contextlib.ExitStack() as resources:
+            job = self._prepare_job(state, resources)
             done += self._verified(state)
             resumed_at = done[-1].next_position if done else 0
             shards = ShardSequence(
@@ -207,58 +201,57 @@ class Packer:
         """Files that a killed pack was writing; the lock says that no other pack is."""
         for folder in (self.dest, self.dest / FOLDER, self.dest / COLUMNS):
             for path in folder.iterdir() if folder.is_dir() else ():
-                if files.is_partly(path.name):
+                if files.is_temporary(path.name):
                     path.unlink()
 
-    def _list(self, state: PackState, opened: contextlib.ExitStack) -> Job:
+    def _prepare_job(self, state: PackState, resources: contextlib.ExitStack) -> Job:
         """Freezes the list of samples (a stream is encoded on the way) and returns what loads one of them."""
-        source = self.source
-        folder = state.folder
-        if is_stream(source):
-            if not Listing.exists(folder):
-                samples = iter(source)
-                head = list(
-                    itertools.islice(samples, SAMPLES if self.options.encode == "auto" else 0)
-                )
-                options = self._settle_encode(
-                    state, (each for each in head if not isinstance(each, BadImage))
-                )
-                refs = spool(
-                    itertools.chain(drained(head), samples),
-                    source.fields,
-                    folder,
-                    options,
-                    self.jobs,
-                )
-                write_listing(folder, opened.enter_context(contextlib.closing(refs)), self._listed)
-            else:
-                self._settle_encode(state, None)
-            return opened.enter_context(
-                contextlib.closing(Spool(folder, self._opened_listing(folder, opened)))
-            )
-        if not Listing.exists(folder):
-            write_listing(folder, source.refs(), self._listed)
-        listing = self._opened_listing(folder, opened)
-        begun = next(state.finished(), None) is not None
-        return load_listed(
-            source,
-            listing,
-            self._settle_encode(state, None if begun else some_samples(source, listing, SAMPLES)),
-        )
+        if not is_stream(self.source):
+            return self._prepare_listed(self.source, state, resources)
+        if not Listing.exists(state.folder):
+            self._spool_stream(self.source, state)
+        else:
+            self._choose_encode(state, None)
+        listing = self._open_listing(state, resources)
+        return resources.enter_context(contextlib.closing(Spool(state.folder, listing)))
 
-    def _listed(self, count: int) -> None:
+    def _prepare_listed(
+        self, source: Source, state: PackState, resources: contextlib.ExitStack
+    ) -> Job:
+        if not Listing.exists(state.folder):
+            write_listing(state.folder, source.refs(), self._count_listed)
+        listing = self._open_listing(state, resources)
+        has_shards = next(state.finished(), None) is not None
+        samples = None if has_shards else some_samples(source, listing, SAMPLES)
+        return load_listed(source, listing, self._choose_encode(state, samples))
+
+    def _spool_stream(self, source: StreamSource, state: PackState) -> None:
+        stream = iter(source)
+        n_measured = SAMPLES if self.options.encode == "auto" else 0
+        head = deque(itertools.islice(stream, n_measured))
+        readable = (sample for sample in head if not isinstance(sample, BadImage))
+        options = self._choose_encode(state, readable)
+        samples = itertools.chain(pop_all(head), stream)
+        refs = spool(samples, source.fields, state.folder, options, self.jobs)
+        with contextlib.closing(refs):
+            write_listing(state.folder, refs, self._count_listed)
+
+    def _count_listed(self, count: int) -> None:
         self.progress.done = count
         self._say("listing")
 
-    def _opened_listing(self, folder: Path, opened: contextlib.ExitStack) -> Listing:
-        listing = opened.enter_context(contextlib.closing(Listing(folder)))
+    def _open_listing(self, state: PackState, resources: contextlib.ExitStack) -> Listing:
+        listing = resources.enter_context(contextlib.closing(Listing(state.folder)))
         self.progress.total = len(listing)
         if not len(listing):
             raise ConfigError(f"{self.name}: no samples found in this {self.source.name} source")
         return listing
 
-    def _settle_encode(self, state: PackState, samples: Iterable[Sample] | None) -> PackOptions:
-        """What `auto` stands for: measured once and remembered; None for ``samples`` when it must have been measured before."""
+    def _choose_encode(self, state: PackState, samples: Iterable[Sample] | None) -> PackOptions:
+        """The options with what `auto` stands for: measured on ``samples`` once, then remembered.
+
+        Without ``samples`` it must have been measured before.
+        """
         if self.options.encode != "auto":
             return self.options
         choice = state.encode_choice()
@@ -266,9 +259,8 @@ class Packer:
             if samples is None:
                 raise damaged(state.folder / "encode.json", "it is missing")
             names = [each.name for each in self.source.fields if each.kind.is_image]
-            choice = choose_encode(
-                (image for sample in samples for image in images_of(sample, names)), self.options
-            )
+            images = (image for sample in samples for image in images_of(sample, names))
+            choice = choose_encode(images, self.options)
             state.remember_encode_choice(choice)
         self.notes.append(f"--encode auto chose {choice.encode}: {choice.reason}")
         self._encode = choice.encode
@@ -322,17 +314,10 @@ def pack(
     given = dict(source_options or {})
     if fields is not None:
         given["fields"] = fields
-    opened = open_source(source, format=format, **given)
+    samples = open_source(source, format=format, **given)
     name = str(Path(source).resolve()) if isinstance(source, str | os.PathLike) else ""
-    return Packer(
-        opened, Path(dest), _pack_options(options), name=name, on_progress=on_progress
-    ).run()
-
-
-def _pack_options(given: dict[str, Any]) -> PackOptions:
-    unknown = sorted(given.keys() - PackOptions.__dataclass_fields__.keys())
-    if unknown:
-        raise ConfigError(
-            f"pack has no option {', '.join(unknown)}; it has {', '.join(PackOptions.__dataclass_fields__)}"
-        )
-    return PackOptions(**given)
+    known = PackOptions.__dataclass_fields__
+    if unknown := sorted(options.keys() - known.keys()):
+        raise ConfigError(f"pack has no option {', '.join(unknown)}; it has {', '.join(known)}")
+    packer = Packer(samples, Path(dest), PackOptions(**options), name=name, on_progress=on_progress)
+    return packer.run()

@@ -41,7 +41,7 @@ class ColumnWriter:
         self.width = width  # numbers a row
         self.path = dataset / FOLDER / f"{name}.npy"
         self._rows = 0
-        self._temporary = files.partly(self.path)
+        self._temporary = files.temporary_path(self.path)
         try:
             self.path.parent.mkdir(exist_ok=True)
             self._file = self._temporary.open("wb+", buffering=0)

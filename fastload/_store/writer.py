@@ -41,7 +41,7 @@ class ShardWriter:
         self.path = folder / self.name
         self.first = first
         self.records = 0
-        self._temporary = files.partly(self.path)
+        self._temporary = files.temporary_path(self.path)
         self._pieces: list[Bytes] = []  # collected for the next flush,
         self._n_bytes = 0  # of so many bytes
         self._tree = TreePages(self._collect)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from fastload._common.files import is_partly
+from fastload._common.files import is_temporary
 from fastload._store.dataset import open_dataset
 from fastload._store.fields import Field
 from fastload.errors import BadImage, StoreError
@@ -68,7 +68,7 @@ def said(outcome: Outcome) -> dict[str, Any]:
 def check_nothing_is_broken(dest: Path, expected: dict[str, str]) -> None:
     """What has its final name is final, no temporary file takes space, and it is no dataset before it is complete."""
     found = tree(dest) if dest.exists() else {}
-    assert not [name for name in found if is_partly(name)]
+    assert not [name for name in found if is_temporary(name)]
     published = {name: digest for name, digest in found.items() if not name.startswith(".pack")}
     assert not [name for name, digest in published.items() if expected.get(name) != digest]
     if (

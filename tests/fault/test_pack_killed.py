@@ -222,7 +222,7 @@ class Killing:
         published = {
             name: digest
             for name, digest in found.items()
-            if not name.startswith(".pack") and not files.is_partly(name)
+            if not name.startswith(".pack") and not files.is_temporary(name)
         }
         self.wrong += [
             f"{name} is there but not whole"
@@ -232,7 +232,7 @@ class Killing:
         for name in found:
             if (
                 name.startswith(".pack/done-")
-                and not files.is_partly(name)
+                and not files.is_temporary(name)
                 and f"shard-{name[11:16]}.lmdb" not in found
             ):
                 self.wrong.append(f"{name} speaks of a shard that is not there")

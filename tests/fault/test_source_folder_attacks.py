@@ -98,7 +98,7 @@ ATTACKS: dict[str, tuple[Callable[[Path], object], str]] = {
         "leads out of the root",
     ),
     "link out, relative": (lambda p: p.symlink_to("../../secret.jpg"), "leads out of the root"),
-    "link to a neighbour of like name": (
+    "link to a neighbor of like name": (
         lambda p: p.symlink_to("../../root2/s.jpg"),
         "leads out of the root",
     ),
@@ -362,7 +362,7 @@ def test_lists_and_tables_are_regular_files_too(root: Path) -> None:
             open_source(
                 root / name, format={"csv": "lists", "json": "coco", "tar": "webdataset"}[name[5:]]
             )
-        with pytest.raises(ConfigError, match="no format recognised"):
+        with pytest.raises(ConfigError, match="no format recognized"):
             open_source(root / name)
 
 

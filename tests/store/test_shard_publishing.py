@@ -293,9 +293,9 @@ def test_everything_is_synced_before_the_rename_and_the_folder_after(
 
 
 def test_leftovers_are_told_from_published_files() -> None:
-    assert files.is_partly(files.partly(Path("/x/shard-00000.lmdb")).name)
+    assert files.is_temporary(files.temporary_path(Path("/x/shard-00000.lmdb")).name)
     for name in ("shard-00000.lmdb", "manifest.json", "a.tmp-", "a.tmp-x", ".tmp-"):
-        assert not files.is_partly(name)
+        assert not files.is_temporary(name)
 
 
 def test_a_published_shard_is_plain_lmdb(tmp_path: Path) -> None:

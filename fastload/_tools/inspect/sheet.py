@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from fastload._common.files import partly
+from fastload._common.files import temporary_path
 from fastload._common.formatting import printable
 from fastload._order.permutation import Permutation
 from fastload._store.dataset import Dataset
@@ -46,7 +46,7 @@ def write_sheet(dataset: Dataset, path: Path, *, seed: int = 0, count: int = COU
         "/".join(dataset.path.parts[-2:]).lstrip("/"),
         f"{n:,} of {len(dataset):,} samples, seed {seed}",
     )
-    temporary = partly(path)
+    temporary = temporary_path(path)
     try:
         with temporary.open("wb") as file:
             page.save(file, Image.registered_extensions()[path.suffix.lower()])
