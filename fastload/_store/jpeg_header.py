@@ -29,6 +29,13 @@ _SUBSAMPLING = {
 }
 _NO_LENGTH = frozenset((0x00, 0x01, *range(0xD0, 0xD8)))  # stuffed zero, TEM, RST0-7: not segments
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOFn; the others are DHT, JPG, DAC
+_SOI = 0xD8
+_EOI = 0xD9
+_SOS = 0xDA
+_DRI = 0xDD
+_APP0 = 0xE0
+_APP1 = 0xE1
+_APP14 = 0xEE
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ class JpegHeader:
 
     @property
     def components(self) -> int:
-        """1 gray, 3 colour, 4 CMYK or YCCK."""
+        """1 gray, 3 color, 4 CMYK or YCCK."""
         return len(self.sampling)
 
     @property
@@ -146,54 +153,57 @@ def parse_markers(data: bytes | memoryview) -> JpegHeader:
     data = bytes(data)
     if len(data) < 4 or not data.startswith(b"\xff\xd8"):
         raise BadImage("not a JPEG: it does not start with FF D8")
-    found: dict[str, int] = {}
-    frame: tuple[int, bytes] | None = None
+    sof = 0
+    frame = b""
+    n_scans = 0
+    scan_offset = 0
+    restart_interval = 0
+    adobe_transform = -1
     orientation = 0
     jfif = False
     complete = False
     end = len(data)
     for marker, start, body in _segments(data):
-        if marker == 0xD9:
+        if marker == _EOI:
             complete = True
             end = start
-            break
-        if marker in _FRAMES:
-            if frame is not None:
+        elif marker in _FRAMES:
+            if frame:
                 raise BadImage(f"a second frame header (SOF) at byte {start - 4}")
-            frame = (marker, _checked_frame(body, start))
-        elif marker == 0xDA:
-            if frame is None:
-                raise BadImage(
-                    f"a scan (SOS) before the frame header (SOF) at byte {start + len(body)}"
-                )
-            found["scans"] = found.get("scans", 0) + 1
-            found.setdefault("scan_offset", start + len(body))
-        elif marker == 0xDD and len(body) >= 2 and "scans" not in found:
-            found["restart"] = int.from_bytes(body[:2], "big")
-        elif marker == 0xE0 and body.startswith(b"JFIF\0"):
+            _check_frame(body, start)
+            sof = marker
+            frame = body
+        elif marker == _SOS:
+            body_end = start + len(body)
+            if not frame:
+                raise BadImage(f"a scan (SOS) before the frame header (SOF) at byte {body_end}")
+            n_scans += 1
+            scan_offset = scan_offset or body_end
+        elif marker == _DRI and len(body) >= 2 and not n_scans:
+            restart_interval = int.from_bytes(body[:2], "big")
+        elif marker == _APP0 and body.startswith(b"JFIF\0"):
             jfif = True
-        elif marker == 0xEE and len(body) >= 12 and body.startswith(b"Adobe"):
-            found["adobe"] = body[11]
-        elif marker == 0xE1 and not orientation and body.startswith(b"Exif\0\0"):
+        elif marker == _APP14 and len(body) >= 12 and body.startswith(b"Adobe"):
+            adobe_transform = body[11]
+        elif marker == _APP1 and not orientation and body.startswith(b"Exif\0\0"):
             orientation = _exif_orientation(body[6:])
-    if frame is None:
+    if not frame:
         raise BadImage(f"no frame header (SOF) in {len(data)} bytes")
-    if "scans" not in found:
+    if not n_scans:
         raise BadImage(f"no image data: no scan (SOS) in {len(data)} bytes")
-    sof, body = frame
     return JpegHeader(
-        width=int.from_bytes(body[3:5], "big"),
-        height=int.from_bytes(body[1:3], "big"),
-        precision=body[0],
+        width=int.from_bytes(frame[3:5], "big"),
+        height=int.from_bytes(frame[1:3], "big"),
+        precision=frame[0],
         sof=sof,
-        sampling=tuple((factors >> 4, factors & 15) for factors in body[7::3]),
+        sampling=tuple((factors >> 4, factors & 15) for factors in frame[7::3]),
         orientation=orientation or 1,
-        restart_interval=found.get("restart", 0),
-        n_scans=found["scans"],
+        restart_interval=restart_interval,
+        n_scans=n_scans,
         complete=complete,
-        adobe_transform=found.get("adobe", -1),
+        adobe_transform=adobe_transform,
         jfif=jfif,
-        scan_offset=found["scan_offset"],
+        scan_offset=scan_offset,
         end_offset=end,
     )
 
@@ -210,10 +220,10 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, bytes]]:
         position += 1
         if marker in _NO_LENGTH:
             continue
-        if marker == 0xD9:
+        if marker == _EOI:
             yield marker, position, b""
             return
-        if marker == 0xD8:
+        if marker == _SOI:
             raise BadImage(f"a second start marker at byte {position - 2}")
         length = int.from_bytes(data[position : position + 2], "big")
         if position + 2 <= len(data) and length < 2:
@@ -224,7 +234,7 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, bytes]]:
         position += length
 
 
-def _checked_frame(body: bytes, start: int) -> bytes:
+def _check_frame(body: bytes, start: int) -> None:
     if len(body) < 6 or len(body) != 6 + 3 * body[5]:
         raise BadImage(f"the frame header (SOF) has a wrong length at byte {start - 4}")
     height, width = struct.unpack(">HH", body[1:5])
@@ -237,7 +247,6 @@ def _checked_frame(body: bytes, start: int) -> bytes:
             raise BadImage(
                 f"component {i} has sampling factors {factors >> 4}x{factors & 15}, expected 1 to 4"
             )
-    return body
 
 
 def _exif_orientation(tiff: bytes) -> int:
@@ -254,9 +263,8 @@ def _exif_orientation(tiff: bytes) -> int:
             return 1
         tag, kind, count = struct.unpack_from(order + "HHI", tiff, entry)
         if tag == 0x0112:
-            if (
-                kind not in (3, 4) or count != 1
-            ):  # 3 = 16 bits, as the standard has it; some cameras write 32
+            # 3 = 16 bits, as in the standard; some cameras write 4 = 32 bits.
+            if kind not in (3, 4) or count != 1:
                 return 1
             (value,) = struct.unpack_from(order + ("H" if kind == 3 else "I"), tiff, entry + 8)
             return int(value) if 1 <= value <= 8 else 1

@@ -11,8 +11,10 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastload._pack.files import (
     open_inside,
@@ -51,7 +53,7 @@ class CocoSource:
     def __init__(
         self, path: str | Path, *, split: str = "", images: str | Path = "", masks: bool = False
     ) -> None:
-        self.path = _the_file(Path(path), split)
+        self.path = _annotation_file(Path(path), split)
         self.masks = masks
         self._name = printable(self.path.name)
         self._stamp, self._index = self._scan()
@@ -79,35 +81,23 @@ class CocoSource:
     def load(self, ref: Ref) -> Sample:
         """One image and its annotations."""
         try:
-            number, file_name, width, height = self._index.images[int(str(ref))]
+            listed = self._index.images[int(str(ref))]
         except (KeyError, ValueError):
             raise ConfigError(
                 f"{self._name}: no image {ref!r:.40}; the file is not the one that was listed"
             ) from None
-        source = printable_or_repr(file_name)
-        annotations = self._annotations(number, source)
-        boxes = float_array(
-            [each.get("bbox") for each in annotations],
-            shape=(None, 4),
-            what="bbox",
-            source=source,
-            dtype=np.float64,
-        )
-        negative = boxes[(boxes[:, 2:] < 0).any(axis=1)]
-        if len(negative):
-            raise BadImage(
-                f"bbox: negative width or height in {negative[0].tolist()}", source=source
-            )
-        boxes[:, 2:] += boxes[:, :2]
+        source = printable_or_repr(listed.file_name)
+        annotations = self._annotations(listed.number, source)
+        boxes = _corner_boxes(annotations, source)
         areas = float_array(
             [each.get("area", 0) for each in annotations], shape=(None,), what="area", source=source
         )
-        image = Encoded(read_bounded(self.root, file_name), source)
+        image = Encoded(read_bounded(self.root, listed.file_name), source)
         if annotations:
-            self._check_size(image, width, height)
+            self._check_size(image, listed.width, listed.height)
         values: dict[str, Value] = {
             "image": image,
-            "boxes": boxes.astype(np.float32),
+            "boxes": boxes,
             "labels": np.asarray(
                 [self._label(each, source) for each in annotations], dtype=np.int64
             ),
@@ -116,7 +106,7 @@ class CocoSource:
             ),
             "area": areas,
             "annotation_ids": np.asarray(
-                [_whole(each, "id", source, default=-1) for each in annotations], np.int64
+                [_integer(each, "id", source, default=-1) for each in annotations], np.int64
             ),
             "image_id": int(str(ref)),
         }
@@ -124,8 +114,8 @@ class CocoSource:
             values["instances"] = instance_mask(
                 [each.get("segmentation") for each in annotations],
                 areas.tolist(),
-                width=width,
-                height=height,
+                width=listed.width,
+                height=listed.height,
                 source=source,
             )
         return Sample(values, source=source)
@@ -181,7 +171,7 @@ class CocoSource:
         """The first of the usual folders that holds the first image."""
         stem = self.path.stem.removeprefix("instances_")
         top = given if given.is_dir() else self.path.parent.parent
-        _, first, _, _ = next(iter(self._index.images.values()))
+        first = next(iter(self._index.images.values())).file_name
         near = self.path.parent
         folders = (top / stem, top / "images" / stem, top / "images", near, near / "images", top)
         for folder in folders:
@@ -190,28 +180,36 @@ class CocoSource:
             except BadImage:
                 continue
             return folder
-        looked = ", ".join(str(folder) for folder in folders)
+        searched = ", ".join(map(str, folders))
         raise ConfigError(
-            f"{self.path}: its first image {printable_or_repr(first)} is in none of {looked}; "
+            f"{self.path}: its first image {printable_or_repr(first)} is in none of {searched}; "
             "name the folder (--images DIR)"
         )
+
+
+class _ListedImage(NamedTuple):
+    number: int  # place in the file's list of images
+    file_name: str
+    width: int
+    height: int
+
+
+def _int64s() -> array.array[int]:
+    return array.array("q")
 
 
 @dataclass
 class _Index:
     """What is kept of the file: images, categories, and where each image's annotations lie."""
 
-    images: dict[int, tuple[int, str, int, int]] = field(
-        default_factory=dict
-    )  # id: place, file name, width, height
+    images: dict[int, _ListedImage] = field(default_factory=dict)  # by id
     categories: list[dict[str, Json]] = field(default_factory=list)
     labels: dict[Json, int] = field(default_factory=dict)
     orphans: int = 0
-    _of: array.array[int] = field(
-        default_factory=lambda: array.array("q")
-    )  # image id of each annotation
-    _at: array.array[int] = field(default_factory=lambda: array.array("q"))
-    _long: array.array[int] = field(default_factory=lambda: array.array("q"))
+    # Of each annotation, in file order: the image's id, and where its text lies.
+    _image_ids: array.array[int] = field(default_factory=_int64s)
+    _file_offsets: array.array[int] = field(default_factory=_int64s)
+    _file_lengths: array.array[int] = field(default_factory=_int64s)
 
     def add(self, element: Element, name: str) -> None:
         # Parsing annotations a second time, for their text, would take half of the time.
@@ -219,26 +217,27 @@ class _Index:
         if not isinstance(value, dict):
             raise BadImage(f"expected objects in {element.key!r}, found {value!r:.40}", source=name)
         if element.key == "categories":
-            _whole(value, "id", name)
+            _integer(value, "id", name)
             self.categories.append(
                 {key: value[key] for key in ("id", "name", "supercategory") if key in value}
             )
         elif element.key == "images":
-            number = _whole(value, "id", name)
+            number = _integer(value, "id", name)
             if number in self.images or not isinstance(value.get("file_name"), str):
                 raise BadImage(
                     f"image {number}: its id is used twice, or its file_name is missing",
                     source=name,
                 )
-            size = (
-                _whole(value, "width", name, default=0),
-                _whole(value, "height", name, default=0),
+            self.images[number] = _ListedImage(
+                len(self.images),
+                str(value["file_name"]),
+                _integer(value, "width", name, default=0),
+                _integer(value, "height", name, default=0),
             )
-            self.images[number] = (len(self.images), str(value["file_name"]), *size)
         else:
-            self._of.append(_whole(value, "image_id", name))
-            self._at.append(element.offset)
-            self._long.append(len(element.raw))
+            self._image_ids.append(_integer(value, "image_id", name))
+            self._file_offsets.append(element.offset)
+            self._file_lengths.append(len(element.raw))
 
     def finish(self, name: str) -> None:
         """Sorts the annotations by image."""
@@ -250,19 +249,36 @@ class _Index:
         self.labels = {category["id"]: label for label, category in enumerate(self.categories)}
         if len(self.labels) != len(self.categories):
             raise ConfigError(f"{name}: a category id is used twice")
+        orphan = _ListedImage(-1, "", 0, 0)
         numbers = np.asarray(
-            [self.images.get(image, (-1,))[0] for image in self._of], dtype=np.int64
+            [self.images.get(image_id, orphan).number for image_id in self._image_ids], np.int64
         )
         self.orphans = int((numbers < 0).sum())
         order = np.argsort(numbers, kind="stable")
         self._starts = np.searchsorted(numbers[order], np.arange(len(self.images) + 1))
-        self._offsets = np.asarray(self._at)[order]
-        self._lengths = np.asarray(self._long)[order]
+        self._offsets = np.asarray(self._file_offsets)[order]
+        self._lengths = np.asarray(self._file_lengths)[order]
 
     def places(self, number: int) -> Iterator[tuple[int, int]]:
         """Offset and length of each annotation of an image, in file order."""
         for i in range(self._starts[number], self._starts[number + 1]):
             yield int(self._offsets[i]), int(self._lengths[i])
+
+
+def _corner_boxes(annotations: list[dict[str, Json]], source: str) -> NDArray[np.float32]:
+    """``bbox`` (x, y, width, height) as (x1, y1, x2, y2)."""
+    boxes = float_array(
+        [each.get("bbox") for each in annotations],
+        shape=(None, 4),
+        what="bbox",
+        source=source,
+        dtype=np.float64,
+    )
+    negative = boxes[(boxes[:, 2:] < 0).any(axis=1)]
+    if len(negative):
+        raise BadImage(f"bbox: negative width or height in {negative[0].tolist()}", source=source)
+    boxes[:, 2:] += boxes[:, :2]
+    return boxes.astype(np.float32)
 
 
 def _upright_size(data: bytes) -> tuple[int, int] | None:
@@ -277,11 +293,8 @@ def _upright_size(data: bytes) -> tuple[int, int] | None:
 def looks_like(path: Path) -> str:
     """Why this is COCO, or nothing."""
     files = [path] if path.is_file() and path.suffix.lower() == ".json" else _files_in(path)
-    return (
-        f"a COCO file ({files[0].name})"
-        if files and any(_has_keys(file) for file in files[:4])
-        else ""
-    )
+    found = any(_has_keys(file) for file in files[:4])
+    return f"a COCO file ({files[0].name})" if found else ""
 
 
 def _files_in(path: Path) -> list[Path]:
@@ -292,7 +305,7 @@ def _files_in(path: Path) -> list[Path]:
 
 
 def _has_keys(path: Path) -> bool:
-    """A look at both ends of the file: two of the three keys stand there in every COCO file seen so far."""
+    """Scans both ends of the file: two of the three keys stand there in every COCO file seen so far."""
     try:
         with open_inside(path.resolve().parent, path.resolve().name) as file:
             head = file.read(1 << 16)
@@ -304,7 +317,7 @@ def _has_keys(path: Path) -> bool:
     return head.lstrip()[:1] == b"{" and found >= 2
 
 
-def _the_file(path: Path, split: str) -> Path:
+def _annotation_file(path: Path, split: str) -> Path:
     if not path.is_dir():
         return path
     files = _files_in(path)
@@ -326,7 +339,7 @@ def _split_name(file: Path) -> str:
     return file.parent.name if file.stem.startswith("_") else file.stem.removeprefix("instances_")
 
 
-def _whole(value: dict[str, Json], key: str, source: str, *, default: int | None = None) -> int:
+def _integer(value: dict[str, Json], key: str, source: str, *, default: int | None = None) -> int:
     number = value.get(key, default)
     if type(number) is not int or not -(2**63) <= number < 2**63:
         raise BadImage(f"{key}: expected an integer, found {number!r:.40}", source=source)

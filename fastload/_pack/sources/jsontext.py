@@ -15,7 +15,7 @@ from fastload.errors import BadImage, ConfigError
 MAX_ELEMENT_BYTES = 64 << 20  # one row of a streamed table
 _CHUNK_BYTES = 1 << 20
 _SPACE = " \t\r\n"
-_ENDS = (" ", "\t", "\r", "\n", ",", "]", "}")
+_DELIMITERS = (" ", "\t", "\r", "\n", ",", "]", "}")
 
 
 def parse_json(data: bytes, name: str, *, line: int = 1) -> Json:
@@ -78,19 +78,19 @@ class JsonStream:
         self._file = file
         self._name = name
         self._text = ""
-        self._at = 0  # place in _text
-        self._base = 0  # place of _text in the file
+        self._position = 0  # in _text
+        self._text_offset = 0  # of _text[0] in the file
         self._line = 1  # of _text[0]
         self._column = 1
         self._ended = False
-        self._value: Json = None  # the one passed last
+        self._value: Json = None  # decoded last
         self._decoder = json.JSONDecoder()
 
     def elements(self) -> Iterator[Element]:
         """All elements, in file order; BadImage with line and column where the text is broken."""
         first = self._next_char()
         if first == "\xef":  # a UTF-8 byte order mark
-            self._at += 3
+            self._position += 3
             first = self._next_char()
         if first == "[":
             yield from self._array("")
@@ -102,95 +102,94 @@ class JsonStream:
             raise self._broken("text after the end")
 
     def _object(self) -> Iterator[Element]:
-        self._at += 1
+        self._position += 1
         if self._next_char() == "}":
-            self._at += 1
+            self._position += 1
             return
         while True:
             if self._next_char() != '"':
                 raise self._broken("expected a name in double quotes")
-            start = self._skip_value()
-            key = parse_json(self._text[start : self._at].encode("latin-1"), self._name)
+            start = self._decode_value()
+            key = parse_json(self._text[start : self._position].encode("latin-1"), self._name)
             if self._next_char() != ":":
                 raise self._broken("expected ':'")
-            self._at += 1
+            self._position += 1
             if self._next_char() == "[":
                 yield from self._array(str(key))
             else:
-                self._skip_value()
-            if self._after_element("}"):
+                self._decode_value()
+            if self._ends_after_element("}"):
                 return
 
     def _array(self, key: str) -> Iterator[Element]:
-        self._at += 1
+        self._position += 1
         if self._next_char() == "]":
-            self._at += 1
+            self._position += 1
             return
         while True:
             self._next_char()
-            start = self._skip_value()
-            yield Element(
-                key, self._base + start, self._text[start : self._at].encode("latin-1"), self._value
-            )
-            if self._after_element("]"):
+            start = self._decode_value()
+            raw = self._text[start : self._position].encode("latin-1")
+            yield Element(key, self._text_offset + start, raw, self._value)
+            if self._ends_after_element("]"):
                 return
 
-    def _after_element(self, end: str) -> bool:
+    def _ends_after_element(self, end: str) -> bool:
         found = self._next_char()
-        if found not in (",", end) or not found:
+        if found not in (",", end):
             raise self._broken(f"expected ',' or '{end}'")
-        self._at += 1
+        self._position += 1
         return found == end
 
     def _next_char(self) -> str:
         """The next character that is no space; "" at the end of the file."""
         while True:
-            while self._at < len(self._text) and self._text[self._at] in _SPACE:
-                self._at += 1
-            if self._at < len(self._text):
-                return self._text[self._at]
-            if not self._more():
+            while self._position < len(self._text) and self._text[self._position] in _SPACE:
+                self._position += 1
+            if self._position < len(self._text):
+                return self._text[self._position]
+            if not self._read_more():
                 return ""
 
-    def _skip_value(self) -> int:
-        """Moves behind the value that starts here; returns where it started in the (possibly moved) text."""
+    def _decode_value(self) -> int:
+        """Moves past the value that starts here; returns where it started in the (possibly moved) text."""
         while True:
             try:
-                self._value, end = self._decoder.raw_decode(self._text, self._at)
+                self._value, end = self._decoder.raw_decode(self._text, self._position)
             except json.JSONDecodeError as error:
-                if len(self._text) - self._at > MAX_ELEMENT_BYTES or not self._more():
+                if len(self._text) - self._position > MAX_ELEMENT_BYTES or not self._read_more():
                     raise self._broken(error.msg, error.pos) from None
                 continue
             except (RecursionError, ValueError) as error:
                 raise self._broken(f"{error}") from None
-            # A number may go on in the next chunk ("0" of "0.5"): it has ended where something else begins.
-            bare = self._text[self._at] not in '{["'
-            if bare and self._text[end : end + 1] not in _ENDS and self._more():
+            # A number may continue in the next chunk ("0" of "0.5") unless a delimiter follows.
+            is_bare = self._text[self._position] not in '{["'
+            if is_bare and self._text[end : end + 1] not in _DELIMITERS and self._read_more():
                 continue
-            start = self._at
-            self._at = end
+            start = self._position
+            self._position = end
             return start
 
-    def _more(self) -> bool:
-        """Drops what is done with and reads on; as much as is there already, so a long element costs O(n log n)."""
+    def _read_more(self) -> bool:
+        """Drops the consumed text and reads as much as is left, so a long element costs O(n log n)."""
         if self._ended:
             return False
-        chunk = self._file.read(max(_CHUNK_BYTES, len(self._text) - self._at))
+        chunk = self._file.read(max(_CHUNK_BYTES, len(self._text) - self._position))
         if not chunk:
             self._ended = True
             return False
-        self._line, self._column = self._place(self._at)
-        self._base += self._at
-        self._text = self._text[self._at :] + chunk.decode("latin-1")
-        self._at = 0
+        self._line, self._column = self._line_and_column(self._position)
+        self._text_offset += self._position
+        self._text = self._text[self._position :] + chunk.decode("latin-1")
+        self._position = 0
         return True
 
-    def _place(self, at: int) -> tuple[int, int]:
-        lines = self._text.count("\n", 0, at)
+    def _line_and_column(self, position: int) -> tuple[int, int]:
+        lines = self._text.count("\n", 0, position)
         if lines:
-            return self._line + lines, at - self._text.rfind("\n", 0, at)
-        return self._line, self._column + at
+            return self._line + lines, position - self._text.rfind("\n", 0, position)
+        return self._line, self._column + position
 
-    def _broken(self, why: str, at: int | None = None) -> BadImage:
-        line, column = self._place(self._at if at is None else at)
+    def _broken(self, why: str, position: int | None = None) -> BadImage:
+        line, column = self._line_and_column(self._position if position is None else position)
         return BadImage(f"broken JSON at line {line}, column {column}: {why}", source=self._name)
