@@ -107,7 +107,7 @@ def _kept(data: bytes, options: PackOptions) -> StoredImage | None:
 
 
 def _from_unusual_jpeg(data: bytes, header: JpegHeader, options: PackOptions) -> StoredImage:
-    """CMYK, arithmetic coding: what libjpeg reads and GPUs do not. Pillow knows the colours but guesses over damage."""
+    """CMYK, arithmetic coding: what libjpeg reads and GPUs do not. Pillow knows the colors but guesses over damage."""
     if header.precision != 8:
         pixels = _from_twelve_bits(data, header)
         return _from_pixels(
@@ -166,7 +166,7 @@ def _check_by_rewriting(data: bytes, header: JpegHeader) -> None:
 def _rewritten(
     data: bytes, header: JpegHeader, options: PackOptions, converted: str = ""
 ) -> StoredImage:
-    """The same coefficients, so the same pixels: baseline, optimised tables, no metadata, restart markers and their index."""
+    """The same coefficients, so the same pixels: baseline, optimized tables, no metadata, restart markers and their index."""
     module = core()
     if (
         module is None
@@ -207,7 +207,7 @@ def _from_file(data: bytes, options: PackOptions) -> StoredImage:
     if image.format == "PNG":
         depth = data[
             24
-        ]  # bits per sample, in IHDR: Pillow shows 16-bit colour as 8-bit RGB without a word
+        ]  # bits per sample, in IHDR: Pillow shows 16-bit color as 8-bit RGB without a word
         if depth != 8 and not converted:
             converted = f"{depth} → 8 bit"
         if (

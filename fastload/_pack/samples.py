@@ -179,7 +179,7 @@ _RESCALED: dict[FieldKind, Callable[[Floats, Floats], None]] = {
 
 
 def _scaled_mask(mask: NDArray[np.generic], scale: Scale) -> NDArray[np.generic]:
-    """Nearest neighbour, floor((i + 0.5) / scale), as the loader does it: labels are never mixed."""
+    """Nearest neighbor, floor((i + 0.5) / scale), as the loader does it: labels are never mixed."""
     rows, columns = (
         _nearest(side, max(1, round(side * by)))
         for side, by in zip(mask.shape, (scale[1], scale[0]), strict=True)

@@ -114,7 +114,7 @@ CONVERTED: dict[str, tuple[bytes, str]] = {
     "1 bit png": (png(GRAY, "1"), "1 → L"),
     "gray png with transparency": (png(GRAY, "L", transparency=7), "transparency"),
     "16 bit gray png": (file_of(GRAY.astype(np.uint16) * 256 + GRAY[::-1], "PNG"), "16 → 8 bit"),
-    "16 bit colour png": (sixteen_bit_rgb_png(), "16 → 8 bit"),
+    "16 bit color png": (sixteen_bit_rgb_png(), "16 → 8 bit"),
     "16 bit gray tiff": (file_of(GRAY.astype(np.uint16) * 256, "TIFF"), "TIFF → PNG, 16 → 8 bit"),
 }
 KEPT = {

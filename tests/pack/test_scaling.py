@@ -235,16 +235,16 @@ def marked_image(size: tuple[int, int], points: NDArray[np.float64]) -> NDArray[
     return image
 
 
-def centre_of_mass(
+def center_of_mass(
     image: NDArray[np.uint8], near: NDArray[np.float64], reach: float
 ) -> NDArray[np.float64]:
     rows, columns = np.indices(image.shape[:2])
     close = (np.abs(columns + 0.5 - near[0]) < reach) & (np.abs(rows + 0.5 - near[1]) < reach)
     weight = image[..., 0].astype(float) * close
-    centre: NDArray[np.float64] = (
+    center: NDArray[np.float64] = (
         np.array([((columns + 0.5) * weight).sum(), ((rows + 0.5) * weight).sum()]) / weight.sum()
     )
-    return centre
+    return center
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_labels_move_with_the_image(tmp_path: Path, option: dict[str, Any], as_f
     for point in found["points"]:
         assert (
             np.abs(
-                centre_of_mass(found["image"], point, reach=max(5 * scale.max(), 2)) - point
+                center_of_mass(found["image"], point, reach=max(5 * scale.max(), 2)) - point
             ).max()
             <= 0.5
         )

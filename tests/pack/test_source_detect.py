@@ -129,7 +129,7 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_layouts_are_recognised(
+def test_layouts_are_recognized(
     tmp_path: Path, layout: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     name, make, asked = LAYOUTS[layout]
@@ -149,7 +149,7 @@ def test_unknown_lists_what_was_looked_for(tmp_path: Path) -> None:
     assert all(f"{name}: {each.looked_for}" in str(caught.value) for name, each in FORMATS.items())
     assert "--format nuscenes|openlane|coco|hf|webdataset|lists|folder" in str(caught.value)
     (tmp_path / "notes.json").write_text('{"a": 1}')
-    with pytest.raises(ConfigError, match="no format recognised"):
+    with pytest.raises(ConfigError, match="no format recognized"):
         detect(tmp_path / "notes.json")
     with pytest.raises(ConfigError, match="nowhere: No such file"):
         detect(tmp_path / "nowhere")

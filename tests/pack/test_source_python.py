@@ -172,7 +172,7 @@ def test_torch_tensors() -> None:
             return torch.from_numpy(RGB).permute(2, 0, 1).contiguous(), torch.tensor(index)
 
     found = samples_of(open_source(Tensors()))
-    np.testing.assert_array_equal(found[1].values["image"], RGB)  # colour first becomes colour last
+    np.testing.assert_array_equal(found[1].values["image"], RGB)  # color first becomes color last
     assert found[1].values["label"] == 1
 
     class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc, name-defined]
@@ -344,7 +344,7 @@ def test_a_picture_called_a_mask_keeps_the_numbers_of_its_classes(
     np.testing.assert_array_equal(found[1] if form == "list" else found, np.asarray(labels))
 
 
-def test_a_mask_of_colours_or_in_a_jpeg_is_a_picture_and_a_label_that_is_one_is_asked_about(
+def test_a_mask_of_colors_or_in_a_jpeg_is_a_picture_and_a_label_that_is_one_is_asked_about(
     tmp_path: Path,
 ) -> None:
     assert infer_field("mask", Image.fromarray(RGB)) == Field("mask", "image")
@@ -447,7 +447,7 @@ def test_an_item_that_cannot_be_read_does_not_end_the_look() -> None:
     assert outcome(source)[1] == ["item 1: the dataset raised OSError: image file is truncated"]
 
 
-def test_cameras_in_one_tensor_have_their_colours_first() -> None:
+def test_cameras_in_one_tensor_have_their_colors_first() -> None:
     torch = pytest.importorskip("torch")
     cameras = torch.arange(2 * 3 * 4 * 5, dtype=torch.uint8).reshape(2, 3, 4, 5)
     field = infer_field("images", cameras)

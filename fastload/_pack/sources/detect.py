@@ -39,7 +39,7 @@ def detect(path: str | os.PathLike[str]) -> str:
         )
     looked = "; ".join(f"{each.name}: {each.looked_for}" for each in FORMATS.values())
     raise ConfigError(
-        f"{place}: no format recognised. Looked for {looked}. Choose with --format {'|'.join(FORMATS)}"
+        f"{place}: no format recognized. Looked for {looked}. Choose with --format {'|'.join(FORMATS)}"
     )
 
 

@@ -38,12 +38,12 @@ def infer_field(name: str, value: object) -> Field:
     if (
         isinstance(items, (list, tuple))
         and items
-        and all(_image_like(name, _colour_last(each)) for each in items)
+        and all(_image_like(name, _color_last(each)) for each in items)
     ):
         return Field(
             name, "mask" if all(_mask_like(name, each) for each in items) else "image", list=True
         )
-    if _image_like(name, _colour_last(value)):
+    if _image_like(name, _color_last(value)):
         return Field(name, "mask" if _mask_like(name, value) else "image")
     value = _named_numbers(name, plain(value))
     if isinstance(value, np.ndarray):
@@ -135,8 +135,8 @@ def _is_tensor(value: object) -> bool:
     )
 
 
-def _colour_last(value: object) -> object:
-    """A torch image has its colours first."""
+def _color_last(value: object) -> object:
+    """A torch image has its colors first."""
     array = plain(value)
     if (
         _is_tensor(value)
@@ -193,14 +193,14 @@ def _image_like(name: str, value: object) -> bool:
     if not isinstance(value, np.ndarray):
         return False
     named = _named_image(name)
-    colour = value.ndim == 3 and value.shape[2] in (1, 3, 4) and value.dtype == np.uint8
-    return colour or (
+    color = value.ndim == 3 and value.shape[2] in (1, 3, 4) and value.dtype == np.uint8
+    return color or (
         named and value.ndim in (2, 3)
     )  # a float image is caught as such, not stored as an array
 
 
 def _mask_like(name: str, value: object) -> bool:
-    """A file or a PIL image with one number a pixel, called a mask; as a picture, a palette's numbers would become its colours."""
+    """A file or a PIL image with one number a pixel, called a mask; as a picture, a palette's numbers would become its colors."""
     if not name.endswith(_MASKS) or not isinstance(
         value, (Image.Image, Encoded, Path, bytes, bytearray)
     ):
@@ -230,7 +230,7 @@ def _array_kind(name: str, array: NDArray[np.generic]) -> str:
 
 def _one(value: object, kind: FieldKind, what: str, where: str) -> Value:
     if kind.is_image:
-        return _pixels(_colour_last(value), kind, what, where)
+        return _pixels(_color_last(value), kind, what, where)
     if kind is NUMBERS:
         return _array(_numpy(value), what, where)  # one number too: with its type, without an axis
     value = plain(value)

@@ -44,7 +44,7 @@ def instance_mask(
 def fill_polygon(
     mask: NDArray[np.generic], corners: NDArray[np.float64], value: int, *, source: str
 ) -> None:
-    """Sets the pixels whose centre lies inside (even-odd), where pixel (0, 0) reaches from 0 to 1.
+    """Sets the pixels whose center lies inside (even-odd), where pixel (0, 0) reaches from 0 to 1.
 
     Within 0.7 % of pycocotools on random stars, where Pillow's polygons, which include the edge, were 5 % off.
     """
