@@ -118,7 +118,8 @@ class FastloadDataset(torch.utils.data.Dataset[Any]):
 
     def collate(self, samples: list[_Sample]) -> dict[str, Any]:
         """A batch as the loader gives it, but always a dict."""
-        as_tuple, collate = self.loader.pipeline.spec.as_tuple, self.loader.collate_fn
+        as_tuple = self.loader.pipeline.spec.as_tuple
+        collate = self.loader.collate_fn
         return self._named(
             collate([tuple(sample.values()) if as_tuple else dict(sample) for sample in samples])
         )
@@ -148,7 +149,8 @@ class FastloadSampler:
             raise ConfigError(
                 f"FastloadSampler needs a FastloadDataset, not a {type(dataset).__name__}"
             )
-        self._dataset, self.loader = dataset, dataset.ordered(shuffle=shuffle, seed=seed or 0)
+        self._dataset = dataset
+        self.loader = dataset.ordered(shuffle=shuffle, seed=seed or 0)
 
     def dealt(self, batch_size: int, drop_last: bool) -> DataLoader:
         """The loader whose batches these are: how an epoch ends on several ranks depends on them."""

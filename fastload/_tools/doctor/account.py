@@ -93,7 +93,9 @@ class Account:
 def account(rank: Rank) -> Account:
     """Adds up one rank's rows."""
     rows = steady_rows(rank)
-    step, steps, data = rank.iter_time[rows], rank.steps[rows], np.nan_to_num(rank.data_time[rows])
+    step = rank.iter_time[rows]
+    steps = rank.steps[rows]
+    data = np.nan_to_num(rank.data_time[rows])
     stages = {
         name: value
         for name, column in rank.stage_times.items()
@@ -138,7 +140,8 @@ def account(rank: Rank) -> Account:
 
 def without_slow(rank: Rank, rows: Bools) -> tuple[Floats, Ints]:
     """Mean step of each row without the steps that the probe named slow, and how many are left: 0 where all of them are."""
-    step, steps = rank.iter_time[rows].copy(), rank.steps[rows].copy()
+    step = rank.iter_time[rows].copy()
+    steps = rank.steps[rows].copy()
     for place, row in enumerate(np.flatnonzero(rows)):
         slow = rank.slow[row]
         if slow and steps[place] > 1:
@@ -153,7 +156,8 @@ def without_slow(rank: Rank, rows: Bools) -> tuple[Floats, Ints]:
 def _stalls(rank: Rank, rows: Bools, typical: float, typical_data: float) -> Iterator[Stall]:
     rest, rest_steps = without_slow(rank, rows)
     where = np.flatnonzero(rows)
-    steps, last = rank.steps[where], rank.iter[where]
+    steps = rank.steps[where]
+    last = rank.iter[where]
     data = np.nan_to_num(rank.data_time[where])
     listed = np.array([bool(rank.slow[row]) for row in where])
     swapping = np.nan_to_num(rank.swap_bytes[where]) > SWAP_BYTES_S * rank.seconds[where]
@@ -161,7 +165,8 @@ def _stalls(rank: Rank, rows: Bools, typical: float, typical_data: float) -> Ite
     stretch = (steps > 1) & (rest_steps > 0) & (rest > STRETCH_FACTOR * typical)
     hidden = (steps > 1) & ~listed & ~stretch & (rank.iter_time_max[where] > SLOW_FACTOR * typical)
     for place in np.flatnonzero(single | stretch | hidden | listed):
-        number, swap = int(last[place]), bool(swapping[place])
+        number = int(last[place])
+        swap = bool(swapping[place])
         if single[place]:
             yield _stall(
                 number,

@@ -100,7 +100,8 @@ def _shared_stalls(chosen: Account, others: Sequence[Account]) -> tuple[Stall, .
 
 def facts_of(case: Case) -> RunFigures:
     """The run in figures."""
-    one, rank = case.account, case.rank
+    one = case.account
+    rank = case.rank
     known = one.rows & np.isfinite(rank.samples)
     batch = (
         float(rank.samples[known].sum() / rank.steps[known].sum())

@@ -62,10 +62,8 @@ def disk_checks(folder: Path | None) -> list[Check]:
     kind = file_system(folder)
     # Large files first: that is where reading in sequence can be seen at all.
     files.sort(key=lambda path: -path.stat().st_size)
-    in_sequence, at_random = (
-        read(files, piece=IN_ONE_GO, shuffled=False),
-        read(files, piece=AT_RANDOM, shuffled=True),
-    )
+    in_sequence = read(files, piece=IN_ONE_GO, shuffled=False)
+    at_random = read(files, piece=AT_RANDOM, shuffled=True)
     if in_sequence.bytes < LEAST_BYTES and in_sequence.seconds < MOST_SECONDS:
         return [
             Check(
@@ -138,7 +136,9 @@ def read(files: list[Path], *, piece: int, shuffled: bool) -> Reading:
     ]
     if shuffled:
         random.Random(0).shuffle(pieces)
-    done, direct, spent = 0, True, 0.0
+    done = 0
+    direct = True
+    spent = 0.0
     buffer = mmap.mmap(-1, piece)  # page-aligned, as O_DIRECT demands
     try:
         for path, offset in pieces:
@@ -149,7 +149,8 @@ def read(files: list[Path], *, piece: int, shuffled: bool) -> Reading:
             wanted = min(piece, -(-(sizes[path] - offset) // mmap.PAGESIZE) * mmap.PAGESIZE)
             n, was_direct = _read_piece(path, offset, buffer, wanted)
             spent += time.perf_counter() - started
-            done, direct = done + n, direct and was_direct
+            done = done + n
+            direct = direct and was_direct
     finally:
         buffer.close()
     return Reading(done, spent, direct)

@@ -42,7 +42,8 @@ def ram_check(*, root: Path = Path("/")) -> Check:
     import psutil
 
     memory = psutil.virtual_memory()
-    total, free = int(memory.total), int(memory.available)
+    total = int(memory.total)
+    free = int(memory.available)
     limit = memory_limit(root=root)
     found = f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
     if limit is not None and limit < total:
@@ -69,7 +70,8 @@ def swap_check() -> Check:
     """Is something swapped out already?"""
     import psutil
 
-    swap, ram = psutil.swap_memory(), psutil.virtual_memory().total
+    swap = psutil.swap_memory()
+    ram = psutil.virtual_memory().total
     if not swap.total:
         return Check("swap", OK, "none: a job that is too large is killed, not slowed down")
     found = f"{swap.used / GIB:.1f} of {swap.total / GIB:.1f} GiB used"
@@ -88,7 +90,8 @@ def shm_check(*, path: Path = Path(SHM)) -> Check:
     if not path.is_dir():
         return Check(SHM, OK, "none; fastload needs none (torch's worker processes do)")
     space = os.statvfs(path)
-    total, free = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
+    total = space.f_blocks * space.f_frsize
+    free = space.f_bavail * space.f_frsize
     found = f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
     if free < SMALL_SHM:
         return Check(
@@ -182,7 +185,8 @@ def _safely(name: str, look: Callable[[], Sequence[Check]]) -> Sequence[Check]:
 
 def cores_check(*, n_gpus: int = 1) -> Check:
     """Cores by affinity and control group, not what the machine has."""
-    here, all_of_them = available_cpus(), os.cpu_count() or 1
+    here = available_cpus()
+    all_of_them = os.cpu_count() or 1
     found = f"{here} for this job" + (
         f" of {all_of_them} in the machine (affinity or a container's quota)"
         if here < all_of_them

@@ -99,7 +99,8 @@ def find_period(
             and (period >= EXACT_PERIOD or 2 * on.sum() > len(iters))
             and (count, period) > (most, best[0] if best else 0)
         ):
-            best, most = (period, phase, on), count
+            best = (period, phase, on)
+            most = count
     return best
 
 

@@ -287,7 +287,8 @@ def _header(heads: Sequence[RunRow]) -> dict[str, str | int | float]:
 
 
 def _one_run(run: Run, other: Run) -> bool:
-    ranks, others = {rank.rank for rank in run.ranks}, {rank.rank for rank in other.ranks}
+    ranks = {rank.rank for rank in run.ranks}
+    others = {rank.rank for rank in other.ranks}
     world = run.header.get("world", 1)
     return (
         isinstance(world, int)

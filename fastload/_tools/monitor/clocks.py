@@ -63,8 +63,10 @@ class HostStages:
 
     def collect(self) -> tuple[int, dict[str, float]]:
         """Everything up to the last step."""
-        steps, totals = self._steps, self._totals
-        self._steps, self._totals = 0, {}
+        steps = self._steps
+        totals = self._totals
+        self._steps = 0
+        self._totals = {}
         return steps, totals
 
 
@@ -74,7 +76,8 @@ class Stage:
     __slots__ = ("_begun", "_name", "_owner")
 
     def __init__(self, name: str, owner: HasStages) -> None:
-        self._name, self._owner = name, owner
+        self._name = name
+        self._owner = owner
         self._begun: object = None
 
     def __enter__(self) -> None:

@@ -74,9 +74,13 @@ class Comparison:
 def compare(before: Window, after: Window) -> Comparison:
     """The second against the first."""
     notes = _differences(before, after)
-    quantity, unit, pair = "images/s", "images/s", (_images(before), _images(after))
+    quantity = "images/s"
+    unit = "images/s"
+    pair = (_images(before), _images(after))
     if pair[0] is None or pair[1] is None:
-        quantity, unit, pair = "GPU utilisation", "%", (_utilization(before), _utilization(after))
+        quantity = "GPU utilisation"
+        unit = "%"
+        pair = (_utilization(before), _utilization(after))
     old, new = pair
     if old is None or new is None:
         return Comparison(

@@ -39,7 +39,9 @@ class Tail:
         self._start()
 
     def _start(self) -> None:
-        self._parser, self._offset, self._inode = RowParser(), 0, 0
+        self._parser = RowParser()
+        self._offset = 0
+        self._inode = 0
         self.rows: list[Row] = []
         self.fresh: set[int] = set()  # ranks that wrote a step since we came
         self._first = True
@@ -77,7 +79,10 @@ def wait_for_gate(
     rule: GateRule, *, tell: Callable[[str], object], alive: Callable[[], bool] = lambda: True
 ) -> dict[str, Json]:
     """Returns what it saw once the gate is open; GateClosed when it gave up, and why. ``tell`` hears of progress now and then."""
-    began, why, told, tail = time.monotonic(), "", "", Tail(rule.file)
+    began = time.monotonic()
+    why = ""
+    told = ""
+    tail = Tail(rule.file)
     while True:
         going = alive()
         if tail.read() or not tail.rows:

@@ -47,7 +47,8 @@ def figures(metrics: Metrics, start: float, end: float) -> dict[str, Json]:
     ranks = sorted({row.rank for row, _ in parts})
     if not ranks:
         return {}
-    steps_per_s, images_per_s = 0.0, 0.0
+    steps_per_s = 0.0
+    images_per_s = 0.0
     for rank in ranks:
         mine = [(row, share) for row, share in parts if row.rank == rank]
         seconds = max(
@@ -113,7 +114,8 @@ def _share(row: StepRow, start: float, end: float) -> float:
 
 def _span(row: StepRow, start: float, end: float) -> tuple[float, float]:
     """The part of the row's time that lies in [start, end]; backwards where none does."""
-    time, length = row.time or 0.0, row.steps * (row.iter_time or 0.0)
+    time = row.time or 0.0
+    length = row.steps * (row.iter_time or 0.0)
     return max(time - length, start), min(time, end)
 
 

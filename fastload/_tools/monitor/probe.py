@@ -88,7 +88,8 @@ class Watched(Generic[T]):
     """A loader whose batches are timed; everything else goes to the loader."""
 
     def __init__(self, probe: StepProbe, loader: Iterable[T]) -> None:
-        self._probe, self._loader = probe, loader
+        self._probe = probe
+        self._loader = loader
 
     def __iter__(self) -> Iterator[T]:
         recorder = self._probe.recorder
@@ -112,12 +113,10 @@ class _Steps(Generic[T]):
     """An iterator that keeps no batch: a generator would hold the last one while the next is made."""
 
     def __init__(self, probe: StepProbe, batches: Iterator[T]) -> None:
-        self._probe, self._recorder, self._batches, self._first = (
-            probe,
-            probe.recorder,
-            batches,
-            True,
-        )
+        self._probe = probe
+        self._recorder = probe.recorder
+        self._batches = batches
+        self._first = True
 
     def __iter__(self) -> Iterator[T]:
         return self
@@ -138,7 +137,9 @@ class Event:
     __slots__ = ("_begun", "_name", "_recorder")
 
     def __init__(self, name: str, recorder: Recorder) -> None:
-        self._name, self._recorder, self._begun = name, recorder, 0.0
+        self._name = name
+        self._recorder = recorder
+        self._begun = 0.0
 
     def __enter__(self) -> None:
         self._begun = clock()
@@ -156,7 +157,8 @@ class Marks:
     """A recorder driven by hooks; ``start`` must have been called before the others do anything."""
 
     def __init__(self, out: str | os.PathLike[str], every: int) -> None:
-        self._out, self._every = os.fspath(out), every
+        self._out = os.fspath(out)
+        self._every = every
         self.recorder: Recorder | None = None
         self._stages: dict[str, Stage] = {}
         self._stage: Stage | None = None

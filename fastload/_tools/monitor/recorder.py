@@ -59,7 +59,9 @@ class Recorder:
         self.done = start
         self.stages: StageClock = HostStages()
         self.loader = LoaderDeltas()
-        self._out, self._every, self._device = out, every, device
+        self._out = out
+        self._every = every
+        self._device = device
         self._samples_of = samples or count_samples
         self._file: LineFile | None = None
         self._pid = os.getpid()

@@ -63,10 +63,12 @@ class Host:
 
     def read(self) -> HostReading:
         """Now."""
-        now, before = _counters(), self._before
+        now = _counters()
+        before = self._before
         self._before = now
         seconds = max(now.at - before.at, 1e-3)
-        swap, disk = _rates(now.swap, before.swap, seconds), _rates(now.disk, before.disk, seconds)
+        swap = _rates(now.swap, before.swap, seconds)
+        disk = _rates(now.disk, before.disk, seconds)
         net = _rates(now.net, before.net, seconds)
         tree_cpu, tree_rss = self.tree.read(seconds) or (None, None)
         return HostReading(
@@ -114,7 +116,9 @@ class ProcessTree:
             return None
         if time.monotonic() - self._looked > _LOOK_FOR_CHILDREN_S:
             self._look()
-        times, used, rss = {}, 0.0, 0
+        times = {}
+        used = 0.0
+        rss = 0
         for pid, process in self._all.items():
             with contextlib.suppress(psutil.Error):
                 spent = process.cpu_times()
@@ -268,7 +272,8 @@ class Sampler:
         ]
 
     def __enter__(self) -> Sampler:
-        self.started, self._origin = time.time(), time.monotonic()
+        self.started = time.time()
+        self._origin = time.monotonic()
         for thread in self._threads:
             thread.start()
         return self
@@ -289,7 +294,8 @@ class Sampler:
             self._stop.wait(left)
 
     def _sample(self) -> None:
-        number, host_every = 0, max(round(self.hz / _HOST_HZ), 1)
+        number = 0
+        host_every = max(round(self.hz / _HOST_HZ), 1)
         while not self._stop.is_set():
             for gpu in self.gpus:
                 gpu.read(self.elapsed)

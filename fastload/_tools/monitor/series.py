@@ -62,10 +62,12 @@ def summarize(
             "unknown",
             "no utilisation was read",
         )
-    spans, values = np.array([row[1] for row in known]), np.array([row[2] for row in known], float)
+    spans = np.array([row[1] for row in known])
+    values = np.array([row[2] for row in known], float)
     active = values >= ACTIVE
     p5, p50, p95 = (float(each) for each in np.percentile(values, (5, 50, 95)))
-    active_s, all_s = float(spans[active].sum()), float(spans.sum())
+    active_s = float(spans[active].sum())
+    all_s = float(spans.sum())
     average = float(values.mean())
     state = state_of(average, p95 - p5, active_s / all_s if all_s else float(active.mean()))
     while_active = round(float(values[active].mean()), 2) if active.any() else None

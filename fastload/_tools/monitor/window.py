@@ -14,7 +14,8 @@ from fastload._common.strict_json import Json, loads
 from fastload._tools.monitor.series import GpuSummary
 from fastload.errors import ConfigError
 
-FORMAT, VERSION = "fastload-window", 1
+FORMAT = "fastload-window"
+VERSION = 1
 GPU_SERIES = (
     "t",
     "util",

@@ -77,7 +77,8 @@ footer { color: var(--muted); font-size: 13px; display: grid; gap: 4px; padding:
 """
 
 
-WIDE, PHONE = 1040.0, 352.0
+WIDE = 1040.0
+PHONE = 352.0
 Draw = Callable[[float], Plot | None]
 
 

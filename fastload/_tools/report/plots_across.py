@@ -32,24 +32,23 @@ def histogram(study: Study, width: float) -> Plot:
     case = study.case
     times, counts = step_times(case.rank, case.account)
     pauses = [named.seconds for named in study.named if named.seconds > 0]
-    low, high = (
-        float(times.min()) * 0.9,
-        max(float(times.max()), *(each * 1.05 for each in pauses), float(times.min()) * 1.5) * 1.15,
+    low = float(times.min()) * 0.9
+    high = (
+        max(float(times.max()), *(each * 1.05 for each in pauses), float(times.min()) * 1.5) * 1.15
     )
     edges = np.geomspace(low, high, max(int(width / 9), 12) + 1)
     bars, _ = np.histogram(times, edges, weights=counts)
     most = max(float(bars.max()), 10.0)
-    typical, slow = case.account.typical_s, 2 * case.account.typical_s
+    typical = case.account.typical_s
+    slow = 2 * case.account.typical_s
     plot = Plot(
         "step-times",
         width,
         230.0,
         f"Histogram of step times: median {words.seconds(typical)}, longest {words.seconds(float(times.max()))}",
     )
-    x, y = (
-        Scale(low, high, 46, width - 10, log=True),
-        Scale(0.7, most * 1.5, plot.height - 26, 40, log=True),
-    )
+    x = Scale(low, high, 46, width - 10, log=True)
+    y = Scale(0.7, most * 1.5, plot.height - 26, 40, log=True)
     for value in log_ticks(1, most * 1.2)[:: max(len(log_ticks(1, most * 1.2)) // 4, 1)]:
         plot.add(
             Line(((x.start, y(value)), (x.end, y(value))), "grid"),
@@ -157,10 +156,8 @@ def _gpu_words(gpu: Gpu) -> str:
 
 
 def _gpu_lane(plot: Plot, gpu: Gpu, top: float, width: float) -> None:
-    x, y = (
-        Scale(0, float(gpu.t[-1]) or 1.0, 46, width - 10),
-        Scale(0, 100, top + LANE - 10, top + 24),
-    )
+    x = Scale(0, float(gpu.t[-1]) or 1.0, 46, width - 10)
+    y = Scale(0, 100, top + LANE - 10, top + 24)
     plot.add(Text(x.start, top + 15, _gpu_words(gpu), "text", 12, bold=True))
     for value in (0, 50, 100):
         plot.add(

@@ -37,7 +37,8 @@ GATE_S = 0.02  # the monitor's gate: data waits below this count as steady
 
 def step_parts(study: Study, width: float) -> Plot:
     """Stacked: where each step's time goes, along the run; pauses are marks above."""
-    case, narrow = study.case, width < NARROW
+    case = study.case
+    narrow = width < NARROW
     shown = columns(case.rank, case.account, int(width / 3))
     parts = {
         name: values
@@ -145,11 +146,13 @@ def _warm(plot: Plot, shown: Columns, x: Scale, y: Scale) -> None:
 
 
 def _legend_rows(parts: dict[str, Floats], width: float) -> int:
-    rows, used = 1, 0.0
+    rows = 1
+    used = 0.0
     for name, values in parts.items():
         size = text_width(_label(name, values), 11) + 24
         if used + size > width - 46:
-            rows, used = rows + 1, 0.0
+            rows = rows + 1
+            used = 0.0
         used += size
     return rows
 
@@ -162,18 +165,21 @@ def _name_parts(
     plot: Plot, parts: dict[str, Floats], y: Scale, *, right: float | None, width: float
 ) -> None:
     if right is None:
-        at, line = 46.0, 0
+        at = 46.0
+        line = 0
         for name, values in parts.items():
             size = text_width(_label(name, values), 11) + 24
             if at + size > width:
-                at, line = 46.0, line + 1
+                at = 46.0
+                line = line + 1
             plot.add(
                 Rect(at, 4 + 18 * line, 10, 10, part_color(name)),
                 Text(at + 14, 13 + 18 * line, _label(name, values), "text", 11),
             )
             at += size
         return
-    middles, below = [], 0.0
+    middles = []
+    below = 0.0
     for values in parts.values():
         last = float(np.median(values[-max(len(values) // 10, 1) :]))
         middles.append(y(below + last / 2))
@@ -189,19 +195,19 @@ def _name_parts(
 
 def data_wait(study: Study, width: float) -> Plot | None:
     """Mean and longest wait along the run, on a logarithmic axis: a wait of 6 s and one of 1 ms are both seen."""
-    case, narrow = study.case, width < NARROW
+    case = study.case
+    narrow = width < NARROW
     if not case.account.has_data:
         return None
     shown = columns(case.rank, case.account, int(width / 3))
-    wait, longest = np.maximum(shown.parts["data wait"], 1e-4), np.maximum(shown.wait_max, 1e-4)
+    wait = np.maximum(shown.parts["data wait"], 1e-4)
+    longest = np.maximum(shown.wait_max, 1e-4)
     steady = (
         shown.edges[1:] > shown.warm_until
     )  # the first wait of all is seconds, and would press the rest flat
     top = float(longest[steady].max() if steady.any() else longest.max())
-    low, high = (
-        float(10 ** np.floor(np.log10(wait.min()))),
-        float(max(10 ** np.ceil(np.log10(top)), 0.1)),
-    )
+    low = float(10 ** np.floor(np.log10(wait.min())))
+    high = float(max(10 ** np.ceil(np.log10(top)), 0.1))
     plot = Plot(
         "data-wait",
         width,
@@ -210,10 +216,8 @@ def data_wait(study: Study, width: float) -> Plot | None:
         f"longest {words.seconds(top)}",
     )
     right = width - (8 if narrow else BESIDE)
-    x, y = (
-        Scale(shown.edges[0], shown.edges[-1], 46, right),
-        Scale(low, high, plot.height - 26, 22 if narrow else 10, log=True),
-    )
+    x = Scale(shown.edges[0], shown.edges[-1], 46, right)
+    y = Scale(low, high, plot.height - 26, 22 if narrow else 10, log=True)
     for value in log_ticks(low, high):
         plot.add(
             Line(((x.start, y(value)), (x.end, y(value))), "grid"),
@@ -247,9 +251,11 @@ def _wait_labels(
             Text(176, 14, "- - 20 ms: the gate", "muted", 11),
         )
         return
-    labels, places = ["mean", "longest"], [y(each) for each in ends]
+    labels = ["mean", "longest"]
+    places = [y(each) for each in ends]
     if y.low < GATE_S < y.high:
-        labels, places = [*labels, "20 ms: the gate"], [*places, y(GATE_S)]
+        labels = [*labels, "20 ms: the gate"]
+        places = [*places, y(GATE_S)]
     for label, place in zip(labels, spread_out(places, 15, y.end + 6, y.start - 4), strict=True):
         plot.add(Text(right + 8, place + 4, label, "muted" if "gate" in label else "wait", 12))
 
@@ -258,7 +264,8 @@ def rank_lanes(case: Case, width: float) -> Plot | None:
     """A lane a rank: the darker, the more time it needs for itself."""
     if len(case.run.ranks) < 2:
         return None
-    narrow, shown = width < NARROW, case.run.ranks[:64]
+    narrow = width < NARROW
+    shown = case.run.ranks[:64]
     drawn = columns(case.rank, case.account, int(width / 6))
     edges = np.linspace(drawn.warm_until, drawn.edges[-1], len(drawn.edges))
     lanes = [own_columns(rank, edges) for rank in shown]

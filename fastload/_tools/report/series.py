@@ -36,7 +36,8 @@ def position_of(rank: Rank, number: int) -> float:
 def columns(rank: Rank, account: Account, most: int) -> Columns:
     """The time line, single slow steps left out: they are drawn as marks, or nothing else could be seen."""
     ends = positions(rank)
-    begin, n = float(ends[0] - rank.steps[0]), max(min(most, len(ends)), 1)
+    begin = float(ends[0] - rank.steps[0])
+    n = max(min(most, len(ends)), 1)
     edges = np.linspace(begin, float(ends[-1]), n + 1)
     place = np.clip(np.searchsorted(edges, ends - rank.steps / 2, side="right") - 1, 0, n - 1)
     step, data, weight = _ordinary(rank)
@@ -54,7 +55,9 @@ def columns(rank: Rank, account: Account, most: int) -> Columns:
 
 
 def _ordinary(rank: Rank) -> tuple[Floats, Floats, Ints]:
-    step, data, steps = rank.iter_time.copy(), np.nan_to_num(rank.data_time), rank.steps.copy()
+    step = rank.iter_time.copy()
+    data = np.nan_to_num(rank.data_time)
+    steps = rank.steps.copy()
     for row, slow in enumerate(rank.slow):
         left = max(int(steps[row]) - len(slow), 0)
         if slow and steps[row] > 1:

@@ -76,12 +76,15 @@ class _Run:
     """One diagnosis: measures in the order in which the parts depend on each other."""
 
     def __init__(self, source: Source, step: Step | None, seconds: float) -> None:
-        self.source, self.step, self.seconds = source, step, seconds
+        self.source = source
+        self.step = step
+        self.seconds = seconds
         self.notes: list[str] = []
         self.keeper = Keeper()
 
     def diagnosis(self) -> Diagnosis[LoaderFigures]:
-        source, opens = self.source, self.source.kind == "torch"
+        source = self.source
+        opens = self.source.kind == "torch"
         parts = (
             {"loader": 0.35, "step": 0.15, "together": 0.3, "open": 0.2}
             if self.step
@@ -130,7 +133,8 @@ class _Run:
         opened: Opened | None,
         ours: OurDecode | None,
     ) -> Diagnosis[LoaderFigures]:
-        source, batch = self.source, self.keeper.batches[0]
+        source = self.source
+        batch = self.keeper.batches[0]
         size = count_samples(batch) or 0
         workers = source.workers
         stages: tuple[StageShare, ...] = ()

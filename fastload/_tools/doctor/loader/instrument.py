@@ -36,7 +36,9 @@ class StageClock:
 
     def start(self) -> None:
         """From now on calls of this thread count."""
-        self.inside, self._began, self._inner = [], [], [0.0]
+        self.inside = []
+        self._began = []
+        self._inner = [0.0]
         self._thread = threading.get_ident()
 
     def stop(self) -> None:
@@ -57,7 +59,8 @@ class StageClock:
     def leave(self) -> None:
         """The newest stage ends."""
         seconds = time.perf_counter() - self._began.pop()
-        name, inner = self.inside.pop(), self._inner.pop()
+        name = self.inside.pop()
+        inner = self._inner.pop()
         self.totals[name] = self.totals.get(name, 0.0) + max(0.0, seconds - inner)
         self._inner[-1] += seconds
 
@@ -245,7 +248,8 @@ class Instruments:
 
     def _watch_open(self) -> None:
         """builtins.open and io.open (pathlib's) give files whose reads are counted, too."""
-        original, clock = builtins.open, self.clock
+        original = builtins.open
+        clock = self.clock
 
         def opened(  # noqa: PLR0917 - open's own order
             file: Any,
@@ -351,7 +355,8 @@ class CountedCallable:
     """Stands for a callable, counts its calls, and is that callable to whoever asks for its attributes."""
 
     def __init__(self, inner: Any, stage: str, clock: StageClock) -> None:
-        self._inner, self._call = inner, clock.timed(inner, stage)
+        self._inner = inner
+        self._call = clock.timed(inner, stage)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         """Counted."""

@@ -31,7 +31,8 @@ def call_script(text: str) -> tuple[Any, Callable[[Any], object] | None]:
         raise ConfigError(f"--script {text!r:.120}: {FORM}")
     module = import_script(Path(path_text))
     made = [_made(module, name, Path(path_text)) for name in names]
-    loader, step = made[0], made[1] if len(made) == 2 else None
+    loader = made[0]
+    step = made[1] if len(made) == 2 else None
     if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
         raise ConfigError(
             f"{path_text}: {names[0]}() returned {type(loader).__name__}: expected a loader to iterate over"

@@ -79,7 +79,9 @@ def open_up(source: Source, seconds: float, sample_batch: object) -> Opened | No
 
 def _here(loader: Any, seconds: float) -> Opened:
     """Items in this process, one after the other, then their collate."""
-    deadline, works, n = time.perf_counter() + seconds, [], 0
+    deadline = time.perf_counter() + seconds
+    works = []
+    n = 0
     with Instruments(loader.dataset) as instruments:
         fetch = Fetch(loader, instruments)
         size = 0
@@ -104,7 +106,9 @@ class Fetch:
     """Does what torch's fetcher does for one batch, with a clock."""
 
     def __init__(self, loader: Any, instruments: Instruments) -> None:
-        self._loader, self._dataset, self._instruments = loader, loader.dataset, instruments
+        self._loader = loader
+        self._dataset = loader.dataset
+        self._instruments = instruments
         self._streams = isinstance(loader.dataset, torch.utils.data.IterableDataset)
         self._batched = loader.batch_sampler is not None or (
             self._streams and loader.batch_size is not None
@@ -125,7 +129,9 @@ class Fetch:
 
     def work(self, indices: Sequence[Any], deadline: float) -> Work:
         """Fetches items until the deadline (one at least) and collates them."""
-        clock, got, meter = self._instruments.clock, [], Meter()
+        clock = self._instruments.clock
+        got = []
+        meter = Meter()
         clock.start()
         try:
             if hasattr(self._dataset, "__getitems__") and not self._streams and self._batched:

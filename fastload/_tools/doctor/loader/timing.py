@@ -68,7 +68,9 @@ class Source:
     def of(cls, loader: Any) -> Source:
         """A loader that is ours already: not copied again."""
         made = cls([])
-        made.kind, made.loader, made.once = "torch", loader, False
+        made.kind = "torch"
+        made.loader = loader
+        made.once = False
         return made
 
     @property
@@ -158,7 +160,8 @@ class RandomState:
         self._generators = [each for each in found if isinstance(each, torch.Generator)]
 
     def __enter__(self) -> RandomState:
-        self._python, self._numpy = random.getstate(), np.random.get_state()
+        self._python = random.getstate()
+        self._numpy = np.random.get_state()
         self._torch = torch.get_rng_state()
         self._cuda: list[torch.Tensor] = []
         if gpu_in_use():
@@ -216,9 +219,11 @@ def time_loader(
     source: Source, seconds: float, *, keeper: Keeper | None = None, step: Step | None = None
 ) -> LoaderTiming | None:
     """Runs passes for about ``seconds``, with ``step`` on each batch; None where no batch comes."""
-    deadline, limit = time.perf_counter() + seconds, time.perf_counter() + _PATIENCE * seconds
+    deadline = time.perf_counter() + seconds
+    limit = time.perf_counter() + _PATIENCE * seconds
     passes: list[Pass] = []
-    group, ended = source.group, False
+    group = source.group
+    ended = False
     try:
         while not ended and not _enough(passes, group, deadline, limit):
             passes.append(Pass(time.perf_counter()))
@@ -274,7 +279,9 @@ def _warm(n: int, group: int) -> int:
 
 
 def _steady(passes: Sequence[Pass], group: int) -> tuple[BatchTiming, float, bool] | None:
-    seconds, waited, count = 0.0, 0.0, 0
+    seconds = 0.0
+    waited = 0.0
+    count = 0
     for each in passes:
         first = _warm(len(each.came), group)
         n = len(each.came) - 1 - first
@@ -305,7 +312,8 @@ def time_step(step: Step, batches: Sequence[object], seconds: float) -> BatchTim
     for _ in range(WARM_STEPS):
         run_step(step, next(replay))
     synchronize()
-    began, count = time.perf_counter(), 0
+    began = time.perf_counter()
+    count = 0
     while count < 2 or (time.perf_counter() < deadline and count < 1_000_000):
         run_step(step, next(replay))
         count += 1

@@ -34,11 +34,14 @@ class Meter:
     """Counts from its making on. Without the queue, a busy machine would look like a slow disk."""
 
     def __init__(self) -> None:
-        self._queued, self._cpu, self._wall = queued_s(), time.thread_time(), time.perf_counter()
+        self._queued = queued_s()
+        self._cpu = time.thread_time()
+        self._wall = time.perf_counter()
 
     def read(self) -> tuple[float, float, float]:
         """Wall, processor and queue seconds."""
-        wall, cpu = time.perf_counter() - self._wall, time.thread_time() - self._cpu
+        wall = time.perf_counter() - self._wall
+        cpu = time.thread_time() - self._cpu
         return wall, cpu, min(queued_s() - self._queued, wall)
 
 
@@ -82,7 +85,8 @@ class WatchedDataset:
         mine = self.__dict__
         if mine["_instruments"] is None:  # never left: the process ends with its work
             mine["_instruments"] = Instruments(mine["_inner"]).__enter__()
-        clock, meter = mine["_instruments"].clock, Meter()
+        clock = mine["_instruments"].clock
+        meter = Meter()
         clock.start()
         try:
             return function(*args)
@@ -138,7 +142,8 @@ class WatchedCollate:
     """The loader's collate function, which also tells what the batch cost."""
 
     def __init__(self, inner: Callable[[Any], Any], dataset: WatchedDataset) -> None:
-        self._inner, self._dataset = inner, dataset
+        self._inner = inner
+        self._dataset = dataset
 
     def __call__(self, items: Any) -> tuple[Any, Work]:
         """The batch and its cost."""
@@ -168,7 +173,8 @@ def in_workers(source: Source, seconds: float) -> Work | None:
     )
     watched = Source.of(loader)
     works: list[Work] = []
-    warm, deadline = watched.group, time.perf_counter() + seconds
+    warm = watched.group
+    deadline = time.perf_counter() + seconds
     try:
         for _, work in watched.batches():
             works.append(work)

@@ -39,7 +39,8 @@ def data_wait(case: Case, unclaimed: Unclaimed) -> list[Finding]:
     account = case.account
     if wait_s < DATA_SHARE * case.total_s:
         return []
-    share, mean = wait_s / case.total_s, wait_s / account.n_steps
+    share = wait_s / case.total_s
+    mean = wait_s / account.n_steps
     evidence = [
         f"data wait {words.seconds(mean)} of a step of {words.seconds(account.total_s / account.n_steps)}, "
         f"up to {words.seconds(float(max(case.rank.data_time_max[account.rows].max(), 0)))}"
@@ -140,7 +141,8 @@ def _cause(case: Case) -> tuple[str, str, list[str], str]:
 
 
 def _sample_parts(case: Case) -> tuple[dict[str, float], dict[str, float]]:
-    rows, steps = case.account.rows, case.rank.steps
+    rows = case.account.rows
+    steps = case.rank.steps
     means = {
         name: mean_of(case.rank.data_probe[name][rows], steps[rows])
         for name in IMAGE_STAGES

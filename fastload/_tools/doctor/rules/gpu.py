@@ -93,11 +93,9 @@ def throttling(window: Window) -> list[Throttling]:
 
 
 def _told(gpu: Gpu, slowed: Bools, part: float) -> str:
-    drop, hot, power = (
-        clock_loss(gpu, slowed),
-        mean_of(gpu.temp_c[slowed]),
-        mean_of(gpu.power_w[slowed]),
-    )
+    drop = clock_loss(gpu, slowed)
+    hot = mean_of(gpu.temp_c[slowed])
+    power = mean_of(gpu.power_w[slowed])
     clock = (
         f"clock {mean_of(gpu.sm_mhz[slowed]):.0f} MHz then, {np.nanmax(gpu.sm_mhz):.0f} at best"
         if drop
@@ -180,7 +178,8 @@ def _power_share(window: Window) -> float:
 @rule(20)
 def swapping(case: Case, unclaimed: Unclaimed) -> list[Finding]:
     """The host swaps: it pays for the slow steps in which it does, and for all waiting where most rows swap."""
-    rank, rows = case.rank, case.account.rows
+    rank = case.rank
+    rows = case.account.rows
     swap = np.nan_to_num(rank.swap_bytes[rows])
     busy = swap > SWAP_BYTES_S * rank.seconds[rows]
     stalled = [stall for stall in unclaimed.stalls if stall.swap]

@@ -24,12 +24,14 @@ def slow_rank(case: Case, _: Unclaimed) -> list[Finding]:
     slowest = int(np.argmax(case.own))
     others = [value for place, value in enumerate(case.own) if place != slowest]
     excess = case.own[slowest] - float(np.median(others))
-    rank, account = case.run.ranks[slowest], case.accounts[slowest]
+    rank = case.run.ranks[slowest]
+    account = case.accounts[slowest]
     wait = median_of_chunks(np.nan_to_num(rank.data_time[account.rows]), rank.steps[account.rows])
     usual = median_of_chunks(
         np.nan_to_num(case.rank.data_time[case.account.rows]), case.rank.steps[case.account.rows]
     )
-    work, usual_work = case.own[slowest] - wait, float(np.median(others)) - usual
+    work = case.own[slowest] - wait
+    usual_work = float(np.median(others)) - usual
     by_data = wait - usual >= excess / 2
     if not by_data and usual_work > 0 and WAITING_STAGE in account.stages:
         # A slow GPU is as slow backward; there the others' waiting hides it.

@@ -205,10 +205,8 @@ def jitter(case: Case, unclaimed: Unclaimed) -> list[Finding]:
         lost = sum(stall.excess_s for stall in these)
         if not these or lost < JITTER_SHARE * case.total_s:
             continue
-        largest, peak = (
-            max(these, key=lambda stall: stall.excess_s),
-            max(stall.peak_s or stall.excess_s for stall in these),
-        )
+        largest = max(these, key=lambda stall: stall.excess_s)
+        peak = max(stall.peak_s or stall.excess_s for stall in these)
         evidence = [
             f"{words.count(len(these), 'stall')} in {words.count(case.account.n_steps, 'step')}, without a period; the longest "
             f"{words.seconds(largest.excess_s)} in {words.count(max(largest.steps, 1), 'step')}, from {words.count(largest.iter)}",

@@ -29,7 +29,9 @@ class Kept:
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
-        self._model, self._optimizer, self._random = model, optimizer, RandomState()
+        self._model = model
+        self._optimizer = optimizer
+        self._random = RandomState()
         self._scalers: dict[Any, dict[str, Any]] = {}
 
     def __enter__(self) -> Kept:
@@ -90,7 +92,8 @@ class Kept:
         self._random.__exit__(kind, error, trace)
 
 
-_WARM, _TIMED = 2, 3
+_WARM = 2
+_TIMED = 3
 
 
 @public()

@@ -247,10 +247,8 @@ def _batch(facts: StepFacts) -> Verdict:
             f"does not apply on {facts.device}" if facts.device == "cpu" else "no kernel was seen",
         )
         return
-    mean, busy = (
-        facts.kernel_s / facts.kernels,
-        facts.kernel_s / facts.step_s if facts.step_s else 1.0,
-    )
+    mean = facts.kernel_s / facts.kernels
+    busy = facts.kernel_s / facts.step_s if facts.step_s else 1.0
     told = f"{facts.kernels} kernels of {1e6 * mean:.0f} us on average, the GPU is busy {100 * busy:.0f} % of a step"
     if mean < _SHORT_KERNEL_S and busy < 0.7:
         yield _finding(

@@ -129,10 +129,8 @@ class FunctionWatch(TorchFunctionMode):
 
     def __init__(self, facts: StepFacts) -> None:
         super().__init__()
-        self._facts, self.inside = (
-            facts,
-            0,
-        )  # inside: a read that is noted already, whose parts are not noted again
+        self._facts = facts
+        self.inside = 0  # inside: a read that is noted already, whose parts are not noted again
 
     def __torch_function__(
         self,
@@ -168,7 +166,8 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, facts: StepFacts, functions: FunctionWatch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._facts, self._functions = facts, functions
+        self._facts = facts
+        self._functions = functions
 
     def __torch_dispatch__(
         self,
@@ -243,8 +242,10 @@ def _pinned(tensor: torch.Tensor) -> bool:
 @contextmanager
 def watching(facts: StepFacts) -> Iterator[None]:
     """Fills the facts with what happens inside; autocast and gradient scaling are seen where they are entered."""
-    autocast, scaler = torch.amp.autocast_mode.autocast, torch.amp.grad_scaler.GradScaler
-    enter, scale = autocast.__enter__, scaler.scale
+    autocast = torch.amp.autocast_mode.autocast
+    scaler = torch.amp.grad_scaler.GradScaler
+    enter = autocast.__enter__
+    scale = scaler.scale
 
     def entered(self: Any) -> Any:
         facts.autocast[
@@ -257,9 +258,11 @@ def watching(facts: StepFacts) -> Iterator[None]:
         return scale(self, outputs)
 
     functions = FunctionWatch(facts)
-    autocast.__enter__, scaler.scale = entered, scaled  # type: ignore[method-assign]
+    autocast.__enter__ = entered
+    scaler.scale = scaled  # type: ignore[method-assign]
     try:
         with OperatorWatch(facts, functions), functions:
             yield
     finally:
-        autocast.__enter__, scaler.scale = enter, scale  # type: ignore[method-assign]
+        autocast.__enter__ = enter
+        scaler.scale = scale  # type: ignore[method-assign]
