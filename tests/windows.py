@@ -23,7 +23,7 @@ def window(
     gate: dict[str, Json] | None = None,
     limit: float = 575.0,
 ) -> Window:
-    """A window with this utilisation on each GPU."""
+    """A window with this utilization on each GPU."""
     seconds = max((len(util) for util in utils), default=0) / hz
     gpus = []
     for index, util in enumerate(utils):

@@ -4,7 +4,7 @@ NVML numbers all GPUs of the machine, torch only those that CUDA_VISIBLE_DEVICES
 use is therefore opened by its UUID (``open_gpu``). Nothing here raises: what cannot be read is None, and a note says why.
 
 A driver may be missing, old (without some functions), hidden by a container, cut up (MIG), or go away while we look. Each quantity has a
-few ways to ask for it, newest first; a way that the driver or the GPU does not have is not tried again.
+few ways to query it, newest first; a way that the driver or the GPU does not have is not tried again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _reasons(bits: int) -> list[str]:
     return [name for bit, name in REASONS.items() if bits & bit]
 
 
-# The quantity's name in window.json: the ways to ask for it.
+# The quantity's name in window.json: the ways to query it.
 WAYS: dict[str, tuple[Way, ...]] = {
     "util": (lambda nv, h: float(nv.nvmlDeviceGetUtilizationRates(h).gpu),),
     "mem_mb": (
@@ -61,8 +61,8 @@ WAYS: dict[str, tuple[Way, ...]] = {
         lambda nv, h: nv.nvmlDeviceGetPcieThroughput(h, nv.NVML_PCIE_UTIL_TX_BYTES) * 1024 / 1e6,
     ),
 }
-WORDS = {
-    "util": "utilisation",
+LABELS = {
+    "util": "utilization",
     "mem_mb": "memory",
     "power_w": "power",
     "power_limit_w": "power limit",
@@ -138,17 +138,17 @@ class Gpu:
         value = self.read(name)
         return value if isinstance(value, float) else None
 
-    def words(self, name: str) -> list[str] | None:
+    def strings(self, name: str) -> list[str] | None:
         """The same for those that are words."""
         value = self.read(name)
         return value if isinstance(value, list) else None
 
     def _missing(self, name: str, why: str) -> str:
         if name == "jpeg":
-            return f"gpu {self.index}: JPEG engine not visible ({why}); decoding on CUDA cores shows as utilisation"
+            return f"gpu {self.index}: JPEG engine not visible ({why}); decoding on CUDA cores shows as utilization"
         if self.mig and name == "util":
-            return f"gpu {self.index}: MIG is on, NVML has no utilisation for it ({why})"
-        return f"gpu {self.index}: no {WORDS[name]} ({why})"
+            return f"gpu {self.index}: MIG is on, NVML has no utilization for it ({why})"
+        return f"gpu {self.index}: no {LABELS[name]} ({why})"
 
 
 def open_gpus(wanted: Sequence[str] | None = None) -> tuple[list[Gpu], list[str]]:
@@ -175,18 +175,18 @@ def open_gpus(wanted: Sequence[str] | None = None) -> tuple[list[Gpu], list[str]
         )
     if wanted is not None:
         for each in wanted:
-            if not any(_is(gpu, each) for gpu in gpus):
+            if not any(_matches(gpu, each) for gpu in gpus):
                 notes.append(
                     f"--gpus {each}: no such GPU; there are {', '.join(str(gpu.index) for gpu in gpus) or 'none'}"
                 )
-        gpus = [gpu for gpu in gpus if any(_is(gpu, each) for each in wanted)]
+        gpus = [gpu for gpu in gpus if any(_matches(gpu, each) for each in wanted)]
     return gpus, notes
 
 
 def open_gpu(uuid: str) -> tuple[Gpu | None, str]:
     """(the GPU with this UUID, why there is none). ``fastload._common.cuda.uuid_of`` gives that of a torch device."""
     gpus, notes = open_gpus()
-    found = next((gpu for gpu in gpus if _is(gpu, uuid)), None)
+    found = next((gpu for gpu in gpus if _matches(gpu, uuid)), None)
     return found, "" if found is not None else "; ".join(notes) or f"no GPU has the UUID {uuid}"
 
 
@@ -201,13 +201,13 @@ def close_gpus() -> None:
 
 def _open(nv: Any, index: int) -> Gpu:
     handle = nv.nvmlDeviceGetHandleByIndex(index)
-    mig = _asked(nv, lambda: nv.nvmlDeviceGetMigMode(handle)[0]) == 1
-    name = _asked(nv, lambda: _text(nv.nvmlDeviceGetName(handle))) or "NVIDIA GPU"
-    total = _asked(nv, lambda: nv.nvmlDeviceGetMemoryInfo(handle).total / 2**20)
+    mig = _query(nv, lambda: nv.nvmlDeviceGetMigMode(handle)[0]) == 1
+    name = _query(nv, lambda: _text(nv.nvmlDeviceGetName(handle))) or "NVIDIA GPU"
+    total = _query(nv, lambda: nv.nvmlDeviceGetMemoryInfo(handle).total / 2**20)
     gpu = Gpu(
         index,
         name,
-        _asked(nv, lambda: _text(nv.nvmlDeviceGetUUID(handle))) or "",
+        _query(nv, lambda: _text(nv.nvmlDeviceGetUUID(handle))) or "",
         total,
         mig,
         [],
@@ -227,15 +227,15 @@ def _open(nv: Any, index: int) -> Gpu:
 def _mig_parts(nv: Any, handle: Any) -> list[str]:
     """The instances this process may see, with the memory each uses."""
     found = []
-    for number in range(_asked(nv, lambda: nv.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0):
-        part = _asked(
+    for number in range(_query(nv, lambda: nv.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0):
+        part = _query(
             nv,
             lambda number=number: nv.nvmlDeviceGetMigDeviceHandleByIndex(handle, number),  # type: ignore[misc]
         )
         if part is not None:
-            memory = _asked(nv, lambda part=part: nv.nvmlDeviceGetMemoryInfo(part))  # type: ignore[misc]
+            memory = _query(nv, lambda part=part: nv.nvmlDeviceGetMemoryInfo(part))  # type: ignore[misc]
             name = (
-                _asked(nv, lambda part=part: _text(nv.nvmlDeviceGetName(part)))  # type: ignore[misc]
+                _query(nv, lambda part=part: _text(nv.nvmlDeviceGetName(part)))  # type: ignore[misc]
                 or f"instance {number}"
             )
             found.append(
@@ -249,9 +249,9 @@ def _mig_parts(nv: Any, handle: Any) -> list[str]:
     return found
 
 
-def _asked(nv: Any, ask: Callable[[], Any]) -> Any:
+def _query(nv: Any, query: Callable[[], Any]) -> Any:
     try:
-        return ask()
+        return query()
     except nv.NVMLError:
         return None
 
@@ -262,7 +262,7 @@ def _text(value: Any) -> str:
     )  # bytes before nvidia-ml-py 11.5
 
 
-def _is(gpu: Gpu, wanted: str) -> bool:
+def _matches(gpu: Gpu, wanted: str) -> bool:
     return wanted == str(gpu.index) or (
         len(wanted) > 3 and gpu.uuid.removeprefix("GPU-").startswith(wanted.removeprefix("GPU-"))
     )

@@ -104,12 +104,12 @@ Shape = Rect | Area | Line | Text
 
 @dataclass
 class Plot:
-    """Shapes on a sheet. ``says`` is the plot in words, for those who cannot see it."""
+    """Shapes on a sheet. ``description`` is the alternative text."""
 
     name: str
     width: float
     height: float
-    says: str
+    description: str
     shapes: list[Shape] = field(default_factory=list)
 
     def add(self, *shapes: Shape) -> None:
@@ -165,7 +165,9 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 def time_label(value: float) -> str:
     """A tick's own: ``0``, ``50 ms``, ``2 s``."""
-    return "0" if value < 1e-9 else f"{value:g} s" if value >= 0.9999 else f"{1e3 * value:.4g} ms"
+    if value < 1e-9:
+        return "0"
+    return f"{value:g} s" if value >= 0.9999 else f"{1e3 * value:.4g} ms"
 
 
 def text_width(text: str, size: float = 12.0) -> float:
@@ -209,7 +211,7 @@ def svg(plot: Plot, *, css: str = "") -> str:
     body = "".join(_svg_shape(shape) for shape in plot.shapes)
     return (
         f'<svg class="plot {escape(css)}" data-plot="{escape(plot.name)}" viewBox="0 0 {plot.width:.0f} {plot.height:.0f}" role="img" '
-        f'aria-label="{escape(plot.says)}">{body}</svg>'
+        f'aria-label="{escape(plot.description)}">{body}</svg>'
     )
 
 
@@ -220,7 +222,7 @@ def svg_file(plot: Plot) -> str:
     dark = f"@media(prefers-color-scheme:dark){{svg{{{css_variables(True)}}}}}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {plot.width:.0f} {plot.height:.0f}" width="{plot.width:.0f}" '
-        f'role="img" aria-label="{escape(plot.says)}"><style>{style}{dark}</style>{body}</svg>'
+        f'role="img" aria-label="{escape(plot.description)}"><style>{style}{dark}</style>{body}</svg>'
     )
 
 

@@ -119,7 +119,7 @@ def test_an_old_driver_shows_what_it_has_by_older_ways(tmp_path: Path) -> None:
     )  # each is said once, not at every sample
 
 
-def test_mig_has_no_utilisation_and_says_so(driver: Path) -> None:
+def test_mig_has_no_utilization_and_says_so(driver: Path) -> None:
     window = monitor(driver, "mig")
     first = window["gpus"][0]
     assert set(first["samples"]["util"]) == {None}
@@ -128,7 +128,7 @@ def test_mig_has_no_utilisation_and_says_so(driver: Path) -> None:
     assert "gpu 0: MIG is on, 2 instances: Stub MIG 1g 100 of 24576 MiB, Stub MIG 1g" in notes(
         window
     )
-    assert "gpu 0: MIG is on, NVML has no utilisation for it" in notes(window)
+    assert "gpu 0: MIG is on, NVML has no utilization for it" in notes(window)
     assert window["summary"]["all_avg"] == window["summary"]["gpu1_avg"]
     assert window["summary"]["gpu0_avg"] is None
 

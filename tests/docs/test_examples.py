@@ -45,12 +45,12 @@ def test_the_loss_goes_down_in_both_versions(name: str, tmp_path: Path) -> None:
     else:
         fastload.pack(source, tmp_path / "packed")
     for module, data in ((name, tmp_path / "packed"), (f"{name}_torch", source)):
-        losses = learnt(module, data, tmp_path / f"{module}.jsonl", batch_size, epochs)
+        losses = trained(module, data, tmp_path / f"{module}.jsonl", batch_size, epochs)
         assert len(losses) == epochs
         assert losses[-1] < left * losses[0], (module, losses)
 
 
-def learnt(module: str, data: Path, metrics: Path, batch_size: int, epochs: int) -> list[float]:
+def trained(module: str, data: Path, metrics: Path, batch_size: int, epochs: int) -> list[float]:
     trainer = importlib.import_module(f"examples.{module}")
     words = [
         str(data),
@@ -85,7 +85,7 @@ def test_a_dataset_without_a_full_batch_is_one_line(name: str, tmp_path: Path) -
             SystemExit,
             match=rf"^{data}: its \d+ samples give no full batch of 500 on every process: take a smaller --batch-size",
         ):
-            learnt(module, data, tmp_path / f"{module}.jsonl", 500, 1)
+            trained(module, data, tmp_path / f"{module}.jsonl", 500, 1)
 
 
 @pytest.mark.parametrize("steps", [3, 5])  # of 5 an epoch

@@ -25,7 +25,7 @@ def ceiling(found: Finding) -> Ceiling:
     cores=st.integers(1, 64),
     wall_s=TIMES,
     cpu_share=st.floats(0.0, 1.0),
-    ours_s=st.one_of(st.none(), TIMES),
+    fastload_s=st.one_of(st.none(), TIMES),
     collate_share=st.floats(0.0, 1.0),
     start_s=st.floats(0.0, 10.0),
     measured=st.booleans(),
@@ -39,7 +39,7 @@ def test_nothing_is_promised_beyond_the_ceiling(
     cores: int,
     wall_s: float,
     cpu_share: float,
-    ours_s: float | None,
+    fastload_s: float | None,
     collate_share: float,
     start_s: float,
     measured: bool,
@@ -57,7 +57,7 @@ def test_nothing_is_promised_beyond_the_ceiling(
         cores=cores,
         wall_s=wall_s,
         cpu_s=cpu_share * wall_s,
-        ours_s=ours_s,
+        fastload_s=fastload_s,
         collate_ipc_s=collate_share * wall_s,
         float_images=True,
         start_s=start_s,
@@ -141,13 +141,13 @@ def test_a_fastload_loader_with_fewer_threads_than_cores() -> None:
 
 
 def test_the_way_to_the_gpu_is_a_stage_where_one_is_in_use() -> None:
-    from fastload._tools.doctor.loader.stages import Opened, of_torch
+    from fastload._tools.doctor.loader.stages import StageCosts, of_torch
     from fastload._tools.doctor.loader.workers import Work
 
     work = Work(
         items=4, wall_s=0.04, cpu_s=0.04, queued_s=0.0, collate_s=0.01, stages={"decode": 0.03}
     )
-    stages, _ = of_torch(Opened(4, work, pin_s=0.02, copy_s=0.03), 0)
+    stages, _ = of_torch(StageCosts(4, work, pin_s=0.02, copy_s=0.03), 0)
     assert {stage.name: stage.seconds for stage in stages if stage.seconds} == {
         "decode": 0.03,
         "other": pytest.approx(0.01),
@@ -155,4 +155,4 @@ def test_the_way_to_the_gpu_is_a_stage_where_one_is_in_use() -> None:
         "pin": 0.02,
         "copy": 0.03,
     }
-    assert [stage.name for stage in of_torch(Opened(4, work), 0)[0]][-1] == "collate"
+    assert [stage.name for stage in of_torch(StageCosts(4, work), 0)[0]][-1] == "collate"

@@ -10,7 +10,7 @@ import pytest
 
 from fastload._cli import main
 from fastload._cli.doctor import show
-from fastload._common import formatting as words
+from fastload._common import formatting as fmt
 from fastload._tools.doctor import disk, machine
 from fastload._tools.doctor.finding import BAD, LOOK, OK, Check
 from fastload._tools.doctor.machine import (
@@ -173,25 +173,25 @@ def test_a_decoder_that_cannot_be_imported_is_bad(
     ],
 )
 def test_seconds_in_words(value: float, text: str) -> None:
-    assert words.seconds(value) == text
+    assert fmt.seconds(value) == text
 
 
 def test_other_numbers_in_words() -> None:
-    assert [words.percent(share) for share in (0, 0.0001, 0.0042, 0.301, 1)] == [
+    assert [fmt.percent(share) for share in (0, 0.0001, 0.0042, 0.301, 1)] == [
         "0 %",
         "< 0.1 %",
         "0.4 %",
         "30 %",
         "100 %",
     ]
-    assert [words.rate(value) for value in (1210.4, 62.31, 6.78, 0.0321)] == [
+    assert [fmt.rate(value) for value in (1210.4, 62.31, 6.78, 0.0321)] == [
         "1,210",
         "62.3",
         "6.78",
         "0.032",
     ]
-    assert [words.count(n, "step") for n in (1, 5000)] == ["1 step", "5,000 steps"]
-    assert [words.ordinal(n) for n in (1, 2, 3, 8, 11, 22)] == [
+    assert [fmt.count(n, "step") for n in (1, 5000)] == ["1 step", "5,000 steps"]
+    assert [fmt.ordinal(n) for n in (1, 2, 3, 8, 11, 22)] == [
         "1st",
         "2nd",
         "3rd",

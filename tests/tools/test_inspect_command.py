@@ -207,7 +207,7 @@ def test_mixing_of_a_large_dataset_is_measured_on_a_part_of_it(tmp_path: Path) -
             "shuffle" if name == "shuffle" else "source",
         )
         path = pack_samples(tmp_path / name, fields, samples, order=order, block_size=8000)
-        if name == "nearly":  # mixed among near neighbours only: a distance between none and ideal
+        if name == "nearly":  # mixed among near neighbors only: a distance between none and ideal
             change_column(path, "_source_index", lambda _: nearly)
         dataset = open_dataset(path)
         whole, part = (

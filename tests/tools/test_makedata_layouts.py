@@ -85,10 +85,10 @@ def test_imagenet_classes_can_be_told_by_color(tmp_path: Path) -> None:
                     np.float64,
                 )
                 found.append((label, tuple(ycc[10:22, 10:22, 1:].mean(axis=(0, 1)))))
-    centres = np.array(
+    centers = np.array(
         [np.mean([f for k, f in rows["train"] if k == label], axis=0) for label in range(5)]
     )
-    right = [label == np.argmin(np.hypot(*(centres - f).T)) for label, f in rows["val"]]
+    right = [label == np.argmin(np.hypot(*(centers - f).T)) for label, f in rows["val"]]
     assert np.mean(right) > 0.6  # by chance 0.2
 
 

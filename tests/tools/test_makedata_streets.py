@@ -130,7 +130,7 @@ def test_openlane_lines_are_painted_where_uv_says(lanes: tuple[Path, list[Note]]
             col, row = u[use].round().astype(int), v[use].round().astype(int)
             aside = (np.array(note["intrinsic"])[0, 0] * 0.5 / x[use]).astype(
                 int
-            )  # half a metre into the lane
+            )  # half a meter into the lane
             assert gray[row, col].mean() > gray[row, (col - aside).clip(0)].mean() + 30
 
 

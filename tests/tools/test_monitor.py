@@ -225,7 +225,7 @@ def test_the_gate_opens_when_a_growing_file_gets_steady(
     writer = threading.Thread(target=write)
     writer.start()
     seen = wait_for_gate(
-        GateRule(path, iter=120, data_time=0.02, rows=3, timeout_s=60), tell=heard.append
+        GateRule(path, iter=120, data_time=0.02, rows=3, timeout_s=60), report=heard.append
     )
     writer.join()
     assert seen["opened"] is True
@@ -256,15 +256,15 @@ def test_the_gate_says_why_it_gave_up(tmp_path: Path, rows: str, why: str) -> No
     with pytest.raises(
         GateClosed, match=rf"gave up after 0 s: .*{why}.*\(expected iter >= 120"
     ) as caught:
-        wait_for_gate(GateRule(path, timeout_s=0.0), tell=lambda text: None)
+        wait_for_gate(GateRule(path, timeout_s=0.0), report=lambda text: None)
     assert caught.value.seen["opened"] is False
     append(path, head(2) + head(2, 1) + (step(200, 0.001) + step(200, 0.001, rank=1)) * 5)
-    assert wait_for_gate(GateRule(path, timeout_s=0.0), tell=lambda text: None)["opened"] is True
+    assert wait_for_gate(GateRule(path, timeout_s=0.0), report=lambda text: None)["opened"] is True
 
 
 def test_the_gate_gives_up_when_the_process_ends(tmp_path: Path) -> None:
     with pytest.raises(GateClosed, match=r"when the process ended: the file is not there yet"):
-        wait_for_gate(GateRule(tmp_path / "m.jsonl"), tell=lambda text: None, alive=lambda: False)
+        wait_for_gate(GateRule(tmp_path / "m.jsonl"), report=lambda text: None, alive=lambda: False)
 
 
 def test_rows_of_an_old_run_count_once_another_follows(tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ def test_better_means_beyond_the_spread(
     found = compare(window(before), window(after))
     assert found.verdict == verdict
     assert found.better == (verdict == "better")
-    assert found.quantity == "GPU utilisation"
+    assert found.quantity == "GPU utilization"
 
 
 def test_two_windows_of_one_run_seldom_differ() -> None:

@@ -23,7 +23,7 @@ from tests.made_runs import every, foreign_rows, made, rows_of, window, write, w
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-PLOTS = {"step-parts", "data-wait", "step-times", "rank-lanes", "utilisation"}
+PLOTS = {"step-parts", "data-wait", "step-times", "rank-lanes", "utilization"}
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +123,8 @@ def test_pngs_on_request(foreign: bool, tmp_path: Path, capsys: pytest.CaptureFi
         assert f"written: {file}" in out
         with Image.open(file) as image:
             assert image.width > 2000
-            colours = image.convert("RGB").getcolors(1 << 24) or []
-        assert len(colours) > 20
+            colors = image.convert("RGB").getcolors(1 << 24) or []
+        assert len(colors) > 20
 
 
 def test_places_that_cannot_be_written_are_named_and_the_next_works(tmp_path: Path) -> None:

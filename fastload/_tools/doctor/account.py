@@ -29,11 +29,11 @@ RULE = (
 
 def steady_rows(rank: Rank) -> Bools:
     """True for rows that count. Every start of the run (a resume appends to its file) has a warm-up of its own."""
-    keep = np.ones(len(rank.iter_time), bool)
+    steady = np.ones(len(rank.iter_time), bool)
     for session in np.unique(rank.session):
         rows = np.flatnonzero(rank.session == session)
-        keep[rows[: warm_rows(rank.iter_time[rows], rank.steps[rows])]] = False
-    return keep if keep.any() else ~keep
+        steady[rows[: warm_rows(rank.iter_time[rows], rank.steps[rows])]] = False
+    return steady if steady.any() else ~steady
 
 
 def warm_rows(step: Floats, steps: Ints) -> int:

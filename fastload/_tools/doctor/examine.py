@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fastload._common import formatting as words
+from fastload._common import formatting as fmt
 from fastload._common.public import public
 from fastload._tools.doctor.account import RULE, Stall
 from fastload._tools.doctor.case import Case, case_of, facts_of
@@ -96,19 +96,19 @@ def _pair(first: RunFigures, other: RunFigures) -> list[Finding]:
 def _limit(run: RunFigures) -> str:
     waits = run.data_share is not None and run.data_share >= 0.05
     return (
-        f"the loader ({words.percent(run.data_share or 0)} waiting for data)"
+        f"the loader ({fmt.percent(run.data_share or 0)} waiting for data)"
         if waits
-        else f"the step itself (data wait {words.percent(run.data_share or 0)})"
+        else f"the step itself (data wait {fmt.percent(run.data_share or 0)})"
     )
 
 
 def _speeds(run: RunFigures) -> str:
     more = (
-        f" x {run.batch_size:.4g} = {words.rate(run.samples_s)} samples/s"
+        f" x {run.batch_size:.4g} = {fmt.rate(run.samples_s)} samples/s"
         if run.samples_s is not None and run.batch_size
         else ""
     )
-    return f"{run.name}: {words.rate(run.it_s)} it/s{more}"
+    return f"{run.name}: {fmt.rate(run.it_s)} it/s{more}"
 
 
 def _change(change: float) -> str:
@@ -162,7 +162,7 @@ def examine_runs(runs: Sequence[Run], windows: Sequence[Window] = ()) -> Diagnos
         note for window in windows for note in window.notes
     ]
     notes += [f"warm-up {RULE}"] if any(each.warm_steps for each in facts) else []
-    checked, not_checked = _looked_for(cases)
+    checked, not_checked = _coverage(cases)
     return Diagnosis(
         _verdict(found, facts, cases),
         found[0].kind if bad else HEALTHY,
@@ -235,25 +235,25 @@ def _with_ceiling(finding: Finding) -> str:
 
 def _clean_bill(facts: RunFigures, minor: Finding | None) -> str:
     wait = (
-        f"data wait {words.percent(facts.data_share)} of the time"
+        f"data wait {fmt.percent(facts.data_share)} of the time"
         if facts.data_share is not None
         else "no data wait recorded"
     )
     largest = max(facts.stages, key=lambda name: facts.stages[name], default="")
     limit = (
-        f"the step itself is the limit ({largest} {words.percent(facts.stages[largest] / facts.step_s)} of it)"
+        f"the step itself is the limit ({largest} {fmt.percent(facts.stages[largest] / facts.step_s)} of it)"
         if largest
         else "the step itself is the limit"
     )
-    told = (
-        f" Minor: {minor.title} ({words.percent(minor.share)} of the time)."
+    minor_note = (
+        f" Minor: {minor.title} ({fmt.percent(minor.share)} of the time)."
         if minor is not None and minor.lost_s
         else ""
     )
-    return f"Healthy: {wait}, ordinary steps vary by {words.percent(facts.spread)}; {limit}, {words.rate(facts.it_s)} it/s.{told}"
+    return f"Healthy: {wait}, ordinary steps vary by {fmt.percent(facts.spread)}; {limit}, {fmt.rate(facts.it_s)} it/s.{minor_note}"
 
 
-def _looked_for(cases: Sequence[Case]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _coverage(cases: Sequence[Case]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     checked = list(ALWAYS)
     missing = []
     if not any(case.account.has_data for case in cases):
@@ -270,10 +270,10 @@ def _looked_for(cases: Sequence[Case]) -> tuple[tuple[str, ...], tuple[str, ...]
     if any(len(case.own) > 1 for case in cases):
         checked.append("slow rank")
     if any(case.window for case in cases):
-        checked += ["throttling", "CPU and disk load", "GPU utilisation"]
+        checked += ["throttling", "CPU and disk load", "GPU utilization"]
     else:
         missing.append(
-            "throttling, CPU and disk load, GPU utilisation (no window.json: fastload monitor --out window.json)"
+            "throttling, CPU and disk load, GPU utilization (no window.json: fastload monitor --out window.json)"
         )
     return tuple(checked), tuple(missing)
 
@@ -300,8 +300,8 @@ def _window_only(windows: Sequence[Window]) -> Diagnosis[RecordedRuns]:
                 found.append(
                     Finding(
                         "gpu-idle",
-                        f"GPU {gpu.index} idles {words.percent(idle)} of the time",
-                        (f"utilisation {util:.0f} %",),
+                        f"GPU {gpu.index} idles {fmt.percent(idle)} of the time",
+                        (f"utilization {util:.0f} %",),
                         "record the steps with fastload.StepProbe and give metrics.jsonl as well: this window cannot say why",
                         share=idle,
                         severity=severity_of(idle),
@@ -321,7 +321,7 @@ def _window_only(windows: Sequence[Window]) -> Diagnosis[RecordedRuns]:
         not found,
         tuple(found),
         RecordedRuns(),
-        ("throttling", "GPU utilisation"),
+        ("throttling", "GPU utilization"),
         ("all else (no metrics.jsonl)",),
         notes,
     )

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from fastload._common import formatting as words
+from fastload._common import formatting as fmt
 from fastload._common.public import public
 from fastload._tools.doctor.limits import BAD_SHARE, LOOK_SHARE
 
@@ -66,7 +66,7 @@ class Ceiling:
     gain: float
 
     def __str__(self) -> str:
-        return f"{words.rate(self.it_s)} it/s (+{words.percent(self.gain)})"
+        return f"{fmt.rate(self.it_s)} it/s (+{fmt.percent(self.gain)})"
 
 
 @public()
@@ -195,19 +195,19 @@ class RunFigures:
     stages: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        speed = f"{words.rate(self.it_s)} it/s"
+        speed = f"{fmt.rate(self.it_s)} it/s"
         if self.samples_s is not None and self.batch_size is not None:
-            speed += f", {words.rate(self.samples_s)} samples/s (batch {self.batch_size:.4g})"
+            speed += f", {fmt.rate(self.samples_s)} samples/s (batch {self.batch_size:.4g})"
         wait = (
             "data wait not recorded"
             if self.data_s is None or self.data_share is None
-            else (f"data wait {words.seconds(self.data_s)} ({words.percent(self.data_share)})")
+            else (f"data wait {fmt.seconds(self.data_s)} ({fmt.percent(self.data_share)})")
         )
         ranks = f" on {self.ranks} ranks" if self.ranks > 1 else ""
         return (
-            f"{self.name}: {words.count(self.steps, 'step')} in {words.seconds(self.seconds)}{ranks}: {speed}, step "
-            f"{words.seconds(self.step_s)} (median {words.seconds(self.typical_step_s)}), {wait}; warm-up left out: "
-            f"{words.count(self.warm_steps, 'step')}, {words.seconds(self.warm_s)}"
+            f"{self.name}: {fmt.count(self.steps, 'step')} in {fmt.seconds(self.seconds)}{ranks}: {speed}, step "
+            f"{fmt.seconds(self.step_s)} (median {fmt.seconds(self.typical_step_s)}), {wait}; warm-up left out: "
+            f"{fmt.count(self.warm_steps, 'step')}, {fmt.seconds(self.warm_s)}"
         )
 
 
@@ -232,8 +232,8 @@ def _lines(number: int, finding: Finding) -> list[str]:
     lines = [f"{number}. {finding.severity.upper()}  {finding.state}: {finding.title}{where}"]
     if finding.lost_s:
         lines.append(
-            f"   lost      {words.seconds(finding.lost_s)}: {words.percent(finding.share)} of the time, "
-            f"{words.percent(finding.of_lost)} of what is lost"
+            f"   lost      {fmt.seconds(finding.lost_s)}: {fmt.percent(finding.share)} of the time, "
+            f"{fmt.percent(finding.of_lost)} of what is lost"
         )
     if finding.where:
         lines.append(f"   where     {finding.where}")
@@ -259,7 +259,9 @@ def _finite(value: object) -> object:
 
 def severity_of(share: float, *, bad: float = BAD_SHARE, look: float = LOOK_SHARE) -> str:
     """By the share of the run's time."""
-    return "bad" if share >= bad else "look" if share >= look else "info"
+    if share >= bad:
+        return "bad"
+    return "look" if share >= look else "info"
 
 
 def ranked(findings: Sequence[Finding]) -> list[Finding]:

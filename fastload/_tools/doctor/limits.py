@@ -50,7 +50,7 @@ SWAP_BYTES_S = 1e6  # some kB/s is the kernel tidying up; 1 MB/s is memory that 
 THROTTLE_PART = 0.10  # of the samples: shorter throttling is a peak, not a state
 CLOCK_DROP = 0.05  # a power cap that costs less than 5 % of the clock is how a full GPU looks
 UTIL_LOW = (
-    70.0  # per cent: with data there and no stall, a GPU less busy than this waits for its host
+    70.0  # percent: with data there and no stall, a GPU less busy than this waits for its host
 )
 UTIL_BUSY = 85.0  # a GPU that counts as busy
 POWER_LOW = (

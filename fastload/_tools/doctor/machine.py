@@ -159,7 +159,7 @@ class Machine:
 def check_machine(data: str | os.PathLike[str] | None = None) -> Machine:
     """Looks at cores, memory, disk (where ``data`` names a folder to read from), GPU and decoders."""
     gpus: list[Gpu] = []
-    looks: list[tuple[str, Callable[[], Sequence[Check]]]] = [
+    checkers: list[tuple[str, Callable[[], Sequence[Check]]]] = [
         ("cores", lambda: [cores_check(n_gpus=max(len(gpus), 1))]),
         ("RAM", lambda: [ram_check()]),
         ("swap", lambda: [swap_check()]),
@@ -170,7 +170,7 @@ def check_machine(data: str | os.PathLike[str] | None = None) -> Machine:
         ("backends", lambda: backend_checks(has_gpu=bool(gpus))),
     ]
     first = _safely("GPU", lambda: gpu_checks(gpus))
-    checks = [check for name, look in looks for check in _safely(name, look)]
+    checks = [check for name, look in checkers for check in _safely(name, look)]
     return Machine((*checks[:5], *first, *checks[5:]))
 
 

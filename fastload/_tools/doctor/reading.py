@@ -137,12 +137,12 @@ def read_files(
             windows.append(found)
             continue
         run = run_of(read_metrics(path), printable(path.name))
-        same = next((place for place, other in enumerate(runs) if _one_run(run, other)), None)
+        same = next((place for place, other in enumerate(runs) if _same_run(run, other)), None)
         if same is None:
             runs.append(run)
         else:
-            runs[same] = _joined(runs[same], run)
-    return _named_apart(runs), tuple(windows)
+            runs[same] = _merge(runs[same], run)
+    return _with_unique_names(runs), tuple(windows)
 
 
 def run_of(metrics: Metrics, name: str) -> Run:
@@ -174,9 +174,9 @@ def run_of(metrics: Metrics, name: str) -> Run:
         for rank, rows in by_rank.items()
     ]
     foreign = not any(row.ours for row in good)
-    mended = [_waiting_included(each) for each in arrays] if foreign else arrays
-    if any(new is not old for new, old in zip(mended, arrays, strict=True)):
-        arrays = mended
+    adjusted = [_waiting_included(each) for each in arrays] if foreign else arrays
+    if any(new is not old for new, old in zip(adjusted, arrays, strict=True)):
+        arrays = adjusted
         notes.append("data_time is mostly longer than the step's time: taken as not included in it")
     events = tuple(event for row in metrics.events if (event := _event(row)) is not None)
     return Run(name, tuple(arrays), events, _header(metrics.runs), foreign, tuple(notes))
@@ -286,7 +286,7 @@ def _header(heads: Sequence[RunRow]) -> dict[str, str | int | float]:
     }
 
 
-def _one_run(run: Run, other: Run) -> bool:
+def _same_run(run: Run, other: Run) -> bool:
     ranks = {rank.rank for rank in run.ranks}
     others = {rank.rank for rank in other.ranks}
     world = run.header.get("world", 1)
@@ -298,14 +298,14 @@ def _one_run(run: Run, other: Run) -> bool:
     )
 
 
-def _joined(run: Run, other: Run) -> Run:
+def _merge(run: Run, other: Run) -> Run:
     ranks = tuple(sorted((*run.ranks, *other.ranks), key=lambda rank: rank.rank))
     return replace(
         run, ranks=ranks, events=(*run.events, *other.events), notes=(*run.notes, *other.notes)
     )
 
 
-def _named_apart(runs: Sequence[Run]) -> tuple[Run, ...]:
+def _with_unique_names(runs: Sequence[Run]) -> tuple[Run, ...]:
     names = [run.name for run in runs]
     return tuple(
         replace(run, name=f"{run.name} ({place + 1})") if names.count(run.name) > 1 else run

@@ -78,12 +78,12 @@ class Window:
     seconds: float
     started: float
     gpus: tuple[Gpu, ...]
-    cpu: Floats  # mean over cores, per cent
+    cpu: Floats  # mean over cores, percent
     cores: int
     iowait: Floats
     swap_mb_s: Floats
     disk_read_mb_s: Floats
-    tree_cpu: Floats  # per cent of one core, of the processes watched (fastload monitor --pid)
+    tree_cpu: Floats  # percent of one core, of the processes watched (fastload monitor --pid)
     notes: tuple[str, ...] = ()
 
 

@@ -1,4 +1,4 @@
-"""Did it get better? Two windows, compared by what was trained where both know it, else by utilisation. Pure."""
+"""Did it get better? Two windows, compared by what was trained where both know it, else by utilization. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fastload._common.strict_json import Json
 from fastload._tools.monitor.window import Window
 
 BLOCK_S = 5.0  # samples a tenth of a second apart are not independent; means of 5 s nearly are
-LEAST_POINTS = 2.0  # of utilisation: less is nothing to anybody
+LEAST_POINTS = 2.0  # of utilization: less is nothing to anybody
 LEAST_SHARE = 0.02  # of images/s
 RULE = (
     f"better: the mean rose by more than twice the standard error of the difference (from means of {BLOCK_S:.0f} s) "
-    f"and by at least {LEAST_POINTS:.0f} points of utilisation or {100 * LEAST_SHARE:.0f} % of images/s; images/s decide "
+    f"and by at least {LEAST_POINTS:.0f} points of utilization or {100 * LEAST_SHARE:.0f} % of images/s; images/s decide "
     "where both have them"
 )
 
@@ -78,7 +78,7 @@ def compare(before: Window, after: Window) -> Comparison:
     unit = "images/s"
     pair = (_images(before), _images(after))
     if pair[0] is None or pair[1] is None:
-        quantity = "GPU utilisation"
+        quantity = "GPU utilization"
         unit = "%"
         pair = (_utilization(before), _utilization(after))
     old, new = pair
@@ -90,7 +90,7 @@ def compare(before: Window, after: Window) -> Comparison:
             new,
             None,
             "unknown",
-            "neither images/s nor GPU utilisation is in both windows",
+            "neither images/s nor GPU utilization is in both windows",
             notes,
         )
     least = LEAST_SHARE * old.mean if unit == "images/s" else LEAST_POINTS
@@ -107,7 +107,9 @@ def compare(before: Window, after: Window) -> Comparison:
         )
     limit = max(2 * math.hypot(old.error, new.error), least)
     change = new.mean - old.mean
-    verdict = "no difference" if abs(change) <= limit else "better" if change > 0 else "worse"
+    verdict = "no difference"
+    if abs(change) > limit:
+        verdict = "better" if change > 0 else "worse"
     return Comparison(
         quantity,
         unit,

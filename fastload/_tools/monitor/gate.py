@@ -76,12 +76,12 @@ class Tail:
 
 
 def wait_for_gate(
-    rule: GateRule, *, tell: Callable[[str], object], alive: Callable[[], bool] = lambda: True
+    rule: GateRule, *, report: Callable[[str], object], alive: Callable[[], bool] = lambda: True
 ) -> dict[str, Json]:
-    """Returns what it saw once the gate is open; GateClosed when it gave up, and why. ``tell`` hears of progress now and then."""
+    """Returns what it saw once the gate is open; GateClosed when it gave up, and why. ``report`` hears of progress now and then."""
     began = time.monotonic()
     why = ""
-    told = ""
+    last_reported = ""
     tail = Tail(rule.file)
     while True:
         going = alive()
@@ -95,9 +95,9 @@ def wait_for_gate(
             why = f"gave up after {after}: {why} (expected {rule})"
             seen = {**_seen(rule, tail.rows, waited), "opened": False, "why": why}
             raise GateClosed(f"waiting for a steady run in {rule.file}: {why}", seen)
-        if why != told:
-            told = why
-            tell(why)
+        if why != last_reported:
+            last_reported = why
+            report(why)
         time.sleep(_POLL_S)
 
 

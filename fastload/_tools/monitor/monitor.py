@@ -154,7 +154,7 @@ def _wait(options: MonitorOptions, screen: Screen) -> dict[str, Json] | None:
         return None
     tree = ProcessTree(options.pids)
     return wait_for_gate(
-        options.gate, tell=screen.waiting, alive=lambda: tree.alive if options.pids else True
+        options.gate, report=screen.waiting, alive=lambda: tree.alive if options.pids else True
     )
 
 

@@ -94,7 +94,7 @@ class Watched(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         recorder = self._probe.recorder
         recorder.drop()  # of a loop that was left by break
-        recorder.loader.look_at(self._loader)
+        recorder.loader.track(self._loader)
         recorder.mark()  # starting a DataLoader's workers is waiting, too
         return _Steps(self._probe, iter(self._loader))
 
@@ -125,7 +125,7 @@ class _Steps(Generic[T]):
         if self._first:  # the mark was set before the iterator was made
             self._first = False
         else:
-            self._recorder.asked()
+            self._recorder.request()
         batch = next(self._batches)
         self._recorder.arrived(batch)
         return batch
@@ -180,7 +180,7 @@ class Marks:
     def arrived(self, batch: object, *, samples: int | None = None, loader: object = None) -> None:
         """A batch is here."""
         if self.recorder is not None:
-            self.recorder.loader.look_at(loader)
+            self.recorder.loader.track(loader)
             self.recorder.arrived(batch, samples=samples)
 
     def stage(self, name: str | None) -> None:

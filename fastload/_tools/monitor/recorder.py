@@ -89,7 +89,7 @@ class Recorder:
         """Here a step may end: the next batch is being asked for."""
         self._mark = clock()
 
-    def asked(self) -> None:
+    def request(self) -> None:
         """Here a step ends: the next batch is being asked for."""
         self._mark = clock()
         if self._since is not None:
@@ -224,7 +224,7 @@ class Recorder:
 
 
 def rank_and_world() -> tuple[int, int]:
-    """torch.distributed's where it is initialised, else torchrun's, else (0, 1)."""
+    """torch.distributed's where it is initialized, else torchrun's, else (0, 1)."""
     torch = torch_here()
     if (
         torch is not None
@@ -263,7 +263,7 @@ class LoaderDeltas:
         self._before: dict[str, StageStats] = {}
         self._taken = 0.0
 
-    def look_at(self, loader: object) -> None:
+    def track(self, loader: object) -> None:
         """From now on this loader. One that is no fastload loader has no such figures."""
         found = _fastload_loader(loader)
         if found is not self._loader:

@@ -16,7 +16,7 @@ from fastload._common.swap import swapped_bytes
 from fastload._tools.monitor.series import energy, mean, summarize
 from fastload._tools.monitor.window import GPU_SERIES, HOST_SERIES, GpuWindow, HostWindow, Series
 
-_LOOK_FOR_CHILDREN_S = 1.0  # goes through all of /proc
+_SCAN_CHILDREN_S = 1.0  # goes through all of /proc
 _STACKED = (
     "dm-",
     "md",
@@ -98,7 +98,7 @@ class ProcessTree:
                 self.missing.append(pid)
         self._all: dict[int, psutil.Process] = {}
         self._times: dict[int, float] = {}
-        self._looked = 0.0
+        self._scanned = 0.0
         self.read(1.0)
 
     @property
@@ -114,8 +114,8 @@ class ProcessTree:
         """(% of one core, resident MiB), or None where no process was named."""
         if not self._roots:
             return None
-        if time.monotonic() - self._looked > _LOOK_FOR_CHILDREN_S:
-            self._look()
+        if time.monotonic() - self._scanned > _SCAN_CHILDREN_S:
+            self._scan()
         times = {}
         used = 0.0
         rss = 0
@@ -128,8 +128,8 @@ class ProcessTree:
         self._times = times
         return 100 * used / seconds, rss / 2**20
 
-    def _look(self) -> None:
-        self._looked = time.monotonic()
+    def _scan(self) -> None:
+        self._scanned = time.monotonic()
         found = {}
         for root in self._roots:
             with contextlib.suppress(psutil.Error):
@@ -197,14 +197,14 @@ class GpuSamples:
     def read(self, at: float) -> None:
         """One sample. PCIe figures are the last that the slow thread has got."""
         numbers = {name: self.gpu.number(name) for name in FAST if name != "throttle"} | self.slow
-        words = self.gpu.words("throttle")
+        reasons = self.gpu.strings("throttle")
         joules = self.gpu.number("energy_j")
         if joules is not None:
             self._joules[1:] = [joules]
         for name, values in self.series.items():
             value = numbers[name]
             values.append(None if value is None else round(value, 2))
-        self.throttle.append(words)
+        self.throttle.append(reasons)
         self.t.append(round(at, 4))  # last: whoever looks on takes its length
 
     def read_slow(self) -> None:

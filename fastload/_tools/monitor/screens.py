@@ -52,7 +52,7 @@ class Silent:
 
 
 class Lines:
-    """A plain line an interval: means over the interval for utilisation, the last reading for the rest."""
+    """A plain line an interval: means over the interval for utilization, the last reading for the rest."""
 
     def __init__(self) -> None:
         self._shown = 0.0
@@ -179,7 +179,7 @@ def _wide(sampler: Sampler) -> RichTable:
     table = RichTable(expand=False)
     for name in (
         "GPU",
-        "utilisation",
+        "utilization",
         "",
         "memory MiB",
         "W",
@@ -193,7 +193,7 @@ def _wide(sampler: Sampler) -> RichTable:
         table.add_column(
             name,
             no_wrap=name != "throttled by",
-            justify="left" if name in ("utilisation", "throttled by") else "right",
+            justify="left" if name in ("utilization", "throttled by") else "right",
         )
     for gpu in sampler.gpus:
         last = _last(gpu.series)
@@ -250,7 +250,7 @@ def sections(window: Window) -> list[Section]:
                 "all GPUs",
                 [
                     Row(
-                        "utilisation",
+                        "utilization",
                         f"{number(whole['all_avg'], '%', digits=1)} mean, {number(whole['p50'], '%')} median",
                     ),
                     Row(
@@ -278,38 +278,36 @@ def sections(window: Window) -> list[Section]:
 
 
 def _gpu_rows(gpu: GpuWindow) -> list[Row]:
-    told = gpu.summary
-    throttled = sorted({word for words in gpu.throttle for word in words or []})
+    summary = gpu.summary
+    throttled = sorted({reason for reasons in gpu.throttle for reason in reasons or []})
     shares = [
-        f"{word} {100 * sum(word in (words or []) for words in gpu.throttle) / len(gpu.throttle):.0f} %"
-        for word in throttled
+        f"{reason} {100 * sum(reason in (reasons or []) for reasons in gpu.throttle) / len(gpu.throttle):.0f} %"
+        for reason in throttled
     ]
+    throttle = "-"
+    if shares:
+        throttle = ", ".join(shares) + " of the samples"
+    elif [] in gpu.throttle:
+        throttle = "no"
     return [
-        Row("state", told.state),
+        Row("state", summary.state),
         Row(
-            "utilisation",
-            f"{number(told.avg, '%', digits=1)} mean, {number(told.p50, '%')} median, {number(told.p5)} to "
-            f"{number(told.p95)} (p5 to p95), {number(told.std, digits=1)} standard deviation",
+            "utilization",
+            f"{number(summary.avg, '%', digits=1)} mean, {number(summary.p50, '%')} median, {number(summary.p5)} to "
+            f"{number(summary.p95)} (p5 to p95), {number(summary.std, digits=1)} standard deviation",
         ),
         Row(
             "active",
-            f"{number(told.active_seconds, 's', digits=1)}, idle {number(told.idle_seconds, 's', digits=1)}, "
-            f"{number(told.avg_active, '%', digits=1)} while active",
+            f"{number(summary.active_seconds, 's', digits=1)}, idle {number(summary.idle_seconds, 's', digits=1)}, "
+            f"{number(summary.avg_active, '%', digits=1)} while active",
         ),
-        Row("energy", number(told.energy_j, "J")),
-        Row(
-            "throttled",
-            ", ".join(shares) + " of the samples"
-            if shares
-            else "no"
-            if any(gpu.throttle) or [] in gpu.throttle
-            else "-",
-        ),
+        Row("energy", number(summary.energy_j, "J")),
+        Row("throttled", throttle),
     ]
 
 
 def _training_rows(window: Window) -> list[Row]:
-    told = window.training or {}
+    summary = window.training or {}
     names = {
         "it_per_s": "steps/s",
         "images_per_s": "images/s",
@@ -317,37 +315,37 @@ def _training_rows(window: Window) -> list[Row]:
         "ranks": "ranks",
     }
     rows = [
-        Row(word, f"{value:g}")
-        for name, word in names.items()
-        if isinstance(value := told.get(name), int | float)
+        Row(label, f"{value:g}")
+        for name, label in names.items()
+        if isinstance(value := summary.get(name), int | float)
     ]
     return [*rows, Row("joules/image", number(window.summary["joules_per_image"], digits=3))]
 
 
 def _host_rows(window: Window) -> list[Row]:
-    told = window.host.summary
+    summary = window.host.summary
     rows = [
         Row(
             "cpu",
-            f"{number(told.get('cpu'), '%')} of all cores, iowait {number(told.get('iowait'), '%', digits=1)}",
+            f"{number(summary.get('cpu'), '%')} of all cores, iowait {number(summary.get('iowait'), '%', digits=1)}",
         ),
-        Row("ram", number(told.get("ram_used_mb"), "MiB")),
+        Row("ram", number(summary.get("ram_used_mb"), "MiB")),
         Row(
             "swap",
-            f"{number(told.get('swap_in_mb_s'), digits=2)} in, {number(told.get('swap_out_mb_s'), digits=2)} out, MB/s",
+            f"{number(summary.get('swap_in_mb_s'), digits=2)} in, {number(summary.get('swap_out_mb_s'), digits=2)} out, MB/s",
         ),
         Row(
             "disk",
-            f"{number(told.get('disk_read_mb_s'), digits=1)} read, {number(told.get('disk_write_mb_s'), digits=1)} written, "
+            f"{number(summary.get('disk_read_mb_s'), digits=1)} read, {number(summary.get('disk_write_mb_s'), digits=1)} written, "
             "MB/s",
         ),
-        Row("network", number(told.get("net_mb_s"), "MB/s", digits=1)),
+        Row("network", number(summary.get("net_mb_s"), "MB/s", digits=1)),
     ]
-    if told.get("tree_cpu") is not None:
+    if summary.get("tree_cpu") is not None:
         rows.append(
             Row(
                 "this job",
-                f"{number(told.get('tree_cpu'), '% of one core')}, {number(told.get('tree_rss_mb'), 'MiB')}",
+                f"{number(summary.get('tree_cpu'), '% of one core')}, {number(summary.get('tree_rss_mb'), 'MiB')}",
             )
         )
     return rows

@@ -1,4 +1,4 @@
-"""Arithmetic of a window: what a series of utilisation says, and in which state the GPU was. Pure."""
+"""Arithmetic of a window: what a series of utilization says, and in which state the GPU was. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from fastload._common.public import public
 
-ACTIVE = 5.0  # % of utilisation from which a sample counts as active
+ACTIVE = 5.0  # % of utilization from which a sample counts as active
 IDLE_SHARE = 0.05  # of the window
-STARVED = 70.0  # % of mean utilisation
+STARVED = 70.0  # % of mean utilization
 WAVY = 25.0  # points between p5 and p95
 RULE = (
     f"idle: at or above {ACTIVE:.0f} % for less than {100 * IDLE_SHARE:.0f} % of the window; starved: mean below {STARVED:.0f} %; "
@@ -24,7 +24,7 @@ Numbers = Sequence[float | None]
 @public()
 @dataclass(frozen=True, slots=True)
 class GpuSummary:
-    """Utilisation of one GPU in %, over the samples that have one; None where there is none."""
+    """Utilization of one GPU in %, over the samples that have one; None where there is none."""
 
     avg: float | None
     p50: float | None
@@ -60,7 +60,7 @@ def summarize(
             None,
             _rounded(energy_j),
             "unknown",
-            "no utilisation was read",
+            "no utilization was read",
         )
     spans = np.array([row[1] for row in known])
     values = np.array([row[2] for row in known], float)

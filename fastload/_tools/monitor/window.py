@@ -180,13 +180,13 @@ def _gpu(found: Json) -> GpuWindow:
     gpu = _object(found, "a gpu")
     samples = _object(gpu["samples"], "gpu samples")
     t = _floats(samples["t"], "gpu t")
-    words = samples.get("throttle") or [None] * len(t)
+    reasons = samples.get("throttle") or [None] * len(t)
     throttle = [
         [str(word) for word in each] if isinstance(each, list) else None
-        for each in _list(words, "throttle")
+        for each in _list(reasons, "throttle")
     ]
-    told = _object(gpu["summary"], "gpu summary")
-    summary = {each.name: told.get(each.name) for each in fields(GpuSummary)}
+    summary_json = _object(gpu["summary"], "gpu summary")
+    summary = {each.name: summary_json.get(each.name) for each in fields(GpuSummary)}
     numbers = {
         name: _float_or_none(value)
         for name, value in summary.items()

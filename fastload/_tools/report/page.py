@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from html import escape
 
-from fastload._common import formatting as words
+from fastload._common import formatting as fmt
 from fastload._tools.charts import Plot, css_variables, svg
 from fastload._tools.doctor.examine import Study
 from fastload._tools.doctor.finding import Diagnosis, Finding, RecordedRuns, RunFigures
@@ -112,7 +112,7 @@ def plots_of(study: Study | None, window: Window | None) -> list[tuple[str, str,
         found.append(
             (
                 "What the GPUs did",
-                f"Utilisation in {window.name}. Orange: idle. Purple ticks: held back by heat or power.",
+                f"Utilization in {window.name}. Orange: idle. Purple ticks: held back by heat or power.",
                 lambda width: utilization(window, width),
             )
         )
@@ -147,13 +147,9 @@ def page(
 
 
 def _top(diagnosis: Diagnosis[RecordedRuns]) -> str:
-    worst = (
-        "good"
-        if diagnosis.healthy
-        else "bad"
-        if any(each.severity == "bad" for each in diagnosis.findings)
-        else "look"
-    )
+    worst = "good"
+    if not diagnosis.healthy:
+        worst = "bad" if any(each.severity == "bad" for each in diagnosis.findings) else "look"
     state, _, rest = diagnosis.verdict.partition(": ")
     return (
         f"<header class='verdict {worst}'><p class='brand'>fastload report</p><h1>{escape(state)}</h1>"
@@ -162,15 +158,15 @@ def _top(diagnosis: Diagnosis[RecordedRuns]) -> str:
 
 
 def _figures(run: RunFigures) -> str:
-    told = [
+    figures = [
         (
             "steps a second",
-            words.rate(run.it_s),
-            f"{words.count(run.steps, 'step')} in {_together(words.seconds(run.seconds))}",
+            fmt.rate(run.it_s),
+            f"{fmt.count(run.steps, 'step')} in {_together(fmt.seconds(run.seconds))}",
         ),
         (
             "samples a second",
-            "?" if run.samples_s is None else words.rate(run.samples_s),
+            "?" if run.samples_s is None else fmt.rate(run.samples_s),
             "batch size not recorded"
             if run.batch_size is None
             else f"batch {run.batch_size:.4g}"
@@ -178,21 +174,21 @@ def _figures(run: RunFigures) -> str:
         ),
         (
             "a step",
-            words.seconds(run.typical_step_s),
-            f"median; ordinary steps vary by {words.percent(run.spread)}",
+            fmt.seconds(run.typical_step_s),
+            f"median; ordinary steps vary by {fmt.percent(run.spread)}",
         ),
         (
             "waiting for data",
-            "?" if run.data_share is None else words.percent(run.data_share),
-            "not recorded" if run.data_s is None else f"{words.seconds(run.data_s)} a step",
+            "?" if run.data_share is None else fmt.percent(run.data_share),
+            "not recorded" if run.data_s is None else f"{fmt.seconds(run.data_s)} a step",
         ),
-        ("warm-up", words.count(run.warm_steps, "step"), f"{words.seconds(run.warm_s)}, left out"),
+        ("warm-up", fmt.count(run.warm_steps, "step"), f"{fmt.seconds(run.warm_s)}, left out"),
     ]
     return (
         "<dl class='figures'>"
         + "".join(
             f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd><p>{escape(more)}</p></div>"
-            for name, value, more in told
+            for name, value, more in figures
         )
         + "</dl>"
     )
@@ -232,8 +228,8 @@ def _row(finding: Finding) -> str:
     if finding.lost_s:
         bar = f"<div class='bar'><i style='width:{100 * min(finding.share, 1):.1f}%'></i></div>"
         lost = (
-            f"<p class='share'>{words.percent(finding.share)}</p>{bar}"
-            f"<p>{words.seconds(finding.lost_s)}; {words.percent(finding.of_lost)} of what is lost</p>"
+            f"<p class='share'>{fmt.percent(finding.share)}</p>{bar}"
+            f"<p>{fmt.seconds(finding.lost_s)}; {fmt.percent(finding.of_lost)} of what is lost</p>"
         )
     ceiling = (
         f"<p class='ceiling'>Without it: {escape(str(finding.ceiling))}</p>"

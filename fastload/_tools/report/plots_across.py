@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fastload._common import formatting as words
+from fastload._common import formatting as fmt
 from fastload._tools.charts import (
     Area,
     Line,
@@ -45,14 +45,14 @@ def histogram(study: Study, width: float) -> Plot:
         "step-times",
         width,
         230.0,
-        f"Histogram of step times: median {words.seconds(typical)}, longest {words.seconds(float(times.max()))}",
+        f"Histogram of step times: median {fmt.seconds(typical)}, longest {fmt.seconds(float(times.max()))}",
     )
     x = Scale(low, high, 46, width - 10, log=True)
     y = Scale(0.7, most * 1.5, plot.height - 26, 40, log=True)
     for value in log_ticks(1, most * 1.2)[:: max(len(log_ticks(1, most * 1.2)) // 4, 1)]:
         plot.add(
             Line(((x.start, y(value)), (x.end, y(value))), "grid"),
-            Text(x.start - 6, y(value) + 4, words.count(value), "muted", 11, "end"),
+            Text(x.start - 6, y(value) + 4, fmt.count(value), "muted", 11, "end"),
         )
     plot.add(
         Text(x.start - 6, y.start + 16, "time", "muted", 11, "end"),
@@ -63,7 +63,7 @@ def histogram(study: Study, width: float) -> Plot:
     for k, count in enumerate(bars):
         if count:
             left, right = x(float(edges[k])), x(float(edges[k + 1]))
-            told = f"{words.count(float(count), 'step')}: {words.seconds(float(edges[k]))} to {words.seconds(float(edges[k + 1]))}"
+            title = f"{fmt.count(float(count), 'step')}: {fmt.seconds(float(edges[k]))} to {fmt.seconds(float(edges[k + 1]))}"
             plot.add(
                 Rect(
                     left + 0.5,
@@ -72,7 +72,7 @@ def histogram(study: Study, width: float) -> Plot:
                     y.start - y(float(count)),
                     "stall" if edges[k] >= slow else "backward",
                     1.0,
-                    told,
+                    title,
                 )
             )
     _median_label(plot, typical, x, y)
@@ -91,7 +91,7 @@ def _few(values: list[float], x: Scale) -> list[float]:
 
 def _median_label(plot: Plot, typical: float, x: Scale, y: Scale) -> None:
     plot.add(Line(((x(typical), y.end - 6), (x(typical), y.start)), "text", 1.0, dashed=True))
-    label = f"median {words.seconds(typical)}"
+    label = f"median {fmt.seconds(typical)}"
     at_end = x(typical) + text_width(label) > x.end
     plot.add(
         Text(x(typical), y.end - 12, label, "text", 12, "end" if at_end else "start", bold=True)
@@ -109,7 +109,7 @@ def _pause_labels(plot: Plot, study: Study, x: Scale, y: Scale, filled: Floats) 
         at = x(float(filled[np.argmin(np.abs(np.log(filled / took)))])) + 3
         name = each.name.removeprefix("probably ").removeprefix("a ")
         label = (
-            f"{name} {words.seconds(each.seconds)} x {each.times}"
+            f"{name} {fmt.seconds(each.seconds)} x {each.times}"
             if plot.width >= NARROW
             else f"{name[:14]} x {each.times}"
         )
@@ -128,10 +128,10 @@ def utilization(window: Window, width: float) -> Plot | None:
     if not gpus:
         return None
     plot = Plot(
-        "utilisation",
+        "utilization",
         width,
         24 + LANE * len(gpus),
-        "GPU utilisation: " + "; ".join(_gpu_words(gpu) for gpu in gpus),
+        "GPU utilization: " + "; ".join(_gpu_words(gpu) for gpu in gpus),
     )
     for row, gpu in enumerate(gpus):
         _gpu_lane(plot, gpu, LANE * row, width)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fastload._common import formatting as words
+from fastload._common import formatting as fmt
 from fastload._tools.charts import (
     Area,
     Line,
@@ -51,8 +51,8 @@ def step_parts(study: Study, width: float) -> Plot:
     legend = 18 * _legend_rows(parts, width) if narrow else 0
     rails = sorted(study.named, key=lambda each: -each.lost_s)[:RAILS]
     upper = 12.0 + legend + (28 if narrow else 17) * len(rails)
-    told = ", ".join(_label(name, values) for name, values in parts.items())
-    plot = Plot("step-parts", width, upper + 240.0, f"Parts of the step along the run: {told}")
+    label = ", ".join(_label(name, values) for name, values in parts.items())
+    plot = Plot("step-parts", width, upper + 240.0, f"Parts of the step along the run: {label}")
     right = width - (8 if narrow else BESIDE)
     x, y = Scale(shown.edges[0], shown.edges[-1], 46, right), Scale(0, top, plot.height - 26, upper)
     _grid(plot, x, y, narrow=narrow)
@@ -77,7 +77,7 @@ def _rail(plot: Plot, study: Study, named: Named, x: Scale, high: float) -> None
                 10,
                 "stall",
                 1.0,
-                f"{named.name} at step {number:,}: {words.seconds(named.seconds)}",
+                f"{named.name} at step {number:,}: {fmt.seconds(named.seconds)}",
             )
         )
     name = (
@@ -86,7 +86,7 @@ def _rail(plot: Plot, study: Study, named: Named, x: Scale, high: float) -> None
         .removeprefix("waiting for data, probably the ")
     )
     corner = (x.end + 8, high + 4) if x.end < plot.width - 20 else (x.start, high - 8)
-    plot.add(Text(*corner, f"{name} {words.seconds(named.seconds)}", "stall", 12))
+    plot.add(Text(*corner, f"{name} {fmt.seconds(named.seconds)}", "stall", 12))
 
 
 def _stack(plot: Plot, shown: Columns, parts: dict[str, Floats], x: Scale, y: Scale) -> None:
@@ -126,7 +126,7 @@ def _step_axis(plot: Plot, x: Scale, base: float, *, narrow: bool) -> None:
             Text(
                 x(value),
                 base + 16,
-                words.count(value),
+                fmt.count(value),
                 "muted",
                 11,
                 "middle" if x(value) < x.end - 20 else "end",
@@ -158,7 +158,7 @@ def _legend_rows(parts: dict[str, Floats], width: float) -> int:
 
 
 def _label(name: str, values: Floats) -> str:
-    return f"{name} {words.seconds(float(np.median(values)))}"
+    return f"{name} {fmt.seconds(float(np.median(values)))}"
 
 
 def _name_parts(
@@ -212,8 +212,8 @@ def data_wait(study: Study, width: float) -> Plot | None:
         "data-wait",
         width,
         190.0,
-        f"Data wait along the run: mean {words.seconds(float(wait.mean()))}, "
-        f"longest {words.seconds(top)}",
+        f"Data wait along the run: mean {fmt.seconds(float(wait.mean()))}, "
+        f"longest {fmt.seconds(top)}",
     )
     right = width - (8 if narrow else BESIDE)
     x = Scale(shown.edges[0], shown.edges[-1], 46, right)
@@ -277,7 +277,7 @@ def rank_lanes(case: Case, width: float) -> Plot | None:
         30 + lane * len(lanes),
         "Time each rank needs for itself: "
         + ", ".join(
-            f"rank {rank.rank} {words.seconds(own)}"
+            f"rank {rank.rank} {fmt.seconds(own)}"
             for rank, own in zip(shown, case.own, strict=False)
         ),
     )
@@ -292,7 +292,7 @@ def rank_lanes(case: Case, width: float) -> Plot | None:
         )
         own = case.own[row]
         slow = own > 1.05 * typical + 1e-4
-        label = words.seconds(own) if narrow else f"{words.seconds(own)} of its own"
+        label = fmt.seconds(own) if narrow else f"{fmt.seconds(own)} of its own"
         plot.add(Text(right + 8, top + 14, label, "wait" if slow else "muted", 11, bold=slow))
     _step_axis(plot, x, 2 + lane * len(lanes), narrow=narrow)
     return plot
@@ -310,8 +310,8 @@ def _heat(
         if k == len(shade) or shade[k] != shade[start]:
             left, end = x(float(edges[start])), x(float(edges[k]))
             if shade[start]:
-                told = f"{words.seconds(float(values[start:k].mean()))} a step"
+                label = f"{fmt.seconds(float(values[start:k].mean()))} a step"
                 yield Rect(
-                    left, lane[0], end - left, lane[1], "wait", 0.2 + 0.1 * shade[start], told
+                    left, lane[0], end - left, lane[1], "wait", 0.2 + 0.1 * shade[start], label
                 )
             start = k

@@ -17,18 +17,18 @@ from fastload._tools.doctor.loader.figures import (
 )
 from fastload._tools.doctor.loader.model import LoaderCosts, suggestions
 from fastload._tools.doctor.loader.stages import (
-    Opened,
-    OurDecode,
+    FastloadDecode,
+    StageCosts,
     jpegs_of,
+    measure_stages,
     of_fastload,
     of_torch,
-    open_up,
-    our_decode,
+    time_fastload_decode,
 )
 from fastload._tools.doctor.loader.timing import (
-    Keeper,
     LoaderTiming,
     RandomState,
+    ReplayBuffer,
     Source,
     Step,
     gpu_in_use,
@@ -45,7 +45,7 @@ def diagnose(
 ) -> Diagnosis[LoaderFigures]:
     """Times the loader alone, the step alone on replayed batches, and both together, for about ``seconds`` in all.
 
-    Any iterable will do; a torch DataLoader's dataset is opened up into its stages, a fastload loader tells its own. The loader is
+    Any iterable will do; a torch DataLoader's dataset is split into its stages, a fastload loader tells its own. The loader is
     left as it was: a copy is run, its workers end here, random generators are put back (a bare iterator loses the batches it
     gives, and a note says how many). The step really runs: give it a model that may be trained on.
 
@@ -80,7 +80,7 @@ class _Run:
         self.step = step
         self.seconds = seconds
         self.notes: list[str] = []
-        self.keeper = Keeper()
+        self.replay = ReplayBuffer()
 
     def diagnosis(self) -> Diagnosis[LoaderFigures]:
         source = self.source
@@ -93,7 +93,7 @@ class _Run:
         alone = time_loader(
             source,
             self.seconds * (parts["loader"] + (0 if opens else parts["open"])),
-            keeper=self.keeper,
+            replay=self.replay,
         )
         if alone is None:
             raise ConfigError(
@@ -102,18 +102,22 @@ class _Run:
             )
         step_timing = together = None
         if self.step is not None:
-            step_timing = time_step(self.step, self.keeper.batches, self.seconds * parts["step"])
+            step_timing = time_step(self.step, self.replay.batches, self.seconds * parts["step"])
             together = (
                 None
                 if alone.ended
                 else time_loader(source, self.seconds * parts["together"], step=self.step)
             )
-        opened = (
-            open_up(source, self.seconds * parts["open"], self.keeper.batches[0]) if opens else None
+        costs = (
+            measure_stages(source, self.seconds * parts["open"], self.replay.batches[0])
+            if opens
+            else None
         )
-        jpegs, others = jpegs_of(opened.paths, opened.encoded) if opened else ([], 0)
-        ours = (
-            our_decode(jpegs, image_size(self.keeper.batches[0])) if jpegs and not others else None
+        jpegs, others = jpegs_of(costs.paths, costs.encoded) if costs else ([], 0)
+        decode = (
+            time_fastload_decode(jpegs, image_size(self.replay.batches[0]))
+            if jpegs and not others
+            else None
         )
         if (
             others
@@ -122,25 +126,25 @@ class _Run:
                 f"{others} of {others + len(jpegs)} images looked at are no JPEGs: what fastload would gain is not told; "
                 "measure it: fastload pack, then fastload bench load"
             )
-        self._note(alone, together, opened)
-        return self._told(alone, step_timing, together, opened, ours)
+        self._note(alone, together, costs)
+        return self._diagnosis(alone, step_timing, together, costs, decode)
 
-    def _told(
+    def _diagnosis(
         self,
         alone: LoaderTiming,
         step: BatchTiming | None,
         together: LoaderTiming | None,
-        opened: Opened | None,
-        ours: OurDecode | None,
+        costs: StageCosts | None,
+        decode: FastloadDecode | None,
     ) -> Diagnosis[LoaderFigures]:
         source = self.source
-        batch = self.keeper.batches[0]
+        batch = self.replay.batches[0]
         size = count_samples(batch) or 0
         workers = source.workers
         stages: tuple[StageShare, ...] = ()
         stages_from = ""
-        if opened:
-            stages, stages_from = of_torch(opened, workers or 0)
+        if costs:
+            stages, stages_from = of_torch(costs, workers or 0)
         elif source.kind == "fastload":
             stages, stages_from = of_fastload(source.loader, size)
         facts = LoaderCosts(
@@ -154,9 +158,9 @@ class _Run:
             epoch_batches=source.length,
             persistent=bool(getattr(source.loader, "persistent_workers", True)),
             float_images=float_images(batch),
-            **(_costs(opened) if opened else {}),
-            ours_s=ours.seconds * size if ours and size else None,
-            ours_backend=ours.backend if ours else "",
+            **(_worker_costs(costs) if costs else {}),
+            fastload_s=decode.seconds * size if decode and size else None,
+            fastload_backend=decode.backend if decode else "",
         )
         figures = LoaderFigures(
             loader_kind=source.kind,
@@ -175,7 +179,7 @@ class _Run:
         return diagnosis_of(figures, suggestions(facts), self.notes)
 
     def _note(
-        self, alone: LoaderTiming, together: LoaderTiming | None, opened: Opened | None
+        self, alone: LoaderTiming, together: LoaderTiming | None, costs: StageCosts | None
     ) -> None:
         source = self.source
         if not alone.settled:
@@ -191,12 +195,12 @@ class _Run:
             )
         if self.step is not None and together is None:
             self.notes.append("the loader ended before it could be run together with the step")
-        if source.kind == "torch" and opened is None:
+        if source.kind == "torch" and costs is None:
             self.notes.append(
                 "the dataset is a stream that cannot be opened without taking from it: no stages"
             )
-        if opened is not None:
-            queued = opened.shown.queued_s / opened.shown.wall_s if opened.shown.wall_s else 0.0
+        if costs is not None:
+            queued = costs.shown.queued_s / costs.shown.wall_s if costs.shown.wall_s else 0.0
             if queued > _CROWDED:
                 own = (source.workers or 0) > available_cpus()
                 why = (
@@ -204,11 +208,11 @@ class _Run:
                     if own
                     else "other work is using them"
                 )
-                who = "each worker" if opened.there else "loading"
+                who = "each worker" if costs.there else "loading"
                 self.notes.append(f"{who} waits {100 * queued:.0f} % of its time for a core: {why}")
-            if opened.whole_calls:
+            if costs.whole_calls:
                 self.notes.append(
-                    f"{', '.join(sorted(opened.whole_calls))} reads and decodes in one call: counted as decode"
+                    f"{', '.join(sorted(costs.whole_calls))} reads and decodes in one call: counted as decode"
                 )
             if gpu_in_use() and not source.loader.pin_memory:
                 self.notes.append(
@@ -216,14 +220,14 @@ class _Run:
                 )
 
 
-def _costs(opened: Opened) -> dict[str, float]:
+def _worker_costs(costs: StageCosts) -> dict[str, float]:
     """What one batch costs one worker when it is alone: the model itself brings in how many there are."""
-    here = opened.here
-    wall = here.wall_s - here.queued_s + here.collate_s + opened.ipc_s
+    here = costs.here
+    wall = here.wall_s - here.queued_s + here.collate_s + costs.ipc_s
     return {
         "wall_s": wall,
-        "cpu_s": min(wall, here.cpu_s + here.collate_s + opened.ipc_s),
-        "collate_ipc_s": here.collate_s + opened.ipc_s,
+        "cpu_s": min(wall, here.cpu_s + here.collate_s + costs.ipc_s),
+        "collate_ipc_s": here.collate_s + costs.ipc_s,
     }
 
 

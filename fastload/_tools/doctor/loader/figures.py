@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from fastload._common import formatting as words
+from fastload._common import formatting as fmt
 from fastload._common.public import public
 from fastload._tools.doctor.finding import Diagnosis, Finding
 
@@ -47,7 +47,7 @@ class LoaderFigures:
     """What ``fastload.diagnose`` measured, in seconds per batch."""
 
     loader_kind: str  # "torch", "fastload", "other"
-    batch_size: int  # samples; 0 = could not be told
+    batch_size: int  # samples; 0 = unknown
     cores: int  # that this job may use
     workers: int | None  # processes (torch) or threads (fastload); None = not known
     loader: BatchTiming  # alone
@@ -106,27 +106,27 @@ class LoaderFigures:
         return lines
 
     def _rates(self) -> str:
-        where = words.count(self.cores, "core")
+        where = fmt.count(self.cores, "core")
         if self.workers is not None:
             noun = "thread" if self.loader_kind == "fastload" else "worker"
-            where += f", {words.count(self.workers, noun)}"
+            where += f", {fmt.count(self.workers, noun)}"
         if self.step is None:
             return (
                 f"{self.loader.batches} batches measured on {where}. With a step (diagnose(loader, step)) you learn whether "
                 "that is enough."
             )
-        told = [f"with data for free it would be {self.rate(self.step.per_s)}", where]
+        parts = [f"with data for free it would be {self.rate(self.step.per_s)}", where]
         if self.together is not None:
             reached = self.rate(self.together.per_s)
-            told.insert(
+            parts.insert(
                 0, f"Together they reach {reached} ({self.together.batches} batches measured)"
             )
-        return "; ".join(told) + "."
+        return "; ".join(parts) + "."
 
     def rate(self, per_s: float) -> str:
         """it/s beside samples/s: the first alone misleads when batch sizes differ."""
-        samples = f" = {words.rate(per_s * self.batch_size)} samples/s" if self.batch_size else ""
-        return f"{words.rate(per_s)} it/s{samples}"
+        samples = f" = {fmt.rate(per_s * self.batch_size)} samples/s" if self.batch_size else ""
+        return f"{fmt.rate(per_s)} it/s{samples}"
 
 
 def diagnosis_of(
@@ -144,33 +144,33 @@ def diagnosis_of(
 
 
 def _verdict(figures: LoaderFigures, findings: Sequence[Finding]) -> str:
-    loader = words.seconds(figures.loader.seconds)
+    loader = fmt.seconds(figures.loader.seconds)
     if figures.step is None:
         batch = f"a batch of {figures.batch_size}" if figures.batch_size else "a batch"
         rate = figures.rate(figures.loader.per_s)
         return f"Your loader needs {loader} for {batch}: it gives {rate}."
     who = "GPU" if figures.on_gpu else "step"
-    waits = f"waits {words.percent(figures.wait_share or 0.0)} of the time"
+    waits = f"waits {fmt.percent(figures.wait_share or 0.0)} of the time"
     if figures.wait_share is None or figures.wait_share < 0.05:
         waits = "does not wait for data"
-    said = f"Your step needs {words.seconds(figures.step.seconds)}, your loader {loader}: the {who} {waits}."
+    verdict = f"Your step needs {fmt.seconds(figures.step.seconds)}, your loader {loader}: the {who} {waits}."
     largest = max(figures.stages, key=lambda each: each.seconds, default=None)
     if largest is not None and figures.state == DATA_BOUND:
-        said += (
-            f" {largest.name.capitalize()} is {words.percent(largest.share)} of the loader's work."
+        verdict += (
+            f" {largest.name.capitalize()} is {fmt.percent(largest.share)} of the loader's work."
         )
     if findings:
         best = findings[0]
-        limit = words.rate(figures.step.per_s)
-        said += f"\nBest change: {best.fix.split(' (')[0]}: expected {best.ceiling}, ceiling {limit} it/s."
+        limit = fmt.rate(figures.step.per_s)
+        verdict += f"\nBest change: {best.fix.split(' (')[0]}: expected {best.ceiling}, ceiling {limit} it/s."
     elif figures.state == COMPUTE_BOUND:
-        said += (
+        verdict += (
             " Nothing to gain from the loader: look at the step itself (fastload.check_trainer)."
         )
-    return said
+    return verdict
 
 
 def _row(each: StageShare) -> str:
     detail = ", ".join(f"{name} {1e3 * seconds:.1f}" for name, seconds in each.detail)
-    line = f"  {each.name:10} {1e3 * each.seconds:9.1f} ms {words.percent(each.share):>7}"
+    line = f"  {each.name:10} {1e3 * each.seconds:9.1f} ms {fmt.percent(each.share):>7}"
     return line + (f"   {detail}" if detail else "")

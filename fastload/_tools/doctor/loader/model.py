@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fastload._common import formatting as words
+from fastload._common import formatting as fmt
 from fastload._tools.doctor.finding import Ceiling, Finding, severity_of
 
 WORTH = 0.05  # a gain below this is not suggested: two measurements differ by as much
@@ -32,8 +32,8 @@ class LoaderCosts:
     cpu_s: float | None = None
     collate_ipc_s: float = 0.0
     float_images: bool = False
-    ours_s: float | None = None  # fastload's decode of a batch, on one thread
-    ours_backend: str = ""
+    fastload_s: float | None = None  # fastload's decode of a batch, on one thread
+    fastload_backend: str = ""
     start_s: float = 0.0
     epoch_batches: int | None = None
     persistent: bool = True
@@ -86,20 +86,20 @@ def _all(facts: LoaderCosts) -> Iterator[Finding]:
             facts,
             facts.loader_s * facts.threads / facts.cores,
             "threads",
-            f"{words.count(facts.threads, 'decode thread')} on {words.count(facts.cores, 'core')}",
+            f"{fmt.count(facts.threads, 'decode thread')} on {fmt.count(facts.cores, 'core')}",
             change=f"num_workers=None (now {facts.threads})",
             why="without num_workers the loader takes what this job has",
         )
-    if facts.ours_s is not None:
-        loader_s = facts.ours_s / facts.cores
+    if facts.fastload_s is not None:
+        loader_s = facts.fastload_s / facts.cores
         yield _suggest(
             facts,
             loader_s,
             "decoding",
             "a faster decoder does the same work",
             change="fastload.DataLoader on the packed dataset (fastload.migrate(loader) prints how)",
-            why=f"its {facts.ours_backend} decoder was measured on your own images: {1e3 * facts.ours_s:.1f} ms a batch on one "
-            f"thread, {words.count(facts.cores, 'core')}",
+            why=f"its {facts.fastload_backend} decoder was measured on your own images: {1e3 * facts.fastload_s:.1f} ms a batch on one "
+            f"thread, {fmt.count(facts.cores, 'core')}",
         )
     if facts.collate_ipc_s and facts.float_images and facts.wall_s and facts.workers:
         saved = 0.75 * facts.collate_ipc_s
@@ -144,11 +144,11 @@ def _workers(facts: LoaderCosts) -> Iterator[Finding]:
         return
     why = (
         f"a batch costs one worker {1e3 * facts.wall_s:.0f} ms, {100 * min(1.0, facts.cpu_s / facts.wall_s):.0f} % of it on a core; "
-        f"this job has {words.count(facts.cores, 'core')}"
+        f"this job has {fmt.count(facts.cores, 'core')}"
     )
     if not facts.workers:
         why = "with num_workers=0 loading and training take turns; " + why
-    title = f"{words.count(facts.workers or 0, 'worker')} cannot keep up"
+    title = f"{fmt.count(facts.workers or 0, 'worker')} cannot keep up"
     change = f"num_workers={wanted} (now {facts.workers})"
     yield _suggest(facts, loader_s, "workers", title, change=change, why=why)
 

@@ -1,4 +1,4 @@
-"""A torch DataLoader opened up: what reading, decoding, transforms, collate and the way between processes cost.
+"""A torch DataLoader, stage by stage: what reading, decoding, transforms, collate and the way between processes cost.
 
 Items run in this process first, alone (what the work costs), then in the loader's own worker processes, all at once (what it costs
 there): the difference is what they take from each other.
@@ -32,7 +32,7 @@ _ITEMS = 4096  # at most, in this process
 
 
 @dataclass(slots=True)
-class Opened:
+class StageCosts:
     """Means for one batch; ``here`` in this process alone, ``there`` in the workers (None without any)."""
 
     batch_size: int
@@ -51,7 +51,7 @@ class Opened:
         return self.there or self.here
 
 
-def open_up(source: Source, seconds: float, sample_batch: object) -> Opened | None:
+def measure_stages(source: Source, seconds: float, sample_batch: object) -> StageCosts | None:
     """Opens the loader's dataset; None where that cannot be done without taking from it."""
     loader = source.loader
     dataset = loader.dataset
@@ -63,21 +63,21 @@ def open_up(source: Source, seconds: float, sample_batch: object) -> Opened | No
     if workers:
         torch.set_num_threads(1)  # as torch does in its workers
     try:
-        opened = _here(loader, here_s)
+        costs = _here(loader, here_s)
     finally:
         torch.set_num_threads(threads)
     if workers:
-        opened.there = in_workers(source, seconds * 0.4)
-        opened.ipc_s = ipc_seconds(loader, sample_batch)
+        costs.there = in_workers(source, seconds * 0.4)
+        costs.ipc_s = ipc_seconds(loader, sample_batch)
     if gpu_in_use():
         from fastload._common.cuda import pin_and_copy_s
 
-        pin_s, opened.copy_s = pin_and_copy_s(map_tensors(sample_batch, torch.Tensor.cpu))
-        opened.pin_s = pin_s if loader.pin_memory else 0.0
-    return opened
+        pin_s, costs.copy_s = pin_and_copy_s(map_tensors(sample_batch, torch.Tensor.cpu))
+        costs.pin_s = pin_s if loader.pin_memory else 0.0
+    return costs
 
 
-def _here(loader: Any, seconds: float) -> Opened:
+def _here(loader: Any, seconds: float) -> StageCosts:
     """Items in this process, one after the other, then their collate."""
     deadline = time.perf_counter() + seconds
     works = []
@@ -93,7 +93,7 @@ def _here(loader: Any, seconds: float) -> Opened:
                 break
     if not n:
         raise ConfigError("diagnose: the loader's dataset gave no item")
-    return Opened(
+    return StageCosts(
         size,
         mean_of(works, size),
         paths=instruments.paths,
@@ -158,9 +158,9 @@ class Fetch:
         return time.perf_counter() - began
 
 
-def of_torch(opened: Opened, workers: int) -> tuple[tuple[StageShare, ...], str]:
+def of_torch(costs: StageCosts, workers: int) -> tuple[tuple[StageShare, ...], str]:
     """Read, decode, transform, the rest of the items' time, collate, the way between processes and, where one is in use, to the GPU."""
-    work = opened.shown
+    work = costs.shown
     seconds = {"read": 0.0, "decode": 0.0, "transform": 0.0}
     detail: dict[str, float] = {}
     for name, value in work.stages.items():
@@ -170,14 +170,14 @@ def of_torch(opened: Opened, workers: int) -> tuple[tuple[StageShare, ...], str]
             detail[part] = value
     seconds["other"] = max(0.0, work.wall_s - sum(seconds.values()))
     seconds |= (
-        {"collate": work.collate_s, "ipc": opened.ipc_s} if workers else {"collate": work.collate_s}
+        {"collate": work.collate_s, "ipc": costs.ipc_s} if workers else {"collate": work.collate_s}
     )
     seconds |= {
-        name: value for name, value in (("pin", opened.pin_s), ("copy", opened.copy_s)) if value
+        name: value for name, value in (("pin", costs.pin_s), ("copy", costs.copy_s)) if value
     }
     largest = tuple(sorted(detail.items(), key=lambda each: -each[1])[:4])
     where = f"one batch of {work.items}" + (
-        f" in one of {workers} worker{'s' * (workers != 1)}" if opened.there else ", in one process"
+        f" in one of {workers} worker{'s' * (workers != 1)}" if costs.there else ", in one process"
     )
     return _shares(seconds, {"transform": largest}), where
 
@@ -212,7 +212,7 @@ _LARGEST = 64 << 20  # bytes of a file that is read for this
 
 
 @dataclass(frozen=True, slots=True)
-class OurDecode:
+class FastloadDecode:
     """Seconds of one thread for one image, decoded whole and resized to the size the batches have."""
 
     seconds: float
@@ -238,7 +238,9 @@ def jpegs_of(paths: Sequence[str], encoded: Sequence[bytes]) -> tuple[list[bytes
     return found[:_MOST], others
 
 
-def our_decode(jpegs: Sequence[bytes], size: tuple[int, int] | None) -> OurDecode | None:
+def time_fastload_decode(
+    jpegs: Sequence[bytes], size: tuple[int, int] | None
+) -> FastloadDecode | None:
     """None where there is nothing to decode, or nothing that can be."""
     seconds: list[float] = []
     backend = Decoder(AUTO, threads=1, budget=1)
@@ -251,7 +253,9 @@ def our_decode(jpegs: Sequence[bytes], size: tuple[int, int] | None) -> OurDecod
     finally:
         backend.close()
     return (
-        OurDecode(float(np.mean(seconds)), len(seconds), backend.choice.name) if seconds else None
+        FastloadDecode(float(np.mean(seconds)), len(seconds), backend.choice.name)
+        if seconds
+        else None
     )
 
 

@@ -25,7 +25,7 @@ from fastload.errors import ConfigError
 
 
 def gpu_in_use() -> bool:
-    """CUDA was initialised by this process: asking must not do that itself."""
+    """CUDA was initialized by this process: asking must not do that itself."""
     return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
@@ -45,22 +45,16 @@ class Source:
             raise ConfigError(
                 f"diagnose: expected a loader to iterate over, found {type(loader).__name__}"
             )
-        self.kind = (
-            "fastload"
-            if isinstance(loader, DataLoader)
-            else "torch"
-            if isinstance(loader, torch.utils.data.DataLoader)
-            else "other"
-        )
         self.loader: Any = loader
-        if self.kind != "other":
-            self.loader = copy.copy(
-                loader
-            )  # a fastload loader copies itself as a new one, with its own threads
-            if self.kind == "torch":
-                self.loader.__dict__["_iterator"] = (
-                    None  # persistent workers of the user's own iteration stay his
-                )
+        self.kind = "other"
+        if isinstance(loader, DataLoader):
+            self.kind = "fastload"
+            self.loader = copy.copy(loader)  # a new loader with its own threads
+        elif isinstance(loader, torch.utils.data.DataLoader):
+            self.kind = "torch"
+            self.loader = copy.copy(loader)
+            # The persistent workers of the user's own iteration stay the user's.
+            self.loader.__dict__["_iterator"] = None
         self._iterators: list[Any] = []
         self.once = self.kind == "other" and hasattr(loader, "__next__")
 
@@ -134,17 +128,14 @@ class Source:
 def short(error: BaseException) -> str:
     """Class and first line of an error; the last one where torch has put a worker's whole traceback into the message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    line = (
-        lines[
-            -1
-            if any(each.startswith("Traceback ") or "Original Traceback" in each for each in lines)
-            else 0
-        ]
-        if lines
-        else ""
-    )
     name = type(error).__name__
-    return line if line.startswith(f"{name}:") else f"{name}: {line}" if line else name
+    if not lines:
+        return name
+    has_traceback = any(
+        each.startswith("Traceback ") or "Original Traceback" in each for each in lines
+    )
+    line = lines[-1 if has_traceback else 0]
+    return line if line.startswith(f"{name}:") else f"{name}: {line}"
 
 
 class RandomState:
@@ -188,8 +179,8 @@ class RandomState:
             generator.set_state(state)
 
 
-KEPT = 8  # batches kept to be replayed
-KEPT_BYTES = 512 << 20
+REPLAY_BATCHES = 8  # batches kept to be replayed
+REPLAY_BYTES = 512 << 20
 Step = Callable[[Any], object]
 WARM_STEPS = 3  # of a step alone: compilation, autotuning, first allocations
 _PATIENCE = 3.0  # so many times the given time may pass until there is a steady state to measure
@@ -216,7 +207,7 @@ class LoaderTiming:
 
 
 def time_loader(
-    source: Source, seconds: float, *, keeper: Keeper | None = None, step: Step | None = None
+    source: Source, seconds: float, *, replay: ReplayBuffer | None = None, step: Step | None = None
 ) -> LoaderTiming | None:
     """Runs passes for about ``seconds``, with ``step`` on each batch; None where no batch comes."""
     deadline = time.perf_counter() + seconds
@@ -228,7 +219,7 @@ def time_loader(
         while not ended and not _enough(passes, group, deadline, limit):
             passes.append(Pass(time.perf_counter()))
             ended = not _run_pass(
-                source, passes, keeper, step, lambda: _enough(passes, group, deadline, limit)
+                source, passes, replay, step, lambda: _enough(passes, group, deadline, limit)
             )
     finally:
         synchronize()
@@ -244,7 +235,7 @@ def time_loader(
 def _run_pass(
     source: Source,
     passes: Sequence[Pass],
-    keeper: Keeper | None,
+    replay: ReplayBuffer | None,
     step: Step | None,
     enough: Callable[[], bool],
 ) -> bool:
@@ -255,8 +246,8 @@ def _run_pass(
         came = time.perf_counter()
         current.came.append(came)
         current.waited.append(came - asked)
-        if keeper is not None:
-            keeper.offer(batch)
+        if replay is not None:
+            replay.offer(batch)
         if step is not None:
             run_step(step, batch)
         if enough():
@@ -331,7 +322,7 @@ def run_step(step: Step, batch: object) -> None:
         ) from error
 
 
-class Keeper:
+class ReplayBuffer:
     """Keeps the first batches, within bounds, for the step to be run on alone."""
 
     def __init__(self) -> None:
@@ -341,6 +332,8 @@ class Keeper:
     def offer(self, batch: object) -> None:
         """Takes it while there is room; the first one always."""
         size = n_bytes(batch)
-        if not self.batches or (len(self.batches) < KEPT and self._bytes + size <= KEPT_BYTES):
+        if not self.batches or (
+            len(self.batches) < REPLAY_BATCHES and self._bytes + size <= REPLAY_BYTES
+        ):
             self.batches.append(batch)
             self._bytes += size

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from fastload._common import formatting as words
+from fastload._common import formatting as fmt
 from fastload._common.metrics import IMAGE_STAGES
 from fastload._tools.doctor.case import Case
 from fastload._tools.doctor.finding import Finding
@@ -42,8 +42,8 @@ def data_wait(case: Case, unclaimed: Unclaimed) -> list[Finding]:
     share = wait_s / case.total_s
     mean = wait_s / account.n_steps
     evidence = [
-        f"data wait {words.seconds(mean)} of a step of {words.seconds(account.total_s / account.n_steps)}, "
-        f"up to {words.seconds(float(max(case.rank.data_time_max[account.rows].max(), 0)))}"
+        f"data wait {fmt.seconds(mean)} of a step of {fmt.seconds(account.total_s / account.n_steps)}, "
+        f"up to {fmt.seconds(float(max(case.rank.data_time_max[account.rows].max(), 0)))}"
     ]
     if account.covered:
         evidence.append("part of data_time was hidden behind the device's work and is not counted")
@@ -52,7 +52,7 @@ def data_wait(case: Case, unclaimed: Unclaimed) -> list[Finding]:
     return [
         case.finding(
             kind,
-            f"the trainer waits for data {words.percent(share)} of the time{why}",
+            f"the trainer waits for data {fmt.percent(share)} of the time{why}",
             evidence + more,
             fix,
             lost_s=wait_s,
@@ -67,12 +67,10 @@ def _cause(case: Case) -> tuple[str, str, list[str], str]:
     window = case.window
     iowait = mean_of(window.iowait) if window else math.nan
     cpu = mean_of(window.cpu) if window else math.nan
-    evidence = [_told(parts, total, largest)] if total > 0 else []
+    evidence = [_describe_parts(parts, total, largest)] if total > 0 else []
     if total > 0 and parts.get("read", 0.0) >= READ_PART * total:
         if not math.isnan(iowait):
-            evidence.append(
-                f"processors wait for the disk {words.percent(iowait / 100)} of the time"
-            )
+            evidence.append(f"processors wait for the disk {fmt.percent(iowait / 100)} of the time")
         return (
             "disk-bound",
             "; reading is most of it",
@@ -82,7 +80,7 @@ def _cause(case: Case) -> tuple[str, str, list[str], str]:
         )
     if iowait >= IOWAIT_PERCENT:
         evidence.append(
-            f"processors wait for the disk {words.percent(iowait / 100)} of the time ({window.name if window else ''})"
+            f"processors wait for the disk {fmt.percent(iowait / 100)} of the time ({window.name if window else ''})"
         )
         return (
             "disk-bound",
@@ -92,9 +90,9 @@ def _cause(case: Case) -> tuple[str, str, list[str], str]:
         )
     if cpu >= CPU_PERCENT and window is not None:
         evidence.append(f"all {window.cores} cores are busy: {cpu:.0f} % on average")
-        ours = mean_of(window.tree_cpu) / (cpu * max(window.cores, 1))
-        if ours < CAUSE_PART:
-            evidence.append(f"this job has {words.percent(ours)} of that")
+        own_share = mean_of(window.tree_cpu) / (cpu * max(window.cores, 1))
+        if own_share < CAUSE_PART:
+            evidence.append(f"this job has {fmt.percent(own_share)} of that")
             return (
                 "cpu-saturated",
                 "; other jobs hold the cores",
@@ -102,7 +100,7 @@ def _cause(case: Case) -> tuple[str, str, list[str], str]:
                 "give this job cores of its own (another machine, taskset, "
                 "--cpus-per-task), or stop what else computes there; only then is the loader itself worth a look",
             )
-        if math.isnan(ours):
+        if math.isnan(own_share):
             evidence.append(
                 "whose work that is was not recorded: fastload monitor --pid PID tells this job's part"
             )
@@ -128,7 +126,7 @@ def _cause(case: Case) -> tuple[str, str, list[str], str]:
         )
         return (
             "data-bound",
-            f"; {name} is {words.percent(parts[name] / total)} of a sample's way",
+            f"; {name} is {fmt.percent(parts[name] / total)} of a sample's way",
             evidence,
             fix,
         )
@@ -154,10 +152,10 @@ def _sample_parts(case: Case) -> tuple[dict[str, float], dict[str, float]]:
     }
 
 
-def _told(parts: dict[str, float], total: float, largest: dict[str, float]) -> str:
+def _describe_parts(parts: dict[str, float], total: float, largest: dict[str, float]) -> str:
     name = max(parts, key=lambda each: parts[each])
-    listed = ", ".join(f"{each} {words.seconds(value)}" for each, value in parts.items())
-    return f"a sample takes {words.seconds(total)} in the loader: {listed}; {name} up to {words.seconds(largest[name])}"
+    listed = ", ".join(f"{each} {fmt.seconds(value)}" for each, value in parts.items())
+    return f"a sample takes {fmt.seconds(total)} in the loader: {listed}; {name} up to {fmt.seconds(largest[name])}"
 
 
 def _rhythm(case: Case) -> list[str]:
@@ -174,7 +172,7 @@ def _rhythm(case: Case) -> list[str]:
     if found is None or found[0] > RARE_WAIT:
         return []
     return [
-        f"every {words.ordinal(found[0])} step is late: the rhythm of {found[0]} workers that cannot keep up"
+        f"every {fmt.ordinal(found[0])} step is late: the rhythm of {found[0]} workers that cannot keep up"
     ]
 
 
@@ -186,12 +184,12 @@ def transfer(case: Case, _: Unclaimed) -> list[Finding]:
     if share < max(TRANSFER_SHARE, LOOK_SHARE):
         return []
     evidence = [
-        f"to_device {words.seconds(copy)} of a step of {words.seconds(case.account.total_s / case.account.n_steps)}"
+        f"to_device {fmt.seconds(copy)} of a step of {fmt.seconds(case.account.total_s / case.account.n_steps)}"
     ]
     return [
         case.finding(
             "transfer-bound",
-            f"copying batches to the device takes {words.percent(share)} of the time",
+            f"copying batches to the device takes {fmt.percent(share)} of the time",
             evidence,
             "fastload.DataLoader(device='cuda') copies uint8 on a stream of its own while the step runs; with another loader: "
             "pin_memory=True, .to(device, non_blocking=True), and normalize on the device",

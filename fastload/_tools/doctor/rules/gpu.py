@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastload._common import formatting as words
+from fastload._common import formatting as fmt
 from fastload._tools.doctor.case import Case
 from fastload._tools.doctor.finding import Finding
 from fastload._tools.doctor.limits import (
@@ -32,11 +32,11 @@ FIXES = {
 }
 
 
-def throttled(gpu: Gpu, words_of: Sequence[str]) -> Bools:
+def throttled(gpu: Gpu, parts: Sequence[str]) -> Bools:
     """Samples in which one of the reasons contains one of these words."""
     return np.array(
         [
-            any(part in reason.lower() for reason in reasons for part in words_of)
+            any(part in reason.lower() for reason in reasons for part in parts)
             for reasons in gpu.throttle
         ],
         bool,
@@ -79,12 +79,12 @@ def throttling(window: Window) -> list[Throttling]:
             names = ", ".join(str(gpu.index) for gpu, _, _ in these)
             title = (
                 (f"GPU {names} is" if len(these) == 1 else f"GPUs {names} are")
-                + f" held back by {reason} {words.percent(max(part for _, _, part in these))} of the time"
+                + f" held back by {reason} {fmt.percent(max(part for _, _, part in these))} of the time"
             )
             found.append(
                 Throttling(
                     title,
-                    tuple(_told(gpu, mask, part) for gpu, mask, part in these[:8]),
+                    tuple(_describe(gpu, mask, part) for gpu, mask, part in these[:8]),
                     FIXES[reason],
                     max(part * clock_loss(gpu, mask) for gpu, mask, part in these),
                 )
@@ -92,7 +92,7 @@ def throttling(window: Window) -> list[Throttling]:
     return found
 
 
-def _told(gpu: Gpu, slowed: Bools, part: float) -> str:
+def _describe(gpu: Gpu, slowed: Bools, part: float) -> str:
     drop = clock_loss(gpu, slowed)
     hot = mean_of(gpu.temp_c[slowed])
     power = mean_of(gpu.power_w[slowed])
@@ -101,11 +101,11 @@ def _told(gpu: Gpu, slowed: Bools, part: float) -> str:
         if drop
         else "no clock seen lost"
     )
-    told = f"GPU {gpu.index}: {words.percent(part)} of the samples; {clock}" + (
+    text = f"GPU {gpu.index}: {fmt.percent(part)} of the samples; {clock}" + (
         f"; {hot:.0f} C" if hot > 0 else ""
     )
     limit = mean_of(gpu.limit_w)
-    return told + (
+    return text + (
         f"; {power:.0f} W" + (f" of {limit:.0f}" if limit > 0 else "") if power > 0 else ""
     )
 
@@ -139,7 +139,7 @@ def host_bound(case: Case, unclaimed: Unclaimed) -> list[Finding]:
         else math.nan
     )
     power = _power_share(case.window)
-    drawn = f"power {words.percent(power)} of the limit" if power > 0 else ""
+    drawn = f"power {fmt.percent(power)} of the limit" if power > 0 else ""
     idle = (1 - util / 100) * case.total_s
     fix = (
         "fastload.check_trainer(model, optimizer, step, batch): is AMP really on, compile really called, .item() or print in each step? "
@@ -147,8 +147,8 @@ def host_bound(case: Case, unclaimed: Unclaimed) -> list[Finding]:
     )
     if util < UTIL_LOW and idle - lost_s > LOOK_SHARE * case.total_s and lost_s < idle / 2:
         evidence = [
-            f"GPU utilisation {util:.0f} % ({case.window.name}), data wait only "
-            f"{words.percent(case.account.wait_s / case.total_s)} of the time",
+            f"GPU utilization {util:.0f} % ({case.window.name}), data wait only "
+            f"{fmt.percent(case.account.wait_s / case.total_s)} of the time",
             *([drawn] if drawn else []),
         ]
         return [
@@ -161,8 +161,8 @@ def host_bound(case: Case, unclaimed: Unclaimed) -> list[Finding]:
             )
         ]
     if util >= UTIL_BUSY and 0 < power < POWER_LOW:
-        evidence = [f"GPU utilisation {util:.0f} %, but {drawn}: it is busy with little at a time"]
-        title = f"the GPU is busy, but draws {words.percent(power)} of its power limit"
+        evidence = [f"GPU utilization {util:.0f} %, but {drawn}: it is busy with little at a time"]
+        title = f"the GPU is busy, but draws {fmt.percent(power)} of its power limit"
         return [case.finding("low-power", title, evidence, fix, least="look")]
     return []
 
@@ -196,7 +196,7 @@ def swapping(case: Case, unclaimed: Unclaimed) -> list[Finding]:
     unclaimed.wait_s = max(unclaimed.wait_s - waited, 0.0)
     evidence = []
     if busy.any():
-        share = words.percent(float(busy.mean()))
+        share = fmt.percent(float(busy.mean()))
         evidence.append(f"{share} of the rows swap, {rate / 1e6:.0f} MB/s while they do")
     if case.window and window_rate > SWAP_BYTES_S:
         evidence.append(f"{window_rate / 1e6:.0f} MB/s in {case.window.name}")

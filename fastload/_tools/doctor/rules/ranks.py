@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fastload._common import formatting as words
+from fastload._common import formatting as fmt
 from fastload._tools.doctor.account import WAITING_STAGE, median_of_chunks
 from fastload._tools.doctor.case import Case
 from fastload._tools.doctor.finding import Finding
@@ -39,12 +39,12 @@ def slow_rank(case: Case, _: Unclaimed) -> list[Finding]:
     if excess < RANK_SHARE * case.account.total_s / case.account.n_steps:
         return []
     evidence = [
-        f"rank {rank.rank} needs {words.seconds(case.own[slowest])} a step for itself, the other {len(others)} "
-        f"{words.seconds(float(np.median(others)))}: everybody waits {words.seconds(excess)} for it"
+        f"rank {rank.rank} needs {fmt.seconds(case.own[slowest])} a step for itself, the other {len(others)} "
+        f"{fmt.seconds(float(np.median(others)))}: everybody waits {fmt.seconds(excess)} for it"
     ]
     if by_data:
         evidence.append(
-            f"it waits for data {words.seconds(wait)} a step, the others {words.seconds(usual)}"
+            f"it waits for data {fmt.seconds(wait)} a step, the others {fmt.seconds(usual)}"
         )
         fix = (
             f"look at rank {rank.rank}'s disk, cores and share of the data (same machine? same affinity? fastload doctor there): "
@@ -52,13 +52,13 @@ def slow_rank(case: Case, _: Unclaimed) -> list[Finding]:
         )
     else:
         evidence.append(
-            f"its data is there in time ({words.seconds(wait)}): the step itself is slower"
+            f"its data is there in time ({fmt.seconds(wait)}): the step itself is slower"
         )
         fix = f"look at rank {rank.rank}'s GPU: clocks, temperature, PCIe width, another process on it (fastload monitor)"
     return [
         case.finding(
             "slow-rank",
-            f"rank {rank.rank} of {len(case.own)} holds the others up {words.seconds(excess)} a step",
+            f"rank {rank.rank} of {len(case.own)} holds the others up {fmt.seconds(excess)} a step",
             evidence,
             fix,
             lost_s=excess * case.account.n_steps,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fastload._common import formatting as words
+from fastload._common import formatting as fmt
 from fastload._common.metrics import EventRow
 from fastload._tools.doctor.account import Stall
 from fastload._tools.doctor.case import Case
@@ -30,6 +30,17 @@ FIXES = {
     "logging": "log less often, and keep values on the device until then: .item() and print make the device wait",
     "epoch-start": "keep the loader alive from epoch to epoch: persistent_workers=True; fastload.DataLoader needs no restart",
     "stall": "see what the trainer does every so many steps; tell the probe (probe.event) to get it by name",
+}
+
+# Part of an event's name: its kind. The first match decides.
+EVENT_KINDS = {
+    "check": "checkpoint",
+    "save": "checkpoint",
+    "ckpt": "checkpoint",
+    "eval": "evaluation",
+    "val": "evaluation",
+    "test": "evaluation",
+    "log": "logging",
 }
 
 
@@ -92,19 +103,10 @@ def _event_group(name: str, events: list[EventRow]) -> Named:
     distances = np.diff(np.sort([event.iter for event in events]))
     middle = int(np.median(distances)) if len(distances) else 0
     period = middle if middle and float(np.mean(np.abs(distances - middle) <= 1)) >= 0.5 else 0
-    low = name.lower()
-    kind = (
-        "checkpoint"
-        if any(word in low for word in ("check", "save", "ckpt"))
-        else "evaluation"
-        if any(word in low for word in ("eval", "val", "test"))
-        else "logging"
-        if "log" in low
-        else "stall"
-    )
+    kinds = (kind for part, kind in EVENT_KINDS.items() if part in name.lower())
     seconds = [event.seconds for event in events]
     return Named(
-        kind,
+        next(kinds, "stall"),
         name,
         period,
         events[0].iter % period if period else 0,
@@ -169,14 +171,14 @@ def pauses(case: Case, named: Sequence[Named]) -> list[Finding]:
     findings = []
     for each in named:
         rhythm = (
-            f"every {words.count(each.period)} steps"
+            f"every {fmt.count(each.period)} steps"
             if each.period
-            else f"{words.count(each.times, 'time')}"
+            else f"{fmt.count(each.times, 'time')}"
         )
         evidence = [
-            f"{words.count(each.times, 'time')}, {words.seconds(each.seconds)} each"
+            f"{fmt.count(each.times, 'time')}, {fmt.seconds(each.seconds)} each"
             + (
-                f", at steps {words.count(each.phase or each.period)} + n x {words.count(each.period)}"
+                f", at steps {fmt.count(each.phase or each.period)} + n x {fmt.count(each.period)}"
                 if each.period
                 else ""
             ),
@@ -187,7 +189,7 @@ def pauses(case: Case, named: Sequence[Named]) -> list[Finding]:
         findings.append(
             case.finding(
                 each.kind,
-                f"{each.name}, {rhythm}, {words.seconds(each.seconds)}",
+                f"{each.name}, {rhythm}, {fmt.seconds(each.seconds)}",
                 evidence,
                 FIXES[each.kind],
                 lost_s=each.lost_s,
@@ -208,18 +210,18 @@ def jitter(case: Case, unclaimed: Unclaimed) -> list[Finding]:
         largest = max(these, key=lambda stall: stall.excess_s)
         peak = max(stall.peak_s or stall.excess_s for stall in these)
         evidence = [
-            f"{words.count(len(these), 'stall')} in {words.count(case.account.n_steps, 'step')}, without a period; the longest "
-            f"{words.seconds(largest.excess_s)} in {words.count(max(largest.steps, 1), 'step')}, from {words.count(largest.iter)}",
-            f"ordinary steps take {words.seconds(case.account.typical_s)}",
+            f"{fmt.count(len(these), 'stall')} in {fmt.count(case.account.n_steps, 'step')}, without a period; the longest "
+            f"{fmt.seconds(largest.excess_s)} in {fmt.count(max(largest.steps, 1), 'step')}, from {fmt.count(largest.iter)}",
+            f"ordinary steps take {fmt.seconds(case.account.typical_s)}",
         ]
         if by_data:
-            title = f"the data comes in gusts: {words.count(len(these), 'wait')} of up to {words.seconds(peak)}"
+            title = f"the data comes in gusts: {fmt.count(len(these), 'wait')} of up to {fmt.seconds(peak)}"
             fix = (
                 "a shared disk or the page cache gives way now and then: pack the dataset (sequential blocks), keep it on a local disk, "
                 "read ahead more; watch iowait with fastload monitor"
             )
         else:
-            title = f"single steps take up to {words.seconds(peak + case.account.typical_s)}, without a period"
+            title = f"single steps take up to {fmt.seconds(peak + case.account.typical_s)}, without a period"
             fix = (
                 "look for what shares the machine (fastload monitor --pid), Python's garbage collector, memory allocation "
                 "(changing image sizes), another job on the GPU"

@@ -22,7 +22,7 @@ from fastload._tools.monitor.batches import count_samples
 from fastload.errors import ConfigError
 
 
-class Kept:
+class RestoredState:
     """Tensors keep their identity: values are copied back into them, so that views, DDP buckets and graphs stay right.
 
     What else the step changes (a scheduler, a counter, a log file) is not known here and stays changed.
@@ -34,7 +34,7 @@ class Kept:
         self._random = RandomState()
         self._scalers: dict[Any, dict[str, Any]] = {}
 
-    def __enter__(self) -> Kept:
+    def __enter__(self) -> RestoredState:
         self._random.__enter__()
         self._parameters = [
             (
@@ -128,8 +128,8 @@ def check_trainer(
         fp32_precision=torch.get_float32_matmul_precision(),
         compiled_model=_compiled(model),
     )
-    _look_at_optimizer(facts, optimizer)
-    with Kept(model, optimizer):
+    _record_optimizer(facts, optimizer)
+    with RestoredState(model, optimizer):
         _run(facts, lambda: step(batch))
     findings, passed = judge(facts)
     kinds = ", ".join(dict.fromkeys(each.kind for each in findings))
@@ -202,7 +202,7 @@ def _compiled(model: torch.nn.Module) -> bool:
     )
 
 
-def _look_at_optimizer(facts: StepFacts, optimizer: torch.optim.Optimizer | None) -> None:
+def _record_optimizer(facts: StepFacts, optimizer: torch.optim.Optimizer | None) -> None:
     if optimizer is None:
         return
     known = inspect.signature(type(optimizer).__init__).parameters

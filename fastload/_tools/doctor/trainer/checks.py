@@ -53,7 +53,7 @@ _NAMED = 8  # places a finding names one by one
 
 def judge(facts: StepFacts) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """All checks, those that cost most first."""
-    told = [
+    results = [
         each
         for check in (
             _anomaly,
@@ -69,8 +69,8 @@ def judge(facts: StepFacts) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
         )
         for each in check(facts)
     ]
-    findings = tuple(each for each in told if isinstance(each, Finding))
-    passed = tuple(each for each in told if isinstance(each, str))
+    findings = tuple(each for each in results if isinstance(each, Finding))
+    passed = tuple(each for each in results if isinstance(each, str))
     return findings, passed
 
 
@@ -96,13 +96,11 @@ def _amp(facts: StepFacts) -> Verdict:
         yield _passed("amp", f"active by {kind}: of {total} matrix products {counts}")
         return
     off = next((where for enabled, _, where in facts.autocast if not enabled), None)
-    why = (
-        "autocast was entered with enabled=False"
-        if off is not None and not entered
-        else "autocast was never entered"
-        if not facts.autocast
-        else "autocast was entered, but they run outside of it"
-    )
+    why = "autocast was never entered"
+    if entered:
+        why = "autocast was entered, but they run outside of it"
+    elif facts.autocast:
+        why = "autocast was entered with enabled=False"
     doubt = (
         "; a setting such as amp: true that is compared with the string 'bf16' ends like this"
         if not entered
@@ -249,15 +247,15 @@ def _batch(facts: StepFacts) -> Verdict:
         return
     mean = facts.kernel_s / facts.kernels
     busy = facts.kernel_s / facts.step_s if facts.step_s else 1.0
-    told = f"{facts.kernels} kernels of {1e6 * mean:.0f} us on average, the GPU is busy {100 * busy:.0f} % of a step"
+    launched = f"{facts.kernels} kernels of {1e6 * mean:.0f} us on average, the GPU is busy {100 * busy:.0f} % of a step"
     if mean < _SHORT_KERNEL_S and busy < 0.7:
         yield _finding(
             "batch",
-            f"{told}: the CPU cannot launch them fast enough",
+            f"{launched}: the CPU cannot launch them fast enough",
             f"a batch larger than {facts.batch_size or 'this'}, torch.compile(mode='reduce-overhead'), or both",
         )
     else:
-        yield _passed("batch", told)
+        yield _passed("batch", launched)
 
 
 def _times(count: int) -> str:

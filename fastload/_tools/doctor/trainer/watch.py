@@ -130,7 +130,7 @@ class FunctionWatch(TorchFunctionMode):
     def __init__(self, facts: StepFacts) -> None:
         super().__init__()
         self._facts = facts
-        self.inside = 0  # inside: a read that is noted already, whose parts are not noted again
+        self.inside = 0  # depth of reads that are recorded already; their parts are not recorded
 
     def __torch_function__(
         self,
@@ -224,14 +224,10 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if source.device.type != "cpu" or target.type == "cpu" or source.numel() <= 1:
             return
         waits = not (kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2]))
-        why = (
-            "without non_blocking=True"
-            if waits
-            else ""
-            if _pinned(source)
-            else "from memory that is not pinned"
-        )
-        if why and (where := user_line()) is not None:
+        if not waits and _pinned(source):
+            return
+        why = "without non_blocking=True" if waits else "from memory that is not pinned"
+        if (where := user_line()) is not None:
             self._facts.blocking_copies[why, where] += 1
 
 
@@ -258,11 +254,11 @@ def watching(facts: StepFacts) -> Iterator[None]:
         return scale(self, outputs)
 
     functions = FunctionWatch(facts)
-    autocast.__enter__ = entered
+    autocast.__enter__ = entered  # type: ignore[method-assign]
     scaler.scale = scaled  # type: ignore[method-assign]
     try:
         with OperatorWatch(facts, functions), functions:
             yield
     finally:
-        autocast.__enter__ = enter
+        autocast.__enter__ = enter  # type: ignore[method-assign]
         scaler.scale = scale  # type: ignore[method-assign]
