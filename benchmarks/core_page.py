@@ -145,7 +145,8 @@ def load(found: Found) -> Section:
 
 def pack(found: Found) -> Section:
     """The packer alone, over more images, against those that do as much work."""
-    n, seconds = found["n"], found["seconds"]
+    n = found["n"]
+    seconds = found["seconds"]
     ours = statistics.median(seconds["fastload pack"])
     rows = [
         (

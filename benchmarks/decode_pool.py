@@ -40,7 +40,8 @@ SHORTEST_RUN_S = (
 
 def timed(run: Callable[[], object]) -> Sample:
     """Seconds by the clock and of processor time."""
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall = time.perf_counter()
+    cpu = time.process_time()
     run()
     return time.perf_counter() - wall, time.process_time() - cpu
 
@@ -154,7 +155,8 @@ def _handed_over(
         pool_s, bare_s = both(lambda: times.append(pool()), lambda: loops.append(bare()), turn)
         if turn:  # the first round fills caches and starts threads
             loop_s, loop_inside_s = (sum(column) for column in zip(*loops[-1], strict=True))
-            outside, outside_bare = pool_s[0] / inside_s(times[-1]) - 1, loop_s / loop_inside_s - 1
+            outside = pool_s[0] / inside_s(times[-1]) - 1
+            outside_bare = loop_s / loop_inside_s - 1
             measured = (
                 pool_s[0] / loop_s - 1,
                 pool_s[1] / bare_s[1] - 1,
@@ -176,7 +178,8 @@ def both(
 ) -> tuple[Sample, Sample]:
     """Times both, the second before the first in every other turn: what one leaves in the caches serves the other."""
     if turn % 2:
-        late, early = timed(second), timed(first)
+        late = timed(second)
+        early = timed(first)
         return early, late
     return timed(first), timed(second)
 
@@ -215,7 +218,8 @@ def gains(works: list[Work], *, threads: list[int], rounds: int) -> list[Row]:
 
 def _gain(work: Work, threads: tuple[int, int], alone: Pair, *, passes: int, rounds: int) -> Row:
     few, many = threads
-    one, pool = fastload(work, few, passes), fastload(work, many, passes)
+    one = fastload(work, few, passes)
+    pool = fastload(work, many, passes)
     times: list[list[Times]] = []
     sides: dict[str, Pair] = {"pool": (one, lambda: times.append(pool())), "processes": alone}
     found: dict[str, list[float]] = {"pool": [], "processes": [], "of_processes": [], "busy": []}

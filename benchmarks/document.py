@@ -21,7 +21,8 @@ from fastload._tools.bench.measure import number
 from fastload._tools.charts import svg_file
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS, DOCS = ROOT / "benchmarks" / "results", ROOT / "docs"
+RESULTS = ROOT / "benchmarks" / "results"
+DOCS = ROOT / "docs"
 PLOTS = "plots"
 
 HEAD = """# Benchmarks
@@ -292,7 +293,8 @@ SECTIONS: tuple[tuple[str, str, str, Callable[[Found], Section]], ...] = (
 
 def render(results: Path = RESULTS) -> dict[str, str]:
     """All files of the page, by their path under docs/."""
-    told, files = [HEAD], dict[str, str]()
+    told = [HEAD]
+    files = dict[str, str]()
     known = {name for name, *_ in SECTIONS}
     others = sorted(path.stem for path in results.glob("*.json") if path.stem not in known)
     for name, title, command, shown in (
@@ -324,13 +326,10 @@ def render(results: Path = RESULTS) -> dict[str, str]:
 def _joined(told: Sequence[str]) -> str:
     text = ""
     for each in told:
-        text += (
-            "\n"
-            if each.startswith("- ") and text.splitlines()[-1].startswith("- ")
-            else "\n\n"
-            if text
-            else ""
-        ) + each
+        if text:
+            both_items = each.startswith("- ") and text.splitlines()[-1].startswith("- ")
+            text += "\n" if both_items else "\n\n"
+        text += each
     return text + "\n"
 
 

@@ -35,7 +35,7 @@ def undisturbed(times: Sequence[float], stolen: Sequence[float]) -> list[float]:
 
 
 def step_to_step(times: Sequence[float]) -> float:
-    """The variation from one to the next: the root of half the mean squared difference of neighbours, over the mean.
+    """The variation from one to the next: the root of half the mean squared difference of neighbors, over the mean.
 
     What the coefficient of variation is where times do not depend on each other. Slow changes, of the machine's speed for one, count there
     and not here; whatever happens every few steps counts here at least as much.

@@ -146,10 +146,8 @@ def evenness(folder: Path, args: Any) -> list[Row]:
     twentieth of the processors' time are left out and counted.
     """
     packed = _once(folder / "photos.packed", lambda: pack_photos(folder, args.copies))
-    loader, core = (
-        partial(loader_gaps, packed, threads=args.threads),
-        partial(core_gaps, packed, threads=args.threads),
-    )
+    loader = partial(loader_gaps, packed, threads=args.threads)
+    core = partial(core_gaps, packed, threads=args.threads)
     large = {"256": loader(256), "256, bare core, one batch again and again": core(256, same=True)}
     small = {
         "64": loader(64),
@@ -170,10 +168,8 @@ def _even(takers: dict[str, Callable[[], Gaps]], epochs: int, bar: str = "") -> 
     rows: list[Row] = []
     for name, each in found.items():
         times = [gaps.seconds for gaps in each]
-        length, varying = (
-            1e3 * statistics.median(map(statistics.median, times)),
-            spread([100 * step_to_step(gaps) for gaps in times]),
-        )
+        length = 1e3 * statistics.median(map(statistics.median, times))
+        varying = spread([100 * step_to_step(gaps) for gaps in times])
         note = (
             f"{sum(map(len, times))} gaps of {length:.0f} ms, {sum(gaps.disturbed for gaps in each)} more left out; from one to the "
             f"next they vary by {varying} %"
@@ -252,7 +248,8 @@ def _against(name: str, ours: Epoch, theirs: Epoch, rounds: int, bar: str) -> li
 
 
 def _timed(run: Epoch) -> tuple[float, float]:
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall = time.perf_counter()
+    cpu = time.process_time()
     n = run()
     return n / (time.perf_counter() - wall), n / max(1e-9, time.process_time() - cpu)
 

@@ -58,10 +58,8 @@ def _cold_epochs(folder: Path, args: Any) -> tuple[dict[str, list[list[float]]],
     """By order: MB/s, ms to make the loader, ms to the first batch, of each round; and the share of pages that could not be thrown out.
 
     Each epoch in a child of its own: mapped pages stay."""
-    shuffled, plain = (
-        pack_blobs(folder, args.cold_mb, "shuffle"),
-        pack_blobs(folder, args.cold_mb, "source"),
-    )
+    shuffled = pack_blobs(folder, args.cold_mb, "shuffle")
+    plain = pack_blobs(folder, args.cold_mb, "source")
     ways = {
         "sequential": (plain, "False"),
         "block-shuffled": (shuffled, "True"),

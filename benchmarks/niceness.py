@@ -102,7 +102,8 @@ def decode_threads() -> list[int]:
 
 def _computing() -> Callable[[], object]:
     """About as long as loading a batch takes."""
-    images, filters = torch.randn(16, 32, 56, 56), torch.randn(32, 32, 3, 3)
+    images = torch.randn(16, 32, 56, 56)
+    filters = torch.randn(32, 32, 3, 3)
     return lambda: [torch.nn.functional.conv2d(images, filters, padding=1) for _ in range(6)]
 
 

@@ -67,7 +67,8 @@ def main() -> int:
         print(f"{key:>12}: {value}")
     with tempfile.TemporaryDirectory() as name:
         make(Path(name), options.samples, options.shards)
-        before, times = anonymous_mb(), []
+        before = anonymous_mb()
+        times = []
         for _ in range(9):
             started = time.perf_counter()
             dataset = open_dataset(name)

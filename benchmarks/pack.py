@@ -124,7 +124,9 @@ def timed(call: Callable[[], None]) -> float:
 
 def measure(folder: Path, rounds: int, work: Path) -> tuple[dict[str, list[float]], float]:
     """Seconds of each contender in each round, interleaved, and the packer's peak memory."""
-    jobs, dest, peaks = available_cpus(), work / "packed", [0.0]
+    jobs = available_cpus()
+    dest = work / "packed"
+    peaks = [0.0]
 
     def fastload() -> float:
         seconds, peak = run_fastload(folder, dest)

@@ -42,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(
         dir=Path.cwd()
     ) as name:  # not in /tmp, which may live in memory
-        pictures, packed = Path(name) / "pictures", Path(name) / "packed"
+        pictures = Path(name) / "pictures"
+        packed = Path(name) / "packed"
         pictures.mkdir()
         for copy in range(options.copies):
             for path in photos:

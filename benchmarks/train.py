@@ -136,7 +136,10 @@ def train(
     model = net(n_classes).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, weight_decay=1e-4)
     plan = torch.optim.lr_scheduler.OneCycleLR(optimizer, 8e-3, total_steps=epochs * steps)
-    times, waited, total, losses = [], 0.0, 0.0, list[torch.Tensor]()
+    times = []
+    waited = 0.0
+    total = 0.0
+    losses = list[torch.Tensor]()
     for epoch in range(epochs):
         begin = asked = time.perf_counter()
         losses = []
@@ -255,7 +258,8 @@ def compare(folder: Path, options: argparse.Namespace) -> dict[str, list[Trained
     held = ImageFolder(folder / "pictures" / "val", train=False)
     images, labels = zip(*(held[i] for i in range(len(held))), strict=True)
     validation = [(torch.stack(images), torch.tensor(labels))]
-    size, steps = options.batch_size, options.images // options.batch_size
+    size = options.batch_size
+    steps = options.images // options.batch_size
     makers: dict[str, Callable[[int], Batches]] = {
         "torch DataLoader": lambda seed: torch_loader(
             folder / "pictures", batch_size=size, seed=seed

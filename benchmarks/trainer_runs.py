@@ -27,10 +27,8 @@ from tools.makedata import captcha, gray, nuscenes, openlane
 
 WAYS = ("plain", "fastload", "no loading")
 EPOCHS = 2  # the loss is that of the second
-FILLING, EMPTYING = (
-    4,
-    4,
-)  # steps at the two ends of an epoch in which a loader's stock of batches is filled and used up
+FILLING = 4  # steps at the start of an epoch in which a loader's queue of batches fills
+EMPTYING = 4  # steps at its end in which the queue empties
 # Imported once, by the process of which every run is a copy: torch takes 3 s to import, and its optimizers another 2 s.
 PRELOADED = ("torch._dynamo", "benchmarks.trainer_runs")
 
@@ -92,9 +90,11 @@ class Data:
 
 def prepare(name: str, trainer: Trainer, folder: Path) -> Data:
     """Pictures, made and packed; an epoch has exactly the steps that are wanted."""
-    pictures, need = folder / "pictures", trainer.steps * trainer.batch_size
+    pictures = folder / "pictures"
+    need = trainer.steps * trainer.batch_size
     trainer.make(pictures, n=min(trainer.made, need), jobs=os.cpu_count() or 1)
-    source, packed = pictures / trainer.train, folder / "packed"
+    source = pictures / trainer.train
+    packed = folder / "packed"
     {"lanes": _repeat_frames, "bev": _repeat_rigs, "captcha": _repeat_rows}.get(
         name, _repeat_files
     )(source, need)
@@ -171,7 +171,8 @@ def trained(
     try:
         losses, stolen = here.recv()
     except EOFError:
-        losses, stolen = None, []
+        losses = None
+        stolen = []
     process.join()
     if process.exitcode or losses is None:
         raise SystemExit(
@@ -198,15 +199,18 @@ class _Probe:
     """A step probe that also looks at what the host takes. ``again``: its loader gives its first batch again and again."""
 
     def __init__(self, probe: fastload.StepProbe, *, again: bool) -> None:
-        self._probe, self._once = probe, again
+        self._probe = probe
+        self._once = again
         self.stolen: list[float] = []  # seconds of processor time, step by step
 
     def watch(self, loader: Any) -> Iterator[Any]:
         if self._once:
-            n, batches = len(loader), iter(loader)
+            n = len(loader)
+            batches = iter(loader)
             loader = _Again(next(batches), n)
             del batches  # ends the loader's threads' work
-        steps, before = iter(self._probe.watch(loader)), 0.0
+        steps = iter(self._probe.watch(loader))
+        before = 0.0
         for number in itertools.count():
             now = stolen_s()  # here the step before ends: the next batch is being asked for
             if number:
@@ -245,10 +249,8 @@ def figures(
     rows = list(rows)
     filling, emptying = (FILLING, EMPTYING) if steps >= 2 * (FILLING + EMPTYING) else (0, 0)
     steady = [row for row in rows if filling <= (row.iter - 1) % steps < steps - emptying]
-    times, waits = (
-        [row.iter_time or 0.0 for row in steady],
-        [row.data_time or 0.0 for row in steady],
-    )
+    times = [row.iter_time or 0.0 for row in steady]
+    waits = [row.data_time or 0.0 for row in steady]
     total = sum(times)
     counted = undisturbed(times, [stolen[row.iter - 1] for row in steady]) if stolen else times
     return Trained(

@@ -145,7 +145,9 @@ def row(name: str, trainer: Trainer, ways: Mapping[str, Sequence[Trained]]) -> d
 
 def limit(own_work: float) -> str:
     """What most of a step goes into with torch's DataLoader; ``own_work`` is the share that is left without loading."""
-    return "the model" if own_work > 2 / 3 else "loading" if own_work < 1 / 3 else "both"
+    if own_work > 2 / 3:
+        return "the model"
+    return "loading" if own_work < 1 / 3 else "both"
 
 
 def losses(plain: Sequence[float], ours: Sequence[float]) -> str:
@@ -181,7 +183,8 @@ def show(rows: Sequence[Mapping[str, Any]], rounds: int) -> None:
     title = f"samples/s, medians of {rounds} rounds [quartiles]; the rest: plain, fastload, and the variations without loading"
     table = Table(title, headings)
     for each in rows:
-        gain, missed = each["gain"], each["variation"]["fastload"]["median"] >= BAR
+        gain = each["gain"]
+        missed = each["variation"]["fastload"]["median"] >= BAR
         plain, ours, alone = (f"{each['samples_per_s'][way]['median']:.1f}" for way in WAYS)
         table.rows.append(
             (

@@ -29,7 +29,7 @@ its first batch again and again: no loader can be faster. *Variation* is the sta
 **Model and decoding share these {cpus} cores**: what a loader uses the step lacks, so that much of plain's cost shows as a longer step and
 not as waiting. On a GPU the step keeps its length, and waits."""
 VARYING = """Both columns of a way are the variation of its step time: over all counted steps, and from step to step (the root of half the
-mean squared difference of neighbours, over the mean; where steps do not depend on each other it is the same). The first, for which the bar
+mean squared difference of neighbors, over the mean; where steps do not depend on each other it is the same). The first, for which the bar
 is, also has slow changes of the machine's speed. Left out are steps in which the host took more than a twentieth of the
 processors' time; their number stands behind, by way."""
 WAYS = ("plain", "fastload", "no loading")
@@ -42,7 +42,8 @@ LIMITS = {
 
 def trainers(found: Found) -> tuple[list[str], dict[str, str]]:
     """Speed, waiting and step-time variation of each trainer; then its losses; then what to make of it."""
-    rows, (first, last) = found["rows"], found["ends"]
+    rows = found["rows"]
+    first, last = found["ends"]
     about = ABOUT.format(
         rounds=found["rounds"],
         epochs=found["epochs"],
@@ -65,7 +66,8 @@ def trainers(found: Found) -> tuple[list[str], dict[str, str]]:
 
 
 def _speeds(row: Found) -> tuple[str, ...]:
-    speed, gain = row["samples_per_s"], row["gain"]
+    speed = row["samples_per_s"]
+    gain = row["gain"]
     return (
         f"{row['letter']} {row['name']}: {row['about']}, batch {row['batch_size']}",
         _spread(speed["plain"]),

@@ -92,12 +92,10 @@ def _crops(
     sources = []
     for row, (data, index, interval), (x, y, w, h) in zip(requests, packed, crops, strict=True):
         entries = b"" if index is None else index.tobytes()
-        row["size"], row["index_offset"], row["index_count"], row["interval"] = (
-            len(data),
-            len(data),
-            len(entries) // 4,
-            interval,
-        )
+        row["size"] = len(data)
+        row["index_offset"] = len(data)
+        row["index_count"] = len(entries) // 4
+        row["interval"] = interval
         row["x"], row["y"], row["w"], row["h"] = x, y, w, h
         sources.append(data + entries)
     requests["out_w"] = requests["out_h"] = 224
@@ -150,12 +148,10 @@ def _raw(name: str, target: float, stored: list[bytes]) -> Work:
     """Raw pixels against decoding the JPEG of the same picture."""
     raw = [simplejpeg.decode_jpeg(data) for data in stored]
     requests = new_requests(len(raw))
-    requests["codec"], requests["size"], requests["raw_channels"], requests["raw_bits"] = (
-        Codec.RAW,
-        raw[0].nbytes,
-        3,
-        8,
-    )
+    requests["codec"] = Codec.RAW
+    requests["size"] = raw[0].nbytes
+    requests["raw_channels"] = 3
+    requests["raw_bits"] = 8
     requests["raw_w"] = requests["raw_h"] = requests["out_w"] = requests["out_h"] = 128
     recipe = _whole("", 0, stored, 128, 128).baseline
     return Work(name, target, [pixels.tobytes() for pixels in raw], requests, (128, 128, 3), recipe)

@@ -37,6 +37,14 @@ def pack_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     return get
 
 
+@pytest.fixture(scope="session")
+def packed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 photos in class folders, packed; the folder is ``source`` beside the dataset. Shared and read-only."""
+    from tests.packed_datasets import pack_folder
+
+    return pack_folder(tmp_path_factory.mktemp("folder"))
+
+
 @pytest.fixture(scope="module")
 def packed(request: pytest.FixtureRequest, pack_once: Callable[..., Path]) -> Path:
     """A dataset of ``N`` photos with labels, shared and read-only; ``N`` is a constant of the test module, 40 without one."""

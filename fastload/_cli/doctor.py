@@ -87,7 +87,7 @@ def _run_script(options: argparse.Namespace) -> int:
     loader, step = call_script(options.script)
     if options.migrate:
         migration = migrate(loader)
-        print_json(migration.to_json()) if options.json else print(migration)
+        print_json(migration.as_json()) if options.json else print(migration)
         return 0
     if not options.json:
         sys.stderr.write(f"measuring for about {options.seconds:.0f} s ...\n")

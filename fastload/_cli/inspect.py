@@ -91,7 +91,8 @@ def run(options: argparse.Namespace) -> int:
         from fastload._tools.inspect.overview import overview
 
         facts = gather(dataset)
-        told, screens = facts.as_json(), overview(facts)
+        told = facts.as_json()
+        screens = overview(facts)
     if options.json:
         print_json(told)
     else:

@@ -214,7 +214,8 @@ class PackReporter:
         if self._first is None:
             self._first = (now, progress.done - 1)
         rate = (progress.done - self._first[1]) / max(now - self._first[0], 1e-3)
-        self._line.title, self._line.total = "packing", progress.total
+        self._line.title = "packing"
+        self._line.total = progress.total
         self._line.update(
             progress.done,
             f"{rate:.0f}/s, {formatting.byte_size(progress.bytes_in)} in, {formatting.byte_size(progress.bytes_out)} out"

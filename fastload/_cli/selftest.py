@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from fastload._cli.options import Commands, add_command
 from fastload._cli.output import print_json
 from fastload._decode.registry import GPU_BACKENDS
-from fastload._tools.selftest.catalogue import CATALOGUE, NAMES
+from fastload._tools.selftest.catalog import CATALOG, NAMES
 
 if TYPE_CHECKING:
     from fastload._tools.selftest.run import Result
 
 
 def add(commands: Commands) -> None:
-    listing = "\n".join(f"  {entry.number} {entry.name:12} {entry.what}" for entry in CATALOGUE)
+    listing = "\n".join(f"  {entry.number} {entry.name:12} {entry.what}" for entry in CATALOG)
     named = f"only this one of {', '.join(NAMES[1:])} ({NAMES[0]} is always told); may be repeated (default: all but roi)"
     selftest = add_command(
         commands,

@@ -41,10 +41,8 @@ def _quota_v2(folder: Path) -> Iterator[float]:
 
 
 def _quota_v1(folder: Path) -> Iterator[float]:
-    quota, period = (
-        _text(folder / "cpu.cfs_quota_us").strip(),
-        _text(folder / "cpu.cfs_period_us").strip(),
-    )
+    quota = _text(folder / "cpu.cfs_quota_us").strip()
+    period = _text(folder / "cpu.cfs_period_us").strip()
     if quota.isdigit() and period.isdigit() and int(period):  # -1 = unlimited
         yield int(quota) / int(period)
 

@@ -122,10 +122,10 @@ class StageEvents:
 
     def collect(self) -> tuple[int, dict[str, float]]:
         """Whole steps whose last event has passed. query() asks, it does not wait; elapsed_time is in milliseconds."""
-        steps, totals, ready = 0, dict[str, float](), self._passed()
-        while ready > 0:
+        steps = 0
+        totals = dict[str, float]()
+        for _ in range(self._passed()):
             item = self._line.popleft()
-            ready -= 1
             if item is None:
                 steps += 1
                 continue

@@ -374,7 +374,8 @@ def test_recording_measures_and_writes_the_page(
 def test_check_tells_an_old_page_and_writing_makes_it_new(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    results, docs = tmp_path / "results", tmp_path / "docs"
+    results = tmp_path / "results"
+    docs = tmp_path / "docs"
     results.mkdir()
     (results / "train.json").write_text(json.dumps(recorded()["train"]))
     where = ["--results", str(results), "--docs", str(docs)]

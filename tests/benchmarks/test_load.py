@@ -18,10 +18,8 @@ def test_a_figure_is_held_against_its_bar() -> None:
 
 
 def test_a_part_measured_alone_leaves_the_other_rows_of_the_record(tmp_path: Path) -> None:
-    path, about = (
-        tmp_path / "load.json",
-        {"machine": {"processor": "Abacus"}, "options": {"rounds": "3"}},
-    )
+    path = tmp_path / "load.json"
+    about = {"machine": {"processor": "Abacus"}, "options": {"rounds": "3"}}
     record(
         path, [Row("one", 1.0, 1.0, 1.0, ""), Row("two", 2.0, 2.0, 2.0, "")], **about, commit="old"
     )

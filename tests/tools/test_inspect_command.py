@@ -26,16 +26,10 @@ from fastload._tools.inspect.shuffle import shuffle_quality, spread_stretches
 from tests.packed_datasets import (
     change_column,
     encoded,
-    pack_folder,
     pack_samples,
     photo,
     spoil_image,
 )
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_folder(tmp_path_factory.mktemp("folder"))
 
 
 def inspect(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
@@ -44,11 +38,13 @@ def inspect(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, st
     return code, captured.out, captured.err
 
 
-def test_piped_it_is_plain_and_aligned(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = inspect(capsys, packed)
+def test_piped_it_is_plain_and_aligned(
+    packed_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = inspect(capsys, packed_folder)
     assert code == 0
     assert "\x1b" not in out
-    assert out.splitlines()[0] == str(packed)
+    assert out.splitlines()[0] == str(packed_folder)
     fields = out.partition("\nfields\n")[2].partition("\n\n")[0].splitlines()
     assert [row.split() for row in fields] == [
         ["image", "image"],
@@ -57,10 +53,10 @@ def test_piped_it_is_plain_and_aligned(packed: Path, capsys: pytest.CaptureFixtu
     assert len({row.index(row.split()[1], 10) for row in fields}) == 1, "values begin in one column"
 
 
-def test_on_a_terminal_it_has_colors_and_bars(packed: Path) -> None:
+def test_on_a_terminal_it_has_colors_and_bars(packed_folder: Path) -> None:
     ours, theirs = os.openpty()
     with subprocess.Popen(
-        [sys.executable, "-m", "fastload", "inspect", str(packed)],
+        [sys.executable, "-m", "fastload", "inspect", str(packed_folder)],
         stdout=theirs,
         stderr=subprocess.PIPE,
         env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"},
@@ -80,8 +76,8 @@ def test_on_a_terminal_it_has_colors_and_bars(packed: Path) -> None:
     assert "40" in re.sub(r"\x1b\[[0-9;]*m", "", text).partition("samples")[2][:40]
 
 
-def test_json_says_the_same(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = inspect(capsys, packed, "--json")
+def test_json_says_the_same(packed_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = inspect(capsys, packed_folder, "--json")
     told = json.loads(out)
     assert code == 0
     assert told["n_samples"] == 40
@@ -90,7 +86,7 @@ def test_json_says_the_same(packed: Path, capsys: pytest.CaptureFixture[str]) ->
     assert told["pack"]["options"]["encode"] == "keep"
     assert told["sizes"][0]["n_images"] == 40
     _, out, _ = inspect(
-        capsys, packed, "--json", "--sample", 3, "--shuffle-quality", "--batch-size", 8
+        capsys, packed_folder, "--json", "--sample", 3, "--shuffle-quality", "--batch-size", 8
     )
     told = json.loads(out)
     assert told["sample"]["number"] == 3
@@ -160,9 +156,9 @@ def test_one_sample_of_every_kind(tmp_path: Path) -> None:
 
 
 def test_a_sample_with_a_damaged_image_shows_the_rest(
-    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    packed_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = Path(shutil.copytree(packed, tmp_path / "packed"))
+    path = Path(shutil.copytree(packed_folder, tmp_path / "packed"))
     spoil_image(path, 5)
     code, out, _ = inspect(capsys, path, "--sample", 5)
     assert code == 0
@@ -186,7 +182,8 @@ def test_mixing_tells_a_sorted_pack_from_a_shuffled_one(
         assert f"{reports[order].epoch.batch_mixture:.2f}" in next(
             row for row in out.splitlines() if "batch of 50" in row
         )
-    good, bad = reports["shuffle"], reports["source"]
+    good = reports["shuffle"]
+    bad = reports["source"]
     assert good.verdict.startswith("Good: packed in random order")
     assert good.epoch.batch_mixture > 0.9
     assert bad.packed.batch_mixture < 0.1
@@ -202,10 +199,8 @@ def test_mixing_of_a_large_dataset_is_measured_on_a_part_of_it(tmp_path: Path) -
         [np.random.default_rng(0).permutation(np.arange(i, i + 500)) for i in range(0, 2000, 500)]
     )
     for name in ("source", "shuffle", "nearly"):
-        samples, order = (
-            [{"label": i // 200} for i in range(2000)],
-            "shuffle" if name == "shuffle" else "source",
-        )
+        samples = [{"label": i // 200} for i in range(2000)]
+        order = "shuffle" if name == "shuffle" else "source"
         path = pack_samples(tmp_path / name, fields, samples, order=order, block_size=8000)
         if name == "nearly":  # mixed among near neighbors only: a distance between none and ideal
             change_column(path, "_source_index", lambda _: nearly)
@@ -246,28 +241,30 @@ def test_mixing_without_labels_is_the_neighbor_distance_alone(
     assert "neighbor distance" in out
 
 
-def test_friendly_errors(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_friendly_errors(
+    packed_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     unfinished = tmp_path / "unfinished"
     unfinished.mkdir()
-    shutil.copy(packed / "shard-00000.lmdb", unfinished)
+    shutil.copy(packed_folder / "shard-00000.lmdb", unfinished)
     cases: list[tuple[tuple[object, ...], int, str]] = [
         ((tmp_path / "nothing",), 1, "no such folder"),
         ((tmp_path,), 1, "not a fastload dataset"),
         ((unfinished,), 1, "has not finished"),
-        ((packed, "--sample", 40), 2, "has 40 samples, 0 to 39"),
-        ((packed, "--sample", -41), 2, "0 to 39"),
-        ((packed, "--sheet", tmp_path / "no/such/folder.png"), 2, "there is no folder"),
-        ((packed, "--sheet", tmp_path), 2, "no suffix"),
-        ((packed, "--sheet", tmp_path / "a.xyz"), 2, "ends with .png"),
-        ((packed, "--count", "0"), 2, "1 or more"),
-        ((packed, "--batch-size", "x"), 2, "1 or more"),
+        ((packed_folder, "--sample", 40), 2, "has 40 samples, 0 to 39"),
+        ((packed_folder, "--sample", -41), 2, "0 to 39"),
+        ((packed_folder, "--sheet", tmp_path / "no/such/folder.png"), 2, "there is no folder"),
+        ((packed_folder, "--sheet", tmp_path), 2, "no suffix"),
+        ((packed_folder, "--sheet", tmp_path / "a.xyz"), 2, "ends with .png"),
+        ((packed_folder, "--count", "0"), 2, "1 or more"),
+        ((packed_folder, "--batch-size", "x"), 2, "1 or more"),
         ((), 2, "DATASET"),
     ]
     for words, code, message in cases:
         found, _, err = inspect(capsys, *words)
         assert (found, message in err) == (code, True), f"{words}: {err}"
         assert "Traceback" not in err
-    assert inspect(capsys, packed, "--sample", -1)[1].splitlines()[2] == "sample 39 of 40"
+    assert inspect(capsys, packed_folder, "--sample", -1)[1].splitlines()[2] == "sample 39 of 40"
 
 
 def test_small_words() -> None:

@@ -32,11 +32,6 @@ from fastload._tools.inspect.records import engine_refusal, look_at_records, spr
 from tests.packed_datasets import encoded, pack_folder, pack_samples, photo, put_value, value_of
 
 
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_folder(tmp_path_factory.mktemp("folder"))
-
-
 def screen(path: Path, *, limit: int = 2000) -> str:
     return plain_sections(str(path), overview(gather(open_dataset(path), limit=limit)))
 
@@ -50,9 +45,9 @@ def line(text: str, name: str) -> str:
     )
 
 
-def test_counts_sizes_and_classes_are_those_of_the_source(packed: Path) -> None:
-    facts = gather(open_dataset(packed))
-    originals = sorted((packed.parent / "source").rglob("*.jpg"))
+def test_counts_sizes_and_classes_are_those_of_the_source(packed_folder: Path) -> None:
+    facts = gather(open_dataset(packed_folder))
+    originals = sorted((packed_folder.parent / "source").rglob("*.jpg"))
     assert facts.manifest.n_samples == len(originals) == 40
     (counts,) = facts.classes
     assert dict(zip(counts.names, counts.counts, strict=True)) == Counter(
@@ -68,15 +63,17 @@ def test_counts_sizes_and_classes_are_those_of_the_source(packed: Path) -> None:
     assert (sizes.smallest, sizes.median, sizes.largest) == (by_area[0], by_area[19], by_area[-1])
     assert dict(sizes.common) == found
     assert facts.n_bytes == sum(
-        (packed / shard.name).stat().st_size for shard in facts.manifest.shards
+        (packed_folder / shard.name).stat().st_size for shard in facts.manifest.shards
     )
-    assert sum(open_dataset(packed).blocks[:, 1]) == 40
-    assert facts.n_blocks == len(open_dataset(packed).blocks) > 3
+    assert sum(open_dataset(packed_folder).blocks[:, 1]) == 40
+    assert facts.n_blocks == len(open_dataset(packed_folder).blocks) > 3
 
 
-def test_images_are_counted_by_coding_subsampling_and_color(packed: Path) -> None:
-    records = look_at_records(open_dataset(packed))
-    headers = [read_header(path.read_bytes()) for path in (packed.parent / "source").rglob("*.jpg")]
+def test_images_are_counted_by_coding_subsampling_and_color(packed_folder: Path) -> None:
+    records = look_at_records(open_dataset(packed_folder))
+    headers = [
+        read_header(path.read_bytes()) for path in (packed_folder.parent / "source").rglob("*.jpg")
+    ]
     gray = sum(header.components == 1 for header in headers)
     assert records.all_records
     assert records.codecs == {"jpeg": 40}
@@ -87,16 +84,16 @@ def test_images_are_counted_by_coding_subsampling_and_color(packed: Path) -> Non
     else:  # rewritten as baseline, with an index of their restart segments
         assert records.coding == {"baseline": 40}
         assert records.indexed == records.engine == 40
-    text = screen(packed)
+    text = screen(packed_folder)
     assert "sizes of image (width x height)" in text
     assert "images (from all records)" in text
     assert line(text, "channels") == "color 80.0 %"
 
 
-def test_large_datasets_are_sampled_and_it_says_so(packed: Path) -> None:
-    records = look_at_records(open_dataset(packed), limit=10)
+def test_large_datasets_are_sampled_and_it_says_so(packed_folder: Path) -> None:
+    records = look_at_records(open_dataset(packed_folder), limit=10)
     assert (records.n_records, records.all_records) == (10, False)
-    text = screen(packed, limit=10)
+    text = screen(packed_folder, limit=10)
     assert "images (from 10 records, evenly spread)" in text
     assert line(text, "samples") == "40", "counts that columns know are not estimated"
 
@@ -236,10 +233,8 @@ def test_many_classes_show_both_ends(tmp_path: Path) -> None:
 def test_sizes_are_counted_across_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "_ROWS", 7)
     rng = np.random.default_rng(1)
-    widths, heights = (
-        rng.integers(0, 4, 200).astype(np.uint16),
-        rng.integers(1, 3, 200).astype(np.uint16),
-    )
+    widths = rng.integers(0, 4, 200).astype(np.uint16)
+    heights = rng.integers(1, 3, 200).astype(np.uint16)
     heights[widths == 0] = 0  # samples without an image
     expected = Counter((int(w), int(h)) for w, h in zip(widths, heights, strict=True) if w)
     found = sizes_of("image", widths, heights)
@@ -250,8 +245,8 @@ def test_sizes_are_counted_across_pieces(monkeypatch: pytest.MonkeyPatch) -> Non
     assert sizes_of("image", widths[:0], heights[:0]) is None
 
 
-def test_a_damaged_record_is_told_and_passed_over(packed: Path, tmp_path: Path) -> None:
-    path = Path(shutil.copytree(packed, tmp_path / "packed"))
+def test_a_damaged_record_is_told_and_passed_over(packed_folder: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(packed_folder, tmp_path / "packed"))
     value = bytearray(value_of(path, 4))
     value[1000] ^= 1
     put_value(path, 4, bytes(value))
@@ -262,7 +257,7 @@ def test_a_damaged_record_is_told_and_passed_over(packed: Path, tmp_path: Path) 
     assert "DAMAGED (1 of the records looked at cannot be read)" in text
     assert "reading sample 4: checksum" in text
     assert f"run: fastload verify {path}" in text
-    assert not gather(open_dataset(packed)).records.damaged
+    assert not gather(open_dataset(packed_folder)).records.damaged
 
 
 def test_an_unshuffled_pack_is_told(tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ def test_few_samples_are_the_beginning_of_many(
         assert (
             main([layout, str(tmp_path / name), "--n", str(n), "--seed", "11", "--jobs", "1"]) == 0
         )
-    small, large = digests(tmp_path / "few"), digests(tmp_path / "many")
+    small = digests(tmp_path / "few")
+    large = digests(tmp_path / "many")
     for name in small.keys() - {"labels.csv"}:
         assert small[name] == large[name], name
     assert len(large) > len(small)
@@ -55,7 +56,8 @@ def test_few_samples_are_the_beginning_of_many(
 def test_another_seed_gives_other_files(tmp_path: Path) -> None:
     for seed in ("1", "2"):
         assert main(["gray", str(tmp_path / seed), "--n", "2", "--seed", seed, "--jobs", "1"]) == 0
-    first, second = digests(tmp_path / "1"), digests(tmp_path / "2")
+    first = digests(tmp_path / "1")
+    second = digests(tmp_path / "2")
     assert first.keys() == second.keys()
     assert not set(first.values()) & set(second.values())
 

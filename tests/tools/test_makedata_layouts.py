@@ -65,7 +65,8 @@ def test_imagenet_orientation_shows_the_same_picture(tmp_path: Path) -> None:
         paths = sorted((tmp_path / name / "train").rglob("*.jpg"), key=lambda path: path.name)
         return [Image.open(path) for path in paths]
 
-    upright, turned = first("upright", 0.0), first("turned", 1.0)
+    upright = first("upright", 0.0)
+    turned = first("turned", 1.0)
     assert {image.getexif()[0x0112] for image in turned} >= {3, 6}
     for a, b in zip(upright, turned, strict=True):
         shown = ImageOps.exif_transpose(b)

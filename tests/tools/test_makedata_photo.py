@@ -52,7 +52,9 @@ def test_asked_bits_per_pixel_are_met(bpp: float) -> None:
 
 
 def test_same_seed_same_pixels_and_another_seed_others() -> None:
-    first, again, other = draw(3, 200, 150), draw(3, 200, 150), draw(4, 200, 150)
+    first = draw(3, 200, 150)
+    again = draw(3, 200, 150)
+    other = draw(4, 200, 150)
     assert first.tobytes() == again.tobytes()
     difference = np.asarray(first, np.int16) - np.asarray(other, np.int16)
     assert np.abs(difference).mean() > 10

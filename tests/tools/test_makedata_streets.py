@@ -207,7 +207,8 @@ def test_nuscenes_mask_agrees_with_the_images(cameras: tuple[Path, list[Sample]]
     """Paint is brighter than asphalt where the mask, taken through the matrices, says that there is paint."""
     dest, samples = cameras
     for sample in samples:
-        road, divider = luma_at_cells(dest, sample, 1), luma_at_cells(dest, sample, 3)
+        road = luma_at_cells(dest, sample, 1)
+        divider = luma_at_cells(dest, sample, 3)
         assert min(len(road), len(divider)) > 20
         assert divider.mean() > road.mean() + 15
 

@@ -128,7 +128,8 @@ class Pairs(torch.utils.data.Dataset[Any]):
     """A map-style dataset of no special kind."""
 
     def __init__(self, folder: ImageFolder) -> None:
-        self._folder, self.transform = folder, TRAIN
+        self._folder = folder
+        self.transform = TRAIN
 
     def __len__(self) -> int:
         return len(self._folder)
@@ -154,7 +155,8 @@ class Always(Pairs):
 
     def __init__(self, folder: ImageFolder) -> None:
         super().__init__(folder)
-        self.transform, self.augment = None, TRAIN  # type: ignore[assignment]
+        self.transform = None  # type: ignore[assignment]
+        self.augment = TRAIN
 
     def __getitem__(self, index: int) -> Any:
         image, label = self._folder[index]
@@ -167,11 +169,9 @@ class Always(Pairs):
 def test_a_dataset_inside_another_is_packed_without_its_transform(
     folder: Path, tmp_path: Path, kind: str
 ) -> None:
-    photos, pairs, always = (
-        ImageFolder(str(folder), TRAIN),
-        Pairs(ImageFolder(str(folder))),
-        Always(ImageFolder(str(folder))),
-    )
+    photos = ImageFolder(str(folder), TRAIN)
+    pairs = Pairs(ImageFolder(str(folder)))
+    always = Always(ImageFolder(str(folder)))
     made: dict[str, Any] = {
         "subset of a subset": torch.utils.data.Subset(
             torch.utils.data.Subset(photos, range(2, 18, 2)), [4, 0, 3]
@@ -209,7 +209,8 @@ def test_a_transform_that_takes_and_gives_names(folder: Path, tmp_path: Path) ->
     dataset = Named(ImageFolder(str(folder)))
     dataset.transform = Compose()  # type: ignore[assignment]
     before = torch.utils.data.DataLoader(dataset, batch_size=3)
-    expected, migration = labels(before), fastload.migrate(before, dest=str(tmp_path / "packed"))
+    expected = labels(before)
+    migration = fastload.migrate(before, dest=str(tmp_path / "packed"))
     assert not migration.complete  # its Resize and so on are to be written by hand
     exec(migration.pack_code, {"dataset": dataset})
     assert (
@@ -260,7 +261,7 @@ def test_arguments_that_carry_over_and_those_that_do_not(folder: Path) -> None:
         "- loader = torch.utils.data.DataLoader(dataset, batch_size=8, drop_last=True, shuffle=True, num_workers=2"
         in page
     )
-    assert json.loads(json.dumps(migration.to_json()))["complete"] is True
+    assert json.loads(json.dumps(migration.as_json()))["complete"] is True
 
 
 def test_ranks_need_no_sampler(folder: Path) -> None:

@@ -14,7 +14,7 @@ from fastload._cli import main
 from fastload._decode import selftest_record as record
 from fastload._tools.selftest import images
 from fastload._tools.selftest import run as module
-from fastload._tools.selftest.catalogue import CATALOGUE, NAMES
+from fastload._tools.selftest.catalog import CATALOG, NAMES
 from fastload._tools.selftest.run import (
     Options,
     Result,
@@ -27,7 +27,7 @@ from fastload.errors import ConfigError, MissingPart
 from tests.loading import wait_until
 from tests.nvjpeg_backend import needs_nvimgcodec
 
-ON_CPU = [entry.name for entry in CATALOGUE if entry.on_cpu]
+ON_CPU = [entry.name for entry in CATALOG if entry.on_cpu]
 
 
 @pytest.fixture(autouse=True)
@@ -40,10 +40,8 @@ def test_on_the_cpu_everything_that_applies_passes(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     needs_nvimgcodec()
-    code, said = (
-        main(["selftest", "--device", "cpu", "--backend", "nvjpeg", "--json", "--timeout", "5"]),
-        capsys.readouterr(),
-    )
+    code = main(["selftest", "--device", "cpu", "--backend", "nvjpeg", "--json", "--timeout", "5"])
+    said = capsys.readouterr()
     assert code == 0, said
     found = json.loads(said.out)
     assert found["ok"]
@@ -65,22 +63,20 @@ def test_on_the_cpu_everything_that_applies_passes(
 
 def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     needs_nvimgcodec()
-    code, said = (
-        main(
-            [
-                "selftest",
-                "--device",
-                "cpu",
-                "--backend",
-                "nvjpeg",
-                "--stage",
-                "decode",
-                "--timeout",
-                "5",
-            ]
-        ),
-        capsys.readouterr(),
+    code = main(
+        [
+            "selftest",
+            "--device",
+            "cpu",
+            "--backend",
+            "nvjpeg",
+            "--stage",
+            "decode",
+            "--timeout",
+            "5",
+        ]
     )
+    said = capsys.readouterr()
     assert code == 0, said
     lines = said.out.splitlines()
     assert lines[0].startswith("0 environment")
@@ -157,7 +153,7 @@ def test_what_is_missing_comes_with_its_command(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_stages_are_ten_and_chosen_by_device() -> None:
-    assert [entry.number for entry in CATALOGUE] == list(range(10))
+    assert [entry.number for entry in CATALOG] == list(range(10))
     assert [entry.name for entry in chosen_stages(Options("cuda"))] == [
         name for name in NAMES if name not in ("environment", "roi")
     ]

@@ -66,8 +66,14 @@ def kernel_trouble(device: torch.device) -> str:
     from triton.errors import TritonError
 
     jobs = np.zeros(2, JOB)
-    jobs["in_w"], jobs["in_h"], jobs["out_w"], jobs["out_h"] = (31, 22), (17, 40), (20, 40), (24, 9)
-    jobs["slot"], jobs["flip"], jobs["left"], jobs["top"] = (0, 1), (0, 1), (3, 0), (0, 5)
+    jobs["in_w"] = (31, 22)
+    jobs["in_h"] = (17, 40)
+    jobs["out_w"] = (20, 40)
+    jobs["out_h"] = (24, 9)
+    jobs["slot"] = (0, 1)
+    jobs["flip"] = (0, 1)
+    jobs["left"] = (3, 0)
+    jobs["top"] = (0, 5)
     images = [
         (torch.arange(w * h * 3, device=device) * 37 % 251).to(torch.uint8).view(h, w, 3)
         for w, h in ((31, 17), (22, 40))
@@ -131,11 +137,10 @@ def place(
     from fastload._decode.gpu import fused_kernel
 
     jobs = jobs.copy()
-    jobs["address"], jobs["pitch"] = (
-        [each.data_ptr() for each in images],
-        [each.stride(0) for each in images],
-    )
-    jobs["taps_x"], jobs["taps_y"] = across.counts, down.counts
+    jobs["address"] = [each.data_ptr() for each in images]
+    jobs["pitch"] = [each.stride(0) for each in images]
+    jobs["taps_x"] = across.counts
+    jobs["taps_y"] = down.counts
     rows = torch.from_numpy(jobs.view(np.int64).reshape(len(jobs), -1)).to(planar.device)
     fused_kernel.launch(
         rows,
@@ -174,7 +179,8 @@ def place_by_torch(
     swap: bool,
 ) -> None:
     """The same as the kernel, image by image: some 40 launches each on a GPU. ``taps`` across and down."""
-    (across, down), channels = taps, output.shape[1]
+    across, down = taps
+    channels = output.shape[1]
     fill = levels[:, 256, None, None]
     for n, image in enumerate(images):
         out_w, out_h, left, top, flip, slot = (
@@ -197,7 +203,8 @@ def place_by_torch(
 def _summed(image: Tensor, taps: Taps, n: int, size: int, *, axis: int) -> Tensor:
     """One pass along an axis of (H, W, C); 0..255 as int32."""
     shape = (1, size, 1) if axis else (size, 1, 1)
-    first, last = taps.first[n, :size].long(), image.shape[axis] - 1
+    first = taps.first[n, :size].long()
+    last = image.shape[axis] - 1
     total = torch.full((1,), HALF, dtype=torch.int32, device=image.device)
     for j in range(int(taps.counts[n])):
         total = total + image.index_select(axis, (first + j).clamp(max=last)).to(
@@ -238,7 +245,8 @@ def make_taps(
 ) -> Taps:
     """For ``in_sizes[n]`` inputs → ``out_sizes[n]`` outputs; ``filters`` are those of ``backend.Filter``."""
     counts = count_taps(in_sizes, out_sizes, filters)
-    most, longest = int(counts.max()), int(out_sizes.max())
+    most = int(counts.max())
+    longest = int(out_sizes.max())
     host = np.stack([in_sizes, out_sizes, filters])
     sizes = torch.from_numpy(host).to(device)[:, :, None]
     made = [
@@ -248,10 +256,8 @@ def make_taps(
     (_, (first, weights)), *others = made
     for how, (its_first, its_weights) in others:
         those = sizes[2] == how
-        first, weights = (
-            torch.where(those, its_first, first),
-            torch.where(those[:, None], its_weights, weights),
-        )
+        first = torch.where(those, its_first, first)
+        weights = torch.where(those[:, None], its_weights, weights)
     return Taps(first.to(torch.int32).contiguous(), weights.contiguous(), counts)
 
 
@@ -263,7 +269,8 @@ def _antialias(n_in: Tensor, n_out: Tensor, most: int, longest: int) -> tuple[Te
     center = (torch.arange(longest, device=n_in.device) + 0.5) * scale
     start = (center - support + 0.5).long().clamp(min=0)
     stop = torch.minimum((center + support + 0.5).long(), n_in)
-    values, total = [], torch.zeros_like(center)
+    values = []
+    total = torch.zeros_like(center)
     for j in range(
         most
     ):  # one after the other, as Pillow adds: another order may round another way

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from fastload._decode.gpu.fused import kernel_trouble
 
-PROBES, GROUP = 256, 16
+PROBES = 256
+GROUP = 16
 POOL_BYTES = 1 << 30  # buffers beyond this are given back after the batch that needed them
 
 
@@ -86,7 +87,9 @@ class Buffer:
     """
 
     def __init__(self, image: Any) -> None:
-        self.image, self.capacity, self.address = image, 0, 0
+        self.image = image
+        self.capacity = 0
+        self.address = 0
         self.grown()
 
     def grown(self) -> bool:
@@ -94,7 +97,8 @@ class Buffer:
         capacity = int(self.image.capacity)
         if capacity == self.capacity:
             return False
-        self.capacity, self.address = capacity, address(self.image)
+        self.capacity = capacity
+        self.address = address(self.image)
         return True
 
 
@@ -211,7 +215,8 @@ class NvImageDecoder:
         """Leaves decoder and buffers as they are for ever."""
         for each in (self._decoder, self._pool):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))  # never destroyed, at exit neither
-        self._decoder, self._pool = None, []
+        self._decoder = None
+        self._pool = []
 
 
 _all: weakref.WeakSet[NvImageDecoder] = weakref.WeakSet()

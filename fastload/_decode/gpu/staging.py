@@ -84,7 +84,8 @@ class _Intact:
     """Compares each record's checksum once, also where six cameras share it. Two threads may both do it: nothing is lost by that."""
 
     def __init__(self, batch: DecodeBatch) -> None:
-        self._sources, self._known = batch.sources, dict[int, bool]()
+        self._sources = batch.sources
+        self._known = dict[int, bool]()
 
     def __call__(self, number: int, source: memoryview) -> bool:
         if number not in self._known:
@@ -137,7 +138,9 @@ def _plain(batch: DecodeBatch) -> NDArray[np.bool_]:
 def _stream(batch: DecodeBatch, row: int, intact: _Intact) -> Found | None:
     """One sample's stream, box and size; None where the CPU is to look at it."""
     asked = batch.requests[row]
-    number, offset, size = int(asked["source"]), int(asked["offset"]), int(asked["size"])
+    number = int(asked["source"])
+    offset = int(asked["offset"])
+    size = int(asked["size"])
     source = memoryview(cast("memoryview", batch.sources[number])).cast("B")
     if asked["check"] and not intact(number, source):
         return None
@@ -158,7 +161,9 @@ def _stream(batch: DecodeBatch, row: int, intact: _Intact) -> Found | None:
         or header.end_offset != len(jpeg)
     ):
         return None
-    module, start, count = core(), int(asked["index_offset"]), int(asked["index_count"])
+    module = core()
+    start = int(asked["index_offset"])
+    count = int(asked["index_count"])
     index = source[start : start + 4 * count]
     if len(index) < 4 * count:
         return None

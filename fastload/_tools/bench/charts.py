@@ -15,7 +15,9 @@ WIDTH = 640
 HEIGHT = 360
 _CURVE_COLORS = ("backward", "wait", "optimizer", "stall", "copy", "forward", "more", "muted")
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 190, 50, 46  # around the curves, in which labels stand
-_NAMES, _FIGURES, _ROW = 190, 110, 22  # left and right of the bars, and the height of one
+_NAMES = 190  # left of the bars
+_FIGURES = 110  # right of the bars
+_ROW = 22  # height of a bar with its gap
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,8 @@ class Child:
     def round(self, word: str = "go") -> Round:
         """Runs one round and waits for its end."""
         peak = _Peak(self._tree)
-        cpu, wall = cpu_s(self._tree), time.perf_counter()
+        cpu = cpu_s(self._tree)
+        wall = time.perf_counter()
         with peak:
             self._say(word)
             told = self._answer()
@@ -149,7 +150,8 @@ class _Peak:
     """Looks at the memory of a process and its descendants every tenth of a second."""
 
     def __init__(self, tree: psutil.Process) -> None:
-        self._tree, self._done = tree, threading.Event()
+        self._tree = tree
+        self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.mb = 0.0
 

@@ -126,7 +126,8 @@ class DecodeReport:
         own = {
             row.threads: row for row in self.rows if (row.work, row.backend) == (main, best.backend)
         }
-        first, last = own[min(own)], own[max(own)]
+        first = own[min(own)]
+        last = own[max(own)]
         stage, share = max(best.stages.items(), key=lambda each: each[1], default=("decode", 1.0))
         said = (
             f"{main}: at most {number(best.per_s.middle)} images/s here ({best.backend}, {best.threads} threads); the limit is the "

@@ -166,7 +166,7 @@ def places(dataset: Dataset, *, most_bytes: int) -> tuple[list[list[Run]], list[
 
 
 def _spread_out(count: int) -> list[int]:
-    """All of them, so that the first few are not neighbours: a subset then still has to seek."""
+    """All of them, so that the first few are not neighbors: a subset then still has to seek."""
     return np.random.default_rng(0).permutation(count).tolist() if count > 2 else list(range(count))
 
 

@@ -32,7 +32,8 @@ def read_runs(runs: Sequence[Run], *, readers: int, most_s: float) -> float:
     """Bytes a second of ``readers`` threads that take one run after another, in this order, until all are read or time is up."""
     files = {path: os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in {run.path for run in runs}}
     taken = iter(runs)
-    lock, total = threading.Lock(), [0] * readers
+    lock = threading.Lock()
+    total = [0] * readers
     begin = time.perf_counter()
 
     def read(number: int) -> None:
@@ -63,7 +64,9 @@ def read_direct(paths: Sequence[Path], *, readers: int, most_s: float) -> float:
     pieces = iter(
         [(path, start) for path in paths for start in range(0, path.stat().st_size, _DIRECT_PIECE)]
     )
-    lock, total, wrong = threading.Lock(), [0] * readers, list[OSError]()
+    lock = threading.Lock()
+    total = [0] * readers
+    wrong = list[OSError]()
     begin = time.perf_counter()
 
     def read(number: int) -> None:
@@ -107,7 +110,8 @@ def evict(paths: Sequence[Path]) -> float:
             here = pages_here(descriptor)
         finally:
             os.close(descriptor)
-        resident, pages = resident + sum(here), pages + len(here)
+        resident += sum(here)
+        pages += len(here)
     return resident / max(pages, 1)
 
 

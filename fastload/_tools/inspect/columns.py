@@ -67,13 +67,19 @@ def class_counts(dataset: Dataset, field: Field) -> ClassCounts:
 
 def numbers(dataset: Dataset, field: Field) -> Numbers | None:
     """The range of a field of numbers; None where no sample has it."""
-    least, most, total, count, missing = np.inf, -np.inf, 0.0, 0, 0
+    least = np.inf
+    most = -np.inf
+    total = 0.0
+    count = 0
+    missing = 0
     for rows in _pieces(dataset.column(field.name)):
         valid = rows[~field.kind.is_missing(rows)]
         missing += len(rows) - len(valid)
         if len(valid):
-            least, most = min(least, valid.min()), max(most, valid.max())
-            total, count = total + float(valid.astype(np.float64).sum()), count + len(valid)
+            least = min(least, valid.min())
+            most = max(most, valid.max())
+            total += float(valid.astype(np.float64).sum())
+            count += len(valid)
     return Numbers(field.name, float(least), float(most), total / count, missing) if count else None
 
 
@@ -94,7 +100,9 @@ def summarize(field: str, widths: Ints, heights: Ints, counts: Ints) -> Sizes | 
     if not counts.sum():
         return None
     by_area = np.lexsort((widths, widths * heights))
-    widths, heights, counts = widths[by_area], heights[by_area], counts[by_area]
+    widths = widths[by_area]
+    heights = heights[by_area]
+    counts = counts[by_area]
     middle = int(np.searchsorted(np.cumsum(counts), (counts.sum() + 1) // 2))
     frequent = np.argsort(-counts, kind="stable")[:5]
 

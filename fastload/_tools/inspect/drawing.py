@@ -21,7 +21,7 @@ _FAR = 4.0  # points further out than this many picture sizes are pulled in: Pil
 
 
 def color(number: int) -> Color:
-    """A bright color for a class or instance; neighbours differ (hues a golden section apart)."""
+    """A bright color for a class or instance; neighbors differ (hues a golden section apart)."""
     hue = (0.58 + 0.61803398875 * number) % 1.0
     red, green, blue = colorsys.hsv_to_rgb(hue, 0.72, 1.0)
     return round(255 * red), round(255 * green), round(255 * blue)

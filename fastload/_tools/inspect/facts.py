@@ -48,7 +48,8 @@ class Facts:
 
     def as_json(self) -> dict[str, object]:
         """For machines; counts of classes by name, sizes as [width, height]."""
-        found, records = self.manifest, self.records
+        found = self.manifest
+        records = self.records
         return {
             "path": self.path,
             "n_samples": found.n_samples,

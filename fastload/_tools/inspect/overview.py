@@ -14,7 +14,8 @@ from fastload._tools.inspect.columns import ClassCounts, Sizes
 from fastload._tools.inspect.facts import Facts
 from fastload._tools.inspect.records import RecordFacts
 
-_TOP, _BOTTOM = 5, 3  # classes shown from either end
+_TOP = 5  # most frequent classes shown
+_BOTTOM = 3  # least frequent classes shown
 _CHANNELS = {1: "gray", 3: "color"}
 
 

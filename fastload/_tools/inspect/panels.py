@@ -70,7 +70,8 @@ class SamplePictures:
 
     def title(self) -> str:
         """Classes first, then a few short values."""
-        classes, others = [], []
+        classes = []
+        others = []
         for field in self.fields:
             value = self.sample[field.name]
             if value is None or field.list or field.name == SPLIT:
@@ -87,7 +88,9 @@ class SamplePictures:
 
     def _items(self, field: Field) -> list[Array]:
         value = self.sample[field.name]
-        return [] if value is None else value if field.list else [value]
+        if value is None:
+            return []
+        return value if field.list else [value]
 
     def _panel(self, field: Field, item: int, pixels: Array) -> Panel:
         labels = [
@@ -104,8 +107,12 @@ class SamplePictures:
                     picture = draw(picture, value, pixels.shape, self._classes)
             return picture
 
-        note = self._camera(item) if field.list else field.name if len(self._images) > 1 else ""
-        return Panel(render, (pixels.shape[1], pixels.shape[0]), note)
+        return Panel(render, (pixels.shape[1], pixels.shape[0]), self._note(field, item))
+
+    def _note(self, field: Field, item: int) -> str:
+        if field.list:
+            return self._camera(item)
+        return field.name if len(self._images) > 1 else ""
 
     def _belonging(self, label: Field, image: Field, item: int) -> Iterator[Any]:
         """The value of a label for one image: of two lists, the same place; of one list, all of it; else the first image's."""

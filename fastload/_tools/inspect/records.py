@@ -108,7 +108,9 @@ def coding_name(header: JpegHeader) -> str:
     """One word for how a JPEG is coded."""
     if header.arithmetic:
         return "arithmetic"
-    return "progressive" if header.progressive else "baseline" if header.sof == 0xC0 else "extended"
+    if header.progressive:
+        return "progressive"
+    return "baseline" if header.sof == 0xC0 else "extended"
 
 
 def _with_fields(dataset: Dataset, parts: list[Part]) -> Iterator[tuple[Part, Field]]:

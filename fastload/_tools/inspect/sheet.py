@@ -21,10 +21,17 @@ from fastload.errors import ConfigError, FastloadError
 COUNT = 24
 _WIDTH = 1680  # of the page, about
 _TALL = 210  # of a picture
-_GAP, _EDGE, _HEAD = 14, 28, 92
-_TITLE, _LINE = 24, 22  # heights of the words below a sample
+_GAP = 14
+_EDGE = 28
+_HEAD = 92
+# heights of the words below a sample
+_TITLE = 24
+_LINE = 22
 _ACROSS = 4  # pictures of one sample side by side, before a second row begins
-_PAPER, _FRAME, _INK, _FAINT = (24, 26, 31), (42, 45, 52), (236, 238, 242), (146, 151, 162)
+_PAPER = (24, 26, 31)
+_FRAME = (42, 45, 52)
+_INK = (236, 238, 242)
+_FAINT = (146, 151, 162)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,8 @@ class ShuffleQuality:
     @property
     def verdict(self) -> str:
         """One sentence."""
-        packed, epoch = _score(self.packed), _score(self.epoch)
+        packed = _score(self.packed)
+        epoch = _score(self.epoch)
         if epoch >= GOOD and packed >= GOOD:
             return "Good: packed in random order, and an epoch mixes like a true shuffle."
         if epoch >= GOOD:

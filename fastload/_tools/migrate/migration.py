@@ -41,7 +41,7 @@ class Migration:
         """Nothing is left to be done by hand."""
         return not any(each.lost for each in self.transforms)
 
-    def to_json(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, object]:
         """Plain dicts, lists and text."""
         return {
             "command": self.command,
@@ -236,7 +236,8 @@ def _torch_line(loader: torch.utils.data.DataLoader[Any], order: _Order) -> str:
 def _our_lines(dest: str, arguments: dict[str, str], transforms: list[str]) -> str:
     """The import lines and the call, broken where it is long."""
     start = f"loader = fastload.DataLoader({dest!r}"
-    lines, indent = [start], " " * len("loader = fastload.DataLoader(")
+    lines = [start]
+    indent = " " * len("loader = fastload.DataLoader(")
     parts = [f"{name}={value}" for name, value in arguments.items()]
     if transforms:
         parts.append("transform=[" + ", ".join(transforms) + "]")

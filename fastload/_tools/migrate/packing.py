@@ -29,11 +29,15 @@ class Pack:
 
 def how_to_pack(dataset: Any, dest: str, *, same_numbers: bool) -> Pack:
     """``same_numbers``: sample i must stay sample i, for a sampler of the user's own."""
-    inner, holder, index = dataset, "dataset", "i"
+    inner = dataset
+    holder = "dataset"
+    index = "i"
     while is_subset(inner):
         index = index if inner is dataset else f"{holder}.indices[{index}]"
-        inner, holder = inner.dataset, f"{holder}.dataset"
-    picked, listed = inner is not dataset, samples_of(inner)
+        inner = inner.dataset
+        holder = f"{holder}.dataset"
+    picked = inner is not dataset
+    listed = samples_of(inner)
     if listed is None:
         return _generic(dataset, dest, same_numbers=same_numbers)
     classes = tuple(getattr(inner, "classes", ()) or ())
@@ -145,7 +149,8 @@ def _no_change(transform: object) -> str:
 
 def _generic(dataset: Any, dest: str, *, same_numbers: bool) -> Pack:
     """Any map-style dataset: packed item by item, without its transform."""
-    lines, notes = ["import fastload", ""], []
+    lines = ["import fastload", ""]
+    notes = []
     for said, each in {id(each): (said, each) for said, each in innermost(dataset)}.values():
         lines += [f"{said}.{name} = {_no_change(value)}" for name, value in transforms_of(each)]
     if len(lines) > 2:

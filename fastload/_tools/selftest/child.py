@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from fastload._tools.selftest import gpu_stages, stages
-from fastload._tools.selftest.catalogue import RESULT
+from fastload._tools.selftest.catalog import RESULT
 
 
 def main(words: list[str]) -> int:

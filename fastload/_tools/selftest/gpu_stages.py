@@ -35,7 +35,8 @@ def engine(task: Task) -> Outcome:
         chosen = rng.permutation(len(these))[: int(rng.integers(1, len(these) + 1))].tolist()
         found = decoding.decode(hardware, [these[i] for i in chosen])
         for i, own in zip(chosen, found.images, strict=True):
-            name, other = f"{these[i].kind} #{i}", expected.images[i]
+            name = f"{these[i].kind} #{i}"
+            other = expected.images[i]
             if own is None or other is None:
                 wrong[name] = f"not decoded in batch {repeat}"
             elif not np.array_equal(first.setdefault(i, own), own):
@@ -96,7 +97,7 @@ def lagging(task: Task) -> Outcome:
 
 
 def speed(task: Task) -> Outcome:
-    """Images a second and CPU time per image, with and without the engine, for some numbers of threads. A report, no judgement."""
+    """Images a second and CPU time per image, with and without the engine, for some numbers of threads. A report, no judgment."""
     from fastload._common.cuda import utilization
 
     these = images.photographs(64, 384, 288)

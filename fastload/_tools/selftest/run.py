@@ -19,7 +19,7 @@ from fastload._decode import selftest_record as record
 from fastload._decode.gpu.requirements import checked_device, packages
 from fastload._decode.registry import GPU_BACKENDS
 from fastload._store.dataset import open_dataset
-from fastload._tools.selftest.catalogue import CATALOGUE, RESULT, Entry
+from fastload._tools.selftest.catalog import CATALOG, RESULT, Entry
 from fastload.errors import ConfigError, MissingPart
 
 _MAX_LOG_LINES = 60
@@ -87,7 +87,7 @@ def selftest(options: Options, *, on_result: Callable[[Result], object]) -> list
 def chosen_stages(options: Options) -> list[Entry]:
     """Those to run in processes; ``environment`` is always told and is none of them."""
     chosen = []
-    for entry in CATALOGUE[1:]:
+    for entry in CATALOG[1:]:
         wanted = entry.name in options.stages if options.stages else not entry.asked_only
         if wanted and options.device == "cpu" and not entry.on_cpu and entry.name != "roi":
             if options.stages:
@@ -118,7 +118,7 @@ def usable_backends(options: Options) -> tuple[str, ...]:
 
 
 def _environment(options: Options) -> Result:
-    """Stage 0: no judgement, only what is here."""
+    """Stage 0: no judgment, only what is here."""
     from fastload._common.native import native_status
 
     facts: dict[str, object] = {
@@ -175,7 +175,8 @@ def _stage(entry: Entry, backend: str, options: Options, folder: Path, generated
         found = json.loads((folder / RESULT).read_text())
     except (OSError, ValueError):
         return failed("fail", said or f"exit code {code} without a result")
-    verdict = "fail" if not found["ok"] else "report" if entry.name == "speed" else "pass"
+    passed = "report" if entry.name == "speed" else "pass"
+    verdict = passed if found["ok"] else "fail"
     return Result(entry.name, backend, verdict, found["summary"], seconds, found["facts"])
 
 

@@ -132,7 +132,8 @@ def resize(task: Task) -> Outcome:
 def _apart(ours: Levels, theirs: Levels, request: dict[str, int]) -> tuple[int, int]:
     """The largest difference inside, and in the outermost ring of what is not border, half as strictly in its corners: two edges meet."""
     difference = abs(ours - theirs).max(axis=2)
-    top, height = request.get("pad_top", 0), request.get("out_h", difference.shape[0])
+    top = request.get("pad_top", 0)
+    height = request.get("out_h", difference.shape[0])
     inner = difference[top + 1 : top + height - 1, 1:-1]
     difference[[top, top, top + height - 1, top + height - 1], [0, -1, 0, -1]] //= 2
     return int(inner.max(initial=0)), int(difference.max())

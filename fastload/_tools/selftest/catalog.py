@@ -20,7 +20,7 @@ class Entry:
     backends: tuple[str, ...] = ()  # empty: all; roi is about one library
 
 
-CATALOGUE = (
+CATALOG = (
     Entry(0, "environment", "driver, GPU, packages", on_cpu=True),
     Entry(1, "decode", "every kind of JPEG, in software, against the CPU", on_cpu=True),
     Entry(2, "engine", "the GPU's JPEG engine against software, 20 shuffled batches"),
@@ -38,4 +38,4 @@ CATALOGUE = (
     Entry(8, "errors", "damaged samples are named, all others are right", on_cpu=True),
     Entry(9, "speed", "images a second, engine on and off", timeout_s=300.0),
 )
-NAMES = tuple(entry.name for entry in CATALOGUE)
+NAMES = tuple(entry.name for entry in CATALOG)
