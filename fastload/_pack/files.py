@@ -67,10 +67,14 @@ def printable(name: str) -> str:
     """
     if name.isprintable() and "\\" not in name:
         return name
-    return "".join("\\\\" if c == "\\" else c if c.isprintable() else _escaped(c) for c in name)
+    return "".join(map(_escaped, name))
 
 
 def _escaped(char: str) -> str:
+    if char == "\\":
+        return "\\\\"
+    if char.isprintable():
+        return char
     return "".join(f"\\x{byte:02x}" for byte in os.fsencode(char))
 
 
@@ -108,9 +112,8 @@ def _read_plain(root: str | os.PathLike[str], relative: str, limit: int) -> byte
     None for anything else, and where the file changed meanwhile: what it is, or what is wrong, is found out then.
     """
     module = core()
-    if (
-        module is None or not relative or relative.startswith("/") or ".." in relative
-    ):  # a part of a name, too: such names are rare
+    # ".." in a part of a name, too: such names are rare.
+    if module is None or not relative or relative.startswith("/") or ".." in relative:
         return None
     try:
         path = os.fsencode(f"{_real_root(os.fspath(root)).rstrip(os.sep)}{os.sep}{relative}")
@@ -132,7 +135,7 @@ def open_inside(root: str | os.PathLike[str], relative: str) -> io.FileIO:
     except OSError as error:
         if descriptor >= 0:
             os.close(descriptor)
-        raise _named(error, name) from None
+        raise BadImage(_reason(error), source=name) from None
     if stat.S_ISREG(mode) and inside:
         return io.FileIO(descriptor)
     os.close(descriptor)
@@ -151,11 +154,8 @@ def resolve_inside(root: str | os.PathLike[str], relative: str) -> str:
     real_root = _real_root(os.fspath(root))
     try:
         real = os.path.realpath(os.path.join(real_root, relative), strict=True)  # noqa: PTH118 - raw names, and "" is legal
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # ValueError: a NUL byte, or text that no file name can hold
-        raise _named(error, name) from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte, or no possible file name
+        raise BadImage(_reason(error), source=name) from None
     if not is_below(real, real_root):
         raise BadImage(
             f"its path or a link in it leads out of the root {printable(real_root)} (to {printable(real)}): "
@@ -166,13 +166,12 @@ def resolve_inside(root: str | os.PathLike[str], relative: str) -> str:
 
 
 def _real_root(root: str) -> str:
-    return _remembered_root(root if os.path.isabs(root) else os.path.join(os.getcwd(), root))  # noqa: PTH109, PTH117, PTH118 - per file
+    return _cached_root(root if os.path.isabs(root) else os.path.join(os.getcwd(), root))  # noqa: PTH109, PTH117, PTH118 - per file
 
 
-@functools.lru_cache(
-    maxsize=64
-)  # spares lstats for each file; a root that moves later is refused, not followed
-def _remembered_root(absolute: str) -> str:
+# Spares lstats for each file; a root that moves later is refused, not followed.
+@functools.lru_cache(maxsize=64)
+def _cached_root(absolute: str) -> str:
     return os.path.realpath(absolute)
 
 
@@ -236,6 +235,12 @@ def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
+def file_stamp(file: io.FileIO | io.BufferedReader) -> tuple[int, int]:
+    """Size and modification time: they differ where the file was changed."""
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns
+
+
 def _read_whole(descriptor: int, name: str, limit: int) -> bytes:
     before = os.fstat(descriptor)
     if before.st_size == 0:
@@ -249,7 +254,7 @@ def _read_whole(descriptor: int, name: str, limit: int) -> bytes:
         ):
             data = data + more if data else more  # one piece from any local file
     except OSError as error:
-        raise _named(error, name) from None
+        raise BadImage(_reason(error), source=name) from None
     after = os.fstat(descriptor)
     if len(data) != before.st_size or (after.st_size, after.st_mtime_ns) != (
         before.st_size,
@@ -277,10 +282,6 @@ def printable_or_repr(name: str) -> str:
         return printable(name)
     except UnicodeEncodeError:
         return ascii(name)
-
-
-def _named(error: OSError | ValueError, name: str) -> BadImage:
-    return BadImage(_reason(error), source=name)
 
 
 def _reason(error: OSError | ValueError) -> str:

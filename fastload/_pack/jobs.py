@@ -131,12 +131,6 @@ class Spool:
         os.close(self._file)
 
 
-def pop_all(samples: deque[Sample | BadImage]) -> Iterator[Sample | BadImage]:
-    """All of them; none stays in memory after it was yielded."""
-    while samples:
-        yield samples.popleft()
-
-
 def some_samples(source: Source, listing: Listing, count: int) -> Iterator[Sample]:
     """About ``count`` samples, spread over the whole list; bad ones are left to their turn."""
     for row in range(0, len(listing), max(1, len(listing) // count)):

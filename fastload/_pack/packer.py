@@ -25,7 +25,7 @@ from fastload._common.cpus import available_cpus
 from fastload._common.native import core
 from fastload._common.public import public
 from fastload._pack.encode_choice import SAMPLES, choose_encode, images_of
-from fastload._pack.jobs import Job, Spool, load_listed, pop_all, some_samples, spool
+from fastload._pack.jobs import Job, Spool, load_listed, some_samples, spool
 from fastload._pack.listing import Listing, write_listing
 from fastload._pack.options import PackOptions
 from fastload._pack.pillow import quiet_pillow
@@ -34,7 +34,7 @@ from fastload._pack.result import PackProgress, PackResult
 from fastload._pack.shards import ShardSequence
 from fastload._pack.sources.base import AnySource, Sample, Source, StreamSource, is_stream
 from fastload._pack.sources.detect import open_source
-from fastload._pack.sources.python import MapStyle
+from fastload._pack.sources.python import MapStyle, pop_all
 from fastload._pack.state import FOLDER, Done, PackState, damaged
 from fastload._store.columns import FOLDER as COLUMNS
 from fastload._store.fields import Field

@@ -146,7 +146,7 @@ def test_every_format_is_in_the_table() -> None:
 def test_unknown_lists_what_was_looked_for(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         detect(tmp_path)
-    assert all(f"{name}: {each.looked_for}" in str(caught.value) for name, each in FORMATS.items())
+    assert all(f"{name}: {each.expected}" in str(caught.value) for name, each in FORMATS.items())
     assert "--format nuscenes|openlane|coco|hf|webdataset|lists|folder" in str(caught.value)
     (tmp_path / "notes.json").write_text('{"a": 1}')
     with pytest.raises(ConfigError, match="no format recognized"):

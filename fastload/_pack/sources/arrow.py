@@ -56,18 +56,14 @@ def _column(
     name: str, kind: Any, feature: Json, first: Callable[[str], object], where: str
 ) -> Column:
     made = field_name(name)
-    told = feature if isinstance(feature, dict) else {}
-    if _is_image(kind) or told.get("_type") == "Image":
+    description = feature if isinstance(feature, dict) else {}
+    if _is_image(kind) or description.get("_type") == "Image":
         return Column(name, Field(made, "image"))
     text = str(kind)
     if _is_list(text):
-        inner = (
-            told.get("feature")
-            if told
-            else feature[0]
-            if isinstance(feature, list) and feature
-            else None
-        )
+        inner = description.get("feature")
+        if isinstance(feature, list) and feature:
+            inner = feature[0]
         if _is_image(kind.value_type):
             return Column(name, Field(made, "image", list=True))
         if _is_number(_innermost(kind)):
@@ -79,7 +75,11 @@ def _column(
         whole = not text.startswith(("float", "double", "halffloat"))
         return Column(
             name,
-            Field(made, "int" if whole else "float", classes=_class_names(told) if whole else ()),
+            Field(
+                made,
+                "int" if whole else "float",
+                classes=_class_names(description) if whole else (),
+            ),
         )
     if text in ("string", "large_string", "string_view") or text.startswith(
         ("timestamp", "date", "time", "decimal")
@@ -101,10 +101,10 @@ def _column(
 def _features(schema: Any) -> dict[str, Json]:
     """What ``datasets`` wrote about the columns, {} where it did not."""
     try:
-        told = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        loaded = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     except ValueError:
         return {}
-    info = told.get("info") if isinstance(told, dict) else None
+    info = loaded.get("info") if isinstance(loaded, dict) else None
     features = info.get("features") if isinstance(info, dict) else None
     return features if isinstance(features, dict) else {}
 

@@ -1,15 +1,17 @@
-"""What a source of samples is, and what it hands to the packer. Pure."""
+"""What a source of samples is, and what it hands to the packer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastload._common.public import public
+from fastload._pack.files import printable_or_repr, read_bounded
 from fastload._store.fields import Field
 from fastload.errors import BadImage
 
@@ -27,7 +29,7 @@ Ref: TypeAlias = "str | int | list[Json] | dict[str, Json]"
 @public("fastload.sources")
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """An image as it lies in a file: JPEG, PNG, ... The packer looks at the bytes; ``name`` is for messages."""
+    """An image as it lies in a file: JPEG, PNG, ... The packer inspects the bytes; ``name`` is for messages."""
 
     data: bytes
     name: str
@@ -48,9 +50,8 @@ class Sample:
     """
 
     values: dict[str, Value]
-    source: (
-        str  # original path relative to the root ("file.tar!member" inside an archive), printable
-    )
+    # Original path relative to the root ("file.tar!member" inside an archive), printable.
+    source: str
 
 
 @public("fastload.sources")
@@ -112,6 +113,14 @@ AnySource: TypeAlias = "Source | StreamSource"
 def is_stream(source: AnySource) -> TypeIs[StreamSource]:
     """It must be iterated: it has no ``refs``."""
     return not isinstance(source, Source)
+
+
+def read_image(root: str | Path, path: str, named_in: str) -> Encoded:
+    """An image file below ``root``; what is wrong with it is reported together with ``named_in``."""
+    try:
+        return Encoded(read_bounded(root, path), printable_or_repr(path))
+    except BadImage as error:
+        raise BadImage(f"{error.why} ({named_in})", source=error.source) from None
 
 
 def refused(path: str, why: str) -> Ref:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastload._pack.files import (
+    file_stamp,
     open_inside,
     printable,
     printable_or_repr,
@@ -26,7 +27,7 @@ from fastload._pack.files import (
 from fastload._pack.pillow import open_image, orientation_of
 from fastload._pack.sources.base import Encoded, Info, Json, Ref, Sample, Value
 from fastload._pack.sources.jsontext import Element, JsonStream, config_errors, parse_json
-from fastload._pack.sources.numbers import float_array
+from fastload._pack.sources.numbers import float_array, int_value
 from fastload._pack.sources.outlines import instance_mask
 from fastload._store.fields import Field
 from fastload.errors import BadImage, ConfigError
@@ -106,7 +107,7 @@ class CocoSource:
             ),
             "area": areas,
             "annotation_ids": np.asarray(
-                [_integer(each, "id", source, default=-1) for each in annotations], np.int64
+                [int_value(each, "id", source, default=-1) for each in annotations], np.int64
             ),
             "image_id": int(str(ref)),
         }
@@ -124,7 +125,7 @@ class CocoSource:
         found: list[dict[str, Json]] = []
         real = self.path.resolve()
         with open_inside(real.parent, real.name) as file:
-            if _stamp(file.fileno()) != self._stamp:
+            if file_stamp(file) != self._stamp:
                 raise ConfigError(
                     f"{self._name}: changed since it was listed; start the pack again"
                 )
@@ -160,7 +161,7 @@ class CocoSource:
         index = _Index()
         real = self.path.resolve()  # the user named it: a link is followed wherever it leads
         with config_errors(), open_inside(real.parent, real.name) as file:
-            stamp = _stamp(file.fileno())
+            stamp = file_stamp(file)
             for element in JsonStream(file, self._name).elements():
                 if element.key in ("images", "categories", "annotations"):
                     index.add(element, self._name)
@@ -217,12 +218,12 @@ class _Index:
         if not isinstance(value, dict):
             raise BadImage(f"expected objects in {element.key!r}, found {value!r:.40}", source=name)
         if element.key == "categories":
-            _integer(value, "id", name)
+            int_value(value, "id", name)
             self.categories.append(
                 {key: value[key] for key in ("id", "name", "supercategory") if key in value}
             )
         elif element.key == "images":
-            number = _integer(value, "id", name)
+            number = int_value(value, "id", name)
             if number in self.images or not isinstance(value.get("file_name"), str):
                 raise BadImage(
                     f"image {number}: its id is used twice, or its file_name is missing",
@@ -231,11 +232,11 @@ class _Index:
             self.images[number] = _ListedImage(
                 len(self.images),
                 str(value["file_name"]),
-                _integer(value, "width", name, default=0),
-                _integer(value, "height", name, default=0),
+                int_value(value, "width", name, default=0),
+                int_value(value, "height", name, default=0),
             )
         else:
-            self._image_ids.append(_integer(value, "image_id", name))
+            self._image_ids.append(int_value(value, "image_id", name))
             self._file_offsets.append(element.offset)
             self._file_lengths.append(len(element.raw))
 
@@ -337,15 +338,3 @@ def _annotation_file(path: Path, split: str) -> Path:
 
 def _split_name(file: Path) -> str:
     return file.parent.name if file.stem.startswith("_") else file.stem.removeprefix("instances_")
-
-
-def _integer(value: dict[str, Json], key: str, source: str, *, default: int | None = None) -> int:
-    number = value.get(key, default)
-    if type(number) is not int or not -(2**63) <= number < 2**63:
-        raise BadImage(f"{key}: expected an integer, found {number!r:.40}", source=source)
-    return number
-
-
-def _stamp(descriptor: int) -> tuple[int, int]:
-    status = os.fstat(descriptor)
-    return status.st_size, status.st_mtime_ns

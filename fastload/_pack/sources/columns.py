@@ -1,4 +1,4 @@
-"""Which field a column of a list becomes, and one value into that field. Pure but for a look whether images exist."""
+"""Which field a column of a list becomes, and one value into that field. Pure but for the check that images exist."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from fastload._pack.files import is_image_name
 from fastload._pack.sources.base import Json, Value
@@ -28,14 +30,9 @@ from fastload._store.kinds import (
 )
 from fastload.errors import BadImage, ConfigError
 
-CLASS = "class"  # our word for: an int field whose classes are the texts found
-CLASS_NAMES = (
-    "label",
-    "class",
-    "category",
-    "target",
-    "split",
-)  # text columns of these names become classes
+CLASS = "class"  # an int field whose classes are the texts found
+# Text columns of these names become classes.
+CLASS_NAMES = ("label", "class", "category", "target", "split")
 _INT = re.compile(r"[+-]?(0|[1-9]\d{0,18})")  # "007" is a name, not a number
 _FLOAT = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf)", re.IGNORECASE)
 _TRUTH = {"true": 1, "false": 0}
@@ -66,7 +63,7 @@ def infer_kind(column: str, values: Sequence[Json], exists: Callable[[str], bool
     if all(isinstance(value, list) for value in known):
         flat = [item for value in known if isinstance(value, list) for item in value]
         if flat and all(isinstance(item, str) and is_image_name(item) for item in flat):
-            _check_there(column, [str(item) for item in flat], exists)
+            _check_exist(column, [str(item) for item in flat], exists)
             return "list of image"
         if flat and all(_rectangular(value) for value in known):
             return "array"
@@ -75,11 +72,10 @@ def infer_kind(column: str, values: Sequence[Json], exists: Callable[[str], bool
 
 def _kind_of_text(column: str, texts: Sequence[str], exists: Callable[[str], bool]) -> str:
     if all(is_image_name(text) for text in texts):
-        _check_there(column, texts, exists)
+        _check_exist(column, texts, exists)
         return "image"
-    numbers = [
-        bare for text in texts if (bare := text.strip())
-    ]  # as people write it by hand: "a.jpg, 10"
+    # Stripped, as people write "a.jpg, 10" by hand.
+    numbers = [bare for text in texts if (bare := text.strip())]
     if numbers and all(_INT.fullmatch(text) or text.lower() in _TRUTH for text in numbers):
         return "int"
     if (
@@ -93,7 +89,7 @@ def _kind_of_text(column: str, texts: Sequence[str], exists: Callable[[str], boo
     return CLASS if field_name(column) in CLASS_NAMES else "str"
 
 
-def _check_there(column: str, names: Sequence[str], exists: Callable[[str], bool]) -> None:
+def _check_exist(column: str, names: Sequence[str], exists: Callable[[str], bool]) -> None:
     if not any(exists(name) for name in names[:20]):
         raise ConfigError(
             f"column {column!r} names images, but none of the first {len(names[:20])} is there "
@@ -154,8 +150,6 @@ def _to_table(kind: FieldKind) -> Callable[[Json, str, str], Value]:
 
 
 def _to_array(value: Json, column: str, where: str) -> Value:
-    import numpy as np
-
     parsed = _to_json(value, column, where)
     if not isinstance(parsed, list) or not _rectangular(parsed):
         raise BadImage(
@@ -166,11 +160,11 @@ def _to_array(value: Json, column: str, where: str) -> Value:
 
 
 def _to_float(value: Json, column: str, where: str) -> float:
-    if isinstance(value, str) and not _FLOAT.fullmatch(value.strip()):
-        raise _misfit(value, FLOAT, column, where)
-    if not isinstance(value, (int, float, str)):
-        raise _misfit(value, FLOAT, column, where)
-    return float(value)
+    if isinstance(value, (int, float)):
+        return float(value)
+    if isinstance(value, str) and _FLOAT.fullmatch(value.strip()):
+        return float(value)
+    raise _misfit(value, FLOAT, column, where)
 
 
 def _to_str(value: Json, column: str, where: str) -> str:

@@ -1,4 +1,4 @@
-"""Which source a path is, by looking at it, and the source itself."""
+"""Which source a path is, by its content, and the source itself."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def detect(path: str | os.PathLike[str]) -> str:
         raise ConfigError(
             f"{place}: looks like {seen}. Choose with --format, or name the file itself"
         )
-    looked = "; ".join(f"{each.name}: {each.looked_for}" for each in FORMATS.values())
+    expected = "; ".join(f"{each.name}: {each.expected}" for each in FORMATS.values())
     raise ConfigError(
-        f"{place}: no format recognized. Looked for {looked}. Choose with --format {'|'.join(FORMATS)}"
+        f"{place}: no format recognized. Looked for {expected}. Choose with --format {'|'.join(FORMATS)}"
     )
 
 

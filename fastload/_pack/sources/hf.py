@@ -167,13 +167,7 @@ class HuggingFaceSource:
 def looks_like(path: Path) -> str:
     """Why this is a Hugging Face dataset, or nothing."""
     if path.is_file():
-        return (
-            "a Parquet file"
-            if path.suffix == ".parquet"
-            else "an Arrow file"
-            if path.suffix == ".arrow"
-            else ""
-        )
+        return {".parquet": "a Parquet file", ".arrow": "an Arrow file"}.get(path.suffix, "")
     for name in ("dataset_dict.json", "state.json"):
         if (path / name).is_file():
             return f"datasets saved to disk ({name})"

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fastload._pack.files import is_image_name, printable_or_repr, read_bounded, resolve_inside
-from fastload._pack.sources.base import Encoded, Info, Json, Ref, Sample, Value
+from fastload._pack.files import is_image_name, resolve_inside
+from fastload._pack.sources.base import Encoded, Info, Json, Ref, Sample, Value, read_image
 from fastload._pack.sources.columns import (
     CLASS,
     ColumnType,
@@ -53,7 +53,7 @@ class ListSource:
         drop: Sequence[str] = (),
         delimiter: str = "",
     ) -> None:
-        self.path = _the_list(Path(path))
+        self.path = _list_file(Path(path))
         self.root = Path(root) if root else self.path.parent
         self._file = RowFile(self.path, delimiter=delimiter)
         self._paths = dict(paths or {})
@@ -116,7 +116,7 @@ class ListSource:
                 )
         values: dict[str, Value] = {}
         for name, template in self._paths.items():
-            values[name] = self._image(_filled(template, row, where), where)
+            values[name] = read_image(self.root, _filled(template, row, where), f"named in {where}")
         for column, column_type in self._types.items():
             values[field_name(column)] = self._value(row.get(column), column_type, column, where)
         for name, (kind, columns) in self._groups.items():
@@ -140,18 +140,12 @@ class ListSource:
                     f"column {column!r}: expected a list of file names, found {value!r:.60}",
                     source=where,
                 )
-            return [self._image(str(name), where) for name in value]
+            return [read_image(self.root, str(name), f"named in {where}") for name in value]
         if not isinstance(value, str):
             raise BadImage(
                 f"column {column!r}: expected a file name, found {value!r:.60}", source=where
             )
-        return self._image(value, where)
-
-    def _image(self, name: str, where: str) -> Encoded:
-        try:
-            return Encoded(read_bounded(self.root, name), printable_or_repr(name))
-        except BadImage as error:
-            raise BadImage(f"{error.why} (named in {where})", source=error.source) from None
+        return read_image(self.root, value, f"named in {where}")
 
     def _number(self, column: str, value: Json, where: str) -> Value:
         if value in (None, ""):
@@ -166,7 +160,7 @@ class ListSource:
 
     def _check_header(self) -> None:
         for name in self._file.header:
-            if is_image_name(name) and self._is_there(name):
+            if is_image_name(name) and self._exists(name):
                 raise ConfigError(
                     f"{self.path}:1: {name!r:.80} is an image, not the name of a column: the header row is missing; put one "
                     "on top, e.g. path,label"
@@ -215,11 +209,11 @@ class ListSource:
             elif column in types:
                 text = types[column]
             else:
-                text = infer_kind(column, [row.get(column) for row in first], self._is_there)
+                text = infer_kind(column, [row.get(column) for row in first], self._exists)
             found[column] = ColumnType.parse(column, text)
         return found
 
-    def _is_there(self, name: str) -> bool:
+    def _exists(self, name: str) -> bool:
         try:
             resolve_inside(self.root, name)
         except BadImage:
@@ -283,7 +277,7 @@ def _lists_in(path: Path) -> list[Path]:
     return sorted(entry for entry in visible if entry.suffix.lower() in SUFFIXES)
 
 
-def _the_list(path: Path) -> Path:
+def _list_file(path: Path) -> Path:
     if not path.is_dir():
         return path
     lists = _lists_in(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -64,30 +64,40 @@ def int_array(value: object, *, what: str, source: str) -> NDArray[np.int64]:
     raise BadImage(f"{what}: expected a list of integers, found {value!r:.60}", source=source)
 
 
+def int_value(
+    row: Mapping[str, object], key: str, source: str, *, default: int | None = None
+) -> int:
+    """The 64-bit integer of a key; BadImage where it is something else."""
+    value = row.get(key, default)
+    if type(value) is not int or not -(2**63) <= value < 2**63:
+        raise BadImage(f"{key}: expected an integer, found {value!r:.40}", source=source)
+    return value
+
+
 def rigid(
     translation: object, quaternion: object, *, what: str, source: str
 ) -> NDArray[np.floating]:
     """The 4 x 4 matrix of a rotation (quaternion w, x, y, z) and a translation."""
-    moved = float_array(
+    shift = float_array(
         translation, shape=(3,), what=f"{what} translation", source=source, dtype=np.float64
     )
-    turned = float_array(
+    rotation = float_array(
         quaternion, shape=(4,), what=f"{what} rotation", source=source, dtype=np.float64
     )
-    length = float(np.linalg.norm(turned))
+    length = float(np.linalg.norm(rotation))
     if not 0.9 < length < 1.1:
         raise BadImage(
             f"{what} rotation: expected a unit quaternion, its length is {length:.3g}",
             source=source,
         )
-    w, x, y, z = turned / length
+    w, x, y, z = rotation / length
     matrix = np.eye(4)
     matrix[:3, :3] = [
         [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
         [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
         [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
     ]
-    matrix[:3, 3] = moved
+    matrix[:3, 3] = shift
     return matrix
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fastload._pack.files import printable_or_repr, read_bounded
-from fastload._pack.sources.base import Encoded, Info, Json, Pixels, Ref, Sample, Value
+from fastload._pack.sources.base import Info, Json, Ref, Sample, Value, read_image
 from fastload._pack.sources.jsontext import config_errors
 from fastload._pack.sources.rig import Camera, Frame, Rig, read_index, read_tables
 from fastload._store.fields import Field
@@ -65,8 +64,8 @@ class NuScenesSource:
             )
         frame = self._rig.frames[self._order[str(ref)]]
         cameras = [self._camera(frame, name) for name in self._rig.cameras]
-        source = printable_or_repr(cameras[0].file)
-        images: list[Pixels] = [self._image(camera.file, frame) for camera in cameras]
+        named_in = f"sample {frame.token}"
+        images = [read_image(self.root, camera.file, named_in) for camera in cameras]
         values: dict[str, Value] = {
             "images": images,
             "intrinsics": [camera.intrinsic for camera in cameras],
@@ -76,19 +75,13 @@ class NuScenesSource:
             "timestamp": frame.timestamp,
         }
         if mask := frame.bev or (f"{self._bev}/{frame.token}.png" if self._bev else ""):
-            values["bev_mask"] = self._image(mask, frame)
-        return Sample(values, source=source)
+            values["bev_mask"] = read_image(self.root, mask, named_in)
+        return Sample(values, source=images[0].name)
 
     def _camera(self, frame: Frame, name: str) -> Camera:
         if name not in frame.cameras:
             raise BadImage(f"no image of camera {name}", source=f"sample {frame.token}")
         return frame.cameras[name]
-
-    def _image(self, path: str, frame: Frame) -> Encoded:
-        try:
-            return Encoded(read_bounded(self.root, path), printable_or_repr(path))
-        except BadImage as error:
-            raise BadImage(f"{error.why} (sample {frame.token})", source=error.source) from None
 
     def _read(self, version: str, scenes: frozenset[str]) -> Rig:
         versions = sorted(table.parent.name for table in self.root.glob("v1.0-*/sample.json"))

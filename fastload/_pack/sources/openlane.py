@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fastload._pack.files import Entry, printable, printable_or_repr, raw_name, read_bounded, walk
+from fastload._pack.files import Entry, printable, raw_name, walk
 from fastload._pack.sources.base import (
-    Encoded,
     Info,
     Json,
     Ref,
     Sample,
     Value,
     raise_if_refused,
+    read_image,
     refused,
 )
 from fastload._pack.sources.jsontext import read_json_object
@@ -132,14 +132,9 @@ class OpenLaneSource:
                 path.startswith(f"{self.folder}/{split}/") for split in self.splits
             ].index(True)
         image = f"images/{file_path}"
-        values["image"] = Encoded(self._read_image(image, path), printable_or_repr(image))
-        return Sample(values, source=printable_or_repr(image))
-
-    def _read_image(self, image: str, note: str) -> bytes:
-        try:
-            return read_bounded(self.root, image)
-        except BadImage as error:
-            raise BadImage(f"{error.why} (named in {note})", source=error.source) from None
+        encoded = read_image(self.root, image, f"named in {path}")
+        values["image"] = encoded
+        return Sample(values, source=encoded.name)
 
 
 def looks_like(root: Path) -> str:

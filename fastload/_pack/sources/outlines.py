@@ -49,7 +49,8 @@ def fill_polygon(
     Within 0.7 % of pycocotools on random stars, where Pillow's polygons, which include the edge, were 5 % off.
     """
     height, width = mask.shape
-    (x0, y0), (x1, y1) = corners.T, np.roll(corners, -1, axis=0).T
+    x0, y0 = corners.T
+    x1, y1 = np.roll(corners, -1, axis=0).T
     # An edge crosses the middles of rows first .. last - 1.
     first = np.ceil(np.minimum(y0, y1) - 0.5).clip(0, height).astype(np.int64)
     last = np.ceil(np.maximum(y0, y1) - 0.5).clip(0, height).astype(np.int64)

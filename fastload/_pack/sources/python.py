@@ -6,7 +6,7 @@ import contextlib
 import itertools
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from fastload._pack.sources.base import AnySource, Info, Ref, Sample, Value
 from fastload._pack.sources.objects import checked, infer_field, is_empty
@@ -14,7 +14,8 @@ from fastload._store.fields import Field
 from fastload._store.kinds import KINDS
 from fastload.errors import BadImage, ConfigError
 
-_HEAD = 64  # items looked at where the first has an empty list
+Item = TypeVar("Item")
+_HEAD = 64  # items inspected where the first has an empty list
 FieldsGiven: TypeAlias = "Mapping[str, str] | Sequence[Field] | None"
 
 
@@ -42,9 +43,8 @@ def open_python(items: Iterable[object] | MapStyle, *, fields: FieldsGiven = Non
             "cannot pack a DataLoader: it yields batches, already changed for training; give its dataset, "
             "fastload.pack(loader.dataset, ...), without random transforms, ToTensor and Normalize"
         )
-    streams = any(
-        base.__name__ == "IterableDataset" for base in type(items).__mro__
-    )  # torch's has [i] as well
+    # torch's IterableDataset has [i] as well.
+    streams = any(base.__name__ == "IterableDataset" for base in type(items).__mro__)
     if isinstance(items, MapStyle) and not streams and not isinstance(items, (Mapping, str, bytes)):
         return MapSource(items, fields=fields)
     if isinstance(items, Iterable) and not isinstance(items, (Mapping, str, bytes)):
@@ -94,6 +94,12 @@ class MapSource:
             ) from error
 
 
+def pop_all(items: deque[Item]) -> Iterator[Item]:
+    """All of them; none stays in memory after it was yielded."""
+    while items:
+        yield items.popleft()
+
+
 class IterableSource:
     """An iterable, a generator included; read once, in its own order."""
 
@@ -115,7 +121,7 @@ class IterableSource:
                 "an iterator can be read once only; give a fresh one, or an iterable that starts again"
             )
         self._started = True
-        items = itertools.chain(self._taken_back(), self._items) if self._once else self._items
+        items = itertools.chain(pop_all(self._peeked), self._items) if self._once else self._items
         for index, item in enumerate(items):
             try:
                 sample: Sample | BadImage = self._shape.sample(item, index)
@@ -132,10 +138,6 @@ class IterableSource:
             yield item
         if not found:
             raise ConfigError(f"{type(self._items).__name__}: no samples")
-
-    def _taken_back(self) -> Iterator[object]:
-        while self._peeked:
-            yield self._peeked.popleft()
 
 
 class _Shape:
@@ -157,14 +159,11 @@ class _Shape:
     def of(cls, head: Iterator[object], fields: FieldsGiven, classes: object) -> _Shape:
         """From what the user says; else from the head of the items, of which no more is taken than is needed."""
         if fields is not None:
-            return cls(
-                _given(fields), f"fields= ({', '.join(each.name for each in _given(fields))}) lacks"
-            )
-        names = (
-            classes
-            if isinstance(classes, (list, tuple)) and all(isinstance(name, str) for name in classes)
-            else ()
-        )
+            given = _parse_fields(fields)
+            return cls(given, f"fields= ({', '.join(each.name for each in given)}) lacks")
+        names: tuple[str, ...] = ()
+        if isinstance(classes, (list, tuple)) and all(isinstance(name, str) for name in classes):
+            names = tuple(classes)
         values = _named(next(head), (), "the first item")
         values.pop("source", None)
         empty = {name for name, value in values.items() if is_empty(value)}
@@ -177,20 +176,16 @@ class _Shape:
             values.update(found)
             empty -= found.keys()
         inferred = [infer_field(name, value) for name, value in values.items() if value is not None]
-        if (
-            Field("label", "image") in inferred
-        ):  # the second of a pair, as torchvision's segmentation datasets give it
+        # The second of a pair, as in torchvision's segmentation datasets.
+        if Field("label", "image") in inferred:
             raise ConfigError(
                 "field 'label': an image; say what it is: fields={'image': 'image', 'label': 'mask'} where its pixels are "
                 "numbers of classes, 'label': 'image' where it is a picture"
             )
+        label = Field("label", "int")
+        labeled = Field("label", "int", classes=names)
         return cls(
-            tuple(
-                Field("label", "int", classes=tuple(names))
-                if field == Field("label", "int")
-                else field
-                for field in inferred
-            ),
+            tuple(labeled if field == label else field for field in inferred),
             "the first item had not",
             empty,
         )
@@ -224,7 +219,7 @@ class _Shape:
             ) from None
 
 
-def _given(fields: Mapping[str, str] | Sequence[Field]) -> tuple[Field, ...]:
+def _parse_fields(fields: Mapping[str, str] | Sequence[Field]) -> tuple[Field, ...]:
     wanted: Sequence[object] = tuple(fields.values() if isinstance(fields, Mapping) else fields)
     if not all(isinstance(each, str if isinstance(fields, Mapping) else Field) for each in wanted):
         raise ConfigError(

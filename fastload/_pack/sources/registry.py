@@ -63,11 +63,11 @@ class SourceOption:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format: the class that reads it, what detection looks for (in words), and its options."""
+    """A format: the class that reads it, what detection expects, and its options."""
 
     name: str  # of the module too
     reader: str  # class in that module
-    looked_for: str
+    expected: str  # in words
     # Suffixes (lower case) of entries of a folder, one of which it must have; "/" = any folder.
     marks: tuple[str, ...]
     options: tuple[SourceOption, ...] = ()

@@ -1,4 +1,4 @@
-"""Cameras round a car: nuScenes tables, or our simple index, into one list of frames."""
+"""Cameras around a car: nuScenes tables, or a simple index, into one list of frames."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from fastload._pack.files import open_inside
 from fastload._pack.sources.base import Json
 from fastload._pack.sources.jsontext import JsonStream
-from fastload._pack.sources.numbers import float_array, rigid
+from fastload._pack.sources.numbers import float_array, int_value, rigid
 from fastload.errors import BadImage
 
-# clockwise from the front, as on the car; others come behind, sorted
+# Clockwise from the front, as on the car; others follow, sorted.
 CAMERAS = (
     "CAM_FRONT",
     "CAM_FRONT_RIGHT",
@@ -56,11 +56,9 @@ class Rig:
 
     def only(self, scenes: Collection[str]) -> Rig:
         """Without the frames of other scenes; all where none is named."""
-        return (
-            replace(self, frames=tuple(frame for frame in self.frames if frame.scene in scenes))
-            if scenes
-            else self
-        )
+        if not scenes:
+            return self
+        return replace(self, frames=tuple(each for each in self.frames if each.scene in scenes))
 
 
 def read_tables(root: Path, version: str) -> Rig:
@@ -89,7 +87,7 @@ def read_tables(root: Path, version: str) -> Rig:
     for row, at in table("sample"):
         token = _text(row, "token", at)
         frames[token] = Frame(
-            token, _whole(row, "timestamp", at), scenes.get(_text(row, "scene_token", at), "")
+            token, int_value(row, "timestamp", at), scenes.get(_text(row, "scene_token", at), "")
         )
     for row, at in table("sample_data"):
         token = _text(row, "calibrated_sensor_token", at)
@@ -126,7 +124,7 @@ def read_index(root: Path, name: str) -> Rig:
         mask = row.get("bev_mask")
         frames[token] = Frame(
             token,
-            _whole(row, "timestamp", at),
+            int_value(row, "timestamp", at),
             _text(row, "scene", at),
             mask if isinstance(mask, str) else "",
             cameras,
@@ -163,11 +161,4 @@ def _text(row: dict[str, Json], key: str, source: str) -> str:
     value = row.get(key)
     if not isinstance(value, str):
         raise BadImage(f"{key}: expected a text, found {value!r:.40}", source=source)
-    return value
-
-
-def _whole(row: dict[str, Json], key: str, source: str) -> int:
-    value = row.get(key)
-    if type(value) is not int or not -(2**63) <= value < 2**63:
-        raise BadImage(f"{key}: expected an integer, found {value!r:.40}", source=source)
     return value

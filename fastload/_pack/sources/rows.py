@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
-from fastload._pack.files import open_inside, printable
+from fastload._pack.files import file_stamp, open_inside, printable
 from fastload._pack.sources.base import Json
 from fastload._pack.sources.jsontext import config_errors, parse_json
 from fastload.errors import BadImage, ConfigError
@@ -45,8 +45,7 @@ class RowFile:
         self.header: list[str] = []
         self.delimiter = delimiter
         with config_errors(), self._open() as file:
-            status = os.fstat(file.fileno())
-            self._stamp = (status.st_size, status.st_mtime_ns)
+            self._stamp = file_stamp(file)
             if file.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
                 raise ConfigError(
                     f"{self.name}: UTF-16 text, as Excel writes it; save the list as UTF-8"
@@ -55,29 +54,20 @@ class RowFile:
                 self._read_header(_LineReader(file, self.name))
 
     def places(self) -> Iterator[Place]:
-        """Where the rows are, in file order; the values are not looked at. ConfigError where quotes do not match."""
-        with config_errors(), self._open() as file:
-            lines = _LineReader(file, self.name)
-            if self.is_csv:
-                self._read_header(lines)
-            while (found := self._next_record(lines)) is not None:
-                yield found[0]
+        """Where the rows are, in file order; the values are not parsed. ConfigError where quotes do not match."""
+        for place, _ in self._records():
+            yield place
 
     def good_rows(self) -> Iterator[Row]:
-        """The rows in file order, broken ones left out: who loads them will be told."""
-        with config_errors(), self._open() as file:
-            lines = _LineReader(file, self.name)
-            if self.is_csv:
-                self._read_header(lines)
-            while (found := self._next_record(lines)) is not None:
-                with contextlib.suppress(BadImage):
-                    yield self._row(*found)
+        """The rows in file order without broken ones, which ``row_at`` reports."""
+        for place, record in self._records():
+            with contextlib.suppress(BadImage):
+                yield self._row(place, record)
 
     def row_at(self, place: Place) -> Row:
         """One row again; BadImage where it is broken, ConfigError where the file is no longer the one listed."""
         with config_errors(), self._open() as file:
-            status = os.fstat(file.fileno())
-            if (status.st_size, status.st_mtime_ns) != self._stamp:
+            if file_stamp(file) != self._stamp:
                 raise ConfigError(f"{self.name}: changed since it was listed; start the pack again")
             file.seek(place.offset)
             found = self._next_record(
@@ -88,6 +78,14 @@ class RowFile:
                 f"{self.name}:{place.line}: no row there; the file is not the one that was listed"
             )
         return self._row(place, found[1])
+
+    def _records(self) -> Iterator[tuple[Place, str | list[str]]]:
+        with config_errors(), self._open() as file:
+            lines = _LineReader(file, self.name)
+            if self.is_csv:
+                self._read_header(lines)
+            while (found := self._next_record(lines)) is not None:
+                yield found
 
     def _open(self) -> io.BufferedReader:
         return io.BufferedReader(open_inside(self._real.parent, self._real.name))

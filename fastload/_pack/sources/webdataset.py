@@ -5,14 +5,19 @@ Nothing is extracted: members are read in place by their offsets, so their names
 
 from __future__ import annotations
 
-import io
 import itertools
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fastload._pack.files import IMAGE_SUFFIXES, open_inside, printable_or_repr, raw_name, walk
+from fastload._pack.files import (
+    IMAGE_SUFFIXES,
+    file_stamp,
+    open_inside,
+    printable_or_repr,
+    raw_name,
+    walk,
+)
 from fastload._pack.sources.base import (
     Encoded,
     Info,
@@ -115,9 +120,9 @@ class WebDatasetSource:
             )
         shard = raw_name(str(ref[0]))
         source = f"{ref[0]}!{ref[1]}"
-        values = dict[str, Value]()
+        values: dict[str, Value] = {}
         with open_inside(self.root, shard) as file:
-            if self._stamps.get(shard) != _stamp(file):
+            if self._stamps.get(shard) != file_stamp(file):
                 raise ConfigError(
                     f"{printable_or_repr(shard)}: changed since it was listed; start the pack again"
                 )
@@ -161,7 +166,7 @@ class WebDatasetSource:
 
     def _stamp(self, shard: str) -> tuple[int, int]:
         with config_errors(), open_inside(self.root, shard) as file:
-            return _stamp(file)
+            return file_stamp(file)
 
     def _find_extensions(self) -> dict[str, tuple[str, FieldKind]]:
         """Extension to field name and kind, from the first samples and what the user says."""
@@ -170,7 +175,7 @@ class WebDatasetSource:
             [_extension(member.name) for member in members if not member.refused]
             for _, members in itertools.islice(groups, INFERRED_SAMPLES)
         ]
-        images = {f"{suffix[1:]}" for suffix in IMAGE_SUFFIXES}
+        images = {suffix[1:] for suffix in IMAGE_SUFFIXES}
         # image.jpg beside image.png (a mask, often) in one sample: both keep their extension as their name.
         several = any(len(images.intersection(extensions)) > 1 for extensions in first)
         found: dict[str, tuple[str, FieldKind]] = {}
@@ -215,11 +220,8 @@ def looks_like(path: Path) -> str:
 
 
 def _tars_in(path: Path) -> list[str]:
-    return (
-        sorted(entry.name for entry in path.iterdir() if entry.suffix == ".tar")
-        if path.is_dir()
-        else []
-    )
+    entries = path.iterdir() if path.is_dir() else ()
+    return sorted(entry.name for entry in entries if entry.suffix == ".tar")
 
 
 def _shards(path: Path) -> list[str]:
@@ -258,8 +260,3 @@ def _decoded(data: bytes, kind: FieldKind, extension: str, member: str) -> Value
         return convert(text if kind is STR else text.strip(), kind, extension, member)
     except UnicodeDecodeError:
         raise BadImage(f"expected {kind} as text, found {data[:40]!r}", source=member) from None
-
-
-def _stamp(file: io.FileIO) -> tuple[int, int]:
-    status = os.fstat(file.fileno())
-    return status.st_size, status.st_mtime_ns
