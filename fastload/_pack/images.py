@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import io
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import simplejpeg
@@ -20,6 +21,9 @@ from fastload._store.jpeg_header import JpegHeader, check_bomb, check_size, read
 from fastload._store.pixels import upright
 from fastload._store.record import JPEG, PNG, RAW
 from fastload.errors import BadImage
+
+if TYPE_CHECKING:
+    from fastload import _core
 
 Array = NDArray[np.uint8]
 
@@ -39,13 +43,10 @@ class StoredImage:
     orientation: int = 1
     interval: int = 0
     index: bytes = b""  # restart-segment offsets, uint32 little-endian
-    converted: str = (
-        ""  # why the source could not be stored as it was; empty = same pixels, same format
-    )
-    scale: tuple[float, float] = (
-        1.0,
-        1.0,
-    )  # stored size / source size, x and y, for boxes and points
+    # Why the source could not be stored as it was; "" = same pixels, same format.
+    converted: str = ""
+    # Stored size / source size, x and y, for boxes and points.
+    scale: tuple[float, float] = (1.0, 1.0)
 
 
 def store_image(value: Pixels, options: PackOptions) -> StoredImage:
@@ -94,6 +95,10 @@ def _kept(data: bytes, options: PackOptions) -> StoredImage | None:
     found = module.rewrite_common(data, options.restart) if module is not None else None
     if found is None:
         return None
+    return _from_rewrite(found)
+
+
+def _from_rewrite(found: _core.RewrittenJpeg, converted: str = "") -> StoredImage:
     return StoredImage(
         JPEG,
         found.jpeg,
@@ -103,6 +108,7 @@ def _kept(data: bytes, options: PackOptions) -> StoredImage | None:
         found.orientation,
         found.interval,
         found.index_bytes,
+        converted,
     )
 
 
@@ -168,9 +174,8 @@ def _rewritten(
 ) -> StoredImage:
     """The same coefficients, so the same pixels: baseline, optimized tables, no metadata, restart markers and their index."""
     module = core()
-    if (
-        module is None
-    ):  # stored as it is; the strict decode stands for the check that the rewrite does
+    if module is None:
+        # Stored unmodified; the strict decode stands for the check that the rewrite does.
         _decode(data, header)
         return StoredImage(
             JPEG,
@@ -185,17 +190,7 @@ def _rewritten(
         found = module.rewrite(data, restart=options.restart)
     except module.BadJpeg as error:
         raise BadImage(str(error)) from None
-    return StoredImage(
-        JPEG,
-        found.jpeg,
-        found.width,
-        found.height,
-        found.n_components,
-        found.orientation,
-        found.interval,
-        found.index_bytes,
-        converted,
-    )
+    return _from_rewrite(found, converted)
 
 
 def _from_file(data: bytes, options: PackOptions) -> StoredImage:
@@ -205,9 +200,8 @@ def _from_file(data: bytes, options: PackOptions) -> StoredImage:
         check_png(data)
     pixels, converted = pixels_of(image)
     if image.format == "PNG":
-        depth = data[
-            24
-        ]  # bits per sample, in IHDR: Pillow shows 16-bit color as 8-bit RGB without a word
+        # Bits per sample, in IHDR: Pillow shows 16-bit color as 8-bit RGB without a warning.
+        depth = data[24]
         if depth != 8 and not converted:
             converted = f"{depth} → 8 bit"
         if (
@@ -217,12 +211,8 @@ def _from_file(data: bytes, options: PackOptions) -> StoredImage:
             return StoredImage(PNG, data, pixels.shape[1], pixels.shape[0], pixels.shape[2])
     else:
         target = "JPEG" if options.encode == "jpeg" else "PNG"
-        given_up = [
-            f"{image.format} → {target}",
-            converted,
-            "first frame only" if is_animated(image) else "",
-        ]
-        converted = ", ".join(filter(None, given_up))
+        frames = "first frame only" if is_animated(image) else ""
+        converted = ", ".join(filter(None, [f"{image.format} → {target}", converted, frames]))
     return _from_pixels(pixels, options, converted=converted)
 
 
@@ -261,17 +251,8 @@ def _from_pixels(
     if as_jpeg:
         data = encode_jpeg(pixels, options.quality, subsampling or "444")
         stored = _rewritten(data, read_header(data), options, converted)
-        return StoredImage(
-            stored.codec,
-            stored.data,
-            width,
-            height,
-            channels,
-            1,
-            stored.interval,
-            stored.index,
-            converted,
-            scale,
+        return replace(
+            stored, width=width, height=height, channels=channels, orientation=1, scale=scale
         )
     file = io.BytesIO()
     Image.fromarray(pixels[..., 0] if channels == 1 else pixels).save(file, "PNG", compress_level=4)
@@ -321,11 +302,7 @@ def _scaled_size_of(width: int, height: int, options: PackOptions) -> tuple[int,
 
 
 def _unusual(header: JpegHeader, channels: int) -> str:
-    kind = (
-        "CMYK"
-        if header.components == 4
-        else "arithmetic-coded"
-        if header.arithmetic
-        else header.coding
-    )
+    kind = "arithmetic-coded" if header.arithmetic else header.coding
+    if header.components == 4:
+        kind = "CMYK"
     return f"{kind} JPEG → {'L' if channels == 1 else 'RGB'}"

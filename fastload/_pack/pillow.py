@@ -1,4 +1,4 @@
-"""Reading image files with Pillow: looked at before they are decoded, damage named, whatever Pillow raises."""
+"""Reading image files with Pillow: checked before they are decoded, damage named, whatever Pillow raises."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PILLOW_ERRORS = (
 
 @contextlib.contextmanager
 def quiet_pillow() -> Iterator[None]:
-    """Pillow warns of large sizes and odd metadata; we look ourselves, and a warning is no reason to end a pack.
+    """Pillow warns of large sizes and odd metadata; we check ourselves, and a warning is no reason to end a pack.
 
     Once around all, not in each thread: filters belong to the process, and two threads would restore each other's.
     """
@@ -72,7 +72,7 @@ def check_png(data: bytes) -> None:
 
 
 def open_image(data: bytes) -> Image.Image:
-    """Opens an image file with Pillow, looking at its size before anything is decoded."""
+    """Opens an image file with Pillow, checking its size before anything is decoded."""
     try:
         image = Image.open(io.BytesIO(data), formats=READ_FORMATS)
     except PILLOW_ERRORS:
@@ -85,13 +85,9 @@ def pixels_of(image: Image.Image) -> tuple[NDArray[np.uint8], str]:
     """Pixels (H, W, 1 or 3) with the EXIF orientation applied, and what had to be given up for that."""
     mode = image.mode
     target = "L" if mode in ("1", "L", "LA", "I", "F") or mode.startswith("I;16") else "RGB"
-    converted = (
-        f"{mode} → {target}"
-        if mode != target
-        else "transparency left out"
-        if "transparency" in image.info
-        else ""
-    )
+    converted = "transparency left out" if "transparency" in image.info else ""
+    if mode != target:
+        converted = f"{mode} → {target}"
     try:
         image.load()
         if mode == "I" or mode.startswith("I;16"):

@@ -70,9 +70,8 @@ class SampleEncoder:
         scales: dict[tuple[str, int], Scale] = {}
         converted: dict[str, None] = {}
         bytes_in = 0
-        for number, each in enumerate(
-            self.fields
-        ):  # images first: the others may depend on how they were scaled
+        # Images first: the others may depend on how they were scaled.
+        for number, each in enumerate(self.fields):
             if each.kind.is_image:
                 for item, value in self._items(each, sample):
                     if not isinstance(value, Encoded | np.ndarray | Image.Image):
@@ -81,20 +80,19 @@ class SampleEncoder:
                     bytes_in += len(value.data) if isinstance(value, Encoded) else len(stored.data)
                     scales[each.name, item] = stored.scale
                     parts += image_parts(number, item, stored)
-                    converted.update({stored.converted: None} if stored.converted else {})
+                    if stored.converted:
+                        converted[stored.converted] = None
         for number, each in enumerate(self.fields):
             if not each.kind.is_image:
                 moved = [
                     _moved(each, value, self._scale_of(each, item, scales))
                     for item, value in self._items(each, sample)
                 ]
-                parts += encode_value(
-                    number, each, moved if each.list else moved[0] if moved else None
-                )
+                one = moved[0] if moved else None
+                parts += encode_value(number, each, moved if each.list else one)
         if len(parts) > MAX_PARTS // 2 or sum(len(part.data) for part in parts) > MAX_RECORD // 2:
-            encode_record(
-                0, parts
-            )  # raises where it would not fit: here it is one bad sample, later the pack's end
+            # Raises where it would not fit: here it is one bad sample, later the pack's end.
+            encode_record(0, parts)
         return EncodedSample(parts, sample.source, bytes_in, tuple(converted))
 
     def _scale_of(self, each: Field, item: int, scales: dict[tuple[str, int], Scale]) -> Scale:

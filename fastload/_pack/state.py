@@ -23,7 +23,6 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import TypedDict, cast
 
 import numpy as np
@@ -104,12 +103,7 @@ class PackState:
                 pass
             os.close(self._lock)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         os.close(self._lock)
 
     def check_plan(self, plan: dict[str, object]) -> None:

@@ -76,11 +76,12 @@ class CropGeometry:
         """Mirrors some images left to right."""
         mirror = np.zeros(self.size.shape, bool)
         mirror[0] = which
-        src0, src1, dst0, dst1 = self.src0, self.src1, self.dst0, self.dst1
-        self.src0 = np.where(mirror, src1, src0)
-        self.src1 = np.where(mirror, src0, src1)
-        self.dst0 = np.where(mirror, self.size - dst1, dst0)
-        self.dst1 = np.where(mirror, self.size - dst0, dst1)
+        src0 = self.src0
+        self.src0 = np.where(mirror, self.src1, src0)
+        self.src1 = np.where(mirror, src0, self.src1)
+        dst0 = self.dst0
+        self.dst0 = np.where(mirror, self.size - self.dst1, dst0)
+        self.dst1 = np.where(mirror, self.size - dst0, self.dst1)
 
     def rounded(self) -> tuple[Ints, Flags]:
         """(8, n) integers x, y, w, h in the source, out_w, out_h, pad_left, pad_top; and flip.

@@ -97,9 +97,12 @@ def _uniform_in_numpy(
         return np.empty((0, len(ids)))
     streams, blocks = np.array(counters, np.uint64).reshape(-1, 2).T
     shape = (2, len(counters), len(ids))
-    even, odd = np.empty(shape, np.uint64), np.empty(shape, np.uint64)
-    even[0], odd[0] = ids & _MASK, ids >> _SHIFT
-    even[1], odd[1] = streams[:, None], blocks[:, None]
+    even = np.empty(shape, np.uint64)
+    even[0] = ids & _MASK
+    even[1] = streams[:, None]
+    odd = np.empty(shape, np.uint64)
+    odd[0] = ids >> _SHIFT
+    odd[1] = blocks[:, None]
     even, odd = _rounds(even, odd, _schedule(key))
     values = np.empty((len(counters), 4, len(ids)))
     np.multiply(even.transpose(1, 0, 2), _STEP, out=values[:, 0::2])
@@ -113,8 +116,9 @@ def _rounds(even: Words, odd: Words, schedule: Words) -> tuple[Words, Words]:
         product = even * _MULTIPLIERS
         high = product >> _SHIFT
         product &= _MASK
-        even, odd = high[::-1] ^ odd, product[::-1]
+        even = high[::-1] ^ odd
         even ^= key
+        odd = product[::-1]
     return even, odd
 
 
@@ -130,7 +134,8 @@ def _schedule(key: tuple[int, int]) -> Words:
 
 @lru_cache(maxsize=64)
 def _key_of(seed: int, epoch: int) -> tuple[int, int]:
-    seed, epoch = seed % 2**64, epoch % 2**64
+    seed %= 2**64
+    epoch %= 2**64
     counter = np.array([[epoch & 0xFFFFFFFF], [epoch >> 32], [_KEY_DOMAIN], [0]], np.uint64)
     words = philox(counter, (seed & 0xFFFFFFFF, seed >> 32))
     return int(words[0, 0]), int(words[1, 0])

@@ -6,7 +6,6 @@ import mmap
 import os
 import stat
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -99,12 +98,7 @@ class ColumnWriter:
     def __enter__(self) -> ColumnWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.abort()
 
 

@@ -46,11 +46,11 @@ def _check_jpeg(part: Part, index: Part | None) -> Iterator[str]:
     header = read_header(memoryview(part.data))
     check_limits(header, len(part.data))
     found = (header.width, header.height, header.components)
-    told = (part.width, part.height, part.channels)
-    if found != told or part.bits != 8:
+    recorded = (part.width, part.height, part.channels)
+    if found != recorded or part.bits != 8:
         yield (
-            f"a JPEG of {found[0]}x{found[1]} with {found[2]} components, but the part table says {told[0]}x{told[1]} with "
-            f"{told[2]} of {part.bits} bits"
+            f"a JPEG of {found[0]}x{found[1]} with {found[2]} components, but the part table says {recorded[0]}x{recorded[1]} with "
+            f"{recorded[2]} of {part.bits} bits"
         )
     if not header.complete:
         yield "the JPEG has no end marker"
@@ -63,7 +63,7 @@ def _check_jpeg(part: Part, index: Part | None) -> Iterator[str]:
 
 
 def _wrong_index(part: Part, header: JpegHeader, index: Part) -> str:
-    """Every entry must stand right behind its marker, and the last at the end marker: cut copies what it is told."""
+    """Every entry must stand right behind its marker, and the last at the end marker: cut copies what it is recorded."""
     if index.codec != PLAIN or len(index.data) % 4:
         return f"{len(index.data)} bytes with codec {index.codec}, expected a multiple of 4 with codec {PLAIN}"
     entries = np.frombuffer(index.data, "<u4").astype(np.int64)

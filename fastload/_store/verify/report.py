@@ -74,7 +74,7 @@ class VerifyReport:
                 else "--json lists them all"
             )
             lines.append(f"  ... and {self.n_faults - SHOWN} more ({rest})")
-        lines.append(self._looked_at())
+        lines.append(self._summary())
         if self.not_checked:
             shards = ", ".join(f"{shard} ({records})" for shard, records in self.not_checked[:5])
             more = (
@@ -90,7 +90,7 @@ class VerifyReport:
             )
         return "\n".join(lines)
 
-    def _looked_at(self) -> str:
+    def _summary(self) -> str:
         # "of" only where it is not all of them
         total = "" if self.n_checked == self.n_samples else f" of {self.n_samples}"
         decoded = f"{_counted(self.n_decoded, 'image')} (masks included) decoded"
@@ -147,11 +147,7 @@ def _fault_lines(faults: tuple[Fault, ...]) -> list[str]:
 
 def _clean(text: str) -> str:
     """A damaged name must not move the cursor of a terminal."""
-    return (
-        text
-        if text.isprintable()
-        else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
-    )
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
 def _counted(count: int, what: str) -> str:
