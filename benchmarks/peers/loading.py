@@ -139,7 +139,7 @@ def compare(
         for peer, child in list(children.items()):
             try:
                 child.wait()
-                means[peer] = child.round("warm").told[
+                means[peer] = child.round("warm").figures[
                     "mean"
                 ]  # numba compiles, workers start, files come into memory
             except FastloadError as error:
@@ -159,8 +159,8 @@ def compare(
 def _line(peer: str, rounds: Sequence[Round], mean: float) -> Line:
     return Line(
         peer,
-        spread([one.told["n"] / one.told["seconds"] for one in rounds]),
-        spread([1e3 * one.cpu_s / one.told["n"] for one in rounds]),
+        spread([one.figures["n"] / one.figures["seconds"] for one in rounds]),
+        spread([1e3 * one.cpu_s / one.figures["n"] for one in rounds]),
         max(one.peak_mb for one in rounds),
         mean,
     )

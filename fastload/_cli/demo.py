@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     for training in demo.train(images, packed, dest):
         steps.result(str(training))
         trained.append(training)
-    steps.told["training"] = [training.as_json() for training in trained]
+    steps.results["training"] = [training.as_json() for training in trained]
     files = [str(training.metrics) for training in trained]
     code = steps.command(
         ["report", *files, "-o", str(dest / "report.html")],
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     if code:
         return code
     if options.json:
-        print_json({"dest": str(dest), **steps.told})
+        print_json({"dest": str(dest), **steps.results})
     else:
         print(
             f"\nAll of it is in {dest}. Next: fastload pack YOUR_DATA packed, then change one line of your trainer (README.md)."
@@ -119,27 +119,27 @@ class _Steps:
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
-        self.told: dict[str, object] = {}
+        self.results: dict[str, object] = {}
 
     def announce(self, command: str, why: str) -> None:
         if not self._quiet:
             print(f"\n$ {command}\n  # {why}", flush=True)
 
-    def result(self, text: str, told: dict[str, object] | None = None) -> None:
-        self.told |= told or {}
+    def result(self, text: str, results: dict[str, object] | None = None) -> None:
+        self.results |= results or {}
         if not self._quiet:
             print(text)
 
-    def command(self, words: list[str], why: str) -> int:
+    def command(self, arguments: list[str], why: str) -> int:
         """Runs `fastload WORDS`; its exit code."""
         from fastload._cli import main
 
-        line = f"fastload {' '.join(words)}"
+        line = f"fastload {' '.join(arguments)}"
         self.announce(line, why)
         if not self._quiet:
-            return main(words)
+            return main(arguments)
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            code = main([*words, "--json"])
-        self.told[line] = json.loads(printed.getvalue() or "{}")
+            code = main([*arguments, "--json"])
+        self.results[line] = json.loads(printed.getvalue() or "{}")
         return code

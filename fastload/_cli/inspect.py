@@ -63,38 +63,38 @@ def run(options: argparse.Namespace) -> int:
     from fastload._store.dataset import open_dataset
 
     dataset = open_dataset(options.dataset)
-    told: dict[str, object] = {}
-    screens = []
+    result: dict[str, object] = {}
+    sections = []
     if options.sample is not None:
         from fastload._tools.inspect.sample import view_sample
 
         view = view_sample(dataset, options.sample)
-        told["sample"] = view.as_json()
-        screens += view.sections()
+        result["sample"] = view.as_json()
+        sections += view.sections()
     if options.shuffle_quality:
         from fastload._tools.inspect.shuffle import shuffle_quality
 
         quality = shuffle_quality(dataset, batch_size=options.batch_size)
-        told["shuffle_quality"] = quality.as_json()
-        screens += quality.sections()
+        result["shuffle_quality"] = quality.as_json()
+        sections += quality.sections()
     if options.sheet is not None:
         from fastload._common.tables import Row, Section
         from fastload._tools.inspect.sheet import write_sheet
 
         count = write_sheet(dataset, options.sheet, seed=options.seed, count=options.count)
-        told["sheet"] = {"path": str(options.sheet), "samples": count}
-        screens.append(
+        result["sheet"] = {"path": str(options.sheet), "samples": count}
+        sections.append(
             Section("sheet", [Row(str(options.sheet), f"{count} samples, seed {options.seed}")])
         )
-    if not told:
+    if not result:
         from fastload._tools.inspect.facts import gather
         from fastload._tools.inspect.overview import overview
 
         facts = gather(dataset)
-        told = facts.as_json()
-        screens = overview(facts)
+        result = facts.as_json()
+        sections = overview(facts)
     if options.json:
-        print_json(told)
+        print_json(result)
     else:
-        show_sections(str(dataset.path), screens)
+        show_sections(str(dataset.path), sections)
     return 0

@@ -175,10 +175,10 @@ def run(options: argparse.Namespace) -> int:
     if (
         not options.json
     ):  # before hours of packing: keypoints that came out as numbers are not moved by any transform
-        told = ", ".join(
+        fields = ", ".join(
             f"{each.name}: {'list of ' * each.list}{each.kind}" for each in source.fields
         )
-        sys.stderr.write(f"{options.source}: {source.name}, with {told}\n")
+        sys.stderr.write(f"{options.source}: {source.name}, with {fields}\n")
     with PackReporter(quiet=options.json) as reporter:
         result = Packer(
             source, options.dest, settings, name=str(options.source.resolve()), on_progress=reporter

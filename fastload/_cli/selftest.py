@@ -64,14 +64,14 @@ def run(options: argparse.Namespace) -> int:
     from fastload._decode import selftest_record as record
     from fastload._tools.selftest.run import Options, selftest
 
-    asked = Options(
+    wanted = Options(
         options.device,
         tuple(options.backend),
         tuple(options.stage),
         options.dataset,
         options.timeout,
     )
-    results = selftest(asked, on_result=_quiet if options.json else _show)
+    results = selftest(wanted, on_result=(lambda _: None) if options.json else _show)
     good = all(result.ok for result in results)
     if options.json:
         print_json(
@@ -89,11 +89,6 @@ def run(options: argparse.Namespace) -> int:
             allowed = record.hardware_passed(backend, options.device)
             print(f"{backend}: the JPEG engine {'may be used' if allowed else 'stays off'}")
     return 0 if good else 1
-
-
-def _quiet(result: Result) -> None:
-    """Told at the end."""
-    del result
 
 
 def _show(result: Result) -> None:

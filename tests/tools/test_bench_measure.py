@@ -245,7 +245,7 @@ def test_a_child_answers_round_by_round_and_is_measured() -> None:
         assert child.wait() == {"name": "echo"}
         for word in ("one", "two"):
             found = child.round(word)
-            assert found.told["word"] == word
+            assert found.figures["word"] == word
             assert found.wall_s > 0
             assert found.cpu_s >= 0
             assert found.peak_mb > 1
@@ -258,4 +258,4 @@ def test_a_child_that_ends_is_named_with_its_last_words() -> None:
             child.round("die")
     with Child("next", [sys.executable, "-c", ECHO]) as child:
         child.wait()
-        assert child.round("good").told["word"] == "good"
+        assert child.round("good").figures["word"] == "good"

@@ -28,7 +28,7 @@ from fastload._tools.inspect import columns
 from fastload._tools.inspect.columns import sizes_of
 from fastload._tools.inspect.facts import gather
 from fastload._tools.inspect.overview import overview
-from fastload._tools.inspect.records import engine_refusal, look_at_records, spread
+from fastload._tools.inspect.records import engine_refusal, scan_records, spread
 from tests.packed_datasets import encoded, pack_folder, pack_samples, photo, put_value, value_of
 
 
@@ -70,7 +70,7 @@ def test_counts_sizes_and_classes_are_those_of_the_source(packed_folder: Path) -
 
 
 def test_images_are_counted_by_coding_subsampling_and_color(packed_folder: Path) -> None:
-    records = look_at_records(open_dataset(packed_folder))
+    records = scan_records(open_dataset(packed_folder))
     headers = [
         read_header(path.read_bytes()) for path in (packed_folder.parent / "source").rglob("*.jpg")
     ]
@@ -91,7 +91,7 @@ def test_images_are_counted_by_coding_subsampling_and_color(packed_folder: Path)
 
 
 def test_large_datasets_are_sampled_and_it_says_so(packed_folder: Path) -> None:
-    records = look_at_records(open_dataset(packed_folder), limit=10)
+    records = scan_records(open_dataset(packed_folder), limit=10)
     assert (records.n_records, records.all_records) == (10, False)
     text = screen(packed_folder, limit=10)
     assert "images (from 10 records, evenly spread)" in text

@@ -97,6 +97,13 @@ def kernel_trouble(device: torch.device) -> str:
     return "" if torch.equal(*found) else "the kernel gives other pixels than torch"
 
 
+def use_kernel(device: torch.device, wanted: bool | None) -> bool:
+    """``wanted``; None = on CUDA devices where ``kernel_trouble`` finds none."""
+    if wanted is None:
+        return device.type == "cuda" and not kernel_trouble(device)
+    return wanted
+
+
 def place(
     jobs: Jobs,
     images: Sequence[Tensor],
@@ -108,7 +115,7 @@ def place(
     """Fills slots ``jobs["slot"]`` of ``output``, queued on the current stream; other slots stay as they are.
 
     ``images[i]``: (in_h, in_w, 1 or 3) uint8, gray or RGB, job i's part of a decoded image. Only its address is used by the
-    kernel: it must stay until the work is done. ``triton``: None = on CUDA devices, where ``kernel_trouble`` finds none.
+    kernel: it must stay until the work is done. ``triton``: as in ``use_kernel``.
     """
     if not len(jobs):
         return
@@ -124,7 +131,7 @@ def place(
         )
         for axis in ("w", "h")
     )
-    if not (planar.is_cuda and not kernel_trouble(planar.device) if triton is None else triton):
+    if not use_kernel(planar.device, triton):
         place_by_torch(
             jobs,
             images,

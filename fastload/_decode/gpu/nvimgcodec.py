@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastload._decode.gpu.fused import kernel_trouble
+from fastload._decode.gpu.fused import use_kernel
 
 PROBES = 256
 GROUP = 16
@@ -148,9 +148,8 @@ class NvImageDecoder:
             ]
             changed += [len(reused) + i for i in range(len(fresh))]
             found += fresh
-        if (
-            self._hardware and changed
-        ):  # memory of which nobody knows what was in it before: now it is known, so once more
+        if self._hardware and changed:
+            # What was in this memory before is unknown; after one decode it is known, so decode again.
             again = {i: buffer for i in changed if (buffer := found[i]) is not None}
             second, _ = self._into(
                 [*again.values()], [data[i] for i in again], [n_bytes[i] for i in again], gray=gray
@@ -182,9 +181,8 @@ class NvImageDecoder:
         ]
         changed = [i for i, buffer in enumerate(buffers) if buffer.grown()]
         with self._stream.after(None):
-            unwritten = has_pattern(
-                spots
-            )  # behind the decoding: decode() lets this stream wait for its own
+            # After the decoding: decode() makes this stream wait for its own.
+            unwritten = has_pattern(spots)
         for i, bad in zip(held, unwritten, strict=True):
             if bad and i not in changed:
                 found[i] = None
@@ -274,10 +272,8 @@ def address(image: Any) -> int:
 
 
 def write_pattern(spots: list[torch.Tensor], *, triton: bool | None = None) -> None:
-    """Into each buffer. ``triton``: as in `fused.place`."""
-    if spots and (
-        spots[0].is_cuda and not kernel_trouble(spots[0].device) if triton is None else triton
-    ):
+    """Into each buffer. ``triton``: as in `fused.use_kernel`."""
+    if spots and use_kernel(spots[0].device, triton):
         _probed(spots, write=True)
         return
     for spot in spots:
@@ -289,7 +285,7 @@ def has_pattern(spots: list[torch.Tensor], *, triton: bool | None = None) -> lis
     """Whether a sixteenth of a buffer still holds it; waits for the answer."""
     if not spots:
         return []
-    if spots[0].is_cuda and not kernel_trouble(spots[0].device) if triton is None else triton:
+    if use_kernel(spots[0].device, triton):
         return [bool(each) for each in _probed(spots, write=False).tolist()]
     found = []
     for spot in spots:

@@ -59,7 +59,7 @@ class StreamCutter:
         mapped: Callable[..., object] = (
             map if self._pool is None or len(chunks) < 2 else self._pool.map
         )
-        intact = _Intact(batch)
+        intact = _Intact()
         parts = mapped(lambda rows: [_stream(batch, row, intact) for row in rows], chunks)
         found = [each for part in cast("list[list[Found | None]]", parts) for each in part]
         good = np.array([each is not None for each in found], np.bool_)
@@ -83,8 +83,7 @@ class StreamCutter:
 class _Intact:
     """Compares each record's checksum once, also where six cameras share it. Two threads may both do it: nothing is lost by that."""
 
-    def __init__(self, batch: DecodeBatch) -> None:
-        self._sources = batch.sources
+    def __init__(self) -> None:
         self._known = dict[int, bool]()
 
     def __call__(self, number: int, source: memoryview) -> bool:

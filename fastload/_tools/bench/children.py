@@ -32,7 +32,7 @@ _EVERY_S = 0.1  # reading a process's memory takes its map lock for about a mill
 class Round:
     """One round of a child: what it told, and what was seen from outside."""
 
-    told: dict[str, Any]
+    figures: dict[str, Any]
     wall_s: float
     cpu_s: float
     peak_mb: (
@@ -61,18 +61,18 @@ class Child:
 
     def wait(self) -> dict[str, Any]:
         """Until it is ready to go; what it told about itself."""
-        self.ready = self._answer()
+        self.ready = self._receive()
         return self.ready
 
-    def round(self, word: str = "go") -> Round:
+    def round(self, command: str = "go") -> Round:
         """Runs one round and waits for its end."""
         peak = _Peak(self._tree)
         cpu = cpu_s(self._tree)
         wall = time.perf_counter()
         with peak:
-            self._say(word)
-            told = self._answer()
-        return Round(told, time.perf_counter() - wall, cpu_s(self._tree) - cpu, peak.mb)
+            self._send(command)
+            figures = self._receive()
+        return Round(figures, time.perf_counter() - wall, cpu_s(self._tree) - cpu, peak.mb)
 
     def close(self) -> None:
         """Ends it and its workers."""
@@ -92,33 +92,33 @@ class Child:
             self._process.stdout.close()
         self._errors.close()
 
-    def _say(self, word: str) -> None:
+    def _send(self, command: str) -> None:
         try:
             assert self._process.stdin is not None  # noqa: S101
-            self._process.stdin.write(word + "\n")
+            self._process.stdin.write(command + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            self._died()
+            self._raise_died()
 
-    def _answer(self) -> dict[str, Any]:
+    def _receive(self) -> dict[str, Any]:
         assert self._process.stdout is not None  # noqa: S101
         line = self._process.stdout.readline()
         if not line:
-            self._died()
+            self._raise_died()
         found: dict[str, Any] = json.loads(line)
         return found
 
-    def _died(self) -> None:
+    def _raise_died(self) -> None:
         code = self._process.wait()
         self._errors.seek(0)
-        words = [
+        lines = [
             line
             for line in self._errors.read().decode("utf-8", "replace").splitlines()
             if line.strip()
         ]
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         raise WorkerDied(
-            f"{self.name}: ended with {how}: {words[-1].strip() if words else 'without a word'}",
+            f"{self.name}: ended with {how}: {lines[-1].strip() if lines else 'without a word'}",
             how=how,
         )
 

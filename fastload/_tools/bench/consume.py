@@ -85,9 +85,9 @@ def consume(batches: Iterator[Any], spec: dict[str, Any]) -> dict[str, Any]:
     cpu = cpu_s(family)
     begin = last = time.perf_counter()
     for _ in range(spec["batches"]):
-        asked = time.perf_counter()
+        requested = time.perf_counter()
         batch = next(batches)
-        waits.append(time.perf_counter() - asked)
+        waits.append(time.perf_counter() - requested)
         images = batch if isinstance(batch, torch.Tensor) else next(iter(batch.values()))
         n += len(images) * (images.shape[1] if images.dim() == 5 else 1)
         compute(spec["compute_ms"] / 1e3, busy=spec["busy"])

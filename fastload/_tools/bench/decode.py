@@ -123,22 +123,22 @@ class DecodeReport:
             (row.work for row in self.rows if row.work.startswith("RRC")), self.rows[-1].work
         )
         best = max((row for row in self.rows if row.work == main), key=lambda row: row.per_s.middle)
-        own = {
+        by_threads = {
             row.threads: row for row in self.rows if (row.work, row.backend) == (main, best.backend)
         }
-        first = own[min(own)]
-        last = own[max(own)]
+        first = by_threads[min(by_threads)]
+        last = by_threads[max(by_threads)]
         stage, share = max(best.stages.items(), key=lambda each: each[1], default=("decode", 1.0))
-        said = (
+        sentence = (
             f"{main}: at most {number(best.per_s.middle)} images/s here ({best.backend}, {best.threads} threads); the limit is the "
-            f"processor, which spends {share:.0%} of a decode thread's time on {_STAGE_WORDS.get(stage, stage)}"
+            f"processor, which spends {share:.0%} of a decode thread's time on {_STAGE_NAMES.get(stage, stage)}"
         )
         if last.threads > first.threads:
             gain = last.per_s.middle / first.per_s.middle
-            said += f"; {last.threads} threads are {gain:.2f} x one" + _scaling(
+            sentence += f"; {last.threads} threads are {gain:.2f} x one" + _scaling(
                 gain, last.threads / first.threads
             )
-        return said + "."
+        return sentence + "."
 
     def plots(self) -> dict[str, list[Curve]]:
         """Images/s over threads, by work: one curve per backend, and the ideal one of the fastest."""
@@ -169,7 +169,7 @@ class DecodeReport:
         ]
 
 
-_STAGE_WORDS = {
+_STAGE_NAMES = {
     "decode": "decoding JPEG (Huffman and DCT)",
     "resize": "resizing",
     "read": "reading and checking records",

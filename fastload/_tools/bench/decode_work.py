@@ -80,10 +80,10 @@ class BenchImages:
         rows = read_records(dataset, ids, check_crc=True).part_rows(number)
         sizes = shown_sizes(rows)
         n_bytes = np.cumsum(sizes[:, 0] * sizes[:, 1] * 3)
-        keep = max(1, int(np.searchsorted(n_bytes, MAX_OUTPUT_BYTES)))
-        if keep < len(rows):
-            ids = ids[: max(1, int(rows["sample"][keep - 1]))]
-            rows = rows[:keep]
+        n_kept = max(1, int(np.searchsorted(n_bytes, MAX_OUTPUT_BYTES)))
+        if n_kept < len(rows):
+            ids = ids[: max(1, int(rows["sample"][n_kept - 1]))]
+            rows = rows[:n_kept]
         channels = SampleScan(dataset).channels(number)
         return BenchImages(dataset, number, ids, channels, len(rows), int(rows["length"].sum()))
 
@@ -121,7 +121,7 @@ class BenchImages:
         ]
 
     def _request(self, batch: BenchBatch, work: Work) -> DecodeBatch:
-        asked = make_requests(
+        made = make_requests(
             batch.records,
             self.field_number,
             batch.rows,
@@ -129,10 +129,10 @@ class BenchImages:
             mask_bits=0,
             unpackers=self.unpackers,
         )
-        for why in asked.faults.values():
+        for why in made.faults.values():
             raise why
         pixels = PixelFormat("nhwc", "gray" if self.channels == 1 else "rgb")
-        return DecodeBatch(asked.sources, asked.requests, batch.output, pixels)
+        return DecodeBatch(made.sources, made.requests, batch.output, pixels)
 
     def run(
         self, decoder: Decoder, work: Work, batches: Sequence[BenchBatch]

@@ -112,14 +112,14 @@ class IoReport:
         chance = self.best("random", cold=cold)
         if blocks is None or chance is None:
             return "Nothing to compare."
-        said = (
+        sentence = (
             f"{'Cold' if cold else 'Warm (cold was not measured)'}, block-shuffled reading gives "
             f"{number(self._images(blocks))} images/s ({number(blocks.per_s.middle / 1e6)} MB/s, {blocks.readers} readers), "
             f"{blocks.per_s.middle / chance.per_s.middle:.2f} x what random reading does at its best"
         )
         if self.raw and cold:
-            said += f" and {blocks.per_s.middle / self.raw.middle:.0%} of the raw disk"
-        return said + "."
+            sentence += f" and {blocks.per_s.middle / self.raw.middle:.0%} of the raw disk"
+        return sentence + "."
 
     def plots(self) -> dict[str, list[Curve]]:
         """MB/s over readers, cold and warm."""

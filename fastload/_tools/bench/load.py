@@ -144,21 +144,21 @@ class LoadReport:
 
     def conclusion(self) -> str:
         """One line: is the consumer fed, and what does the torch loader do?"""
-        ours = [row for row in self.rows if row.kind == "fastload"]
-        theirs = [row for row in self.rows if row.kind == "torch"]
-        if not ours:
+        fastload_rows = [row for row in self.rows if row.kind == "fastload"]
+        torch_rows = [row for row in self.rows if row.kind == "torch"]
+        if not fastload_rows:
             return "fastload did not run: nothing to say."
-        best = max(ours, key=lambda row: row.per_s.middle)
+        best = max(fastload_rows, key=lambda row: row.per_s.middle)
         fed = f"waits {number(best.wait_ms)} ms a batch ({best.waiting:.0%} of its time)"
-        said = f"With fastload the consumer gets {number(best.per_s.middle)} images/s and {fed}"
-        if theirs:
-            other = max(theirs, key=lambda row: row.per_s.middle)
-            said += (
+        sentence = f"With fastload the consumer gets {number(best.per_s.middle)} images/s and {fed}"
+        if torch_rows:
+            other = max(torch_rows, key=lambda row: row.per_s.middle)
+            sentence += (
                 f"; the best torch DataLoader ({other.name}) gives {number(other.per_s.middle)} and waits {number(other.wait_ms)} ms "
                 f"({other.waiting:.0%}): fastload is {best.per_s.middle / other.per_s.middle:.2f} x as fast, with "
                 f"{part(best.cpu_ms, other.cpu_ms)} of its CPU time and {best.peak_mb / max(other.peak_mb, 1):.2f} of its memory"
             )
-        return said + "."
+        return sentence + "."
 
 
 def measure(
@@ -232,18 +232,18 @@ def _command(consumer: Consumer, each: Contestant) -> list[str]:
 
 
 def _row(each: Contestant, rounds: Sequence[Round]) -> LoadRow:
-    waits = [wait for one in rounds for wait in one.told["waits_s"]]
-    steps = sorted(step for one in rounds for step in one.told["steps_s"])
-    seconds = sum(one.told["seconds"] for one in rounds)
-    n_images = sum(one.told["n"] for one in rounds)
+    waits = [wait for one in rounds for wait in one.figures["waits_s"]]
+    steps = sorted(step for one in rounds for step in one.figures["steps_s"])
+    seconds = sum(one.figures["seconds"] for one in rounds)
+    n_images = sum(one.figures["n"] for one in rounds)
     return LoadRow(
         each.name,
         each.kind,
-        per_s=spread([one.told["n"] / one.told["seconds"] for one in rounds]),
+        per_s=spread([one.figures["n"] / one.figures["seconds"] for one in rounds]),
         wait_ms=1e3 * sum(waits) / len(waits),
         waiting=sum(waits) / seconds,
         p50_ms=1e3 * steps[len(steps) // 2],
         p99_ms=1e3 * steps[min(len(steps) - 1, int(0.99 * len(steps)))],
-        cpu_ms=1e3 * sum(one.told["cpu_s"] for one in rounds) / n_images,
+        cpu_ms=1e3 * sum(one.figures["cpu_s"] for one in rounds) / n_images,
         peak_mb=max(one.peak_mb for one in rounds),
     )

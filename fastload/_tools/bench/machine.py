@@ -48,9 +48,9 @@ def package_version(name: str) -> str:
 def commit(folder: Path) -> str:
     """The commit that ``folder`` is at, with a + where files differ from it; '' outside of git."""
 
-    def git(*words: str) -> str:
+    def git(*arguments: str) -> str:
         result = subprocess.run(  # noqa: S603
-            ["git", "-C", str(folder), *words],  # noqa: S607
+            ["git", "-C", str(folder), *arguments],  # noqa: S607
             capture_output=True,
             text=True,
             check=False,

@@ -81,9 +81,9 @@ class Rounds(Generic[Key]):
         done = 0
         for turn in range(self.rounds + 1):
             for key in alternating(contestants, turn):
-                taken = timed(contestants[key], at_least_s=self.seconds if turn else 0.0)
+                measured = timed(contestants[key], at_least_s=self.seconds if turn else 0.0)
                 if turn:
-                    found[key].append(taken)
+                    found[key].append(measured)
                 done += 1
                 if tick:
                     tick(done, total)

@@ -8,9 +8,11 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from fastload.errors import ConfigError
 
@@ -29,74 +31,57 @@ class Run:
 
 
 def read_runs(runs: Sequence[Run], *, readers: int, most_s: float) -> float:
-    """Bytes a second of ``readers`` threads that take one run after another, in this order, until all are read or time is up."""
-    files = {path: os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in {run.path for run in runs}}
-    taken = iter(runs)
-    lock = threading.Lock()
-    total = [0] * readers
-    begin = time.perf_counter()
-
-    def read(number: int) -> None:
-        buffer = bytearray(PIECE)
-        view = memoryview(buffer)
-        while time.perf_counter() - begin < most_s:
-            with lock:
-                run = next(taken, None)
-            if run is None:
-                return
-            for start in range(0, run.length, PIECE):
-                total[number] += os.preadv(
-                    files[run.path], [view[: min(PIECE, run.length - start)]], run.offset + start
-                )
-
-    _together(read, readers)
-    seconds = time.perf_counter() - begin
-    for descriptor in files.values():
-        os.close(descriptor)
-    return sum(total) / seconds
+    """Bytes per second of ``readers`` threads that take one run after another, in this order, until all are read or time is up."""
+    return _read(runs, readers=readers, most_s=most_s, piece=PIECE)
 
 
 def read_direct(paths: Sequence[Path], *, readers: int, most_s: float) -> float:
-    """Bytes a second in sequence past the page cache (O_DIRECT), ``readers`` pieces at a time; raises OSError where that cannot be."""
+    """Bytes per second in sequence past the page cache (O_DIRECT), ``readers`` pieces at a time; raises OSError where that cannot be."""
     if not hasattr(os, "O_DIRECT"):
         raise OSError(errno.EINVAL, "not on this system")
-    files = {path: os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT) for path in paths}
-    pieces = iter(
-        [(path, start) for path in paths for start in range(0, path.stat().st_size, _DIRECT_PIECE)]
-    )
+    runs = [
+        Run(path, start, _DIRECT_PIECE)
+        for path in paths
+        for start in range(0, path.stat().st_size, _DIRECT_PIECE)
+    ]
+    return _read(runs, readers=readers, most_s=most_s, piece=_DIRECT_PIECE, flags=os.O_DIRECT)
+
+
+def _read(runs: Sequence[Run], *, readers: int, most_s: float, piece: int, flags: int = 0) -> float:
+    paths = {run.path for run in runs}
+    files = {path: os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags) for path in paths}
+    pending = iter(runs)
     lock = threading.Lock()
-    total = [0] * readers
-    wrong = list[OSError]()
+    totals = [0] * readers
+    errors: list[OSError] = []
     begin = time.perf_counter()
 
-    def read(number: int) -> None:
-        with mmap.mmap(-1, _DIRECT_PIECE) as memory:  # aligned to pages, as O_DIRECT wants it
-            while time.perf_counter() - begin < most_s:
-                with lock:
-                    piece = next(pieces, None)
-                if piece is None:
-                    return
-                try:
-                    total[number] += os.preadv(files[piece[0]], [memory], piece[1])
-                except OSError as error:
-                    wrong.append(error)
-                    return
+    def work(number: int) -> None:
+        buffer = memoryview(mmap.mmap(-1, piece))  # aligned to pages, as O_DIRECT needs it
+        while time.perf_counter() - begin < most_s:
+            with lock:
+                run = next(pending, None)
+            if run is None:
+                return
+            try:
+                for start in range(0, run.length, piece):
+                    view = buffer[: min(piece, run.length - start)]
+                    totals[number] += os.preadv(files[run.path], [view], run.offset + start)
+            except OSError as error:
+                errors.append(error)
+                return
 
-    _together(read, readers)
-    seconds = time.perf_counter() - begin
-    for descriptor in files.values():
-        os.close(descriptor)
-    if wrong:
-        raise wrong[0]
-    return sum(total) / seconds
-
-
-def _together(work: Callable[[int], None], count: int) -> None:
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(readers)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    seconds = time.perf_counter() - begin
+    for descriptor in files.values():
+        os.close(descriptor)
+    if errors:
+        raise errors[0]
+    return sum(totals) / seconds
 
 
 def evict(paths: Sequence[Path]) -> float:
@@ -123,13 +108,7 @@ def pages_here(descriptor: int) -> list[bool]:
     count = -(-size // mmap.PAGESIZE)
     with mmap.mmap(descriptor, size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED) as mapped:
         found = (ctypes.c_ubyte * count)()
-        address = _address(mapped)
+        address = int(np.frombuffer(mapped, np.uint8, 1).__array_interface__["data"][0])
         if _LIBC.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), found):
             raise ConfigError(f"mincore: {os.strerror(ctypes.get_errno())}")
         return [bool(byte & 1) for byte in bytes(found)]
-
-
-def _address(mapped: mmap.mmap) -> int:
-    import numpy as np
-
-    return int(np.frombuffer(mapped, np.uint8, 1).__array_interface__["data"][0])

@@ -146,14 +146,14 @@ def shortened(text: str, letters: Font, room: float) -> str:
     """The text, cut in its middle to fit so many pixels: of a path, both ends say something."""
     if letters.getlength(text) <= room:
         return text
-    keep = len(text)
-    while keep > 2 and letters.getlength(_middle_out(text, keep)) > room:
-        keep -= 1
-    return _middle_out(text, keep)
+    length = len(text)
+    while length > 2 and letters.getlength(_middle_out(text, length)) > room:
+        length -= 1
+    return _middle_out(text, length)
 
 
-def _middle_out(text: str, keep: int) -> str:
-    return f"{text[: keep // 2]}...{text[len(text) - (keep - keep // 2) :]}"
+def _middle_out(text: str, length: int) -> str:
+    return f"{text[: length // 2]}...{text[len(text) - (length - length // 2) :]}"
 
 
 def _chosen(colors: Sequence[Color], number: int) -> Color:

@@ -19,7 +19,7 @@ from fastload._tools.inspect.columns import (
     sizes_of,
     summarize,
 )
-from fastload._tools.inspect.records import LIMIT, RecordFacts, look_at_records
+from fastload._tools.inspect.records import LIMIT, RecordFacts, scan_records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ def gather(dataset: Dataset, *, limit: int = LIMIT) -> Facts:
         for each in found.fields
         if each.kind.in_column and not each.list and not each.classes
     ]
-    records = look_at_records(dataset, limit=limit)
+    records = scan_records(dataset, limit=limit)
     sizes = [_sizes(dataset, each.name, records) for each in found.fields if each.kind.is_image]
     per_block = dataset.blocks[:, 1]
     return Facts(

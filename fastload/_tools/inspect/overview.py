@@ -89,22 +89,22 @@ def _dataset(facts: Facts) -> Iterator[Row]:
 
 def _field(each: Field, facts: Facts) -> str:
     records = facts.records
-    words = [f"list of {each.kind}" if each.list else each.kind.name]
+    phrases = [f"list of {each.kind}" if each.list else each.kind.name]
     if each.classes:
-        words[0] += f", {len(each.classes):,} classes"
+        phrases[0] += f", {len(each.classes):,} classes"
     if each.kind.row_widths or each.list:
-        words.append(f"{records.items[each.name] / max(1, records.n_records):.1f} a sample")
+        phrases.append(f"{records.items[each.name] / max(1, records.n_records):.1f} a sample")
     for row in facts.numbers:
         if row.field == each.name:
-            words.append(
+            phrases.append(
                 f"{_number(row.least)} to {_number(row.most)}"
                 + (f", mean {row.mean:.6g}" if each.kind is FLOAT else "")
             )
     if records.values[each.name] < records.n_records:
-        words.append(
+        phrases.append(
             f"in {exact_percent(records.values[each.name], records.n_records)} of the samples"
         )
-    return ", ".join(words)
+    return ", ".join(phrases)
 
 
 def _classes(counts: ClassCounts, *, shown: int = _TOP + _BOTTOM) -> Iterator[Row]:

@@ -6,7 +6,6 @@ All records of a small dataset, an evenly spread sample of a large one: the figu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,13 +18,8 @@ from fastload._store.record import CODEC_NAMES, JPEG, RESTART_INDEX, Part, shown
 from fastload.errors import BadImage, StoreError
 
 LIMIT = 2000  # records looked at
-_ENGINE_SAMPLING = (
-    "444",
-    "422",
-    "420",
-    "440",
-    "gray",
-)  # nvJPEG's documentation, §1.5: not 410, not 411
+# nvJPEG's documentation, §1.5: not 410, not 411
+_ENGINE_SAMPLING = ("444", "422", "420", "440", "gray")
 
 
 @dataclass(slots=True)
@@ -66,7 +60,7 @@ def spread(n: int, limit: int) -> NDArray[np.int64]:
     )
 
 
-def look_at_records(dataset: Dataset, *, limit: int = LIMIT) -> RecordFacts:
+def scan_records(dataset: Dataset, *, limit: int = LIMIT) -> RecordFacts:
     """Reads records, checked, and their image headers; a damaged one is named and passed over."""
     facts = RecordFacts(all_records=len(dataset) <= limit)
     for sample_id in spread(len(dataset), limit).tolist():
@@ -78,7 +72,10 @@ def look_at_records(dataset: Dataset, *, limit: int = LIMIT) -> RecordFacts:
         facts.n_records += 1
         facts.record_bytes.append(sum(len(part.data) for part in parts))
         seen: set[str] = set()
-        for part, each in _with_fields(dataset, parts):
+        for part in parts:
+            if part.field >= len(dataset.fields):
+                continue
+            each = dataset.fields[part.field]
             if part.role == RESTART_INDEX:
                 facts.indexed += 1
                 continue
@@ -111,11 +108,6 @@ def coding_name(header: JpegHeader) -> str:
     if header.progressive:
         return "progressive"
     return "baseline" if header.sof == 0xC0 else "extended"
-
-
-def _with_fields(dataset: Dataset, parts: list[Part]) -> Iterator[tuple[Part, Field]]:
-    fields = dataset.fields
-    return ((part, fields[part.field]) for part in parts if part.field < len(fields))
 
 
 def _rows(each: Field, part: Part) -> int:

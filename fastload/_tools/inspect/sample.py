@@ -73,13 +73,13 @@ def view_sample(dataset: Dataset, index: int) -> SampleView:
     shard = dataset.reader(number).shard
     values = []
     for place, field in enumerate(dataset.fields):
-        own = [part for part in parts if part.field == place]
+        own_parts = [part for part in parts if part.field == place]
         kind = f"list of {field.kind}" if field.list else field.kind.name
         values.append(
             (
                 field.name,
                 kind,
-                tuple(_lines(field, own)) or ("an empty list" if field.list else "missing",),
+                tuple(_lines(field, own_parts)) or ("an empty list" if field.list else "missing",),
             )
         )
     return SampleView(
@@ -93,9 +93,9 @@ def view_sample(dataset: Dataset, index: int) -> SampleView:
     )
 
 
-def _lines(field: Field, own: list[Part]) -> Iterator[str]:
-    indexes = {part.item: part for part in own if part.role == RESTART_INDEX}
-    found = [part for part in own if part.role == DATA]
+def _lines(field: Field, own_parts: list[Part]) -> Iterator[str]:
+    indexes = {part.item: part for part in own_parts if part.role == RESTART_INDEX}
+    found = [part for part in own_parts if part.role == DATA]
     for part in found[:_ITEMS]:
         where = f"[{part.item}] " if field.list else ""
         try:

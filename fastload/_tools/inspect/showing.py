@@ -45,18 +45,18 @@ class Showing:
 def _image(_: Field, pixels: NDArray[Any], part: Part, index: Part | None) -> str:
     height, width, channels = pixels.shape
     colors = {1: "gray", 3: "RGB"}.get(channels, f"{channels} channels")
-    words = [
+    phrases = [
         f"{width} x {height} {colors} {pixels.dtype}",
         f"{CODEC_NAMES[part.codec]} of {len(part.data):,} bytes",
     ]
     if part.codec == JPEG:
         header = read_header(memoryview(part.data))
-        words.append(f"{coding_name(header)} {sampling_name(header.subsampling)}")
+        phrases.append(f"{coding_name(header)} {sampling_name(header.subsampling)}")
     if index is not None:
-        words.append(f"{len(index.data) // 4 - 1} restart segments of {part.interval} MCUs")
+        phrases.append(f"{len(index.data) // 4 - 1} restart segments of {part.interval} MCUs")
     if part.orientation > 1:
-        words.append(f"turned when loaded (EXIF orientation {part.orientation})")
-    return ", ".join([*words, f"mean {pixels.mean():.0f}"])
+        phrases.append(f"turned when loaded (EXIF orientation {part.orientation})")
+    return ", ".join([*phrases, f"mean {pixels.mean():.0f}"])
 
 
 def _shape(array: NDArray[Any]) -> str:

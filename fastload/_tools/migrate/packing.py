@@ -39,9 +39,9 @@ def how_to_pack(dataset: Any, dest: str, *, same_numbers: bool) -> Pack:
     picked = inner is not dataset
     listed = samples_of(inner)
     if listed is None:
-        return _generic(dataset, dest, same_numbers=same_numbers)
+        return _pack_items(dataset, dest, same_numbers=same_numbers)
     classes = tuple(getattr(inner, "classes", ()) or ())
-    why = "" if picked or same_numbers else _not_the_folder(inner, listed, classes)
+    why = "" if picked or same_numbers else _why_not_folder(inner, listed, classes)
     if not picked and not same_numbers and not why:
         root = str(inner.root)
         command = f"fastload pack {shlex.quote(root)} {shlex.quote(dest)}"
@@ -79,27 +79,27 @@ def is_subset(dataset: Any) -> bool:
     return hasattr(dataset, "dataset") and hasattr(dataset, "indices")
 
 
-def innermost(dataset: Any, said: str = "dataset") -> Iterator[tuple[str, Any]]:
+def innermost(dataset: Any, name: str = "dataset") -> Iterator[tuple[str, Any]]:
     """The datasets that a Subset or a ConcatDataset is made of, and their names in code; else the dataset itself."""
     if is_subset(dataset):
-        yield from innermost(dataset.dataset, f"{said}.dataset")
+        yield from innermost(dataset.dataset, f"{name}.dataset")
     elif isinstance(dataset, torch.utils.data.ConcatDataset):
         for number, each in enumerate(dataset.datasets):
-            yield from innermost(each, f"{said}.datasets[{number}]")
+            yield from innermost(each, f"{name}.datasets[{number}]")
     else:
-        yield said, dataset
+        yield name, dataset
 
 
 def transforms_of(dataset: Any) -> list[tuple[str, Any]]:
     """What a dataset does to its images, by the attribute's name: ``transform``, ``transforms``, or a Compose of any name."""
     named = [(name, getattr(dataset, name, None)) for name in ("transform", "transforms")]
-    own = [
+    composed = [
         (name, value)
         for name, value in getattr(dataset, "__dict__", {}).items()
         if type(value).__name__ == "Compose"
         and name not in ("transform", "transforms", "target_transform")
     ]
-    return [(name, value) for name, value in named + own if value is not None]
+    return [(name, value) for name, value in named + composed if value is not None]
 
 
 def samples_of(dataset: Any) -> Sequence[tuple[str, int]] | None:
@@ -117,7 +117,7 @@ def samples_of(dataset: Any) -> Sequence[tuple[str, int]] | None:
     return None
 
 
-def _not_the_folder(
+def _why_not_folder(
     dataset: Any, listed: Sequence[tuple[str, int]], classes: tuple[str, ...]
 ) -> str:
     """Why packing the folder itself would give other samples or other class numbers; empty = it gives the same."""
@@ -140,19 +140,21 @@ def _not_the_folder(
     return ""
 
 
-def _no_change(transform: object) -> str:
+def _identity_code(transform: object) -> str:
     """None would do for torchvision's datasets; many people's own call their transform whatever it is, some with the target, too."""
     if type(transform).__module__.startswith("albumentations"):
         return "lambda **given: given"
     return "lambda image, *target: (image, *target) if target else image"
 
 
-def _generic(dataset: Any, dest: str, *, same_numbers: bool) -> Pack:
+def _pack_items(dataset: Any, dest: str, *, same_numbers: bool) -> Pack:
     """Any map-style dataset: packed item by item, without its transform."""
     lines = ["import fastload", ""]
     notes = []
-    for said, each in {id(each): (said, each) for said, each in innermost(dataset)}.values():
-        lines += [f"{said}.{name} = {_no_change(value)}" for name, value in transforms_of(each)]
+    for holder, each in {id(each): (holder, each) for holder, each in innermost(dataset)}.values():
+        lines += [
+            f"{holder}.{name} = {_identity_code(value)}" for name, value in transforms_of(each)
+        ]
     if len(lines) > 2:
         lines.insert(2, "# images are packed as they are before training changes them")
     else:

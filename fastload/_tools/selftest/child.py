@@ -15,9 +15,9 @@ from fastload._tools.selftest import gpu_stages, stages
 from fastload._tools.selftest.catalog import RESULT
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Runs the stage; 0 where it came to an end, whatever it found."""
-    name, backend, device, folder, dataset, generated = words
+    name, backend, device, folder, dataset, generated = arguments
     torch.set_num_threads(
         1
     )  # small work: on a busy machine two threads wait for each other most of the time

@@ -20,22 +20,22 @@ _SPEED_S = 3.0  # for each setting
 
 def engine(task: Task) -> Outcome:
     """The JPEG engine against software decoding of the same GPU: in 20 shuffled batches, the same pixels for each image every time."""
-    these = [
+    jpegs = [
         *images.photographs(24),
         *(each for each in images.generated() if each.kind in ("444", "422", "420", "440", "gray")),
     ]
     software, hardware = (
         decoding.open_backend(task.backend, task.device, hardware=on) for on in (False, True)
     )
-    expected = decoding.decode(software, these)
+    expected = decoding.decode(software, jpegs)
     first: dict[int, decoding.Levels] = {}
     wrong: dict[str, str] = {}
     rng = np.random.default_rng(3)
     for repeat in range(REPEATS):
-        chosen = rng.permutation(len(these))[: int(rng.integers(1, len(these) + 1))].tolist()
-        found = decoding.decode(hardware, [these[i] for i in chosen])
+        chosen = rng.permutation(len(jpegs))[: int(rng.integers(1, len(jpegs) + 1))].tolist()
+        found = decoding.decode(hardware, [jpegs[i] for i in chosen])
         for i, own in zip(chosen, found.images, strict=True):
-            name = f"{these[i].kind} #{i}"
+            name = f"{jpegs[i].kind} #{i}"
             other = expected.images[i]
             if own is None or other is None:
                 wrong[name] = f"not decoded in batch {repeat}"
@@ -49,10 +49,10 @@ def engine(task: Task) -> Outcome:
     hardware.close()
     if wrong:
         some = "; ".join(f"{name} {why}" for name, why in list(wrong.items())[:3])
-        return Outcome(False, f"{len(wrong)} of {len(these)} images: {some}", dict(wrong))
+        return Outcome(False, f"{len(wrong)} of {len(jpegs)} images: {some}", dict(wrong))
     return Outcome(
         True,
-        f"{len(these)} images in {REPEATS} shuffled batches: equal every time, within mean {MEAN_BOUND} of software",
+        f"{len(jpegs)} images in {REPEATS} shuffled batches: equal every time, within mean {MEAN_BOUND} of software",
     )
 
 
@@ -60,13 +60,13 @@ def streams(task: Task) -> Outcome:
     """Work queued before a decode must not see what the decode writes (torchcodec #1634): sums over tensors that are freed meanwhile."""
     from fastload._common.cuda import sums_that_changed
 
-    these = images.photographs(16)
+    jpegs = images.photographs(16)
     counts = []
     for hardware in (False, True):
         backend = decoding.open_backend(task.backend, task.device, hardware=hardware)
         counts.append(
             sums_that_changed(
-                partial(decoding.decode, backend, these), torch.device(task.device), TRIALS
+                partial(decoding.decode, backend, jpegs), torch.device(task.device), TRIALS
             )
         )
         backend.close()
@@ -100,20 +100,20 @@ def speed(task: Task) -> Outcome:
     """Images a second and CPU time per image, with and without the engine, for some numbers of threads. A report, no judgment."""
     from fastload._common.cuda import utilization
 
-    these = images.photographs(64, 384, 288)
+    jpegs = images.photographs(64, 384, 288)
     facts: dict[str, dict[str, int]] = {}
     for hardware in (False, True):
         for threads in sorted({1, available_cpus() // 2 or 1, available_cpus()}):
             backend = decoding.open_backend(
                 task.backend, task.device, hardware=hardware, threads=threads
             )
-            decoding.run(backend, [each.data for each in these], (224, 224))
+            decoding.run(backend, [each.data for each in jpegs], (224, 224))
             count = 0
             cpu = time.process_time()
             started = time.perf_counter()
             while time.perf_counter() - started < _SPEED_S:
-                decoding.run(backend, [each.data for each in these], (224, 224))
-                count += len(these)
+                decoding.run(backend, [each.data for each in jpegs], (224, 224))
+                count += len(jpegs)
             took = time.perf_counter() - started
             busy = utilization(torch.device(task.device))
             facts[f"engine {'on' if hardware else 'off'}, {threads} threads"] = {

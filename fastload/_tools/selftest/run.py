@@ -56,6 +56,8 @@ class Options:
 
 def selftest(options: Options, *, on_result: Callable[[Result], object]) -> list[Result]:
     """All results; the passes are noted in the record. Raises MissingPart where no backend can run, ConfigError where used wrongly."""
+    from fastload._tools.selftest.loading import make_generated
+
     stages = chosen_stages(options)
     backends = usable_backends(options)
     if options.dataset is not None:
@@ -63,7 +65,7 @@ def selftest(options: Options, *, on_result: Callable[[Result], object]) -> list
     results = [_environment(options)]
     on_result(results[0])
     with tempfile.TemporaryDirectory(prefix="fastload-selftest-") as folder:
-        generated = _generated(Path(folder))
+        generated = make_generated(Path(folder))
         pairs = [(entry, backend) for entry in stages for backend in entry.backends or backends]
         # On a GPU one at a time: they would be in each other's way. On the CPU most of it is importing torch.
         with ThreadPoolExecutor(2 if options.device == "cpu" else 1) as pool:
@@ -135,16 +137,10 @@ def _environment(options: Options) -> Result:
     return Result("environment", "-", "report", ", ".join(parts), facts=facts)
 
 
-def _generated(folder: Path) -> Path:
-    from fastload._tools.selftest.loading import make_generated
-
-    return make_generated(folder)
-
-
 def _stage(entry: Entry, backend: str, options: Options, folder: Path, generated: Path) -> Result:
     folder = folder / f"{entry.name}-{backend}"
     folder.mkdir()
-    words = [
+    command = [
         sys.executable,
         "-m",
         "fastload._tools.selftest.child",
@@ -157,14 +153,14 @@ def _stage(entry: Entry, backend: str, options: Options, folder: Path, generated
     ]
     timeout_s = entry.timeout_s * options.timeout
     started = time.monotonic()
-    code = run_child(words, timeout_s, log=folder / "log")
+    code = run_child(command, timeout_s, log=folder / "log")
     seconds = time.monotonic() - started
-    lines, said = _words(folder / "log")
+    lines, last_line = _read_log(folder / "log")
 
     def failed(verdict: str, why: str) -> Result:
         return Result(entry.name, backend, verdict, why, seconds, {"log": lines})
 
-    last_words = f"last words: {said or 'none'}"
+    last_words = f"last words: {last_line or 'none'}"
     if code is None:
         return failed(
             "hung", f"no end after {timeout_s:g} s (--timeout stretches it); {last_words}"
@@ -174,17 +170,17 @@ def _stage(entry: Entry, backend: str, options: Options, folder: Path, generated
     try:
         found = json.loads((folder / RESULT).read_text())
     except (OSError, ValueError):
-        return failed("fail", said or f"exit code {code} without a result")
+        return failed("fail", last_line or f"exit code {code} without a result")
     passed = "report" if entry.name == "speed" else "pass"
     verdict = passed if found["ok"] else "fail"
     return Result(entry.name, backend, verdict, found["summary"], seconds, found["facts"])
 
 
-def run_child(words: Sequence[str], deadline_s: float, *, log: Path) -> int | None:
+def run_child(command: Sequence[str], deadline_s: float, *, log: Path) -> int | None:
     """Exit code, or None: killed at the deadline, with all that it had started. ``log`` gets its words, and its stack at a crash."""
     with log.open("wb") as file:
         child = subprocess.Popen(  # noqa: S603
-            list(words),
+            list(command),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
@@ -204,7 +200,7 @@ def run_child(words: Sequence[str], deadline_s: float, *, log: Path) -> int | No
             child.wait()
 
 
-def _words(log: Path) -> tuple[list[str], str]:
+def _read_log(log: Path) -> tuple[list[str], str]:
     """The last lines of a log, and the last of them that a program wrote on purpose."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     fatal = next(

@@ -46,14 +46,14 @@ Stage = Callable[[Task], Outcome]
 
 def decode(task: Task) -> Outcome:
     """Every kind of JPEG, decoded in software, against the CPU."""
-    these = images.generated()
+    jpegs = images.generated()
     backend = decoding.open_backend(task.backend, task.device)
-    ours = decoding.decode(backend, these)
-    theirs = decoding.decode(decoding.cpu_backend(), these)
+    found = decoding.decode(backend, jpegs)
+    expected = decoding.decode(decoding.cpu_backend(), jpegs)
     backend.close()
     facts: dict[str, object] = {}
     wrong = []
-    for image, own, other in zip(these, ours.images, theirs.images, strict=True):
+    for image, own, other in zip(jpegs, found.images, expected.images, strict=True):
         if own is None or other is None:
             facts[image.kind] = "refused"
             wrong += [image.kind] if (own is None) != (other is None) else []
@@ -64,7 +64,7 @@ def decode(task: Task) -> Outcome:
             "max": int(difference.max()),
         }
         wrong += [image.kind] if difference.mean() > MEAN_BOUND else []
-    of = f"{ours.n_here} of {len(these)} kinds by {task.backend} itself"
+    of = f"{found.n_here} of {len(jpegs)} kinds by {task.backend} itself"
     if wrong:
         return Outcome(
             False,
@@ -72,7 +72,7 @@ def decode(task: Task) -> Outcome:
             facts,
         )
     worst = max(value["max"] for value in facts.values() if isinstance(value, dict))
-    return Outcome(ours.n_here > 0, f"{of}, at most {worst} levels from libjpeg-turbo", facts)
+    return Outcome(found.n_here > 0, f"{of}, at most {worst} levels from libjpeg-turbo", facts)
 
 
 _PLANS: tuple[tuple[str, Filter, tuple[int, int], dict[str, Any]], ...] = (
@@ -93,20 +93,20 @@ _PLANS: tuple[tuple[str, Filter, tuple[int, int], dict[str, Any]], ...] = (
 
 def resize(task: Task) -> Outcome:
     """Crop, resize, flip, letterbox and nearest on the device, against the CPU's on the very pixels that the device decoded."""
-    these = images.photographs(4)
+    jpegs = images.photographs(4)
     backend = decoding.open_backend(task.backend, task.device)
     cpu = decoding.cpu_backend()
-    whole = decoding.decode(backend, these)
+    whole = decoding.decode(backend, jpegs)
     facts: dict[str, object] = {}
     wrong = []
     for name, how, canvas, request in _PLANS:
         interior = ring = 0
-        ours = decoding.levels_of(
-            decoding.run(backend, [each.data for each in these], canvas, filter=how, **request)
+        found = decoding.levels_of(
+            decoding.run(backend, [each.data for each in jpegs], canvas, filter=how, **request)
         )
         for slot, pixels in enumerate(whole.images):
             if pixels is None:
-                return Outcome(False, f"{these[slot].kind}: {whole.reasons[slot]}")
+                return Outcome(False, f"{jpegs[slot].kind}: {whole.reasons[slot]}")
             plain = decoding.run(
                 cpu,
                 [pixels.astype(np.uint8).tobytes()],
@@ -115,7 +115,7 @@ def resize(task: Task) -> Outcome:
                 **decoding.raw_request(pixels),
                 **request,
             )
-            inner, outer = _apart(ours[slot], decoding.levels_of(plain)[0], request)
+            inner, outer = _max_differences(found[slot], decoding.levels_of(plain)[0], request)
             interior, ring = max(interior, inner), max(ring, outer)
         facts[name] = {"interior": interior, "ring": ring}
         bounds = (0, 0) if how == Filter.NEAREST else (INTERIOR_BOUND, backend.edge_error)
@@ -129,9 +129,9 @@ def resize(task: Task) -> Outcome:
     return Outcome(True, f"{len(_PLANS)} plans {bounds_met}; masks equal", facts)
 
 
-def _apart(ours: Levels, theirs: Levels, request: dict[str, int]) -> tuple[int, int]:
+def _max_differences(found: Levels, expected: Levels, request: dict[str, int]) -> tuple[int, int]:
     """The largest difference inside, and in the outermost ring of what is not border, half as strictly in its corners: two edges meet."""
-    difference = abs(ours - theirs).max(axis=2)
+    difference = abs(found - expected).max(axis=2)
     top = request.get("pad_top", 0)
     height = request.get("out_h", difference.shape[0])
     inner = difference[top + 1 : top + height - 1, 1:-1]
@@ -152,11 +152,11 @@ def _masks_equal(backend: DecodeBackend, cpu: DecodeBackend) -> bool:
         "filter": Filter.NEAREST,
         "flip": 1,
     }
-    ours, theirs = (
+    found, expected = (
         decoding.levels_of(decoding.run(each, [labels.tobytes()], (64, 50), **request))
         for each in (backend, cpu)
     )
-    return np.array_equal(ours, theirs)
+    return np.array_equal(found, expected)
 
 
 def determinism(task: Task) -> Outcome:
@@ -200,14 +200,15 @@ def errors(task: Task) -> Outcome:
     good = images.photographs(4)[0].data
     files = [good[:-400], good, b"", good, good[:300], good, good[:-2]]
     backend = decoding.open_backend(task.backend, task.device)
-    ours = decoding.run(backend, files, (64, 48))
-    theirs = decoding.run(decoding.cpu_backend(), files, (64, 48))
+    result = decoding.run(backend, files, (64, 48))
+    expected = decoding.run(decoding.cpu_backend(), files, (64, 48))
     backend.close()
-    if ours.status.tolist() != theirs.status.tolist():
+    if result.status.tolist() != expected.status.tolist():
         return Outcome(
-            False, f"files cut off: {ours.status.tolist()}, the CPU says {theirs.status.tolist()}"
+            False,
+            f"files cut off: {result.status.tolist()}, the CPU says {expected.status.tolist()}",
         )
-    after = abs(decoding.levels_of(ours)[1::2] - decoding.levels_of(theirs)[1::2])
+    after = abs(decoding.levels_of(result)[1::2] - decoding.levels_of(expected)[1::2])
     whole = [
         slot for slot, apart in zip((1, 3, 5), after, strict=True) if apart.mean() > MEAN_BOUND
     ]
