@@ -283,8 +283,8 @@ def main() -> int:
                 )
                 print(found[-1], flush=True)
     if options.json:
-        told = {"machine": _machine(), "trees": facts, "rows": [asdict(each) for each in found]}
-        options.json.write_text(json.dumps(told, indent=1) + "\n")
+        report = {"machine": _machine(), "trees": facts, "rows": [asdict(each) for each in found]}
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 

@@ -29,10 +29,10 @@ a virtual machine last as long as a batch does: the bare core shows both."""
 
 def decode(found: Found) -> Section:
     """The native core beside the recipe, what threads gain, where the time goes, and what handing over costs."""
-    told = [_times(found["times"])]
+    paragraphs = [_times(found["times"])]
     if gains := found.get("gains"):
         few, many = gains[0]["beside"], gains[0]["threads"]
-        told += [
+        paragraphs += [
             GAINS,
             _spreads(
                 gains,
@@ -57,14 +57,14 @@ def decode(found: Found) -> Section:
             )
             for row in stages
         ]
-        told += [
+        paragraphs += [
             STAGES,
             markdown(
                 ("work", "vector code", *names, "resize / decode", "rounds", "bar"), rows, named=2
             ),
         ]
     if handover := found.get("handover"):
-        told += [
+        paragraphs += [
             HANDOVER,
             _spreads(
                 handover,
@@ -76,7 +76,10 @@ def decode(found: Found) -> Section:
             ),
         ]
     missed = list(misses(found))
-    return [*told, f"Bars missed: {'; '.join(missed)}." if missed else "All bars are reached."], {}
+    return [
+        *paragraphs,
+        f"Bars missed: {'; '.join(missed)}." if missed else "All bars are reached.",
+    ], {}
 
 
 def _times(rows: Sequence[Found]) -> str:

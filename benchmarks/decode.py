@@ -87,8 +87,8 @@ def main() -> int:
             "works.py",
         )
         source = {name: Path(__file__).with_name(name).read_text() for name in names}
-        told = {"machine": describe(*PACKAGES), "commit": commit(ROOT), **found, "source": source}
-        args.json.write_text(json.dumps(told, indent=1) + "\n")
+        report = {"machine": describe(*PACKAGES), "commit": commit(ROOT), **found, "source": source}
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
     missed = list(misses(found))
     print("\nmissed: " + "; ".join(missed) if missed else "\nall bars reached")
     return int(bool(missed))

@@ -32,7 +32,7 @@ def misses(parts: Mapping[str, Any]) -> Iterator[str]:
             if "bar" in row and (
                 row[figure] < row["bar"] if side == "at least" else row[figure] > row["bar"]
             ):
-                told = ", ".join(
+                setting = ", ".join(
                     f"{name} {row[name]}" for name in ("threads", "simd") if name in row
                 )
                 beside = (
@@ -40,4 +40,4 @@ def misses(parts: Mapping[str, Any]) -> Iterator[str]:
                     if part == "gains"
                     else ""
                 )
-                yield f"{part}, {row['work']}{told and f' ({told})'}: {row[figure]:.2f}, asked {side} {row['bar']}{beside}"
+                yield f"{part}, {row['work']}{setting and f' ({setting})'}: {row[figure]:.2f}, asked {side} {row['bar']}{beside}"

@@ -52,9 +52,9 @@ def _row(work: Work, level: str, times: np.ndarray) -> Row:
         for resize, decode in zip(by_stage["resize"], by_stage["decode"], strict=True)
         if decode
     ]
-    told = " ".join(f"{quartiles(values)[1]:8.1f}" for values in by_stage.values())
+    medians = " ".join(f"{quartiles(values)[1]:8.1f}" for values in by_stage.values())
     print(
-        f"{work.name:24} {level:8} {len(work.requests):4} x {len(times):2}  {told}  {spread(shares) if any(shares) else '-'}",
+        f"{work.name:24} {level:8} {len(work.requests):4} x {len(times):2}  {medians}  {spread(shares) if any(shares) else '-'}",
         flush=True,
     )
     if not any(shares):

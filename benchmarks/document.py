@@ -44,7 +44,7 @@ make peers                                                         # other loade
 
 def peers(found: Found) -> Section:
     """The comparison with other loaders."""
-    told = [
+    paragraphs = [
         f"{found['workers']} workers or threads each, {found['rounds']} interleaved rounds of at least {found['seconds']:g} s, each "
         "loader in a process of its own; `uint8` batches; memory is private and shared memory of all its processes."
     ]
@@ -75,18 +75,18 @@ def peers(found: Found) -> Section:
             }
             bars = bar_plot(f"{work['title']}: images/s", values, unit="", marked="fastload")
             plots[name] = svg_file(bars)
-            told += [f"### {work['title']}", f"![{work['title']}]({PLOTS}/{name})"]
-            told.append(
+            paragraphs += [f"### {work['title']}", f"![{work['title']}]({PLOTS}/{name})"]
+            paragraphs.append(
                 markdown(
                     ("loader", "images/s", "fastload is", "CPU ms an image", "memory MB"), rows
                 )
             )
-        told += [f"{titles.get(peer, peer)}: {why}" for peer, why in work["absent"].items()] + list(
-            work.get("doubts", [])
-        )
+        paragraphs += [
+            f"{titles.get(peer, peer)}: {why}" for peer, why in work["absent"].items()
+        ] + list(work.get("doubts", []))
     if found.get("packing"):
-        told += _packing(found["packing"], titles)
-    return [*told, "### In short", *(f"- {line}" for line in found.get("reach", []))], plots
+        paragraphs += _packing(found["packing"], titles)
+    return [*paragraphs, "### In short", *(f"- {line}" for line in found.get("reach", []))], plots
 
 
 def _packing(packing: Found, titles: Mapping[str, str]) -> list[str]:
@@ -293,7 +293,7 @@ SECTIONS: tuple[tuple[str, str, str, Callable[[Found], Section]], ...] = (
 
 def render(results: Path = RESULTS) -> dict[str, str]:
     """All files of the page, by their path under docs/."""
-    told = [HEAD]
+    page = [HEAD]
     files = dict[str, str]()
     known = {name for name, *_ in SECTIONS}
     others = sorted(path.stem for path in results.glob("*.json") if path.stem not in known)
@@ -306,7 +306,7 @@ def render(results: Path = RESULTS) -> dict[str, str]:
             continue
         found = json.loads(path.read_text())
         paragraphs, plots = shown(found)
-        told += [
+        page += [
             f"## {title}",
             *([f"Recorded with `{command}`."] if command else []),
             _about(found),
@@ -319,13 +319,13 @@ def render(results: Path = RESULTS) -> dict[str, str]:
         if not (results / f"{name}.json").exists()
     ]
     if missing:
-        told += ["## Not recorded yet", *(f"- {each}" for each in missing)]
-    return {"benchmarks.md": _joined(told), **files}
+        page += ["## Not recorded yet", *(f"- {each}" for each in missing)]
+    return {"benchmarks.md": _join(page), **files}
 
 
-def _joined(told: Sequence[str]) -> str:
+def _join(paragraphs: Sequence[str]) -> str:
     text = ""
-    for each in told:
+    for each in paragraphs:
         if text:
             both_items = each.startswith("- ") and text.splitlines()[-1].startswith("- ")
             text += "\n" if both_items else "\n\n"

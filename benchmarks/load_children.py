@@ -103,7 +103,7 @@ def order(_: Path, args: Any) -> list[Row]:
 
 def _printed(program: str, *words: str) -> list[float]:
     """What a program printed, as numbers."""
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", program, *words], check=True, capture_output=True, text=True
     ).stdout
-    return [float(each) for each in told.split()]
+    return [float(each) for each in output.split()]

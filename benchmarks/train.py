@@ -177,14 +177,14 @@ def accuracy(
 def verdict(runs: dict[str, list[Trained]]) -> str:
     """Is the difference of the means within what seeds alone do?"""
     base = [run.accuracy for run in runs["torch DataLoader"]]
-    told = []
-    for name, own in runs.items():
+    sentences = []
+    for name, trained in runs.items():
         if name == "torch DataLoader":
             continue
-        values = [run.accuracy for run in own]
+        values = [run.accuracy for run in trained]
         difference = statistics.mean(values) - statistics.mean(base)
         noise = noise_of(base, values)
-        told.append(
+        sentences.append(
             f"{name}: accuracy {difference:+.1%} against torch, "
             + (
                 f"within the noise of the seeds ({noise:.1%})"
@@ -192,7 +192,7 @@ def verdict(runs: dict[str, list[Trained]]) -> str:
                 else f"outside the noise ({noise:.1%})"
             )
         )
-    return "; ".join(told) + "."
+    return "; ".join(sentences) + "."
 
 
 def noise_of(one: Sequence[float], other: Sequence[float]) -> float:
@@ -223,7 +223,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         runs = compare(Path(name), options)
     show(runs, options)
     if options.json:
-        told = {
+        report = {
             "machine": here,
             "versions": versions("pillow"),
             "commit": commit(Path(__file__).parent),
@@ -240,12 +240,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                         "waiting": run.waiting,
                         "loss": run.loss,
                     }
-                    for run in own
+                    for run in trained
                 ]
-                for name, own in runs.items()
+                for name, trained in runs.items()
             },
         }
-        options.json.write_text(json.dumps(told, indent=1) + "\n")
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 
@@ -291,15 +291,15 @@ def show(runs: dict[str, list[Trained]], options: argparse.Namespace) -> None:
         f"training on {options.images} images, {options.epochs} epochs, {options.seeds} seeds",
         ("loader", "accuracy", "epoch s", "waiting", "loss"),
     )
-    for name, own in runs.items():
-        values = [run.accuracy for run in own]
+    for name, trained in runs.items():
+        values = [run.accuracy for run in trained]
         table.rows.append(
             (
                 name,
                 f"{statistics.mean(values):.1%} [{min(values):.1%}-{max(values):.1%}]",
-                str(spread([run.epoch_s for run in own])),
-                f"{statistics.mean(run.waiting for run in own):.0%}",
-                number(statistics.mean(run.loss for run in own)),
+                str(spread([run.epoch_s for run in trained])),
+                f"{statistics.mean(run.waiting for run in trained):.0%}",
+                number(statistics.mean(run.loss for run in trained)),
             )
         )
     table.notes = [verdict(runs)]
