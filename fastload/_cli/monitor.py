@@ -118,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
         return _compare(options)
     from fastload._common.tables import show_sections
     from fastload._tools.monitor.monitor import MonitorOptions, measure
-    from fastload._tools.monitor.screens import Lines, Screen, Silent, Table, sections
+    from fastload._tools.monitor.screens import Lines, Screen, Table, sections
     from fastload._tools.monitor.window import write_window
     from fastload.errors import GateClosed
 
@@ -140,7 +140,7 @@ def run(options: argparse.Namespace) -> int:
         metrics=options.metrics,
         gate=_gate(options),
     )
-    screen: Screen = Silent()
+    screen = Screen()
     if not options.json:
         screen = Table() if sys.stdout.isatty() else Lines()
     try:

@@ -38,9 +38,7 @@ def steady_rows(rank: Rank) -> Bools:
 
 def warm_rows(step: Floats, steps: Ints) -> int:
     """How many rows at the start are warm-up, by ``RULE``; the first 10 steps always are, where there are 80 and more."""
-    chunk = (np.cumsum(steps) - steps) // CHUNK_STEPS
-    _, first = np.unique(chunk, return_index=True)
-    means = np.add.reduceat(step * steps, first) / np.add.reduceat(steps, first)
+    means, first = _chunk_means(step, steps)
     n = len(means)
     if n < 2:
         return int(len(step) >= 4 and step[0] > WARM_FACTOR * float(np.median(step[1:])))
@@ -108,7 +106,7 @@ def account(rank: Rank) -> Account:
     )
     # A device works through its queue while the host waits for the next batch: only the rest of data_time is lost.
     wait = np.clip(np.minimum(data, step - busy), 0, None) if stages else np.minimum(data, step)
-    rest, rest_steps = without_slow(rank, rows)
+    rest, _, rest_steps = without_slow(rank, rows)
     typical = weighted_median(rest, rest_steps)
     stalls = tuple(
         _merged(
@@ -138,23 +136,30 @@ def account(rank: Rank) -> Account:
     )
 
 
-def without_slow(rank: Rank, rows: Bools) -> tuple[Floats, Ints]:
-    """Mean step of each row without the steps that the probe named slow, and how many are left: 0 where all of them are."""
-    step = rank.iter_time[rows].copy()
-    steps = rank.steps[rows].copy()
+def without_slow(rank: Rank, rows: Bools) -> tuple[Floats, Floats, Ints]:
+    """Mean step and data wait of each row without the steps that the probe named slow.
+
+    The third array is how many steps are left: 0 where all of them are slow.
+    """
+    step = rank.iter_time[rows]
+    data = np.nan_to_num(rank.data_time[rows])
+    steps = rank.steps[rows]
     for place, row in enumerate(np.flatnonzero(rows)):
         slow = rank.slow[row]
         if slow and steps[place] > 1:
             left = max(int(steps[place]) - len(slow), 0)
-            step[place] = max(
-                steps[place] * step[place] - sum(each.iter_time for each in slow), 0.0
-            ) / max(left, 1)
+            step_s = steps[place] * step[place] - sum(each.iter_time for each in slow)
+            data_s = steps[place] * data[place] - sum(each.data_time for each in slow)
+            step[place] = max(step_s, 0.0) / max(left, 1)
+            data[place] = max(data_s, 0.0) / max(left, 1)
             steps[place] = left
-    return (step, steps) if steps.any() else (rank.iter_time[rows], rank.steps[rows])
+    if not steps.any():
+        return rank.iter_time[rows], np.nan_to_num(rank.data_time[rows]), rank.steps[rows]
+    return step, data, steps
 
 
 def _stalls(rank: Rank, rows: Bools, typical: float, typical_data: float) -> Iterator[Stall]:
-    rest, rest_steps = without_slow(rank, rows)
+    rest, _, rest_steps = without_slow(rank, rows)
     where = np.flatnonzero(rows)
     steps = rank.steps[where]
     last = rank.iter[where]
@@ -269,19 +274,28 @@ def _merged(stalls: list[Stall]) -> Iterator[Stall]:
 
 def own_time(rank: Rank, account: Account) -> float:
     """Seconds a step this rank needs for itself; robust against single slow steps."""
-    rows = account.rows
-    own = np.nan_to_num(rank.data_time[rows])
+    return median_of_chunks(own_seconds(rank)[account.rows], rank.steps[account.rows])
+
+
+def own_seconds(rank: Rank) -> Floats:
+    """For each row: seconds per step without waiting for other ranks."""
+    own = np.nan_to_num(rank.data_time)
     for name, column in rank.stage_times.items():
         if name != WAITING_STAGE:
-            own = own + np.nan_to_num(column[rows])
-    return median_of_chunks(own, rank.steps[rows])
+            own = own + np.nan_to_num(column)
+    return own
 
 
 def median_of_chunks(values: Floats, steps: Ints) -> float:
     """Median over stretches of 10 steps: a loader that is late every eighth step is late, one hiccup is not."""
+    return float(np.median(_chunk_means(values, steps)[0]))
+
+
+def _chunk_means(values: Floats, steps: Ints) -> tuple[Floats, Ints]:
+    """Means over stretches of 10 steps, and the first row of each."""
     chunk = (np.cumsum(steps) - steps) // CHUNK_STEPS
     _, first = np.unique(chunk, return_index=True)
-    return float(np.median(np.add.reduceat(values * steps, first) / np.add.reduceat(steps, first)))
+    return np.add.reduceat(values * steps, first) / np.add.reduceat(steps, first), first
 
 
 def reference_rank(own: Sequence[float]) -> int:

@@ -10,7 +10,7 @@ TRANSFER_SHARE = 0.08  # a pinned copy that hides behind the step is 1-3 % of it
 RANK_SHARE = 0.05  # ranks of one machine differ by 2-3 % without any fault (clocks, NUMA)
 JITTER_SHARE = 0.03  # slow steps without a period: garbage collection and the like stay below 1 %
 
-# --- warm-up (left out): see warm.py for the rule
+# --- warm-up (left out): see account.py for the rule
 CHUNK_STEPS = 10  # steps that are judged together: one slow batch must not look like warm-up
 WARM_FACTOR = 1.25  # warm-up ends where a chunk is no slower than this times the run's second half
 WARM_PART = 4  # at most 1/4 of the run is warm-up; slower for longer is a finding, not warm-up

@@ -1,7 +1,12 @@
-"""Times of the stages of a step: here by the processor's clock; on a GPU by its own (fastload/_common/cuda.py, StageEvents)."""
+"""What the step probe reads: times of the stages of a step, swap counters, whether CUDA is in use.
+
+Stage times are by the CPU clock here; on a GPU by its own (fastload/_common/cuda.py, StageEvents).
+"""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 import time
 from types import TracebackType
@@ -11,6 +16,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 clock = time.perf_counter
+_SWAPPED = re.compile(rb"^pswp(in|out) (\d+)$", re.M)
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class StageClock(Protocol):
@@ -112,3 +119,19 @@ def cuda_in_use() -> bool:
     from fastload._common.cuda import in_use
 
     return in_use()
+
+
+def swapped_bytes() -> tuple[int, int] | None:
+    """Bytes that this host has swapped (in, out) since it started, or None where the system does not tell. 40 us: /proc/vmstat is long."""
+    try:
+        descriptor = os.open("/proc/vmstat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:  # not Linux
+        return None
+    try:
+        found = {
+            name: int(count) * _PAGE_BYTES
+            for name, count in _SWAPPED.findall(os.read(descriptor, 1 << 16))
+        }
+    finally:
+        os.close(descriptor)
+    return (found[b"in"], found[b"out"]) if len(found) == 2 else None

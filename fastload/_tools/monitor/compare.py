@@ -82,44 +82,24 @@ def compare(before: Window, after: Window) -> Comparison:
         unit = "%"
         pair = (_utilization(before), _utilization(after))
     old, new = pair
+    limit = None
+    verdict = "unknown"
     if old is None or new is None:
-        return Comparison(
-            quantity,
-            unit,
-            old,
-            new,
-            None,
-            "unknown",
-            "neither images/s nor GPU utilization is in both windows",
-            notes,
+        why = "neither images/s nor GPU utilization is in both windows"
+    elif old.error is None or new.error is None:
+        why = f"too short to tell the spread: {old.parts} and {new.parts} parts, 3 of {BLOCK_S:.0f} s are needed"
+    else:
+        least = LEAST_SHARE * old.mean if unit == "images/s" else LEAST_POINTS
+        limit = max(2 * math.hypot(old.error, new.error), least)
+        change = new.mean - old.mean
+        verdict = "no difference"
+        if abs(change) > limit:
+            verdict = "better" if change > 0 else "worse"
+        why = (
+            f"{old.mean:.1f} -> {new.mean:.1f} {unit}, {change:+.1f}; "
+            f"it takes {limit:.1f} to be more than the spread"
         )
-    least = LEAST_SHARE * old.mean if unit == "images/s" else LEAST_POINTS
-    if old.error is None or new.error is None:
-        return Comparison(
-            quantity,
-            unit,
-            old,
-            new,
-            None,
-            "unknown",
-            f"too short to tell the spread: {old.parts} and {new.parts} parts, 3 of {BLOCK_S:.0f} s are needed",
-            notes,
-        )
-    limit = max(2 * math.hypot(old.error, new.error), least)
-    change = new.mean - old.mean
-    verdict = "no difference"
-    if abs(change) > limit:
-        verdict = "better" if change > 0 else "worse"
-    return Comparison(
-        quantity,
-        unit,
-        old,
-        new,
-        limit,
-        verdict,
-        f"{old.mean:.1f} -> {new.mean:.1f} {unit}, {change:+.1f}; it takes {limit:.1f} to be more than the spread",
-        notes,
-    )
+    return Comparison(quantity, unit, old, new, limit, verdict, why, notes)
 
 
 def _figure(values: list[float]) -> Figure | None:

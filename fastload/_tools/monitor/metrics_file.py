@@ -73,17 +73,15 @@ class RowParser:
 
     def _row(self, line: bytes) -> Row | None:
         try:
-            found = json.loads(line, parse_constant=_no_number) if len(line) <= MAX_LINE else None
+            found = (
+                json.loads(line, parse_constant=lambda _: None) if len(line) <= MAX_LINE else None
+            )
         except (ValueError, RecursionError):
             return None
         row = row_of(found, self._last_iter) if isinstance(found, dict) else None
         if isinstance(row, StepRow):
             self._last_iter[row.rank] = row.iter
         return row
-
-
-def _no_number(name: str) -> None:  # noqa: ARG001 - NaN and Infinity, which json would turn into floats
-    return None
 
 
 @public()

@@ -21,9 +21,15 @@ from fastload._common.metrics import (
     StageStats,
     StepRow,
 )
-from fastload._common.swap import swapped_bytes
 from fastload._tools.monitor.batches import count_samples
-from fastload._tools.monitor.clocks import HostStages, StageClock, clock, cuda_in_use, torch_here
+from fastload._tools.monitor.clocks import (
+    HostStages,
+    StageClock,
+    clock,
+    cuda_in_use,
+    swapped_bytes,
+    torch_here,
+)
 from fastload._tools.monitor.metrics_file import LineFile
 from fastload._version import __version__
 from fastload.errors import ConfigError
@@ -66,7 +72,7 @@ class Recorder:
         self._file: LineFile | None = None
         self._pid = os.getpid()
         self._rank = 0
-        self._mark = clock()
+        self.marked = clock()  # when the next batch was last requested
         self._since: float | None = None  # when the open step's batch was asked for
         self._wait = 0.0
         self._samples: int | None = None
@@ -80,18 +86,13 @@ class Recorder:
         """The step that is going on; between steps the last one."""
         return self.done + (self._since is not None)
 
-    @property
-    def marked(self) -> float:
-        """When that was."""
-        return self._mark
-
     def mark(self) -> None:
         """Here a step may end: the next batch is being asked for."""
-        self._mark = clock()
+        self.marked = clock()
 
     def request(self) -> None:
         """Here a step ends: the next batch is being asked for."""
-        self._mark = clock()
+        self.marked = clock()
         if self._since is not None:
             self.end()
 
@@ -100,17 +101,17 @@ class Recorder:
         now = clock()
         if self._since is not None:
             self.end()
-        self._wait = now - self._mark
+        self._wait = now - self.marked
         self._samples = self._samples_of(batch) if samples is None else samples
         if self._file is None:
             self._open()
-        self._since = self._mark
+        self._since = self.marked
 
     def end(self) -> None:
         """The open step ended with the last mark."""
         if self._since is None:
             return
-        self._steps.append((self._mark - self._since, self._wait, self._samples))
+        self._steps.append((self.marked - self._since, self._wait, self._samples))
         self._since = None
         self.done += 1
         self.stages.step_ended()

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from fastload._common.nvml import FAST, SLOW, Gpu
-from fastload._common.swap import swapped_bytes
+from fastload._tools.monitor.clocks import swapped_bytes
 from fastload._tools.monitor.series import energy, mean, summarize
 from fastload._tools.monitor.window import GPU_SERIES, HOST_SERIES, GpuWindow, HostWindow, Series
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fastload._common.formatting import number
 from fastload._common.tables import Row, Section
@@ -25,8 +25,8 @@ _WIDE = 150  # columns that the table needs
 _WAITING_S = 5.0  # between two lines while the gate is shut
 
 
-class Screen(Protocol):
-    """Where the monitor shows what it sees."""
+class Screen:
+    """Where the monitor shows what it sees; this one shows nothing, for ``--json``."""
 
     def waiting(self, text: str) -> None:
         """The gate is not open yet, and why."""
@@ -38,20 +38,7 @@ class Screen(Protocol):
         """The measurement is over."""
 
 
-class Silent:
-    """For ``--json``."""
-
-    def waiting(self, text: str) -> None:
-        """Nothing."""
-
-    def show(self, sampler: Sampler, duration: float) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""
-
-
-class Lines:
+class Lines(Screen):
     """A plain line an interval: means over the interval for utilization, the last reading for the rest."""
 
     def __init__(self) -> None:
@@ -70,15 +57,12 @@ class Lines:
         self._shown = sampler.elapsed
         self._print(f"{self._shown:5.0f} s  " + " | ".join([*parts, _host_line(sampler.host)]))
 
-    def close(self) -> None:
-        """Nothing is left open."""
-
     def _print(self, text: str) -> None:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
 
-class Table:
+class Table(Screen):
     """A table that is drawn anew each interval."""
 
     def __init__(self) -> None:

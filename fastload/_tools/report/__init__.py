@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from fastload._tools.doctor.case import case_of
@@ -46,12 +47,8 @@ def write_report(
             raise ConfigError(
                 f"making the folder {folder}: {error.strerror or error}; give --png another one"
             ) from error
-        for place in range(max(len(studies), len(windows))):
-            drawings = plots_of(
-                studies[place] if place < len(studies) else None,
-                windows[place] if place < len(windows) else None,
-            )
-            for title, _, draw in drawings:
+        for place, (each, window) in enumerate(zip_longest(studies, windows)):
+            for title, _, draw in plots_of(each, window):
                 plot = draw(WIDE)
                 if plot is not None:
                     written.append(

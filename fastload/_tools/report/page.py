@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from html import escape
+from itertools import zip_longest
 
 from fastload._common import formatting as fmt
 from fastload._tools.charts import Plot, css_variables, svg
@@ -124,9 +125,7 @@ def page(
 ) -> str:
     """The whole HTML."""
     parts = [_top(diagnosis)]
-    for place in range(max(len(studies), len(windows))):
-        study = studies[place] if place < len(studies) else None
-        window = windows[place] if place < len(windows) else None
+    for place, (study, window) in enumerate(zip_longest(studies, windows)):
         if study is not None and len(studies) > 1:
             parts.append(f"<h2 class='run'>{escape(study.case.run.name)}</h2>")
         if study is not None:

@@ -48,7 +48,8 @@ def step_parts(study: Study, width: float) -> Plot:
     total = sum(parts.values(), np.zeros(len(shown.edges) - 1))
     steady = total[shown.edges[1:] > shown.warm_until]
     top = float(np.percentile(steady, 98) if len(steady) else total.max()) * 1.12
-    legend = 18 * _legend_rows(parts, width) if narrow else 0
+    rows = 1 + max((line for _, line in _legend_places(parts, width)), default=0)
+    legend = 18 * rows if narrow else 0
     rails = sorted(study.named, key=lambda each: -each.lost_s)[:RAILS]
     upper = 12.0 + legend + (28 if narrow else 17) * len(rails)
     label = ", ".join(_label(name, values) for name, values in parts.items())
@@ -145,16 +146,19 @@ def _warm(plot: Plot, shown: Columns, x: Scale, y: Scale) -> None:
             plot.add(Text(x.start + 4, y.end + 12, "warm-up", "muted", 11))
 
 
-def _legend_rows(parts: dict[str, Floats], width: float) -> int:
-    rows = 1
-    used = 0.0
+def _legend_places(parts: dict[str, Floats], width: float) -> list[tuple[float, int]]:
+    """Where each label of a legend above the plot begins: x and line."""
+    places: list[tuple[float, int]] = []
+    at = 46.0
+    line = 0
     for name, values in parts.items():
         size = text_width(_label(name, values), 11) + 24
-        if used + size > width - 46:
-            rows = rows + 1
-            used = 0.0
-        used += size
-    return rows
+        if at + size > width:
+            at = 46.0
+            line += 1
+        places.append((at, line))
+        at += size
+    return places
 
 
 def _label(name: str, values: Floats) -> str:
@@ -165,18 +169,12 @@ def _name_parts(
     plot: Plot, parts: dict[str, Floats], y: Scale, *, right: float | None, width: float
 ) -> None:
     if right is None:
-        at = 46.0
-        line = 0
-        for name, values in parts.items():
-            size = text_width(_label(name, values), 11) + 24
-            if at + size > width:
-                at = 46.0
-                line = line + 1
+        places = _legend_places(parts, width)
+        for (name, values), (at, line) in zip(parts.items(), places, strict=True):
             plot.add(
                 Rect(at, 4 + 18 * line, 10, 10, part_color(name)),
                 Text(at + 14, 13 + 18 * line, _label(name, values), "text", 11),
             )
-            at += size
         return
     middles = []
     below = 0.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastload._tools.doctor.account import Account
+from fastload._tools.doctor.account import Account, own_seconds, without_slow
 from fastload._tools.doctor.runs import Floats, Gpu, Ints, Rank
 from fastload._tools.monitor.series import ACTIVE
 
@@ -40,7 +40,7 @@ def columns(rank: Rank, account: Account, most: int) -> Columns:
     n = max(min(most, len(ends)), 1)
     edges = np.linspace(begin, float(ends[-1]), n + 1)
     place = np.clip(np.searchsorted(edges, ends - rank.steps / 2, side="right") - 1, 0, n - 1)
-    step, data, weight = _ordinary(rank)
+    step, data, weight = without_slow(rank, np.ones(len(rank.steps), bool))
     stages = {name: np.nan_to_num(column) for name, column in rank.stage_times.items()}
     busy = sum(stages.values(), np.zeros(len(step)))
     wait = np.clip(np.minimum(data, step - busy), 0, None) if stages else np.minimum(data, step)
@@ -52,25 +52,6 @@ def columns(rank: Rank, account: Account, most: int) -> Columns:
         _largest(np.nan_to_num(rank.data_time_max), place, n),
         float(warm[-1]) if len(warm) else begin,
     )
-
-
-def _ordinary(rank: Rank) -> tuple[Floats, Floats, Ints]:
-    step = rank.iter_time.copy()
-    data = np.nan_to_num(rank.data_time)
-    steps = rank.steps.copy()
-    for row, slow in enumerate(rank.slow):
-        left = max(int(steps[row]) - len(slow), 0)
-        if slow and steps[row] > 1:
-            step[row] = max(
-                steps[row] * step[row] - sum(each.iter_time for each in slow), 0.0
-            ) / max(left, 1)
-            data[row] = max(
-                steps[row] * data[row] - sum(each.data_time for each in slow), 0.0
-            ) / max(left, 1)
-            steps[row] = left
-    if not steps.any():
-        return rank.iter_time, np.nan_to_num(rank.data_time), rank.steps
-    return step, data, steps
 
 
 def _mean(values: Floats, weight: Ints, place: Ints, n: int) -> Floats:
@@ -92,7 +73,7 @@ def _filled(values: Floats) -> Floats:
 
 def step_times(rank: Rank, account: Account) -> tuple[Floats, Floats]:
     """Times of steps and how many took so long: rows as their mean, and the slow steps by themselves; without warm-up."""
-    step, _, steps = _ordinary(rank)
+    step, _, steps = without_slow(rank, np.ones(len(rank.steps), bool))
     slow = [
         each.iter_time
         for row in np.flatnonzero(account.rows)
@@ -107,15 +88,11 @@ def step_times(rank: Rank, account: Account) -> tuple[Floats, Floats]:
 
 def own_columns(rank: Rank, edges: Floats) -> Floats:
     """Seconds a step that a rank needs for itself, along the run."""
-    own = np.nan_to_num(rank.data_time) + sum(
-        (np.nan_to_num(column) for name, column in rank.stage_times.items() if name != "backward"),
-        np.zeros(len(rank.iter_time)),
-    )
     n = len(edges) - 1
     middle = positions(rank) - rank.steps / 2
     shown = middle >= edges[0]
     place = np.clip(np.searchsorted(edges, middle[shown], side="right") - 1, 0, n - 1)
-    return _mean(own[shown], rank.steps[shown], place, n)
+    return _mean(own_seconds(rank)[shown], rank.steps[shown], place, n)
 
 
 def idle_spans(gpu: Gpu) -> list[tuple[float, float]]:

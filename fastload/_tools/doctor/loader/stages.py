@@ -149,13 +149,11 @@ class Fetch:
             clock.stop()
         wall, cpu, queued = meter.read()
         self._instruments.refresh()
-        return Work(len(got), wall, cpu, queued, clock.taken(), self._collated(got))
-
-    def _collated(self, got: list[Any]) -> float:
         began = time.perf_counter()
         if self._batched and got:
             self._loader.collate_fn(got)
-        return time.perf_counter() - began
+        collate_s = time.perf_counter() - began
+        return Work(len(got), wall, cpu, queued, clock.taken(), collate_s)
 
 
 def of_torch(costs: StageCosts, workers: int) -> tuple[tuple[StageShare, ...], str]:

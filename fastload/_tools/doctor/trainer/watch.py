@@ -224,15 +224,11 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if source.device.type != "cpu" or target.type == "cpu" or source.numel() <= 1:
             return
         waits = not (kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2]))
-        if not waits and _pinned(source):
+        if not waits and torch.cuda.is_available() and source.is_pinned():
             return
         why = "without non_blocking=True" if waits else "from memory that is not pinned"
         if (where := user_line()) is not None:
             self._facts.blocking_copies[why, where] += 1
-
-
-def _pinned(tensor: torch.Tensor) -> bool:
-    return torch.cuda.is_available() and tensor.is_pinned()
 
 
 @contextmanager
