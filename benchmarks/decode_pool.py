@@ -124,13 +124,11 @@ def handover(works: list[Work], *, rounds: int) -> list[Row]:
     rows: list[Row] = []
     for work in works:
         passes = passes_of(work)
-        under_way = batches(
-            work
-        )  # the same memory for both: large pages, where the system has any, would serve one of them
+        # The same memory for both: large pages, where the system has any, would serve one of them
+        under_way = batches(work)
         run = fastload(work, 1, passes, under_way)
-        os.sched_setaffinity(
-            0, one
-        )  # the pool's thread begins with the first batch, and inherits this
+        # The pool's thread begins with the first batch, and inherits this
+        os.sched_setaffinity(0, one)
         run()
         os.sched_setaffinity(0, available)
         rows.append(
@@ -250,9 +248,8 @@ def processes(
     passes: int,
 ) -> Iterator[Callable[[], None]]:
     """Runs ``loop`` over the batches in ``count`` processes, each with its share of them; yields what runs all of them once."""
-    context = multiprocessing.get_context(
-        "fork"
-    )  # they inherit the work, whose recipes cannot be pickled
+    # They inherit the work, whose recipes cannot be pickled
+    context = multiprocessing.get_context("fork")
     pipes = [context.Pipe() for _ in range(count)]
 
     def serve(connection: Connection, first: int) -> None:

@@ -123,9 +123,8 @@ def run(options: argparse.Namespace) -> int:
     from fastload.errors import GateClosed
 
     if options.out is not None and not options.out.parent.is_dir():
-        raise ConfigError(
-            f"--out {options.out}: no such folder: {options.out.parent}"
-        )  # before a minute is spent
+        # Before a minute is spent
+        raise ConfigError(f"--out {options.out}: no such folder: {options.out.parent}")
     gpus = (
         None
         if options.gpus is None

@@ -172,9 +172,8 @@ def run(options: argparse.Namespace) -> int:
         jobs=options.jobs,
     )
     source = open_source(options.source, format=options.format, **_source_options(options))
-    if (
-        not options.json
-    ):  # before hours of packing: keypoints that came out as numbers are not moved by any transform
+    # Before hours of packing: keypoints that came out as numbers are not moved by any transform
+    if not options.json:
         fields = ", ".join(
             f"{each.name}: {'list of ' * each.list}{each.kind}" for each in source.fields
         )

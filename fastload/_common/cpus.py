@@ -31,20 +31,11 @@ def _quotas(root: Path) -> Iterator[float]:
             folder for folder in folders[0].parents if folder == top or top in folder.parents
         ]
         for folder in {*folders, top}:
-            yield from _quota_v1(folder) if controllers else _quota_v2(folder)
-
-
-def _quota_v2(folder: Path) -> Iterator[float]:
-    quota, period = (*_text(folder / "cpu.max").split(), "", "")[:2]
-    if quota.isdigit() and period.isdigit() and int(period):
-        yield int(quota) / int(period)
-
-
-def _quota_v1(folder: Path) -> Iterator[float]:
-    quota = _text(folder / "cpu.cfs_quota_us").strip()
-    period = _text(folder / "cpu.cfs_period_us").strip()
-    if quota.isdigit() and period.isdigit() and int(period):  # -1 = unlimited
-        yield int(quota) / int(period)
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+            limits = [word for name in names for word in _text(folder / name).split()]
+            # "max" and -1 are unlimited.
+            if len(limits) == 2 and all(word.isdigit() for word in limits) and int(limits[1]):
+                yield int(limits[0]) / int(limits[1])
 
 
 def _text(path: Path) -> str:

@@ -43,20 +43,16 @@ class CudaTransfer:
 
     def send(self, batch: Any) -> Any:
         """Pinned first (a copy from pageable memory would block), then copied; the event marks the end of the copy."""
-        with (
-            self.stream()
-        ):  # around the pinning, too: it would make a context on GPU 0 from this thread
+        # Around the pinning, too: it would make a context on GPU 0 from this thread
+        with self.stream():
             pinned = map_tensors(
                 batch, lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory()
             )
             copied = map_tensors(pinned, lambda tensor: tensor.to(self.device, non_blocking=True))
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self._stream)
-        return (
-            copied,
-            event,
-            pinned,
-        )  # pinned lives until receive; after that torch keeps it until the copy has read it
+        # Pinned lives until receive; after that torch keeps it until the copy has read it
+        return (copied, event, pinned)
 
     def receive(self, sent: Any) -> Any:
         """Makes the current stream wait for the copy, and keeps the memory until that stream is done with it."""
@@ -82,9 +78,8 @@ class CudaOutputLease:
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()  # on the current stream, which the copy is on
         self._held.append((event, things))
-        while (
-            len(self._held) > LEASES
-        ):  # a consumer that lags: wait, or DALI's memory would grow without end
+        # A consumer that lags: wait, or DALI's memory would grow without end
+        while len(self._held) > LEASES:
             self._held[0][0].synchronize()
             self._held.popleft()
         while self._held and self._held[0][0].query():
@@ -95,9 +90,8 @@ class StageEvents:
     """Stage times by the GPU's own clock (fastload._tools.monitor.clocks.StageClock). Events are read once they have passed."""
 
     def __init__(self) -> None:
-        self._line: deque[tuple[str, torch.cuda.Event, torch.cuda.Event] | None] = (
-            deque()
-        )  # None = end of a step
+        # None = end of a step
+        self._line: deque[tuple[str, torch.cuda.Event, torch.cuda.Event] | None] = deque()
         self._free: list[torch.cuda.Event] = []
 
     def begin(self) -> object:
@@ -217,9 +211,8 @@ class CudaDecodeStream:
         """Waits for ``point`` first: the kernel writes an output that others may have used until then."""
         if point is not None:
             self._stream.wait_event(point)
-        with torch.cuda.stream(
-            self._stream
-        ):  # also sets the current device, in a thread that has none yet
+        # Also sets the current device, in a thread that has none yet
+        with torch.cuda.stream(self._stream):
             yield
 
     def synchronize(self) -> None:
@@ -270,9 +263,8 @@ def checksums(loader: Any, device: torch.device, *, behind: int) -> list[int]:
             torch.cuda._sleep(200_000_000)  # type: ignore[no-untyped-call] # on the consumer's stream: batches go on arriving meanwhile
         pixels = batch[name]
         weights = torch.arange(1, pixels.numel() + 1, device=device) % 65_521
-        totals.append(
-            (pixels.flatten().long() * weights).sum()
-        )  # queued, not read: the batch is dropped before it has run
+        # Queued, not read: the batch is dropped before it has run
+        totals.append((pixels.flatten().long() * weights).sum())
         if not behind:
             torch.cuda.synchronize(device)
     loader.close()

@@ -62,9 +62,8 @@ class _Workers:
         self.pid = os.getpid()
         self.stopped = False
         self.jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.owner = weakref.ref(
-            owner, self.jobs.put
-        )  # all C: wakes a thread when the owner is dropped
+        # All C: wakes a thread when the owner is dropped
+        self.owner = weakref.ref(owner, self.jobs.put)
         for number in range(threads):
             threading.Thread(
                 target=_work, args=(self,), name=f"{name}-{number}", daemon=True

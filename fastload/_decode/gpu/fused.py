@@ -278,9 +278,8 @@ def _antialias(n_in: Tensor, n_out: Tensor, most: int, longest: int) -> tuple[Te
     stop = torch.minimum((center + support + 0.5).long(), n_in)
     values = []
     total = torch.zeros_like(center)
-    for j in range(
-        most
-    ):  # one after the other, as Pillow adds: another order may round another way
+    # One after the other, as Pillow adds: another order may round another way
+    for j in range(most):
         x = start + j
         value = (1.0 - ((x - center + 0.5) * inverse).abs()).clamp(min=0.0)
         value = torch.where(x < stop, value, 0.0)

@@ -23,10 +23,8 @@ from fastload._decode.gpu.fused import HALF, PRECISION, Taps
 # 8 x 32 pixels on 4 warps, a warp along a row: its loads share cache lines. ptxas for sm_80: 47 registers, none spilled (16 x 32: 72).
 # Not tuned: no GPU has run it yet.
 TILE_Y, TILE_X = 8, 32
-LAUNCH = {
-    "num_warps": 4,
-    "enable_fp_fusion": False,
-}  # no float is computed; unsaid, Triton 3.9 warns
+# No float is computed; unsaid, Triton 3.9 warns
+LAUNCH = {"num_warps": 4, "enable_fp_fusion": False}
 N_COLUMNS = 13  # of a job, see fused.JOB
 
 _SHIFT = tl.constexpr(PRECISION)

@@ -235,9 +235,8 @@ def new_decoder(device: torch.device, *, threads: int, hardware: bool) -> Any:
     import nvidia.nvimgcodec as nv
 
     kinds = nv.BackendKind
-    threads = min(
-        threads, max(1, (os.cpu_count() or 1) - 1)
-    )  # it takes no more, and complains on stderr
+    # It takes no more, and complains on stderr
+    threads = min(threads, max(1, (os.cpu_count() or 1) - 1))
     if device.type == "cpu":
         return nv.Decoder(
             device_id=nv.NVIMGCODEC_DEVICE_CPU_ONLY,

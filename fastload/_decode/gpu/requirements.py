@@ -20,10 +20,8 @@ from fastload.errors import ConfigError
 if TYPE_CHECKING:
     from fastload._decode.gpu.base import GpuBackend
 
-_FIRST_DRIVERS = {
-    12: "525",
-    13: "580",
-}  # the first driver branch that runs programs of this CUDA major
+# The first driver branch that runs programs of this CUDA major
+_FIRST_DRIVERS = {12: "525", 13: "580"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +60,8 @@ class Requirements:
     module: str
     wheels: Mapping[int, str]
     pip_arguments: Mapping[int, str]  # what "pip install" gets to add the wheel
-    nvjpeg_wheels: Mapping[int, str] = field(
-        default_factory=dict
-    )  # of the shared library that it opens, and without which it decodes on the CPU
+    # Of the shared library that it opens, and without which it decodes on the CPU
+    nvjpeg_wheels: Mapping[int, str] = field(default_factory=dict)
 
     def missing(self, device: torch.device, facts: GpuFacts, *, hardware: bool = False) -> str:
         """What is lacking and what to do; "" if nothing. Pure."""

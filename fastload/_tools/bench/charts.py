@@ -14,7 +14,11 @@ from fastload.errors import ConfigError
 WIDTH = 640
 HEIGHT = 360
 _CURVE_COLORS = ("backward", "wait", "optimizer", "stall", "copy", "forward", "more", "muted")
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 190, 50, 46  # around the curves, in which labels stand
+# Margins around the curves, for labels.
+_LEFT = 70
+_RIGHT = 190
+_TOP = 50
+_BOTTOM = 46
 _NAMES = 190  # left of the bars
 _FIGURES = 110  # right of the bars
 _ROW = 22  # height of a bar with its gap

@@ -60,9 +60,8 @@ class Pass:
     n: int  # images
 
 
-@dataclass(
-    frozen=True
-)  # no slots: Python 3.11 cannot make Rounds[str](...) of a frozen class with them
+# No slots: Python 3.11 cannot make Rounds[str](...) of a frozen class with them
+@dataclass(frozen=True)
 class Rounds(Generic[Key]):
     """Runs contestants in turn, so that a slow minute of the machine hits all; the first round is warm-up."""
 

@@ -85,7 +85,8 @@ def numbers(dataset: Dataset, field: Field) -> Numbers | None:
 
 def sizes_of(field: str, widths: NDArray[np.uint16], heights: NDArray[np.uint16]) -> Sizes | None:
     """Summarizes the width and height columns of an image field; samples without the image do not count."""
-    keys, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    keys = np.zeros(0, np.int64)
+    counts = np.zeros(0, np.int64)
     for wide, high in zip(_pieces(widths), _pieces(heights), strict=True):
         found, times = np.unique(wide.astype(np.int64) << 16 | high, return_counts=True)
         keys, inverse = np.unique(np.concatenate((keys, found)), return_inverse=True)

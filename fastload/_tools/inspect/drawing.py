@@ -15,7 +15,8 @@ Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 Array = NDArray[Any]
 
 _FINER = 3  # shapes are drawn this much larger and shrunk: Pillow's lines have no smooth edges
-_MASK_ALPHA, _EDGE_ALPHA = 110, 230
+_MASK_ALPHA = 110
+_EDGE_ALPHA = 230
 _SHADOW = (0, 0, 0, 170)
 _FAR = 4.0  # points further out than this many picture sizes are pulled in: Pillow's integers are small
 
@@ -64,10 +65,8 @@ def draw_mask(picture: Image.Image, mask: Array, *, alpha: int = _MASK_ALPHA) ->
     layer = np.zeros((*labels.shape, 4), np.uint8)
     for label in np.unique(labels)[:256].tolist():
         if label:
-            layer[labels == label] = (
-                *((200, 200, 200) if label == 255 else color(label)),
-                alpha,
-            )  # 255: "ignore"
+            # 255: "ignore"
+            layer[labels == label] = (*((200, 200, 200) if label == 255 else color(label)), alpha)
     edge = np.zeros(labels.shape, np.bool_)
     edge[:, 1:] |= labels[:, 1:] != labels[:, :-1]
     edge[1:] |= labels[1:] != labels[:-1]
@@ -88,12 +87,11 @@ def draw_shapes(
     layer = Image.new("RGBA", (picture.width * _FINER, picture.height * _FINER))
     draw = ImageDraw.Draw(layer)
     for number, box in enumerate(_rows(boxes, 4)):
-        left, top, right, bottom = (
-            *_moved(box[:2], scale, picture.size),
-            *_moved(box[2:], scale, picture.size),
-        )
+        x0, y0 = _moved(box[:2], scale, picture.size)
+        x1, y1 = _moved(box[2:], scale, picture.size)
+        left, right = sorted((x0, x1))
+        top, bottom = sorted((y0, y1))
         # A box ends before its last coordinate, Pillow's rectangle with it.
-        (left, right), (top, bottom) = sorted((left, right)), sorted((top, bottom))
         corners = (left, top, max(left, right - 1), max(top, bottom - 1))
         draw.rectangle(corners, outline=_SHADOW, width=4 * _FINER)
         inner = tuple(
@@ -137,7 +135,8 @@ def draw_tags(
             )
         )
         width = draw.textlength(names[number], font=letters) + 8
-        x, y = min(left, max(0, picture.width - width)), max(0, top - 16)
+        x = min(left, max(0, picture.width - width))
+        y = max(0, top - 16)
         draw.rectangle((x, y, x + width, y + 16), fill=_chosen(colors, number))
         draw.text((x + 4, y + 8), names[number], fill=(0, 0, 0), font=letters, anchor="lm")
 

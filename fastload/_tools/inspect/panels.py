@@ -22,13 +22,8 @@ from fastload._tools.inspect.drawing import (
 )
 from fastload._tools.inspect.showing import SHOWN
 
-_CLASS_FIELDS = (
-    "labels",
-    "label",
-    "categories",
-    "category_ids",
-    "classes",
-)  # arrays with one class number a box or line
+# Arrays with one class number a box or line
+_CLASS_FIELDS = ("labels", "label", "categories", "category_ids", "classes")
 _CAPTION = 60  # characters of a text value
 _VALUES = 3  # in a title
 

@@ -33,21 +33,18 @@ class RecordFacts:
     coding: Counter[str] = field(default_factory=Counter)  # of JPEGs: baseline, progressive ...
     subsampling: Counter[str] = field(default_factory=Counter)  # of JPEGs
     channels: Counter[int] = field(default_factory=Counter)
-    sizes: dict[str, Counter[tuple[int, int]]] = field(
-        default_factory=dict
-    )  # (width, height) as shown, by field
+    # (width, height) as shown, by field
+    sizes: dict[str, Counter[tuple[int, int]]] = field(default_factory=dict)
     to_orient: int = 0  # images with an orientation left to apply
     indexed: int = 0  # images with a restart index
     image_bytes: int = 0
     record_bytes: list[int] = field(default_factory=list)
     values: Counter[str] = field(default_factory=Counter)  # by field: records that have it
-    items: Counter[str] = field(
-        default_factory=Counter
-    )  # by field: values of a list, rows of boxes and points
+    # By field: values of a list, rows of boxes and points
+    items: Counter[str] = field(default_factory=Counter)
     engine: int = 0  # images a GPU's JPEG engine would take
-    engine_refusals: Counter[str] = field(
-        default_factory=Counter
-    )  # why it would not take the others
+    # Why it would not take the others
+    engine_refusals: Counter[str] = field(default_factory=Counter)
     damaged: list[str] = field(default_factory=list)
 
 

@@ -25,9 +25,8 @@ class SampleView:
     shard: str
     record: int
     n_bytes: int
-    values: tuple[
-        tuple[str, str, tuple[str, ...]], ...
-    ]  # field, kind, what it holds: one line, for a list one an item
+    # field, kind, what it holds: one line, for a list one an item
+    values: tuple[tuple[str, str, tuple[str, ...]], ...]
 
     def sections(self) -> list[Section]:
         """For ``screen.show``."""

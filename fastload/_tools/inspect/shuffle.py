@@ -13,7 +13,9 @@ from fastload._order.mixing import Mixing, measure_mixing
 from fastload._store.dataset import SPLIT, Dataset
 from fastload._store.kinds import INT, MISSING_INT
 
-GOOD, FAIR = 0.8, 0.5  # share of a true random order's mixture
+# Shares of a true random order's mixture.
+GOOD = 0.8
+FAIR = 0.5
 LIMIT = 1 << 20  # places of an order looked at
 _STRETCHES = 64
 

@@ -18,9 +18,8 @@ from fastload._tools.selftest.catalog import RESULT
 def main(arguments: list[str]) -> int:
     """Runs the stage; 0 where it came to an end, whatever it found."""
     name, backend, device, folder, dataset, generated = arguments
-    torch.set_num_threads(
-        1
-    )  # small work: on a busy machine two threads wait for each other most of the time
+    # Small work: on a busy machine two threads wait for each other most of the time
+    torch.set_num_threads(1)
     stage: stages.Stage = getattr(stages, name, None) or getattr(gpu_stages, name)
     outcome = stage(stages.Task(backend, device, Path(dataset), Path(generated), Path(folder)))
     text = json.dumps({"ok": outcome.ok, "summary": outcome.summary, "facts": outcome.facts})

@@ -116,7 +116,8 @@ def resize(task: Task) -> Outcome:
                 **request,
             )
             inner, outer = _max_differences(found[slot], decoding.levels_of(plain)[0], request)
-            interior, ring = max(interior, inner), max(ring, outer)
+            interior = max(interior, inner)
+            ring = max(ring, outer)
         facts[name] = {"interior": interior, "ring": ring}
         bounds = (0, 0) if how == Filter.NEAREST else (INTERIOR_BOUND, backend.edge_error)
         wrong += [name] if interior > bounds[0] or ring > bounds[1] else []
