@@ -13,7 +13,7 @@ from fastload._load.batch import Values
 from fastload._load.collate import COLLATE, Stack
 from fastload._load.records import BatchRecords
 from fastload._load.spec import LoadedField
-from fastload._plan.label_moves import LABEL_MOVES
+from fastload._plan.labels import LABEL_MOVES
 from fastload._plan.rows import PlanRows
 from fastload._store.fields import decode_value
 from fastload.errors import BadImage, ConfigError, RecordError

@@ -15,7 +15,8 @@ canvas where the image lies; the rest is padding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +25,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fastload._plan.geometry import Flags, Floats, moved_hulls, rotates
 from fastload._plan.rows import Frame, PlanRow, PlanRows
+from fastload._store import kinds
+from fastload._store.kinds import FieldKind
 from fastload.errors import ConfigError
 
 Float32 = NDArray[np.float32]
@@ -130,6 +133,30 @@ def move_from_image(matrix: ArrayLike, row: PlanRow) -> Float32:
         ConfigError: The matrix has another shape.
     """
     return (_camera(matrix, (3,)) @ np.linalg.inv(row.matrix)).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelMove:
+    """How a batch of values of one kind follows its images."""
+
+    batch: Callable[[Sequence[Any], PlanRows], Sequence[tuple[Any, Any]]]
+    detail: str = ""  # what ``batch`` returns next to each value: "boxes.kept"; "" = nothing
+
+
+# None: the values stay unmodified. Masks move in the decode threads, together with their image.
+LABEL_MOVES: dict[FieldKind, LabelMove | None] = {
+    kinds.IMAGE: None,
+    kinds.MASK: None,
+    kinds.BOXES: LabelMove(move_boxes_batch, "kept"),
+    kinds.POINTS: LabelMove(move_points_batch, "visible"),
+    kinds.MATRIX: LabelMove(move_to_image_batch),
+    kinds.NUMBERS: None,
+    kinds.INT: None,
+    kinds.FLOAT: None,
+    kinds.STR: None,
+    kinds.JSON: None,
+    kinds.BYTES: None,
+}
 
 
 def _boxes(boxes: Floats, frame: Frame, min_visible: float) -> tuple[Floats, Flags]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+import fastload._store.pixels  # noqa: F401 - a first import in a decode thread could fail for lack of files or memory
 from fastload._common.public import public
 from fastload._store.columns import open_column
 from fastload._store.fields import Field, decode_value

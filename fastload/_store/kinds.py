@@ -4,6 +4,8 @@ A new kind is one object here, one line in ``KINDS``, and one row in each table 
 moving labels (``_plan``), collating (``_load``) and showing (``_tools``). Behavior that needs more
 than NumPy lives in those tables; traits and the stored bytes live here. docs/FORMAT.md has the byte
 layouts.
+
+``pixels`` is imported where it is used: transforms need the kinds, but neither Pillow nor simplejpeg.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ import numpy.typing as npt
 
 from fastload._common import strict_json
 from fastload._common.public import public
-from fastload._store import pixels
 from fastload._store.arrays import decode_array, encode_array
 from fastload._store.record import ARRAY, DEFLATED, JPEG, PLAIN, PNG, RAW, Part, shown_size
 from fastload.errors import ConfigError, RecordError
 
 if TYPE_CHECKING:
     from fastload._store.fields import Field
+    from fastload._store.pixels import Pixels
 
 MAX_JSON_DEPTH = 64
 MISSING_INT = -(1 << 63)  # in an int column: the sample lacks the field
@@ -93,10 +95,10 @@ class FieldKind:
 class PixelKind(FieldKind):
     codecs: tuple[int, ...]
 
-    def decode_pixels(self, part: Part) -> pixels.Pixels:
+    def decode_pixels(self, part: Part) -> Pixels:
         raise NotImplementedError
 
-    def decode(self, field: Field, part: Part) -> pixels.Pixels:
+    def decode(self, field: Field, part: Part) -> Pixels:
         return self.decode_pixels(part)
 
 
@@ -105,10 +107,14 @@ class _ImageKind(PixelKind):
     codecs = (JPEG, PNG, RAW, DEFLATED)
 
     def encode(self, number: int, item: int, field: Field, value: object) -> Part:
-        return pixels.encode_pixels(number, item, np.asarray(value), what=f"field {field.name!r}")
+        from fastload._store.pixels import encode_pixels
 
-    def decode_pixels(self, part: Part) -> pixels.Pixels:
-        return pixels.decode_image(part)
+        return encode_pixels(number, item, np.asarray(value), what=f"field {field.name!r}")
+
+    def decode_pixels(self, part: Part) -> Pixels:
+        from fastload._store.pixels import decode_image
+
+        return decode_image(part)
 
     def columns(self, name: str) -> dict[str, str]:
         return {f"{name}.width": "<u2", f"{name}.height": "<u2"}
@@ -124,10 +130,14 @@ class _MaskKind(PixelKind):
     codecs = (PNG, RAW, DEFLATED)
 
     def encode(self, number: int, item: int, field: Field, value: object) -> Part:
-        return pixels.encode_mask(number, item, np.asarray(value), what=f"field {field.name!r}")
+        from fastload._store.pixels import encode_mask
 
-    def decode_pixels(self, part: Part) -> pixels.Pixels:
-        return pixels.decode_mask(part)
+        return encode_mask(number, item, np.asarray(value), what=f"field {field.name!r}")
+
+    def decode_pixels(self, part: Part) -> Pixels:
+        from fastload._store.pixels import decode_mask
+
+        return decode_mask(part)
 
 
 class _ArrayKind(FieldKind):

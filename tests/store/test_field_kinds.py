@@ -11,7 +11,7 @@ import pytest
 
 import fastload
 from fastload._load.collate import COLLATE
-from fastload._plan.label_moves import LABEL_MOVES
+from fastload._plan.labels import LABEL_MOVES
 from fastload._store.fields import Field
 from fastload._store.kinds import BOXES, IMAGE, INT, KINDS, MATRIX, POINTS
 from fastload._tools.inspect.showing import SHOWN

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+import fastload._store.pixels  # noqa: F401 - a first import in a verify thread could fail for lack of files or memory
 from fastload._store.jpeg_header import JpegHeader, check_limits, check_size, read_header
 from fastload._store.kinds import PixelKind
 from fastload._store.record import CODEC_NAMES, JPEG, PLAIN, PNG, RAW, Part
