@@ -49,11 +49,6 @@ def decode_array(data: Bytes) -> npt.NDArray[Any]:
     return array
 
 
-def array_shape(data: Bytes) -> tuple[int, ...]:
-    """The shape in the header of a stored array; raises RecordError."""
-    return _parse_header(data)[1]
-
-
 def _parse_header(data: Bytes) -> tuple[np.dtype[Any], tuple[int, ...], int]:
     """(type, shape, where the numbers begin)."""
     size = len(data)

@@ -112,9 +112,8 @@ class Dataset:
         return sample
 
     def __getitems__(self, indices: Iterable[SupportsIndex]) -> list[dict[str, Any]]:
-        return [
-            self[index] for index in indices
-        ]  # torch's DataLoader asks for a whole batch where it finds this
+        # torch's DataLoader requests a whole batch where this method exists.
+        return [self[index] for index in indices]
 
     def __repr__(self) -> str:
         fields = ", ".join(
@@ -210,9 +209,8 @@ class Dataset:
 
     def _reader(self, place: int) -> ShardReader:
         reader = self._readers.get(place)
-        if (
-            reader is None
-        ):  # of several threads the first one's: bytes of a reader that nobody holds would go with it
+        if reader is None:
+            # The first thread's reader wins: the bytes of a reader without references would be unmapped.
             reader = self._readers.setdefault(
                 place, ShardReader(self.path, self.manifest.shards[place], verify=self.verify)
             )
