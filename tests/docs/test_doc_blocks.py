@@ -5,6 +5,7 @@ A block that nobody runs fails ``test_every_block_is_accounted_for``: write down
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import subprocess
 import sys
@@ -263,10 +264,10 @@ def test_the_monitors_commands(
 
 
 def test_packing_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Line by line, each into a folder of its own."""
+    """Statement by statement, each into a folder of its own."""
     files = sorted((folder / "pictures").rglob("*.jpg"))[:3]
     (block,) = mine("docs/sources.md")
-    for number, line in enumerate(block.text.splitlines()):
+    for number, statement in enumerate(ast.parse(block.text).body):
         (folder / str(number)).mkdir()
         monkeypatch.chdir(folder / str(number))
         names: Names = {
@@ -275,7 +276,7 @@ def test_packing_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
             "paths": files,
             "items": [{"image": path, "corners": [(1.0, 2.0)]} for path in files],
         }
-        exec(line, names)
+        exec(ast.unparse(statement), names)
         assert len(fastload.open("dest")) == 3
     assert fastload.open(folder / "0" / "dest").classes == {"label": ("cat", "dog")}
 
