@@ -55,7 +55,7 @@ class StepProbeCallback(TrainerCallback):  # type: ignore[misc] # transformers' 
         self.marks.mark()
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Other loggers may come behind this one."""
+        """Other loggers may run after this one."""
         self.marks.mark()
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -33,7 +33,7 @@ class StepProbeCallback(Callback):  # type: ignore[misc] # Lightning's types are
         self._last = _Last(self.marks)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Puts a second callback behind all others: checkpoints are written by callbacks that come after this one."""
+        """Adds a second callback after all others: checkpoints are written by callbacks that come after this one."""
         if stage == "fit" and self._last not in trainer.callbacks:
             trainer.callbacks.append(self._last)
 
@@ -97,7 +97,7 @@ class StepProbeCallback(Callback):  # type: ignore[misc] # Lightning's types are
 
 
 class _Last(Callback):  # type: ignore[misc]
-    """Stands behind the checkpoint callbacks: where it is reached, a checkpoint that was begun is written."""
+    """Runs after the checkpoint callbacks: a checkpoint that was begun is written by then."""
 
     def __init__(self, marks: Marks) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ except ImportError as missing:
 
 @HOOKS.register_module(force=True)  # force: a configuration may load this module twice
 class StepProbeHook(Hook):  # type: ignore[misc]
-    """Times MMEngine's training loops, by epoch and by iteration. Runs behind all other hooks, so what they do belongs to the step."""
+    """Times MMEngine's training loops, by epoch and by iteration. Runs after all other hooks, so what they do belongs to the step."""
 
     priority = "LOWEST"
 

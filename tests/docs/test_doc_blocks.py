@@ -118,7 +118,7 @@ def test_no_page_is_listed_that_is_not_there() -> None:
         "````sh\nmake\n````",
     ],
 )
-def test_a_block_that_nobody_runs_is_noticed(more: str) -> None:
+def test_a_block_that_is_never_run_is_noticed(more: str) -> None:
     for name in ("docs/tuning.md", "docs/troubleshooting.md"):
         assert unaccounted(name, f"{(ROOT / name).read_text()}\n{more}\n")
 

@@ -91,7 +91,7 @@ def test_a_loader_alone_and_a_loader_that_is_there_already(script: Path) -> None
         ("{}:make_loader,number", "returned int: expected a function"),
     ],
 )
-def test_mistakes_are_told_in_one_line(script: Path, words: str, message: str) -> None:
+def test_mistakes_are_reported_in_one_line(script: Path, words: str, message: str) -> None:
     with pytest.raises(fastload.ConfigError, match=message) as raised:
         call_script(words.format(script))
     assert "\n" not in str(raised.value)

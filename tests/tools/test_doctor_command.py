@@ -48,7 +48,7 @@ def test_a_terminal_gets_the_same_words(
     assert "[red]not markup[/red]" in capsys.readouterr().out
 
 
-def test_the_machine_is_looked_at_and_nothing_raises(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_machine_is_checked_and_nothing_raises(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["doctor", "--json"])
     told = json.loads(capsys.readouterr().out)
     names = [check["name"] for check in told["checks"]]
@@ -68,7 +68,7 @@ def test_the_machine_is_looked_at_and_nothing_raises(capsys: pytest.CaptureFixtu
     assert all(check["do"] for check in told["checks"] if check["state"] == BAD)
 
 
-def test_what_cannot_be_looked_at_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_checked_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(**_: object) -> Check:
         raise OSError("no /proc here")
 

@@ -83,7 +83,7 @@ def test_a_healthy_run_gets_a_clean_bill(name: str, tmp_path: Path) -> None:
     assert not [each for each in found.findings if each.severity != "info"]
 
 
-def test_a_small_regular_pause_is_told_without_alarm(tmp_path: Path) -> None:
+def test_a_small_regular_pause_is_reported_without_alarm(tmp_path: Path) -> None:
     found = examine(*HEALTHY["seldom saved"](tmp_path))
     assert found.healthy
     assert (

@@ -177,7 +177,7 @@ def test_the_ceiling_is_the_speed_without_the_cause(tmp_path: Path) -> None:
     )
 
 
-def test_checkpoint_and_evaluation_at_the_same_step_are_told_apart(tmp_path: Path) -> None:
+def test_checkpoint_and_evaluation_at_the_same_step_are_distinguished(tmp_path: Path) -> None:
     run = every(every(made(22_000), 1000, 4.1), 5000, 31.0)
     found = examine(write(tmp_path / "m.jsonl", rows_of(run)))
     told = {each.kind: each for each in found.findings}
@@ -211,7 +211,7 @@ def test_an_evaluation_between_rows_is_seen_by_the_clock(tmp_path: Path) -> None
     assert first.share == pytest.approx(100 / (597 + 100), rel=0.02)
 
 
-def test_waiting_hidden_behind_the_device_is_not_lost(tmp_path: Path) -> None:
+def test_waiting_covered_by_the_device_is_not_lost(tmp_path: Path) -> None:
     """data_time 70 of 150 ms, but the device works 148 ms of each step: the host waits, the GPU does not."""
     rows = rows_of(made(2000))
     for row in rows[1:]:
@@ -233,7 +233,7 @@ def test_batch_sizes_are_compared_in_samples(tmp_path: Path) -> None:
     assert "faster" in same.verdict
 
 
-def test_a_busy_gpu_that_draws_little_is_told(tmp_path: Path) -> None:
+def test_a_busy_gpu_that_draws_little_is_reported(tmp_path: Path) -> None:
     found = examine(*one(made(), util=97.0, power=300.0, limit=575.0)(tmp_path))
     assert [each.kind for each in found.findings] == ["low-power"]
     assert "check_trainer" in found.findings[0].fix

@@ -89,7 +89,7 @@ def test_rows_hold_means_maxima_stages_and_samples(tmp_path: Path, clock: Clock)
     assert (rest.iter, rest.steps, rest.samples, rest.slow) == (5, 1, 4, ())
 
 
-def test_an_epochs_start_is_waiting_and_the_time_between_epochs_is_nobodys(
+def test_an_epochs_start_is_waiting_and_the_time_between_epochs_is_not_counted(
     tmp_path: Path, clock: Clock
 ) -> None:
     class Slow:

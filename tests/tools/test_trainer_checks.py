@@ -245,7 +245,7 @@ def test_a_step_that_is_not_compiled() -> None:
     assert (found.kind, found.title) == ("compile", "nothing in the step is compiled")
 
 
-def test_a_compiled_model_that_nobody_calls() -> None:
+def test_a_compiled_model_that_is_never_called() -> None:
     trainer = Trainer()
     compiled: Any = torch.compile(trainer.model, backend="eager")
     (found,) = fastload.check_trainer(
@@ -327,7 +327,7 @@ def test_an_optimizer_with_a_history_keeps_it() -> None:
     assert all(torch.equal(after[name], value) for name, value in kept.items())
 
 
-def test_a_step_that_fails_is_told_and_undone() -> None:
+def test_a_step_that_fails_is_reported_and_undone() -> None:
     trainer = Trainer()
     before = trainer.model[0].weight.clone()
 

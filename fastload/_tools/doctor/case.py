@@ -98,11 +98,11 @@ def _shared_stalls(chosen: Account, others: Sequence[Account]) -> tuple[Stall, .
     )
 
 
-def facts_of(case: Case) -> RunFigures:
+def figures_of(case: Case) -> RunFigures:
     """The run in figures."""
-    one = case.account
+    account = case.account
     rank = case.rank
-    known = one.rows & np.isfinite(rank.samples)
+    known = account.rows & np.isfinite(rank.samples)
     batch = (
         float(rank.samples[known].sum() / rank.steps[known].sum())
         if known.any()
@@ -113,18 +113,22 @@ def facts_of(case: Case) -> RunFigures:
     batch = batch if 0 < batch < 1e12 else 0.0
     return RunFigures(
         case.run.name,
-        one.n_steps,
+        account.n_steps,
         case.total_s,
         case.it_s,
-        one.total_s / one.n_steps,
-        one.typical_s,
-        one.spread,
-        one.wait_s / one.n_steps if one.has_data else None,
-        one.wait_s / case.total_s if one.has_data else None,
+        account.total_s / account.n_steps,
+        account.typical_s,
+        account.spread,
+        account.wait_s / account.n_steps if account.has_data else None,
+        account.wait_s / case.total_s if account.has_data else None,
         batch * case.it_s * min(world, 1 << 20) if batch else None,
         batch or None,
         len(case.run.ranks),
-        one.warm_steps,
-        one.warm_s,
-        {name: value for name, value in one.stages.items() if mean_of(rank.stage_times[name]) >= 0},
+        account.warm_steps,
+        account.warm_s,
+        {
+            name: value
+            for name, value in account.stages.items()
+            if mean_of(rank.stage_times[name]) >= 0
+        },
     )

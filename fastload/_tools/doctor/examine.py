@@ -11,7 +11,7 @@ import numpy as np
 from fastload._common import formatting as fmt
 from fastload._common.public import public
 from fastload._tools.doctor.account import RULE, Stall
-from fastload._tools.doctor.case import Case, case_of, facts_of
+from fastload._tools.doctor.case import Case, case_of, figures_of
 from fastload._tools.doctor.finding import (
     HEALTHY,
     Ceiling,
@@ -22,7 +22,7 @@ from fastload._tools.doctor.finding import (
     ranked,
     severity_of,
 )
-from fastload._tools.doctor.limits import SAME_BATCH, SAME_SPEED
+from fastload._tools.doctor.limits import DATA_SHARE, SAME_BATCH, SAME_SPEED, UTIL_BUSY
 from fastload._tools.doctor.reading import read_files
 from fastload._tools.doctor.rules import Named, Unclaimed, rules
 from fastload._tools.doctor.rules.gpu import throttling
@@ -33,73 +33,55 @@ from fastload.errors import ConfigError
 
 def compare(runs: Sequence[RunFigures]) -> list[Finding]:
     """The first run against each of the others."""
-    return [finding for other in runs[1:] for finding in _pair(runs[0], other)]
+    return [_pair(runs[0], other) for other in runs[1:]]
 
 
-def _pair(first: RunFigures, other: RunFigures) -> list[Finding]:
+def _pair(first: RunFigures, other: RunFigures) -> Finding:
+    evidence: tuple[str, ...] = (_speeds(first), _speeds(other))
+    it_change = other.it_s / first.it_s - 1
     if (
         first.samples_s is None
         or other.samples_s is None
         or first.batch_size is None
         or other.batch_size is None
     ):
-        change = other.it_s / first.it_s - 1
-        return [
-            Finding(
-                "comparison",
-                f"{other.name} does {_change(change)} in it/s than {first.name}",
-                (_speeds(first), _speeds(other)),
-                "batch sizes are not recorded: where they differ, it/s cannot be compared",
-                severity="info",
-            )
-        ]
+        more = f"{100 * abs(it_change):.0f} % {'more' if it_change >= 0 else 'less'}"
+        return Finding(
+            "comparison",
+            f"{other.name} does {more} in it/s than {first.name}",
+            evidence,
+            "batch sizes are not recorded: where they differ, it/s cannot be compared",
+            severity="info",
+        )
     change = other.samples_s / first.samples_s - 1
-    seen = other.it_s / first.it_s - 1
-    evidence = (_speeds(first), _speeds(other))
     if abs(other.batch_size / first.batch_size - 1) <= SAME_BATCH:
-        return [
-            Finding(
-                "comparison",
-                f"{other.name} {_verb(change)} {first.name}",
-                evidence,
-                "",
-                severity="info",
-            )
-        ]
+        title = f"{other.name} {_verb(change)} {first.name}"
+        return Finding("comparison", title, evidence, "", severity="info")
     batches = (
         f"batch {other.batch_size:.4g} {_verb(change)} batch {first.batch_size:.4g} in samples/s"
     )
-    riddle = abs(change) <= SAME_SPEED or (change > 0) != (seen > 0)
-    why = f"; it/s says {100 * seen:+.0f} % and means nothing here" if riddle else ""
-    limit = (
-        "the limit is a cost per sample: "
-        + (_limit(other) if other.data_share is not None else "the loader or the GPU")
-        if abs(change) <= SAME_SPEED
-        else ""
+    misleading = abs(change) <= SAME_SPEED or (change > 0) != (it_change > 0)
+    why = f"; it/s says {100 * it_change:+.0f} % and means nothing here" if misleading else ""
+    if abs(change) <= SAME_SPEED:
+        evidence = (*evidence, f"the limit is a cost per sample: {_limit(other)}")
+    advice = "The larger figure wins, as long as the model learns as well"
+    if change <= SAME_SPEED:
+        advice = "A larger batch does not pay; repair what limits each sample"
+    return Finding(
+        "batch-size",
+        batches + why,
+        evidence,
+        f"compare samples/s. {advice}",
+        severity="look" if misleading else "info",
     )
-    return [
-        Finding(
-            "batch-size",
-            batches + why,
-            (*evidence, *([limit] if limit else [])),
-            "compare samples/s. "
-            + (
-                "A larger batch does not pay; repair what limits each sample"
-                if change <= SAME_SPEED
-                else "The larger figure wins, as long as the model learns as well"
-            ),
-            severity="look" if riddle else "info",
-        )
-    ]
 
 
 def _limit(run: RunFigures) -> str:
-    waits = run.data_share is not None and run.data_share >= 0.05
-    return (
-        f"the loader ({fmt.percent(run.data_share or 0)} waiting for data)"
-        if waits
-        else f"the step itself (data wait {fmt.percent(run.data_share or 0)})"
-    )
+    if run.data_share is None:
+        return "the loader or the GPU"
+    if run.data_share >= DATA_SHARE:
+        return f"the loader ({fmt.percent(run.data_share)} waiting for data)"
+    return f"the step itself (data wait {fmt.percent(run.data_share)})"
 
 
 def _speeds(run: RunFigures) -> str:
@@ -109,10 +91,6 @@ def _speeds(run: RunFigures) -> str:
         else ""
     )
     return f"{run.name}: {fmt.rate(run.it_s)} it/s{more}"
-
-
-def _change(change: float) -> str:
-    return f"{100 * abs(change):.0f} % {'more' if change >= 0 else 'less'}"
 
 
 def _verb(change: float) -> str:
@@ -151,7 +129,7 @@ def examine_runs(runs: Sequence[Run], windows: Sequence[Window] = ()) -> Diagnos
     facts: list[RunFigures] = []
     for case in cases:
         studied = study(case)
-        facts.append(facts_of(studied.case))
+        facts.append(figures_of(studied.case))
         found += [
             replace(each, run=case.run.name) if len(cases) > 1 else each
             for each in studied.findings
@@ -280,22 +258,22 @@ def _coverage(cases: Sequence[Case]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def _window_only(windows: Sequence[Window]) -> Diagnosis[RecordedRuns]:
     """No steps: what the GPU did is known, why it waited is not."""
-    found = []
+    found: list[Finding] = []
     for window in windows:
-        for each in throttling(window):
-            found.append(
-                Finding(
-                    "throttled",
-                    each.title,
-                    each.evidence,
-                    each.fix,
-                    share=each.share,
-                    severity=severity_of(each.share, look=-1.0),
-                )
+        found += [
+            Finding(
+                "throttled",
+                each.title,
+                each.evidence,
+                each.fix,
+                share=each.share,
+                severity=severity_of(each.share, look=-1.0),
             )
+            for each in throttling(window)
+        ]
         for gpu in window.gpus:
             util = mean_of(gpu.util)
-            if util < 85.0:
+            if util < UTIL_BUSY:
                 idle = 1 - util / 100
                 found.append(
                     Finding(
@@ -308,12 +286,9 @@ def _window_only(windows: Sequence[Window]) -> Diagnosis[RecordedRuns]:
                     )
                 )
     found = ranked(found)
-    first = next(iter(found), None)
-    verdict = (
-        f"{first.state}: {first.title}."
-        if first
-        else "Healthy: the GPUs are busy and nothing holds them back."
-    )
+    verdict = "Healthy: the GPUs are busy and nothing holds them back."
+    if found:
+        verdict = f"{found[0].state}: {found[0].title}."
     notes = tuple(note for window in windows for note in window.notes)
     return Diagnosis(
         verdict,

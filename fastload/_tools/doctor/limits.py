@@ -34,7 +34,7 @@ EXACT_PERIOD = (
 )
 SHORT_S = 1.0  # shorter stalls that come often are called logging
 LOGGING_STEPS = 500  # people log every 1 to 500 steps, and save more seldom
-LONG_S = 30.0  # nobody's checkpoint takes longer than an evaluation: from here on it is called one
+LONG_S = 30.0  # no checkpoint takes longer; from here on a pause is called an evaluation
 RARE_WAIT = (
     50  # data waits rarer than one in 50 steps are hiccups; more often the loader is too slow
 )

@@ -50,7 +50,7 @@ class Run:
     ranks: tuple[Rank, ...]
     events: tuple[EventRow, ...] = ()
     header: Mapping[str, str | int | float] = field(default_factory=dict)
-    foreign: bool = False  # rows of somebody else's logger
+    foreign: bool = False  # rows of another tool
     notes: tuple[str, ...] = ()  # what was odd in the files
 
 

@@ -65,7 +65,7 @@ class HostStages:
             self._open.clear()
 
     def step_dropped(self) -> None:
-        """The open stages are nobody's."""
+        """The open stages belong to no step."""
         self._open.clear()
 
     def collect(self) -> tuple[int, dict[str, float]]:

@@ -32,7 +32,7 @@ class GateRule:
 
 
 class Tail:
-    """A file that may not be there yet, and grows; ``read`` takes what is new. Starts anew where the file was replaced or cut."""
+    """A file that may not be there yet, and grows; ``read`` takes what is new. Starts over where the file was replaced or cut."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -174,6 +174,6 @@ class LineFile:
         return os.write(self._descriptor, data) < len(data)
 
     def _ends_torn(self) -> bool:
-        """Whether somebody was killed, or ran out of disk, in the middle of the last line: the next one then starts anew."""
+        """Whether the last line is incomplete, after a kill or a full disk: the next row then starts a new line."""
         end = os.fstat(self._descriptor).st_size
         return end > 0 and os.pread(self._descriptor, 1, end - 1) not in (b"\n", b"")

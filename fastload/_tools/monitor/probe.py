@@ -30,7 +30,7 @@ class StepProbe:
     share a network folder). ``start`` is the number of steps done before, for a run that goes on. ``samples(batch)`` counts a
     batch whose first tensor's first axis is not the number of samples. A row is written, whole, with its last step, and is safe from
     then on; leaving the ``with`` block, or the program's end, writes the rest. On a GPU stage times are the GPU's own and come a
-    few steps late, because nobody waits for them.
+    few steps late, because the probe never waits for the GPU.
     """
 
     def __init__(

@@ -205,7 +205,7 @@ class GpuSamples:
             value = numbers[name]
             values.append(None if value is None else round(value, 2))
         self.throttle.append(reasons)
-        self.t.append(round(at, 4))  # last: whoever looks on takes its length
+        self.t.append(round(at, 4))  # last: readers in other threads take its length
 
     def read_slow(self) -> None:
         """Takes 20 ms each."""

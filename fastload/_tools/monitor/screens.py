@@ -63,7 +63,7 @@ class Lines(Screen):
 
 
 class Table(Screen):
-    """A table that is drawn anew each interval."""
+    """A table that is redrawn each interval."""
 
     def __init__(self) -> None:
         self._live: Live | None = None

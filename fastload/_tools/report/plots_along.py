@@ -100,7 +100,7 @@ def _stack(plot: Plot, shown: Columns, parts: dict[str, Floats], x: Scale, y: Sc
 
 
 def part_color(name: str) -> str:
-    """Data wait is orange, what nobody timed is gray."""
+    """Data wait is orange, untimed work is gray."""
     return {"data wait": "wait", "rest of the step": "other"}.get(name) or stage_color(name)
 
 

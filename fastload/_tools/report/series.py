@@ -22,7 +22,7 @@ class Columns:
 
 
 def positions(rank: Rank) -> Floats:
-    """Where each row ends, in steps; a run that was started again goes on behind its first part."""
+    """Where each row ends, in steps; a restarted run continues after its first part."""
     start = rank.iter[0] - rank.steps[0] if (np.diff(rank.iter) > 0).all() else 0
     return np.cumsum(rank.steps).astype(np.float64) + float(start)
 

@@ -352,7 +352,7 @@ class CountedReader(io.BufferedReader):
 
 
 class CountedCallable:
-    """Stands for a callable, counts its calls, and is that callable to whoever asks for its attributes."""
+    """Wraps a callable and times its calls; attributes are those of the callable."""
 
     def __init__(self, inner: Any, stage: str, clock: StageClock) -> None:
         self._inner = inner

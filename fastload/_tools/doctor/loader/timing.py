@@ -139,7 +139,7 @@ def short(error: BaseException) -> str:
 
 
 class RandomState:
-    """A context behind which torch's, numpy's and Python's random numbers go on as if nothing had happened."""
+    """Restores the random generators of torch, numpy and Python on exit."""
 
     def __init__(self, loader: object = None) -> None:
         places = [

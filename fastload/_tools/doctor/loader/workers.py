@@ -76,7 +76,7 @@ _ECHOES = 12  # batches sent to measure the way between processes
 
 
 class WatchedDataset:
-    """The dataset inside a worker process, counted there. It is that dataset to whoever asks for, or sets, an attribute."""
+    """Wraps the dataset in a worker process and times it there; attributes are those of the dataset."""
 
     def __init__(self, inner: Any) -> None:
         self.__dict__.update(_inner=inner, _instruments=None, _spent=[0.0, 0.0, 0.0], _items=0)

@@ -44,7 +44,7 @@ def throttled(gpu: Gpu, parts: Sequence[str]) -> Bools:
 
 
 def clock_loss(gpu: Gpu, slowed: Bools) -> float:
-    """Part of the clock that is missing in these samples, against the highest of the window; 0 where nobody knows."""
+    """Part of the clock that is missing in these samples, against the highest of the window; 0 where it is not known."""
     top = np.nanmax(gpu.sm_mhz, initial=0.0, where=np.isfinite(gpu.sm_mhz))
     mean = mean_of(gpu.sm_mhz[slowed])
     return max(1 - mean / float(top), 0.0) if top > 0 and mean >= 0 else 0.0
