@@ -53,15 +53,9 @@ Jobs = NDArray[np.void]
 
 
 @functools.cache
-def has_triton() -> bool:
-    """Triton is installed; its import takes a second, so this only looks."""
-    return importlib.util.find_spec("triton") is not None
-
-
-@functools.cache
 def kernel_trouble(device: torch.device) -> str:
     """Why the kernel cannot be used on this device, or nothing: it was built (Triton needs a C compiler) and gave the torch path's bits."""
-    if not has_triton():
+    if importlib.util.find_spec("triton") is None:  # importing it takes a second
         return "Triton is not installed"
     from triton.errors import TritonError
 

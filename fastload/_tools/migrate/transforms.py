@@ -239,10 +239,6 @@ def _flip(name: str) -> Callable[[Any], _Match]:
     return lambda each: _Match(TransformCall(name, () if each.p == 0.5 else (each.p,)))
 
 
-def _normalize(each: Any) -> _Match:
-    return _Match(TransformCall("Normalize", (_numbers(each.mean), _numbers(each.std))))
-
-
 _CONVERTERS: dict[str, Callable[[Any], _Match]] = {
     "Resize": _resize,
     "RandomResizedCrop": _random_resized_crop,
@@ -257,7 +253,9 @@ _CONVERTERS: dict[str, Callable[[Any], _Match]] = {
     "RandomGrayscale": lambda each: _Match(TransformCall("Grayscale", (), {"p": each.p})),
     "GaussianBlur": _blur,
     "RandomErasing": _erasing,
-    "Normalize": _normalize,
+    "Normalize": lambda each: _Match(
+        TransformCall("Normalize", (_numbers(each.mean), _numbers(each.std)))
+    ),
     "ToDtype": _to_dtype,
     "ConvertImageDtype": _to_dtype,
     "RandomApply": _random_apply,

@@ -19,12 +19,12 @@ MOST_SAMPLES = 2_000  # of a user's dataset
 Epoch = dict[int, torch.Tensor]
 
 
-def make_generated(folder: Path, *, n: int = 24) -> Path:
+def make_generated(folder: Path) -> Path:
     """A packed dataset of made images."""
     from fastload._tools.selftest.images import photographs
 
     samples = [
-        {"image": image.data, "label": i % 3} for i, image in enumerate(photographs(n, 200, 150))
+        {"image": image.data, "label": i % 3} for i, image in enumerate(photographs(24, 200, 150))
     ]
     fastload.pack(samples, folder / "packed", fields={"image": "image", "label": "int"}, jobs=1)
     return folder / "packed"
@@ -56,15 +56,14 @@ def make_loader(
     )
 
 
-def epoch(loader: Any, *, close: bool = True) -> Epoch:
+def epoch(loader: Any) -> Epoch:
     """Sample → pixels, on the host; of a large dataset the first samples."""
     found: Epoch = {}
     for batch in loader:
         found |= samples(batch)
         if len(found) >= MOST_SAMPLES:
             break
-    if close:
-        loader.close()
+    loader.close()
     return found
 
 
