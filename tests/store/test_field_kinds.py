@@ -11,9 +11,10 @@ import pytest
 
 import fastload
 from fastload._load.collate import COLLATE
+from fastload._pack.sources import columns, numbers, objects
 from fastload._plan.labels import LABEL_MOVES
 from fastload._store.fields import Field
-from fastload._store.kinds import BOXES, IMAGE, INT, KINDS, MATRIX, POINTS
+from fastload._store.kinds import BOXES, IMAGE, INT, KINDS, MASK, MATRIX, NUMBERS, POINTS
 from fastload._tools.inspect.showing import SHOWN
 from fastload.errors import ConfigError
 
@@ -23,6 +24,13 @@ PACKAGE = Path(fastload.__file__).parent
 @pytest.mark.parametrize("table", [LABEL_MOVES, COLLATE, SHOWN], ids=["move", "collate", "show"])
 def test_every_table_has_a_row_for_every_kind(table: dict[object, object]) -> None:
     assert list(table) == list(KINDS.values())
+
+
+def test_sources_can_read_every_kind() -> None:
+    """From Python objects and from columns of text; images and masks are files, read elsewhere."""
+    files = {IMAGE, MASK}
+    assert {*objects._SCALARS, *numbers.TABLES, NUMBERS} | files == set(KINDS.values())
+    assert {*columns._CONVERTERS} | files == set(KINDS.values())
 
 
 def test_a_kind_is_given_by_name_or_as_the_object() -> None:
