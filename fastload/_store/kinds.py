@@ -2,8 +2,8 @@
 
 A new kind is one object here, one line in ``KINDS``, and one row in each table keyed by kind:
 moving labels (``_plan``), collating (``_load``), showing (``_tools``), and reading it from Python
-objects and text (``_pack/sources``). Behavior that needs more than NumPy lives in those tables; traits and the stored bytes live here. docs/FORMAT.md has the byte
-layouts.
+objects and text (``_pack/sources``). Behavior that needs more than NumPy lives in those tables;
+traits and the stored bytes live here. docs/FORMAT.md has the byte layouts.
 
 ``pixels`` is imported where it is used: transforms need the kinds, but neither Pillow nor simplejpeg.
 """
