@@ -65,7 +65,7 @@ def said(outcome: Outcome) -> dict[str, Any]:
     return found
 
 
-def check_nothing_is_broken(dest: Path, expected: dict[str, str]) -> None:
+def assert_nothing_is_broken(dest: Path, expected: dict[str, str]) -> None:
     """What has its final name is final, no temporary file takes space, and it is no dataset before it is complete."""
     found = tree(dest) if dest.exists() else {}
     assert not [name for name in found if is_temporary(name)]
@@ -126,7 +126,7 @@ def test_every_write_may_be_the_one_that_fails(tmp_path: Path, zygote: Zygote, k
         found = MESSAGE.search(error)
         assert found, (n, error)
         assert int(found[1]) > 0
-        check_nothing_is_broken(dest, expected)
+        assert_nothing_is_broken(dest, expected)
         assert "writes" in said(zygote.run(pack_in_child, "small", kind, str(dest)))
         assert tree(dest) == expected, n
 
@@ -171,7 +171,7 @@ def test_a_disk_that_is_too_small_and_grows(
         needed, free = map(int, found.groups())
         assert free < needed
         assert free < 2 << 20
-        check_nothing_is_broken(dest, expected)
+        assert_nothing_is_broken(dest, expected)
         shards.append(len(list(dest.glob("shard-*.lmdb"))))
     if kind == "list":
         assert shards == sorted(set(shards))  # each time it went on behind what was there
@@ -187,7 +187,7 @@ def test_no_inodes_left(tmp_path: Path, zygote: Zygote, small_disk: Path) -> Non
     for inodes in range(2, 9):
         resize(small_disk, f"nr_inodes={inodes}")
         assert "disk full" in said(zygote.run(pack_in_child, "small", "list", str(dest)))["error"]
-        check_nothing_is_broken(dest, tree(tmp_path / "whole"))
+        assert_nothing_is_broken(dest, tree(tmp_path / "whole"))
     resize(small_disk, "nr_inodes=1000")
     said(zygote.run(pack_in_child, "small", "list", str(dest)))
     assert tree(dest) == tree(tmp_path / "whole")

@@ -215,7 +215,7 @@ def expected_pixels(data: bytes) -> NDArray[np.uint8] | None:
     )
 
 
-def check_accepted(dest: str) -> None:
+def assert_accepted(dest: str) -> None:
     """Runs in a child as well: the references must not take the test down either."""
     import warnings
 
@@ -269,7 +269,7 @@ def test_damaged_images_are_skipped_by_name_or_packed_right(
     assert outcome.code == 0, outcome.output[-3000:]
     assert json.loads(outcome.output.splitlines()[-1])["peak_kb"] < PEAK_KB
     skipped = {line["source"]: line["why"] for line in log_of(dest) if line["event"] == "skipped"}
-    checked = zygote.run(check_accepted, str(dest), timeout_s=900)
+    checked = zygote.run(assert_accepted, str(dest), timeout_s=900)
     assert checked.code == 0, checked.output[-3000:]
     found: dict[str, Any] = json.loads(
         checked.output.splitlines()[-1]

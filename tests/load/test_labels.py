@@ -197,8 +197,8 @@ def test_painted_spots_are_where_all_labels_say(
             )
             looked = assert_sample_fits(image, points, matrix)
             seen += len(looked)
-            check_boxes(batch, place, points, looked)
-            check_masks(batch, place, points, looked)
+            assert_boxes(batch, place, points, looked)
+            assert_masks(batch, place, points, looked)
             projected = (
                 batch["intrinsics"][place].double().numpy() @ batch["space"][place].numpy().T
             )
@@ -211,7 +211,7 @@ def test_painted_spots_are_where_all_labels_say(
     assert seen >= 12
 
 
-def check_boxes(
+def assert_boxes(
     batch: dict[str, Any], place: int, points: NDArray[np.float64], looked: list[int]
 ) -> None:
     kept = batch["boxes.kept"][place].tolist()
@@ -225,7 +225,7 @@ def check_boxes(
             )
 
 
-def check_masks(
+def assert_masks(
     batch: dict[str, Any], place: int, points: NDArray[np.float64], looked: list[int]
 ) -> None:
     mask = batch["mask"][place].numpy()
