@@ -20,6 +20,7 @@ def python(program: str, **env: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=True,
+        cwd="/",  # the installed package, not the source folder of this clone
         env={**os.environ, **env},
     )
 
