@@ -1,4 +1,4 @@
-"""All that only a GPU can run. It is small on purpose, each line with the reason for its order: no GPU has run it yet (see README)."""
+"""All that only a GPU can run. It is small on purpose, each line with the reason for its order: no GPU has run it yet (see docs/gpu.md)."""
 
 from __future__ import annotations
 

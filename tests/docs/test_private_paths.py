@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PRIVATE = re.compile(r"\bfastload[./]_[a-z]\w*(?:[./]\w+)*")
 # These are about the code itself.
 ABOUT_THE_CODE = {"CONTRIBUTING.md", "docs/architecture.md"}
-GPU_LIST = "## What no GPU has run yet\n"  # names the one module that only a GPU can run
+GPU_LIST = "## Code that no GPU has run yet\n"  # in docs/gpu.md; names fastload/_common/cuda.py
 
 
 def without_gpu_list(text: str) -> str:

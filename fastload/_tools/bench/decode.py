@@ -262,7 +262,7 @@ def _row(
     )
 
 
-# Only a GPU can answer the rest; no GPU has run it yet (see README).
+# Only a GPU can answer the rest; no GPU has run it yet (see docs/gpu.md).
 WATCHED_S = 2.0  # NVML updates utilization every 1/6 to 1 s, its energy counter every few ms
 
 
