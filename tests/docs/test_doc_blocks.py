@@ -131,9 +131,9 @@ def test_a_block_cannot_hide(more: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """With ``packed`` and the ``pictures`` it was packed from; commands run in it."""
+    """With ``packed`` and the ``images`` it was packed from; commands run in it."""
     pack_folder(tmp_path, count=24)
-    (tmp_path / "source").rename(tmp_path / "pictures")
+    (tmp_path / "source").rename(tmp_path / "images")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -146,7 +146,7 @@ def mine(page: str) -> list[Block]:
 def test_the_readme(folder: Path) -> None:
     commands, code = mine("README.md")
     (folder / "packed").rename(folder / "was")  # the page makes it itself
-    assert run_shell(commands, {r"pip install [^\n]*\n": "", "imagenet/train": "pictures"}) == 3
+    assert run_shell(commands, {r"pip install [^\n]*\n": "", "imagenet/train": "images"}) == 3
     assert (folder / "page.png").exists()
     names: Names = {"mean": 0.45, "std": 0.25}
     run_python(
@@ -180,7 +180,7 @@ def test_the_benchmarks_commands(folder: Path) -> None:
     assert (
         run_shell(
             block,
-            {"DATASET": "packed", "FOLDER": "pictures", "--compute 50": "--compute 1"},
+            {"DATASET": "packed", "FOLDER": "images", "--compute 50": "--compute 1"},
             more={"bench": "--quick", "bench load": "--batch-size 8"},
         )
         == 4
@@ -265,7 +265,7 @@ def test_the_monitors_commands(
 
 def test_packing_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Statement by statement, each into a folder of its own."""
-    files = sorted((folder / "pictures").rglob("*.jpg"))[:3]
+    files = sorted((folder / "images").rglob("*.jpg"))[:3]
     (block,) = mine("docs/sources.md")
     for number, statement in enumerate(ast.parse(block.text).body):
         (folder / str(number)).mkdir()

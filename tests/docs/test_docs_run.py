@@ -18,9 +18,9 @@ PAGES = ("index", "packing", "ddp-and-resume", "tuning")
 @pytest.mark.parametrize("page", PAGES)
 def test_the_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = pack_folder(tmp_path, count=30)
-    (tmp_path / "source").rename(tmp_path / "pictures")
+    (tmp_path / "source").rename(tmp_path / "images")
     blocks = re.findall(r"```(python|sh)\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.S)
-    if any("fastload pack pictures packed" in text for _, text in blocks):
+    if any("fastload pack images packed" in text for _, text in blocks):
         packed.rename(tmp_path / "was")  # the page makes it itself
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": page}

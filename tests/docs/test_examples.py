@@ -36,8 +36,8 @@ CASES: dict[str, tuple[Make, str, int, int, float]] = {
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_the_loss_goes_down_in_both_versions(name: str, tmp_path: Path) -> None:
     make, where, batch_size, epochs, left = CASES[name]
-    make(tmp_path / "pictures")
-    source = tmp_path / "pictures" / where
+    make(tmp_path / "images")
+    source = tmp_path / "images" / where
     if name == "captcha":
         fastload.pack(
             rows(str(source)), tmp_path / "packed", fields={"image": "image", "points": "points"}
@@ -73,8 +73,8 @@ def trained(module: str, data: Path, metrics: Path, batch_size: int, epochs: int
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_a_dataset_without_a_full_batch_is_one_line(name: str, tmp_path: Path) -> None:
     make, where, *_ = CASES[name]
-    make(tmp_path / "pictures")
-    source = tmp_path / "pictures" / where
+    make(tmp_path / "images")
+    source = tmp_path / "images" / where
     fastload.pack(
         rows(str(source)) if name == "captcha" else source,
         tmp_path / "packed",
@@ -93,8 +93,8 @@ def test_the_classifier_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     """Started again from its first checkpoint, in mid-epoch or at an epoch's end, it ends with the weights of the run that was not interrupted."""
-    imagenet.make(tmp_path / "pictures", n=40, n_classes=2)
-    fastload.pack(tmp_path / "pictures" / "train", tmp_path / "packed")
+    imagenet.make(tmp_path / "images", n=40, n_classes=2)
+    fastload.pack(tmp_path / "images" / "train", tmp_path / "packed")
     monkeypatch.chdir(tmp_path)
     nets: list[torch.nn.Module] = []
     build, keep = classifier.network, classifier.save
@@ -155,8 +155,8 @@ with running(parser.parse_args(["packed", "--smoke"])) as run:
 def test_two_processes_count_every_picture_once_and_exchange_gradients_once_a_step(
     tmp_path: Path,
 ) -> None:
-    imagenet.make(tmp_path / "pictures", n=11, n_classes=2)
-    fastload.pack(tmp_path / "pictures" / "train", tmp_path / "packed")
+    imagenet.make(tmp_path / "images", n=11, n_classes=2)
+    fastload.pack(tmp_path / "images" / "train", tmp_path / "packed")
     (tmp_path / "both.py").write_text(IN_ONE_OR_TWO_PROCESSES)
     root = str(example_diffs.EXAMPLES.parent)
     alone, together = (
