@@ -37,7 +37,7 @@ ACCOUNTS = {
         *[NO_CODE + "a layout"] * 5,
         NO_CODE + "a record; test_format_doc.py decodes it",
     ],
-    "docs/architecture.md": [NO_CODE + "a diagram"] * 2,
+    "docs/architecture.md": [NO_CODE + "a diagram"] * 4,
     "docs/benchmarks.md": [HERE],
     "docs/ddp-and-resume.md": [
         NOT_RUN + "your train.py; test_framework_ranks.py runs one",
