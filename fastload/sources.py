@@ -1,6 +1,7 @@
-"""What a source adapter is made of: the protocols, the sample type, and safe file access.
+"""The toolkit for source adapters: protocols, the sample type, and safe file access.
 
-A source lists its samples (``refs``) and loads one (``load``). Pass an instance to ``fastload.pack``::
+A source lists its samples (``refs``) and loads one of them (``load``). Pass an instance to
+``fastload.pack``::
 
     from fastload import sources
 

@@ -1,4 +1,4 @@
-"""`fastload pack`: a dataset into shards."""
+"""The command ``fastload pack``."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def add(commands: Commands) -> None:
         commands,
         "pack",
         "pack a dataset into shards",
-        "Packs a dataset into LMDB shards: same pixels, checksummed, order shuffled. A killed pack resumes where it stopped\n"
-        "when the same command is started again.",
+        "Packs a dataset into LMDB shards. By default, pixels stay the same and the order is\n"
+        "shuffled once. Every record has a checksum. An interrupted pack resumes when the same\n"
+        "command runs again.",
         examples="""fastload pack imagenet/train packed/train
         fastload pack labels.csv packed --points corners=x1,y1,x2,y2 --on-error skip""",
     )
@@ -32,92 +33,107 @@ def add(commands: Commands) -> None:
         "source",
         metavar="SOURCE",
         type=Path,
-        help="folder, list (.csv, .jsonl), COCO .json, .tar shards, Parquet ...",
+        help="folder of images, list (.csv, .jsonl), COCO .json, .tar shards, Parquet, ...",
     )
     pack.add_argument("dest", metavar="DEST", type=Path, help="new folder for the packed dataset")
     pack.add_argument(
         "--format",
         metavar="NAME",
-        help=f"what SOURCE is, where it cannot be told by looking: {', '.join(FORMATS)}",
+        help=f"format of SOURCE: {', '.join(FORMATS)} (default: detected)",
     )
-    what = pack.add_argument_group("what is stored")
-    what.add_argument(
+    stored = pack.add_argument_group("image encoding")
+    stored.add_argument(
         "--encode",
         choices=("keep", "jpeg", "raw", "auto"),
         default="keep",
-        help="keep: same pixels, lossless (default); jpeg: re-encode; raw: pixels; auto: measure and choose keep or raw",
+        help="keep: same pixels, lossless; jpeg: re-encode; raw: uncompressed pixels; "
+        "auto: measure, then choose keep or raw (default: %(default)s)",
     )
-    what.add_argument(
-        "--quality", type=int, default=90, help="of re-encoded JPEGs (default: %(default)s)"
+    stored.add_argument(
+        "--quality",
+        type=int,
+        default=90,
+        metavar="Q",
+        help="JPEG quality for --encode jpeg, 1 to 100 (default: %(default)s)",
     )
-    what.add_argument(
+    stored.add_argument(
         "--max-side",
         type=int,
         default=0,
         metavar="N",
-        help="shrink larger images; boxes, points and masks go with them (default: never)",
+        help="shrink images whose longer side exceeds N pixels, and scale their boxes, points and "
+        "masks (default: never)",
     )
-    what.add_argument(
+    stored.add_argument(
         "--resize",
         type=_size,
         metavar="WxH",
-        help="scale every image to this size, whatever its ratio (default: never)",
+        help="resize every image to W x H pixels without keeping its aspect ratio (default: never)",
     )
-    what.add_argument(
+    stored.add_argument(
         "--restart",
         type=_restart,
         default=-1,
         metavar="auto|off|N",
-        help="MCUs between restart markers, which let the loader cut a crop out of the file (default: auto)",
+        help="MCUs between JPEG restart markers, which let the loader decode only a crop "
+        "(default: auto)",
     )
-    order = pack.add_argument_group("order and files")
+    order = pack.add_argument_group("order and shards")
     order.add_argument(
         "--order",
         choices=("shuffle", "source"),
         default="shuffle",
-        help="default: one seeded shuffle of everything",
+        help="shuffle: one seeded shuffle of all samples; source: the order of SOURCE "
+        "(default: %(default)s)",
     )
-    order.add_argument("--seed", type=int, default=0, help="of the shuffle (default: %(default)s)")
+    order.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="seed of the shuffle (default: %(default)s)",
+    )
     order.add_argument(
         "--shard-size",
         type=byte_size,
         default="512MiB",
         metavar="SIZE",
-        help="of one file (default: %(default)s)",
+        help="maximum size of one shard file (default: %(default)s)",
     )
     order.add_argument(
         "--block-size",
         type=byte_size,
         default="8MiB",
         metavar="SIZE",
-        help="read in one go (default: %(default)s)",
+        help="size of a block, which the loader reads in one piece (default: %(default)s)",
     )
-    run_options = pack.add_argument_group("running")
+    run_options = pack.add_argument_group("execution")
     run_options.add_argument(
         "--jobs",
         type=int,
         default=0,
         metavar="N",
-        help="threads (default: every core this process may use)",
+        help="number of threads (default: all cores available to this process)",
     )
     run_options.add_argument(
         "--on-error",
         choices=("stop", "skip"),
         default="stop",
-        help="a bad image: stop and name it (default), or skip it and list it in DEST/pack-log.jsonl",
+        help="for a bad sample, stop and name it, or skip it and list it in DEST/pack-log.jsonl "
+        "(default: %(default)s)",
     )
     run_options.add_argument(
         "--max-bad",
         type=int,
         metavar="N",
-        help="with --on-error skip: stop at more than N bad images (default: no limit)",
+        help="with --on-error skip: stop after more than N bad samples (default: no limit)",
     )
     _add_source_options(pack)
     pack.set_defaults(run=run)
 
 
 def _add_source_options(pack: argparse.ArgumentParser) -> None:
-    group = pack.add_argument_group("the source (which format has which: docs/sources.md)")
+    group = pack.add_argument_group("options of the source format (see docs/sources.md)")
     for option in source_options():
         how: dict[str, Any] = {
             "type": _argument_type(option.parse),
@@ -143,7 +159,7 @@ def _argument_type(parse: Callable[[str], object]) -> Callable[[str], object]:
 
 
 def _source_options(options: argparse.Namespace) -> dict[str, object]:
-    """The options that were given; the format refuses one that it lacks, by name."""
+    """Returns the options on the command line. The format rejects options that it does not have."""
     given: dict[str, object] = {}
     for option in source_options():
         value = getattr(options, f"source_{option.argument}")
@@ -157,30 +173,21 @@ def run(options: argparse.Namespace) -> int:
     from fastload._pack.packer import Packer
     from fastload._pack.sources.detect import open_source
 
-    settings = PackOptions(
-        encode=options.encode,
-        quality=options.quality,
-        max_side=options.max_side,
-        resize=options.resize,
-        restart=options.restart,
-        order=options.order,
-        seed=options.seed,
-        shard_size=options.shard_size,
-        block_size=options.block_size,
-        on_error=options.on_error,
-        max_bad=options.max_bad,
-        jobs=options.jobs,
-    )
+    settings = PackOptions(**{name: getattr(options, name) for name in PackOptions.__slots__})
     source = open_source(options.source, format=options.format, **_source_options(options))
-    # Before hours of packing: keypoints that came out as numbers are not moved by any transform
+    # Shown before hours of packing: keypoints detected as plain numbers would not be transformed.
     if not options.json:
         fields = ", ".join(
             f"{each.name}: {'list of ' * each.list}{each.kind}" for each in source.fields
         )
-        sys.stderr.write(f"{options.source}: {source.name}, with {fields}\n")
-    with PackReporter(quiet=options.json) as reporter:
+        sys.stderr.write(f"{options.source}: format {source.name}, fields {fields}\n")
+    with ProgressLine("packing", quiet=options.json) as line:
         result = Packer(
-            source, options.dest, settings, name=str(options.source.resolve()), on_progress=reporter
+            source,
+            options.dest,
+            settings,
+            name=str(options.source.resolve()),
+            on_progress=PackReporter(line),
         ).run()
     if options.json:
         print_json(result.as_json())
@@ -190,34 +197,26 @@ def run(options: argparse.Namespace) -> int:
 
 
 class PackReporter:
-    """Shows a pack's progress: rate, time left, bytes in and out, what was skipped."""
+    """Shows the progress of a pack: rate, bytes read and written, skipped samples."""
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._line = ProgressLine("packing", quiet=quiet)
+    def __init__(self, line: ProgressLine) -> None:
+        self._line = line
         self._first: tuple[float, int] | None = None
 
-    def __enter__(self) -> PackReporter:
-        self._line.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._line.__exit__(None, None, None)
-
     def __call__(self, progress: PackProgress) -> None:
-        """To be called with every sample."""
-        now = time.monotonic()
+        self._line.title = progress.stage
         if progress.stage != "packing":
-            self._line.title = progress.stage
             self._line.update(progress.done)
             return
+        now = time.monotonic()
         if self._first is None:
             self._first = (now, progress.done - 1)
         rate = (progress.done - self._first[1]) / max(now - self._first[0], 1e-3)
-        self._line.title = "packing"
         self._line.total = progress.total
         self._line.update(
             progress.done,
-            f"{rate:.0f}/s, {formatting.byte_size(progress.bytes_in)} in, {formatting.byte_size(progress.bytes_out)} out"
+            f"{rate:.0f} samples/s, {formatting.byte_size(progress.bytes_in)} read, "
+            f"{formatting.byte_size(progress.bytes_out)} written"
             + (f", {progress.skipped} skipped" if progress.skipped else ""),
         )
 

@@ -1,1 +1,1 @@
-"""From a source of samples to a published dataset."""
+"""Packs a source of samples into a dataset on disk."""

@@ -1,4 +1,4 @@
-"""``--encode auto``: pixels or the encoded file? Measured on a few samples of the dataset itself."""
+"""``--encode auto``: measures a few samples and chooses between pixels and encoded files."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from fastload._store.record import JPEG, PNG
 from fastload.errors import BadImage
 
 SAMPLES = 64
-MAX_GROWTH = 3.0  # raw may take at most this many times the bytes
-READ_BYTES_PER_S = 1e9  # what reading is taken to cost: a good NVMe drive shared by a few processes
+MAX_GROWTH = 3.0  # raw pixels may take at most this many times the bytes of the files
+READ_BYTES_PER_S = 1e9  # assumed read rate: a good NVMe drive shared by a few processes
 
 
 @dataclass(frozen=True, slots=True)
 class EncodeChoice:
-    """What ``auto`` chose and why; printed once, kept in the manifest's options."""
+    """The encoding that ``auto`` chose, and why. Printed once and stored in the manifest."""
 
     encode: str
     reason: str
 
 
 def choose_encode(images: Iterable[Pixels], options: PackOptions) -> EncodeChoice:
-    """Compares, over the given images, the time to decode what `keep` would store with the time to read the pixels."""
+    """Compares the time to decode the files that `keep` stores with the time to read raw pixels."""
     keep = replace(options, encode="keep")
     kept_bytes = raw_bytes = n = 0
     decode_s = 0.0
@@ -39,7 +39,7 @@ def choose_encode(images: Iterable[Pixels], options: PackOptions) -> EncodeChoic
         try:
             stored = store_image(value, keep)
         except BadImage:
-            continue  # it will be skipped or named when its turn comes
+            continue  # the packer reports it later
         n += 1
         kept_bytes += len(stored.data) + len(stored.index)
         raw_bytes += stored.width * stored.height * stored.channels
@@ -48,33 +48,27 @@ def choose_encode(images: Iterable[Pixels], options: PackOptions) -> EncodeChoic
         return EncodeChoice("keep", "no readable image among the first samples")
     growth = raw_bytes / kept_bytes
     extra_read_s = (raw_bytes - kept_bytes) / READ_BYTES_PER_S
-    facts = (
-        f"{n} images: as files {kept_bytes / n / 1024:.1f} KiB and {decode_s / n * 1e6:.0f} us to decode, "
-        f"as pixels {raw_bytes / n / 1024:.1f} KiB ({growth:.1f} x)"
+    sizes = (
+        f"{n} images: {kept_bytes / n / 1024:.1f} KiB and {decode_s / n * 1e6:.0f} us to decode "
+        f"as files, {raw_bytes / n / 1024:.1f} KiB ({growth:.1f}x) as pixels"
     )
-    if growth <= MAX_GROWTH and extra_read_s < decode_s:
-        return EncodeChoice("raw", f"{facts}: reading the pixels is cheaper")
     if growth > MAX_GROWTH:
-        return EncodeChoice(
-            "keep", f"{facts}: pixels would take more than {MAX_GROWTH:.0f} x the space"
-        )
-    return EncodeChoice("keep", f"{facts}: decoding is cheaper than reading the pixels")
+        return EncodeChoice("keep", f"{sizes}. Pixels need more than {MAX_GROWTH:.0f}x the space")
+    if extra_read_s < decode_s:
+        return EncodeChoice("raw", f"{sizes}. Reading pixels is faster than decoding")
+    return EncodeChoice("keep", f"{sizes}. Decoding is faster than reading pixels")
 
 
 def images_of(sample: Sample, names: Sequence[str]) -> Iterator[Pixels]:
-    """All images of a sample, of list fields too."""
+    """Yields all images of a sample, including the items of list fields."""
     for name in names:
         value = sample.values.get(name)
-        if isinstance(value, list | tuple):
-            yield from (
-                each for each in value if isinstance(each, Encoded | np.ndarray | Image.Image)
-            )
-        elif isinstance(value, Encoded | np.ndarray | Image.Image):
-            yield value
+        items = value if isinstance(value, list | tuple) else [value]
+        yield from (each for each in items if isinstance(each, Encoded | np.ndarray | Image.Image))
 
 
 def _decode_seconds(stored: StoredImage) -> float:
-    """CPU time of one decode, the better of two (the first one warms the caches)."""
+    """Returns the CPU time of one decode. The first of two runs warms the caches."""
     best = float("inf")
     for _ in range(2):
         started = time.thread_time()

@@ -1,8 +1,11 @@
-"""Files of a source: listed in a fixed order, read whole, never outside the root, never waiting for anybody.
+"""Lists and reads the files of a source safely.
 
-A source folder may be hostile or simply alive: links out of the root, FIFOs, sockets, files that grow while we read.
-Names are ``str`` as Python has them (surrogateescape: any bytes); ``printable`` and ``raw_name`` turn them into text
-that can be shown, written as JSON, and turned back.
+The order is fixed, files are read whole, nothing outside the root is read, and nothing blocks. A
+source folder may be malicious or in use: it can contain links that leave the root, FIFOs, sockets,
+and files that grow during the read.
+
+Names are ``str`` with surrogateescape, so they can hold any bytes. ``printable`` converts a name to
+text that is safe to print and to store as JSON, and ``raw_name`` converts it back.
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ MAX_TABLE_BYTES = 4 << 30  # an annotation file that must be parsed whole (COCO 
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 
-# O_NONBLOCK: opening a FIFO nobody writes to would wait for ever. O_NOFOLLOW: the path is resolved before, a link that
-# turns up afterwards was put there in between. Both are missing on Windows.
+# O_NONBLOCK: opening a FIFO without a writer would block forever. O_NOFOLLOW: the path is resolved
+# first, so a link found at open was put there in between. Both are missing on Windows.
 _FLAGS = (
     os.O_RDONLY
     | getattr(os, "O_NONBLOCK", 0)
@@ -47,23 +50,43 @@ _ESCAPE = re.compile(r"\\(\\|x[0-9a-f]{2})")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file below a root; ``refused`` says why it must not be read (empty = a regular file inside the root)."""
+    """One file below a root. ``refused`` is the reason not to read it, or empty."""
 
-    path: str  # relative to the root, "/" between folders, raw (see ``printable``)
+    path: str  # relative to the root, separated by "/", raw (see ``printable``)
     refused: str = ""
-    folder: bool = False  # only where refused: a folder that was not entered
+    folder: bool = False  # a folder that was not entered; only if ``refused``
 
 
 def is_image_name(name: str) -> bool:
-    """The name ends like an image file, in any case."""
+    """Returns whether a file name has an image suffix such as ``.jpg``, in any case.
+
+    Args:
+        name: File name or path.
+
+    Returns:
+        True for JPEG, PNG, WebP, BMP and TIFF suffixes.
+
+    Example:
+        >>> is_image_name("cat/1.JPG")
+        True
+    """
     return name.lower().endswith(IMAGE_SUFFIXES)
 
 
 def printable(name: str) -> str:
-    r"""The name as text that is safe to print and to store: odd bytes become ``\xNN``, a backslash is doubled.
+    r"""Returns a file name as text that is safe to print and to store.
 
-    >>> printable("caf\udce9.jpg")
-    'caf\\xe9.jpg'
+    Bytes that cannot be printed become ``\xNN``, and a backslash is doubled.
+
+    Args:
+        name: Raw file name, as ``os.listdir`` returns it.
+
+    Returns:
+        The printable name. ``raw_name`` converts it back.
+
+    Example:
+        >>> printable("caf\udce9.jpg")
+        'caf\\xe9.jpg'
     """
     if name.isprintable() and "\\" not in name:
         return name
@@ -79,7 +102,18 @@ def _escaped(char: str) -> str:
 
 
 def raw_name(shown: str) -> str:
-    """The inverse of ``printable``."""
+    r"""Returns the raw file name of a name that ``printable`` returned.
+
+    Args:
+        shown: Printable name.
+
+    Returns:
+        The name to pass to ``open`` or ``read_bounded``.
+
+    Example:
+        >>> raw_name("caf\\xe9.jpg")
+        'caf\udce9.jpg'
+    """
     if "\\" not in shown:
         return shown
     raw = bytearray()
@@ -95,36 +129,51 @@ def raw_name(shown: str) -> str:
 def read_bounded(
     root: str | os.PathLike[str], relative: str, *, limit: int = MAX_FILE_BYTES
 ) -> bytes:
-    """The whole content of a regular, non-empty file inside ``root`` (links inside the root are followed).
+    """Reads a whole file inside ``root``. Never reads outside the root and never blocks on a FIFO.
 
-    Raises BadImage, naming the file, for everything else; never reads outside the root, never blocks on a FIFO.
+    Links that stay inside the root are followed.
+
+    Args:
+        root: Folder that must contain the file.
+        relative: Raw path relative to ``root``.
+        limit: Maximum size in bytes. Default: 64 MiB.
+
+    Returns:
+        The bytes of the file, at least one.
+
+    Raises:
+        BadImage: The file is missing, empty, larger than ``limit``, outside the root, not a regular
+            file, or changes during the read. The error names the file.
+
+    Example:
+        >>> data = read_bounded("photos", "cat/1.jpg")  # doctest: +SKIP
     """
     if (data := _read_plain(root, relative, limit)) is not None:
         return data
-    name = printable_or_repr(relative)
     with open_inside(root, relative) as file:
-        return _read_whole(file.fileno(), name, limit)
+        return _read_whole(file.fileno(), printable_or_repr(relative), limit)
 
 
 def _read_plain(root: str | os.PathLike[str], relative: str, limit: int) -> bytes | None:
-    """A regular file without any link on its path, in one native call.
+    """Reads a regular file without links on its path in one native call.
 
-    None for anything else, and where the file changed meanwhile: what it is, or what is wrong, is found out then.
+    Returns None in every other case, also if the file changes during the read. The slow path then
+    finds the reason.
     """
     module = core()
-    # ".." in a part of a name, too: such names are rare.
+    # ".." inside a longer name also takes the slow path. Such names are rare.
     if module is None or not relative or relative.startswith("/") or ".." in relative:
         return None
     try:
         path = os.fsencode(f"{_real_root(os.fspath(root)).rstrip(os.sep)}{os.sep}{relative}")
-    except UnicodeEncodeError:  # text that no file name can hold
+    except UnicodeEncodeError:  # no file can have this name
         return None
     data: bytes | None = module.read_regular_file(path, limit)
     return data
 
 
 def open_inside(root: str | os.PathLike[str], relative: str) -> io.FileIO:
-    """Opens a regular file inside ``root`` for reading, unbuffered; BadImage where that is not what it is."""
+    """Opens a regular file inside ``root`` for reading, unbuffered. Raises BadImage otherwise."""
     name = printable_or_repr(relative)
     real = resolve_inside(root, relative)
     descriptor = -1
@@ -140,26 +189,22 @@ def open_inside(root: str | os.PathLike[str], relative: str) -> io.FileIO:
         return io.FileIO(descriptor)
     os.close(descriptor)
     if not inside:
-        raise BadImage(
-            "a folder on its path was replaced while it was opened; it is not read", source=name
-        )
-    raise BadImage(
-        f"is {_KINDS.get(stat.S_IFMT(mode), 'no file')}, expected a regular file", source=name
-    )
+        raise BadImage("not read: a folder on its path was replaced during open", source=name)
+    raise BadImage(_expected_regular(mode), source=name)
 
 
 def resolve_inside(root: str | os.PathLike[str], relative: str) -> str:
-    """The real path (no links left) of something inside ``root``; BadImage where it is gone, loops or lies outside."""
+    """Returns the real path of a file inside ``root``. Raises BadImage if there is none."""
     name = printable_or_repr(relative)
     real_root = _real_root(os.fspath(root))
     try:
         real = os.path.realpath(os.path.join(real_root, relative), strict=True)  # noqa: PTH118 - raw names, and "" is legal
-    except (OSError, ValueError) as error:  # ValueError: a NUL byte, or no possible file name
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte or an impossible file name
         raise BadImage(_reason(error), source=name) from None
     if not is_below(real, real_root):
         raise BadImage(
-            f"its path or a link in it leads out of the root {printable(real_root)} (to {printable(real)}): "
-            "not read. Name a root that holds both, or copy the files",
+            f"not read: its path or a link leads outside the root {printable(real_root)} "
+            f"(to {printable(real)}). Choose a root that contains both, or copy the files",
             source=name,
         )
     return real
@@ -169,22 +214,34 @@ def _real_root(root: str) -> str:
     return _cached_root(root if os.path.isabs(root) else os.path.join(os.getcwd(), root))  # noqa: PTH109, PTH117, PTH118 - per file
 
 
-# Spares lstats for each file; a root that moves later is refused, not followed.
+# Saves lstat calls for every file. A root that moves later is refused, not followed.
 @functools.lru_cache(maxsize=64)
 def _cached_root(absolute: str) -> str:
     return os.path.realpath(absolute)
 
 
 def is_below(path: str, root: str) -> bool:
-    """Both are real paths, and the first is the second or lies in it."""
+    """Returns whether ``path`` is ``root`` or inside it. Both must be real paths."""
     return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
 
 
 def walk(root: str | os.PathLike[str], *, below: str = "") -> Iterator[Entry]:
-    """All files under ``root`` (or its folder ``below``), hidden ones left out, in an order that depends on names only.
+    """Yields all files under ``root`` in an order that depends only on names. Skips hidden files.
 
-    Each folder is listed when its turn comes: first its files, then its folders, each sorted by bytes. Links to files
-    are judged by where they lead; links to folders are never entered (loops, files read twice) but listed as refused.
+    Each folder yields its files first and then its folders, each sorted by bytes. A link to a
+    file is followed if its target is inside the root. Links to folders are yielded as refused
+    entries and not entered, because that could loop or read files twice.
+
+    Args:
+        root: Folder to list.
+        below: Raw path of a folder inside ``root`` to start from. Default: the root itself.
+
+    Yields:
+        One ``Entry`` per file, with ``path`` relative to ``root`` and ``refused``, the reason not
+        to read it or an empty string.
+
+    Example:
+        >>> paths = [entry.path for entry in walk("photos")]  # doctest: +SKIP
     """
     real_root = _real_root(os.fspath(root))
     pending = [below]
@@ -222,10 +279,14 @@ def _judged(entry: os.DirEntry[str], path: str, real_root: str) -> Entry:
     if stat.S_ISDIR(mode):
         return Entry(
             path,
-            "a link to a folder: not followed, the folder is read in its own place",
+            "a link to a folder: not followed, the folder is listed at its own path",
             folder=True,
         )
-    return Entry(path, f"is {_KINDS.get(stat.S_IFMT(mode), 'no file')}, expected a regular file")
+    return Entry(path, _expected_regular(mode))
+
+
+def _expected_regular(mode: int) -> str:
+    return f"is {_KINDS.get(stat.S_IFMT(mode), 'not a file')}, expected a regular file"
 
 
 def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
@@ -236,7 +297,7 @@ def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def file_stamp(file: io.FileIO | io.BufferedReader) -> tuple[int, int]:
-    """Size and modification time: they differ where the file was changed."""
+    """Returns size and modification time, to detect a changed file."""
     status = os.fstat(file.fileno())
     return status.st_size, status.st_mtime_ns
 
@@ -246,13 +307,13 @@ def _read_whole(descriptor: int, name: str, limit: int) -> bytes:
     if before.st_size == 0:
         raise BadImage("is empty (0 bytes)", source=name)
     if before.st_size > limit:
-        raise BadImage(f"has {before.st_size} bytes, at most {limit} are read", source=name)
+        raise BadImage(f"has {before.st_size} bytes, expected at most {limit}", source=name)
     data = b""
     try:
         while len(data) <= before.st_size and (
             more := os.read(descriptor, before.st_size + 1 - len(data))
         ):
-            data = data + more if data else more  # one piece from any local file
+            data = data + more if data else more  # a local file arrives in one piece
     except OSError as error:
         raise BadImage(_reason(error), source=name) from None
     after = os.fstat(descriptor)
@@ -261,15 +322,15 @@ def _read_whole(descriptor: int, name: str, limit: int) -> bytes:
         before.st_mtime_ns,
     ):
         raise BadImage(
-            f"changed while it was read: {before.st_size} bytes before, {max(len(data), after.st_size)} "
-            "after. Pack when nobody writes there",
+            f"changed during the read: {before.st_size} bytes before, "
+            f"{max(len(data), after.st_size)} after. Pack while no program writes to it",
             source=name,
         )
     return data
 
 
 def _still_below(descriptor: int, real: str, real_root: str) -> bool:
-    """What was opened lies in the root: nobody swapped a folder for a link between resolving and opening."""
+    """Returns whether the open file is in the root: no folder became a link after resolving."""
     try:
         return is_below(os.readlink(f"/proc/self/fd/{descriptor}"), real_root)  # noqa: PTH115
     except OSError:  # no /proc: macOS, Windows
@@ -277,7 +338,7 @@ def _still_below(descriptor: int, real: str, real_root: str) -> bool:
 
 
 def printable_or_repr(name: str) -> str:
-    """``printable``, also for text no file name can hold (a lone surrogate out of a JSON file)."""
+    """``printable`` that also accepts impossible file names, such as a lone surrogate from JSON."""
     try:
         return printable(name)
     except UnicodeEncodeError:
@@ -286,9 +347,9 @@ def printable_or_repr(name: str) -> str:
 
 def _reason(error: OSError | ValueError) -> str:
     if not isinstance(error, OSError):
-        return f"is not a possible file name ({error})"
+        return f"invalid file name ({error})"
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return "no such file: it vanished, its link leads nowhere, or the name is wrong"
+        return "no such file: wrong name, broken link, or deleted since it was listed"
     if error.errno == errno.ELOOP:
-        return "a link that leads to itself, or was put there while we looked"
+        return "a link to itself, or a link created while the file was opened"
     return f"cannot be read: {error.strerror}"

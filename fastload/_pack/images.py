@@ -1,4 +1,4 @@
-"""From any image to what is stored: same pixels by default, one strict check that they can be decoded."""
+"""Converts an image to its stored form: the same pixels by default, after one strict check."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ if TYPE_CHECKING:
 Array = NDArray[np.uint8]
 
 SMALL_RAW = 64 << 10  # bytes: arrays up to this are stored as pixels, larger ones as PNG
-SAMPLINGS = ("gray", "444", "422", "420", "440", "411")  # what every JPEG decoder reads
+SAMPLINGS = ("gray", "444", "422", "420", "440", "411")  # supported by every JPEG decoder
 
 
 @dataclass(frozen=True, slots=True)
 class StoredImage:
-    """The bytes of one image and what the part table says of them."""
+    """The bytes of one image and the values of its row in the part table."""
 
     codec: int
     data: bytes | memoryview
-    width: int  # as stored; `orientation` 5..8 swaps them when it is shown
+    width: int  # as stored; EXIF orientation 5..8 swaps width and height for display
     height: int
     channels: int
     orientation: int = 1
     interval: int = 0
     index: bytes = b""  # restart-segment offsets, uint32 little-endian
-    # Why the source could not be stored as it was; "" = same pixels, same format.
+    # Why the stored image differs from the source. "" means same pixels and same format.
     converted: str = ""
-    # Stored size / source size, x and y, for boxes and points.
+    # Stored size / source size in x and y. Boxes and points are scaled by it.
     scale: tuple[float, float] = (1.0, 1.0)
 
 
 def store_image(value: Pixels, options: PackOptions) -> StoredImage:
-    """Encodes one image as ``options`` ask; raises BadImage (without a source name) where it cannot be used."""
+    """Encodes one image according to ``options``. Raises BadImage without a source name."""
     if isinstance(value, Encoded) and value.data[:2] == b"\xff\xd8":
         return _from_jpeg(value.data, options)
     if isinstance(value, Encoded):
@@ -72,7 +72,7 @@ def _from_jpeg(data: bytes, options: PackOptions) -> StoredImage:
     header = read_header(data)
     check_bomb(header, len(data))
     if not header.complete:
-        raise BadImage("the end marker is missing: the file is cut off")
+        raise BadImage("truncated JPEG: the end marker is missing")
     if not header.ordinary:
         return _from_unusual_jpeg(data, header, options)
     if not _has_known_sampling(header, data):
@@ -90,10 +90,9 @@ def _from_jpeg(data: bytes, options: PackOptions) -> StoredImage:
 
 
 def _kept(data: bytes, options: PackOptions) -> StoredImage | None:
-    """An ordinary, undamaged JPEG in one native call; None for any other: what is wrong, or what to do, is found out then."""
+    """Rewrites an ordinary, undamaged JPEG in one native call. Returns None for any other file."""
     module = core()
-    found = module.rewrite_common(data, options.restart) if module is not None else None
-    if found is None:
+    if module is None or (found := module.rewrite_common(data, options.restart)) is None:
         return None
     return _from_rewrite(found)
 
@@ -113,7 +112,10 @@ def _from_rewrite(found: _core.RewrittenJpeg, converted: str = "") -> StoredImag
 
 
 def _from_unusual_jpeg(data: bytes, header: JpegHeader, options: PackOptions) -> StoredImage:
-    """CMYK, arithmetic coding: what libjpeg reads and GPUs do not. Pillow knows the colors but guesses over damage."""
+    """Converts a JPEG that libjpeg reads and GPUs do not: CMYK, arithmetic coding, 12 bits.
+
+    Pillow converts the colors correctly but hides damage, so a strict decode runs first.
+    """
     if header.precision != 8:
         pixels = _from_twelve_bits(data, header)
         return _from_pixels(
@@ -125,22 +127,25 @@ def _from_unusual_jpeg(data: bytes, header: JpegHeader, options: PackOptions) ->
 
 
 def _from_twelve_bits(data: bytes, header: JpegHeader) -> Array:
-    """Upright pixels, the upper 8 of 12 bits. libjpeg-turbo 3 reads such files, but neither Pillow nor simplejpeg asks it to."""
-    kind = f"a JPEG of {header.precision} bits per sample ({header.precision} bit)"
+    """Returns upright pixels with the upper 8 of 12 bits.
+
+    libjpeg-turbo 3 reads 12-bit files, but neither Pillow nor simplejpeg uses that.
+    """
+    kind = f"JPEG with {header.precision} bits per sample"
     if (
         header.precision != 12
         or header.sof not in (0xC0, 0xC1, 0xC2)
         or header.components not in (1, 3)
     ):
-        raise BadImage(f"{kind}, {header.coding}: such files are not read; convert it first")
+        raise BadImage(f"{kind}, {header.coding}: not supported. Convert it to 8 bits")
     try:
         codecs = importlib.import_module("imagecodecs")
         wide: NDArray[np.generic] = np.asarray(codecs.jpeg8_decode(data))
     except ImportError:
         raise BadImage(
-            f"{kind}: reading it takes one package more (pip install imagecodecs); or convert it first"
+            f"{kind}: needs imagecodecs. Run pip install imagecodecs, or convert it to 8 bits"
         ) from None
-    except (RuntimeError, ValueError) as error:  # its own errors are RuntimeErrors
+    except (RuntimeError, ValueError) as error:  # imagecodecs raises RuntimeError subclasses
         raise BadImage(f"damaged JPEG: {error}") from None
     shape = (header.height, header.width, header.components)
     if wide.dtype != np.uint16 or wide.size != math.prod(shape):
@@ -150,21 +155,22 @@ def _from_twelve_bits(data: bytes, header: JpegHeader) -> Array:
 
 
 def _has_known_sampling(header: JpegHeader, data: bytes) -> bool:
-    """Those without a name are left to simplejpeg, which reads files back where there is no native core."""
+    """Returns whether simplejpeg, the decoder without native core, reads the sampling factors."""
     if header.subsampling in SAMPLINGS:
         return True
     try:
         simplejpeg.decode_jpeg_header(data, strict=False)
-    except (ValueError, KeyError):  # KeyError: factors it has no name for either
+    except (ValueError, KeyError):  # KeyError: unknown sampling factors
         return False
     return True
 
 
 def _check_by_rewriting(data: bytes, header: JpegHeader) -> None:
-    """A strict check for files that no strict decoder reads; raises BadImage."""
+    """Checks a file that no strict decoder supports. Raises BadImage."""
     if core() is None:
         raise BadImage(
-            f"a JPEG with sampling {header.subsampling}: needs the native core (see 'fastload --version')"
+            f"JPEG with sampling {header.subsampling}: needs the native core. "
+            "Check 'fastload --version'"
         )
     _rewritten(data, header, PackOptions())
 
@@ -172,10 +178,10 @@ def _check_by_rewriting(data: bytes, header: JpegHeader) -> None:
 def _rewritten(
     data: bytes, header: JpegHeader, options: PackOptions, converted: str = ""
 ) -> StoredImage:
-    """The same coefficients, so the same pixels: baseline, optimized tables, no metadata, restart markers and their index."""
+    """Rewrites a JPEG without loss: baseline, optimized tables, restart markers, no metadata."""
     module = core()
     if module is None:
-        # Stored unmodified; the strict decode stands for the check that the rewrite does.
+        # The file is stored unmodified. The strict decode replaces the check of the rewrite.
         _decode(data, header)
         return StoredImage(
             JPEG,
@@ -194,13 +200,13 @@ def _rewritten(
 
 
 def _from_file(data: bytes, options: PackOptions) -> StoredImage:
-    """PNG and the other formats: PNG stays as it is where every reader agrees on its pixels, the rest becomes PNG."""
+    """Stores a PNG unmodified if all readers agree on its pixels. Converts other formats."""
     image = open_image(data)
     if image.format == "PNG":
         check_png(data)
     pixels, converted = pixels_of(image)
     if image.format == "PNG":
-        # Bits per sample, in IHDR: Pillow shows 16-bit color as 8-bit RGB without a warning.
+        # IHDR has the bits per sample. Pillow returns 16-bit color as 8-bit RGB without a warning.
         depth = data[24]
         if depth != 8 and not converted:
             converted = f"{depth} → 8 bit"
@@ -224,14 +230,14 @@ def _from_array(array: NDArray[np.generic]) -> tuple[Array, str]:
     if array.dtype == np.uint16:
         return (array.astype(np.uint16) >> 8).astype(np.uint8).reshape(shape), "16 → 8 bit"
     if array.dtype != np.uint8:
-        raise BadImage(f"array of {array.dtype}: expected uint8 (scale floats by 255 first)")
+        raise BadImage(f"array of {array.dtype}: expected uint8. Multiply floats by 255 first")
     return array.reshape(shape).astype(np.uint8, copy=False), ""
 
 
 def _from_pixels(
     pixels: Array, options: PackOptions, *, converted: str = "", subsampling: str = ""
 ) -> StoredImage:
-    """Scales and encodes. With ``subsampling`` the source was a JPEG, so scaled pixels become one again."""
+    """Scales and encodes pixels. ``subsampling``: the source is a JPEG and stays one."""
     height, width = pixels.shape[:2]
     size = _scaled_size_of(width, height, options)
     scale = (1.0, 1.0)
@@ -262,7 +268,7 @@ def _from_pixels(
 
 
 def encode_jpeg(pixels: Array, quality: int, subsampling: str) -> bytes:
-    """A JPEG of (H, W, 1 or 3) pixels."""
+    """Returns a JPEG of (H, W, 1 or 3) pixels."""
     gray = pixels.shape[2] == 1
     return bytes(
         simplejpeg.encode_jpeg(
@@ -279,7 +285,7 @@ def _decode(data: bytes, header: JpegHeader) -> Array:
         pixels = simplejpeg.decode_jpeg(
             data, colorspace={1: "GRAY", 4: "CMYK"}.get(header.components, "RGB"), strict=True
         )
-    except (ValueError, KeyError) as error:  # KeyError: sampling factors it has no name for
+    except (ValueError, KeyError) as error:  # KeyError: unknown sampling factors
         raise BadImage(f"damaged JPEG: {error}") from None
     return np.asarray(pixels)
 
@@ -292,7 +298,7 @@ def _scaled_size(header: JpegHeader, options: PackOptions) -> tuple[int, int] | 
 
 
 def _scaled_size_of(width: int, height: int, options: PackOptions) -> tuple[int, int] | None:
-    """The size to scale a shown image to; None where it stays."""
+    """Returns the target size of an upright image, or None if it keeps its size."""
     if options.resize is not None:
         return options.resize if options.resize != (width, height) else None
     if not options.max_side or max(width, height) <= options.max_side:

@@ -1,6 +1,6 @@
-"""Encoded samples for the packer: loaded from a listed source, or read back from the spool of a stream.
+"""Produces encoded samples for the packer, from a listed source or from the spool of a stream.
 
-``ordered_map`` runs these jobs in threads.
+``ordered_map`` runs the jobs in threads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
-from typing import TypedDict, TypeVar, cast
+from typing import Any, TypeVar
 
 from fastload._common.files import NewFile
 from fastload._pack.listing import Listing
@@ -29,18 +29,18 @@ SPOOL = "spool.records"
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# A row of the listing → the encoded sample, or why there is none. Called from several threads.
+# Maps a row of the listing to its encoded sample or its error. Called from several threads.
 Job = Callable[[int], "EncodedSample | BadImage"]
 
 
 def load_listed(source: Source, listing: Listing, options: PackOptions) -> Job:
-    """Loads row by row from the source and encodes."""
+    """Returns a job that loads one row from the source and encodes it."""
     encoder = SampleEncoder(source.fields, options)
-    turn = nullcontext() if source.thread_safe else threading.Lock()
+    lock = nullcontext() if source.thread_safe else threading.Lock()
 
     def job(row: int) -> EncodedSample | BadImage:
         try:
-            with turn:
+            with lock:
                 sample = source.load(listing[row])
             return encoder(sample)
         except BadImage as error:
@@ -56,7 +56,7 @@ def spool(
     options: PackOptions,
     jobs: int,
 ) -> Generator[Ref, None, None]:
-    """Encodes a stream once, in its own order, into one file; yields what finds each sample there again."""
+    """Encodes a stream once, in order, into one file. Yields where each sample is stored."""
     encoder = SampleEncoder(fields, options)
 
     def encode(sample: Sample | BadImage) -> EncodedSample | BadImage:
@@ -90,17 +90,8 @@ def spool(
         file.publish()
 
 
-class _Spooled(TypedDict):
-    bad: str  # why it cannot be used; of such a sample only this and its source are kept
-    at: int
-    size: int
-    source: str
-    bytes_in: int
-    converted: list[str]
-
-
 class Spool:
-    """Reads samples back that ``spool`` has encoded; a Job. Close it: the file's space is free only then."""
+    """A job that reads the samples of ``spool`` back. The disk space is freed after ``close``."""
 
     def __init__(self, folder: Path, listing: Listing) -> None:
         self._path = folder / SPOOL
@@ -111,8 +102,8 @@ class Spool:
             raise damaged(self._path, str(error)) from None
 
     def __call__(self, row: int) -> EncodedSample | BadImage:
-        """One sample; raises StoreError where the spool is damaged."""
-        ref = cast("_Spooled", self._listing[row])  # written by ``spool``, and behind a checksum
+        """Returns one sample. Raises StoreError if the spool is damaged."""
+        ref: Any = self._listing[row]  # ``spool`` wrote it, and the listing has a checksum
         if ref["bad"]:
             return BadImage(ref["bad"], source=ref["source"])
         record = os.pread(self._file, ref["size"], ref["at"])
@@ -127,12 +118,11 @@ class Spool:
             raise damaged(self._path, f"sample {row}: {error}") from None
 
     def close(self) -> None:
-        """Lets go of the file."""
         os.close(self._file)
 
 
 def some_samples(source: Source, listing: Listing, count: int) -> Iterator[Sample]:
-    """About ``count`` samples, spread over the whole list; bad ones are left to their turn."""
+    """Yields about ``count`` samples spread over the whole list. Skips bad samples silently."""
     for row in range(0, len(listing), max(1, len(listing) // count)):
         with suppress(BadImage):
             yield source.load(listing[row])
@@ -143,36 +133,39 @@ def ordered_map(
     items: Iterable[Item],
     *,
     jobs: int,
-    together: Callable[[], int] = lambda: 1,
+    chunk_size: Callable[[], int] = lambda: 1,
 ) -> Generator[Result, None, None]:
-    """``map(function, items)`` on ``jobs`` threads; at most 2 * jobs + 2 items are under way or waiting to be taken.
+    """Runs ``map(function, items)`` on ``jobs`` threads and keeps the order.
 
-    What ``function`` raises is raised here, in its turn; the items behind it are dropped. Closing the iterator early
-    waits for the calls that have begun, and starts no other. ``together`` says how many items a thread takes at a time
-    (the bound is then on these): handing over costs as much for one as for eight.
+    At most 2 * jobs + 2 chunks are in flight or wait for the consumer. An exception of ``function``
+    is raised at its position, and later items are dropped. Closing the iterator early waits for
+    running calls and starts no others. ``chunk_size`` returns how many items a thread takes at a
+    time: a handover costs the same for one item as for eight.
     """
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="fastload-pack")
     pending: deque[tuple[Future[None], list[Result]]] = deque()
-    left = iter(items)
+    remaining = iter(items)
 
-    def taken() -> Generator[Result, None, None]:
+    def take_oldest() -> Generator[Result, None, None]:
         future, results = pending.popleft()
         future.exception()  # waits
         yield from results
         future.result()  # raises
 
     try:
-        while chunk := list(itertools.islice(left, together())):
+        while chunk := list(itertools.islice(remaining, chunk_size())):
             results: list[Result] = []
-            pending.append((pool.submit(_each, function, chunk, results), results))
+            pending.append((pool.submit(_append_each, function, chunk, results), results))
             if len(pending) > 2 * jobs + 1:
-                yield from taken()
+                yield from take_oldest()
         while pending:
-            yield from taken()
+            yield from take_oldest()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _each(function: Callable[[Item], Result], items: Sequence[Item], results: list[Result]) -> None:
+def _append_each(
+    function: Callable[[Item], Result], items: Sequence[Item], results: list[Result]
+) -> None:
     for item in items:
         results.append(function(item))

@@ -1,11 +1,13 @@
-"""The frozen list of what is to be packed: on disk, so that memory stays small and a resumed pack sees the same list.
+"""The frozen list of samples to pack.
 
-``listing.jsonl`` has one JSON value a line; ``listing.offsets`` where each line starts, where the last one ends, and the
-checksums of both files (uint64). Both are written once.
+It is on disk, so memory stays small and a resumed pack sees the same list. ``listing.jsonl`` has
+one JSON value per line. ``listing.offsets`` has, as uint64, the start of each line, the end of the
+last line, and the checksums of both files. Both files are written once.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import mmap
 import os
@@ -23,11 +25,11 @@ from fastload.errors import ConfigError
 
 LINES = "listing.jsonl"
 OFFSETS = "listing.offsets"
-_TOGETHER = 4096  # lines written at a time
+_CHUNK_LINES = 4096  # lines per write
 
 
 def write_listing(folder: Path, refs: Iterable[Ref], on_progress: Callable[[int], None]) -> None:
-    """Writes the list and names both files when they are whole; the offsets come last, so they prove it."""
+    """Writes and publishes both files. The offsets are published last and prove completeness."""
     with NewFile(folder / LINES) as lines, NewFile(folder / OFFSETS) as offsets:
         count = lines_crc = 0
         first = np.zeros(1, "<u8").tobytes()
@@ -48,38 +50,36 @@ def write_listing(folder: Path, refs: Iterable[Ref], on_progress: Callable[[int]
 
 
 def _chunks(refs: Iterable[Ref]) -> Iterator[list[bytes]]:
-    chunk: list[bytes] = []
-    for ref in refs:
-        chunk.append(
-            json.dumps(ref, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
-            + b"\n"
-        )
-        if len(chunk) == _TOGETHER:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+    remaining = iter(refs)
+    while chunk := list(itertools.islice(remaining, _CHUNK_LINES)):
+        yield [
+            json.dumps(ref, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+            for ref in chunk
+        ]
 
 
 class Listing:
-    """The list, mapped: ``len`` and ``listing[i]`` → the ref of the i-th source sample. Raises StoreError if it is damaged."""
+    """The memory-mapped list: ``listing[i]`` is the ref of source sample i.
+
+    Raises StoreError if the files are damaged.
+    """
 
     def __init__(self, folder: Path) -> None:
         try:
             self._lines, lines_crc = _mapped(folder / LINES)
             self._index, _ = _mapped(folder / OFFSETS)
             stored = np.frombuffer(self._index, "<u8")
-        except (OSError, ValueError) as error:  # numpy: half a number
+        except (OSError, ValueError) as error:  # ValueError: the size is not a multiple of 8
             raise damaged(folder / LINES, str(error)) from None
         self._offsets = stored[:-1]
         if not len(self._offsets) or int(stored[-1]) != lines_crc << 32 | crc32c(
             memoryview(self._index)[:-8]
         ):
-            raise damaged(folder / LINES, "its checksum is wrong")
+            raise damaged(folder / LINES, "wrong checksum")
 
     @staticmethod
     def exists(folder: Path) -> bool:
-        """A whole listing is there."""
+        """Returns whether the folder has a complete listing."""
         return (folder / OFFSETS).exists()
 
     def __len__(self) -> int:
@@ -87,19 +87,20 @@ class Listing:
 
     def __getitem__(self, i: int) -> Ref:
         if not 0 <= i < len(self):
-            raise ConfigError(f"entry {i} of a list of {len(self)}")
+            raise ConfigError(f"listing entry {i}: expected 0 to {len(self) - 1}")
         ref: Ref = json.loads(self._lines[int(self._offsets[i]) : int(self._offsets[i + 1])])
         return ref
 
     def close(self) -> None:
-        """Lets go of the files: removed ones keep their space as long as they are mapped."""
-        # By dropping them: closing a map raises BufferError while anybody, a thread or a debugger, still looks at an array over it.
+        """Unmaps the files. Deleted files keep their disk space while they are mapped."""
+        # Drop the references instead of calling close(), which raises BufferError while a thread or
+        # a debugger still holds an array over the map.
         self._offsets = np.zeros(1, "<u8")
         self._lines = self._index = b""
 
 
 def _mapped(path: Path) -> tuple[mmap.mmap | bytes, int]:
-    """A file's bytes, mapped (an empty file cannot be), and their CRC-32C."""
+    """Returns a mapped file and its CRC-32C. An empty file cannot be mapped."""
     descriptor, size = files.open_regular(path)
     try:
         return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b"", int(

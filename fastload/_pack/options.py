@@ -1,4 +1,4 @@
-"""What a pack may be told, checked once, and what of it must stay the same when a killed pack goes on."""
+"""The options of a pack, checked once, and which of them must not change on resume."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ MIN_SHARD = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackOptions:
-    """How samples become records. Only ``jobs``, ``on_error`` and ``max_bad`` may differ between a pack and its resume."""
+    """How samples are stored. A resume may change only ``jobs``, ``on_error`` and ``max_bad``."""
 
     encode: str = (
-        "keep"  # keep: same pixels; jpeg: re-encode at `quality`; raw: pixels; auto: measured
+        "keep"  # keep: same pixels; jpeg: re-encode; raw: pixels; auto: measure and choose
     )
-    quality: int = 90  # for encode="jpeg"
-    max_side: int = 0  # shrink images whose longer side exceeds this; 0 = never
-    resize: tuple[int, int] | None = None  # (width, height), whatever the shape was
-    restart: int = -1  # MCUs between restart markers: -1 chosen per image, 0 none
+    quality: int = 90  # JPEG quality for encode="jpeg"
+    max_side: int = 0  # shrink images whose longer side exceeds this many pixels; 0 = never
+    resize: tuple[int, int] | None = None  # (width, height) for every image; None = never
+    restart: int = -1  # MCUs between restart markers; -1 = chosen per image, 0 = none
     order: str = "shuffle"  # or "source"
     seed: int = 0
-    shard_size: int = 512 << 20  # bytes of records in a shard
-    block_size: int = 8 << 20  # bytes of records in a block, the unit of reading
-    on_error: str = "stop"  # or "skip": list the bad sample and go on
-    max_bad: int | None = None  # with skip: more bad samples than this end the pack
-    jobs: int = 0  # threads; 0 = every core this process may use
+    shard_size: int = 512 << 20  # bytes of records per shard
+    block_size: int = 8 << 20  # bytes of records per block, the unit of reading
+    on_error: str = "stop"  # or "skip": log the bad sample and continue
+    max_bad: int | None = None  # with "skip": maximum number of bad samples; None = no limit
+    jobs: int = 0  # threads; 0 = every core that this process may use
 
     def __post_init__(self) -> None:
         _one_of("encode", self.encode, ENCODES)
@@ -44,23 +44,26 @@ class PackOptions:
             _between("max_bad", self.max_bad, 0, 2**63 - 1)
             if self.on_error == "stop":
                 raise ConfigError(
-                    "max_bad belongs to on_error='skip' (--on-error skip); with 'stop' the first bad sample ends the pack"
+                    f"max_bad={self.max_bad} requires on_error='skip' (--on-error skip). "
+                    "With on_error='stop', the first bad sample ends the pack"
                 )
         if self.resize is not None:
             if not isinstance(self.resize, (tuple, list)) or len(self.resize) != 2:
                 raise ConfigError(f"resize={self.resize!r:.40}: expected (width, height)")
             if self.max_side:
-                raise ConfigError("resize and max_side: give one of the two")
+                raise ConfigError(
+                    f"resize={self.resize!r} and max_side={self.max_side}: pass only one of them"
+                )
             for side in self.resize:
                 _between("resize", side, 1, 16_384)
 
     @property
     def scales(self) -> bool:
-        """Images may change their size."""
+        """Whether images may change their size."""
         return self.resize is not None or self.max_side > 0
 
     def kept(self) -> dict[str, object]:
-        """What decides the bytes that come out; a resume with anything else here is refused."""
+        """Returns the options that determine the output. A resume must have the same."""
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self).items()
@@ -75,4 +78,4 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
 
 def _between(name: str, value: int, low: int, high: int) -> None:
     if type(value) is not int or not low <= value <= high:
-        raise ConfigError(f"{name}={value!r:.40}: expected a whole number {low}..{high}")
+        raise ConfigError(f"{name}={value!r:.40}: expected an integer from {low} to {high}")

@@ -1,11 +1,12 @@
-"""Packing: list, shuffle, encode in threads, write shards in order, publish. Can be killed at any moment and goes on.
+"""Packs a source: list, shuffle, encode in threads, write shards in order, publish.
 
-The bytes that come out depend on the source and on PackOptions.kept() alone, not on the number of threads or on how
-often the pack was interrupted: records are written by one thread, in packing order, and a shard or block ends where its
-bytes say so (shard.py).
+A pack can be killed at any time and resumes when the same command runs again. The output depends
+only on the source and on ``PackOptions.kept()``, not on the number of threads or on interruptions:
+one thread writes the records in packing order, and the record sizes decide where a shard or block
+ends (shard.py).
 
-Threads, not processes: encoding runs in native code without the GIL, nothing has to be pickled, any torch Dataset can be
-a source, and nothing can be left behind.
+The packer uses threads instead of processes. Encoding runs in native code without the GIL, nothing
+has to be pickled, any torch Dataset can be a source, and no worker process can outlive the pack.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ from fastload.errors import BadImage, ConfigError, StoreError
 
 __all__ = ["PackProgress", "PackResult", "Packer", "pack"]
 
-# Bytes that malloc keeps: handed back, they would be requested again at once.
+# Bytes that malloc keeps after a free. The packer would request returned memory again at once.
 _KEPT_MEMORY = 64 << 20
 
 
 class Packer:
-    """One pack of one source into one folder; ``run()`` does it."""
+    """Packs one source into one folder."""
 
     def __init__(
         self,
@@ -65,15 +66,15 @@ class Packer:
         self.source = source
         self.dest = dest
         self.options = options
-        self.name = name or source.name  # where the samples come from: a resume must name the same
+        self.name = name or source.name  # location of the source; a resume must have the same
         self.on_progress = on_progress
         self.jobs = options.jobs or available_cpus()
         self.progress = PackProgress()
         self.notes: list[str] = []
-        self._encode = options.encode  # what `auto` turned out to be
+        self._encode = options.encode  # replaced by the choice of `auto`
 
     def run(self) -> PackResult:
-        """Packs, or goes on where an earlier run was stopped; returns when the dataset is published."""
+        """Packs the source or resumes an interrupted pack, and publishes the dataset."""
         started = time.monotonic()
         is_new = not self.dest.exists()
         if (module := core()) is not None:
@@ -87,7 +88,8 @@ class Packer:
             try:
                 resumed_at = self._run(state, done)
             except ConfigError:
-                # Nothing is lost without a shard; and what must be changed now would be refused later.
+                # Without a finished shard nothing is lost, and the stored plan would refuse the
+                # options that the user has to change now.
                 if next(state.finished(), None) is None:
                     state.remove()
                     if is_new:
@@ -96,37 +98,38 @@ class Packer:
                 raise
             state.remove()
         return PackResult(
-            self.dest,
-            sum(each.shard.records for each in done),
-            len(done),
-            self.progress.bytes_in,
-            self.progress.bytes_out,
-            self.progress.skipped,
-            dict(self.progress.converted),
-            time.monotonic() - started,
-            resumed_at,
-            tuple(self.notes),
+            dest=self.dest,
+            n_samples=sum(each.shard.records for each in done),
+            n_shards=len(done),
+            bytes_in=self.progress.bytes_in,
+            bytes_out=self.progress.bytes_out,
+            skipped=self.progress.skipped,
+            converted=dict(self.progress.converted),
+            seconds=time.monotonic() - started,
+            resumed_at=resumed_at,
+            notes=tuple(self.notes),
         )
 
     def _check_dest(self) -> None:
         if self.dest.exists() and not self.dest.is_dir():
-            raise ConfigError(f"{self.dest} is a file: name an empty or new folder as DEST")
+            raise ConfigError(f"{self.dest} is a file: expected an empty or new folder as DEST")
         if (self.dest / FOLDER).is_dir():
-            return  # an unfinished pack: its plan decides
+            return  # an unfinished pack: check_plan decides
         if (self.dest / MANIFEST).exists():
             raise self._is_finished()
         if self.dest.is_dir() and any(self.dest.iterdir()):
             raise ConfigError(
-                f"{self.dest} is not empty and not an unfinished pack: name an empty or new folder as DEST"
+                f"{self.dest} is not empty and not an unfinished pack: "
+                "expected an empty or new folder as DEST"
             )
 
     def _is_finished(self) -> ConfigError:
         return ConfigError(
-            f"{self.dest} holds a finished dataset already: remove it to pack again, or name another DEST"
+            f"{self.dest} already contains a finished dataset. Remove it or choose another DEST"
         )
 
     def _plan(self) -> dict[str, object]:
-        """What a resumed pack must have in common with the one that began."""
+        """Returns the values that must be equal when a pack resumes."""
         return {
             "source": self.source.name,
             "name": self.name,
@@ -137,11 +140,11 @@ class Packer:
         }
 
     def _published_before(self, state: PackState, started: float) -> PackResult:
-        """The run before this one was killed between publishing the manifest and removing its notes: only that is left."""
+        """Cleans up after a run that was killed after it published the manifest."""
         found = read_manifest(self.dest)
         same = state.has_plan(self._plan())
         if same is None:
-            # It was killed in its very last steps; the manifest knows all but the place of the source.
+            # The plan is gone. The manifest has everything except the location of the source.
             same = found.fields == tuple(self.source.fields) and is_packed_like(
                 found.options, self.source, self.options
             )
@@ -149,20 +152,20 @@ class Packer:
         if not same:
             raise self._is_finished()
         return PackResult(
-            self.dest,
-            found.n_samples,
-            len(found.shards),
-            0,
-            sum(each.size for each in found.shards),
-            found.skipped,
-            dict(found.converted),
-            time.monotonic() - started,
-            found.n_samples + found.skipped,
-            ("an earlier run had published this dataset and was stopped before it could say so",),
+            dest=self.dest,
+            n_samples=found.n_samples,
+            n_shards=len(found.shards),
+            bytes_in=0,
+            bytes_out=sum(each.size for each in found.shards),
+            skipped=found.skipped,
+            converted=dict(found.converted),
+            seconds=time.monotonic() - started,
+            resumed_at=found.n_samples + found.skipped,
+            notes=("an earlier run published this dataset and was stopped during cleanup",),
         )
 
     def _run(self, state: PackState, done: list[Done]) -> int:
-        """Packs what is missing and publishes; appends to ``done``; returns the position where it went on."""
+        """Packs the missing shards, appends them to ``done`` and publishes. Returns the start."""
         check_publishable(self.source, self.options)
         self._remove_leftovers()
         with contextlib.ExitStack() as resources:
@@ -198,20 +201,20 @@ class Packer:
             self.on_progress(self.progress)
 
     def _remove_leftovers(self) -> None:
-        """Files that a killed pack was writing; the lock says that no other pack is."""
+        """Removes temporary files of a killed pack. The lock guarantees that no other pack runs."""
         for folder in (self.dest, self.dest / FOLDER, self.dest / COLUMNS):
             for path in folder.iterdir() if folder.is_dir() else ():
                 if files.is_temporary(path.name):
                     path.unlink()
 
     def _prepare_job(self, state: PackState, resources: contextlib.ExitStack) -> Job:
-        """Freezes the list of samples (a stream is encoded on the way) and returns what loads one of them."""
+        """Freezes the list of samples, encoding a stream on the way. Returns the job."""
         if not is_stream(self.source):
             return self._prepare_listed(self.source, state, resources)
-        if not Listing.exists(state.folder):
-            self._spool_stream(self.source, state)
-        else:
+        if Listing.exists(state.folder):
             self._choose_encode(state, None)
+        else:
+            self._spool_stream(self.source, state)
         listing = self._open_listing(state, resources)
         return resources.enter_context(contextlib.closing(Spool(state.folder, listing)))
 
@@ -244,20 +247,20 @@ class Packer:
         listing = resources.enter_context(contextlib.closing(Listing(state.folder)))
         self.progress.total = len(listing)
         if not len(listing):
-            raise ConfigError(f"{self.name}: no samples found in this {self.source.name} source")
+            raise ConfigError(f"{self.name}: the {self.source.name} source has no samples")
         return listing
 
     def _choose_encode(self, state: PackState, samples: Iterable[Sample] | None) -> PackOptions:
-        """The options with what `auto` stands for: measured on ``samples`` once, then remembered.
+        """Returns the options with `auto` replaced by the choice, measured once and stored.
 
-        Without ``samples`` it must have been measured before.
+        ``samples`` is None if an earlier run must have stored the choice.
         """
         if self.options.encode != "auto":
             return self.options
         choice = state.encode_choice()
         if choice is None:
             if samples is None:
-                raise damaged(state.folder / "encode.json", "it is missing")
+                raise damaged(state.folder / "encode.json", "missing")
             names = [each.name for each in self.source.fields if each.kind.is_image]
             images = (image for sample in samples for image in images_of(sample, names))
             choice = choose_encode(images, self.options)
@@ -267,7 +270,7 @@ class Packer:
         return replace(self.options, encode=choice.encode)
 
     def _verified(self, state: PackState) -> list[Done]:
-        """The shards an earlier run published, each checked against its digest; a bad one and what follows are redone."""
+        """Returns the shards of an earlier run up to the first with a wrong digest."""
         good: list[Done] = []
         for done in state.finished():
             try:
@@ -284,7 +287,7 @@ class Packer:
             self.progress.done = done.next_position
             self._say("checking")
         names = {done.shard.name for done in good}
-        # Published, but killed before that was noted; or behind a bad one, whose notes are worth nothing without the file.
+        # Not recorded because the pack was killed after publishing, or located after a bad shard.
         for path in self.dest.iterdir():
             if SHARD_NAME.fullmatch(path.name) and path.name not in names:
                 path.unlink()
@@ -302,14 +305,49 @@ def pack(
     on_progress: Callable[[PackProgress], None] | None = None,
     **options: Any,
 ) -> PackResult:
-    """Packs a path, an iterable of dicts or a map-style torch Dataset into the new folder ``dest``.
+    """Packs a dataset into the new folder ``dest``.
 
-    ``fields`` says what Python samples consist of (``{"image": "image", "label": "int"}``); by default the first sample
-    tells. ``source_options`` are those of the path's format (docs/sources.md), ``options`` those of PackOptions: ``encode``,
-    ``quality``, ``max_side``, ``resize``, ``restart``, ``order``, ``seed``, ``shard_size``, ``block_size``, ``on_error``,
-    ``max_bad``, ``jobs``. Killed and called again with the same arguments, it goes on where it was.
+    A pack that was interrupted resumes when it is called again with the same arguments.
 
-        fastload.pack(({"image": pixels, "label": i} for i, pixels in enumerate(arrays)), "packed")
+    Args:
+        source: Path to a dataset in a known format, an iterable of dicts, a map-style torch
+            Dataset, or an object with the ``fastload.sources`` protocol ``Source`` or
+            ``StreamSource``.
+        dest: Folder to create. It must be empty, new, or an unfinished pack.
+        fields: Name and kind of each field of Python samples, e.g.
+            ``{"image": "image", "label": "int"}``. Default: inferred from the first sample.
+        format: Name of the format of a path, e.g. ``"coco"``. Default: detected.
+        source_options: Options of the format, see docs/sources.md.
+        on_progress: Called with a ``PackProgress`` after every sample.
+        **options: Options that control how samples are stored:
+
+            - ``encode``: ``"keep"`` (same pixels, default), ``"jpeg"`` (re-encode), ``"raw"``
+              (pixels) or ``"auto"`` (measure, then keep or raw).
+            - ``quality``: JPEG quality 1 to 100 for ``encode="jpeg"``. Default: 90.
+            - ``max_side``: shrink images whose longer side exceeds this many pixels. Default: 0
+              (never).
+            - ``resize``: (width, height) for every image. Default: None.
+            - ``restart``: MCUs between restart markers. Default: -1 (chosen per image). 0: none.
+            - ``order``: ``"shuffle"`` (default) or ``"source"``.
+            - ``seed``: seed of the shuffle. Default: 0.
+            - ``shard_size``, ``block_size``: bytes per shard and per block. Defaults: 512 MiB and
+              8 MiB.
+            - ``on_error``: ``"stop"`` (default) or ``"skip"`` for bad samples.
+            - ``max_bad``: maximum number of skipped samples. Default: None (no limit).
+            - ``jobs``: number of threads. Default: 0 (all available cores).
+
+    Returns:
+        Counts, bytes, duration and notes of the pack.
+
+    Raises:
+        ConfigError: An argument is invalid, the source has no usable samples, or ``dest`` belongs
+            to another pack.
+        BadImage: A sample is bad and ``on_error`` is ``"stop"``, or more than ``max_bad`` are bad.
+        StoreError: The files of an unfinished pack are damaged or another pack runs in ``dest``.
+
+    Example:
+        >>> samples = ({"image": image, "label": i} for i, image in enumerate(images))
+        >>> result = fastload.pack(samples, "packed")  # doctest: +SKIP
     """
     given = dict(source_options or {})
     if fields is not None:
@@ -318,6 +356,8 @@ def pack(
     name = str(Path(source).resolve()) if isinstance(source, str | os.PathLike) else ""
     known = PackOptions.__dataclass_fields__
     if unknown := sorted(options.keys() - known.keys()):
-        raise ConfigError(f"pack has no option {', '.join(unknown)}; it has {', '.join(known)}")
+        raise ConfigError(
+            f"pack: unknown option {', '.join(unknown)}. Expected one of {', '.join(known)}"
+        )
     packer = Packer(samples, Path(dest), PackOptions(**options), name=name, on_progress=on_progress)
     return packer.run()

@@ -1,4 +1,4 @@
-"""Reading image files with Pillow: checked before they are decoded, damage named, whatever Pillow raises."""
+"""Reads image files with Pillow: checks them before decoding and reports damage as BadImage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from fastload.errors import BadImage
 
 READ_FORMATS = ("PNG", "WEBP", "BMP", "TIFF", "GIF", "JPEG", "PPM")
 
-# What Pillow raises for damaged files (fuzzed: tests/fault/test_pack_damaged_images.py); one bad file must not end a pack.
+# Exceptions that Pillow raises for damaged files (tests/fault/test_pack_damaged_images.py). A bad
+# file must not end a pack.
 PILLOW_ERRORS = (
     OSError,
     ValueError,
@@ -41,9 +42,10 @@ PILLOW_ERRORS = (
 
 @contextlib.contextmanager
 def quiet_pillow() -> Iterator[None]:
-    """Pillow warns of large sizes and odd metadata; we check ourselves, and a warning is no reason to end a pack.
+    """Ignores Pillow's warnings about sizes and metadata: the packer checks the files itself.
 
-    Once around all, not in each thread: filters belong to the process, and two threads would restore each other's.
+    Used once around the whole pack. Filters are global to the process, so two threads would restore
+    each other's filters.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings(
@@ -53,7 +55,7 @@ def quiet_pillow() -> Iterator[None]:
 
 
 def check_png(data: bytes) -> None:
-    """Compares the checksums of all chunks, which Pillow does not; raises BadImage."""
+    """Verifies the checksums of all chunks, which Pillow does not. Raises BadImage."""
     position = 8
     while position + 12 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, position)
@@ -63,29 +65,29 @@ def check_png(data: bytes) -> None:
             != data[end : end + 4]
         ):
             raise BadImage(
-                f"damaged PNG: the checksum of chunk {kind.decode('latin-1')} at byte {position} is wrong"
+                f"damaged PNG: wrong checksum of chunk {kind.decode('latin-1')} at byte {position}"
             )
         if kind == b"IEND":
             return
         position = end + 4
-    raise BadImage("damaged PNG: the end chunk is missing: the file is cut off")
+    raise BadImage("truncated PNG: the end chunk is missing")
 
 
 def open_image(data: bytes) -> Image.Image:
-    """Opens an image file with Pillow, checking its size before anything is decoded."""
+    """Opens an image file with Pillow and checks its size before decoding."""
     try:
         image = Image.open(io.BytesIO(data), formats=READ_FORMATS)
     except PILLOW_ERRORS:
-        raise BadImage(f"not an image that can be read (starts with {data[:8]!r})") from None
+        raise BadImage(f"not a supported image format (starts with {data[:8]!r})") from None
     check_size(*image.size)
     return image
 
 
 def pixels_of(image: Image.Image) -> tuple[NDArray[np.uint8], str]:
-    """Pixels (H, W, 1 or 3) with the EXIF orientation applied, and what had to be given up for that."""
+    """Returns upright pixels (H, W, 1 or 3) and a description of what the conversion lost."""
     mode = image.mode
     target = "L" if mode in ("1", "L", "LA", "I", "F") or mode.startswith("I;16") else "RGB"
-    converted = "transparency left out" if "transparency" in image.info else ""
+    converted = "transparency dropped" if "transparency" in image.info else ""
     if mode != target:
         converted = f"{mode} → {target}"
     try:
@@ -94,12 +96,12 @@ def pixels_of(image: Image.Image) -> tuple[NDArray[np.uint8], str]:
             wide = np.asarray(image)
             if wide.min() < 0 or wide.max() > 65_535:
                 raise BadImage(
-                    f"pixel values from {wide.min()} to {wide.max()}: expected 8 or 16 bit"
+                    f"pixel values from {wide.min()} to {wide.max()}: expected 8 or 16 bits"
                 )
             pixels = (wide.astype(np.uint32) >> 8).astype(np.uint8)
             converted = "16 → 8 bit"
         elif mode == "F":
-            raise BadImage("pixel type F: expected 8 or 16 bit")
+            raise BadImage("pixel type F (float): expected 8 or 16 bits")
         else:
             pixels = np.asarray(image.convert(target), np.uint8)
     except BadImage:
@@ -111,7 +113,7 @@ def pixels_of(image: Image.Image) -> tuple[NDArray[np.uint8], str]:
 
 
 def is_animated(image: Image.Image) -> bool:
-    """It has more than one frame; the first is what is loaded."""
+    """Returns whether the image has more than one frame. Only the first frame is packed."""
     try:
         return int(getattr(image, "n_frames", 1)) > 1
     except PILLOW_ERRORS:
@@ -119,7 +121,7 @@ def is_animated(image: Image.Image) -> bool:
 
 
 def orientation_of(image: Image.Image) -> int:
-    """EXIF 1..8 of a loaded image; 1 where there is none or the EXIF data are damaged: the pixels are not."""
+    """Returns the EXIF orientation 1..8 of a loaded image; 1 if EXIF is missing or damaged."""
     try:
         value = image.getexif().get(0x0112)
     except PILLOW_ERRORS:
@@ -127,16 +129,16 @@ def orientation_of(image: Image.Image) -> int:
     return value if type(value) is int and 1 <= value <= 8 else 1
 
 
-# One number per pixel. Of "P" the palette's index is the label.
+# One number per pixel. For "P", the palette index is the class number.
 MASK_MODES = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L")
 
 
 def mask_array(value: Value) -> NDArray[np.generic]:
-    """(H, W) integers of a mask given as a file, a Pillow image or an array; raises BadImage."""
+    """Returns a mask from a file, a Pillow image or an array as (H, W) integers."""
     if isinstance(value, Encoded):
         if value.data[:2] == b"\xff\xd8":
             raise BadImage(
-                "a mask in a JPEG: its labels are mixed at every edge; expected PNG or an array"
+                "mask is a JPEG, which blurs class numbers at edges: expected PNG or an array"
             )
         data = value.data
         try:
@@ -148,19 +150,15 @@ def mask_array(value: Value) -> NDArray[np.generic]:
         except BadImage:
             raise
         except PILLOW_ERRORS as error:
-            raise BadImage(f"not a mask that can be read: {error}") from None
+            raise BadImage(f"unreadable mask: {error}") from None
     if isinstance(value, Image.Image):
         if value.mode not in MASK_MODES:
-            raise BadImage(
-                f"a mask with pixels of type {value.mode}: expected one label number a pixel"
-            )
+            raise BadImage(f"mask with pixel type {value.mode}: expected one integer per pixel")
         value = np.asarray(value)
     array = cast("NDArray[np.generic]", np.asarray(value))
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[..., 0]
     if array.ndim != 2 or array.dtype.kind not in "biu" or not array.size:
-        raise BadImage(
-            f"a mask of shape {array.shape} and type {array.dtype}: expected (H, W) integers"
-        )
+        raise BadImage(f"mask of {array.dtype} {array.shape}: expected integers (H, W)")
     check_size(array.shape[1], array.shape[0])
     return array

@@ -1,4 +1,4 @@
-"""The last step of a pack: columns, log, and then the manifest, which makes it a dataset."""
+"""Publishes a pack: writes the columns, the log, and last the manifest that completes a dataset."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ from fastload._store.manifest import NAME as MANIFEST
 from fastload._version import __version__
 from fastload.errors import ConfigError
 
-WELL_MIXED = (
-    0.8  # below this share of a random order's class mixture an unshuffled pack is warned about
-)
+# An unshuffled pack below this fraction of the class mixture of a random order gets a note.
+WELL_MIXED = 0.8
 
 
 def publish(
@@ -39,7 +38,10 @@ def publish(
     last_events: list[Event],
     encoded: str,
 ) -> tuple[str, ...]:
-    """Makes the shards in ``done`` a dataset; returns what the user should be told. ``encoded``: what `auto` chose."""
+    """Turns the shards in ``done`` into a dataset and returns notes for the user.
+
+    ``encoded`` is the choice of `auto`.
+    """
     columns = _write_columns(source, dest, state, done)
     events = _write_log(dest, itertools.chain(_events(state, len(done)), last_events))
     skipped = events.pop("skipped", 0)
@@ -62,7 +64,7 @@ def publish(
 
 
 def check_publishable(source: AnySource, options: PackOptions) -> None:
-    """Raises ConfigError where the source's fields or info could not be written down: now, not when all is packed."""
+    """Raises ConfigError before packing if the manifest cannot hold the source's fields or info."""
     columns = tuple(
         Column(name, dtype, (0, 2) if name == "_blocks" else (0,), COLUMN_HEADER, "0" * 8)
         for name, dtype in expected_columns(tuple(source.fields)).items()
@@ -80,7 +82,7 @@ def check_publishable(source: AnySource, options: PackOptions) -> None:
 
 
 def is_packed_like(found: dict[str, Json], source: AnySource, options: PackOptions) -> bool:
-    """A manifest's options are what this source and these options would give."""
+    """Returns whether a manifest has the options that this source and these options produce."""
     return found == _options(source, options, str(found.get("encoded", "")))
 
 
@@ -94,7 +96,7 @@ def _options(source: AnySource, options: PackOptions, encoded: str) -> dict[str,
             )
         )
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"the {source.name} source's info is not JSON: {error}") from None
+        raise ConfigError(f"info of source {source.name!r} is not JSON: {error}") from None
     return loaded
 
 
@@ -106,7 +108,7 @@ def _events(state: PackState, n_shards: int) -> Iterator[Event]:
 def _write_columns(
     source: AnySource, dest: Path, state: PackState, done: list[Done]
 ) -> tuple[Column, ...]:
-    """Joins the rows of all shards, a shard and a column at a time."""
+    """Joins the rows of all shards, one shard and one column at a time."""
     written: list[Column] = []
     for name, dtype in expected_columns(tuple(source.fields)).items():
         with ColumnWriter(dest, name, dtype, width=2 if name == "_blocks" else 1) as writer:
@@ -121,7 +123,7 @@ def _write_columns(
 
 
 def _write_log(dest: Path, events: Iterable[Event]) -> Counter[str]:
-    """DEST/pack-log.jsonl: one line for every sample that was skipped or converted; returns how many of each."""
+    """Writes one line per skipped or converted sample. Returns the counts by reason."""
     counts: Counter[str] = Counter()
     with NewFile(dest / LOG) as log:
         for event in events:
@@ -137,14 +139,14 @@ def _write_log(dest: Path, events: Iterable[Event]) -> Counter[str]:
 
 
 def _content_digest(done: list[Done]) -> str:
-    """One digest for the whole dataset: SHA-256 over the shards' SHA-256, as bytes, in order."""
+    """Returns the SHA-256 over the binary SHA-256 digests of the shards, in order."""
     return hashlib.sha256(b"".join(bytes.fromhex(each.shard.sha256) for each in done)).hexdigest()
 
 
 def _unmixed(
     source: AnySource, dest: Path, options: PackOptions, columns: tuple[Column, ...]
 ) -> tuple[str, ...]:
-    """A warning where the packed order is not mixed although somebody will read it in blocks."""
+    """Returns a note if a source sorted by class was packed unshuffled."""
     labels = next((each.name for each in source.fields if each.classes), None)
     if options.order == "shuffle" or labels is None:
         return ()
@@ -155,6 +157,6 @@ def _unmixed(
     if mixing.batch_mixture >= WELL_MIXED:
         return ()
     return (
-        f"the source is sorted by {labels} and was packed unshuffled (--order source): {mixing}. "
-        "Pack without --order source unless you read it in order.",
+        f"the source is sorted by {labels} and was packed unshuffled (--order source): "
+        f"{mixing}. Pack without --order source unless you read it in order",
     )

@@ -1,4 +1,4 @@
-"""From a source's sample to the parts of a record: images as the options ask, labels moved along when images are scaled."""
+"""Encodes a sample into the parts of a record. Labels are scaled together with their image."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class EncodedSample:
-    """What goes into the record, and what the pack counts."""
+    """The parts of a record and the values that the packer counts."""
 
     parts: Sequence[Part]
     source: str
@@ -41,18 +41,17 @@ class EncodedSample:
 
 
 class SampleEncoder:
-    """Turns samples with these fields into parts. Called from several threads; raises BadImage naming the source."""
+    """Encodes samples with the given fields. Thread-safe. Raises BadImage with the source name."""
 
     def __init__(self, fields: Sequence[Field], options: PackOptions) -> None:
         self.fields = tuple(fields)
         self.options = options
         names = [each.name for each in self.fields]
         if len(set(names)) != len(names):
-            raise ConfigError(f"fields {', '.join(names)}: each name may stand once")
+            raise ConfigError(f"fields {', '.join(names)}: expected unique names")
         self._image_of = {each.name: image_of(each, self.fields) for each in self.fields}
 
     def __call__(self, sample: Sample) -> EncodedSample:
-        """The parts of one sample, its source among them."""
         try:
             unknown = sample.values.keys() - self._image_of.keys()
             if unknown:
@@ -70,12 +69,14 @@ class SampleEncoder:
         scales: dict[tuple[str, int], Scale] = {}
         converted: dict[str, None] = {}
         bytes_in = 0
-        # Images first: the others may depend on how they were scaled.
+        # Images first: other fields may depend on their scale.
         for number, each in enumerate(self.fields):
             if each.kind.is_image:
                 for item, value in self._items(each, sample):
                     if not isinstance(value, Encoded | np.ndarray | Image.Image):
-                        raise BadImage(f"field {each.name!r}: {type(value).__name__} is no image")
+                        raise BadImage(
+                            f"field {each.name!r}: expected an image, found {type(value).__name__}"
+                        )
                     stored = store_image(value, self.options)
                     bytes_in += len(value.data) if isinstance(value, Encoded) else len(stored.data)
                     scales[each.name, item] = stored.scale
@@ -91,12 +92,12 @@ class SampleEncoder:
                 one = moved[0] if moved else None
                 parts += encode_value(number, each, moved if each.list else one)
         if len(parts) > MAX_PARTS // 2 or sum(len(part.data) for part in parts) > MAX_RECORD // 2:
-            # Raises where it would not fit: here it is one bad sample, later the pack's end.
+            # Raises if the record is too large: a bad sample here, the end of the pack later.
             encode_record(0, parts)
         return EncodedSample(parts, sample.source, bytes_in, tuple(converted))
 
     def _scale_of(self, each: Field, item: int, scales: dict[tuple[str, int], Scale]) -> Scale:
-        """How the image that a label belongs to was scaled: of a list, the image at the same place."""
+        """Returns the scale of the image that a label belongs to, for lists by index."""
         image = self._image_of[each.name]
         return scales.get((image, item)) or scales.get((image, 0)) or (1.0, 1.0)
 
@@ -113,7 +114,7 @@ class SampleEncoder:
 
 
 def image_parts(number: int, item: int, stored: StoredImage) -> list[Part]:
-    """The image itself and, where it has restart segments, their index."""
+    """Returns the part of the image and the part of its restart index, if any."""
     parts = [
         Part(
             number,
@@ -135,7 +136,7 @@ def image_parts(number: int, item: int, stored: StoredImage) -> list[Part]:
 
 
 def _moved(each: Field, value: Value, scale: Scale) -> Value:
-    """A label in the pixels of the stored image."""
+    """Returns a label in pixels of the stored image."""
     if each.kind.is_mask:
         try:
             mask = mask_array(value)
@@ -150,7 +151,7 @@ def _moved(each: Field, value: Value, scale: Scale) -> Value:
     except (TypeError, ValueError) as error:
         raise BadImage(f"field {each.name!r}: {each.kind}: {error}") from None
     if array.ndim != 2 or not array.size:
-        return value  # nothing to move, or a wrong shape, which encode_value names
+        return value  # nothing to scale, or a wrong shape that encode_value reports
     rescale(array, np.array(scale))
     return array
 
@@ -165,7 +166,7 @@ def _rescale_points(points: Floats, scale: Floats) -> None:
 
 
 def _rescale_matrix(matrix: Floats, scale: Floats) -> None:
-    if matrix.shape[0] == 3:  # a projection into the image: its first two rows are pixels
+    if matrix.shape[0] == 3:  # a projection into the image: the first two rows are in pixels
         matrix[:2] *= scale[:, None]
 
 
@@ -177,7 +178,7 @@ _RESCALED: dict[FieldKind, Callable[[Floats, Floats], None]] = {
 
 
 def _scaled_mask(mask: NDArray[np.generic], scale: Scale) -> NDArray[np.generic]:
-    """Nearest neighbor, floor((i + 0.5) / scale), as the loader does it: labels are never mixed."""
+    """Nearest neighbor, floor((i + 0.5) / scale), as in the loader. Never mixes classes."""
     rows, columns = (
         _nearest(side, max(1, round(side * by)))
         for side, by in zip(mask.shape, (scale[1], scale[0]), strict=True)
@@ -187,7 +188,7 @@ def _scaled_mask(mask: NDArray[np.generic], scale: Scale) -> NDArray[np.generic]
 
 
 def _nearest(side: int, new_side: int) -> NDArray[np.int64]:
-    # In whole numbers: with floats the middle of a new pixel may fall on either side of an old pixel's edge.
+    # Integer arithmetic: with floats, the center of a new pixel may fall on either side of an edge.
     nearest: NDArray[np.int64] = (
         (2 * np.arange(new_side, dtype=np.int64) + 1) * side // (2 * new_side)
     )

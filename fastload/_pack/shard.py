@@ -1,13 +1,13 @@
-"""The shard that is being written: its records, blocks, column rows and events have one owner.
+"""The shard being written. It owns its records, blocks, column rows and events.
 
 ::
 
     EMPTY ──add──► WRITING ──publish──► PUBLISHED
       └────────────────┴──abort───────► ABORTED
 
-The file appears with the first record, under a temporary name. ``publish`` gives it its name and then
-notes it in the pack's state, in this order, so a noted shard always exists. After ``abort`` nothing
-unfinished is left on disk.
+The first record creates the file under a temporary name. ``publish`` renames the file and then
+records it in the pack's state, in this order, so a recorded shard always exists. After ``abort``,
+nothing unfinished is left on disk.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fastload._store.writer import ShardWriter
 
 
 def as_record(sample_id: int, parts: Sequence[Part]) -> bytes:
-    """``encode_record``, in one native call where that is possible."""
+    """``encode_record`` in one native call if possible."""
     module = core()
     record: bytes | None = module.encode_record(sample_id, parts) if module is not None else None
     return encode_record(sample_id, parts) if record is None else record
@@ -43,7 +43,7 @@ class ShardStage(Enum):
 
 
 class ShardBuilder:
-    """Takes records in order; ends with ``publish`` or ``abort``."""
+    """Collects records in order until ``publish`` or ``abort``."""
 
     def __init__(
         self, dest: Path, number: int, first: int, fields: Sequence[Field], options: PackOptions
@@ -72,15 +72,15 @@ class ShardBuilder:
 
     @property
     def next_id(self) -> int:
-        """The number that the next sample gets."""
+        """The id of the next sample."""
         return self.first + self.records
 
     def is_full_for(self, n_bytes: int) -> bool:
-        """A record of this size belongs in the next shard."""
+        """Returns whether a record of this size belongs in the next shard."""
         return self.records > 0 and self._bytes_out + n_bytes > self._options.shard_size
 
     def add(self, row: int, encoded: EncodedSample, record: bytes) -> None:
-        """Writes the record of the source's sample number ``row``."""
+        """Writes the record of source sample ``row``."""
         if self.stage is ShardStage.EMPTY:
             self._writer = ShardWriter(self._dest, self.number, first=self.first)
             self.stage = ShardStage.WRITING
@@ -99,7 +99,7 @@ class ShardBuilder:
         self.records += 1
 
     def publish(self, state: PackState, next_position: int) -> Done:
-        """Publishes the shard and notes it in ``state``. Call ``abort`` if it raises."""
+        """Publishes the shard and records it in ``state``. Call ``abort`` if this raises."""
         done = Done(
             self._writing().publish(),
             next_position,
@@ -116,7 +116,7 @@ class ShardBuilder:
         return done
 
     def abort(self) -> None:
-        """Drops what was not published; harmless after ``publish`` and when called twice."""
+        """Discards unpublished data. Has no effect after ``publish`` or a previous ``abort``."""
         if self._writer is not None:
             self._writer.abort()
         if self.stage is not ShardStage.PUBLISHED:

@@ -1,7 +1,8 @@
-"""The inner loop of a pack: samples in packing order, encoded in threads, written by one thread.
+"""The main loop of a pack: encodes samples in threads and writes them in packing order.
 
-A full shard is published (synced, digested, named, noted) by a thread of its own while the next one
-is packed: one at a time and in order, so the noted shards are always the beginning of the dataset.
+A background thread publishes each full shard (sync, digest, rename, record) while the main loop
+fills the next one. It publishes one shard at a time and in order, so the recorded shards are always
+the beginning of the dataset.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ from fastload._pack.sources.base import AnySource
 from fastload._pack.state import Done, Event, PackState
 from fastload.errors import BadImage, ConfigError
 
-_CHUNK = 4096  # positions of the packing order computed at a time
-_TOGETHER = 8  # samples that a thread takes at a time, if
-_TOGETHER_BYTES = 2 << 20  # what comes in and goes out for them is no more
+_ORDER_CHUNK = 4096  # positions of the packing order computed at a time
+# A thread takes up to 8 samples at a time, as long as their input and output fit into 2 MiB.
+_CHUNK_SAMPLES = 8
+_CHUNK_BYTES = 2 << 20
 
 
 class ShardPublisher:
     """Publishes full shards in a background thread, one at a time and in order.
 
-    Leaving the context finishes the shard in flight, whatever stops the pack: it need not be packed
-    again.
+    Leaving the context finishes the shard in flight, also after an error, so that it need not be
+    packed again.
     """
 
     def __init__(self, state: PackState) -> None:
@@ -41,29 +43,31 @@ class ShardPublisher:
         self._in_flight: Future[Done] | None = None
 
     def submit(self, shard: ShardBuilder, next_position: int) -> None:
-        """Starts to publish a shard. Call ``wait`` first: there is one in flight at most."""
+        """Starts to publish a shard. Call ``wait`` first: at most one shard is in flight."""
         self._in_flight = self._thread.submit(self.publish, shard, next_position)
 
     def finished(self) -> Iterator[Done]:
-        """The shard in flight, if it is published by now."""
+        """Yields the shard in flight if it is published."""
         if self._in_flight is not None and self._in_flight.done():
             yield from self.wait()
 
     def wait(self) -> Iterator[Done]:
-        """The shard in flight, when it is published."""
+        """Waits for the shard in flight and yields it."""
         if self._in_flight is not None:
             in_flight = self._in_flight
             self._in_flight = None
             yield in_flight.result()
 
     def publish(self, shard: ShardBuilder, next_position: int) -> Done:
-        """Publishes a shard now; a failure drops what was written of it."""
+        """Publishes a shard now. Discards it on failure."""
         try:
             done = shard.publish(self._state, next_position)
         except BaseException:
             shard.abort()
             raise
-        return replace(done, events=[])  # they are on disk: memory must not hold a million of them
+        return replace(
+            done, events=[]
+        )  # the events are on disk; a million of them need not stay in memory
 
     def __enter__(self) -> ShardPublisher:
         return self
@@ -73,7 +77,7 @@ class ShardPublisher:
 
 
 class ShardSequence:
-    """Packs the shards that a dataset lacks; ``on_sample`` is called after each sample."""
+    """Packs the missing shards of a dataset. Calls ``on_sample`` after each sample."""
 
     def __init__(
         self,
@@ -93,17 +97,17 @@ class ShardSequence:
         self.name = name
         self.jobs = jobs
         self.on_sample = on_sample
-        self.last_events: list[Event] = []  # of bad samples after the last shard
+        self.last_events: list[Event] = []  # bad samples after the last shard
 
     def run(self, state: PackState, job: Job, done: list[Done]) -> Generator[Done, None, None]:
-        """Writes the shards that follow ``done``; yields each, without its events, when it is on disk."""
+        """Writes the shards after ``done``. Yields each one, without events, once on disk."""
         position = done[-1].next_position if done else 0
         shard = self._new_shard(len(done), sum(each.shard.records for each in done))
         results = ordered_map(
             lambda row: (row, job(row)),
             self._order(position, self.progress.total or 0),
             jobs=self.jobs,
-            together=self._together,
+            chunk_size=self._chunk_size,
         )
         try:
             with ShardPublisher(state) as publisher, contextlib.closing(results):
@@ -131,33 +135,34 @@ class ShardSequence:
         if shard.number == 0:
             last = shard.events[-1]
             raise ConfigError(
-                f"{self.name}: all {position} samples are bad, the last one: {last.source}: {last.why}"
+                f"{self.name}: all {position} samples are bad. "
+                f"Last error: {last.source}: {last.why}"
             )
         self.last_events = shard.events
 
     def _order(self, start: int, n: int) -> Iterator[int]:
-        """Rows of the listing in packing order, from position ``start`` on."""
+        """Yields rows of the listing in packing order, starting at position ``start``."""
         permutation = (
             Permutation(n, seed=self.options.seed) if self.options.order == "shuffle" else None
         )
-        for first in range(start, n, _CHUNK):
-            positions = np.arange(first, min(first + _CHUNK, n))
+        for first in range(start, n, _ORDER_CHUNK):
+            positions = np.arange(first, min(first + _ORDER_CHUNK, n))
             yield from (positions if permutation is None else permutation(positions)).tolist()
 
-    def _together(self) -> int:
-        """How many samples a thread takes at a time: fewer of large ones, whose number decides the memory."""
+    def _chunk_size(self) -> int:
+        """Returns the samples per thread and turn: fewer large ones, to bound memory."""
         mean = (self.progress.bytes_in + self.progress.bytes_out) // max(1, self.progress.done)
-        return max(1, min(_TOGETHER, _TOGETHER_BYTES // mean)) if mean else 1
+        return max(1, min(_CHUNK_SAMPLES, _CHUNK_BYTES // mean)) if mean else 1
 
     def _new_shard(self, number: int, first: int) -> ShardBuilder:
         return ShardBuilder(self.dest, number, first, self.source.fields, self.options)
 
     def _skip(self, error: BadImage) -> Event:
-        """Counts a bad sample, or stops the pack where the options say so; what is done stays done."""
+        """Counts a bad sample, or raises if ``on_error`` or ``max_bad`` ends the pack."""
         if self.options.on_error == "stop":
             raise BadImage(
-                f"{error.why}. Fix or remove the file and rerun the same command, or pass --on-error skip "
-                "(in Python on_error='skip'). Packing resumes where it stopped",
+                f"{error.why}. Fix or remove the file and rerun the same command, or pass "
+                "--on-error skip (on_error='skip' in Python). Packing resumes where it stopped",
                 source=error.source,
             )
         if self.options.max_bad is not None and self.progress.skipped >= self.options.max_bad:

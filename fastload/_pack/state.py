@@ -1,14 +1,15 @@
-"""What a pack remembers on disk, so that it can be killed at any moment and go on: DEST/.pack/.
+"""The state of an unfinished pack in DEST/.pack/. A pack can be killed at any time and resume.
 
-``plan.json``           what is being packed and how; a resume with other options is refused
-``listing.*``           the frozen list of source samples (listing.py); with ``spool.records`` for streams (jobs.py)
-``encode.json``         what `--encode auto` chose
-``done-00007.json``     written after shard 7 was published: its entry for the manifest, and where to go on
-``rows-00007.npz``      the columns' rows of that shard
-``lock``                held by the running pack; the kernel lets go of it when that process ends, however it ends
+``plan.json``           source and options of the pack; a resume with other options is refused
+``listing.*``           the frozen list of samples (listing.py)
+``spool.records``       the encoded samples of a stream (jobs.py)
+``encode.json``         the choice of `--encode auto`
+``done-00007.json``     written after shard 7 is published: its manifest entry, the next position
+``rows-00007.npz``      the column rows of that shard
+``lock``                held by the running pack; the kernel releases it when the process ends
 
-Everything is written under a temporary name, synced and renamed; the folder is removed when the manifest is published.
-What turns out damaged is not believed: a shard whose notes are damaged is packed again.
+Every file is written under a temporary name, synced and renamed. The folder is removed after the
+manifest is published. A shard whose state is damaged is packed again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import io
+import itertools
 import json
 import os
 import zipfile
@@ -23,7 +25,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +43,7 @@ Rows = dict[str, NDArray[np.generic]]
 
 @dataclass(slots=True)
 class Event:
-    """A source sample that was skipped or converted: one line in DEST/pack-log.jsonl."""
+    """A skipped or converted source sample: one line in DEST/pack-log.jsonl."""
 
     event: str  # "skipped" or "converted"
     source: str
@@ -50,33 +52,18 @@ class Event:
 
 @dataclass(slots=True)
 class Done:
-    """One published shard, and where the pack stands behind it."""
+    """One published shard and the position after it."""
 
     shard: Shard
-    next_position: int  # of the packing order: the first one not yet dealt with
-    blocks: list[tuple[int, int]]  # (first sample, samples)
+    next_position: int  # in the packing order: the first position not yet processed
+    blocks: list[tuple[int, int]]  # (first sample, number of samples)
     events: list[Event] = field(default_factory=list)
     bytes_in: int = 0
     bytes_out: int = 0
 
 
-class _EventRow(TypedDict):
-    event: str
-    source: str
-    why: str
-
-
-class _DoneRow(TypedDict):
-    shard: tuple[str, int, int, int, str, str]  # a Shard
-    next_position: int
-    blocks: list[tuple[int, int]]
-    events: list[_EventRow]
-    bytes_in: int
-    bytes_out: int
-
-
 class PackState:
-    """The folder DEST/.pack of one running pack. Use as a context manager: it holds the lock."""
+    """The folder DEST/.pack of a running pack. A context manager that holds the lock."""
 
     def __init__(self, dest: Path) -> None:
         self.dest = dest
@@ -91,13 +78,13 @@ class PackState:
                 self._lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # The pack that held it may have ended, and removed its folder, since we opened the file.
+                # The previous owner may have removed its folder since this process opened the file.
                 if os.path.samestat(os.fstat(self._lock), path.stat()):
                     return self
             except BlockingIOError:
                 os.close(self._lock)
                 raise StoreError(
-                    f"{self.dest}: another fastload pack is at work here; wait for it or stop it"
+                    f"{self.dest}: another fastload pack is running here. Wait for it or stop it"
                 ) from None
             except FileNotFoundError:
                 pass
@@ -107,14 +94,15 @@ class PackState:
         os.close(self._lock)
 
     def check_plan(self, plan: dict[str, object]) -> None:
-        """Writes the plan when there is none yet; raises ConfigError where an unfinished pack had another one."""
-        found = self._plan()
+        """Stores the plan of a new pack. Raises ConfigError if the stored plan differs."""
+        found = self._read("plan.json")
         if found is None:
             _write_sealed(self.folder / "plan.json", plan)
         elif found != as_json(plan):
             raise ConfigError(
-                f"{self.dest} holds an unfinished pack with other options: {_differences(found, as_json(plan))}. "
-                f"Use the same options to go on, another DEST, or remove {self.dest} to start anew"
+                f"{self.dest} contains an unfinished pack with other options: "
+                f"{_differences(found, as_json(plan))}. Use the same options to resume, choose "
+                f"another DEST, or remove {self.dest} to start over"
                 + (
                     ""
                     if next(self.finished(), None)
@@ -123,12 +111,13 @@ class PackState:
             )
 
     def has_plan(self, plan: dict[str, object]) -> bool | None:
-        """This folder was made by a pack with the same plan; None where the plan is gone."""
-        found = self._plan()
+        """Returns whether the stored plan equals ``plan``, or None if there is no plan."""
+        found = self._read("plan.json")
         return None if found is None else found == as_json(plan)
 
-    def _plan(self) -> object:
-        path = self.folder / "plan.json"
+    def _read(self, name: str) -> Any:
+        """Returns the content of a sealed file, or None if it does not exist."""
+        path = self.folder / name
         try:
             return _read_sealed(path)
         except FileNotFoundError:
@@ -137,23 +126,17 @@ class PackState:
             raise damaged(path, str(error)) from None
 
     def encode_choice(self) -> EncodeChoice | None:
-        """What `--encode auto` chose when this pack began."""
-        path = self.folder / "encode.json"
-        try:
-            return EncodeChoice(**cast("dict[str, str]", _read_sealed(path)))
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise damaged(path, str(error)) from None
+        """Returns the stored choice of `--encode auto`."""
+        stored = self._read("encode.json")
+        return None if stored is None else EncodeChoice(**stored)
 
     def remember_encode_choice(self, choice: EncodeChoice) -> None:
-        """So that a resumed pack does not measure again and change its mind."""
+        """Stores the choice, so that a resumed pack does not measure again with another result."""
         _write_sealed(self.folder / "encode.json", asdict(choice))
 
     def finished(self) -> Iterator[Done]:
-        """The shards that are done, in order, up to the first whose notes are missing or damaged."""
-        number = 0
-        while True:
+        """Yields the finished shards in order, up to the first with missing or damaged state."""
+        for number in itertools.count():
             try:
                 done = self.done(number)
                 if any(len(rows) != done.shard.records for rows in self.rows(number).values()):
@@ -161,13 +144,10 @@ class PackState:
             except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
                 return
             yield done
-            number += 1
 
     def done(self, number: int) -> Done:
-        """The notes of one published shard."""
-        row = cast(
-            "_DoneRow", _read_sealed(self.folder / f"done-{number:05}.json")
-        )  # ours: the checksum says so
+        """Returns the stored state of one published shard."""
+        row = _read_sealed(self.folder / f"done-{number:05}.json")
         return Done(
             Shard(*row["shard"]),
             row["next_position"],
@@ -178,52 +158,51 @@ class PackState:
         )
 
     def record(self, number: int, done: Done, rows: Rows) -> None:
-        """Remembers a published shard; from here on it is never written again."""
+        """Stores the state of a published shard, which is never written again."""
         packed = io.BytesIO()
         np.savez(packed, **rows)  # type: ignore[arg-type]
         files.write_atomically(self.folder / f"rows-{number:05}.npz", packed.getvalue())
         _write_sealed(self.folder / f"done-{number:05}.json", asdict(done))
 
     def rows(self, number: int, names: Iterable[str] | None = None) -> Rows:
-        """The columns' rows of a finished shard; of all columns, or of these."""
+        """Returns the column rows of a finished shard, of all columns or only of ``names``."""
         with np.load(self.folder / f"rows-{number:05}.npz", allow_pickle=False) as stored:
             return {name: stored[name] for name in names or stored.files}
 
     def remove(self) -> None:
-        """Nothing of this folder is needed any more. The plan goes last: with it, the same command knows itself again."""
+        """Removes the folder. The plan goes last, so the same command still recognizes its pack."""
         for path in sorted(
             self.folder.iterdir(),
             key=lambda path: (path.name == "plan.json", path.name == "lock", path.name),
         ):
             path.unlink(missing_ok=True)
-        with contextlib.suppress(
-            OSError
-        ):  # another pack has just begun here: it will find the manifest, and go
+        # rmdir fails if another pack has just started here. That pack finds the manifest and stops.
+        with contextlib.suppress(OSError):
             self.folder.rmdir()
 
 
 def damaged(path: Path, why: str) -> StoreError:
-    """What to raise for notes of an unfinished pack that cannot be used."""
+    """Returns the error for a damaged file in the state of an unfinished pack."""
     return StoreError(
-        f"going on with an unfinished pack: {path} is damaged ({why}): remove {path.parent.parent} and pack again"
+        f"cannot resume: {path} is damaged ({why}). Remove {path.parent.parent} and pack again"
     )
 
 
 def as_json(value: object) -> object:
-    """What comes back when this is written as JSON and read again: tuples are lists."""
+    """Returns the value after a JSON round trip, in which tuples become lists."""
     return json.loads(json.dumps(value))
 
 
 def _write_sealed(path: Path, value: object) -> None:
-    """One line of JSON and one with its checksum: a changed number in it would lose samples without a word."""
+    """Writes a line of JSON and its checksum: a changed number would silently lose samples."""
     line = json.dumps(value).encode()
     files.write_atomically(path, b"%s\n%08x\n" % (line, crc32c(line)))
 
 
-def _read_sealed(path: Path) -> object:
+def _read_sealed(path: Path) -> Any:
     line, _, rest = path.read_bytes().partition(b"\n")
     if rest != b"%08x\n" % crc32c(line):
-        raise ValueError("its checksum is wrong")
+        raise ValueError("wrong checksum")
     return json.loads(line)
 
 
@@ -232,16 +211,16 @@ def _differences(found: object, wanted: object) -> str:
     other = _flat(wanted)
     return (
         "; ".join(
-            f"{key} was {one.get(key)!r:.80}, is now {other.get(key)!r:.80}"
+            f"{key} was {one.get(key)!r:.80}, now {other.get(key)!r:.80}"
             for key in sorted({*one, *other})
             if one.get(key) != other.get(key)
         )
-        or "the fields come in another order"
+        or "the order of the fields differs"
     )
 
 
 def _flat(plan: object) -> dict[str, object]:
-    """The options and fields beside what they belong to, so that a message names the one that changed."""
+    """Flattens a plan so that a message can name the option or field that changed."""
     values = dict(plan) if isinstance(plan, dict) else {}
     options = values.pop("options", {})
     fields = values.pop("fields", [])

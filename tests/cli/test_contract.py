@@ -129,7 +129,9 @@ def test_pack_says_what_it_takes_the_source_for(
     put_image(tmp_path / "a.jpg")
     (tmp_path / "list.csv").write_text("name,x,y\na.jpg,1.5,2\n")
     assert main(["pack", str(tmp_path), str(tmp_path / "packed"), "--points", "corner=x,y"]) == 0
-    assert capsys.readouterr().err == f"{tmp_path}: lists, with name: image, corner: points\n"
+    assert (
+        capsys.readouterr().err == f"{tmp_path}: format lists, fields name: image, corner: points\n"
+    )
     assert main(["pack", str(tmp_path / "list.csv"), str(tmp_path / "again"), "--json"]) == 0
     assert capsys.readouterr().err == ""
 

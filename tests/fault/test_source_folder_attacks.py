@@ -95,31 +95,31 @@ def _chain_out(path: Path) -> None:
 ATTACKS: dict[str, tuple[Callable[[Path], object], str]] = {
     "link out, absolute": (
         lambda p: p.symlink_to(p.parents[2] / "secret.jpg"),
-        "leads out of the root",
+        "leads outside the root",
     ),
-    "link out, relative": (lambda p: p.symlink_to("../../secret.jpg"), "leads out of the root"),
+    "link out, relative": (lambda p: p.symlink_to("../../secret.jpg"), "leads outside the root"),
     "link to a neighbor of like name": (
         lambda p: p.symlink_to("../../root2/s.jpg"),
-        "leads out of the root",
+        "leads outside the root",
     ),
-    "link out over a link": (_chain_out, "leads out of the root"),
-    "link to a folder outside": (lambda p: p.symlink_to("../../secrets"), "leads out of the root"),
-    "link to a system file": (lambda p: p.symlink_to("/etc/passwd"), "leads out of the root"),
-    "link to a device outside": (lambda p: p.symlink_to("/dev/zero"), "leads out of the root"),
+    "link out over a link": (_chain_out, "leads outside the root"),
+    "link to a folder outside": (lambda p: p.symlink_to("../../secrets"), "leads outside the root"),
+    "link to a system file": (lambda p: p.symlink_to("/etc/passwd"), "leads outside the root"),
+    "link to a device outside": (lambda p: p.symlink_to("/dev/zero"), "leads outside the root"),
     "link to its own folder": (lambda p: p.symlink_to("."), "a link to a folder: not followed"),
     "link to the root": (lambda p: p.symlink_to(".."), "a link to a folder: not followed"),
-    "link to itself": (lambda p: p.symlink_to(p.name), "a link that leads to itself"),
-    "two links in a ring": (_loop_of_two, "a link that leads to itself"),
+    "link to itself": (lambda p: p.symlink_to(p.name), "a link to itself"),
+    "two links in a ring": (_loop_of_two, "a link to itself"),
     "link to nowhere": (
         lambda p: p.symlink_to("gone.jpg"),
-        "no such file: it vanished, its link leads nowhere",
+        "no such file: wrong name, broken link",
     ),
     "FIFO": (os.mkfifo, "is a FIFO, expected a regular file"),
     "link to a FIFO": (_fifo_behind_link, "is a FIFO, expected a regular file"),
     "socket": (_bind, "is a socket, expected a regular file"),
     "device": (_device, "is a device, expected a regular file"),
     "0 bytes": (lambda p: p.write_bytes(b""), "is empty (0 bytes)"),
-    "5 GiB, sparse": (_sparse, "has 5368709120 bytes, at most 67108864 are read"),
+    "5 GiB, sparse": (_sparse, "has 5368709120 bytes, expected at most 67108864"),
 }
 
 
@@ -145,7 +145,7 @@ def test_a_class_that_is_a_link_out_is_listed_not_entered(root: Path) -> None:
     good, bad = outcome(FolderSource(root))
     assert [sample.source for sample in good] == ["good/a.jpg"]
     assert len(bad) == 1
-    assert bad[0].startswith("evil: its path or a link in it leads out of the root")
+    assert bad[0].startswith("evil: not read: its path or a link leads outside the root")
 
 
 def test_folders_linked_in_each_other_are_walked_once(root: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_file_that_vanishes_after_listing(root: Path) -> None:
     source = FolderSource(root)
     first, second = source.refs()
     (root / "good" / "a.jpg").unlink()
-    with pytest.raises(BadImage, match=r"good/a\.jpg: no such file: it vanished"):
+    with pytest.raises(BadImage, match=r"good/a\.jpg: no such file: wrong name"):
         source.load(first)
     assert source.load(second).source == "good/b.jpg"
 
@@ -218,7 +218,7 @@ def test_a_file_that_changes_while_it_is_read(
     with monkeypatch.context() as patch:
         patch.setattr(os, "read", read_late)
         with pytest.raises(
-            BadImage, match=r"good/live\.jpg: changed while it was read: 1000 bytes before"
+            BadImage, match=r"good/live\.jpg: changed during the read: 1000 bytes before"
         ):
             read_bounded(root, "good/live.jpg")
     assert read_bounded(root, "good/live.jpg") == path.read_bytes()
@@ -234,7 +234,7 @@ def test_a_read_that_comes_short(root: Path, monkeypatch: pytest.MonkeyPatch) ->
     with monkeypatch.context() as patch:
         patch.setattr(os, "read", lambda descriptor, size: next(ends))
         with pytest.raises(
-            BadImage, match=r"good/x\.jpg: changed while it was read: 1000 bytes before"
+            BadImage, match=r"good/x\.jpg: changed during the read: 1000 bytes before"
         ):
             read_bounded(root, "good/x.jpg")
         patch.setattr(os, "read", lambda descriptor, size: read(descriptor, min(size, 300)))
@@ -256,7 +256,7 @@ def test_a_file_rewritten_in_place_while_it_is_read(
         return data
 
     monkeypatch.setattr(os, "read", read_and_rewrite)
-    with pytest.raises(BadImage, match="changed while it was read"):
+    with pytest.raises(BadImage, match="changed during the read"):
         read_bounded(root, "good/live.jpg")
 
 
@@ -266,7 +266,7 @@ def test_swapped_for_a_link_between_looking_and_opening(
 ) -> None:
     """The classic race, made certain: the swap happens when os.open is called."""
     monkeypatch.setattr(files, "_read_plain", lambda *_: None)  # what it does not take
-    said = {"folder": "a folder on its path was replaced", "file": "a link that leads to itself"}[
+    said = {"folder": "not read: a folder on its path was replaced", "file": "a link to itself"}[
         what
     ]
     put_image(root / "swap" / "s.jpg")
@@ -336,7 +336,7 @@ def test_coco_and_openlane_names_stay_inside_too(root: Path) -> None:
     (root / "coco.json").write_text(json.dumps(coco))
     good, bad = outcome(open_source(root / "coco.json", images=root))
     assert [sample.source for sample in good] == ["good/a.jpg"]
-    assert "leads out of the root" in bad[0]
+    assert "leads outside the root" in bad[0]
     note = {
         "lane_lines": [],
         "file_path": "../../secret.jpg",
@@ -348,7 +348,7 @@ def test_coco_and_openlane_names_stay_inside_too(root: Path) -> None:
     (root / "annotations" / "training" / "x.json").write_text(json.dumps(note))
     good, bad = outcome(open_source(root, format="openlane"))
     assert not good
-    assert "leads out of the root" in bad[0]
+    assert "leads outside the root" in bad[0]
     assert "named in annotations/training/x.json" in bad[0]
 
 

@@ -200,14 +200,17 @@ def flipped(data: bytes, at: int) -> bytes:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"RIFF\x10\0\0\0WEBPVP8 xxxx", "not an image that can be read"),
-        (b"hello", "not an image that can be read"),
-        (file_of(RGB)[:-700], "cut off"),
+        (b"RIFF\x10\0\0\0WEBPVP8 xxxx", "not a supported image format"),
+        (b"hello", "not a supported image format"),
+        (file_of(RGB)[:-700], "truncated"),
         (file_of(RGB, "PNG")[:-60], "damaged PNG"),
-        (file_of(RGB, "PNG")[:-12], "damaged PNG: the end chunk is missing"),
-        (flipped(file_of(RGB, "PNG"), -30), "damaged PNG: the checksum of chunk IDAT"),
-        (file_of(RGB, "WEBP")[:-300], "damaged image|not an image"),
-        (file_of(np.full((16, 16), 0.5, np.float32), "TIFF"), "pixel type F: expected 8 or 16 bit"),
+        (file_of(RGB, "PNG")[:-12], "truncated PNG: the end chunk is missing"),
+        (flipped(file_of(RGB, "PNG"), -30), "damaged PNG: wrong checksum of chunk IDAT"),
+        (file_of(RGB, "WEBP")[:-300], "damaged image|not a supported image"),
+        (
+            file_of(np.full((16, 16), 0.5, np.float32), "TIFF"),
+            r"pixel type F \(float\): expected 8 or 16 bits",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_refused_and_the_next_image_is_right(
@@ -347,7 +350,7 @@ def test_a_damaged_mask_is_a_bad_sample(tmp_path: Path) -> None:
         for name, data in (("bad", flipped(whole, -30)), ("good", whole))
     ]
     with pytest.raises(
-        BadImage, match="bad: field 'mask': damaged PNG: the checksum of chunk IDAT"
+        BadImage, match="bad: field 'mask': damaged PNG: wrong checksum of chunk IDAT"
     ):
         pack(Listed(given[:1], fields), tmp_path / "one")
     assert pack(Listed(given, fields), tmp_path / "two", on_error="skip").skipped == 1
@@ -358,7 +361,7 @@ def test_a_jpeg_mask_is_refused(tmp_path: Path) -> None:
     sample = Sample({"mask": Encoded(file_of(GRAY), "m.jpg")}, source="bad")
     with pytest.raises(
         BadImage,
-        match="a mask in a JPEG: its labels are mixed at every edge; expected PNG or an array",
+        match="mask is a JPEG, which blurs class numbers at edges: expected PNG or an array",
     ):
         pack(Listed([sample], (Field("mask", "mask"),)), tmp_path / "one")
 

@@ -46,7 +46,7 @@ def test_a_finished_dataset_is_left_alone(tmp_path: Path) -> None:
     pack(samples(5), tmp_path / "packed")
     before = tree(tmp_path / "packed")
     with pytest.raises(
-        ConfigError, match="finished dataset already: remove it to pack again, or name another DEST"
+        ConfigError, match=r"already contains a finished dataset\. Remove it or choose another DEST"
     ):
         pack(samples(5), tmp_path / "packed")
     assert tree(tmp_path / "packed") == before
@@ -65,7 +65,7 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, name: str) -> N
 
 def test_dest_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(ConfigError, match="is a file: name an empty or new folder as DEST"):
+    with pytest.raises(ConfigError, match="is a file: expected an empty or new folder as DEST"):
         pack(samples(5), tmp_path / "file")
     with pytest.raises(StoreError, match="Not a directory"):
         pack(samples(5), tmp_path / "file" / "below")
@@ -103,11 +103,13 @@ def test_other_options_do_not_go_on_with_an_unfinished_pack(
 ) -> None:
     with pytest.raises(BadImage):
         pack(one_bad(), tmp_path / "packed", **STARTED)
-    with pytest.raises(ConfigError, match="holds an unfinished pack with other options") as caught:
+    with pytest.raises(
+        ConfigError, match="contains an unfinished pack with other options"
+    ) as caught:
         pack(one_bad(), tmp_path / "packed", **{**STARTED, **changed})
     for name, value in changed.items():
         before, now = STARTED.get(name), list(value) if isinstance(value, tuple) else value
-        assert f"{name} was {before!r}, is now {now!r}" in str(caught.value)
+        assert f"{name} was {before!r}, now {now!r}" in str(caught.value)
     assert (
         pack(
             one_bad(), tmp_path / "packed", on_error="skip", jobs=3, max_bad=1, **STARTED
@@ -119,24 +121,24 @@ def test_other_options_do_not_go_on_with_an_unfinished_pack(
 def test_another_source_does_not_go_on_with_an_unfinished_pack(tmp_path: Path) -> None:
     with pytest.raises(BadImage):
         pack(one_bad(), tmp_path / "packed", name="/data/a")
-    with pytest.raises(ConfigError, match="name was '/data/a', is now '/data/b'"):
+    with pytest.raises(ConfigError, match="name was '/data/a', now '/data/b'"):
         pack(one_bad(), tmp_path / "packed", name="/data/b")
     with pytest.raises(
         ConfigError,
-        match=r": field 'more' was None, is now 'list of int'\. Use.*anew \(no shard is finished: nothing is lost\)$",
+        match=r": field 'more' was None, now 'list of int'\. Use.*over \(no shard is finished: nothing is lost\)$",
     ):
         pack(
             Listed(one_bad(), (IMAGE, LABEL, Field("more", "int", list=True))),
             tmp_path / "packed",
             name="/data/a",
         )
-    with pytest.raises(ConfigError, match="the fields come in another order"):
+    with pytest.raises(ConfigError, match="the order of the fields differs"):
         pack(Listed(one_bad(), (LABEL, IMAGE)), tmp_path / "packed", name="/data/a")
     assert pack(one_bad(), tmp_path / "packed", name="/data/a", on_error="skip").n_samples == 19
 
 
 def test_an_empty_source_leaves_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no samples found in this listed source"):
+    with pytest.raises(ConfigError, match="the listed source has no samples"):
         pack(Listed([]), tmp_path / "packed")
     assert not (tmp_path / "packed").exists()
     (tmp_path / "images").mkdir()
@@ -148,7 +150,7 @@ def test_an_empty_source_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_all_samples_bad(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"all 4 samples are bad, the last one: seven: broken"):
+    with pytest.raises(ConfigError, match=r"all 4 samples are bad. Last error: seven: broken"):
         pack([BROKEN] * 4, tmp_path / "packed", on_error="skip")
     assert not (tmp_path / "packed").exists()
     assert pack(samples(3), tmp_path / "packed").n_samples == 3
@@ -174,7 +176,7 @@ def test_skipped_samples_are_listed(tmp_path: Path) -> None:
     assert (result.n_samples, result.skipped) == (19, 1)
     assert log_of(tmp_path / "packed") == [{"event": "skipped", "source": "seven", "why": "broken"}]
     assert open_dataset(tmp_path / "packed").manifest.skipped == 1
-    assert "skipped 1 bad samples: see" in str(result)
+    assert "Skipped 1 bad sample, listed in" in str(result)
 
 
 def test_max_bad_stops_at_the_sample_too_many(tmp_path: Path) -> None:
@@ -218,7 +220,7 @@ def test_max_bad_counts_over_all_runs(tmp_path: Path) -> None:
         ({"image": pixels(8, 8), "label": 3}, "field 'label': class 3, expected 0 to 2"),
         ({"image": pixels(8, 8), "label": "bee"}, "field 'label': expected int, found str 'bee'"),
         ({"image": pixels(8, 8), "label": 1.0}, "field 'label': expected int, found float"),
-        ({"image": "a.jpg"}, "field 'image': str is no image"),
+        ({"image": "a.jpg"}, "field 'image': expected an image, found str"),
         ({"image": pixels(8, 8).astype(np.float32)}, "array of float32: expected uint8"),
         ({"image": np.zeros((8, 8, 2), np.uint8)}, r"array of shape \(8, 8, 2\): expected"),
         ({"image": np.zeros((0, 8, 3), np.uint8)}, "array of shape"),
@@ -229,7 +231,7 @@ def test_max_bad_counts_over_all_runs(tmp_path: Path) -> None:
         ({"note": 5}, "field 'note': expected str, found int 5"),
         ({"note": "\ud800"}, "field 'note': .* is not valid Unicode"),
         ({"cams": pixels(8, 8)}, "field 'cams': expected a list, found ndarray"),
-        ({"cams": [None]}, "field 'cams': NoneType is no image"),
+        ({"cams": [None]}, "field 'cams': expected an image, found NoneType"),
         (
             {"blob": bytes(65 << 20)},
             "its record would have 681[0-9]{5} bytes, at most 67108864 fit",
@@ -266,8 +268,8 @@ def test_a_value_that_does_not_fit_is_one_bad_sample(
         ),
         ((IMAGE, Field("image", "int")), {}, "comes twice"),
         ((IMAGE, Field("label", "int", classes=("a" * 2000,))), {}, "at most 1024 characters"),
-        ((IMAGE,), {"when": object()}, "info is not JSON"),
-        ((IMAGE,), {"f": float("nan")}, "info is not JSON"),
+        ((IMAGE,), {"when": object()}, "info of source 'listed' is not JSON"),
+        ((IMAGE,), {"f": float("nan")}, "info of source 'listed' is not JSON"),
         ((IMAGE,), {"a": [[[[[[[[[1]]]]]]]]]}, "nested"),
     ],
 )
@@ -289,7 +291,7 @@ def test_two_packs_at_one_place(tmp_path: Path) -> None:
 
     def meanwhile(progress: Any) -> None:
         if progress.stage == "packing" and progress.done == 3:
-            with pytest.raises(StoreError, match="another fastload pack is at work here") as caught:
+            with pytest.raises(StoreError, match="another fastload pack is running here") as caught:
                 pack(samples(20), tmp_path / "packed")
             refused.append(caught.value)
 

@@ -173,7 +173,7 @@ def test_damaged_notes_are_never_believed(
         said = str(error)
     if said:
         assert f"{dest / '.pack' / name.split('.')[0]}" in said
-        assert f"remove {dest} and pack again" in said
+        assert f"Remove {dest} and pack again" in said
         assert not (dest / "manifest.json").exists()
         assert not name.startswith(("done", "rows", "lock"))  # those can be made again
     else:
@@ -257,11 +257,11 @@ def test_published_but_stopped_before_the_notes_were_removed(
     result = go_on(tmp_path / "same")
     assert (result.n_samples, result.n_shards, result.skipped) == (N - 2, 3, 2)
     assert result.resumed_at == N
-    assert "an earlier run had published this dataset" in str(result)
-    with pytest.raises(ConfigError, match="holds a finished dataset already"):
+    assert "an earlier run published this dataset" in str(result)
+    with pytest.raises(ConfigError, match="already contains a finished dataset"):
         pack(source(), tmp_path / "other", **{**OPTIONS, "seed": 9})
     assert tree(tmp_path / "same") == tree(tmp_path / "other") == whole[False]
-    with pytest.raises(ConfigError, match="holds a finished dataset already"):
+    with pytest.raises(ConfigError, match="already contains a finished dataset"):
         go_on(tmp_path / "same")
 
 
@@ -277,7 +277,7 @@ def test_published_and_stopped_within_the_last_steps(
     if same:
         assert pack(source(), tmp_path, **{**OPTIONS, **options}).n_samples == N - 2
     else:
-        with pytest.raises(ConfigError, match="holds a finished dataset already"):
+        with pytest.raises(ConfigError, match="already contains a finished dataset"):
             pack(source(), tmp_path, **{**OPTIONS, **options})
     assert tree(tmp_path) == whole[False]
 

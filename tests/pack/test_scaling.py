@@ -182,7 +182,7 @@ def test_auto_keeps_files_that_pixels_would_blow_up(tmp_path: Path) -> None:
     )
     assert dataset.record(0).parts[0].codec == JPEG
     assert "chose keep" in result.notes[0]
-    assert "more than 3 x the space" in result.notes[0]
+    assert "more than 3x the space" in result.notes[0]
     assert dataset.manifest.options["encoded"] == "keep"
 
 

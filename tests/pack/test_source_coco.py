@@ -270,7 +270,7 @@ def test_a_missing_image_is_a_bad_sample(tmp_path: Path) -> None:
     (tmp_path / "val2017" / "a.jpg").unlink()
     good, bad = outcome(CocoSource(tmp_path))
     assert len(good) == 1
-    assert bad == ["a.jpg: no such file: it vanished, its link leads nowhere, or the name is wrong"]
+    assert bad == ["a.jpg: no such file: wrong name, broken link, or deleted since it was listed"]
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def test_images_by_path_and_without_anything(tmp_path: Path) -> None:
         "x.parquet!4",
     ]
     assert bad == [bad[0], "x.parquet!2: an image without bytes and without path"]
-    assert "no such file" in bad[0] or "leads out of the root" in bad[0]
+    assert "no such file" in bad[0] or "leads outside the root" in bad[0]
 
 
 def test_bytes_that_are_images(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected '_data_files' with file names"):
         HuggingFaceSource(folder)
     (folder / "state.json").write_text('{"_data_files": [{"filename": "../../etc/passwd"}]}')
-    with pytest.raises(ConfigError, match=r"leads out of the root|no such file"):
+    with pytest.raises(ConfigError, match=r"leads outside the root|no such file"):
         HuggingFaceSource(folder)
 
 

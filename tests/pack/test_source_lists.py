@@ -233,7 +233,7 @@ def test_broken_rows_are_named_and_the_others_are_read(tmp_path: Path) -> None:
     assert bad[1] == "l.jsonl:3: expected a JSON object, found '[1]'"
     assert (
         bad[2]
-        == "img/9.jpg: no such file: it vanished, its link leads nowhere, or the name is wrong (named in l.jsonl:4)"
+        == "img/9.jpg: no such file: wrong name, broken link, or deleted since it was listed (named in l.jsonl:4)"
     )
     path = _csv(tmp_path, "p,n\nimg/0.jpg,1\nimg/1.jpg\nimg/2.jpg,3\n")
     good, bad = outcome(ListSource(path))

@@ -58,21 +58,23 @@ def test_an_error_is_raised_in_its_turn_and_ends_everything() -> None:
     assert running() == []
 
 
-@pytest.mark.parametrize("together", [1, 3, 7])
+@pytest.mark.parametrize("chunk_size", [1, 3, 7])
 def test_items_taken_together_come_in_order_and_those_before_an_error_come_first(
-    together: int,
+    chunk_size: int,
 ) -> None:
     def fails_at_5(i: int) -> int:
         if i == 5:
             raise KeyError("five")
         return i
 
-    results = ordered_map(fails_at_5, range(100), jobs=2, together=lambda: together)
+    results = ordered_map(fails_at_5, range(100), jobs=2, chunk_size=lambda: chunk_size)
     assert [next(results) for _ in range(5)] == [0, 1, 2, 3, 4]
     with pytest.raises(KeyError, match="five"):
         next(results)
     assert running() == []
-    assert list(ordered_map(abs, range(100), jobs=3, together=lambda: together)) == list(range(100))
+    assert list(ordered_map(abs, range(100), jobs=3, chunk_size=lambda: chunk_size)) == list(
+        range(100)
+    )
 
 
 def test_closing_early_starts_nothing_more() -> None:
