@@ -1,7 +1,9 @@
-"""Team B: a bird's-eye view of the road from six cameras of 1600x900, resized to 704x256; the camera matrices move along.
+"""Team B: bird's-eye-view segmentation from six cameras, 1600x900 resized to 704x256.
 
-python -m tools.makedata nuscenes pictures --n 32
-fastload pack pictures packed
+The camera matrices follow the crop and the resize.
+
+python -m tools.makedata nuscenes images --n 32
+fastload pack images packed
 python -m examples.bev packed --accumulate 4
 """
 
@@ -11,14 +13,17 @@ import torch
 from torch import nn
 
 import fastload
-from examples.common import Run, arguments, conv, moved, running
+from examples.common import Run, arguments, conv, running, to_device
 from fastload import transforms as T
 
-REACH_M, CELLS = 50.0, 50  # the view: 100 m x 100 m around the car, in cells of 2 m
+# The view covers 100 m x 100 m around the car in cells of 2 m.
+REACH_M = 50.0
+CELLS = 50
 
 
 class BirdsEye(nn.Module):
-    """Each cell of the road asks every camera that sees it what is there (its matrices say where), and a small head reads the answers."""
+    """Projects each cell of the ground into every camera that sees it, samples the features there,
+    averages them over the cameras, and classifies the cell with a small head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,9 +45,8 @@ class BirdsEye(nn.Module):
     ) -> torch.Tensor:
         n, cameras, _, height, width = images.shape
         seen = self.net(images.flatten(0, 1)).float()
-        with torch.autocast(
-            images.device.type, enabled=False
-        ):  # pixel coordinates are not for bfloat16
+        # bfloat16 is too coarse for pixel coordinates.
+        with torch.autocast(images.device.type, enabled=False):
             points = torch.linalg.inv(sensor2ego.flatten(0, 1)) @ self.ground.T
             points = intrinsics.flatten(0, 1) @ points[:, :3]
             depth = points[:, 2].clamp(min=0.1)
@@ -80,9 +84,9 @@ def train(run: Run) -> list[float]:
         total = torch.zeros((), device=run.device)
         for step, loaded in enumerate(run.batches(loader), 1):
             with run.probe.stage("to_device"):
-                batch = moved(loaded, run.device)
+                batch = to_device(loaded, run.device)
             last = step % options.accumulate == 0 or step == len(loader)
-            with run.gathering(model, last=last):
+            with run.accumulating(model, last=last):
                 with run.probe.stage("forward"), run.autocast():
                     logits = model(
                         batch["images"], batch["intrinsics"].float(), batch["sensor2ego"].float()
@@ -100,7 +104,7 @@ def train(run: Run) -> list[float]:
                     optimizer.zero_grad()
             total += loss.detach()
         losses.append(total.item() / len(loader))
-        run.say(f"epoch {epoch}: loss {losses[-1]:.3f}")
+        run.log(f"epoch {epoch}: loss {losses[-1]:.3f}")
     return losses
 
 

@@ -1,7 +1,7 @@
-"""Team B: a bird's-eye view from six cameras, as they had it: JPEGs and an index, torch's DataLoader with worker processes.
+"""Team B before fastload: JPEGs and a JSON index, torch's DataLoader with worker processes.
 
-python -m tools.makedata nuscenes pictures --n 32
-python -m examples.bev_torch pictures --accumulate 4
+python -m tools.makedata nuscenes images --n 32
+python -m examples.bev_torch images --accumulate 4
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from PIL import Image
 from torch import nn
 
 from examples.bev import CELLS, BirdsEye
-from examples.common import Run, arguments, dealt, moved, running
+from examples.common import Run, arguments, distributed_sampler, running, to_device
 
 
 class Rigs(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
@@ -61,7 +61,7 @@ def train(run: Run) -> list[float]:
     options = run.options
     size = (128, 352) if options.smoke else (256, 704)
     rigs = Rigs(options.data, size)
-    sampler = dealt(rigs, options.seed)
+    sampler = distributed_sampler(rigs, options.seed)
     loader = torch.utils.data.DataLoader(
         rigs,
         batch_size=options.batch_size,
@@ -80,9 +80,9 @@ def train(run: Run) -> list[float]:
         total = torch.zeros((), device=run.device)
         for step, loaded in enumerate(run.batches(loader), 1):
             with run.probe.stage("to_device"):
-                batch = moved(loaded, run.device)
+                batch = to_device(loaded, run.device)
             last = step % options.accumulate == 0 or step == len(loader)
-            with run.gathering(model, last=last):
+            with run.accumulating(model, last=last):
                 with run.probe.stage("forward"), run.autocast():
                     logits = model(
                         batch["images"], batch["intrinsics"].float(), batch["sensor2ego"].float()
@@ -100,7 +100,7 @@ def train(run: Run) -> list[float]:
                     optimizer.zero_grad()
             total += loss.detach()
         losses.append(total.item() / len(loader))
-        run.say(f"epoch {epoch}: loss {losses[-1]:.3f}")
+        run.log(f"epoch {epoch}: loss {losses[-1]:.3f}")
     return losses
 
 

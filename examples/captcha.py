@@ -1,7 +1,7 @@
-"""Team D: two keypoints in 320x160 CAPTCHA pictures, with mixed precision that is really on.
+"""Team D: two keypoints in 320x160 CAPTCHA images, with mixed precision.
 
-python -m tools.makedata captcha pictures --n 2000
-python -m examples.captcha pictures --pack packed     # packs the keypoints as points, so that every transform moves them
+python -m tools.makedata captcha images --n 2000
+python -m examples.captcha images --pack packed     # stores the keypoints as points
 python -m examples.captcha packed --amp
 """
 
@@ -31,7 +31,7 @@ def rows(folder: str) -> Iterator[dict[str, Any]]:
 
 
 class Keypoints(nn.Module):
-    """A heat map for each point; its mean is where the point is, to a fraction of a pixel."""
+    """Predicts one heat map per keypoint; its mean is the position with subpixel accuracy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Keypoints(nn.Module):
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        heat = self.net(images).float()  # the softmax over 800 places is not for bfloat16
+        heat = self.net(images).float()  # bfloat16 is too coarse for a softmax over 800 cells
         n, k, h, w = heat.shape
         share = heat.flatten(2).softmax(-1).view(n, k, h, w)
         x = (share.sum(2) * (torch.arange(w, device=heat.device) + 0.5) / w).sum(-1)
@@ -83,15 +83,13 @@ def train(run: Run) -> list[float]:
                 optimizer.step()
             total += loss.detach()
         losses.append(total.item() / len(loader))
-        run.say(f"epoch {epoch}: loss {losses[-1]:.4f}")
+        run.log(f"epoch {epoch}: loss {losses[-1]:.4f}")
     return losses
 
 
 if __name__ == "__main__":
     parser = arguments(__doc__, batch_size=32, epochs=8)
-    parser.add_argument(
-        "--pack", metavar="DEST", help="pack the pictures in DATA into DEST, and stop"
-    )
+    parser.add_argument("--pack", metavar="DEST", help="pack the images in DATA into DEST and exit")
     options = parser.parse_args()
     if options.pack:
         fastload.pack(

@@ -1,7 +1,7 @@
-"""Team D: two keypoints in 320x160 CAPTCHA pictures, as they had it: a file a picture, torch's DataLoader with worker processes.
+"""Team D before fastload: one file per image, torch's DataLoader with worker processes.
 
-python -m tools.makedata captcha pictures --n 2000
-python -m examples.captcha_torch pictures --amp
+python -m tools.makedata captcha images --n 2000
+python -m examples.captcha_torch images --amp
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from PIL import Image
 from torch import nn
 
 from examples.captcha import SIZE, Keypoints
-from examples.common import Run, arguments, dealt, moved, running
+from examples.common import Run, arguments, distributed_sampler, running, to_device
 
 
 class Captchas(torch.utils.data.Dataset[dict[str, Any]]):
@@ -56,7 +56,7 @@ def train(run: Run) -> list[float]:
     size = (80, 160) if options.smoke else SIZE
     scale = torch.tensor(size[::-1], device=run.device)
     captchas = Captchas(options.data, size)
-    sampler = dealt(captchas, options.seed)
+    sampler = distributed_sampler(captchas, options.seed)
     loader = torch.utils.data.DataLoader(
         captchas,
         batch_size=options.batch_size,
@@ -75,7 +75,7 @@ def train(run: Run) -> list[float]:
         total = torch.zeros((), device=run.device)
         for loaded in run.batches(loader):
             with run.probe.stage("to_device"):
-                batch = moved(loaded, run.device)
+                batch = to_device(loaded, run.device)
             with run.probe.stage("forward"), run.autocast():
                 found = model(batch["image"])
             with run.probe.stage("loss"):
@@ -87,7 +87,7 @@ def train(run: Run) -> list[float]:
                 optimizer.step()
             total += loss.detach()
         losses.append(total.item() / len(loader))
-        run.say(f"epoch {epoch}: loss {losses[-1]:.4f}")
+        run.log(f"epoch {epoch}: loss {losses[-1]:.4f}")
     return losses
 
 

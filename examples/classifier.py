@@ -1,9 +1,11 @@
-"""Team E: a classifier in the manner of ImageNet: validation, mixed precision, channels_last, compile, checkpoints; goes on in mid-epoch.
+"""Team E: an ImageNet-style classifier with validation, mixed precision and checkpoints.
 
-python -m tools.makedata imagenet pictures --n 600
-fastload pack pictures/train packed/train && fastload pack pictures/val packed/val
+It resumes in the middle of an epoch, and supports channels_last and torch.compile.
+
+python -m tools.makedata imagenet images --n 600
+fastload pack images/train packed/train && fastload pack images/val packed/val
 python -m examples.classifier packed/train --val packed/val --amp --save-every 10
-python -m examples.classifier packed/train --val packed/val --amp --save-every 10 --resume checkpoint.pt     # after a kill
+python -m examples.classifier packed/train --val packed/val --resume checkpoint.pt
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ def loaders(run: Run) -> tuple[fastload.DataLoader, fastload.DataLoader]:
         options.val or options.data,
         batch_size=options.batch_size,
         last_batch="partial",
-        device=run.device,  # no picture twice
+        device=run.device,
         fields=("image", "label"),
         transform=[T.Resize(shorter=side * 8 // 7), T.CenterCrop(side), norm],
     )
@@ -56,7 +58,7 @@ def loaders(run: Run) -> tuple[fastload.DataLoader, fastload.DataLoader]:
 
 
 def accuracy(model: nn.Module, loader: Any, run: Run) -> float:
-    """Of all pictures: each process counts those it was dealt, then all counts are added up."""
+    """Accuracy over all images: each process counts its part, then the counts are summed."""
     model.eval()
     right_and_seen = torch.zeros(2, dtype=torch.int64, device=run.device)
     with torch.no_grad(), run.autocast():
@@ -72,7 +74,7 @@ def accuracy(model: nn.Module, loader: Any, run: Run) -> float:
 
 
 def save(path: Path, **parts: Any) -> None:
-    """All of it or nothing: a kill while writing leaves the checkpoint before."""
+    """Writes atomically: if the process is killed, the previous checkpoint remains."""
     torch.save(
         {
             name: part.state_dict() if hasattr(part, "state_dict") else part
@@ -95,10 +97,9 @@ def train(run: Run) -> list[float]:
         state = torch.load(options.resume, map_location=run.device, weights_only=True)
         net.load_state_dict(state["net"])
         optimizer.load_state_dict(state["optimizer"])
-        loader.load_state_dict(
-            state["loader"]
-        )  # the next iteration goes on behind the last batch that was trained
-        first = loader.sampler.epoch  # type: ignore[attr-defined] # that iteration's: at an epoch's end the next one
+        # The next iteration continues after the last batch that was trained.
+        loader.load_state_dict(state["loader"])
+        first = loader.sampler.epoch  # type: ignore[attr-defined]
     losses = []
     for epoch in range(first, options.epochs):
         total, steps = torch.zeros((), device=run.device), 0
@@ -117,7 +118,7 @@ def train(run: Run) -> list[float]:
         losses.append(total.item() / max(1, steps))
         with run.probe.event("evaluation"):
             right = accuracy(model, val, run)
-        run.say(
+        run.log(
             f"epoch {epoch}: loss {losses[-1]:.3f}, {100 * right:.1f} % of {len(val.dataset)} right"  # type: ignore[arg-type]
         )
     return losses

@@ -1,7 +1,7 @@
-"""Team E: a classifier in the manner of ImageNet, as they had it: class folders, torch's DataLoader with worker processes.
+"""Team E before fastload: class folders, torch's DataLoader with worker processes.
 
-python -m tools.makedata imagenet pictures --n 600
-python -m examples.classifier_torch pictures/train --val pictures/val --amp
+python -m tools.makedata imagenet images --n 600
+python -m examples.classifier_torch images/train --val images/val --amp
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from PIL import Image
 from torch import nn
 
 from examples.classifier import accuracy, network, save
-from examples.common import Run, arguments, dealt, running
+from examples.common import Run, arguments, distributed_sampler, running
 
 
-class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
+class ClassFolders(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
     def __init__(self, folder: str, side: int, *, augment: bool) -> None:
         self.side, self.augment = side, augment
         self.classes = sorted(path.name for path in Path(folder).iterdir() if path.is_dir())
@@ -69,11 +69,11 @@ class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
 
 def loaders(run: Run) -> tuple[torch.utils.data.DataLoader[Any], torch.utils.data.DataLoader[Any]]:
     options, side = run.options, 64 if run.options.smoke else 224
-    pictures, val = (
-        Pictures(options.data, side, augment=True),
-        Pictures(options.val or options.data, side, augment=False),
+    images, val = (
+        ClassFolders(options.data, side, augment=True),
+        ClassFolders(options.val or options.data, side, augment=False),
     )
-    sampler = dealt(pictures, options.seed)
+    sampler = distributed_sampler(images, options.seed)
     shared: dict[str, Any] = {
         "batch_size": options.batch_size,
         "num_workers": 2,
@@ -81,7 +81,7 @@ def loaders(run: Run) -> tuple[torch.utils.data.DataLoader[Any], torch.utils.dat
     }
     return (
         torch.utils.data.DataLoader(
-            pictures, shuffle=sampler is None, sampler=sampler, drop_last=True, **shared
+            images, shuffle=sampler is None, sampler=sampler, drop_last=True, **shared
         ),
         torch.utils.data.DataLoader(val, **shared),
     )
@@ -99,7 +99,9 @@ def train(run: Run) -> list[float]:
         state = torch.load(options.resume, map_location=run.device, weights_only=True)
         net.load_state_dict(state["net"])
         optimizer.load_state_dict(state["optimizer"])
-        first = state["epoch"]  # from its start: torch's DataLoader does not know where it was
+        first = state[
+            "epoch"
+        ]  # from its first batch: torch's DataLoader cannot resume inside an epoch
     losses = []
     for epoch in range(first, options.epochs):
         if isinstance(loader.sampler, torch.utils.data.DistributedSampler):
@@ -121,7 +123,7 @@ def train(run: Run) -> list[float]:
         losses.append(total.item() / max(1, steps))
         with run.probe.event("evaluation"):
             right = accuracy(model, val, run)
-        run.say(
+        run.log(
             f"epoch {epoch}: loss {losses[-1]:.3f}, {100 * right:.1f} % of {len(val.dataset)} right"  # type: ignore[arg-type]
         )
     return losses

@@ -1,4 +1,4 @@
-"""What the five trainers share: the command line, torchrun's processes, the right device, mixed precision, and the probe."""
+"""Shared by the five trainers: command line, torchrun, device, mixed precision, StepProbe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import fastload
 
 @dataclass(frozen=True)
 class Run:
-    """One process of a training; ``torchrun --nproc-per-node 4 -m examples.lanes ...`` starts four."""
+    """One training process. ``torchrun --nproc-per-node 4 -m examples.lanes ...`` starts four."""
 
     options: argparse.Namespace
     device: torch.device
@@ -25,18 +25,19 @@ class Run:
     main: bool  # the process that prints and saves
 
     def model(self, net: nn.Module) -> nn.Module:
-        """On its device, its gradients averaged over the processes where there are several."""
+        """Moves a model to the device and wraps it in DistributedDataParallel under torchrun."""
         net = net.to(self.device)
         return (
             nn.parallel.DistributedDataParallel(net) if torch.distributed.is_initialized() else net
         )
 
     def autocast(self) -> torch.autocast:
-        """bfloat16 needs no loss scaling. The type is a torch.dtype, never a word that something might compare with 'bf16'."""
+        """Mixed precision with --amp. bfloat16 needs no loss scaling."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.amp)
 
-    def gathering(self, model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
-        """For forward and backward: only the last batch of an accumulation has the processes exchange their gradients."""
+    def accumulating(self, model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
+        """Context for forward and backward that skips the gradient all-reduce before the last batch
+        of an accumulation."""
         return (
             nullcontext()
             if last or not isinstance(model, nn.parallel.DistributedDataParallel)
@@ -44,15 +45,15 @@ class Run:
         )
 
     def batches(self, loader: Any) -> Iterable[Any]:
-        """An epoch's batches, watched by the probe. None at all is said as what it is: a loss has no mean then."""
+        """The batches of an epoch, timed by the probe. Exits with a message if there are none."""
         if not len(loader):
             raise SystemExit(
-                f"{self.options.data}: its {len(loader.dataset)} samples give no full batch of {self.options.batch_size} on "
-                "every process: take a smaller --batch-size, or more data"
+                f"{self.options.data}: {len(loader.dataset)} samples are too few for one batch of "
+                f"{self.options.batch_size} per process. Use a smaller --batch-size or more data."
             )
         return self.probe.watch(loader)
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         if self.main:
             print(text, flush=True)
 
@@ -61,35 +62,33 @@ def arguments(about: str | None, *, batch_size: int, epochs: int) -> argparse.Ar
     parser = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "data", help="packed dataset (the *_torch.py versions: the folder it was packed from)"
-    )
+    parser.add_argument("data", help="packed dataset (for *_torch.py: the source folder)")
     parser.add_argument("--epochs", type=int, default=epochs)
     parser.add_argument(
         "--batch-size", type=int, default=batch_size, help="samples per process and step"
     )
-    parser.add_argument("--amp", action="store_true", help="compute in bfloat16 where that is safe")
+    parser.add_argument("--amp", action="store_true", help="train with bfloat16 autocast")
     parser.add_argument(
         "--metrics",
         default="metrics.jsonl",
-        help="step times, for fastload doctor and fastload report",
+        help="file for step times, read by fastload doctor and fastload report",
     )
     parser.add_argument(
-        "--every", type=int, default=10, help="steps a row of it (default: %(default)s)"
+        "--every",
+        type=int,
+        default=10,
+        help="steps per row of the metrics file (default: %(default)s)",
     )
-    parser.add_argument(
-        "--smoke", action="store_true", help="small pictures, few steps: does it run here?"
-    )
+    parser.add_argument("--smoke", action="store_true", help="small images, to check that it runs")
     parser.add_argument("--seed", type=int, default=0)
     return parser
 
 
 @contextmanager
 def running(options: argparse.Namespace) -> Iterator[Run]:
-    """Sets up what torchrun asks for, and takes it down again whatever happens."""
-    torch.manual_seed(
-        options.seed + int(os.environ.get("RANK", "0"))
-    )  # DDP starts all processes with the first one's weights
+    """Sets up device, process group and probe, and closes them at the end."""
+    # The ranks may differ: DDP copies the weights of rank 0 to all of them.
+    torch.manual_seed(options.seed + int(os.environ.get("RANK", "0")))
     cuda = torch.cuda.is_available()
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if cuda:
@@ -111,8 +110,8 @@ def conv(inside: int, outside: int, *, stride: int = 2) -> nn.Module:
     )
 
 
-def moved(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """The tensors of a batch on a device; lists of tensors, too."""
+def to_device(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """Moves the tensors of a batch, also inside lists, to a device."""
 
     def move(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -122,10 +121,10 @@ def moved(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
     return {name: move(value) for name, value in batch.items()}
 
 
-def dealt(
+def distributed_sampler(
     dataset: torch.utils.data.Dataset[Any], seed: int
 ) -> torch.utils.data.DistributedSampler[Any] | None:
-    """For torch's own DataLoader: each process its part of the samples."""
+    """A DistributedSampler for torch's DataLoader under torchrun, else None."""
     return (
         torch.utils.data.DistributedSampler(dataset, seed=seed)
         if torch.distributed.is_initialized()

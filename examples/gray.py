@@ -1,7 +1,7 @@
-"""Team C: 128x128 gray pictures, classified. Gray stays one channel from the file to the model.
+"""Team C: classification of 128x128 grayscale images, with one channel from file to model.
 
-python -m tools.makedata gray pictures --n 2000
-fastload pack pictures/train packed --encode raw
+python -m tools.makedata gray images --n 2000
+fastload pack images/train packed --encode raw
 python -m examples.gray packed
 """
 
@@ -50,11 +50,10 @@ def train(run: Run) -> list[float]:
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            total += (
-                loss.detach()
-            )  # no .item() here: it would make the CPU wait for the GPU at every step
+            # .item() here would make the CPU wait for the GPU at every step.
+            total += loss.detach()
         losses.append(total.item() / len(loader))
-        run.say(f"epoch {epoch}: loss {losses[-1]:.3f}")
+        run.log(f"epoch {epoch}: loss {losses[-1]:.3f}")
     return losses
 
 

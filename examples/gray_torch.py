@@ -1,7 +1,7 @@
-"""Team C: 128x128 gray pictures, classified, as they had it: one file a picture, torch's DataLoader with worker processes.
+"""Team C before fastload: one file per image, torch's DataLoader with worker processes.
 
-python -m tools.makedata gray pictures --n 2000
-python -m examples.gray_torch pictures/train
+python -m tools.makedata gray images --n 2000
+python -m examples.gray_torch images/train
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import torch
 from PIL import Image
 from torch import nn
 
-from examples.common import Run, arguments, dealt, running
+from examples.common import Run, arguments, distributed_sampler, running
 from examples.gray import network
 
 
-class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
+class GrayImages(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
     def __init__(self, folder: str) -> None:
         classes = sorted(path for path in Path(folder).iterdir() if path.is_dir())
         self.samples = [
@@ -41,10 +41,10 @@ class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
 
 def train(run: Run) -> list[float]:
     options = run.options
-    pictures = Pictures(options.data)
-    sampler = dealt(pictures, options.seed)
+    images = GrayImages(options.data)
+    sampler = distributed_sampler(images, options.seed)
     loader = torch.utils.data.DataLoader(
-        pictures,
+        images,
         batch_size=options.batch_size,
         shuffle=sampler is None,
         sampler=sampler,
@@ -66,11 +66,10 @@ def train(run: Run) -> list[float]:
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            total += (
-                loss.detach()
-            )  # no .item() here: it would make the CPU wait for the GPU at every step
+            # .item() here would make the CPU wait for the GPU at every step.
+            total += loss.detach()
         losses.append(total.item() / len(loader))
-        run.say(f"epoch {epoch}: loss {losses[-1]:.3f}")
+        run.log(f"epoch {epoch}: loss {losses[-1]:.3f}")
     return losses
 
 

@@ -1,7 +1,9 @@
-"""Team A: lanes in 1920x1280 street pictures, cut to the road and resized to 960x720; polylines and camera move along.
+"""Team A: lane detection in 1920x1280 street images, cropped to the road and resized to 960x720.
 
-python -m tools.makedata openlane pictures --n 64
-fastload pack pictures packed
+Polylines and camera matrix follow the crop and the resize.
+
+python -m tools.makedata openlane images --n 64
+fastload pack images packed
 torchrun --nproc-per-node 2 -m examples.lanes packed
 """
 
@@ -18,7 +20,10 @@ STRIDE = 16
 
 
 class Lanes(nn.Module):
-    """Is there a lane in this 16x16 cell? The direction of each cell's ray, from the camera matrix, is part of what it sees."""
+    """Predicts for each 16x16 cell whether it contains a lane.
+
+    The direction of the cell's ray, computed from the camera matrix, is an input.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +44,7 @@ class Lanes(nn.Module):
 
 
 def lane_cells(lanes: list[list[torch.Tensor]], shape: torch.Size) -> torch.Tensor:
-    """1 where a polyline passes; its points lie closer than a cell."""
+    """1 for cells that a polyline crosses; its points are less than one cell apart."""
     cells = torch.zeros(shape)
     for target, polylines in zip(cells, lanes, strict=True):
         for points in polylines:
@@ -90,7 +95,7 @@ def train(run: Run) -> list[float]:
                 optimizer.step()
             total += loss.detach()
         losses.append(total.item() / len(loader))
-        run.say(f"epoch {epoch}: loss {losses[-1]:.3f}")
+        run.log(f"epoch {epoch}: loss {losses[-1]:.3f}")
     return losses
 
 

@@ -1,7 +1,7 @@
-"""Team A: lanes in 1920x1280 street pictures, as they had it: a JPEG and a JSON a frame, torch's DataLoader with worker processes.
+"""Team A before fastload: one JPEG and one JSON per frame, torch's DataLoader with workers.
 
-python -m tools.makedata openlane pictures --n 64
-torchrun --nproc-per-node 2 -m examples.lanes_torch pictures
+python -m tools.makedata openlane images --n 64
+torchrun --nproc-per-node 2 -m examples.lanes_torch images
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from examples.common import Run, arguments, dealt, running
+from examples.common import Run, arguments, distributed_sampler, running
 from examples.lanes import Lanes, lane_cells, lane_loss
 
 
@@ -60,7 +60,7 @@ def train(run: Run) -> list[float]:
     options = run.options
     size = (192, 256) if options.smoke else (720, 960)
     frames = Frames(options.data, size)
-    sampler = dealt(frames, options.seed)
+    sampler = distributed_sampler(frames, options.seed)
     loader = torch.utils.data.DataLoader(
         frames,
         batch_size=options.batch_size,
@@ -96,7 +96,7 @@ def train(run: Run) -> list[float]:
                 optimizer.step()
             total += loss.detach()
         losses.append(total.item() / len(loader))
-        run.say(f"epoch {epoch}: loss {losses[-1]:.3f}")
+        run.log(f"epoch {epoch}: loss {losses[-1]:.3f}")
     return losses
 
 

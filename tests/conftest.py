@@ -10,18 +10,21 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# A shell ignores SIGINT for background commands, and children inherit that: tests that interrupt a child need the default.
+# A shell ignores SIGINT for background commands, and child processes inherit that. Tests that
+# interrupt a child need the default handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# No deadline: how long a case takes says nothing on a shared machine. A failing case prints what repeats it.
+# No deadline: elapsed time means nothing on a shared machine. A failing case prints its seed.
 settings.register_profile("fastload", deadline=None, print_blob=True)
 settings.load_profile("fastload")
 
 
 @pytest.fixture(scope="session")
 def pack_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """``pack_once(count, **options)`` is ``pack_photos``, done once per session for equal arguments. Never write to the result:
-    a test that damages a dataset packs one into its own ``tmp_path``, or copies this one."""
+    """``pack_once(count, **options)``: ``pack_photos``, cached per session by its arguments.
+
+    Never write to the result. A test that damages a dataset packs or copies one to ``tmp_path``.
+    """
     from tests.loading import pack_photos
 
     packed: dict[str, Path] = {}
@@ -39,7 +42,7 @@ def pack_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def packed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """40 photos in class folders, packed; the folder is ``source`` beside the dataset. Shared and read-only."""
+    """40 packed photos in class folders, read-only. Their folder is ``source`` next to the dataset."""
     from tests.packed_datasets import pack_folder
 
     return pack_folder(tmp_path_factory.mktemp("folder"))
@@ -47,5 +50,5 @@ def packed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def packed(request: pytest.FixtureRequest, pack_once: Callable[..., Path]) -> Path:
-    """A dataset of ``N`` photos with labels, shared and read-only; ``N`` is a constant of the test module, 40 without one."""
+    """A read-only dataset of ``N`` labeled photos; ``N`` is a constant of the test module (40)."""
     return pack_once(getattr(request.module, "N", 40))

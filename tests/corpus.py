@@ -1,4 +1,4 @@
-"""Where tests find the real pictures (they are not part of the project)."""
+"""Finds the photos that are not part of the project."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def corpus_dir() -> Path:
-    """The corpus folder; skips the test without it, fails it under FASTLOAD_REQUIRE_CORPUS=1."""
+    """The corpus folder. Without it the test is skipped, or fails if FASTLOAD_REQUIRE_CORPUS=1."""
     named = os.environ.get("FASTLOAD_CORPUS")
     folder = Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "corpus"
     if not (folder / "photos").is_dir():
@@ -21,6 +21,6 @@ def corpus_dir() -> Path:
 
 
 def photos(count: int | None = None) -> list[Path]:
-    """The ordinary photographs, sorted; `count` of them, spread over all."""
+    """The photos in sorted order, or ``count`` of them, evenly spaced."""
     paths = sorted((corpus_dir() / "photos").glob("*.*"))
     return paths if count is None else paths[:: max(1, len(paths) // count)][:count]

@@ -1,4 +1,4 @@
-"""The fenced blocks of the documents, and a small shell that runs the commands in them inside this process, on small data."""
+"""Finds the fenced code blocks of the documents and runs their commands in this process."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ FENCE = re.compile(r"^(`{3,}|~{3,})[ ]*([^\n`]*)\n(.*?)^\1[ ]*$", re.S | re.M)
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One fenced block."""
-
-    page: str  # its path from the root
+    page: str  # path relative to the root
     number: int  # on the page, from 0
     language: str
     text: str
@@ -45,18 +43,18 @@ def name_of(page: Path) -> str:
 
 
 def blocks_of(name: str, text: str) -> list[Block]:
-    """In the page's order; a fence that is indented, or never closed, would hide a block: ValueError."""
+    """The blocks of a page. Raises ValueError for an indented or unclosed fence."""
     blocks = [
         Block(name, number, language.strip(), body)
         for number, (_, language, body) in enumerate(FENCE.findall(text))
     ]
     if len(re.findall(r"^\s*(?:`{3,}|~{3,})", text, re.M)) != 2 * len(blocks):
-        raise ValueError(f"{name}: a block is indented, or not closed")
+        raise ValueError(f"{name}: a block is indented or not closed")
     return blocks
 
 
 def run_python(block: Block, names: dict[str, object], changes: Mapping[str, str]) -> None:
-    """As it stands, but for what is changed to be small."""
+    """Runs a block after ``changes`` made it small enough for a test."""
     exec(compile(changed(block, changes), str(block), "exec"), names)
 
 
@@ -67,12 +65,14 @@ def run_shell(
     more: Mapping[str, str] | None = None,
     expected: int = 0,
 ) -> int:
-    """Line by line; ``more``: arguments for commands that contain the key. Returns how many commands ran."""
+    """Runs a block line by line and returns the number of commands.
+
+    ``more``: extra arguments for commands that contain the key.
+    """
     done = 0
     lines = changed(block, changes).splitlines()
-    shown = [
-        line[2:] for line in lines if line.startswith("$ ")
-    ] or lines  # with a prompt, other lines are output
+    # If there are prompts, the other lines are output.
+    shown = [line[2:] for line in lines if line.startswith("$ ")] or lines
     for line in shown:
         for command in re.split(r"&&", line.partition(" #")[0]):
             words = shlex.split(command)
@@ -85,7 +85,7 @@ def run_shell(
 
 
 def run_command(words: list[str]) -> int:
-    """The exit code. Only commands that a page shows are known; others are a mistake of the page or of its account."""
+    """Runs one command and returns its exit code. Fails for commands that no page shows."""
     if words[0] == "fastload":
         return main(words[1:])
     if words[:2] == ["python", "-m"]:
@@ -93,18 +93,18 @@ def run_command(words: list[str]) -> int:
     if words[0] == "torchrun":
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *words[1:]]
         return subprocess.run(command, capture_output=True, timeout=900, check=False).returncode
-    if words[0] == "make":  # a target that is there; what it does, others test
+    if words[0] == "make":  # checks only that the target exists
         return subprocess.run(
             ["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, timeout=300, check=False
         ).returncode
     raise AssertionError(
-        f"a page shows {' '.join(words)!r}: teach tests/doc_blocks.py how to run it"
+        f"a page shows {' '.join(words)!r}: add it to run_command in tests/doc_blocks.py"
     )
 
 
 def _module(name: str, words: list[str]) -> int:
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # it may have been imported by another test
+        warnings.simplefilter("ignore", RuntimeWarning)  # another test may have imported it
         patch.setattr(sys, "argv", [name, *words])
         try:
             runpy.run_module(name, run_name="__main__", alter_sys=True)
@@ -114,7 +114,7 @@ def _module(name: str, words: list[str]) -> int:
 
 
 def changed(block: Block, changes: Mapping[str, str]) -> str:
-    """Each change must find something to change: a page that was rewritten must not be run in another sense."""
+    """Applies regular-expression replacements; each must match, so that pages and tests agree."""
     text = block.text
     for old, new in changes.items():
         assert re.search(old, text), f"{block}: no {old!r}"

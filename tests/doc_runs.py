@@ -1,6 +1,7 @@
-"""The made-up runs of docs/why-is-my-gpu-waiting.md: five teams, their trouble, and what the commands say about it.
+"""Generates the recorded runs of docs/why-is-my-gpu-waiting.md: five teams with their problems.
 
-`python -m tests.doc_runs docs/why-is-my-gpu-waiting.md` writes the commands' output into the page anew; a test compares it.
+`python -m tests.doc_runs docs/why-is-my-gpu-waiting.md` writes the current output of the commands into
+the page. A test compares the two.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ BLOCK = re.compile(r"```console\n((?:\$ fastload [^\n]*\n)(?:.*?))```", re.S)
 
 
 def lanes(folder: Path) -> None:
-    """A: 3D lanes, two GPUs; the log is the team's own. Waits of up to 6.6 s, because the disk gives way."""
+    """A: 3D lanes on two GPUs, with the log of the team. Waits of up to 6.6 s for the disk."""
     run = made(4000, step=0.21, data=0.01, parts=None, batch=16, seed=1)
     at = np.sort(np.random.default_rng(4).choice(np.arange(200, 4000), 70, replace=False))
     run.data[at] += np.random.default_rng(5).gamma(2.0, 1.3, 70).clip(0.5, 6.6)
@@ -46,7 +47,7 @@ def lanes(folder: Path) -> None:
 
 
 def cameras(folder: Path) -> None:
-    """B: six cameras. Stutter: checkpoints, evaluation, and swapping in between."""
+    """B: six cameras. Steps stall for checkpoints, evaluation and swapping."""
     run = every(
         every(made(62_000, step=0.148, data=0.004, batch=4, seed=3), 5000, 4.1), 20_000, 190.0
     )
@@ -59,7 +60,7 @@ def cameras(folder: Path) -> None:
 
 
 def small_images(folder: Path) -> None:
-    """C: gray 128 x 128, four GPUs, every eighth step waits for its worker."""
+    """C: 128 x 128 grayscale on four GPUs; every eighth step waits for a worker."""
     run = every(made(6000, step=0.0135, data=0.0004, batch=64, seed=4), 8, 0.065, data=True)
     write(folder / "gray.jsonl", rows_of(run))
     write_window(
@@ -68,7 +69,7 @@ def small_images(folder: Path) -> None:
 
 
 def captcha(folder: Path) -> None:
-    """D: keypoints on a large GPU with a small model: nothing waits for data, and yet 300 W of 575 W."""
+    """D: keypoints with a small model on a large GPU: no data wait, but 300 W of 575 W."""
     write(folder / "captcha.jsonl", rows_of(made(3000, step=0.32, data=0.0006, batch=32, seed=5)))
     write_window(
         folder / "captcha-window.json",
@@ -77,7 +78,7 @@ def captcha(folder: Path) -> None:
 
 
 def batch_sizes(folder: Path) -> None:
-    """E: batch 4 against batch 8."""
+    """E: batch size 4 compared with batch size 8."""
     for batch, speed in ((4, 7.5), (8, 3.653)):
         write(
             folder / f"batch{batch}.jsonl",
@@ -86,7 +87,7 @@ def batch_sizes(folder: Path) -> None:
 
 
 def healthy(folder: Path) -> None:
-    """What all of them want to see."""
+    """A healthy run."""
     run: Made = every(made(22_000, step=0.146, data=0.0009, batch=4, noise=0.02, seed=7), 5000, 4.1)
     write(
         folder / "after.jsonl",
@@ -99,13 +100,13 @@ MAKERS: list[Callable[[Path], None]] = [lanes, cameras, small_images, captcha, b
 
 
 def make_all(folder: Path) -> None:
-    """All files of the page."""
+    """Writes all files that the page uses."""
     for make in MAKERS:
         make(folder)
 
 
 def said(command: str, folder: Path) -> str:
-    """What a command prints when run in the folder."""
+    """The output of a command that runs in the folder."""
     here = Path.cwd()
     out = io.StringIO()
     os.chdir(folder)
@@ -118,7 +119,7 @@ def said(command: str, folder: Path) -> str:
 
 
 def renewed(page: str, folder: Path) -> str:
-    """The page with every console block run again; lines are cut at 138 characters as in the page."""
+    """The page with the current output of every console block, wrapped at 138 characters."""
 
     def block(found: re.Match[str]) -> str:
         command = found[1].split("\n", 1)[0]
@@ -128,7 +129,7 @@ def renewed(page: str, folder: Path) -> str:
 
 
 def folded(text: str) -> str:
-    """Long lines go on in the next, indented as the text they continue."""
+    """Wraps a long line; continuation lines have the same indentation."""
     lines = []
     for whole in text.splitlines():
         line = whole

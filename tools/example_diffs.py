@@ -1,7 +1,11 @@
-"""Writes examples/README.md: what changed in each trainer, as the difference of its two files. python -m tools.example_diffs [--check]"""
+"""Writes examples/README.md: the difference between the two versions of each trainer.
+
+python -m tools.example_diffs [--check]
+"""
 
 from __future__ import annotations
 
+import ast
 import difflib
 import sys
 from pathlib import Path
@@ -10,17 +14,21 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 PAGE = EXAMPLES / "README.md"
 HEAD = """# Five trainers, before and after
 
-Each team's trainer is here twice: `NAME_torch.py` with torch's DataLoader, as they had it, and `NAME.py` with fastload. Model, loss and
-loop are the same; what changed is below. All run on the CPU (`--smoke`: in seconds), on one GPU, and on several with `torchrun
---nproc-per-node N -m examples.NAME`; all write `metrics.jsonl` for `fastload doctor` and `fastload report`. Run them from the root of the
-checkout. This page is written by `python -m tools.example_diffs`.
+After this page you can migrate a trainer to fastload. Each of the five trainers exists twice:
+`NAME_torch.py` uses torch's DataLoader and `NAME.py` uses fastload. Model, loss and training loop
+are the same; the sections below show the difference.
+
+All trainers run on the CPU (`--smoke` takes seconds), on one GPU, and on several GPUs with
+`torchrun --nproc-per-node N -m examples.NAME`. All write `metrics.jsonl` for `fastload doctor` and
+`fastload report`. Run them from the root of the clone. `python -m tools.example_diffs` generates
+this page.
 """
 TITLES = {
-    "lanes": "A. Lanes: 1920x1280 to 960x720, polylines and the camera matrix move along",
-    "bev": "B. Bird's-eye view: six cameras of 1600x900, gradient accumulation",
-    "gray": "C. Small gray pictures: one channel from end to end",
-    "captcha": "D. CAPTCHA keypoints: mixed precision that is really on",
-    "classifier": "E. Classifier: validation, mixed precision, channels_last, compile, resume in mid-epoch",
+    "lanes": "A. Lane detection: 1920x1280 to 960x720, with polylines and camera matrix",
+    "bev": "B. Bird's-eye-view segmentation: six 1600x900 cameras, gradient accumulation",
+    "gray": "C. Small grayscale images: one channel from file to model",
+    "captcha": "D. CAPTCHA keypoints: mixed precision",
+    "classifier": "E. Classifier: validation, mixed precision, compile, checkpoints in mid-epoch",
 }
 
 
@@ -33,40 +41,38 @@ def section(name: str, title: str) -> str:
     lines = difflib.unified_diff(
         training(before), training(after), f"{name}_torch.py", f"{name}.py", n=1, lineterm=""
     )
-    commands = "\n".join(
-        line.removeprefix("    ")
-        for line in after.split('"""')[1].partition("\n\n")[2].rstrip().splitlines()
+    commands = after.split('"""')[1].rpartition("\n\n")[2].rstrip()
+    dataset = dataset_class(before)
+    why = (
+        f"The class `{dataset.name}` ({n_statements(dataset)} statements), which read, cropped "
+        "and\nresized the images, is no longer needed. The training code changes as follows:"
     )
-    gone, length = dataset_class(before)
-    why = f"The class `{gone}`, which read, cut and resized the pictures in {length} lines, is gone; the training changes by"
     return (
         f"## {title}\n\n```\n{commands}\n```\n\n{why}\n\n```diff\n" + "\n".join(lines) + "\n```\n"
     )
 
 
 def training(text: str) -> list[str]:
-    """From the loaders on."""
+    """The code from the definition of the loaders to the end."""
     start = min(text.index(mark) for mark in ("def loaders", "def train") if mark in text)
     lines = text[start:].splitlines()
-    skip = any(
-        line.startswith("def accuracy") for line in lines
-    )  # shared, unchanged; the other file imports it
-    if not skip:
+    if not any(line.startswith("def accuracy") for line in lines):
         return lines
-    from_, to = (
+    # The other version imports this function unchanged.
+    start, end = (
         next(place for place, line in enumerate(lines) if line.startswith(mark))
         for mark in ("def accuracy", "def train")
     )
-    return lines[:from_] + lines[to:]
+    return lines[:start] + lines[end:]
 
 
-def dataset_class(text: str) -> tuple[str, int]:
-    """Its name, and how long it is with what belongs to it."""
-    start = text.index("\nclass ") + 1  # the text above may speak of classes
-    end = min(text.index(mark) for mark in ("def loaders", "def train") if mark in text)
-    return text[start:].split("(", maxsplit=1)[0].removeprefix("class "), text[
-        start:end
-    ].rstrip().count("\n") + 1
+def dataset_class(text: str) -> ast.ClassDef:
+    """The class that reads samples in the torch version: the first one of the file."""
+    return next(node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
+
+
+def n_statements(node: ast.AST) -> int:
+    return sum(isinstance(each, ast.stmt) for each in ast.walk(node)) - 1
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Prints the requirements of the installed fastload's extras, one a line: python tools/extras.py dev test
+"""Prints the requirements of extras of the installed package: python tools/extras.py dev test
 
 pip install -e '.[dev]' would build the native core once more; its requirements alone do not.
 """

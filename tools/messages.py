@@ -1,4 +1,4 @@
-"""Lists every error, warning and log message of the package with its text, for reviewing them as one text.
+"""Lists every error, warning and log message of the package, to review them as one text.
 
 python -m tools.messages                     # all of fastload/
 python -m tools.messages fastload/_pack      # one package

@@ -3,8 +3,8 @@
     python -m tools.plain_words              # every tracked file
     python -m tools.plain_words fastload/_load docs/loader.md
 
-Checked are comments, string literals, docstrings, documents and the names that code defines. The words
-follow section 1 of the style guide: a reader should never have to learn a private vocabulary.
+The check covers comments, string literals, docstrings, documents and the names that code defines.
+The words follow section 1 of the style guide: readers need not learn a private vocabulary.
 `tests/docs/test_plain_words.py` keeps the list of findings empty.
 """
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Rule:
-    """``pattern`` is avoided; ``instead`` names better words. ``in_names``: also inside identifiers."""
+    """A pattern to avoid and better words; ``in_names``: it applies to identifiers, too."""
 
     pattern: re.Pattern[str]
     instead: str
@@ -47,7 +47,12 @@ class Place:
 
 
 def _rule(pattern: str, instead: str, *, in_names: bool = False) -> Rule:
-    return Rule(re.compile(rf"\b(?:{pattern})\b", re.IGNORECASE), instead, in_names)
+    return Rule(_phrase(rf"\b(?:{pattern})\b"), instead, in_names)
+
+
+def _phrase(pattern: str) -> re.Pattern[str]:
+    """A pattern whose blanks also match line breaks."""
+    return re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE)
 
 
 _THING = (
@@ -108,7 +113,7 @@ EXEMPT_FILES = {
 }
 TEXT_SUFFIXES = {".md", ".sh", ".toml", ".yml", ".yaml", ".txt", ".cmake", ".html", ".css", ".js"}
 TEXT_NAMES = {"Makefile", "Dockerfile", "run"}
-_ALLOWED = re.compile("|".join(ALLOWED), re.IGNORECASE)
+_ALLOWED = _phrase("|".join(ALLOWED))
 _NAME_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _CPP_TEXT = re.compile(r'(?://[^\n]*\n\s*)+|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
 
@@ -138,14 +143,13 @@ def _is_text(path: Path) -> bool:
 
 
 def _findings(passage: str, names_only: bool) -> Iterator[tuple[int, str, Rule]]:
-    flat = re.sub(r"\s", " ", passage)  # phrases that cross a line break; positions stay
-    allowed = [match.span() for match in _ALLOWED.finditer(flat)]
+    allowed = [match.span() for match in _ALLOWED.finditer(passage)]
     for rule in RULES:
         if names_only and not rule.in_names:
             continue
-        for match in rule.pattern.finditer(flat):
+        for match in rule.pattern.finditer(passage):
             if not any(start <= match.start() and match.end() <= end for start, end in allowed):
-                yield match.start(), match.group(), rule
+                yield match.start(), " ".join(match.group().split()), rule
 
 
 Passage = tuple[int, str, bool]  # first line, text, whether it is a name
@@ -205,8 +209,8 @@ def _cpp_passages(text: str) -> Iterator[Passage]:
         line = text[: match.start()].count("\n") + 1
         yield line, match.group().replace("//", "  "), False
     code = _CPP_TEXT.sub(lambda match: "\n" * match.group().count("\n"), text)
-    for match in re.finditer(r"\b[A-Za-z_]\w+\b", code):
-        yield code[: match.start()].count("\n") + 1, _words(match.group()), True
+    for line, text_of_line in enumerate(code.splitlines(), 1):
+        yield line, _words(text_of_line), True
 
 
 def _paragraphs(text: str) -> Iterator[Passage]:

@@ -1,4 +1,7 @@
-"""Reads a dataset from docs/FORMAT.md alone: prints every column, then every sample, as JSON. Argument: the folder."""
+"""Reads a dataset, written from docs/FORMAT.md alone. Argument: the folder.
+
+Prints every column, then every sample, as JSON.
+"""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""The code in docs/diagnose.md runs as it stands, one block after the other, and says what the page says."""
+"""The code blocks of docs/diagnose.md run in order and print what the page shows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Every block of every document is accounted for: run here, run by the test module named, or not run for the reason given.
+"""Every code block of every document is run here, run by another test module, or exempt.
 
-A block that nobody runs fails ``test_every_block_is_accounted_for``: write down in ACCOUNTS who runs it.
+ACCOUNTS has one entry per block: which module runs it, or why none does. A new block without an entry
+fails ``test_every_block_is_accounted_for``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.packed_datasets import pack_folder
 HERE = "here"
 NO_CODE = "no code: "
 NOT_RUN = "not run: "
-# One line a block, in the order of the page.
+# One entry per block, in the order of the page.
 ACCOUNTS = {
     "README.md": [
         NOT_RUN + "clones and sets up a venv; `fastload demo` is run by test_command_line.py",
@@ -80,10 +81,10 @@ Names = dict[str, object]
 
 
 def unaccounted(name: str, text: str) -> list[str]:
-    """What is wrong with the accounts of a page."""
+    """Blocks of a page without a valid entry in ACCOUNTS."""
     blocks, accounts = blocks_of(name, text), ACCOUNTS.get(name, [])
     if len(blocks) != len(accounts):
-        return [f"{len(accounts)} accounts; who runs which of these?", *map(str, blocks)]
+        return [f"{len(accounts)} entries in ACCOUNTS for these blocks:", *map(str, blocks)]
     wrong = []
     for block, account in zip(blocks, accounts, strict=True):
         if account.startswith(NO_CODE):
@@ -105,7 +106,7 @@ def test_every_block_is_accounted_for(page: Path) -> None:
     assert unaccounted(name_of(page), page.read_text()) == []
 
 
-def test_no_page_is_listed_that_is_not_there() -> None:
+def test_every_listed_page_exists() -> None:
     assert set(ACCOUNTS) <= set(map(name_of, PAGES))
 
 
@@ -118,34 +119,34 @@ def test_no_page_is_listed_that_is_not_there() -> None:
         "````sh\nmake\n````",
     ],
 )
-def test_a_block_that_is_never_run_is_noticed(more: str) -> None:
+def test_a_block_without_an_entry_is_reported(more: str) -> None:
     for name in ("docs/tuning.md", "docs/troubleshooting.md"):
         assert unaccounted(name, f"{(ROOT / name).read_text()}\n{more}\n")
 
 
 @pytest.mark.parametrize("more", ["  ```sh\n  make\n  ```", "```sh\nmake\n"])
-def test_a_block_cannot_hide(more: str) -> None:
-    with pytest.raises(ValueError, match="indented, or not closed"):
+def test_an_indented_or_unclosed_block_is_an_error(more: str) -> None:
+    with pytest.raises(ValueError, match="indented or not closed"):
         unaccounted("docs/tuning.md", f"{(ROOT / 'docs/tuning.md').read_text()}\n{more}\n")
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """With ``packed`` and the ``images`` it was packed from; commands run in it."""
+    """The working directory, with ``images`` and the dataset ``packed`` made from it."""
     pack_folder(tmp_path, count=24)
     (tmp_path / "source").rename(tmp_path / "images")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def mine(page: str) -> list[Block]:
+def blocks_run_here(page: str) -> list[Block]:
     blocks = blocks_of(page, (ROOT / page).read_text())
     return [block for block, account in zip(blocks, ACCOUNTS[page], strict=True) if account == HERE]
 
 
 def test_the_readme(folder: Path) -> None:
-    commands, code = mine("README.md")
-    (folder / "packed").rename(folder / "was")  # the page makes it itself
+    commands, code = blocks_run_here("README.md")
+    (folder / "packed").rename(folder / "was")  # the page creates it
     assert run_shell(commands, {r"pip install [^\n]*\n": "", "imagenet/train": "images"}) == 3
     assert (folder / "page.png").exists()
     names: Names = {"mean": 0.45, "std": 0.25}
@@ -155,8 +156,8 @@ def test_the_readme(folder: Path) -> None:
     assert names["last"].shape == (8, 3, 224, 224)  # type: ignore[attr-defined]
 
 
-def test_contributing_names_targets_that_are_there() -> None:
-    (block,) = mine("CONTRIBUTING.md")
+def test_contributing_names_existing_make_targets() -> None:
+    (block,) = blocks_run_here("CONTRIBUTING.md")
     assert run_shell(block, {}) == 3
 
 
@@ -164,7 +165,7 @@ def test_contributing_names_targets_that_are_there() -> None:
 def test_the_examples_commands(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    block = mine("examples/README.md")[number]
+    block = blocks_run_here("examples/README.md")[number]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # for torchrun
     small = {0: "4", 1: "2", 2: "24", 3: "16", 4: "48"}[number]
@@ -176,7 +177,7 @@ def test_the_examples_commands(
 
 
 def test_the_benchmarks_commands(folder: Path) -> None:
-    (block,) = mine("docs/benchmarks.md")
+    (block,) = blocks_run_here("docs/benchmarks.md")
     assert (
         run_shell(
             block,
@@ -190,7 +191,7 @@ def test_the_benchmarks_commands(folder: Path) -> None:
 
 def test_the_loaders_blocks(folder: Path) -> None:
     names: Names = {}
-    for block in mine("docs/loader.md"):
+    for block in blocks_run_here("docs/loader.md"):
         run_python(block, names, {"batch_size=256": "batch_size=8"} if block.number == 0 else {})
     assert isinstance(names["state"], dict)
 
@@ -198,7 +199,7 @@ def test_the_loaders_blocks(folder: Path) -> None:
 def test_the_gpu_pages_loader_runs_on_the_cpu(folder: Path) -> None:
     names: Names = {}
     run_python(
-        mine("docs/gpu.md")[0],
+        blocks_run_here("docs/gpu.md")[0],
         names,
         {"batch_size=256": "batch_size=8", 'device="cuda"': 'device="cpu"'},
     )
@@ -210,7 +211,7 @@ def test_the_gpu_pages_loader_runs_on_the_cpu(folder: Path) -> None:
 )
 @pytest.mark.parametrize(
     "block",
-    [*mine("docs/gpu.md")[1:], mine("docs/selftest.md")[0]],
+    [*blocks_run_here("docs/gpu.md")[1:], blocks_run_here("docs/selftest.md")[0]],
     ids=lambda block: f"{block.page}-{block.number}",
 )
 def test_the_self_tests_commands_say_what_is_missing_here(
@@ -225,19 +226,21 @@ def test_the_self_tests_record(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    run_python(mine("docs/selftest.md")[1], {}, {})
+    run_python(blocks_run_here("docs/selftest.md")[1], {}, {})
     assert capsys.readouterr().out == f"{folder}/fastload/selftest.json ()\n"
 
 
-def test_the_monitors_callbacks_are_there() -> None:
+def test_the_callbacks_of_the_monitor_page_import() -> None:
     for name in ("lightning", "transformers", "mmengine"):
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"not run: {name} is not installed")
-    subprocess.run([sys.executable, "-c", mine("docs/monitor.md")[0].text], check=True, timeout=600)
+    subprocess.run(
+        [sys.executable, "-c", blocks_run_here("docs/monitor.md")[0].text], check=True, timeout=600
+    )
 
 
 def test_the_monitors_rows_are_read() -> None:
-    block, parser = mine("docs/monitor.md")[1], RowParser()
+    block, parser = blocks_run_here("docs/monitor.md")[1], RowParser()
     assert len(list(parser.feed(block.text.encode()))) == len(block.text.splitlines()) == 3
     assert parser.skipped == 0
 
@@ -245,13 +248,13 @@ def test_the_monitors_rows_are_read() -> None:
 def test_the_monitors_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For a second instead of half a minute; on two runs that are still being written, one of which waits."""
+    """With windows of one second, on two runs that are still being written; one of them waits."""
     monkeypatch.chdir(tmp_path)
     for name, data in (("slow.jsonl", 0.065), ("metrics.jsonl", 0.004)):
         rows = rows_of(made(200, step=0.02, data=data, batch=16))
         late = time.time() - float(str(rows[-1]["time"]))
         write(tmp_path / name, [{**row, "time": float(str(row["time"])) + late} for row in rows])
-    before, after, closed, compared = mine("docs/monitor.md")[2:]
+    before, after, closed, compared = blocks_run_here("docs/monitor.md")[2:]
     short = {"--duration 30": "--duration 1", "--interval 10": "--interval 1"}
     run_shell(before, short)
     run_shell(after, short)
@@ -260,13 +263,13 @@ def test_the_monitors_commands(
     run_shell(compared, {}, expected=1)
     assert (
         "before.json against after.json: unknown" in capsys.readouterr().out
-    )  # a second is too short to tell
+    )  # one second is too short for a verdict
 
 
 def test_packing_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Statement by statement, each into a folder of its own."""
+    """Each statement packs into its own folder."""
     files = sorted((folder / "images").rglob("*.jpg"))[:3]
-    (block,) = mine("docs/sources.md")
+    (block,) = blocks_run_here("docs/sources.md")
     for number, statement in enumerate(ast.parse(block.text).body):
         (folder / str(number)).mkdir()
         monkeypatch.chdir(folder / str(number))
@@ -282,7 +285,7 @@ def test_packing_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class Folder:
-    """What torchvision's ImageFolder gives."""
+    """A dataset with the interface of torchvision's ImageFolder."""
 
     classes = ("cat", "dog")
 
@@ -299,12 +302,12 @@ class Folder:
 
 
 def test_verifying(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The page shows a damaged dataset: so is this one."""
+    """The page shows the output for a damaged dataset."""
     column = folder / "packed" / "columns" / "label.npy"
     data = bytearray(column.read_bytes())
     data[-1] ^= 1
     column.write_bytes(data)
-    command, code = mine("docs/verify-and-inspect.md")
+    command, code = blocks_run_here("docs/verify-and-inspect.md")
     run_shell(command, {}, expected=1)
     assert "columns/label.npy" in capsys.readouterr().out
     run_python(code, {}, {})
@@ -312,7 +315,7 @@ def test_verifying(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_recording_and_examining(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record, examine = mine("docs/why-is-my-gpu-waiting.md")
+    record, examine = blocks_run_here("docs/why-is-my-gpu-waiting.md")
     trained: list[object] = []
     names: Names = {"loader": [torch.zeros(4, 3)] * 40, "train": trained.append}
     run_python(record, names, {})

@@ -1,4 +1,4 @@
-"""The guides' code runs as it stands: each page's commands and Python, in order, in a folder with pictures to pack."""
+"""The commands and Python blocks of the guides run in order, in a folder with images to pack."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "source").rename(tmp_path / "images")
     blocks = re.findall(r"```(python|sh)\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.S)
     if any("fastload pack images packed" in text for _, text in blocks):
-        packed.rename(tmp_path / "was")  # the page makes it itself
+        packed.rename(tmp_path / "was")  # the page creates it
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": page}
     for language, text in blocks:

@@ -1,4 +1,4 @@
-"""docs/why-is-my-gpu-waiting.md shows what the commands print, to the letter."""
+"""docs/why-is-my-gpu-waiting.md shows exactly what the commands print."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""README and docs: links lead somewhere, code can be parsed, commands exist."""
+"""Documents: links lead to files, code blocks parse, commands exist."""
 
 from __future__ import annotations
 
@@ -41,15 +41,14 @@ def test_commands_that_are_shown_exist(page: Path) -> None:
             assert word in COMMANDS, f"{page.name} shows 'fastload {word}'"
 
 
-def test_troubleshooting_quotes_what_fastload_says() -> None:
-    """Whoever searches the page for his message must find it."""
-    said = "\n".join(
+def test_troubleshooting_quotes_existing_messages() -> None:
+    source = "\n".join(
         path.read_text()
         for path in [*(ROOT / "fastload").rglob("*.py"), *(ROOT / "native").rglob("*.cpp")]
     )
     quoted = re.findall(r'^\*\*"([^"]+)"', (ROOT / "docs/troubleshooting.md").read_text(), re.M)
     assert len(quoted) >= 7
-    assert [text for text in quoted if text not in said] == []
+    assert [text for text in quoted if text not in source] == []
 
 
 def test_the_files_that_architecture_names_exist() -> None:

@@ -1,4 +1,4 @@
-"""Each page in docs/frameworks, run with the real library in a process of its own; and what the page promises, checked behind it."""
+"""Each page in docs/frameworks runs with the real library in its own process, then is checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.loading import pack_photos
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "frameworks"
 N = 48
 
-# Runs behind the page's own code, in the same names.
+# Runs after the code of the page, in the same namespace.
 CHECKS = {
     "lightning": """
         class Watched(Classifier):
@@ -60,7 +60,7 @@ CHECKS = {
         accelerator.load_state("watched")
         assert [batch["id"].tolist() for batch in given] == ids[5:]
         from accelerate import skip_first_batches
-        accelerator.load_state("watched")               # many scripts load the state and skip, too: nothing may be lost
+        accelerator.load_state("watched")  # many scripts also skip batches: none may be lost
         skipped, synced = [], []
         for batch in skip_first_batches(given, 5):
             with accelerator.accumulate(model):

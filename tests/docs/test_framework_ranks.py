@@ -1,4 +1,4 @@
-"""Two processes under torchrun, as the frameworks run them: each sample once, equal steps, gradients those of one process."""
+"""Two ranks under torchrun: each sample once, equal steps, the gradients of one process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ids = []
 SCRIPTS = {
     "accelerate": MODEL
     + """
-early = loader()                                    # before the process group
+early = loader()  # before the process group exists
 from accelerate import Accelerator
 accelerator = Accelerator(cpu=True)
 model = net()
@@ -32,7 +32,7 @@ model, optimizer, early = accelerator.prepare(model, torch.optim.SGD(model.param
 for batch in early:
     optimizer.zero_grad(); accelerator.backward(loss_of(model, batch)); optimizer.step(); ids.append(batch["id"].tolist())
 weights = accelerator.unwrap_model(model)[1].weight
-accelerator.wait_for_everyone()                     # a rank that ends while the other still reads its last gradients resets the connection
+accelerator.wait_for_everyone()  # a rank that exits early resets the connection of the other
 accelerator.end_training()
 """,
     "lightning": MODEL
@@ -55,7 +55,7 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for batch in loader():
     optimizer.zero_grad(); loss_of(model, batch).backward(); optimizer.step(); ids.append(batch["id"].tolist())
 weights = model.module[1].weight
-torch.distributed.barrier()                         # as above
+torch.distributed.barrier()  # for the same reason
 torch.distributed.destroy_process_group()
 """,
 }
@@ -91,7 +91,7 @@ def test_two_ranks_share_an_epoch(library: str, tmp_path: Path) -> None:
 
 
 def _alone(folder: Path, ids: list[list[list[int]]]) -> list[float]:
-    """One process that sees both ranks' batches together: the mean of the gradients is the gradient of the mean."""
+    """One process that trains on the batches of both ranks together."""
     import torch
 
     import fastload

@@ -1,4 +1,4 @@
-"""docs/monitor.md: its loop runs, and it names every key of the two files."""
+"""The loop in docs/monitor.md runs, and the page names every key of both files."""
 
 from __future__ import annotations
 

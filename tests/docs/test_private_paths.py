@@ -1,4 +1,4 @@
-"""Users never need a private module: no document, example or message names one."""
+"""No user document, example or message names a private module."""
 
 from __future__ import annotations
 

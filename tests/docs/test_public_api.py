@@ -1,4 +1,4 @@
-"""What `import fastload` offers, and what it must not drag in."""
+"""The public names of fastload, and what importing it must not import."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ PUBLIC = [
 ]
 
 
-def test_the_public_names_are_these_and_all_exist() -> None:
+def test_the_public_names_match_this_list_and_exist() -> None:
     assert sorted(fastload.__all__) == PUBLIC
     for name in (*PUBLIC, "open", "sources", "callbacks", "errors"):
         assert getattr(fastload, name) is not None
@@ -116,7 +116,7 @@ def test_classes_report_the_module_that_users_import_them_from() -> None:
             assert value.__module__ in ("fastload", "fastload.errors"), name
 
 
-def test_import_brings_neither_torch_nor_the_command_line() -> None:
+def test_import_loads_neither_torch_nor_the_command_line() -> None:
     program = "import sys, fastload; print(*sorted({'torch', 'numpy', 'argparse', 'rich', 'PIL', 'nvidia'} & set(sys.modules)))"
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -125,7 +125,7 @@ def test_import_brings_neither_torch_nor_the_command_line() -> None:
     assert result.stderr == ""
 
 
-def test_transforms_are_there_without_an_import_of_their_own() -> None:
+def test_transforms_are_available_after_import_fastload() -> None:
     program = "import fastload; print(fastload.transforms.Resize(2, 3))"
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -133,7 +133,7 @@ def test_transforms_are_there_without_an_import_of_their_own() -> None:
     assert result.stdout == f"{T.Resize(2, 3)}\n"
 
 
-def test_every_error_can_be_caught_as_fastloads_and_as_a_builtin() -> None:
+def test_every_error_is_a_fastload_error_and_a_builtin_one() -> None:
     builtin = {
         "BadImage": ValueError,
         "ConfigError": ValueError,

@@ -1,4 +1,4 @@
-"""docs/sources.md says what is so: its adapter runs, its index is read, its tables are complete."""
+"""docs/sources.md: its adapter runs, its index can be read, its tables are complete."""
 
 from __future__ import annotations
 

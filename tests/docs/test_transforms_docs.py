@@ -1,4 +1,4 @@
-"""The examples in docs/transforms.md, and those in the code, do what they say."""
+"""The examples in docs/transforms.md and in the docstrings run."""
 
 from __future__ import annotations
 

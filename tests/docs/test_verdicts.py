@@ -1,4 +1,4 @@
-"""Verdicts that documents quote are verdicts that the code prints."""
+"""Documents quote only verdicts that the code can print."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATE_WORDS = {DATA_BOUND, COMPUTE_BOUND, UNKNOWN, "healthy", *STATES}
 
 @pytest.mark.parametrize("document", DOCS, ids=lambda path: path.name)
 def test_a_verdict_in_quotes_exists(document: Path) -> None:
-    """``"Healthy:"`` at the beginning of a verdict; ``"data-bound"`` and the like as a state."""
+    """A quoted ``"Healthy:"`` starts a verdict; a quoted ``"data-bound"`` is a state."""
     text = re.sub(r"```.*?```", "", document.read_text(), flags=re.S)
     for word in re.findall(r'"([A-Z][^":`]{2,30}):"', text):
         assert word in WORDS, f"{document.name} quotes the verdict {word!r}, which no code prints"

@@ -1,4 +1,4 @@
-"""The version is written in one place, and the changelog agrees with it."""
+"""The version is defined in one place, and the changelog agrees with it."""
 
 from __future__ import annotations
 
