@@ -1,12 +1,18 @@
-"""Transforms for ``DataLoader(transform=[...])``: ``from fastload import transforms as T``.
+"""Transforms for ``DataLoader(transform=[...])``.
 
-Sizes are (height, width), as in torchvision. The geometry of a list becomes one crop, one resize and
-one flip, done while decoding. Warps and color changes run on the device, on whole batches. Random
-numbers belong to the sample: the same crop for any batch size, thread count, rank or restart.
-docs/transforms.md has the rules and examples.
+Sizes are (height, width), as in torchvision. All crops, resizes and flips of a list become one
+crop, one resize and one flip, computed during decoding. Warps and color changes run on the device,
+on whole batches. Random numbers depend on seed, epoch and sample id only, so a sample gets the same
+crop for any batch size, thread count, rank or restart. docs/transforms.md has rules and examples.
 
-``compile`` and ``compile_fields`` show what a list does without loading anything, and the ``move_*``
-functions move labels along with an image.
+``compile`` and ``compile_fields`` show the effect of a list without loading data. The ``move_*``
+functions move labels with an image.
+
+Example:
+    >>> from fastload import transforms as T
+    >>> train = [T.RandomResizedCrop(224), T.HorizontalFlip(), T.Normalize(0.5, 0.25)]
+    >>> T.compile(train).size
+    (224, 224)
 """
 
 from fastload._plan.color import (
@@ -74,6 +80,6 @@ __all__ = [
     "move_to_image",
 ]
 
-# Users see and pickle the public names.
+# Error messages, help() and pickles show the public module instead of fastload._plan.
 for _name in __all__:
     globals()[_name].__module__ = __name__

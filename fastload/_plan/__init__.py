@@ -1,9 +1,13 @@
-"""Transforms as data: what happens to each sample, as integers, a matrix and parameters. Pure NumPy.
+"""Transforms as data: crop, size, flip, matrix and parameters of each sample. NumPy only, no torch.
 
-``transform`` what a transform and a pixel operation are; ``arguments`` checks their arguments
-``crops``, ``resizes``, ``warps``, ``color``, ``format`` the transforms; random crops are drawn here
-``compiler`` checks a list of transforms and makes a ``field_plan`` of it
-``field_plan`` makes the ``rows`` of a batch: ``rng`` draws, ``geometry`` folds crops and resizes
-``labels`` moves boxes, points and matrices along with their image, by field kind
-``draw`` shows a row
+========================================  ==========================================================
+``transform``, ``arguments``              base classes of transforms and pixel operations; checks
+``crops``, ``resizes``, ``warps``,        the transforms; ``crops`` draws random crops
+``color``, ``format``
+``compiler``                              checks and compiles a list of transforms
+``field_plan``, ``rows``                  compute and hold the plan rows of a batch
+``rng``, ``geometry``                     random numbers; combination of crops and resizes
+``labels``                                moves boxes, points and matrices with their image
+``draw``                                  draws a plan row
+========================================  ==========================================================
 """

@@ -1,4 +1,4 @@
-"""Checks of transform arguments: each returns the value in one form or raises ConfigError."""
+"""Checks of transform arguments. Each returns a normalized value or raises ConfigError."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import math
 
 from fastload.errors import ConfigError
 
-MAX_SIDE = 16_384  # as fastload._store.jpeg_header: no decoder produces more
+MAX_SIDE = 16_384  # same limit as fastload._store.jpeg_header: no decoder produces more
 FILTERS = ("antialias", "bilinear", "nearest")  # numbered as in native/pixels/taps.h
 
 Size = tuple[int, int]  # (height, width)
 Range = tuple[float, float]
-Fills = tuple[tuple[int, ...] | None, int | None]  # pixel values of padding: image, mask
 
 
 def whole(what: str, value: object, low: int, high: int = MAX_SIDE) -> int:
-    """An int from low to high."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ConfigError(
             f"{what}: expected a whole number from {low} to {high}, found {value!r:.60}"
@@ -24,7 +22,6 @@ def whole(what: str, value: object, low: int, high: int = MAX_SIDE) -> int:
 
 
 def number(what: str, value: object, low: float, high: float) -> float:
-    """A finite number from low to high."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or not low <= value <= high:  # type: ignore[arg-type,operator]
         raise ConfigError(
@@ -33,13 +30,8 @@ def number(what: str, value: object, low: float, high: float) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
-def probability(what: str, value: object) -> float:
-    """A number from 0 to 1."""
-    return number(what, value, 0.0, 1.0)
-
-
 def size_pair(what: str, value: object) -> Size:
-    """(height, width); one number stands for a square."""
+    """Returns (height, width). One number means a square."""
     if isinstance(value, list | tuple):
         if len(value) != 2:
             raise ConfigError(f"{what}: expected (height, width), found {value!r:.60}")
@@ -49,7 +41,7 @@ def size_pair(what: str, value: object) -> Size:
 
 
 def ordered(what: str, value: object, low: float, high: float) -> Range:
-    """(from, to) with low <= from <= to <= high."""
+    """Checks a pair (from, to) with low <= from <= to <= high."""
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise ConfigError(f"{what}: expected (from, to), found {value!r:.60}")
     first = number(what, value[0], low, high)
@@ -60,7 +52,7 @@ def ordered(what: str, value: object, low: float, high: float) -> Range:
 
 
 def symmetric(what: str, value: object, most: float) -> Range:
-    """A number a stands for (-a, a); a pair is the range itself."""
+    """Converts a number ``a`` to the range (-a, a). A pair is the range itself."""
     if isinstance(value, list | tuple):
         return ordered(what, value, -most, most)
     most = number(what, value, 0.0, most)
@@ -68,7 +60,7 @@ def symmetric(what: str, value: object, most: float) -> Range:
 
 
 def factors(what: str, amount: object) -> Range:
-    """An amount a stands for the factors (max(0, 1 - a), 1 + a); a pair is the range itself."""
+    """Converts ``a`` to the range (max(0, 1 - a), 1 + a). A pair is the range itself."""
     if isinstance(amount, list | tuple):
         return ordered(what, amount, 0.0, 100.0)
     most = number(what, amount, 0.0, 100.0)
@@ -76,7 +68,7 @@ def factors(what: str, amount: object) -> Range:
 
 
 def channel_values(what: str, value: object) -> tuple[float, ...]:
-    """One number for all channels, or one per channel."""
+    """Checks one number for all channels, or one number per channel."""
     values = value if isinstance(value, list | tuple) else (value,)
     if not 1 <= len(values) <= 4:
         raise ConfigError(f"{what}: expected one number, or one per channel, found {value!r:.60}")
@@ -84,7 +76,7 @@ def channel_values(what: str, value: object) -> tuple[float, ...]:
 
 
 def image_fill(what: str, value: object) -> tuple[int, ...] | None:
-    """Pixel values 0..255: one, or one per channel; equal values become one, None stays None."""
+    """Checks one pixel value, 0 to 255, or one per channel. Equal values become one."""
     if value is None:
         return None
     values = value if isinstance(value, list | tuple) else (value,)
@@ -97,17 +89,10 @@ def image_fill(what: str, value: object) -> tuple[int, ...] | None:
 
 
 def mask_fill(what: str, value: object) -> int | None:
-    """The value of a mask's pixel; None stays None."""
     return None if value is None else whole(what, value, 0, 65_535)
 
 
-def resize_filter(what: str, value: object) -> None:
-    """One of FILTERS."""
-    one_of(what, value, FILTERS)
-
-
 def one_of(what: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Raises ConfigError unless the value is one of the words."""
     if value not in allowed:
         expected = ", ".join(map(repr, allowed))
         raise ConfigError(f"{what}: expected one of {expected}, found {value!r:.60}")

@@ -1,14 +1,11 @@
-"""Transforms that change pixel values, and the operations that run on the device for them.
-
-An amount ``a`` stands for a factor drawn from [max(0, 1 - a), 1 + a]; a pair is the range itself.
-``p`` is the probability that a sample is changed at all.
-"""
+"""Transforms that change pixel values, and their operations on the device."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
@@ -20,6 +17,8 @@ from fastload._plan.transform import ColorTransform, OpContext, Params, PixelOp
 from fastload.errors import ConfigError
 
 Amount = float | tuple[float, float]
+
+_hue_range = partial(arguments.symmetric, most=0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +47,22 @@ class AdjustSaturation(PixelOp):
 
 @dataclass(frozen=True, slots=True)
 class AdjustHue(PixelOp):
-    """Rotates the color circle by the parameter, a share of the circle."""
+    """Rotates the hue by the parameter, a fraction of the color circle."""
 
     name: ClassVar[str] = "hue"
-    preserves_noops: ClassVar[bool] = False  # a rotation by 0 rounds
+    preserves_noops: ClassVar[bool] = False  # the conversion to HSV and back rounds
 
 
 @dataclass(frozen=True, slots=True)
 class ToGrayscale(PixelOp):
-    """Luma in all channels where the parameter is 1."""
+    """Writes the luma into all channels where the parameter is 1."""
 
     name: ClassVar[str] = "grayscale"
 
 
 @dataclass(frozen=True, slots=True)
 class Blur(PixelOp):
-    """A Gaussian whose sigma in pixels is the parameter, cut to ``kernel`` x ``kernel``."""
+    """Blurs with a Gaussian of ``kernel`` x ``kernel`` pixels; the parameter is sigma in pixels."""
 
     name: ClassVar[str] = "blur"
     preserves_noops: ClassVar[bool] = False  # sigma must be above 0
@@ -73,7 +72,7 @@ class Blur(PixelOp):
 
 @dataclass(frozen=True, slots=True)
 class Erase(PixelOp):
-    """Writes ``value`` into the box x0, y0, x1, y1 of the parameters."""
+    """Writes ``value`` into a box. The parameters are x0, y0, x1, y1."""
 
     name: ClassVar[str] = "erase"
     n_params: ClassVar[int] = 4
@@ -96,7 +95,7 @@ class Erase(PixelOp):
 
 @dataclass(frozen=True, slots=True)
 class _AmountTransform(ColorTransform):
-    """One operation with one drawn amount."""
+    """A transform with one operation whose only parameter is random."""
 
     n_blocks: ClassVar[int] = 1
     op: ClassVar[PixelOp]
@@ -122,8 +121,9 @@ class Brightness(_AmountTransform):
     """Multiplies pixel values by a random factor.
 
     Args:
-        amount: ``a`` for a factor from max(0, 1 - a) to 1 + a, or a (from, to) pair of factors.
-        p: Probability that a sample is changed, 0 to 1.
+        amount: ``a`` for a factor from max(0, 1 - a) to 1 + a, or a pair (from, to) of factors,
+            0 to 100.
+        p: Probability that a sample is changed, 0 to 1. Default 1.
 
     Raises:
         ConfigError: An argument is out of range.
@@ -138,11 +138,12 @@ class Brightness(_AmountTransform):
 
 @dataclass(frozen=True, slots=True)
 class Contrast(_AmountTransform):
-    """Scales the distance of pixel values from the image's mean gray by a random factor.
+    """Scales the contrast by a random factor: the distance to the mean gray of the image.
 
     Args:
-        amount: ``a`` for a factor from max(0, 1 - a) to 1 + a, or a (from, to) pair of factors.
-        p: Probability that a sample is changed, 0 to 1.
+        amount: ``a`` for a factor from max(0, 1 - a) to 1 + a, or a pair (from, to) of factors,
+            0 to 100.
+        p: Probability that a sample is changed, 0 to 1. Default 1.
 
     Raises:
         ConfigError: An argument is out of range.
@@ -157,11 +158,12 @@ class Contrast(_AmountTransform):
 
 @dataclass(frozen=True, slots=True)
 class Saturation(_AmountTransform):
-    """Scales the distance of pixel values from each pixel's gray by a random factor.
+    """Scales the saturation by a random factor: the distance of each pixel to its gray.
 
     Args:
-        amount: ``a`` for a factor from max(0, 1 - a) to 1 + a, or a (from, to) pair of factors.
-        p: Probability that a sample is changed, 0 to 1.
+        amount: ``a`` for a factor from max(0, 1 - a) to 1 + a, or a pair (from, to) of factors,
+            0 to 100.
+        p: Probability that a sample is changed, 0 to 1. Default 1.
 
     Raises:
         ConfigError: An argument is out of range.
@@ -176,11 +178,12 @@ class Saturation(_AmountTransform):
 
 @dataclass(frozen=True, slots=True)
 class Hue(_AmountTransform):
-    """Rotates the color circle by a random share of it.
+    """Rotates the hue by a random fraction of the color circle.
 
     Args:
-        amount: The largest share in either direction, 0 to 0.5, or a (from, to) pair of shares.
-        p: Probability that a sample is changed, 0 to 1.
+        amount: Largest rotation in either direction as a fraction of the circle, 0 to 0.5, or a
+            pair (from, to), -0.5 to 0.5.
+        p: Probability that a sample is changed, 0 to 1. Default 1.
 
     Raises:
         ConfigError: An argument is out of range.
@@ -193,27 +196,23 @@ class Hue(_AmountTransform):
     op: ClassVar[PixelOp] = AdjustHue()
 
     def _range(self) -> Range:
-        return arguments.symmetric("Hue", self.amount, 0.5)
-
-
-class _JitterPart(NamedTuple):
-    op: PixelOp
-    number: int  # of its random number among the transform's
-    range: Range
+        return _hue_range("Hue", self.amount)
 
 
 @dataclass(frozen=True, slots=True)
 class ColorJitter(ColorTransform):
-    """Changes brightness, contrast, saturation and hue, always in this order, with one ``p``.
+    """Changes brightness, contrast, saturation and hue, always in this order.
 
-    torchvision shuffles the order. A component with amount 0 is left out.
+    torchvision's ColorJitter shuffles the order. A component with amount 0 is not applied.
 
     Args:
-        brightness: ``a`` for a factor from max(0, 1 - a) to 1 + a, or a (from, to) pair.
-        contrast: The same for contrast.
-        saturation: The same for saturation.
-        hue: The largest share of the color circle in either direction, 0 to 0.5, or a pair.
-        p: Probability that a sample is changed at all, 0 to 1.
+        brightness: ``a`` for a factor from max(0, 1 - a) to 1 + a, or a pair (from, to) of factors,
+            0 to 100. Default 0.
+        contrast: Same as ``brightness``, for the contrast. Default 0.
+        saturation: Same as ``brightness``, for the saturation. Default 0.
+        hue: Largest rotation in either direction as a fraction of the color circle, 0 to 0.5, or a
+            pair (from, to), -0.5 to 0.5. Default 0.
+        p: Probability that all components are applied; otherwise none is. 0 to 1, default 1.
 
     Raises:
         ConfigError: All amounts are 0, or an argument is out of range.
@@ -237,41 +236,38 @@ class ColorJitter(ColorTransform):
                 "ColorJitter: expected at least one of brightness, contrast, saturation, hue"
             )
 
-    def _parts(self) -> list[_JitterPart]:
-        factors: list[tuple[PixelOp, Amount]] = [
-            (AdjustBrightness(), self.brightness),
-            (AdjustContrast(), self.contrast),
-            (AdjustSaturation(), self.saturation),
+    def _parts(self) -> list[tuple[PixelOp, int, Range]]:
+        """Returns operation, index of the random number and range of each used component."""
+        components: list[tuple[PixelOp, Amount, Callable[[str, object], Range]]] = [
+            (AdjustBrightness(), self.brightness, arguments.factors),
+            (AdjustContrast(), self.contrast, arguments.factors),
+            (AdjustSaturation(), self.saturation, arguments.factors),
+            (AdjustHue(), self.hue, _hue_range),
         ]
-        parts = [
-            _JitterPart(op, number, arguments.factors(f"ColorJitter: {op.name}", amount))
-            for number, (op, amount) in enumerate(factors, 1)
+        return [
+            (op, index, to_range(f"ColorJitter: {op.name}", amount))
+            for index, (op, amount, to_range) in enumerate(components, 1)
             if amount != 0.0
         ]
-        if self.hue != 0.0:
-            hues = arguments.symmetric("ColorJitter: hue", self.hue, 0.5)
-            parts.append(_JitterPart(AdjustHue(), 4, hues))
-        return parts
 
     def ops(self, _: OpContext) -> tuple[PixelOp, ...]:
-        return tuple(part.op for part in self._parts())
+        return tuple(op for op, _, _ in self._parts())
 
     def draw_params(self, draws: Draws, _: Size) -> list[Floats]:
         return [
-            _drawn(draws, part.number, part.range, self.p, part.op.neutral)
-            for part in self._parts()
+            _drawn(draws, index, limits, self.p, op.neutral) for op, index, limits in self._parts()
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class Grayscale(ColorTransform):
-    """Replaces colors by gray with probability ``p``; the number of channels stays.
+    """Replaces colors by gray with probability ``p``. The number of channels does not change.
 
     Args:
-        p: Probability that a sample is changed, 0 to 1.
+        p: Probability that a sample is changed, 0 to 1. Default 0.1.
 
     Raises:
-        ConfigError: ``p`` is not a probability.
+        ConfigError: ``p`` is not from 0 to 1.
 
     Example:
         >>> Grayscale()
@@ -291,12 +287,14 @@ class Grayscale(ColorTransform):
 
 @dataclass(frozen=True, slots=True)
 class GaussianBlur(ColorTransform):
-    """Blurs with a Gaussian that is cut to ``kernel`` x ``kernel`` pixels; edges are reflected.
+    """Blurs with a Gaussian kernel. Pixels beyond the edges are reflected.
 
     Args:
-        kernel: Side of the kernel in pixels: odd, 3 to 255, less than twice the image's side.
-        sigma: Standard deviation in pixels, a number or a (from, to) pair.
-        p: Probability that a sample is changed, 0 to 1.
+        kernel: Side of the kernel in pixels, odd, 3 to 255, less than twice the shorter side of the
+            output.
+        sigma: Standard deviation in pixels, 0.001 to 1000: a number, or a pair (from, to) for a
+            random value. Default (0.1, 2.0).
+        p: Probability that a sample is changed, 0 to 1. Default 1.
 
     Raises:
         ConfigError: An argument is out of range, or the kernel is too large for the output.
@@ -324,8 +322,9 @@ class GaussianBlur(ColorTransform):
     def check_canvas(self, canvas: Size) -> None:
         if self.kernel // 2 >= min(canvas):
             raise ConfigError(
-                f"GaussianBlur: kernel {self.kernel} is too large for {canvas[0]}x{canvas[1]} "
-                f"(height x width) pixels; at most {2 * min(canvas) - 1}"
+                f"GaussianBlur: kernel={self.kernel} is too large for an output of "
+                f"{canvas[0]}x{canvas[1]} (height x width) pixels; expected at most "
+                f"{2 * min(canvas) - 1}"
             )
 
     def ops(self, _: OpContext) -> tuple[PixelOp, ...]:
@@ -338,16 +337,16 @@ class GaussianBlur(ColorTransform):
 
 @dataclass(frozen=True, slots=True)
 class RandomErasing(ColorTransform):
-    """Overwrites a random box with ``value``, as torchvision's transform of that name.
+    """Overwrites a random box with ``value``, like torchvision's RandomErasing.
 
-    Before Normalize the value is a pixel value, 0 to 255. After Normalize, where torchvision's
-    recipes have it, the value is a normalized number: 0 is the mean.
+    It is allowed before and after Normalize. torchvision's recipes place it after Normalize.
 
     Args:
-        p: Probability that a sample is changed, 0 to 1.
-        scale: Smallest and largest share of the image's area, 0 to 1.
-        ratio: Smallest and largest height / width of the box.
-        value: One number, or one per channel.
+        p: Probability that a sample is changed, 0 to 1. Default 0.5.
+        scale: (smallest, largest) fraction of the image area, 0 to 1. Default (0.02, 0.33).
+        ratio: (smallest, largest) aspect ratio height / width of the box. Default (0.3, 3.3).
+        value: One number, or one per channel. Before Normalize a pixel value, 0 to 255; after
+            Normalize a normalized value, where 0 is the mean. Default 0.
 
     Raises:
         ConfigError: An argument is out of range.
@@ -357,7 +356,7 @@ class RandomErasing(ColorTransform):
         (0.02, 0.33)
     """
 
-    n_blocks: ClassVar[int] = 3  # whether, and two tries; more are seldom needed
+    n_blocks: ClassVar[int] = 3  # one for p, and two tries; more are rarely needed
     allowed_after_normalize: ClassVar[bool] = True
 
     p: float = 0.5
@@ -374,12 +373,13 @@ class RandomErasing(ColorTransform):
         value = arguments.channel_values("RandomErasing: value", self.value)
         if not context.normalized and not 0 <= min(value) <= max(value) <= 255:
             raise ConfigError(
-                f"transform: {self} stands before Normalize: value must be a pixel value, 0 to 255"
+                f"transform: {self} is before Normalize: expected value to be a pixel value, "
+                "0 to 255"
             )
         return (Erase(value, context.normalized),)
 
     def draw_params(self, draws: Draws, canvas: Size) -> list[Floats]:
-        sizes = np.repeat(xy(canvas[1], canvas[0]), draws.values.shape[1], axis=1)
+        sizes = np.repeat(xy(canvas), draws.values.shape[1], axis=1)
         ratio = (1 / self.ratio[1], 1 / self.ratio[0])
         offset, extent, found = random_boxes(
             sizes, draws, skip=1, scale=self.scale, ratio=ratio, margin=1
@@ -389,6 +389,6 @@ class RandomErasing(ColorTransform):
 
 
 def _drawn(draws: Draws, number: int, limits: Range, p: float, neutral: float) -> Floats:
-    """Uniform in ``limits`` with probability ``p``, else ``neutral``."""
+    """Returns values uniform in ``limits`` with probability ``p``, otherwise ``neutral``."""
     drawn = limits[0] + draws.values[number] * (limits[1] - limits[0])
     return drawn if p == 1.0 else np.where(draws.values[0] < p, drawn, neutral)

@@ -1,7 +1,8 @@
-"""From a list of transforms to a plan. The list is checked here, once, before the first batch.
+"""Compiles a list of transforms to a plan, and checks it before the first batch.
 
-All geometry of a list becomes one crop of whole source pixels, one resize, one placement and one
-flip (``geometry``). Warps and colors follow in the order of the list, then the output format.
+All geometric transforms of a list become one crop of whole source pixels, one resize, one position
+on the canvas and one flip (``geometry``). Warps and color changes follow in the order of the list.
+The output format is last.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from fastload._plan.arguments import Size
+from fastload._plan.arguments import Size, image_fill
 from fastload._plan.field_plan import FieldPlan
 from fastload._plan.format import Normalize, output_format
 from fastload._plan.transform import (
@@ -21,19 +22,23 @@ from fastload._plan.transform import (
 )
 from fastload.errors import ConfigError
 
-MAX_TRANSFORMS = 1000  # the position is the low 16 bits of a random stream's number
+MAX_TRANSFORMS = 1000  # the position must fit the low 16 bits of a random stream's number
 T = TypeVar("T")
 
 
 def compile(transforms: object, *, group: int = 0) -> FieldPlan:
-    """Checks a list of transforms and returns the plan of an image field.
+    """Checks a list of transforms and compiles it to the plan of an image field.
 
     Args:
-        transforms: A transform, a list of them (lists inside are flattened), or None.
-        group: Plans with different groups draw different random numbers.
+        transforms: A transform, a list of transforms (nested lists are flattened), or None.
+        group: Number of the random stream. Plans with different groups draw different random
+            numbers. Default 0.
+
+    Returns:
+        The plan. Its method ``rows`` shows the crop, size and flip of given samples.
 
     Raises:
-        ConfigError: Something in the list is not a transform, or two transforms do not fit.
+        ConfigError: An entry is not a transform, or two transforms cannot be combined.
 
     Example:
         >>> from fastload import transforms as T
@@ -43,15 +48,16 @@ def compile(transforms: object, *, group: int = 0) -> FieldPlan:
     """
     listed = tuple(_flattened(transforms))
     if len(listed) > MAX_TRANSFORMS:
-        raise ConfigError(f"transform: {len(listed)} transforms: at most {MAX_TRANSFORMS}")
+        raise ConfigError(
+            f"transform: expected at most {MAX_TRANSFORMS} transforms, found {len(listed)}"
+        )
     _check_order(listed)
     geometric = [each for each in listed if isinstance(each, GeometricTransform)]
     _check_padding(geometric)
     size: Size | None = None
     for each in geometric:
         size = each.size_after(size)
-    fills = [each.fills for each in listed]
-    fill = _agreed("fill", [image for image, _ in fills], (0,))
+    fill = _agreed("fill", [image_fill("fill", each.fill) for each in listed], (0,))
     if size is not None:
         for transform in listed:
             if isinstance(transform, PixelTransform):
@@ -62,22 +68,27 @@ def compile(transforms: object, *, group: int = 0) -> FieldPlan:
         size=size,
         output=output_format(listed),
         fill=fill,
-        mask_fill=_agreed("mask_fill", [mask for _, mask in fills], 0),
+        mask_fill=_agreed("mask_fill", [each.mask_fill for each in listed], 0),
         ops=tuple(_ops(listed, fill)),
-        filter=_agreed("filter", [each.resize_filter for each in geometric], "antialias"),
+        filter=_agreed("filter", [each.filter for each in geometric], "antialias"),
     )
 
 
 def compile_fields(transform: object, image_fields: Sequence[str]) -> dict[str, FieldPlan]:
-    """The plan of each image field.
+    """Compiles the ``transform=`` argument of a DataLoader to one plan per image field.
 
     Args:
-        transform: A list for all image fields, or a dict from field name, or tuple of field names
-            that share random numbers, to list. Fields that a dict does not name stay unmodified.
-        image_fields: The names of the dataset's image fields.
+        transform: A list for all image fields, or a dict of lists. A key of the dict is a field
+            name, or a tuple of field names that share random numbers. Image fields that are not in
+            the dict stay unmodified.
+        image_fields: Names of the image fields of the dataset.
+
+    Returns:
+        The plan of each image field, by name.
 
     Raises:
-        ConfigError: As ``compile``; a name is not an image field, or stands in the dict twice.
+        ConfigError: A list is invalid (see ``compile``), or a name in the dict is repeated or is
+            not an image field.
 
     Example:
         >>> from fastload import transforms as T
@@ -94,23 +105,24 @@ def compile_fields(transform: object, image_fields: Sequence[str]) -> dict[str, 
         for name in key if isinstance(key, tuple) else (key,):
             if name not in image_fields:
                 known = ", ".join(map(repr, image_fields)) or "none"
-                raise ConfigError(f"transform: {name!r} is no image field; there are {known}")
+                raise ConfigError(
+                    f"transform: {name!r} is not an image field; the image fields are {known}"
+                )
             if name in plans:
-                raise ConfigError(f"transform: field {name!r} is named twice")
+                raise ConfigError(f"transform: field {name!r} is named twice; remove one")
             plans[name] = plan
     unmodified = compile(None)
     return {name: plans.get(name, unmodified) for name in image_fields}
 
 
 def _flattened(transforms: object) -> Iterator[Transform]:
-    """The transforms of nested lists; a single transform is a list of one."""
     if transforms is None:
         return
     if isinstance(transforms, Transform):
         yield transforms
     elif isinstance(transforms, type) and issubclass(transforms, Transform):
         name = transforms.__name__
-        raise ConfigError(f"transform: {name} is the class itself; write {name}(...)")
+        raise ConfigError(f"transform: {name} is a class; expected an instance, {name}(...)")
     elif isinstance(transforms, Iterable) and not isinstance(transforms, str | bytes | Mapping):
         for each in transforms:
             yield from _flattened(each)
@@ -120,22 +132,20 @@ def _flattened(transforms: object) -> Iterator[Transform]:
 
 def _not_a_transform(value: object) -> ConfigError:
     name = f"{type(value).__module__}.{type(value).__qualname__}"
-    hint = ""
-    if "torchvision" in name:
-        hint = (
-            "; torchvision's have equivalents here: print(fastload.migrate(your_torch_loader)) "
-            "writes them"
-        )
     text = " ".join(repr(value).split())
+    hint = "Apply other Python code to the batches that the loader yields."
+    if "torchvision" in name:
+        hint = "print(fastload.migrate(your_torch_loader)) shows the equivalents. " + hint
     return ConfigError(
-        f"transform: expected transforms of fastload.transforms, found {name} {text:.60}; "
-        "Python code per image cannot be planned: apply it to the batches that the loader "
-        f"yields{hint}"
+        f"transform: expected transforms of fastload.transforms, found {name} {text:.60}. {hint}"
     )
 
 
 def _check_order(listed: Sequence[Transform]) -> None:
-    """Geometry, pixel operations, format; flips anywhere, erasing also after Normalize."""
+    """Requires the order geometry, pixel operations, format.
+
+    HorizontalFlip is allowed anywhere, and RandomErasing after Normalize.
+    """
     pixels: Transform | None = None
     normalize: Transform | None = None
     for each in listed:
@@ -143,14 +153,14 @@ def _check_order(listed: Sequence[Transform]) -> None:
         earlier = pixels or normalize
         if isinstance(each, GeometricTransform) and not each.allowed_anywhere and earlier:
             raise ConfigError(
-                f"transform: {name} follows {type(earlier).__name__}: geometry is done while "
-                f"decoding, before {type(earlier).__name__}; put {name} before it"
+                f"transform: {name} follows {type(earlier).__name__}, but geometry is computed "
+                f"during decoding; put {name} before {type(earlier).__name__}"
             )
         if isinstance(each, PixelTransform):
             if normalize and not each.allowed_after_normalize:
                 raise ConfigError(
-                    f"transform: {name} follows Normalize: it works on pixel values; "
-                    f"put {name} before it"
+                    f"transform: {name} follows Normalize, but works on pixel values; "
+                    f"put {name} before Normalize"
                 )
             pixels = pixels or each
         if isinstance(each, Normalize):
@@ -158,13 +168,13 @@ def _check_order(listed: Sequence[Transform]) -> None:
 
 
 def _check_padding(geometric: Sequence[GeometricTransform]) -> None:
-    """A decoder cannot produce a crop that contains nothing but padding."""
+    """Rejects crops after padding: a decoder cannot produce a crop of padding only."""
     padding = ""
     for each in geometric:
         name = type(each).__name__
         if padding and each.crops:
             raise ConfigError(
-                f"transform: {name} follows {padding}: it could cut out nothing but padding; "
+                f"transform: {name} follows {padding} and could crop padding only; "
                 f"put {name} before {padding}, or remove one of them"
             )
         if each.pads:
@@ -180,12 +190,12 @@ def _ops(listed: Sequence[Transform], fill: tuple[int, ...]) -> Iterator[PixelOp
 
 
 def _agreed(what: str, wanted: Iterable[T | None], default: T) -> T:
-    """The one value that all transforms that state one agree upon."""
+    """Returns the value that the transforms set, and requires that they set the same one."""
     found = [value for value in wanted if value is not None]
     for other in found:
         if other != found[0]:
             raise ConfigError(
                 f"transform: {what} is {found[0]!r} in one transform and {other!r} in another; "
-                "there is one resize and one canvas: use the same value"
+                "use the same value, because the list becomes one resize and one canvas"
             )
     return found[0] if found else default

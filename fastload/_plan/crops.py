@@ -1,4 +1,4 @@
-"""Transforms that crop. The decoder copies only the pixels that the crop needs."""
+"""Transforms that crop. The decoder reads only the parts of a JPEG that the crop covers."""
 
 from __future__ import annotations
 
@@ -9,36 +9,51 @@ from typing import ClassVar
 import numpy as np
 
 from fastload._plan import arguments
-from fastload._plan.arguments import Fills, Range, Size
+from fastload._plan.arguments import Range, Size
 from fastload._plan.geometry import CropGeometry, Floats, random_boxes, xy
 from fastload._plan.rng import Draws
 from fastload._plan.transform import GeometricTransform
 from fastload.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True)
-class RandomResizedCrop(GeometricTransform):
-    """Crops a random box and resizes it to ``size``, as torchvision's transform of that name.
+class _FixedSizeCrop(GeometricTransform):
+    """A crop whose output size is its argument ``size``."""
 
-    Ten boxes are tried; if none fits into the image, the largest centered box with an allowed ratio
-    is used. The random numbers belong to the sample: any batch, thread or rank draws the same crop.
+    __slots__ = ()
+
+    crops: ClassVar[bool] = True
+    size: int | Sequence[int]
+
+    def check(self) -> None:
+        self.size_after(None)
+
+    def size_after(self, _: Size | None) -> Size:
+        return arguments.size_pair(type(self).__name__, self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomResizedCrop(_FixedSizeCrop):
+    """Crops a random box and resizes it to ``size``, like torchvision's RandomResizedCrop.
+
+    It tries ten random boxes. If none of them fits into the image, it uses the largest centered box
+    with an allowed aspect ratio. A sample gets the same crop in any batch, thread or rank.
 
     Args:
-        size: Output size in pixels: (height, width), or one number for a square.
-        scale: Smallest and largest share of the image's area, 0 to 1.
-        ratio: Smallest and largest width / height of the box.
+        size: Output size in pixels, (height, width) or one number for a square.
+        scale: (smallest, largest) fraction of the image area, 0 to 1. Default (0.08, 1.0).
+        ratio: (smallest, largest) aspect ratio width / height of the box. Default (3/4, 4/3).
         filter: ``"antialias"`` (Pillow, torchvision), ``"bilinear"`` (OpenCV) or ``"nearest"``.
+            Default ``"antialias"``.
 
     Raises:
         ConfigError: An argument is out of range.
 
     Example:
-        >>> RandomResizedCrop(224, scale=(0.25, 1.0))
-        RandomResizedCrop(size=224, scale=(0.25, 1.0), ratio=(0.75, 1.3333333333333333), filter='antialias')
+        >>> RandomResizedCrop(224, scale=(0.25, 1.0), ratio=(1, 1))
+        RandomResizedCrop(size=224, scale=(0.25, 1.0), ratio=(1, 1), filter='antialias')
     """
 
-    n_blocks: ClassVar[int] = 5  # one crop of 4:3 photographs in 1000 needs a sixth try
-    crops: ClassVar[bool] = True
+    n_blocks: ClassVar[int] = 5  # one crop in 1000 of 4:3 photographs needs a sixth try
 
     size: int | Sequence[int]
     scale: Range = (0.08, 1.0)
@@ -50,13 +65,6 @@ class RandomResizedCrop(GeometricTransform):
         arguments.ordered("RandomResizedCrop: scale", self.scale, 1e-6, 1.0)
         arguments.ordered("RandomResizedCrop: ratio", self.ratio, 1e-3, 1e3)
 
-    @property
-    def resize_filter(self) -> str:
-        return self.filter
-
-    def size_after(self, _: Size | None) -> Size:
-        return arguments.size_pair("RandomResizedCrop", self.size)
-
     def apply(self, geometry: CropGeometry, draws: Draws) -> None:
         offset, extent, found = random_boxes(
             geometry.size, draws, skip=0, scale=self.scale, ratio=self.ratio
@@ -64,12 +72,11 @@ class RandomResizedCrop(GeometricTransform):
         if not found.all():
             left = np.flatnonzero(~found)
             offset[:, left], extent[:, left] = self._centered(geometry.size[:, left])
-        height, width = self.size_after(None)
         geometry.crop(offset, extent, by="RandomResizedCrop")
-        geometry.resize(xy(width, height))
+        geometry.resize(xy(self.size_after(None)))
 
     def _centered(self, sizes: Floats) -> tuple[Floats, Floats]:
-        """The whole image, or its center where its ratio is not allowed."""
+        """Returns the largest centered box with an allowed aspect ratio."""
         widest = np.minimum(sizes[0], np.rint(sizes[1] * self.ratio[1]))
         tallest = np.minimum(sizes[1], np.rint(sizes[0] / self.ratio[0]))
         extent = np.maximum(np.stack([widest, tallest]), 1.0)
@@ -78,18 +85,19 @@ class RandomResizedCrop(GeometricTransform):
 
 @dataclass(frozen=True, slots=True)
 class Crop(GeometricTransform):
-    """Cuts off a fixed amount on each side.
+    """Removes a fixed amount from each side.
 
-    An image of which nothing remains is handled like one that cannot be decoded.
+    The loader treats an image of which nothing remains like an image that cannot be decoded.
 
     Args:
-        top: Amount at the top: pixels if int, a share of the height below 1 if float. Default 0.
-        bottom: Amount at the bottom. Default 0.
-        left: Amount at the left; shares are of the width. Default 0.
-        right: Amount at the right. Default 0.
+        top: Amount to remove at the top: pixels if int, a fraction of the height, 0 to 1
+            (exclusive), if float. Default 0.
+        bottom: Amount to remove at the bottom, in the same units. Default 0.
+        left: Amount to remove on the left: pixels, or a fraction of the width. Default 0.
+        right: Amount to remove on the right, in the same units as ``left``. Default 0.
 
     Raises:
-        ConfigError: All amounts are 0, an amount is out of range, or the shares leave nothing.
+        ConfigError: All amounts are 0, an amount is out of range, or nothing remains.
 
     Example:
         >>> Crop(top=0.3)  # removes the sky
@@ -108,31 +116,32 @@ class Crop(GeometricTransform):
         for name, value in sides.items():
             if isinstance(value, int):
                 arguments.whole(f"Crop: {name} in pixels", value, 0)
-            elif arguments.number(f"Crop: {name} as a share", value, 0.0, 1.0) == 1.0:
+            elif arguments.number(f"Crop: {name} as a fraction", value, 0.0, 1.0) == 1.0:
                 raise ConfigError(
-                    f"Crop: {name}=1.0 is the whole image; a share must be below 1, "
-                    f"one pixel is {name}=1"
+                    f"Crop: {name}=1.0 removes the whole image; expected a fraction below 1, "
+                    f"or {name}=1 for one pixel"
                 )
         if not any(sides.values()):
             raise ConfigError(
-                "Crop: expected at least one of top, bottom, left, right, e.g. Crop(top=0.3)"
+                "Crop: expected at least one of top, bottom, left, right, for example Crop(top=0.3)"
             )
         for one, other in (("top", "bottom"), ("left", "right")):
-            shares = [each for each in (sides[one], sides[other]) if not isinstance(each, int)]
-            if sum(shares) >= 1.0:
+            fractions = [each for each in (sides[one], sides[other]) if not isinstance(each, int)]
+            if sum(fractions) >= 1.0:
                 raise ConfigError(
-                    f"Crop: {one}={sides[one]} and {other}={sides[other]} leave nothing"
+                    f"Crop: {one}={sides[one]} and {other}={sides[other]} leave nothing; "
+                    "expected a sum below 1"
                 )
 
     def size_after(self, size: Size | None) -> Size | None:
         if size is None:
             return None
-        _, remaining = self._window(xy(size[1], size[0]))
+        _, remaining = self._window(xy(size))
         width, height = remaining.ravel().astype(int).tolist()
         if min(width, height) < 1:
             raise ConfigError(
-                f"transform: {self} leaves nothing of the {size[0]}x{size[1]} (height x width) "
-                "pixels that it gets"
+                f"transform: {self} leaves nothing of its input of {size[0]}x{size[1]} "
+                "(height x width) pixels; remove less"
             )
         return height, width
 
@@ -141,19 +150,19 @@ class Crop(GeometricTransform):
         geometry.crop(offset, size, by=str(self))
 
     def _window(self, size: Floats) -> tuple[Floats, Floats]:
-        """Offset and size, in whole canvas pixels."""
+        """Returns offset and size in whole canvas pixels."""
         first = np.stack([_pixels(self.left, size[0]), _pixels(self.top, size[1])])
         last = np.stack([_pixels(self.right, size[0]), _pixels(self.bottom, size[1])])
         return first, size - last - first
 
 
 @dataclass(frozen=True, slots=True)
-class CenterCrop(GeometricTransform):
-    """Crops the center; an image smaller than ``size`` is padded on all sides.
+class CenterCrop(_FixedSizeCrop):
+    """Crops the center, like torchvision's CenterCrop. Pads images that are smaller than ``size``.
 
     Args:
-        size: Output size in pixels: (height, width), or one number for a square.
-        fill: Pixel value of padding, 0 to 255, or one per channel. Default 0.
+        size: Output size in pixels, (height, width) or one number for a square.
+        fill: Pixel value of padding, 0 to 255, single or per channel. Default 0.
         mask_fill: Value of padding in masks, 0 to 65535. Default 0.
 
     Raises:
@@ -164,51 +173,37 @@ class CenterCrop(GeometricTransform):
         CenterCrop(size=(224, 320), fill=None, mask_fill=None)
     """
 
-    crops: ClassVar[bool] = True
-
     size: int | Sequence[int]
     fill: int | Sequence[int] | None = field(default=None, kw_only=True)
     mask_fill: int | None = field(default=None, kw_only=True)
 
-    def check(self) -> None:
-        self.size_after(None)
-
-    @property
-    def fills(self) -> Fills:
-        return arguments.image_fill("fill", self.fill), self.mask_fill
-
-    def size_after(self, _: Size | None) -> Size:
-        return arguments.size_pair("CenterCrop", self.size)
-
     def apply(self, geometry: CropGeometry, _: Draws) -> None:
-        height, width = self.size_after(None)
-        target = xy(width, height)
+        target = xy(self.size_after(None))
         room = geometry.size - target
-        # Halves as torchvision rounds them: to even when cropping, down when padding.
+        # torchvision rounds halves to even when it crops, and down when it pads.
         offset = np.where(room < 0, np.ceil(room / 2), np.rint(room / 2))
         geometry.crop(offset, target, by="CenterCrop")
 
 
 @dataclass(frozen=True, slots=True)
-class RandomCrop(GeometricTransform):
-    """Crops at a random place; an image smaller than ``size`` lies at a random place in padding.
+class RandomCrop(_FixedSizeCrop):
+    """Crops at a random position. Pads images that are smaller than ``size`` at random.
 
     Args:
-        size: Output size in pixels: (height, width), or one number for a square.
-        pad: Pixels of padding on all sides before cropping. Default 0.
-        fill: Pixel value of padding, 0 to 255, or one per channel. Default 0.
+        size: Output size in pixels, (height, width) or one number for a square.
+        pad: Padding in pixels on all four sides before the crop, less than ``size``. Default 0.
+        fill: Pixel value of padding, 0 to 255, single or per channel. Default 0.
         mask_fill: Value of padding in masks, 0 to 65535. Default 0.
 
     Raises:
         ConfigError: An argument is out of range, or ``pad`` is not smaller than ``size``.
 
     Example:
-        >>> RandomCrop(32, pad=4)  # CIFAR
+        >>> RandomCrop(32, pad=4)  # the usual augmentation for CIFAR
         RandomCrop(size=32, pad=4, fill=None, mask_fill=None)
     """
 
     n_blocks: ClassVar[int] = 1
-    crops: ClassVar[bool] = True
 
     size: int | Sequence[int]
     pad: int = field(default=0, kw_only=True)
@@ -220,25 +215,17 @@ class RandomCrop(GeometricTransform):
         arguments.whole("RandomCrop: pad", self.pad, 0)
         if self.pad >= min(height, width):
             raise ConfigError(
-                f"RandomCrop: pad={self.pad} with size {height}x{width}: a crop could contain "
-                f"nothing but padding; at most {min(height, width) - 1}"
+                f"RandomCrop: pad={self.pad} with size {height}x{width} could crop padding only; "
+                f"expected pad to be at most {min(height, width) - 1}"
             )
 
     @property
     def pads(self) -> bool:
         return self.pad > 0
 
-    @property
-    def fills(self) -> Fills:
-        return arguments.image_fill("fill", self.fill), self.mask_fill
-
-    def size_after(self, _: Size | None) -> Size:
-        return arguments.size_pair("RandomCrop", self.size)
-
     def apply(self, geometry: CropGeometry, draws: Draws) -> None:
-        height, width = self.size_after(None)
-        target = xy(width, height)
-        room = geometry.size + 2 * self.pad - target  # negative: the image is smaller than the crop
+        target = xy(self.size_after(None))
+        room = geometry.size + 2 * self.pad - target  # negative if the image is smaller
         # Every whole offset between the two extremes is equally likely.
         offset = np.minimum(room, 0) + np.floor(draws.values[:2] * (np.abs(room) + 1)) - self.pad
         geometry.crop(offset, target, by="RandomCrop")

@@ -1,4 +1,4 @@
-"""Shows what the plan does to one sample: the source with its crop marked, beside the output."""
+"""Draws a plan row: the source image with its crop, next to the output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GAP = 8  # pixels between source and output
 
 
 def render(row: PlanRow, image: Image.Image, *, fill: int = 114) -> Image.Image:
-    """The output as Pillow computes it: close to what the decode backends produce."""
+    """Computes the output with Pillow. Decode backends produce nearly the same pixels."""
     from PIL import Image
 
     filters = (Image.Resampling.BILINEAR, Image.Resampling.BILINEAR, Image.Resampling.NEAREST)
@@ -44,13 +44,13 @@ def draw_row(
     boxes: ArrayLike | None = None,
     points: ArrayLike | None = None,
 ) -> Image.Image:
-    """Left the source with unused pixels darkened, right the output, both with labels."""
+    """Draws the source with darkened unused pixels on the left, and the output on the right."""
     from PIL import Image, ImageDraw
 
     if image.size != (row.source_w, row.source_h):
         raise ValueError(
-            f"sample {row.sample_id}: the plan is for an image of {row.source_w}x{row.source_h} "
-            f"pixels, this one has {image.width}x{image.height}"
+            f"sample {row.sample_id}: expected an image of {row.source_w}x{row.source_h} pixels, "
+            f"found {image.width}x{image.height}"
         )
     image = image.convert("RGB")
     output = render(row, image)

@@ -1,4 +1,4 @@
-"""The plan of an image field: it makes the rows of whole batches at once."""
+"""The plan of an image field, which computes the plan rows of a batch."""
 
 from __future__ import annotations
 
@@ -23,29 +23,41 @@ _ONE_PIXEL = np.array([0, 0, 1, 1, 1, 1, 0, 0], np.int32)
 
 @dataclass(frozen=True, slots=True)
 class FieldPlan:
-    """What happens to the images of one field; fields of a group share one plan."""
+    """The compiled transforms of an image field. ``compile`` and ``compile_fields`` return it.
+
+    Example:
+        >>> from fastload import transforms as T
+        >>> plan = T.compile([T.Resize(480, 640), T.HorizontalFlip(1.0)])
+        >>> plan.size, plan.filter
+        ((480, 640), 'antialias')
+        >>> print(plan.rows([7], [(375, 500)], seed=0, epoch=0)[0])
+        sample 7: 500x375 at (0, 0) of 500x375 -> 640x480, mirrored
+    """
 
     transforms: tuple[Transform, ...]
-    group: int  # fields that share a plan share its draws; other groups draw other numbers
-    size: Size | None  # (height, width) of the output; None: that of the images, which must agree
+    group: int  # fields with the same group share their random numbers
+    size: Size | None  # (height, width) of the output; None if it is the size of the images
     output: OutputFormat
-    fill: tuple[int, ...]  # pixel values of padding: one, or one per channel
+    fill: tuple[int, ...]  # pixel value of padding, single or per channel
     mask_fill: int
     filter: str
     ops: tuple[PixelOp, ...]
 
     def rows(self, ids: ArrayLike, sizes: ArrayLike, *, seed: int, epoch: int) -> PlanRows:
-        """The rows of a batch.
+        """Computes the plan rows of a batch.
 
-        A row depends on (seed, epoch, id) and the image's size only. For a list field repeat the
-        id. For a sample that is drawn twice in an epoch and needs another crop, set bits of the id
-        above the dataset's (ids have 64 bits).
+        A row depends only on seed, epoch, sample id and image size. Repeat the id for the images of
+        a list field. To get another crop for a sample that is drawn twice in an epoch, set bits of
+        the 64-bit id that the dataset does not use.
 
         Args:
             ids: n sample ids.
-            sizes: (n, 2): height and width of their images as shown, orientation applied.
-            seed: Of the run.
-            epoch: Counted from 0.
+            sizes: (n, 2) height and width of the images in pixels, after EXIF orientation.
+            seed: Seed of the run.
+            epoch: Epoch, counted from 0.
+
+        Returns:
+            The rows, in the order of ``ids``.
 
         Raises:
             ConfigError: The sizes are invalid, or the images of the batch differ in output size.
@@ -77,7 +89,11 @@ class FieldPlan:
             pad_left=left,
             pad_top=top,
             flip=flip,
-            matrices=reduce(_followed_by, warps.values(), source_to_canvas(box, flip)),
+            matrices=reduce(
+                lambda matrices, warp: warp @ matrices,
+                warps.values(),
+                source_to_canvas(box, flip),
+            ),
             parameters=self._parameters(draws if usable else [], canvas, len(numbers), warps),
             canvas_w=canvas[1],
             canvas_h=canvas[0],
@@ -87,11 +103,11 @@ class FieldPlan:
         )
 
     def describe(self) -> str:
-        """The list of transforms as text; equal text means equal rows."""
+        """Returns the list of transforms as text. Plans with equal text compute equal rows."""
         return "[" + ", ".join(map(repr, self.transforms)) + "]"
 
     def _draws(self, ids: NDArray[np.uint64], seed: int, epoch: int) -> list[Draws]:
-        """For each transform; empty for those that draw nothing."""
+        """Returns the random numbers of each transform."""
         streams = [
             (self.group << 16 | position, each.n_blocks)
             for position, each in enumerate(self.transforms)
@@ -99,9 +115,9 @@ class FieldPlan:
         return batch_draws(seed, epoch, ids, streams)
 
     def _warps(self, draws: list[Draws], canvas: Size) -> dict[int, Floats]:
-        """The matrices of each warp, by its position in the list.
+        """Returns the matrices of each warp by its position in the list.
 
-        Flips are done while decoding: before a warp, also if they follow it in the list.
+        The decoder flips before any warp, even if the flip follows the warp in the list.
         """
         found: dict[int, Floats] = {}
         for position, transform in enumerate(self.transforms):
@@ -117,7 +133,11 @@ class FieldPlan:
     def _parameters(
         self, draws: list[Draws], canvas: Size, n: int, warps: dict[int, Floats]
     ) -> NDArray[np.float32]:
-        """(n, columns); zeros without draws: no usable image, so the canvas is unknown."""
+        """Returns (n, columns) parameters.
+
+        Without ``draws`` they are zeros: no image of the batch is usable, so the canvas size is
+        unknown.
+        """
         columns: list[Floats] = []
         for position, (each, drawn) in enumerate(zip(self.transforms, draws, strict=False)):
             if isinstance(each, Warp):
@@ -129,29 +149,24 @@ class FieldPlan:
         return np.stack(columns, axis=1).astype(np.float32)
 
 
-def _followed_by(matrices: Floats, warp: Floats) -> Floats:
-    return warp @ matrices
-
-
 def _checked_sizes(sizes: ArrayLike, n: int) -> Floats:
-    """(2, n): x first, then y."""
+    """Returns the sizes as (2, n) numbers, x first."""
     found = np.asarray(sizes)
     if found.shape != (n, 2):
         raise ConfigError(
-            f"sizes of {n} images: expected an array of ({n}, 2), height and width, "
-            f"found {found.shape}"
+            f"sizes of {n} images: expected shape ({n}, 2), height and width, found {found.shape}"
         )
     if n and (found.min() < 1 or found.max() > MAX_SIDE):
         raise ConfigError(
-            f"sizes of images: expected 1 to {MAX_SIDE} pixels, "
+            f"sizes of {n} images: expected 1 to {MAX_SIDE} pixels, "
             f"found {found.min()} to {found.max()}"
         )
-    # Contiguous, or every array derived from it would be strided.
+    # Contiguous; otherwise every derived array would be strided.
     return found[:, ::-1].T.astype(np.float64, order="C")
 
 
 def _common_size(geometry: CropGeometry, ids: NDArray[np.uint64]) -> Size:
-    """The one canvas size of all usable images of a batch."""
+    """Returns the canvas size that all usable images of a batch share."""
     sizes = geometry.size.astype(int)
     if geometry.bad:
         usable = [slot for slot in range(len(ids)) if slot not in geometry.bad]
@@ -165,9 +180,9 @@ def _common_size(geometry: CropGeometry, ids: NDArray[np.uint64]) -> Size:
         other = int(differs.argmax())
         other_width, other_height = sizes[:, other].tolist()
         raise ConfigError(
-            f"a batch is one tensor, but sample {ids[0]} would be {height}x{width} and sample "
-            f"{ids[other]} {other_height}x{other_width} (height x width) pixels: transform= needs "
-            f"a last step that makes them equal, e.g. Resize({height}, {width}), "
-            f"Letterbox({height}, {width}) or RandomResizedCrop(224)"
+            f"images of a batch differ in size: sample {ids[0]} is {height}x{width} and sample "
+            f"{ids[other]} is {other_height}x{other_width} (height x width) pixels. Add a "
+            f"transform that makes them equal, such as Resize({height}, {width}), "
+            f"Letterbox({height}, {width}) or RandomResizedCrop(224)."
         )
     return height, width

@@ -1,4 +1,4 @@
-"""Transforms that state what the finished batch looks like: dtype, units, layout."""
+"""Transforms that set dtype, value range and layout of the finished batch."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ _Format = TypeVar("_Format", bound=FormatTransform)
 
 @dataclass(frozen=True, slots=True)
 class Normalize(FormatTransform):
-    """Computes (pixel / 255 - mean) / std per channel; the batch becomes float32.
+    """Computes (pixel / 255 - mean) / std per channel. The batch becomes float32.
 
     Args:
-        mean: In units of 0 to 1, as in torchvision: one number, or one per channel.
-        std: In the same units, above 0.
+        mean: Mean in the value range 0 to 1, as in torchvision: one number, or one per channel.
+        std: Standard deviation in the same range, above 0: as many numbers as ``mean``.
 
     Raises:
-        ConfigError: The numbers of values differ, or the values are not in units of 0 to 1.
+        ConfigError: ``mean`` and ``std`` differ in length, ``std`` is not above 0, or the values
+            appear to be in the range 0 to 255.
 
     Example:
         >>> Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)).std
@@ -39,23 +40,27 @@ class Normalize(FormatTransform):
         mean = arguments.channel_values("Normalize: mean", self.mean)
         std = arguments.channel_values("Normalize: std", self.std)
         if len(mean) != len(std):
-            raise ConfigError(f"Normalize: {len(mean)} means, but {len(std)} standard deviations")
+            raise ConfigError(
+                f"Normalize: expected as many values in std as in mean ({len(mean)}), "
+                f"found {len(std)}"
+            )
         if min(std) <= 0:
             raise ConfigError(f"Normalize: std: expected numbers above 0, found {self.std!r:.60}")
         if max(mean + std) > 2:
             raise ConfigError(
-                f"Normalize: mean {self.mean!r:.60}, std {self.std!r:.60}: expected units of 0..1; "
-                "these look like pixel values, divide them by 255"
+                f"Normalize: mean={self.mean!r:.60}, std={self.std!r:.60}: expected values in the "
+                "range 0 to 1; divide pixel values by 255"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class ToDtype(FormatTransform):
-    """Sets the dtype of the batch; without it and Normalize the batch is uint8.
+    """Sets the dtype of the batch. The default is uint8, or float32 with Normalize.
 
     Args:
         dtype: ``"float32"``, ``"float16"``, ``"bfloat16"`` or ``"uint8"``.
-        scale: Floating point values are 0 to 1 if True, 0 to 255 if False.
+        scale: Value range of floating-point output: 0 to 1 if True, 0 to 255 if False. Default
+            True.
 
     Raises:
         ConfigError: The dtype is not one of the four.
@@ -74,7 +79,7 @@ class ToDtype(FormatTransform):
 
 @dataclass(frozen=True, slots=True)
 class Layout(FormatTransform):
-    """Sets the layout of the batch; without it the layout is ``"NCHW"``.
+    """Sets the memory layout of the batch. The default is ``"NCHW"``.
 
     Args:
         layout: ``"NCHW"``, ``"NHWC"``, or ``"channels_last"`` (NCHW in shape, NHWC in memory).
@@ -95,10 +100,21 @@ class Layout(FormatTransform):
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """value = (pixel value - mean) / std in float32, then rounded to the dtype.
+    """Dtype, layout and normalization of a batch, as ``FieldPlan.output`` reports them.
 
-    Mean and std are in units of 0 to 255: one number, or one per channel. With uint8 the mean is 0
-    and the std 1: there is no arithmetic.
+    A floating-point value is (pixel value - mean) / std, computed in float32 and rounded to the
+    dtype. With uint8 the mean is 0 and the std is 1.
+
+    Args:
+        dtype: ``"uint8"``, ``"float16"``, ``"bfloat16"`` or ``"float32"``. Default ``"uint8"``.
+        layout: ``"NCHW"``, ``"NHWC"`` or ``"channels_last"``. Default ``"NCHW"``.
+        mean: In units of pixel values, 0 to 255: one number, or one per channel. Default (0,).
+        std: In the same units and length as ``mean``. Default (1,).
+
+    Example:
+        >>> from fastload import transforms as T
+        >>> T.compile([T.Normalize(0.5, 0.25)]).output
+        OutputFormat(dtype='float32', layout='NCHW', mean=(127.5,), std=(63.75,))
     """
 
     dtype: str = "uint8"
@@ -108,36 +124,28 @@ class OutputFormat:
 
 
 def output_format(transforms: Sequence[Transform]) -> OutputFormat:
-    """The format that a list of transforms states; raises ConfigError for a contradiction."""
+    """Returns the format that a list of transforms sets; raises ConfigError for a conflict."""
     normalize = _only(transforms, Normalize)
-    to_dtype = _only(transforms, ToDtype)
-    layout = _only(transforms, Layout)
-    dtype = "float32" if normalize else "uint8"
-    scale = True
-    if to_dtype:
-        dtype = to_dtype.dtype
-        scale = to_dtype.scale
-    layout_name = layout.layout if layout else "NCHW"
-    if normalize and dtype == "uint8":
+    to_dtype = _only(transforms, ToDtype) or ToDtype("float32" if normalize else "uint8")
+    layout = _only(transforms, Layout) or Layout("NCHW")
+    if normalize is None:
+        white = 255.0 if to_dtype.scale and to_dtype.dtype != "uint8" else 1.0
+        return OutputFormat(to_dtype.dtype, layout.layout, std=(white,))
+    if to_dtype.dtype == "uint8":
         raise ConfigError(
-            "transform: Normalize makes floating point, ToDtype('uint8') undoes it: "
-            "remove one of the two"
+            "transform: Normalize produces floating-point values, but ToDtype('uint8') requests "
+            "uint8; remove one of the two"
         )
-    if normalize and not scale:
+    if not to_dtype.scale:
         raise ConfigError(
-            "transform: Normalize is in units of 0..1; it cannot follow ToDtype(scale=False)"
+            "transform: Normalize works on values from 0 to 1, but ToDtype(scale=False) requests "
+            "0 to 255; remove scale=False"
         )
-    if normalize:
-        mean = arguments.channel_values("Normalize: mean", normalize.mean)
-        std = arguments.channel_values("Normalize: std", normalize.std)
-        return OutputFormat(
-            dtype,
-            layout_name,
-            tuple(255.0 * each for each in mean),
-            tuple(255.0 * each for each in std),
-        )
-    std = (255.0,) if scale and dtype != "uint8" else (1.0,)
-    return OutputFormat(dtype, layout_name, (0.0,), std)
+    mean, std = (
+        tuple(255.0 * each for each in arguments.channel_values("Normalize", values))
+        for values in (normalize.mean, normalize.std)
+    )
+    return OutputFormat(to_dtype.dtype, layout.layout, mean, std)
 
 
 def _only(transforms: Sequence[Transform], kind: type[_Format]) -> _Format | None:

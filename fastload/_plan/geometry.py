@@ -1,10 +1,10 @@
-"""Crops, resizes and flips folded into one: which box of the source lies where on the canvas.
+"""Combines the crops, resizes and flips of a list into one crop, one resize and one flip.
 
-Coordinates are continuous: pixel i covers [i, i + 1), its center is i + 0.5. A flip of a canvas of
-width W maps x to W - x. Along each axis a list of crops, resizes, paddings and flips is one straight
-line from source to canvas between two edges. The edges are floating point numbers and are rounded
-to whole pixels once, at the end. The result is a crop of whole source pixels, resized to a whole
-number of canvas pixels, so the matrix made from these integers is exact.
+Coordinates are continuous: pixel i covers [i, i + 1) and its center is i + 0.5. A flip of a canvas
+of width W maps x to W - x. Along each axis, a sequence of crops, resizes, paddings and flips is one
+linear map from source to canvas between two edges. The edges are floating-point numbers, rounded to
+whole pixels once, at the end. The result is a crop of whole source pixels, resized to a whole
+number of canvas pixels. The matrix computed from these integers is therefore exact.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fastload._plan.arguments import Range, Size
 from fastload._plan.rng import Draws
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 Flags = NDArray[np.bool_]
-Range = tuple[float, float]
 
-N_TRIES = 10  # as torchvision
+N_TRIES = 10  # same as torchvision
 
 
 class CropGeometry:
-    """For each image of a batch: its canvas so far, and which part of the source lies on it.
+    """The canvas of each image in a batch, and the part of the source that it shows.
 
     Arrays are (2, n): x first, then y.
     """
@@ -34,17 +34,17 @@ class CropGeometry:
 
     def __init__(self, source: Floats) -> None:
         self.source = source
-        self.size = source  # of the canvas, whole numbers
-        # The source coordinates src0 and src1 lie at the canvas coordinates dst0 and dst1. Mirrored
-        # images have src0 > src1.
+        self.size = source  # of the canvas, in whole pixels
+        # Source coordinates src0 and src1 map to canvas coordinates dst0 and dst1. A mirrored image
+        # has src0 > src1.
         self.src0 = np.zeros_like(source)
         self.src1 = source
         self.dst0 = self.src0
         self.dst1 = source
-        self.bad: dict[int, str] = {}  # slot → why nothing of the image is left
+        self.bad: dict[int, str] = {}  # slot → reason why the crop is empty
 
     def crop(self, offset: Floats, size: Floats, *, by: str) -> None:
-        """Keeps the window at ``offset`` of the canvas; outside of the canvas there is padding."""
+        """Keeps a window of the canvas. A window that exceeds the canvas adds padding."""
         first = np.maximum(self.dst0, offset)
         last = np.minimum(self.dst1, offset + size)
         empty = np.any(last <= first, axis=0)
@@ -61,19 +61,19 @@ class CropGeometry:
 
     def resize(self, size: Floats) -> None:
         """Stretches the canvas and its content to a new size in whole pixels."""
-        # Multiply first: whole numbers stay exact, and an edge at the canvas's edge stays there.
+        # Multiply first: whole numbers stay exact, and an edge on the border stays on the border.
         self.dst0 = self.dst0 * size / self.size
         self.dst1 = self.dst1 * size / self.size
         self.size = self._per_sample(size)
 
     def place(self, offset: Floats, size: Floats) -> None:
-        """Puts the canvas on a larger one."""
+        """Places the canvas on a larger canvas."""
         self.dst0 = self.dst0 + offset
         self.dst1 = self.dst1 + offset
         self.size = self._per_sample(size)
 
     def flip(self, which: Flags) -> None:
-        """Mirrors some images left to right."""
+        """Mirrors the selected images left to right."""
         mirror = np.zeros(self.size.shape, bool)
         mirror[0] = which
         src0 = self.src0
@@ -84,9 +84,10 @@ class CropGeometry:
         self.dst1 = np.where(mirror, self.size - dst0, self.dst1)
 
     def rounded(self) -> tuple[Ints, Flags]:
-        """(8, n) integers x, y, w, h in the source, out_w, out_h, pad_left, pad_top; and flip.
+        """Returns (8, n) integers and a flip per image.
 
-        Each edge goes to the nearest whole pixel, halves upwards; at least one pixel remains.
+        The integers are x, y, w, h, out_w, out_h, pad_left, pad_top, as in ``PlanRows``. Each
+        edge is rounded to the nearest whole pixel, halves up. At least one pixel remains.
         """
         low = np.minimum(self.src0, self.src1)
         high = np.maximum(self.src0, self.src1)
@@ -107,13 +108,13 @@ class CropGeometry:
             self.bad.setdefault(slot, why)
 
 
-def xy(width: float, height: float) -> Floats:
-    """(2, 1): to be combined with the (2, n) arrays of CropGeometry."""
-    return np.array([[width], [height]], np.float64)
+def xy(size: Size) -> Floats:
+    """Returns (height, width) as a (2, 1) array, x first, for the (2, n) arrays of CropGeometry."""
+    return np.array([[size[1]], [size[0]]], np.float64)
 
 
 def source_to_canvas(box: Ints, flipped: Flags) -> Floats:
-    """(n, 3, 3) matrices for the result of ``CropGeometry.rounded``."""
+    """Returns the (n, 3, 3) matrices for the result of ``CropGeometry.rounded``."""
     x, y, w, h, out_w, out_h, left, top = box.astype(np.float64)
     result = np.zeros((len(x), 3, 3))
     scale = out_w / w
@@ -128,12 +129,12 @@ def source_to_canvas(box: Ints, flipped: Flags) -> Floats:
 def random_boxes(
     sizes: Floats, draws: Draws, *, skip: int, scale: Range, ratio: Range, margin: int = 0
 ) -> tuple[Floats, Floats, Flags]:
-    """Boxes in canvases of ``sizes``: (2, n) offsets and extents, and which of n tries succeeded.
+    """Draws a box per canvas: (2, n) offsets, (2, n) sizes, and a flag that is False on failure.
 
-    The algorithm is torchvision's: the area is uniform in ``scale`` (a share of the canvas), the
-    logarithm of width / height is uniform in ``ratio``, and the first of ten tries that fits counts.
-    A box must be ``margin`` pixels smaller than the canvas. The numbers are those of ``draws`` after
-    ``skip`` blocks, one block per try. Further tries are drawn for the samples that need them.
+    The algorithm is torchvision's: the area is uniform in ``scale`` (a fraction of the canvas), the
+    logarithm of width / height is uniform in ``ratio``, and the first of ten tries that fits wins.
+    A box must be ``margin`` pixels smaller than the canvas. Each try uses one block of ``draws``
+    after the first ``skip`` blocks. More blocks are drawn only for the samples that need them.
     """
     log_ratio = (math.log(ratio[0]), math.log(ratio[1]))
     offset, extent, found = _first_fit(sizes, draws.values[4 * skip :], scale, log_ratio, margin)
@@ -150,11 +151,11 @@ def random_boxes(
 def _first_fit(
     sizes: Floats, values: Floats, scale: Range, log_ratio: Range, margin: int
 ) -> tuple[Floats, Floats, Flags]:
-    """``values`` is (4 * tries, n): area, ratio, x, y."""
+    """Returns the first box that fits. ``values`` is (4 * tries, n): area, ratio, x, y."""
     tries = values.reshape(len(values) // 4, 4, values.shape[1])
     area = (sizes[0] * sizes[1]) * (scale[0] + tries[:, 0] * (scale[1] - scale[0]))
-    # np.exp is the only function here that may differ in the last bit between machines; that moves
-    # a crop by one pixel once in ~1e13.
+    # np.exp is the only function here that may differ in the last bit between machines. That moves
+    # about one crop in 1e13 by one pixel.
     ratio = np.exp(log_ratio[0] + tries[:, 1] * (log_ratio[1] - log_ratio[0]))
     extents = np.rint(np.sqrt([area * ratio, area / ratio]))  # (2, tries, n)
     fits = np.all((extents >= 1) & (extents <= sizes[:, None] - margin), axis=0)  # (tries, n)
@@ -166,7 +167,10 @@ def _first_fit(
 
 
 def moved_hulls(boxes: Floats, matrix: Floats) -> Floats:
-    """The smallest upright boxes around the moved (n, 4) boxes; one matrix for all, or one each."""
+    """Returns the axis-aligned bounding boxes of transformed (n, 4) boxes.
+
+    ``matrix`` is one matrix for all boxes, or one per box.
+    """
     x = boxes[:, 0::2] * matrix[..., 0, 0, None] + matrix[..., 0, 2, None]
     y = boxes[:, 1::2] * matrix[..., 1, 1, None] + matrix[..., 1, 2, None]
     if rotates(matrix):
@@ -181,7 +185,7 @@ def moved_hulls(boxes: Floats, matrix: Floats) -> Floats:
 
 
 def rotates(matrix: Floats) -> bool:
-    """Whether a matrix does more than scale and shift along the axes."""
+    """Whether a matrix does more than scale and translate along the axes."""
     return bool(matrix[..., 0, 1].any() or matrix[..., 1, 0].any())
 
 

@@ -1,4 +1,4 @@
-"""Transforms that resize or mirror the whole image while it is decoded."""
+"""Transforms that resize or mirror the whole image during decoding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from fastload._plan import arguments
-from fastload._plan.arguments import Fills, Size
+from fastload._plan.arguments import Size
 from fastload._plan.geometry import CropGeometry, Flags, Floats, xy
 from fastload._plan.rng import Draws
 from fastload._plan.transform import GeometricTransform
@@ -18,21 +18,26 @@ from fastload.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Resize(GeometricTransform):
-    """Stretches to ``height`` x ``width``, or keeps the ratio and sets one side.
+    """Resizes to ``height`` x ``width``, or sets one side and keeps the aspect ratio.
+
+    Use one of ``Resize(height, width)``, ``Resize(shorter=...)`` and ``Resize(longer=...)``.
 
     Args:
-        height: Output height in pixels, or (height, width). Requires ``width`` otherwise.
-        width: Output width in pixels.
-        shorter: Length of the shorter side in pixels; the ratio is kept.
-        longer: Length of the longer side in pixels; the ratio is kept.
+        height: Output height in pixels, or a pair (height, width). Default None.
+        width: Output width in pixels. Required if ``height`` is one number. Default None.
+        shorter: Length of the shorter side in pixels. Keeps the aspect ratio. Default None.
+        longer: Length of the longer side in pixels. Keeps the aspect ratio. Default None.
         filter: ``"antialias"`` (Pillow, torchvision), ``"bilinear"`` (OpenCV) or ``"nearest"``.
+            Default ``"antialias"``.
 
     Raises:
         ConfigError: None or more than one of the three forms is used, or a size is out of range.
 
     Example:
-        >>> Resize(720, 960), Resize(shorter=256).shorter
-        (Resize(height=720, width=960, shorter=None, longer=None, filter='antialias'), 256)
+        >>> Resize(720, 960)
+        Resize(height=720, width=960, shorter=None, longer=None, filter='antialias')
+        >>> Resize(shorter=256).shorter
+        256
     """
 
     height: int | Sequence[int] | None = None
@@ -49,8 +54,8 @@ class Resize(GeometricTransform):
         stretches = self.height is not None or self.width is not None
         if stretches + sum(value is not None for value in sides.values()) != 1:
             raise ConfigError(
-                "Resize: expected Resize(height, width), Resize(shorter=...) or "
-                "Resize(longer=...), one of them"
+                "Resize: expected exactly one of Resize(height, width), Resize(shorter=...) and "
+                "Resize(longer=...)"
             )
         if stretches:
             self._stretched_size()
@@ -61,20 +66,17 @@ class Resize(GeometricTransform):
         if self.height is None or self.width is None:
             side = self.height or self.width
             raise ConfigError(
-                f"Resize: expected both height and width; Resize(shorter={side}) keeps the ratio"
+                f"Resize: expected both height and width; "
+                f"Resize(shorter={side}) keeps the aspect ratio"
             )
         return arguments.size_pair("Resize", (self.height, self.width))
-
-    @property
-    def resize_filter(self) -> str:
-        return self.filter
 
     def size_after(self, size: Size | None) -> Size | None:
         if self.height is not None:
             return self._stretched_size()
         if size is None:
             return None
-        width, height = self._target(xy(size[1], size[0])).ravel().astype(int).tolist()
+        width, height = self._target(xy(size)).ravel().astype(int).tolist()
         return height, width
 
     def apply(self, geometry: CropGeometry, _: Draws) -> None:
@@ -82,9 +84,8 @@ class Resize(GeometricTransform):
 
     def _target(self, size: Floats) -> Floats:
         if self.height is not None:
-            height, width = self._stretched_size()
-            return xy(width, height)
-        if self.shorter is not None:  # the other side is rounded down, as in torchvision
+            return xy(self._stretched_size())
+        if self.shorter is not None:  # torchvision rounds the other side down
             target = np.floor(self.shorter * size / size.min(axis=0))
         else:
             target = np.floor((self.longer or 0) * size / size.max(axis=0) + 0.5)
@@ -94,22 +95,23 @@ class Resize(GeometricTransform):
 
 @dataclass(frozen=True, slots=True)
 class Letterbox(GeometricTransform):
-    """Fits the whole image into ``height`` x ``width``, keeps its ratio and pads the rest.
+    """Resizes the whole image to fit ``height`` x ``width``, keeps its aspect ratio and pads.
 
     Args:
-        height: Output height in pixels; (height, width); or one number for a square.
-        width: Output width in pixels.
-        fill: Pixel value of padding, 0 to 255, or one per channel.
+        height: Output height in pixels, a pair (height, width), or one number for a square.
+        width: Output width in pixels. Default None: use ``height``.
+        fill: Pixel value of padding, 0 to 255, single or per channel. Default 114.
         mask_fill: Value of padding in masks, 0 to 65535. Default 0.
-        upscale: False keeps the size of images that are smaller than the output.
-        align: Where the image lies: ``"center"`` or ``"top-left"``.
+        upscale: Whether to enlarge images that are smaller than the output. Default True.
+        align: Position of the image: ``"center"`` or ``"top-left"``. Default ``"center"``.
         filter: ``"antialias"`` (Pillow, torchvision), ``"bilinear"`` (OpenCV) or ``"nearest"``.
+            Default ``"antialias"``.
 
     Raises:
         ConfigError: An argument is out of range.
 
     Example:
-        >>> Letterbox(640, 640, upscale=False).fill
+        >>> Letterbox(640, upscale=False).fill
         114
     """
 
@@ -129,27 +131,18 @@ class Letterbox(GeometricTransform):
     def pads(self) -> bool:
         return True
 
-    @property
-    def fills(self) -> Fills:
-        return arguments.image_fill("fill", self.fill), self.mask_fill
-
-    @property
-    def resize_filter(self) -> str:
-        return self.filter
-
     def size_after(self, _: Size | None) -> Size:
         size = self.height if self.width is None else (self.height, self.width)
         return arguments.size_pair("Letterbox", size)
 
     def apply(self, geometry: CropGeometry, _: Draws) -> None:
-        height, width = self.size_after(None)
-        canvas = xy(width, height)
+        canvas = xy(self.size_after(None))
         scale = (canvas / geometry.size).min(axis=0)
         if not self.upscale:
             scale = np.minimum(scale, 1.0)
         target = np.clip(np.floor(geometry.size * scale + 0.5), 1, canvas)
         geometry.resize(target)
-        # An odd pixel of padding goes to the right and to the bottom.
+        # An odd pixel of padding goes to the right and the bottom.
         centered = self.align == "center"
         offset = np.floor((canvas - target) / 2) if centered else np.zeros_like(target)
         geometry.place(offset, canvas)
@@ -157,13 +150,15 @@ class Letterbox(GeometricTransform):
 
 @dataclass(frozen=True, slots=True)
 class HorizontalFlip(GeometricTransform):
-    """Mirrors left and right with probability ``p``; it may stand anywhere in the list.
+    """Mirrors an image left to right with probability ``p``.
+
+    It is allowed at any place in the list of transforms.
 
     Args:
-        p: Probability that a sample is mirrored, 0 to 1.
+        p: Probability that a sample is mirrored, 0 to 1. Default 0.5.
 
     Raises:
-        ConfigError: ``p`` is not a probability.
+        ConfigError: ``p`` is not from 0 to 1.
 
     Example:
         >>> HorizontalFlip()
@@ -179,6 +174,6 @@ class HorizontalFlip(GeometricTransform):
         geometry.flip(self.flipped(draws))
 
     def flipped(self, draws: Draws) -> Flags:
-        """Which samples are mirrored."""
+        """Returns a flag per sample: True if it is mirrored."""
         flipped: Flags = draws.values[0] < self.p
         return flipped

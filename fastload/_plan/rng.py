@@ -1,9 +1,9 @@
-"""Random numbers that belong to a sample: a pure function of (seed, epoch, sample id, stream).
+"""Random numbers as a pure function of (seed, epoch, sample id, stream).
 
-Philox 4x32-10 (Salmon et al., SC'11) turns a 128-bit counter and a 64-bit key into four 32-bit words.
-The counter is (id low, id high, stream, block) and the key comes from seed and epoch, so the numbers
-of any sample are available in any order, in any batch, on any rank. Only integer arithmetic is used:
-the same numbers on every machine and with every NumPy version.
+Philox 4x32-10 (Salmon et al., SC'11) maps a 128-bit counter and a 64-bit key to four 32-bit words.
+The counter is (id low, id high, stream, block), and the key is derived from seed and epoch. The
+numbers of a sample can therefore be drawn in any order, in any batch and on any rank. The
+arithmetic is integer only, so all machines and NumPy versions draw the same numbers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KEY_DOMAIN = 0x504C414E  # "PLAN"
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """The numbers of one transform for a batch: ``values`` is (k, n), a row per number."""
+    """The random numbers of one transform for a batch. ``values`` is (numbers, samples)."""
 
     values: Floats
     stream: int
@@ -39,7 +39,7 @@ class Draws:
     ids: Words
 
     def more(self, which: NDArray[np.intp], first_block: int, n_blocks: int) -> Floats:
-        """(4 * n_blocks, len(which)) further numbers of some samples, from ``first_block`` on."""
+        """Draws (4 * n_blocks, len(which)) more numbers for the samples ``which``."""
         return _uniform(
             self.key,
             self.ids[which],
@@ -50,10 +50,10 @@ class Draws:
 def batch_draws(
     seed: int, epoch: int, ids: ArrayLike, wanted: Sequence[tuple[int, int]]
 ) -> list[Draws]:
-    """The numbers of several streams, ``(stream, n_blocks)`` each with 4 numbers per block.
+    """Draws the numbers of several streams ``(stream, n_blocks)``, 4 numbers per block.
 
-    Numbers are in [0, 1), multiples of 2^-32. One pass for all streams, as NumPy costs more per call
-    than per number: 256 samples x 6 blocks cost about twice as much as 256 x 1.
+    The numbers are multiples of 2^-32 in [0, 1). All streams are drawn in one pass, because NumPy
+    costs more per call than per number: 256 samples x 6 blocks take about twice as long as 256 x 1.
     """
     numbers = np.atleast_1d(np.asarray(ids)).astype(np.uint64)
     key = _key_of(seed, epoch)
@@ -68,13 +68,13 @@ def batch_draws(
 
 
 def philox(counter: Words, key: tuple[int, int]) -> Words:
-    """Philox 4x32-10: (4, n) counters of 32-bit words (in uint64) → (4, n) words."""
+    """Computes Philox 4x32-10 of (4, n) counters. Words have 32 bits and are stored as uint64."""
     even, odd = _rounds(counter[0::2, None, :], counter[1::2, None, :], _schedule(key))
     return np.stack([even[0, 0], odd[0, 0], even[1, 0], odd[1, 0]])
 
 
 def _uniform(key: tuple[int, int], ids: Words, counters: Sequence[tuple[int, int]]) -> Floats:
-    """(4 * counters, n) numbers in [0, 1)."""
+    """Returns (4 * len(counters), len(ids)) numbers in [0, 1)."""
     module = core()
     if not counters or module is None:
         return _uniform_in_numpy(key, ids, counters)
@@ -92,7 +92,7 @@ def _uniform(key: tuple[int, int], ids: Words, counters: Sequence[tuple[int, int
 def _uniform_in_numpy(
     key: tuple[int, int], ids: Words, counters: Sequence[tuple[int, int]]
 ) -> Floats:
-    """What the native core's ``uniform`` does."""
+    """Does the same as ``uniform`` of the native core."""
     if not counters:
         return np.empty((0, len(ids)))
     streams, blocks = np.array(counters, np.uint64).reshape(-1, 2).T
@@ -111,7 +111,10 @@ def _uniform_in_numpy(
 
 
 def _rounds(even: Words, odd: Words, schedule: Words) -> tuple[Words, Words]:
-    """Ten rounds on counter words 0, 2 (``even``) and 1, 3 (``odd``), stacked: half the calls."""
+    """Computes ten rounds on counter words 0 and 2 (``even``) and 1 and 3 (``odd``).
+
+    The words are stacked in pairs, which halves the number of NumPy calls.
+    """
     for key in schedule:
         product = even * _MULTIPLIERS
         high = product >> _SHIFT
@@ -124,7 +127,7 @@ def _rounds(even: Words, odd: Words, schedule: Words) -> tuple[Words, Words]:
 
 @lru_cache(maxsize=64)
 def _schedule(key: tuple[int, int]) -> Words:
-    """(rounds, 2, 1, 1): the key of each round."""
+    """Returns the key of each round, with shape (rounds, 2, 1, 1)."""
     keys = [
         [(word + i * weyl) & 0xFFFFFFFF for word, weyl in zip(key, _WEYL, strict=True)]
         for i in range(_ROUNDS)

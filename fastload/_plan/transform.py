@@ -1,9 +1,10 @@
-"""What a transform is to the plan, and what it leaves to do on the device: pixel operations."""
+"""Base classes of the transforms, and the pixel operations that run on the device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, fields
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastload._plan import arguments
-from fastload._plan.arguments import Fills, Size
+from fastload._plan.arguments import Size
 from fastload._plan.geometry import CropGeometry, Flags, Floats
 from fastload._plan.rng import Draws
 
@@ -21,86 +22,95 @@ if TYPE_CHECKING:
 Params = NDArray[np.float32]
 
 
-# Arguments with one meaning in all transforms that have them.
+# Checks of the arguments that mean the same in every transform.
 _SHARED_ARGUMENTS: dict[str, Callable[[str, object], object]] = {
-    "p": arguments.probability,
+    "p": partial(arguments.number, low=0.0, high=1.0),
     "fill": arguments.image_fill,
     "mask_fill": arguments.mask_fill,
-    "filter": arguments.resize_filter,
+    "filter": partial(arguments.one_of, allowed=arguments.FILTERS),
 }
 
 
 class Transform:
-    """One entry of ``transform=``: immutable, compared and printed by its arguments."""
+    """Base class of all transforms. A transform is immutable and compares by its arguments.
+
+    Subclasses are frozen dataclasses: the arguments of a transform are its fields.
+
+    Example:
+        >>> from fastload import transforms as T
+        >>> T.HorizontalFlip(0.5) == T.HorizontalFlip(p=0.5)
+        True
+        >>> isinstance(T.HorizontalFlip(), T.Transform)
+        True
+    """
 
     __slots__ = ()
 
     __dataclass_fields__: ClassVar[dict[str, Field[object]]]
     n_blocks: ClassVar[int] = 0  # each sample gets four random numbers per block
+    # Pixel values of padding in images and in masks; None if the transform does not set them.
+    fill: int | Sequence[int] | None = None
+    mask_fill: int | None = None
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            # Lists and NumPy numbers become plain values: the printed form is part of a run's state.
+            # Convert lists and NumPy numbers to plain values: a checkpoint contains the repr.
             value = _plain(getattr(self, each.name))
             object.__setattr__(self, each.name, value)
             if each.name in _SHARED_ARGUMENTS:
                 _SHARED_ARGUMENTS[each.name](f"{type(self).__name__}: {each.name}", value)
         self.check()
 
-    @property
-    def fills(self) -> Fills:
-        """Pixel values of padding, in images and in masks; None where any value is fine."""
-        return None, None
-
     def check(self) -> None:
-        """Raises ConfigError for invalid arguments, other than ``p``, ``filter`` and padding."""
+        """Raises ConfigError for invalid arguments that ``_SHARED_ARGUMENTS`` does not cover."""
 
 
 class GeometricTransform(Transform):
-    """Crops, resizes or mirrors. Those of a list together are one crop, one resize and one flip."""
+    """Crops, resizes or mirrors. All of them in a list become one crop, one resize and one flip."""
 
     __slots__ = ()
 
-    crops: ClassVar[bool] = False  # whether it may cut something off
-    allowed_anywhere: ClassVar[bool] = False  # also after pixel operations and Normalize
+    crops: ClassVar[bool] = False  # can remove a part of the image
+    allowed_anywhere: ClassVar[bool] = False  # can follow pixel operations and Normalize
+    filter: str | None = None  # None if the transform does not resize
 
     @property
     def pads(self) -> bool:
-        """Whether it adds padding also to images that are large enough."""
+        """Whether it can add padding to an image that is larger than its output."""
         return False
 
-    @property
-    def resize_filter(self) -> str | None:
-        """The filter it resizes with; None if it does not resize."""
-        return None
-
     def apply(self, geometry: CropGeometry, draws: Draws, /) -> None:
-        """Applies it to the geometry of a batch."""
+        """Updates the geometry of a batch."""
         raise NotImplementedError
 
     def size_after(self, size: Size | None, /) -> Size | None:
-        """Canvas size for the canvas size before it; None if it depends on the image."""
+        """Returns the canvas size after the transform, or None if it depends on the image."""
         return size
 
 
 @dataclass(frozen=True, slots=True)
 class PixelOp:
-    """One operation on a float batch (n, c, h, w); row i of its parameters belongs to sample i.
+    """One operation on a float batch (n, c, h, w). Row i of its parameters belongs to sample i.
 
-    An operation is data. ``fastload._finish`` has the kernel that computes it, registered for the
-    operation's class.
+    An operation is data only. ``fastload._finish`` registers the kernel that computes it by the
+    class of the operation. ``PlanRow.ops`` contains the operations of a sample.
+
+    Example:
+        >>> from fastload import transforms as T
+        >>> [op.name for op in T.compile([T.ColorJitter(0.4, hue=0.1)]).ops]
+        ['brightness', 'hue']
     """
 
     name: ClassVar[str]  # in printed rows
     n_params: ClassVar[int] = 1
-    neutral: ClassVar[float] = 0.0  # the first parameter of samples that stay unmodified
-    preserves_noops: ClassVar[bool] = True  # the kernel leaves such samples bit-identical
-    moves_pixels: ClassVar[bool] = False  # then masks and labels move as well
-    values_argument: ClassVar[str] = ""  # where the user states ``channel_values``
+    neutral: ClassVar[float] = 0.0  # first parameter of a sample that stays unmodified
+    preserves_noops: ClassVar[bool] = True  # the kernel leaves such a sample bit-identical
+    moves_pixels: ClassVar[bool] = False  # masks and labels must move, too
+    values_argument: ClassVar[str] = ""  # the argument that sets ``channel_values``
 
     @property
     def channel_values(self) -> tuple[float, ...]:
-        """What it writes into pixels: one value, or one per channel; empty if nothing."""
+        """The constant it writes into pixels, single or per channel; empty if there is none."""
         return ()
 
     @property
@@ -109,57 +119,60 @@ class PixelOp:
         return False
 
     def is_noop(self, params: Params) -> Flags:
-        """Which samples it leaves unmodified."""
+        """Returns a flag per sample: True if the operation leaves the sample unmodified."""
         unmodified: Flags = params[:, 0] == self.neutral
         return unmodified
 
     def preview(
         self, image: Image.Image, _params: tuple[float, ...], _fill: tuple[int, ...], /
     ) -> Image.Image:
-        """The image as ``PlanRow.draw`` shows it; colors are shown unmodified."""
+        """Returns the image as ``PlanRow.draw`` shows it. Color changes are not shown."""
         return image
 
 
 class OpContext(NamedTuple):
-    """What an operation depends on besides its own transform."""
+    """Facts about the whole list of transforms that an operation depends on."""
 
-    fill: tuple[int, ...]  # pixel values of padding: one, or one per channel
+    fill: tuple[int, ...]  # pixel value of padding, single or per channel
     normalized: bool  # the transform follows Normalize
 
 
 class PixelTransform(Transform):
-    """Runs on the finished canvas, on the device, after all geometry, in the order of the list."""
+    """Runs on the device after cropping and resizing, in the order of the list."""
 
     __slots__ = ()
 
     allowed_after_normalize: ClassVar[bool] = False
 
     def ops(self, context: OpContext, /) -> tuple[PixelOp, ...]:
-        """What to run; raises ConfigError if it cannot stand at this place of the list."""
+        """Returns the operations to run; raises ConfigError at an invalid place in the list."""
         raise NotImplementedError
 
     def check_canvas(self, canvas: Size, /) -> None:
-        """Raises ConfigError for a canvas that it cannot work on."""
+        """Raises ConfigError if the output size (height, width) is not supported."""
 
 
 class ColorTransform(PixelTransform):
-    """Changes pixel values and leaves every pixel where it is."""
+    """Changes pixel values; the pixels do not move."""
 
     __slots__ = ()
 
     def draw_params(self, draws: Draws, canvas: Size, /) -> list[Floats]:
-        """The parameters of all its operations, one (n,) column each."""
+        """Returns the parameters of all its operations as (n,) columns."""
         raise NotImplementedError
 
 
 class FormatTransform(Transform):
-    """States what the finished batch looks like. Its position matters only to RandomErasing."""
+    """Sets dtype, value range or layout of the finished batch.
+
+    The position in the list matters only for RandomErasing, which can follow Normalize.
+    """
 
     __slots__ = ()
 
 
 def op_columns(ops: Sequence[PixelOp]) -> list[tuple[PixelOp, slice]]:
-    """Each operation with its columns among the parameters of all."""
+    """Pairs each operation with its columns in ``PlanRows.parameters``."""
     ends = list(accumulate(op.n_params for op in ops))
     return [(op, slice(end - op.n_params, end)) for op, end in zip(ops, ends, strict=True)]
 

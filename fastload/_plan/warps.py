@@ -1,7 +1,8 @@
-"""Transforms that move the pixels of the finished canvas, and their operations on the device.
+"""Transforms that warp the decoded image on the device, and their pixel operations.
 
-Decoders do not rotate or shear, so these run among the color operations, in the order of the list:
-the same arithmetic for every decode backend. Labels follow, as the plan's matrix includes warps.
+Decoders do not rotate or shear. Warps therefore run with the color operations, in the order of the
+list, with the same arithmetic for every decode backend. The matrix of a plan row includes them, so
+labels follow.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from fastload._plan import arguments
-from fastload._plan.arguments import Fills, Range, Size
+from fastload._plan.arguments import Range, Size
 from fastload._plan.geometry import Flags, Floats
 from fastload._plan.rng import Draws
 from fastload._plan.transform import OpContext, Params, PixelOp, PixelTransform
@@ -22,7 +23,7 @@ from fastload.errors import ConfigError
 if TYPE_CHECKING:
     from PIL import Image
 
-_MAX_SHEAR = 80.0  # degrees: at 90 nothing is left
+_MAX_SHEAR = 80.0  # degrees; 90 degrees would leave nothing of the image
 _IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 
 
@@ -44,15 +45,15 @@ class FlipVertically(PixelOp):
 
 @dataclass(frozen=True, slots=True)
 class WarpAffine(PixelOp):
-    """Bilinear sampling; ``fill`` where nothing of the canvas lies.
+    """Samples the canvas bilinearly and writes ``fill`` outside of it.
 
-    The parameters are the upper two rows of a matrix from result to canvas, in continuous
-    coordinates: where each pixel of the result comes from.
+    The parameters are the upper two rows of the matrix from result to canvas, in continuous
+    coordinates. The matrix maps each pixel of the result to its source position.
     """
 
     name: ClassVar[str] = "affine"
     n_params: ClassVar[int] = 6
-    preserves_noops: ClassVar[bool] = False  # sampling at the same place rounds
+    preserves_noops: ClassVar[bool] = False  # sampling with the identity matrix rounds
     moves_pixels: ClassVar[bool] = True
     values_argument: ClassVar[str] = "RandomAffine: fill"
 
@@ -76,28 +77,28 @@ class WarpAffine(PixelOp):
 
 
 class Warp(PixelTransform):
-    """Moves the pixels of the canvas; it has one operation."""
+    """Moves the pixels of the canvas with exactly one operation."""
 
     __slots__ = ()
 
     def draw_matrices(self, draws: Draws, canvas: Size, /) -> Floats:
-        """(n, 3, 3): where each point of the canvas goes."""
+        """Returns the (n, 3, 3) matrices from canvas to result."""
         raise NotImplementedError
 
     def params(self, matrices: Floats, /) -> list[Floats]:
-        """The parameters of its operation for these matrices, one (n,) column each."""
+        """Returns the parameters of its operation for these matrices as (n,) columns."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class VerticalFlip(Warp):
-    """Mirrors top and bottom with probability ``p``.
+    """Mirrors an image top to bottom with probability ``p``.
 
     Args:
-        p: Probability that a sample is mirrored, 0 to 1.
+        p: Probability that a sample is mirrored, 0 to 1. Default 0.5.
 
     Raises:
-        ConfigError: ``p`` is not a probability.
+        ConfigError: ``p`` is not from 0 to 1.
 
     Example:
         >>> VerticalFlip()
@@ -123,19 +124,19 @@ class VerticalFlip(Warp):
 
 @dataclass(frozen=True, slots=True)
 class RandomAffine(Warp):
-    """Rotates, shifts, scales and shears about the center, as torchvision's transform of that name.
+    """Rotates, translates, scales and shears about the center, like torchvision's RandomAffine.
 
-    Images are sampled bilinearly (scales below 1 do not average), masks by the nearest pixel.
+    Images are sampled bilinearly (without antialiasing for scales below 1), masks with nearest.
 
     Args:
-        degrees: Clockwise rotation in degrees; ``a`` stands for (-a, a).
-        translate: Largest shift across and down as shares of width and height; None for no shift.
-            Shifts are whole pixels.
-        scale: (from, to) range of the scale, 0.01 to 100; None for 1.
-        shear: Shear along x in degrees, up to 80, as ``degrees``; four numbers are the ranges along
-            x and along y; None for no shear.
-        p: Probability that a sample is changed, 0 to 1.
-        fill: Pixel value outside of the image, 0 to 255, or one per channel. Default 0.
+        degrees: Clockwise rotation in degrees, (from, to) within -360 to 360; ``a`` means (-a, a).
+        translate: Largest horizontal and vertical shift as fractions of width and height, 0 to 1.
+            Shifts are rounded to whole pixels. Default None: no shift.
+        scale: (from, to) range of the scale factor, 0.01 to 100. Default None: no scaling.
+        shear: Shear along x in degrees, (from, to) within -80 to 80; ``a`` means (-a, a). Four
+            numbers are the ranges along x and along y. Default None: no shear.
+        p: Probability that a sample is changed, 0 to 1. Default 1.
+        fill: Pixel value outside of the image, 0 to 255, single or per channel. Default 0.
         mask_fill: Value outside of the image in masks, 0 to 65535. Default 0.
 
     Raises:
@@ -159,21 +160,17 @@ class RandomAffine(Warp):
     def check(self) -> None:
         self._ranges()
 
-    @property
-    def fills(self) -> Fills:
-        return arguments.image_fill("fill", self.fill), self.mask_fill
-
     def _ranges(self) -> list[Range]:
-        """Of the angle, the shifts across and down, the scale, the shears along x and y."""
+        """Returns the ranges of angle, x shift, y shift, scale, x shear and y shear."""
         shifts = (0.0, 0.0) if self.translate is None else self.translate
         if not isinstance(shifts, tuple) or len(shifts) != 2:
             raise ConfigError(
-                "RandomAffine: translate: expected shares (across, down), "
+                "RandomAffine: translate: expected fractions (horizontal, vertical), "
                 f"found {self.translate!r:.60}"
             )
         largest = [
-            arguments.number("RandomAffine: translate, a share of the side", share, 0.0, 1.0)
-            for share in shifts
+            arguments.number("RandomAffine: translate as a fraction", fraction, 0.0, 1.0)
+            for fraction in shifts
         ]
         shear = 0.0 if self.shear is None else self.shear
         per_axis: tuple[object, object] = (shear, 0.0)
@@ -182,7 +179,7 @@ class RandomAffine(Warp):
         scale = (1.0, 1.0) if self.scale is None else self.scale
         return [
             arguments.symmetric("RandomAffine: degrees", self.degrees, 360.0),
-            *((-share, share) for share in largest),
+            *((-fraction, fraction) for fraction in largest),
             arguments.ordered("RandomAffine: scale", scale, 0.01, 100.0),
             *(arguments.symmetric("RandomAffine: shear", each, _MAX_SHEAR) for each in per_axis),
         ]
@@ -191,22 +188,22 @@ class RandomAffine(Warp):
         return (WarpAffine(context.fill),)
 
     def draw_matrices(self, draws: Draws, canvas: Size) -> Floats:
-        """Shear, scale and rotate about the center, then shift."""
+        """Shears, scales and rotates about the center, then shifts."""
         low, high = (np.array(each)[:, None] for each in zip(*self._ranges(), strict=True))
-        angle, across, down, scale, shear_x, shear_y = low + draws.values[1:7] * (high - low)
+        angle, shift_x, shift_y, scale, shear_x, shear_y = low + draws.values[1:7] * (high - low)
         height, width = canvas
         angle = np.radians(angle)
-        along = np.tan(np.radians(shear_x))
-        beside = np.tan(np.radians(shear_y))
+        tan_x = np.tan(np.radians(shear_x))
+        tan_y = np.tan(np.radians(shear_y))
         cosine = scale * np.cos(angle)
         sine = scale * np.sin(angle)
         result = _identities(len(angle))
-        result[:, 0, 0] = cosine + sine * beside
-        result[:, 1, 0] = sine - cosine * beside
-        result[:, 0, 1] = -along * result[:, 0, 0] - sine
-        result[:, 1, 1] = -along * result[:, 1, 0] + cosine
+        result[:, 0, 0] = cosine + sine * tan_y
+        result[:, 1, 0] = sine - cosine * tan_y
+        result[:, 0, 1] = -tan_x * result[:, 0, 0] - sine
+        result[:, 1, 1] = -tan_x * result[:, 1, 0] + cosine
         center = np.array([width / 2, height / 2])
-        shift = np.rint(np.stack([across * width, down * height], axis=1))
+        shift = np.rint(np.stack([shift_x * width, shift_y * height], axis=1))
         result[:, :2, 2] = center + shift - result[:, :2, :2] @ center
         result[draws.values[0] >= self.p] = np.eye(3)
         return result
@@ -216,10 +213,9 @@ class RandomAffine(Warp):
 
 
 def mirrored(matrices: Floats, which: Flags, canvas: Size) -> Floats:
-    """The warps for canvases that are mirrored where ``which``.
+    """Returns the warps that give the same result on canvases mirrored where ``which`` is True.
 
-    The decoder mirrors before a warp, also where the flip follows the warp in the list. These warps
-    then give the result of the list.
+    The decoder mirrors before all warps, even if the flip follows the warp in the list.
     """
     mirror = np.array([[-1.0, 0.0, canvas[1]], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     return np.where(which[:, None, None], mirror @ matrices @ mirror, matrices)

@@ -268,7 +268,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"fields": ()}, "expected some of image, label, id, source"),
     ({"fields": ("image", "image")}, "each once"),
     ({"fields": ("picture",)}, "expected some of image, label"),
-    ({"transform": {"picture": RESIZED}}, "'picture' is no image field"),
+    ({"transform": {"picture": RESIZED}}, "'picture' is not an image field"),
     (
         {"transform": [T.Resize(8, 8), T.Normalize((0.5, 0.5), (0.5, 0.5))]},
         "Normalize has numbers for 2 channels, the images have 3",
@@ -318,7 +318,7 @@ def test_pin_memory_without_cuda_warns_as_torch_does_and_loads(packed: Path) -> 
 
 
 def test_images_of_several_sizes_need_a_transform(packed: Path) -> None:
-    with pytest.raises(ConfigError, match="a batch is one tensor, but sample"):
+    with pytest.raises(ConfigError, match="images of a batch differ in size: sample"):
         next(iter(DataLoader(packed, 20)))
 
 

@@ -1,4 +1,4 @@
-"""The slow, obvious way, for comparison: rows executed by Pillow, and transforms done one after the other, each on real pixels."""
+"""Slow reference implementations: plan rows executed with Pillow, and transforms one by one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Pixels = NDArray[np.float32]
 
 
 def execute(row: PlanRow, image: Pixels, *, fill: float = 0.0) -> Pixels:
-    """Crop, resize, mirror, place: what a decoder does with the integers of a row."""
+    """Crops, resizes, mirrors and pads an image like a decoder."""
     roi = Image.fromarray(image[row.y : row.y + row.h, row.x : row.x + row.w])
     pixels = np.asarray(roi.resize((row.out_w, row.out_h), Image.Resampling.BILINEAR))
     canvas = np.full((row.canvas_h, row.canvas_w), fill, np.float32)
@@ -25,9 +25,9 @@ def execute(row: PlanRow, image: Pixels, *, fill: float = 0.0) -> Pixels:
 
 
 def step_by_step(transforms: list[T.Transform], image: Pixels, *, smallest: int = 1) -> Pixels:
-    """Each transform on the pixels that the one before left, as torchvision works. Only those that draw nothing.
+    """Applies transforms without randomness one after the other, like torchvision.
 
-    Raises ValueError where an image in between is smaller than ``smallest``: a spot in it is gone for good.
+    Raises ValueError if an intermediate image is smaller than ``smallest``, where the spot is lost.
     """
     for each in transforms:
         height, width = image.shape
@@ -67,13 +67,13 @@ def step_by_step(transforms: list[T.Transform], image: Pixels, *, smallest: int 
 
 
 def blob(width: int, height: int, x: float, y: float, sigma: float) -> Pixels:
-    """Black, with one bright spot around (x, y) in continuous coordinates."""
+    """Returns a black image with one bright spot at (x, y) in continuous coordinates."""
     across, down = np.arange(width) + 0.5 - x, np.arange(height) + 0.5 - y
     return np.exp(-(across**2 + down[:, None] ** 2) / (2 * sigma**2)).astype(np.float32) * 255
 
 
 def centroid(image: Pixels) -> tuple[float, float]:
-    """Where the bright spot is, in continuous coordinates."""
+    """Returns the position of the bright spot in continuous coordinates."""
     total = float(image.sum(dtype=np.float64))
     x = (
         float((image.sum(axis=0, dtype=np.float64) * (np.arange(image.shape[1]) + 0.5)).sum())
@@ -112,7 +112,7 @@ def _resized(image: Pixels, height: int, width: int) -> Pixels:
 
 
 def _window(image: Pixels, top: int, left: int, height: int, width: int) -> Pixels:
-    """Also beyond the image, where it is black."""
+    """Crops a window; pixels outside of the image are black."""
     padded = np.pad(
         image,
         (
@@ -123,7 +123,7 @@ def _window(image: Pixels, top: int, left: int, height: int, width: int) -> Pixe
     return padded[max(0, top) :, max(0, left) :][:height, :width]
 
 
-# What hypothesis builds lists of transforms from. Sides stay small: the tests execute them.
+# Hypothesis strategies for lists of transforms. Sides are small because tests execute the lists.
 sides = st.integers(1, 90)
 fixed_transforms: st.SearchStrategy[T.Transform] = st.one_of(
     st.builds(T.Resize, sides, sides),

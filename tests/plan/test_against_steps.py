@@ -1,4 +1,4 @@
-"""One crop and one resize instead of several steps: where the pixels are the same, and by how much they differ where not."""
+"""Compares one crop and one resize with the transforms applied one by one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ def test_crops_before_one_resize_give_the_same_pixels(transforms: list[T.Transfo
 
 
 def test_a_crop_after_a_resize_is_rounded_to_whole_source_pixels() -> None:
-    """docs/transforms.md quotes the bounds: the mean over photographs is below 2.5 of 255, less than a shift by half a source pixel."""
+    """docs/transforms.md quotes this bound.
+
+    The mean difference over photographs is below 2.5 of 255, and below the effect of a shift by
+    half a source pixel.
+    """
     plan = compile([T.Resize(shorter=256), T.CenterCrop(224)])
     found, shifted = [], []
     for path in photos(24):

@@ -1,4 +1,4 @@
-"""Transforms in the user's words: what they accept, what they refuse and how they say it."""
+"""Arguments and lists of transforms: accepted values, rejected values and error messages."""
 
 from __future__ import annotations
 
@@ -38,15 +38,16 @@ WRONG: list[tuple[Callable[[], T.Transform], str]] = [
     ),
     (
         T.Resize,
-        r"Resize: expected Resize\(height, width\), Resize\(shorter=...\) or Resize\(longer=...\)",
+        r"Resize: expected exactly one of Resize\(height, width\), Resize\(shorter=...\) and "
+        r"Resize\(longer=...\)",
     ),
     (
         lambda: T.Resize(256),
-        r"Resize: expected both height and width; Resize\(shorter=256\) keeps the ratio",
+        r"Resize: expected both height and width; Resize\(shorter=256\) keeps the aspect ratio",
     ),
     (lambda: T.Resize(width=256), "shorter=256"),
-    (lambda: T.Resize(256, 256, shorter=3), "one of them"),
-    (lambda: T.Resize(shorter=3, longer=3), "one of them"),
+    (lambda: T.Resize(256, 256, shorter=3), "expected exactly one of"),
+    (lambda: T.Resize(shorter=3, longer=3), "expected exactly one of"),
     (lambda: T.Resize(shorter=0), "Resize: shorter: expected a whole number"),
     (lambda: T.Resize(20_000, 1), "from 1 to 16384, found 20000"),
     (
@@ -60,15 +61,21 @@ WRONG: list[tuple[Callable[[], T.Transform], str]] = [
     (lambda: T.Letterbox(640, 640, align="left"), "align: expected one of 'center', 'top-left'"),
     (lambda: T.Letterbox(640, 640, mask_fill=-1), "mask_fill"),
     (lambda: T.CenterCrop("224"), "CenterCrop: size"),  # type: ignore[arg-type]
-    (T.Crop, r"at least one of top, bottom, left, right, e.g. Crop\(top=0.3\)"),
-    (lambda: T.Crop(top=1.0), "top=1.0 is the whole image"),
-    (lambda: T.Crop(top=1.5), "top as a share: expected a number from 0 to 1, found 1.5"),
+    (T.Crop, r"at least one of top, bottom, left, right, for example Crop\(top=0.3\)"),
+    (
+        lambda: T.Crop(top=1.0),
+        "top=1.0 removes the whole image; expected a fraction below 1, or top=1",
+    ),
+    (lambda: T.Crop(top=1.5), "top as a fraction: expected a number from 0 to 1, found 1.5"),
     (lambda: T.Crop(top=-3), "top in pixels: expected a whole number from 0"),
-    (lambda: T.Crop(left=0.6, right=0.4), "left=0.6 and right=0.4 leave nothing"),
+    (
+        lambda: T.Crop(left=0.6, right=0.4),
+        "left=0.6 and right=0.4 leave nothing; expected a sum below 1",
+    ),
     (lambda: T.Crop(top=float("nan")), "found nan"),
     (
         lambda: T.RandomCrop(32, pad=32),
-        "pad=32 with size 32x32: a crop could contain nothing but padding; at most 31",
+        "pad=32 with size 32x32 could crop padding only; expected pad to be at most 31",
     ),
     (lambda: T.RandomCrop(32, pad=-1), "RandomCrop: pad"),
     (lambda: T.HorizontalFlip(1.1), "HorizontalFlip: p: expected a number from 0 to 1, found 1.1"),
@@ -81,10 +88,13 @@ WRONG: list[tuple[Callable[[], T.Transform], str]] = [
         lambda: T.RandomAffine((10, -10)),
         r"degrees: expected the smaller number first, found \(10, -10\)",
     ),
-    (lambda: T.RandomAffine(10, 0.1), r"translate: expected shares \(across, down\), found 0.1"),  # type: ignore[arg-type]
+    (
+        lambda: T.RandomAffine(10, 0.1),  # type: ignore[arg-type]
+        r"translate: expected fractions \(horizontal, vertical\), found 0.1",
+    ),
     (
         lambda: T.RandomAffine(10, (0.1, 1.5)),
-        "translate, a share of the side: expected a number from 0 to 1, found 1.5",
+        "translate as a fraction: expected a number from 0 to 1, found 1.5",
     ),
     (
         lambda: T.RandomAffine(10, scale=(0, 2)),
@@ -117,11 +127,14 @@ WRONG: list[tuple[Callable[[], T.Transform], str]] = [
     (lambda: T.RandomErasing(value="random"), "value: expected a number"),  # type: ignore[arg-type]
     (lambda: T.RandomErasing(value=(1, 2, 3, 4, 5)), "one number, or one per channel"),
     (lambda: T.RandomErasing(scale=(0, 1)), "scale"),
-    (lambda: T.Normalize((0.4, 0.4, 0.4), (0.2, 0.2)), "3 means, but 2 standard deviations"),
+    (
+        lambda: T.Normalize((0.4, 0.4, 0.4), (0.2, 0.2)),
+        r"expected as many values in std as in mean \(3\), found 2",
+    ),
     (lambda: T.Normalize(0.5, 0), "std: expected numbers above 0"),
     (
         lambda: T.Normalize((123.7, 116.3, 103.5), (58.4, 57.1, 57.4)),
-        "these look like pixel values, divide them by 255",
+        "expected values in the range 0 to 1; divide pixel values by 255",
     ),
     (
         lambda: T.ToDtype("float64"),
@@ -135,14 +148,14 @@ WRONG: list[tuple[Callable[[], T.Transform], str]] = [
 
 
 @pytest.mark.parametrize(("make", "message"), WRONG, ids=[message for _, message in WRONG])
-def test_wrong_arguments_are_refused_when_written(
+def test_wrong_arguments_raise_in_the_constructor(
     make: Callable[[], T.Transform], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
 
 
-def test_transforms_are_values() -> None:
+def test_transforms_compare_and_hash_by_their_arguments() -> None:
     assert T.RandomResizedCrop(224) == T.RandomResizedCrop(224)
     assert T.RandomResizedCrop(224) != T.RandomResizedCrop(225)
     assert len({T.Crop(top=0.3), T.Crop(top=0.3), T.Crop(top=3)}) == 2
@@ -150,8 +163,8 @@ def test_transforms_are_values() -> None:
         T.HorizontalFlip().p = 0.7  # type: ignore[misc]
 
 
-def test_lists_and_numpys_numbers_print_as_plain_ones() -> None:
-    """The printed form is compared when a run is resumed: it must not depend on how a number was written."""
+def test_lists_and_numpy_numbers_print_as_plain_values() -> None:
+    """A resumed run compares the repr, which must not depend on the type of a number."""
     mean = np.array([0.25, 0.5, 0.75])
     assert (
         repr(T.Normalize(mean, [0.25, 0.25, 0.25]))  # type: ignore[arg-type]
@@ -167,7 +180,7 @@ def test_lists_and_numpys_numbers_print_as_plain_ones() -> None:
     [
         (
             [T.Letterbox(64, 64), T.CenterCrop(32)],
-            "CenterCrop follows Letterbox: it could cut out nothing but padding; put CenterCrop before Letterbox",
+            "CenterCrop follows Letterbox and could crop padding only; put CenterCrop before Letterbox",
         ),
         (
             [T.Letterbox(64, 64), T.HorizontalFlip(), T.RandomResizedCrop(32)],
@@ -176,20 +189,20 @@ def test_lists_and_numpys_numbers_print_as_plain_ones() -> None:
         ([T.RandomCrop(32, pad=4), T.Crop(top=1)], "Crop follows RandomCrop"),
         (
             [T.ColorJitter(0.4), T.RandomResizedCrop(32)],
-            "RandomResizedCrop follows ColorJitter: geometry is done while decoding",
+            "RandomResizedCrop follows ColorJitter, but geometry is computed during decoding",
         ),
         ([T.Normalize(0.5, 0.5), T.Resize(3, 4)], "Resize follows Normalize"),
         (
             [T.Normalize(0.5, 0.5), T.Grayscale()],
-            "Grayscale follows Normalize: it works on pixel values; put Grayscale before it",
+            "Grayscale follows Normalize, but works on pixel values; put Grayscale before Normalize",
         ),
         (
             [T.Normalize(0.5, 0.5), T.VerticalFlip()],
-            "VerticalFlip follows Normalize: it works on pixel values",
+            "VerticalFlip follows Normalize, but works on pixel values",
         ),
         (
             [T.RandomAffine(10), T.RandomCrop(32)],
-            "RandomCrop follows RandomAffine: geometry is done while decoding, before RandomAffine; put RandomCrop before it",
+            "RandomCrop follows RandomAffine, but geometry is computed during decoding; put RandomCrop before RandomAffine",
         ),
         (
             [T.Letterbox(64, 64), T.RandomAffine(10, fill=0)],
@@ -198,11 +211,11 @@ def test_lists_and_numpys_numbers_print_as_plain_ones() -> None:
         ([T.Normalize(0.5, 0.5), T.Normalize(0.5, 0.5)], "Normalize is in the list twice"),
         (
             [T.ToDtype("uint8"), T.Normalize(0.5, 0.5)],
-            r"Normalize makes floating point, ToDtype\('uint8'\) undoes it",
+            r"Normalize produces floating-point values, but ToDtype\('uint8'\) requests uint8",
         ),
         (
             [T.ToDtype("float32", scale=False), T.Normalize(0.5, 0.5)],
-            "Normalize is in units of 0..1",
+            r"Normalize works on values from 0 to 1, but ToDtype\(scale=False\) requests 0 to 255",
         ),
         (
             [T.CenterCrop(50, fill=1), T.Letterbox(64, 64)],
@@ -214,23 +227,23 @@ def test_lists_and_numpys_numbers_print_as_plain_ones() -> None:
         ),
         (
             [T.Resize(10, 40), T.GaussianBlur(21)],
-            r"kernel 21 is too large for 10x40 \(height x width\) pixels; at most 19",
+            r"kernel=21 is too large for an output of 10x40 \(height x width\) pixels; expected at most 19",
         ),
         (
             [T.Resize(100, 40), T.Crop(top=60, bottom=40)],
-            r"Crop\(top=60.* leaves nothing of the 100x40 \(height x width\) pixels that it gets",
+            r"Crop\(top=60.* leaves nothing of its input of 100x40 \(height x width\) pixels; remove less",
         ),
         (
             [T.CenterCrop(50), T.Crop(right=0.5), T.Crop(left=25)],
-            r"Crop\(.*left=25.* leaves nothing of the 50x25",
+            r"Crop\(.*left=25.* leaves nothing of its input of 50x25",
         ),
         (
             [T.RandomErasing(value=-1)],
-            "stands before Normalize: value must be a pixel value, 0 to 255",
+            "is before Normalize: expected value to be a pixel value, 0 to 255",
         ),
         (
             [T.RandomResizedCrop],
-            r"RandomResizedCrop is the class itself; write RandomResizedCrop\(...\)",
+            r"RandomResizedCrop is a class; expected an instance, RandomResizedCrop\(...\)",
         ),
         (
             [lambda image: image],
@@ -238,14 +251,14 @@ def test_lists_and_numpys_numbers_print_as_plain_ones() -> None:
         ),
         (
             [type("Compose", (), {"__module__": "torchvision.transforms.transforms"})()],
-            r"fastload\.migrate\(your_torch_loader\)\) writes them",
+            r"fastload\.migrate\(your_torch_loader\)\) shows the equivalents",
         ),
         (["resize"], "found builtins.str 'resize'"),
-        ([T.HorizontalFlip()] * 1001, "1001 transforms: at most 1000"),
+        ([T.HorizontalFlip()] * 1001, "expected at most 1000 transforms, found 1001"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
-def test_lists_that_cannot_be_done_are_refused_with_the_pair(
+def test_invalid_lists_raise_and_name_the_transforms(
     transforms: list[object], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -253,14 +266,14 @@ def test_lists_that_cannot_be_done_are_refused_with_the_pair(
     assert compile([T.HorizontalFlip()]).transforms == (T.HorizontalFlip(),)
 
 
-def test_lists_in_lists_and_single_transforms_are_opened() -> None:
+def test_nested_lists_and_single_transforms_are_flattened() -> None:
     flat = compile([T.Resize(3, 4), T.HorizontalFlip(), T.Brightness(0.1)])
     assert compile([[T.Resize(3, 4), (T.HorizontalFlip(),)], T.Brightness(0.1)]) == flat
     assert compile(T.Resize(3, 4)) == compile([T.Resize(3, 4)])
     assert compile(None) == compile([])
 
 
-def test_what_the_output_looks_like() -> None:
+def test_output_format_of_a_list() -> None:
     def output(*transforms: T.Transform) -> tuple[str, str, tuple[float, ...], tuple[float, ...]]:
         found = compile(transforms).output
         return found.dtype, found.layout, found.mean, found.std
@@ -282,7 +295,7 @@ def test_what_the_output_looks_like() -> None:
     )
 
 
-def test_fills_and_filters_are_agreed_upon() -> None:
+def test_fill_and_filter_of_a_list() -> None:
     assert compile([]).fill == (0,)
     assert compile([T.CenterCrop(600), T.Letterbox(640, 640, mask_fill=255)]).fill == (114,)
     assert compile([T.CenterCrop(600), T.Letterbox(640, 640, mask_fill=255)]).mask_fill == 255

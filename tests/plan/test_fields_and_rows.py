@@ -1,4 +1,4 @@
-"""Plans of fields: shared or own draws, one size a batch, images that a list cannot be done to, and what the decoder is handed."""
+"""Plans of image fields: shared random numbers, batch sizes, unusable images, decoder requests."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def rows_of(
     }
 
 
-def test_a_list_is_shared_by_all_image_fields() -> None:
+def test_all_image_fields_share_a_list() -> None:
     rows = rows_of(CROP)
     assert list(rows) == ["left", "right", "rear"]
     assert plain(rows["left"]) == plain(rows["right"]) == plain(rows["rear"])
     assert rows["left"].parameters.tolist() == rows["rear"].parameters.tolist()
 
 
-def test_shared_draws_serve_images_of_several_sizes() -> None:
+def test_shared_random_numbers_work_with_images_of_different_sizes() -> None:
     plan = compile_fields(
         [T.RandomResizedCrop(32, ratio=(1.0, 1.0)), T.HorizontalFlip()], ["a", "b"]
     )["a"]
@@ -51,16 +51,16 @@ def test_shared_draws_serve_images_of_several_sizes() -> None:
     assert np.abs(large.x / 10 - small.x).max() <= 1.1
 
 
-def test_own_lists_draw_own_numbers_and_tuples_share() -> None:
+def test_dict_entries_draw_their_own_numbers_and_tuples_share_them() -> None:
     rows = rows_of({"left": CROP, ("right", "rear"): CROP})
     assert plain(rows["right"]) == plain(rows["rear"])
     assert plain(rows["left"]) != plain(rows["right"])
     assert plain(rows["left"]) == plain(
         rows_of(CROP)["left"]
-    )  # the first group draws what a plain list draws
+    )  # the first group draws the same numbers as a list
 
 
-def test_fields_that_a_dict_does_not_name_stay_as_they_are() -> None:
+def test_fields_missing_from_a_dict_stay_unmodified() -> None:
     rows = rows_of({"rear": [T.CenterCrop(16)]})
     assert (rows["left"].canvas_h, rows["left"].canvas_w) == (90, 120)
     assert rows["left"].w.tolist() == [120] * 20
@@ -71,21 +71,24 @@ def test_fields_that_a_dict_does_not_name_stay_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("transform", "message"),
     [
-        ({"front": CROP}, "'front' is no image field; there are 'left', 'right', 'rear'"),
+        (
+            {"front": CROP},
+            "'front' is not an image field; the image fields are 'left', 'right', 'rear'",
+        ),
         ({"left": CROP, ("left", "right"): CROP}, "'left' is named twice"),
     ],
 )
-def test_wrong_fields_are_named(transform: object, message: str) -> None:
+def test_unknown_and_repeated_fields_raise(transform: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         rows_of(transform)
     assert rows_of(CROP)
 
 
-def test_images_of_a_batch_must_come_out_in_one_size() -> None:
+def test_different_output_sizes_in_a_batch_raise() -> None:
     plan = compile([T.Resize(shorter=50)])
     assert plan.size is None
     with pytest.raises(
-        ConfigError, match=r"sample 7 would be 50x66 and sample 9 66x50 .* Resize\(50, 66\)"
+        ConfigError, match=r"sample 7 is 50x66 and sample 9 is 66x50 .* Resize\(50, 66\)"
     ):
         plan.rows([7, 8, 9], [[90, 120], [90, 120], [120, 90]], seed=0, epoch=0)
     rows = plan.rows([7, 8], [[90, 120], [180, 240]], seed=0, epoch=0)
@@ -107,7 +110,7 @@ def test_images_of_a_batch_must_come_out_in_one_size() -> None:
         ([T.Resize(20, 30), T.CenterCrop(40)], True, (40, 40)),
     ],
 )
-def test_the_size_is_known_before_where_it_can_be(
+def test_output_size_is_known_before_the_first_batch(
     transforms: list[T.Transform], known: bool, canvas: tuple[int, int]
 ) -> None:
     plan = compile(transforms)
@@ -116,7 +119,7 @@ def test_the_size_is_known_before_where_it_can_be(
     assert (rows.canvas_h, rows.canvas_w) == canvas
 
 
-def test_an_image_of_which_nothing_is_left_is_reported_and_the_others_are_not_touched() -> None:
+def test_an_empty_crop_is_reported_and_does_not_affect_other_samples() -> None:
     plan = compile([T.Crop(top=100), T.Resize(10, 10)])
     rows = plan.rows([1, 2, 3], [[200, 50], [100, 50], [101, 50]], seed=0, epoch=0)
     assert list(rows.bad) == [1]
@@ -133,8 +136,8 @@ def test_an_image_of_which_nothing_is_left_is_reported_and_the_others_are_not_to
     assert (good.canvas_h, good.canvas_w, good.bad) == (2, 50, {})
 
 
-def test_a_crop_that_finds_padding_only_is_reported() -> None:
-    """Images below 50 pixels are padded by the first crop; the second may then miss them."""
+def test_a_crop_of_padding_only_is_reported() -> None:
+    """The first crop pads images below 50 pixels; the second crop can then miss the image."""
     plan = compile([T.RandomCrop(50), T.CenterCrop(10)])
     rows = plan.rows(np.arange(60), np.full((60, 2), 4), seed=0, epoch=0)
     assert 0 < len(rows.bad) < 60
@@ -142,7 +145,7 @@ def test_a_crop_that_finds_padding_only_is_reported() -> None:
     assert not plan.rows(np.arange(60), np.full((60, 2), 50), seed=0, epoch=0).bad
 
 
-def test_the_decoders_requests_are_filled() -> None:
+def test_fill_writes_the_requests_of_the_decoder() -> None:
     names = ("x", "y", "w", "h", "out_w", "out_h", "pad_left", "pad_top", "flip", "filter")
     requests = np.zeros(
         20,
@@ -165,7 +168,7 @@ def test_the_decoders_requests_are_filled() -> None:
 
 
 @pytest.mark.parametrize("which", [slice(1, 3), np.array([3, 3, 0])], ids=["slice", "slots"])
-def test_rows_taken_are_the_rows_of_these_samples(which: Any) -> None:
+def test_take_returns_the_rows_of_the_selected_samples(which: Any) -> None:
     plan = compile([T.RandomResizedCrop(40), T.VerticalFlip(), T.Brightness(0.5)])
     sizes = np.array([[40, 90], [90, 90], [30, 90], [90, 70]])
     rows = plan.rows([4, 5, 6, 7], sizes, seed=0, epoch=0)
@@ -181,19 +184,19 @@ def test_rows_taken_are_the_rows_of_these_samples(which: Any) -> None:
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ([[10, 10]], r"expected an array of \(2, 2\)"),
+        ([[10, 10]], r"expected shape \(2, 2\), height and width, found \(1, 2\)"),
         ([[10, 10], [0, 5]], "expected 1 to 16384 pixels, found 0 to 10"),
         ([[10, 10], [5, 20_000]], "found 5 to 20000"),
     ],
 )
-def test_wrong_sizes_are_refused(sizes: list[list[int]], message: str) -> None:
+def test_invalid_image_sizes_raise(sizes: list[list[int]], message: str) -> None:
     plan = compile([])
     with pytest.raises(ConfigError, match=message):
         plan.rows([1, 2], sizes, seed=0, epoch=0)
     assert len(plan.rows([1, 2], [[10, 10], [10, 10]], seed=0, epoch=0)) == 2
 
 
-def test_an_empty_batch_is_a_batch() -> None:
+def test_an_empty_batch_is_valid() -> None:
     rows = compile(CROP).rows(np.empty(0, np.int64), np.empty((0, 2), np.int64), seed=0, epoch=0)
     assert len(rows) == 0
     assert rows.matrices.shape == (0, 3, 3)
@@ -201,7 +204,7 @@ def test_an_empty_batch_is_a_batch() -> None:
     assert len(compile([]).rows([], np.empty((0, 2)), seed=0, epoch=0)) == 0
 
 
-def test_a_plan_can_be_read_and_drawn() -> None:
+def test_a_plan_row_can_be_printed_and_drawn() -> None:
     image = Image.new("RGB", (120, 90), (200, 200, 200))
     plan = compile(
         [T.Crop(top=30), T.Letterbox(64, 64), T.HorizontalFlip(1.0), T.Hue((0.25, 0.25))]
@@ -214,22 +217,22 @@ def test_a_plan_can_be_read_and_drawn() -> None:
     drawn = row.draw(image, boxes=[[10, 40, 40, 80]], points=[[100.0, 50.0]])
     assert drawn.size == (120 + 8 + 64, 90)
     pixels = np.asarray(drawn)
-    assert pixels[5, 5].tolist() == [66, 66, 66]  # cut off: dark
+    assert pixels[5, 5].tolist() == [66, 66, 66]  # outside of the crop: dark
     assert pixels[60, 60].tolist() == [200, 200, 200]
-    assert pixels[30, 60].tolist() == [255, 64, 64]  # the crop's edge
+    assert pixels[30, 60].tolist() == [255, 64, 64]  # edge of the crop
     assert pixels[40, 20].tolist() == [64, 220, 64]  # the box
     assert pixels[50, 100].tolist() == [
         255,
         220,
         0,
-    ]  # the point, and where it went: (120-100)*64/120, 16+20*32/60
+    ]  # the point; in the output at (120-100)*64/120, 16+20*32/60
     assert pixels[26, 128 + 10].tolist() == [255, 220, 0]
-    with pytest.raises(ValueError, match=r"image of 120x90 pixels, this one has 90x120"):
+    with pytest.raises(ValueError, match="expected an image of 120x90 pixels, found 90x120"):
         row.draw(image.transpose(Image.Transpose.ROTATE_90))
     assert row.draw(image).size == drawn.size
 
 
-def test_the_drawn_output_is_mirrored_too() -> None:
+def test_the_drawn_output_is_mirrored() -> None:
     image = Image.new("RGB", (40, 20))
     image.paste((250, 250, 250), (0, 0, 20, 20))  # the left half is bright
     for p, left, right in ((0.0, 250, 0), (1.0, 0, 250)):

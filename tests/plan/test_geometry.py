@@ -1,4 +1,4 @@
-"""Lists of transforms become one crop, resize, placement and flip: inside the image, of the right size, with the exact matrix."""
+"""Lists of transforms become one crop, one resize, one position and one flip, with exact matrix."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PINNED = [
 
 
 def compiled(transforms: list[T.Transform]) -> FieldPlan:
-    """Lists that are refused (a crop after padding, two fills) are not what this is about."""
+    """Compiles a list. Hypothesis skips invalid lists (a crop after padding, two fills)."""
     try:
         return compile(transforms)
     except ConfigError:
@@ -82,7 +82,7 @@ def test_rows_fit_image_and_canvas_and_the_matrix_is_exact(
 
 @given(transform_lists, st.lists(image_sizes, min_size=2, max_size=12), st.integers(0, 11))
 @settings(max_examples=60, deadline=None)
-def test_a_sample_has_one_plan_in_any_batch(
+def test_a_sample_has_the_same_plan_in_any_batch(
     transforms: list[T.Transform], sizes: list[tuple[int, int]], cut: int
 ) -> None:
     plan = compiled(transforms)
@@ -111,8 +111,8 @@ def test_rows_depend_on_seed_epoch_and_id() -> None:
         assert (integers(other) != base).any(axis=1).mean() > 0.95
 
 
-def test_these_crops_never_change() -> None:
-    """A run that is resumed with another version must see the crops it would have seen."""
+def test_crops_do_not_change_between_versions() -> None:
+    """A run that resumes with another version must see the same crops."""
     rows = compile([T.RandomResizedCrop(224), T.HorizontalFlip()]).rows(
         [0, 1, 2, 10**12], [[375, 500]] * 4, seed=0, epoch=0
     )
@@ -136,7 +136,8 @@ def test_these_crops_never_change() -> None:
         ),
         ([T.Resize(shorter=256)], (375, 500), [0, 0, 500, 375, 341, 256, 0, 0, 0, 341, 256]),
         ([T.Resize(longer=256)], (375, 500), [0, 0, 500, 375, 256, 192, 0, 0, 0, 256, 192]),
-        # 500 x 375 -> 341 x 256; the window at (58, 16) is (85.04, 23.44)..(413.49, 351.56) of the source: edges to whole pixels
+        # 500 x 375 -> 341 x 256. The window at (58, 16) is (85.04, 23.44)..(413.49, 351.56) of the
+        # source, rounded to whole pixels.
         (
             [T.Resize(shorter=256), T.CenterCrop(224)],
             (375, 500),
@@ -179,16 +180,16 @@ def test_these_crops_never_change() -> None:
             [T.Resize(1000, 1000), T.CenterCrop(2)],
             (10, 10),
             [5, 5, 1, 1, 2, 2, 0, 0, 0, 2, 2],
-        ),  # a tenth of a pixel: one is kept
+        ),  # a tenth of a pixel becomes one pixel
     ],
 )
-def test_examples_done_by_hand(
+def test_examples_computed_by_hand(
     transforms: list[T.Transform], size: tuple[int, int], expected: list[int]
 ) -> None:
     assert one(transforms, *size) == expected
 
 
-def test_a_flip_after_a_random_crop_mirrors_what_was_cropped() -> None:
+def test_a_flip_after_a_random_crop_mirrors_the_crop() -> None:
     sizes = np.full((50, 2), (90, 120))
     plain = compile([T.RandomCrop(40, pad=10)]).rows(np.arange(50), sizes, seed=1, epoch=0)
     mirrored = compile([T.RandomCrop(40, pad=10), T.HorizontalFlip(1.0)]).rows(
@@ -201,7 +202,7 @@ def test_a_flip_after_a_random_crop_mirrors_what_was_cropped() -> None:
     assert (plain.pad_left > 0).any()
 
 
-def test_random_crop_reaches_every_place_equally_often() -> None:
+def test_random_crop_positions_are_uniform() -> None:
     rows = compile([T.RandomCrop(32, pad=4)]).rows(
         np.arange(18_000), np.full((18_000, 2), (32, 32)), seed=0, epoch=0
     )
@@ -216,12 +217,12 @@ def test_random_crop_reaches_every_place_equally_often() -> None:
         0,
         1,
         2,
-    ]  # a small image lies anywhere in the padding
+    ]  # a small image is anywhere in the padding
     assert sorted(set(small.x.tolist())) == list(range(9))
     assert (small.h == 30).all()
 
 
-def test_flips_come_as_often_as_asked() -> None:
+def test_flips_occur_with_probability_p() -> None:
     for p in (0.0, 0.2, 0.5, 1.0):
         rows = compile([T.HorizontalFlip(p)]).rows(
             np.arange(20_000), np.full((20_000, 2), 8), seed=5, epoch=0
@@ -232,7 +233,7 @@ def test_flips_come_as_often_as_asked() -> None:
 def reference_boxes(
     rng: np.random.Generator, n: int, width: int, height: int
 ) -> NDArray[np.float64]:
-    """torchvision's RandomResizedCrop, one at a time: (n, 4) of left, top, width, height."""
+    """Draws torchvision's RandomResizedCrop n times: (n, 4) left, top, width, height."""
     found: list[tuple[int, int, int, int]] = []
     for _ in range(n):
         for _ in range(10):
@@ -257,7 +258,7 @@ def reference_boxes(
 
 
 @pytest.mark.parametrize("size", [(375, 500), (500, 500), (1000, 300)])
-def test_random_resized_crops_are_distributed_as_torchvisions(size: tuple[int, int]) -> None:
+def test_random_resized_crops_are_distributed_like_torchvision(size: tuple[int, int]) -> None:
     height, width = size
     n = 6000
     rows = compile([T.RandomResizedCrop(224)]).rows(
@@ -291,13 +292,13 @@ def test_random_resized_crops_are_distributed_as_torchvisions(size: tuple[int, i
     assert area.max() <= 1
 
 
-def test_where_no_try_fits_the_middle_is_taken() -> None:
+def test_the_center_is_used_if_no_try_fits() -> None:
     plan = compile([T.RandomResizedCrop(10, scale=(0.99, 1.0), ratio=(1.0, 1.0))])
     rows = plan.rows([1, 2], [[100, 1000], [300, 40]], seed=0, epoch=0)
     assert integers(rows)[:, :4].tolist() == [[450, 0, 100, 100], [0, 130, 40, 40]]
 
 
-def test_a_crop_of_a_crop_lies_inside_it() -> None:
+def test_a_crop_of_a_crop_is_inside_the_first() -> None:
     sizes = np.full((200, 2), (300, 400))
     outer = compile([T.RandomResizedCrop(100)]).rows(np.arange(200), sizes, seed=0, epoch=0)
     inner = compile([T.RandomResizedCrop(100), T.RandomResizedCrop(50)]).rows(

@@ -1,4 +1,4 @@
-"""Boxes follow their image: moved, cut to where the image lies, dropped by the stated rule."""
+"""Boxes move with their image, are clipped to it, and are dropped when they are not visible."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def row(*transforms: T.Transform, size: tuple[int, int] = (100, 200)) -> PlanRow
             [T.Letterbox(100, 100)],
             [-5, 20, 205, 40],
             [0, 35, 100, 45],
-        ),  # cut to the image, not to the padding
+        ),  # clipped to the image, not to the padding
         ([T.Letterbox(100, 100), T.HorizontalFlip(1.0)], [0, 0, 20, 100], [90, 25, 100, 75]),
     ],
 )
-def test_boxes_are_moved_and_cut(
+def test_boxes_are_moved_and_clipped(
     transforms: list[T.Transform], box: list[float], expected: list[float]
 ) -> None:
     moved, kept = move_boxes([box], row(*transforms))
@@ -41,7 +41,7 @@ def test_boxes_are_moved_and_cut(
     assert moved.tolist() == [pytest.approx(expected)]
 
 
-def test_what_remains_decides_what_is_kept() -> None:
+def test_boxes_are_kept_by_their_visible_area() -> None:
     boxes = np.array(
         [
             [0, 0, 100, 10],
@@ -60,12 +60,12 @@ def test_what_remains_decides_what_is_kept() -> None:
         2,
         6,
         7,
-    ]  # touching is not enough; no area, inverted, NaN: gone
+    ]  # dropped: touches the edge only, no area, inverted, NaN
     assert move_boxes(boxes, cut, min_visible=0.5)[1].tolist() == [
         0,
         6,
         7,
-    ]  # 60 of 100; all; 40 of 80: just enough
+    ]  # visible: 60 of 100, all, 40 of 80 (exactly enough)
     assert move_boxes(boxes, cut, min_visible=0.51)[1].tolist() == [0, 6]
     assert move_boxes(boxes, cut, min_visible=1.0)[1].tolist() == [6]
     moved, kept = move_boxes(boxes, cut)
@@ -73,13 +73,13 @@ def test_what_remains_decides_what_is_kept() -> None:
     assert moved.tolist() == [[0, 0, 60, 10], [0, 0, 1, 10], [50, 0, 60, 10], [0, 0, 40, 10]]
 
 
-def test_a_box_without_end_is_cut_to_the_image() -> None:
+def test_an_infinite_box_is_clipped_to_the_image() -> None:
     with np.errstate(all="raise"):
         moved, kept = move_boxes([[-np.inf, 10, np.inf, np.inf]], row(T.Resize(50, 50)))
     assert (moved.tolist(), kept.tolist()) == ([[0, 5, 50, 50]], [0])
 
 
-def test_no_boxes_are_no_boxes() -> None:
+def test_empty_inputs_return_empty_boxes() -> None:
     empties: list[list[float] | np.ndarray[tuple[int, ...], np.dtype[np.floating]]] = [
         [],
         np.empty((0, 4)),
@@ -95,16 +95,16 @@ def test_no_boxes_are_no_boxes() -> None:
 @pytest.mark.parametrize(
     ("boxes", "options", "message"),
     [
-        ([[1, 2, 3]], {}, r"boxes: expected \(n, 4\) numbers, found \(1, 3\)"),
+        ([[1, 2, 3]], {}, r"boxes: expected shape \(n, 4\), found \(1, 3\)"),
         ([1, 2, 3, 4], {}, r"found \(4,\)"),
         (
             [[1, 2, 3, 4]],
             {"min_visible": 1.5},
-            "min_visible: expected a share from 0 to 1, found 1.5",
+            "min_visible=1.5: expected a fraction from 0 to 1",
         ),
     ],
 )
-def test_wrong_boxes_are_refused(
+def test_invalid_boxes_raise(
     boxes: list[list[float]], options: dict[str, float], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -120,7 +120,7 @@ any_boxes = st.lists(st.tuples(coordinate, coordinate, coordinate, coordinate), 
 
 @given(st.lists(any_boxes, min_size=1, max_size=6), st.sampled_from([0.0, 0.3, 1.0]))
 @settings(max_examples=60, deadline=None)
-def test_a_batch_gives_what_its_samples_give(
+def test_a_batch_equals_its_samples(
     boxes: list[list[tuple[float, ...]]], min_visible: float
 ) -> None:
     plan = compile([T.RandomResizedCrop(64), T.HorizontalFlip()])
@@ -142,18 +142,18 @@ def test_a_batch_gives_what_its_samples_give(
     st.integers(0, 10_000),
 )
 @settings(max_examples=100, deadline=None)
-def test_a_box_inside_survives_the_strictest_rule(
+def test_a_box_inside_the_image_passes_min_visible_1(
     box: tuple[float, float, float, float], sample: int
 ) -> None:
-    """Of a box that is not cut, all remains: whatever the rounding of the matrix."""
+    """Rounding of the matrix must not reduce the visible part of a box that is not clipped."""
     plan = compile([T.Resize(77, 133), T.HorizontalFlip()])
     rows = plan.rows([sample], [[211, 307]], seed=0, epoch=0)
     x, y, w, h = box
     assert move_boxes([[x, y, x + w, y + h]], rows[0], min_visible=1.0)[1].tolist() == [0]
 
 
-def test_a_batch_needs_boxes_for_each_row() -> None:
+def test_a_batch_requires_boxes_for_each_row() -> None:
     rows = compile([]).rows([1, 2], [[9, 9]] * 2, seed=0, epoch=0)
-    with pytest.raises(ConfigError, match="boxes of 1 samples, but rows of 2"):
+    with pytest.raises(ConfigError, match=r"boxes: expected one array per plan row \(2\), found 1"):
         move_boxes_batch([[[0, 0, 1, 1]]], rows)
     assert len(move_boxes_batch([[[0, 0, 1, 1]], []], rows)) == 2

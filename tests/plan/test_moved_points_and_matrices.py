@@ -1,4 +1,4 @@
-"""Points, lines and camera matrices follow their image."""
+"""Points, polylines and camera matrices move with their image."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def test_points_are_moved_and_flagged_not_dropped() -> None:
     assert moved == pytest.approx(
         np.array([[150, 50], [161, 50], [160, 0], [0, 100], [-0.1, 50]]), abs=1e-5
     )
-    assert visible.tolist() == [True, False, True, True, False]  # the edges belong to the area
+    assert visible.tolist() == [True, False, True, True, False]  # edges count as visible
     assert moved.dtype == np.float32
 
 
-def test_corners_stay_visible_whatever_the_scale() -> None:
+def test_corners_stay_visible_at_any_scale() -> None:
     for target in range(60, 140):
         assert move_points(
             [[0, 0], [211, 307]],
@@ -52,18 +52,18 @@ def test_corners_stay_visible_whatever_the_scale() -> None:
         )[1].all()
 
 
-def test_padding_is_not_visible() -> None:
+def test_points_in_the_padding_are_not_visible() -> None:
     moved, visible = move_points([[100, 50], [100, -2], [100, 102]], row(T.Letterbox(100, 100)))
     assert moved.tolist() == [[50, 50], [50, 24], [50, 76]]
     assert visible.tolist() == [True, False, False]
 
 
-def test_a_third_number_stays_as_it_is() -> None:
+def test_a_third_number_stays_unmodified() -> None:
     moved, _ = move_points([[10, 10, 2], [20, 20, 0]], row(T.Resize(50, 50)))
     assert moved.tolist() == [[2.5, 5, 2], [5, 10, 0]]
 
 
-def test_lines_are_lists_of_points() -> None:
+def test_polylines_move_like_points() -> None:
     lines = move_polylines(
         [[[10, 10], [20, 20], [300, 30]], np.empty((0, 2))], row(T.Resize(50, 50))
     )
@@ -71,7 +71,7 @@ def test_lines_are_lists_of_points() -> None:
     assert [visible.tolist() for _, visible in lines] == [[True, True, False], []]
 
 
-def test_a_batch_of_points_gives_what_its_samples_give() -> None:
+def test_a_batch_of_points_equals_its_samples() -> None:
     rng = np.random.default_rng(0)
     points = [rng.uniform(-10, 210, (n, 3)) if n else np.empty(0) for n in (3, 0, 1, 7, 0)]
     rows = compile([T.RandomResizedCrop(64), T.HorizontalFlip()]).rows(
@@ -93,8 +93,8 @@ def test_a_batch_of_points_gives_what_its_samples_give() -> None:
         )
 
 
-def test_a_batch_without_points_has_as_many_columns_as_they_would() -> None:
-    """Whoever looks at the third number of each point must not fail at the first batch that has none."""
+def test_a_batch_without_points_keeps_the_number_of_columns() -> None:
+    """Code that reads the third column must also work on a batch without points."""
     rows = compile([]).rows([1, 2], [[9, 9]] * 2, seed=0, epoch=0)
     assert [moved.shape for moved, _ in move_points_batch([np.empty((0, 3))] * 2, rows)] == [
         (0, 3)
@@ -105,7 +105,7 @@ def test_a_batch_without_points_has_as_many_columns_as_they_would() -> None:
     assert [moved.shape for moved, _ in move_points_batch([[], []], rows)] == [(0, 2)] * 2
 
 
-def test_a_point_in_space_is_projected_to_where_its_pixel_went() -> None:
+def test_a_projected_3d_point_matches_its_moved_pixel() -> None:
     plan_row, rng = camera_row(), np.random.default_rng(1)
     space = np.concatenate(
         [rng.uniform(-5, 5, (20, 2)), rng.uniform(8, 60, (20, 1)), np.ones((20, 1))], axis=1
@@ -125,7 +125,7 @@ def test_a_point_in_space_is_projected_to_where_its_pixel_went() -> None:
     )  # mirrored: the focal length along x is negative
 
 
-def test_homographies_go_either_way() -> None:
+def test_homographies_to_and_from_the_image() -> None:
     plan_row = camera_row()
     to_image = CAMERA @ np.array(
         [[1.0, 0.02, 0.1], [0.01, 0.9, 1.5], [0.0, 0.03, 9.0]]
@@ -140,7 +140,7 @@ def test_homographies_go_either_way() -> None:
     assert both / both[2, 2] == pytest.approx(np.eye(3), abs=1e-2)
 
 
-def test_stacks_of_matrices_are_moved_together() -> None:
+def test_stacks_of_matrices() -> None:
     stack = np.stack([CAMERA, 2 * CAMERA])
     moved = move_to_image(stack, camera_row())
     assert moved[1].tolist() == move_to_image(2 * CAMERA, camera_row()).tolist()
@@ -149,21 +149,20 @@ def test_stacks_of_matrices_are_moved_together() -> None:
 @pytest.mark.parametrize(
     "matrix", [np.eye(4), np.eye(2), np.zeros(3), np.zeros((4, 3))], ids=lambda m: str(m.shape)
 )
-def test_other_matrices_are_refused(
+def test_matrices_of_other_shapes_raise(
     matrix: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
 ) -> None:
     with pytest.raises(
-        ConfigError, match=r"matrix: expected \(3, 3\) or \(3, 4\), or a stack of them"
+        ConfigError,
+        match=r"matrix: expected shape \(3, 3\) or \(3, 4\), or a stack of such matrices",
     ):
         move_to_image(matrix, row())
     assert move_to_image(np.eye(3), row()).tolist() == np.eye(3).tolist()
 
 
-def test_wrong_points_are_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"points: expected \(n, 2 or 3\) numbers, found \(1, 4\)"
-    ):
+def test_points_of_other_shapes_raise() -> None:
+    with pytest.raises(ConfigError, match=r"points: expected shape \(n, 2 or 3\), found \(1, 4\)"):
         move_points([[1, 2, 3, 4]], row())
-    with pytest.raises(ConfigError, match=r"matrix: expected \(n, 3\)"):
+    with pytest.raises(ConfigError, match=r"matrix: expected shape \(n, 3\)"):
         move_from_image(np.eye(4), row())
     assert move_points([[1, 2]], row())[1].tolist() == [True]

@@ -1,4 +1,4 @@
-"""A spot painted into the image is, after any transforms, where the plan's matrix and the moved labels say."""
+"""A spot painted into an image lands where the matrix and the moved labels predict."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ inside = st.floats(0.3, 0.7)
     st.integers(0, 1000),
 )
 @settings(max_examples=200, deadline=None)
-def test_the_spot_is_where_the_points_say(
+def test_the_spot_lands_at_the_moved_point(
     transforms: list[T.Transform], size: tuple[int, int], across: float, down: float, sample: int
 ) -> None:
     height, width = size
@@ -39,7 +39,7 @@ def test_the_spot_is_where_the_points_say(
     row = rows[0]
     assume(
         min(row.w, row.h) >= 12 and min(row.out_w, row.out_h) >= 4
-    )  # a spot needs some pixels, or it is seen beside its place
+    )  # in a smaller image the centroid is inaccurate
     x, y = row.x + across * row.w, row.y + down * row.h
     sigma = min(row.w, row.h) / 12
     found = centroid(execute(row, blob(width, height, x, y, sigma)))
@@ -59,10 +59,10 @@ def test_the_spot_is_where_the_points_say(
     inside,
 )
 @settings(max_examples=200, deadline=None)
-def test_it_is_also_where_the_transforms_one_by_one_put_it(
+def test_the_spot_lands_where_the_transforms_one_by_one_put_it(
     transforms: list[T.Transform], size: tuple[int, int], across: float, down: float
 ) -> None:
-    """Not only does the matrix describe the row: the row does what the list says. Edges were rounded to whole pixels, once."""
+    """The row does what the list of transforms says, up to rounding its edges to whole pixels."""
     height, width = size
     rows = compiled(transforms).rows([0], [size], seed=0, epoch=0)
     assume(not rows.bad)
@@ -74,7 +74,7 @@ def test_it_is_also_where_the_transforms_one_by_one_put_it(
             transforms, blob(width, height, x, y, min(row.w, row.h) / 12), smallest=12
         )
     except ValueError:
-        assume(False)  # folded, the small image in between is never made
+        assume(False)  # the plan never creates this small intermediate image
         raise
     assert canvas.shape == (row.canvas_h, row.canvas_w)
     slack_x, slack_y = 0.55 + 0.5 * row.out_w / row.w, 0.55 + 0.5 * row.out_h / row.h
@@ -84,8 +84,8 @@ def test_it_is_also_where_the_transforms_one_by_one_put_it(
     assert found[1] == pytest.approx(moved[1], abs=slack_y)
 
 
-def test_a_wrong_matrix_would_be_seen() -> None:
-    """The half-pixel convention is what most loaders get wrong: the same spot with x -> W - 1 - x misses."""
+def test_a_wrong_half_pixel_convention_is_detected() -> None:
+    """Many loaders flip with x -> W - 1 - x, which misses the spot."""
     row = compile([T.Resize(20, 20), T.HorizontalFlip(1.0)]).rows([0], [[60, 60]], seed=0, epoch=0)[
         0
     ]
@@ -94,11 +94,11 @@ def test_a_wrong_matrix_would_be_seen() -> None:
     assert abs(found[0] - (20 - 1 - 6.0)) > 0.5
 
 
-def test_masks_use_the_same_rows_without_mixing() -> None:
+def test_nearest_picks_source_pixels_that_map_into_their_output_pixel() -> None:
     row = compile([T.RandomResizedCrop(32), T.HorizontalFlip()]).rows(
         [3], [[100, 140]], seed=0, epoch=0
     )[0]
-    # floor((i + 0.5) * scale) is what the native core picks with 'nearest': the picked source pixel must map back into pixel i.
+    # With 'nearest' the native core picks source pixel floor((i + 0.5) * scale) for output pixel i.
     picked = row.x + np.floor((np.arange(row.out_w) + 0.5) * row.w / row.out_w) + 0.5
     moved = row.matrix[0, 0] * picked + row.matrix[0, 2]
     expected = np.arange(row.out_w) + 0.5

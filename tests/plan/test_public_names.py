@@ -1,4 +1,4 @@
-"""What fastload.transforms exports, and that it looks like its own."""
+"""Public names of fastload.transforms and their documentation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PUBLIC = [
 ]  # fmt: skip
 
 
-def test_the_list_of_public_names() -> None:
+def test_public_names_equal_the_list() -> None:
     assert transforms.__all__ == PUBLIC
 
 
@@ -27,7 +27,7 @@ def test_public_names_belong_to_the_public_module() -> None:
         assert getattr(transforms, name).__qualname__ == name
 
 
-def test_every_public_transform_documents_itself() -> None:
+def test_every_transform_documents_all_arguments() -> None:
     for name in PUBLIC:
         each: Any = getattr(transforms, name)
         if (
@@ -39,6 +39,11 @@ def test_every_public_transform_documents_itself() -> None:
             assert all(part in each.__doc__ for part in ("Args:", "Raises:", "Example:")), name
             for argument in fields(each):
                 assert f"        {argument.name}: " in each.__doc__, (name, argument.name)
+
+
+def test_every_public_name_has_an_example() -> None:
+    """tests/docs/test_transforms_docs.py runs the examples."""
+    assert [name for name in PUBLIC if "Example:" not in getattr(transforms, name).__doc__] == []
 
 
 def test_transforms_and_plans_survive_pickling() -> None:

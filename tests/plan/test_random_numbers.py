@@ -1,4 +1,4 @@
-"""The generator: Philox as published, and numbers that depend on nothing but seed, epoch, sample and stream."""
+"""Random numbers are Philox as published and depend on seed, epoch, sample and stream only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from fastload._plan import rng
 from fastload._plan.rng import batch_draws, philox
 
-# Known answers that come with the authors' library, Random123 (kat_vectors): counter, key, result.
+# Known answers from the authors' library Random123 (kat_vectors): counter, key, result.
 KNOWN = [
     ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
     ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
@@ -21,7 +21,7 @@ KNOWN = [
         (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
     ),
 ]
-# These must never change: a resumed run would see other crops.
+# These must never change; otherwise a resumed run would get different crops.
 PINNED = [
     [0.27060061949305236, 0.2533284036908299, 0.7014365107752383],
     [0.7724689678288996, 0.943309348076582, 0.9473986856173724],
@@ -29,12 +29,12 @@ PINNED = [
 
 
 def draws(seed: int, epoch: int, ids: ArrayLike, stream: int, k: int) -> NDArray[np.float64]:
-    """(n, k): the first k numbers of one stream, for n sample ids."""
+    """Returns the first k numbers of one stream for n sample ids, with shape (n, k)."""
     return batch_draws(seed, epoch, ids, [(stream, -(-k // 4))])[0].values[:k].T.copy()
 
 
 def plain_philox(counter: tuple[int, ...], key: tuple[int, ...], bits: int) -> tuple[int, ...]:
-    """The paper's algorithm on Python's integers, for 32 and for 64 bits."""
+    """Computes the algorithm of the paper with Python integers, for 32 or 64 bits."""
     multipliers, weyl = {
         32: ((0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)),
         64: ((0xD2E7470EE14C6C93, 0xCA5A826395121157), (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)),
@@ -49,21 +49,23 @@ def plain_philox(counter: tuple[int, ...], key: tuple[int, ...], bits: int) -> t
     return c0, c1, c2, c3
 
 
-def ours(counter: tuple[int, ...], key: tuple[int, int]) -> tuple[int, ...]:
+def our_philox(counter: tuple[int, ...], key: tuple[int, int]) -> tuple[int, ...]:
     return tuple(philox(np.array(counter, np.uint64)[:, None], key)[:, 0].tolist())
 
 
 @pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
-def test_the_published_answers_are_met(
+def test_published_answers(
     counter: tuple[int, ...], key: tuple[int, int], expected: tuple[int, ...]
 ) -> None:
-    assert ours(counter, key) == expected
+    assert our_philox(counter, key) == expected
 
 
-def test_the_plain_algorithm_with_64_bits_is_numpys() -> None:
+def test_the_plain_algorithm_with_64_bits_equals_numpy() -> None:
     generator = np.random.Philox(key=[5, 6])
     found = generator.random_raw(4).tolist()
-    assert tuple(found) == plain_philox((1, 0, 0, 0), (5, 6), 64)  # numpy counts up before it draws
+    assert tuple(found) == plain_philox(
+        (1, 0, 0, 0), (5, 6), 64
+    )  # NumPy increments the counter before it draws
 
 
 @given(st.tuples(*[st.integers(0, 2**32 - 1)] * 4), st.tuples(*[st.integers(0, 2**32 - 1)] * 2))
@@ -71,7 +73,7 @@ def test_the_plain_algorithm_with_64_bits_is_numpys() -> None:
 def test_any_counter_and_key_agree_with_the_plain_algorithm(
     counter: tuple[int, ...], key: tuple[int, int]
 ) -> None:
-    assert ours(counter, key) == plain_philox(counter, key, 32)
+    assert our_philox(counter, key) == plain_philox(counter, key, 32)
 
 
 @given(
@@ -93,7 +95,7 @@ def test_core_and_numpy_agree(
     assert rng._uniform(key, numbers[::2], counters).tolist() == expected[:, ::2].tolist()
 
 
-def test_these_numbers_never_change() -> None:
+def test_numbers_do_not_change_between_versions() -> None:
     assert draws(7, 3, [0, 123_456_789_012], stream=2, k=3).tolist() == PINNED
 
 
@@ -121,7 +123,7 @@ def test_a_sample_gets_its_numbers_in_any_batch_and_order(
     )
 
 
-def test_seeds_epochs_streams_and_samples_are_unrelated() -> None:
+def test_seeds_epochs_streams_and_samples_are_uncorrelated() -> None:
     n = 4096
     base = draws(0, 0, np.arange(n), 0, 4)
     others = [
@@ -151,6 +153,6 @@ def test_numbers_are_uniform_and_below_1() -> None:
     assert np.abs(np.corrcoef(values.T) - np.eye(4)).max() < 0.015
 
 
-def test_negative_seeds_are_seeds_too() -> None:
+def test_negative_seeds_are_allowed() -> None:
     assert draws(-1, 0, [0], 0, 1) == draws(2**64 - 1, 0, [0], 0, 1)
     assert draws(-1, 0, [0], 0, 1) != draws(1, 0, [0], 0, 1)
