@@ -12,7 +12,7 @@ from fastload._tools.bench import readers
 def pages_here(path: Path) -> list[bool]:
     """Which pages of a file are in memory."""
     with path.open("rb") as file:
-        return readers.pages_here(file.fileno())
+        return readers.resident_pages(file.fileno())
 
 
 def thrown_out(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""`fastload bench decode|load|io` on small datasets, as people and programs use them; wrong use."""
+"""`fastload bench decode|load|io` on small datasets: text and JSON output, and usage errors."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ def test_decode_measures_each_backend_thread_count_and_work(
     assert small["gb_out_per_s"] == pytest.approx(
         small["images_per_s"]["median"] * 40 * 60 * 3 / 1e9
     )
-    assert "images/s here" in found["limit"]
+    assert "images/s on this machine" in found["limit"]
     assert found["machine"]["processor"]
 
 
-def test_decode_piped_is_plain_lines_with_one_sentence_at_the_end(
+def test_decode_in_a_pipe_prints_plain_lines_and_a_conclusion(
     packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     needs_core()
@@ -112,22 +112,22 @@ def test_decode_piped_is_plain_lines_with_one_sentence_at_the_end(
     assert "\x1b" not in out
     lines = out.splitlines()
     assert lines[2].split()[:3] == ["work", "backend", "threads"]
-    assert lines[-2].startswith("RRC 224: at most ")
+    assert lines[-2].startswith("RRC 224: up to ")
     assert lines[-1] == f"plotted: {page}"
     assert page.read_text().count("<svg") == 3
 
 
-def test_decode_says_which_backends_did_not_run() -> None:
+def test_decode_reports_which_backends_did_not_run() -> None:
     names, reasons = usable_backends(["reference"])
     assert names == ["reference"]
     assert reasons == {}
-    with pytest.raises(ConfigError, match="backend 'nonsense': expected some of"):
+    with pytest.raises(ConfigError, match="backend='nonsense': expected one of"):
         usable_backends(["nonsense"])
     everything, why = usable_backends()
     assert {*everything, *why} == set(BACKENDS)
 
 
-def test_decode_without_any_backend_says_why(
+def test_decode_without_any_backend_reports_the_reasons(
     packed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none(name: str, *, threads: int) -> None:
@@ -136,7 +136,7 @@ def test_decode_without_any_backend_says_why(
     monkeypatch.setattr(decode_work, "make_decoder", none)
     code, _, err = bench(capsys, "decode", packed, *FAST, "--backend", "reference")
     assert code == 1
-    assert "no backend runs here: reference: reference was not built" in err
+    assert "no decode backend is available: reference: reference was not built" in err
     monkeypatch.undo()
     assert (
         bench(
@@ -167,11 +167,11 @@ def test_decode_without_any_backend_says_why(
         (["--seconds", "nan"], "expected seconds"),
         (["--exact", "maybe"], "invalid choice"),
         (["--plot", "out.gif"], ".html, .svg or .png"),
-        (["--backend", "nonsense"], "expected some of"),
+        (["--backend", "nonsense"], "expected one of"),
         (["--field", "label"], "image field 'label'"),
     ],
 )
-def test_decode_used_wrongly_exits_with_2_and_says_what(
+def test_decode_with_a_usage_error_exits_with_2_and_explains_it(
     packed: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     code, _, err = bench(capsys, "decode", packed, *words)
@@ -189,7 +189,7 @@ def test_bench_needs_a_kind_and_a_dataset(
         assert "no such folder" in err
 
 
-def test_works_take_what_the_planner_would() -> None:
+def test_standard_works_follow_the_requested_sizes_and_exactness() -> None:
     assert [work.name for work in standard_works([(256, 256)], exact="off")] == [
         "as stored",
         "RRC 224",
@@ -213,12 +213,12 @@ def test_images_of_several_sizes_kinds_and_cameras_are_all_decoded(tmp_path: Pat
         images.run(backend, work, batches)
         assert sum(len(batch.output) for batch in batches) == images.n_images == 12
     pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
-    pictures = open_dataset(
+    png_dataset = open_dataset(
         pack_samples(
             tmp_path / "png", [Field("image", "image")], [{"image": encoded(png(pixels))}] * 2
         )
     )
-    images = BenchImages.of(pictures, field="image", samples=10)
+    images = BenchImages.of(png_dataset, field="image", samples=10)
     batches = images.batches(Work("", None))
     images.run(backend, Work("", None), batches)
     assert np.array_equal(batches[0].output[1].numpy(), pixels)
@@ -272,13 +272,13 @@ def test_load_compares_with_torch_over_exported_files(
     [
         (["--against", "tensorflow"], "expected 'torch'"),
         (["--against", "torch", "a", "b"], "expected 'torch'"),
-        (["--against", "torch", "/absent/folder"], "no images"),
+        (["--against", "torch", "/absent/folder"], "contains no image files"),
         (["--batch-size", "1000"], "smaller --batch-size"),
         (["--compute", "-1"], "milliseconds"),
         (["--field", "label"], "image field 'label'"),
     ],
 )
-def test_load_used_wrongly_exits_with_2(
+def test_load_with_a_usage_error_exits_with_2(
     packed: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     code, _, err = bench(capsys, "load", packed, "--batch-size", 4, *words)
@@ -286,7 +286,7 @@ def test_load_used_wrongly_exits_with_2(
     assert message in err
 
 
-def test_the_verdict_compares_with_the_best_of_the_others() -> None:
+def test_the_conclusion_compares_with_the_fastest_torch_loader() -> None:
     def row(name: str, kind: str, per_s: float) -> LoadRow:
         return LoadRow(name, kind, spread([per_s]), 1.0, 0.5, 1.0, 2.0, 1.0, 100.0)
 
@@ -296,7 +296,7 @@ def test_the_verdict_compares_with_the_best_of_the_others() -> None:
         {},
     )
     assert "(quick)" in report.conclusion()
-    assert "3.00 x as fast" in report.conclusion()
+    assert "3.00 times as fast" in report.conclusion()
     assert (
         "fastload did not run"
         in LoadReport(Consumer("packed", "image"), [], {"fastload": "why"}).conclusion()
@@ -309,7 +309,7 @@ def test_exported_files_are_the_stored_images(packed: Path, tmp_path: Path) -> N
     files = image_files(tmp_path)
     assert len(files) == 5
     assert files[0].read_bytes() == bytes(dataset.raw(0, "image"))
-    with pytest.raises(ConfigError, match="no images"):
+    with pytest.raises(ConfigError, match="contains no image files"):
         image_files(tmp_path / "absent")
 
 
@@ -335,7 +335,7 @@ def test_io_reads_every_order_and_reader_count(
     assert "Warm" in warm["verdict"]
 
 
-def test_io_piped_is_plain(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_io_in_a_pipe_prints_plain_lines(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = bench(capsys, "io", packed, "--quick", "--readers", 1)
     assert code == 0
     assert "\x1b" not in out
@@ -343,7 +343,7 @@ def test_io_piped_is_plain(packed: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert bench(capsys, "io", packed, "--readers", 0)[0] == 2
 
 
-def test_places_are_where_the_records_lie_in_the_files(packed: Path) -> None:
+def test_places_are_the_positions_of_records_in_the_files(packed: Path) -> None:
     dataset = open_dataset(packed)
     blocks, files = io.places(dataset, most_bytes=1 << 40)
     runs = [run for block in blocks for run in block]
@@ -358,7 +358,7 @@ def test_places_are_where_the_records_lie_in_the_files(packed: Path) -> None:
     assert len(some) == 1
 
 
-def test_orders_hold_the_same_bytes(packed: Path) -> None:
+def test_all_orders_read_the_same_bytes(packed: Path) -> None:
     blocks, _ = io.places(open_dataset(packed), most_bytes=1 << 40)
     sequential = io.runs_in(blocks, "sequential", seed=1)
     shuffled = io.runs_in(blocks, "block-shuffled", seed=1)

@@ -1,4 +1,7 @@
-"""How figures are taken and shown: rounds, spread, tables, charts, children. No figure's size is asserted."""
+"""How benchmarks measure and present: rounds, spread, tables, charts, child processes.
+
+No test asserts the size of a measured figure.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ def test_spread_is_median_and_quartiles() -> None:
         (0, "0"),
     ],
 )
-def test_numbers_have_the_digits_that_matter(value: float, text: str) -> None:
+def test_numbers_have_three_significant_digits(value: float, text: str) -> None:
     assert number(value) == text
 
 
@@ -77,7 +80,7 @@ def test_rounds_are_interleaved_and_the_first_does_not_count() -> None:
     assert ticks[-1] == (6, 6)
 
 
-def test_a_pass_repeats_until_its_time_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_repeats_until_its_minimum_time_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.count()
     monkeypatch.setattr(
         measure,
@@ -101,7 +104,7 @@ def test_a_piped_table_is_plain_and_aligned(capsys: pytest.CaptureFixture[str]) 
     ]
 
 
-def test_a_page_table_escapes_its_own_signs() -> None:
+def test_a_markdown_table_replaces_the_separator_in_cells() -> None:
     assert markdown(("a", "b"), [("x|y", "1")]).splitlines() == [
         "| a | b |",
         "| --- | ---: |",
@@ -114,7 +117,7 @@ def svg_texts(plot: Plot) -> list[str | None]:
     return [each.text for each in drawn.iter("{http://www.w3.org/2000/svg}text")]
 
 
-def test_curves_are_well_formed_and_named() -> None:
+def test_curves_are_well_formed_svg_with_a_legend() -> None:
     curve = Curve("a <b>", [(1, 10.0, 9.0, 11.0), (2, 18.0, 17.0, 19.0)])
     ideal = Curve("ideal", [(1, 10.0, 10.0, 10.0), (2, 20.0, 20.0, 20.0)], ideal=True)
     plot = line_plot("title & more", [curve, ideal], x_name="x", y_name="y")
@@ -122,7 +125,7 @@ def test_curves_are_well_formed_and_named() -> None:
     assert {"title & more", "a <b>", "ideal", "x", "y", "1", "2", "0", "20"} <= set(texts)
 
 
-def test_a_curve_rises_to_the_right_where_the_figure_grows() -> None:
+def test_a_curve_rises_where_its_values_grow() -> None:
     curve = Curve("a", [(1, 10.0, 9.0, 11.0), (4, 20.0, 19.0, 21.0)])
     plot = line_plot("t", [curve], x_name="x", y_name="y")
     drawn = next(shape for shape in plot.shapes if isinstance(shape, Line) and shape.width == 2)
@@ -140,7 +143,7 @@ def test_the_longest_bar_is_first_and_bars_are_proportional() -> None:
 
 
 @pytest.mark.parametrize("name", ["out.html", "out.svg", "out.png"])
-def test_plots_are_written_as_their_name_says(tmp_path: Path, name: str) -> None:
+def test_the_suffix_decides_the_format_of_a_plot(tmp_path: Path, name: str) -> None:
     curves = [Curve("one", [(1, 1.0, 1.0, 1.0), (2, 2.0, 1.5, 2.5)])]
     write_plots(
         tmp_path / name,
@@ -157,7 +160,7 @@ def test_plots_are_written_as_their_name_says(tmp_path: Path, name: str) -> None
     )
     if name == "out.html":
         assert b"a note" in data
-        assert b"http" not in data.replace(b"http://www.w3.org/2000/svg", b""), "nothing is fetched"
+        assert b"http" not in data.replace(b"http://www.w3.org/2000/svg", b""), "self-contained"
 
 
 def test_a_dashed_line_of_a_png_passes_through_all_of_its_points(tmp_path: Path) -> None:
@@ -171,9 +174,9 @@ def test_a_dashed_line_of_a_png_passes_through_all_of_its_points(tmp_path: Path)
 
 
 def test_a_plot_that_cannot_be_written_is_refused_before_measuring(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"\.gif: expected a name that ends in"):
+    with pytest.raises(ConfigError, match=r"\.gif: expected a file name that ends in"):
         check_plot_path(tmp_path / "out.gif")
-    with pytest.raises(ConfigError, match="no folder"):
+    with pytest.raises(ConfigError, match="absent does not exist"):
         check_plot_path(tmp_path / "absent" / "out.html")
     check_plot_path(tmp_path / "out.html")
 
@@ -187,7 +190,7 @@ def test_the_machine_is_described(tmp_path: Path) -> None:
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library with two GPUs: number 1 takes 5 J between two readings, number 0 takes 500 J. No GPU has run it."""
+    """A stub of pynvml with two GPUs that use 500 J (GPU 0) and 5 J (GPU 1) between readings."""
     readings = {0: iter((0.0, 5e5)), 1: iter((1000.0, 6000.0))}
 
     class NVMLError(Exception):
@@ -220,11 +223,11 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_the_gpu_meter_reads_the_gpu_of_that_uuid_whatever_its_number() -> None:
+def test_the_gpu_meter_reads_the_gpu_with_the_given_uuid() -> None:
     gpu, _ = open_gpu("GPU-bbbbbbbb-0000")
     assert gpu is not None
     assert GpuMeter(gpu).read(10) == {"joules_per_image": 0.5, "sm_share": 0.41}, (
-        "a driver without the JPEG figure leaves it out"
+        "the JPEG engine is omitted, because this driver does not report it"
     )
 
 
@@ -234,7 +237,7 @@ from fastload._tools.bench.children import serve
 def run(word):
     print("noise on stdout")
     if word == "die":
-        sys.exit("the last words")
+        sys.exit("the last line")
     return {"word": word, "memory": len(bytearray(30 << 20))}
 serve(lambda: ({"name": "echo"}, run))
 """
@@ -251,10 +254,12 @@ def test_a_child_answers_round_by_round_and_is_measured() -> None:
             assert found.peak_mb > 1
 
 
-def test_a_child_that_ends_is_named_with_its_last_words() -> None:
+def test_a_child_that_exits_is_named_with_the_last_line_of_its_stderr() -> None:
     with Child("echo", [sys.executable, "-c", ECHO]) as child:
         child.wait()
-        with pytest.raises(WorkerDied, match=r"echo: ended with exit code 1: the last words"):
+        with pytest.raises(
+            WorkerDied, match=r"echo: the process ended with exit code 1: the last line"
+        ):
             child.round("die")
     with Child("next", [sys.executable, "-c", ECHO]) as child:
         child.wait()

@@ -1,4 +1,4 @@
-"""Plots of benchmarks: curves over threads or readers, and bars that compare loaders."""
+"""Benchmark plots: curves over threads or readers, and bars that compare loaders."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ _LEFT = 70
 _RIGHT = 190
 _TOP = 50
 _BOTTOM = 46
-_NAMES = 190  # left of the bars
-_FIGURES = 110  # right of the bars
-_ROW = 22  # height of a bar with its gap
+# Widths left and right of the bars, and the height of a bar with its gap.
+_NAMES = 190
+_FIGURES = 110
+_ROW = 22
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Points (x, y, low, high); ``ideal`` curves are dashed lines without points."""
+    """Points (x, y, low, high). An ``ideal`` curve is a dashed line without markers."""
 
     name: str
     points: Sequence[tuple[float, float, float, float]]
@@ -34,7 +35,7 @@ class Curve:
 
 
 def line_plot(title: str, curves: Sequence[Curve], *, x_name: str, y_name: str) -> Plot:
-    """x in powers of two (threads, readers), y from 0."""
+    """Curves over a logarithmic x axis (threads, readers); the y axis starts at 0."""
     plot = Plot("curves", WIDTH, HEIGHT, f"{title}: {y_name} over {x_name}")
     _add_curves(plot, 0, title, curves, x_name=x_name, y_name=y_name)
     return plot
@@ -82,7 +83,7 @@ def _add_curves(
 def bar_plot(
     title: str, values: Mapping[str, tuple[float, float, float]], *, unit: str, marked: str = ""
 ) -> Plot:
-    """One bar per name, the longest first; ``values``: median, low, high. ``marked`` has a color of its own."""
+    """One bar per name, longest first. ``values``: median, low, high; ``marked`` stands out."""
     ordered = sorted(values.items(), key=lambda each: -each[1][0])
     x_at = Scale(0, max(high for _, _, high in values.values()) or 1.0, _NAMES, WIDTH - _FIGURES)
     plot = Plot("bars", WIDTH, 44 + _ROW * len(ordered), title)
@@ -100,11 +101,11 @@ def bar_plot(
 
 
 def check_plot_path(path: Path) -> None:
-    """Raises ConfigError where no plot can be written: before an hour of measuring, not after it."""
+    """Raises ConfigError if no plot can be written there. Call it before measuring."""
     if path.suffix not in (".png", ".html", ".svg"):
-        raise ConfigError(f"--plot {path}: expected a name that ends in .html, .svg or .png")
+        raise ConfigError(f"--plot {path}: expected a file name that ends in .html, .svg or .png")
     if not path.parent.is_dir():
-        raise ConfigError(f"--plot {path}: no folder {path.parent}")
+        raise ConfigError(f"--plot {path}: the folder {path.parent} does not exist")
 
 
 def write_plots(
@@ -117,7 +118,7 @@ def write_plots(
     notes: Sequence[str] = (),
     tables: Sequence[str] = (),
 ) -> None:
-    """``plots``: title to curves. An SVG file holds the first one only."""
+    """Writes ``plots`` (title to curves) to a PNG or HTML file; an SVG file gets only the first."""
     check_plot_path(path)
     if path.suffix == ".png":
         sheet = Plot("curves", WIDTH, HEIGHT * len(plots), title)
@@ -134,7 +135,6 @@ def write_plots(
 
 
 def _page(title: str, notes: Sequence[str], charts: Sequence[str], tables: Sequence[str]) -> str:
-    """One self-contained HTML file."""
     body = [f"<p>{escape(text)}</p>" for text in notes]
     body += [f"<figure>{chart}</figure>" for chart in charts]
     body += [f"<pre>{escape(text)}</pre>" for text in tables]

@@ -1,7 +1,8 @@
-"""Contestants in processes of their own: started once, then told to go, round by round, while the others lie still.
+"""Runs benchmark candidates in child processes: started once, then measured one round at a time.
 
-The child's side is ``serve(make)``: ``make`` builds the loader and returns what runs one round and tells figures of it. The parent's is
-``Child``: it adds wall time, processor time and peak memory of the child with all its workers, which the child cannot see itself.
+While one child runs a round, the others wait for input. The child calls ``serve``. The parent uses
+``Child``, which adds what the child cannot measure itself: wall time, CPU time and peak memory of
+the child and all of its workers.
 """
 
 from __future__ import annotations
@@ -15,33 +16,33 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import IO, Any, NamedTuple, cast
 
 import psutil
 
 from fastload.errors import WorkerDied
 
-_TICKS = os.sysconf("SC_CLK_TCK")
-_EVERY_S = 0.1  # reading a process's memory takes its map lock for about a millisecond
+_CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+# Reading the memory of a process holds its map lock for about a millisecond.
+_MEMORY_INTERVAL_S = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One round of a child: what it told, and what was seen from outside."""
+class Round(NamedTuple):
+    """One round of a child: the figures that it reported, and the parent's measurements."""
 
     figures: dict[str, Any]
     wall_s: float
     cpu_s: float
-    peak_mb: (
-        float  # private and shared memory of the child and its workers, shared pages counted once
-    )
+    # Private and shared memory of the child and its workers; a shared page counts once.
+    peak_mb: float
 
 
 class Child:
-    """``command`` must end up in ``serve``. Raises WorkerDied with the child's last words where it ends."""
+    """A child process whose ``command`` calls ``serve``.
+
+    Raises WorkerDied with the last line of the child's stderr if the process ends early.
+    """
 
     def __init__(
         self, name: str, command: Sequence[str], *, env: Mapping[str, str] | None = None
@@ -56,17 +57,19 @@ class Child:
             text=True,
             env=None if env is None else {**os.environ, **env},
         )
+        self._stdin = cast("IO[str]", self._process.stdin)
+        self._stdout = cast("IO[str]", self._process.stdout)
         self._tree = psutil.Process(self._process.pid)
         self.ready: dict[str, Any] = {}
 
     def wait(self) -> dict[str, Any]:
-        """Until it is ready to go; what it told about itself."""
+        """Waits until the child is ready and returns the facts that it reported."""
         self.ready = self._receive()
         return self.ready
 
     def round(self, command: str = "go") -> Round:
         """Runs one round and waits for its end."""
-        peak = _Peak(self._tree)
+        peak = _PeakMemory(self._tree)
         cpu = cpu_s(self._tree)
         wall = time.perf_counter()
         with peak:
@@ -75,79 +78,65 @@ class Child:
         return Round(figures, time.perf_counter() - wall, cpu_s(self._tree) - cpu, peak.mb)
 
     def close(self) -> None:
-        """Ends it and its workers."""
-        family = _family(self._tree)[1:] if self._process.poll() is None else []
-        if self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()  # its loop ends with its input
+        """Ends the child and its workers."""
+        workers = _process_tree(self._tree)[1:] if self._process.poll() is None else []
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin.close()  # the loop in serve() ends with its input
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        for each in family:
+        for worker in workers:
             with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()  # psutil looks whether the id is still the same process
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+                worker.kill()  # psutil checks that the pid still belongs to the same process
+        self._stdout.close()
         self._errors.close()
 
     def _send(self, command: str) -> None:
         try:
-            assert self._process.stdin is not None  # noqa: S101
-            self._process.stdin.write(command + "\n")
-            self._process.stdin.flush()
+            self._stdin.write(command + "\n")
+            self._stdin.flush()
         except BrokenPipeError:
             self._raise_died()
 
     def _receive(self) -> dict[str, Any]:
-        assert self._process.stdout is not None  # noqa: S101
-        line = self._process.stdout.readline()
+        line = self._stdout.readline()
         if not line:
             self._raise_died()
-        found: dict[str, Any] = json.loads(line)
-        return found
+        return cast("dict[str, Any]", json.loads(line))
 
     def _raise_died(self) -> None:
         code = self._process.wait()
         self._errors.seek(0)
-        lines = [
-            line
-            for line in self._errors.read().decode("utf-8", "replace").splitlines()
-            if line.strip()
-        ]
+        lines = self._errors.read().decode("utf-8", "replace").split("\n")
+        last_line = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        raise WorkerDied(
-            f"{self.name}: ended with {how}: {lines[-1].strip() if lines else 'without a word'}",
-            how=how,
-        )
+        raise WorkerDied(f"{self.name}: the process ended with {how}: {last_line}", how=how)
 
     def __enter__(self) -> Child:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def serve(make: Callable[[], tuple[dict[str, Any], Callable[[str], dict[str, Any]]]]) -> None:
-    """The child's loop. ``make``: facts about the contestant, and what runs a round. Libraries that print go to stderr."""
+    """Runs the loop of a child process.
+
+    ``make`` returns facts about the candidate and a function that runs one round. Anything that a
+    library prints to stdout goes to stderr.
+    """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     facts, run = make()
-    answers.write(json.dumps(facts) + "\n")
-    answers.flush()
+    print(json.dumps(facts), file=answers, flush=True)
     for line in sys.stdin:
-        answers.write(json.dumps(run(line.strip())) + "\n")
-        answers.flush()
+        print(json.dumps(run(line.strip())), file=answers, flush=True)
 
 
-class _Peak:
-    """Looks at the memory of a process and its descendants every tenth of a second."""
+class _PeakMemory:
+    """Samples the memory of a process and its descendants ten times per second."""
 
     def __init__(self, tree: psutil.Process) -> None:
         self._tree = tree
@@ -155,9 +144,8 @@ class _Peak:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.mb = 0.0
 
-    def __enter__(self) -> _Peak:
+    def __enter__(self) -> None:
         self._thread.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
@@ -165,20 +153,24 @@ class _Peak:
 
     def _watch(self) -> None:
         while True:
-            self.mb = max(self.mb, sum(_memory_kb(each.pid) for each in _family(self._tree)) / 1024)
-            if self._done.wait(_EVERY_S):
+            kb = sum(_memory_kb(process.pid) for process in _process_tree(self._tree))
+            self.mb = max(self.mb, kb / 1024)
+            if self._done.wait(_MEMORY_INTERVAL_S):
                 return
 
 
-def _family(tree: psutil.Process) -> list[psutil.Process]:
+def _process_tree(root: psutil.Process) -> list[psutil.Process]:
     try:
-        return [tree, *tree.children(recursive=True)]
+        return [root, *root.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
 
 
 def _memory_kb(pid: int) -> int:
-    """Proportional share of anonymous and shared memory: a page that forked workers share counts once; files do not count."""
+    """The proportional share of anonymous and shared memory, without mapped files.
+
+    A page that forked workers share counts once in the sum over all of them.
+    """
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
@@ -190,13 +182,13 @@ def _memory_kb(pid: int) -> int:
     )
 
 
-def cpu_s(tree: psutil.Process) -> float:
-    """Processor seconds of a process, its living descendants and those that it has waited for."""
+def cpu_s(root: psutil.Process) -> float:
+    """CPU seconds of a process, its living descendants, and the children that it has reaped."""
     ticks = 0
-    for each in _family(tree):
+    for process in _process_tree(root):
         try:
-            fields = Path(f"/proc/{each.pid}/stat").read_text().rpartition(") ")[2].split()
+            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].split()
         except OSError:
             continue
         ticks += sum(int(value) for value in fields[11:15])
-    return ticks / _TICKS
+    return ticks / _CLOCK_TICKS_PER_S

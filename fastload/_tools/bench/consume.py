@@ -1,6 +1,8 @@
-"""The child of `fastload bench load`: one loader, and a consumer that computes for a given time with each batch.
+"""The child process of `fastload bench load`: one loader, and a consumer of its batches.
 
-python -m fastload._tools.bench.consume '{"kind": "fastload", "dataset": "packed", ...}'
+The consumer computes for a given time per batch.
+
+    python -m fastload._tools.bench.consume '{"kind": "fastload", "dataset": "packed", ...}'
 """
 
 from __future__ import annotations
@@ -19,20 +21,18 @@ from fastload._tools.bench.children import cpu_s, serve
 
 
 def main() -> None:
-    """Serves rounds: each takes ``batches`` batches after the first ``warm`` ones."""
     spec = json.loads(sys.argv[1])
     torch.set_num_threads(1)
 
     def make() -> tuple[dict[str, Any], Callable[[str], dict[str, Any]]]:
-        loader = make_loader(spec)
-        batches = endless(loader)
+        batches = endless(make_loader(spec))
         return {"kind": spec["kind"]}, lambda _: consume(batches, spec)
 
     serve(make)
 
 
 def make_loader(spec: dict[str, Any]) -> Any:
-    """What ``kind`` names: fastload over the packed dataset, or torch over image files."""
+    """Makes a fastload loader of the packed dataset, or a torch DataLoader of image files."""
     size = tuple(spec["size"])
     if spec["kind"] == "fastload":
         import fastload
@@ -51,31 +51,31 @@ def make_loader(spec: dict[str, Any]) -> Any:
         )
     from fastload._tools.bench.image_files import FolderImages, image_files
 
-    images = FolderImages(image_files(Path(spec["folder"])), size)
-    workers = spec["workers"]
     return torch.utils.data.DataLoader(
-        images,
+        FolderImages(image_files(Path(spec["folder"])), size),
         spec["batch_size"],
         shuffle=True,
-        num_workers=workers,
+        num_workers=spec["workers"],
         drop_last=True,
-        persistent_workers=workers > 0,
+        persistent_workers=spec["workers"] > 0,
     )
 
 
 def endless(loader: Any) -> Iterator[Any]:
-    """Epoch after epoch; whatever is first in an epoch, starting workers too, is part of what users wait for."""
-    while True:
-        n = 0
-        for batch in loader:
-            n += 1
-            yield batch
-        if not n:
-            raise SystemExit("the dataset has less than one batch: take a smaller --batch-size")
+    """Batches of one epoch after the other.
+
+    The start of an epoch, including the start of its workers, counts as waiting time.
+    """
+    while len(loader):
+        yield from loader
+    raise SystemExit("the dataset has less than one batch: pass a smaller --batch-size")
 
 
 def consume(batches: Iterator[Any], spec: dict[str, Any]) -> dict[str, Any]:
-    """Seconds waited for each batch and between the ends of batches."""
+    """Runs one round of up to ``batches`` batches, after ``warm`` batches that do not count.
+
+    Returns the seconds that each batch took to arrive (``waits_s``) and each step (``steps_s``).
+    """
     for _ in range(spec["warm"]):
         next(batches)
     waits: list[float] = []
@@ -107,7 +107,7 @@ def consume(batches: Iterator[Any], spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def compute(seconds: float, *, busy: bool) -> None:
-    """As on a GPU (this thread sleeps), or on the processor itself."""
+    """Spends ``seconds``: sleeping, as if a GPU computed, or ``busy`` on the CPU."""
     if not busy:
         time.sleep(seconds)
         return

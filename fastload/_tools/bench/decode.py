@@ -1,4 +1,4 @@
-"""`fastload bench decode`: what this machine decodes, by backend, threads and work, and what limits it."""
+"""`fastload bench decode`: images/s by backend, thread count and work, and what limits them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fastload._common.cpus import available_cpus
 from fastload._common.cuda import uuid_of, wait
+from fastload._common.formatting import count
 from fastload._common.nvml import Gpu, close_gpus, open_gpu
 from fastload._common.tables import Table
 from fastload._decode.backend import STAGES
@@ -36,19 +37,18 @@ HEADINGS = ("work", "backend", "threads", "images/s", "ms", "CPU ms", "GB/s in",
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. ``stages``: share of the decode threads' time, by stage."""
+    """One line of the table. ``stages`` maps a stage to its share of the decode threads' time."""
 
     work: str
     backend: str
     threads: int
     per_s: Spread
     cpu_ms: Spread
-    gb_in: float  # a second
-    gb_out: float
+    gb_in: float  # GB/s of compressed records
+    gb_out: float  # GB/s of decoded pixels
     stages: dict[str, float]
 
     def cells(self) -> tuple[str, ...]:
-        """For the table."""
         return (
             self.work,
             self.backend,
@@ -61,7 +61,6 @@ class Row:
         )
 
     def as_json(self) -> dict[str, object]:
-        """By name."""
         return {
             "work": self.work,
             "backend": self.backend,
@@ -77,12 +76,12 @@ class Row:
 
 @dataclass(slots=True)
 class DecodeReport:
-    """All rows, and on what they were measured."""
+    """All rows, with the machine and the versions that they were measured on."""
 
     dataset: str
     n_images: int
     rows: list[Row]
-    missing: dict[str, str]  # backend -> why it did not run
+    missing: dict[str, str]  # backend to the reason why it did not run
     machine: dict[str, str] = field(default_factory=machine)
     versions: dict[str, str] = field(
         default_factory=lambda: versions(
@@ -92,20 +91,20 @@ class DecodeReport:
     gpu: dict[str, object] = field(default_factory=dict)
 
     def table(self) -> Table:
-        """With the sentence below."""
-        table = Table(
-            f"decode, {self.n_images} images of {self.dataset}; median [quartiles] of {self.rows[0].per_s.n} interleaved rounds",
+        return Table(
+            f"Decoding {self.n_images} images of {self.dataset}; median [quartiles] of "
+            f"{self.rows[0].per_s.n} interleaved rounds",
             HEADINGS,
             named=2,
             rows=[row.cells() for row in self.rows],
+            notes=[
+                *(f"{name}: skipped: {why}" for name, why in self.missing.items()),
+                *(f"{name}: {value}" for name, value in self.gpu.items()),
+                self.conclusion(),
+            ],
         )
-        table.notes = [f"{name}: not run: {why}" for name, why in self.missing.items()]
-        table.notes += [f"{name}: {value}" for name, value in self.gpu.items()]
-        table.notes.append(self.conclusion())
-        return table
 
     def as_json(self) -> dict[str, object]:
-        """For ``--json``."""
         return {
             "dataset": self.dataset,
             "n_images": self.n_images,
@@ -118,57 +117,46 @@ class DecodeReport:
         }
 
     def conclusion(self) -> str:
-        """One sentence: what would have to be more or faster."""
+        """What limits the random crops (or the last work), and how they scale with threads."""
         main = next(
             (row.work for row in self.rows if row.work.startswith("RRC")), self.rows[-1].work
         )
         best = max((row for row in self.rows if row.work == main), key=lambda row: row.per_s.middle)
-        by_threads = {
-            row.threads: row for row in self.rows if (row.work, row.backend) == (main, best.backend)
-        }
-        first = by_threads[min(by_threads)]
-        last = by_threads[max(by_threads)]
+        rows = [row for row in self.rows if (row.work, row.backend) == (main, best.backend)]
+        first = min(rows, key=lambda row: row.threads)
+        last = max(rows, key=lambda row: row.threads)
         stage, share = max(best.stages.items(), key=lambda each: each[1], default=("decode", 1.0))
-        sentence = (
-            f"{main}: at most {number(best.per_s.middle)} images/s here ({best.backend}, {best.threads} threads); the limit is the "
-            f"processor, which spends {share:.0%} of a decode thread's time on {_STAGE_NAMES.get(stage, stage)}"
+        text = (
+            f"{main}: up to {number(best.per_s.middle)} images/s on this machine "
+            f"({best.backend}, {count(best.threads, 'thread')}). The CPU is the limit: decode "
+            f"threads spend {share:.0%} of their time {_STAGE_NAMES.get(stage, stage)}."
         )
-        if last.threads > first.threads:
-            gain = last.per_s.middle / first.per_s.middle
-            sentence += f"; {last.threads} threads are {gain:.2f} x one" + _scaling(
-                gain, last.threads / first.threads
-            )
-        return sentence + "."
+        if last.threads == first.threads:
+            return text
+        gain = last.per_s.middle / first.per_s.middle
+        text += f" {last.threads} threads are {gain:.2f} times as fast as {first.threads}"
+        return text + _scaling(gain, last.threads / first.threads)
 
     def plots(self) -> dict[str, list[Curve]]:
-        """Images/s over threads, by work: one curve per backend, and the ideal one of the fastest."""
+        """Images/s over threads for each work: the backends, and linear scaling of the fastest."""
         return {work: self._curves(work) for work in dict.fromkeys(row.work for row in self.rows)}
 
     def _curves(self, work: str) -> list[Curve]:
-        found = []
-        for name in dict.fromkeys(row.backend for row in self.rows):
-            rows = [row for row in self.rows if (row.work, row.backend) == (work, name)]
-            found.append(
-                Curve(
-                    name,
-                    [
-                        (row.threads, row.per_s.middle, row.per_s.low, row.per_s.high)
-                        for row in rows
-                    ],
-                )
-            )
-        best = max(found, key=lambda curve: curve.points[0][1])
-        x0, y0, *_ = best.points[0]
+        points: dict[str, list[tuple[float, float, float, float]]] = {}
+        for row in self.rows:
+            if row.work == work:
+                at = (row.threads, row.per_s.middle, row.per_s.low, row.per_s.high)
+                points.setdefault(row.backend, []).append(at)
+        best = max(points.values(), key=lambda each: each[0][1])
+        x0, y0, *_ = best[0]
+        linear = [(x, y0 * x / x0, y0 * x / x0, y0 * x / x0) for x, *_ in best]
         return [
-            *found,
-            Curve(
-                "ideal",
-                [(x, y0 * x / x0, y0 * x / x0, y0 * x / x0) for x, *_ in best.points],
-                ideal=True,
-            ),
+            *(Curve(name, each) for name, each in points.items()),
+            Curve("linear scaling", linear, ideal=True),
         ]
 
 
+# What a decode thread does in each stage.
 _STAGE_NAMES = {
     "decode": "decoding JPEG (Huffman and DCT)",
     "resize": "resizing",
@@ -180,10 +168,16 @@ _STAGE_NAMES = {
 
 def _scaling(gain: float, ideal: float) -> str:
     if gain >= 0.85 * ideal:
-        return ", nearly all of them count: more cores, more images"
+        return ", close to linear: more cores would decode more images."
     if busy_with_others() > 1.2 * available_cpus():
-        return f" (of {ideal:g}), but other processes were busy too (load {busy_with_others():.1f}): measure again on a quiet machine"
-    return f" (of {ideal:g}): the cores share memory bandwidth, caches or execution units, more threads add little"
+        return (
+            f" (linear: {ideal:g}). Other processes used the CPU, too (load average "
+            f"{busy_with_others():.1f}): measure again on an idle machine."
+        )
+    return (
+        f" (linear: {ideal:g}). The cores share memory bandwidth, caches or execution units, so "
+        "more threads add little."
+    )
 
 
 def measure(
@@ -197,17 +191,15 @@ def measure(
     rounds: Rounds[Key],
     tick: Callable[[int, int], None] | None = None,
 ) -> DecodeReport:
-    """Every backend that runs here x threads x works, interleaved; raises FastloadError."""
+    """Measures every available backend with every thread count and work, interleaved."""
     names, missing = usable_backends(backends)
     if not names:
         raise MissingPart(
-            "decoding: no backend runs here: "
+            "no decode backend is available: "
             + "; ".join(f"{name}: {why}" for name, why in missing.items())
         )
     images = BenchImages.of(dataset, field=field, samples=samples)
-    decoders = {
-        (name, count): make_decoder(name, threads=count) for name in names for count in threads
-    }
+    decoders = {(name, n): make_decoder(name, threads=n) for name in names for n in threads}
     stages: dict[Key, NDArray[np.float64]] = {}
     runs: dict[Key, Callable[[], int]] = {}
     n_out: dict[str, int] = {}
@@ -217,8 +209,8 @@ def measure(
             for device in dict.fromkeys(decoder.device for decoder in decoders.values())
         }
         n_out[work.name] = sum(batch.output.nbytes for batch in next(iter(batches.values())))
-        for (name, count), decoder in decoders.items():
-            key = (name, count, work.name)
+        for backend, decoder in decoders.items():
+            key = (*backend, work.name)
             on_stages = partial(stages.__setitem__, key)
             runs[key] = partial(_pass, images, decoder, work, batches[decoder.device], on_stages)
     try:
@@ -262,27 +254,26 @@ def _row(
     )
 
 
-# Only a GPU can answer the rest; no GPU has run it yet (see docs/gpu.md).
+# The rest needs a GPU and has not run on one yet (see docs/gpu.md).
 WATCHED_S = 2.0  # NVML updates utilization every 1/6 to 1 s, its energy counter every few ms
 
 
 def gpu_figures(n_bytes: int, runs: Mapping[str, Callable[[], int]]) -> dict[str, object]:
-    """Copy speed of ``n_bytes`` of pixels, and joules and utilization of each run; {} without CUDA."""
+    """Copy speed of ``n_bytes`` of pixels, and energy and utilization per run; {} without CUDA."""
     if not torch.cuda.is_available():
         return {}
     figures: dict[str, object] = {"h2d_gb_per_s": _copy_speed(n_bytes)}
     gpu, why = open_gpu(uuid_of(torch.device("cuda")))
     if gpu is None:
-        return {**figures, "nvml": f"not read: {why}"}
+        return {**figures, "nvml": f"not available: {why}"}
     for name, run in runs.items():
-        meter = GpuMeter(gpu)
-        figures[name] = meter.read(timed(run, at_least_s=WATCHED_S).n)
+        figures[name] = GpuMeter(gpu).read(timed(run, at_least_s=WATCHED_S).n)
     close_gpus()
     return figures
 
 
 def _copy_speed(n_bytes: int) -> float:
-    """Host to device, from pinned memory, GB/s."""
+    """GB/s from pinned host memory to the device."""
     host = torch.empty(max(1 << 20, min(n_bytes, 256 << 20)), dtype=torch.uint8).pin_memory()
     host.to("cuda", non_blocking=True)
     wait()
@@ -294,14 +285,14 @@ def _copy_speed(n_bytes: int) -> float:
 
 
 class GpuMeter:
-    """Energy of one GPU since the meter was made, and its utilization at the end."""
+    """Energy of one GPU since the meter was created, and its utilization when it is read."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
         self._joules_before = gpu.number("energy_j")
 
     def read(self, n_images: int) -> dict[str, float]:
-        """Per image; a figure that the driver does not have is left out."""
+        """Energy per image, and utilization; omits figures that the driver does not report."""
         figures: dict[str, float] = {}
         joules = self._gpu.number("energy_j")
         if joules is not None and self._joules_before is not None:

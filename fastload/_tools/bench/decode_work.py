@@ -1,4 +1,4 @@
-"""What `fastload bench decode` measures: decode backends, and images of a dataset ready to be submitted to them."""
+"""The work that `fastload bench decode` measures: images of a dataset as decode batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_OUTPUT_BYTES = 512 << 20  # decoded pixels of a pass
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What becomes of each image. ``size``: (height, width), None = as stored."""
+    """How each image is decoded. ``size``: (height, width); None keeps the stored size."""
 
     name: str
     size: tuple[int, int] | None
@@ -39,7 +39,7 @@ class Work:
     exact: bool = False
 
     def plan(self) -> FieldPlan:
-        """For the loader's own planner, so that the crops are those of training."""
+        """Uses the loader's own planner, so that the crops are the same as in training."""
         if self.size is None:
             return compile_plan(None)
         return compile_plan([T.RandomResizedCrop(self.size) if self.crop else T.Resize(*self.size)])
@@ -53,12 +53,12 @@ class BenchBatch:
     images: NDArray[np.void]
     rows: PlanRows
     output: torch.Tensor
-    request: DecodeBatch | None = None  # None: PNGs are unpacked in each pass, as in the loader
+    request: DecodeBatch | None = None  # None: PNGs are decompressed in each pass, as in training
 
 
 @dataclass(slots=True)
 class BenchImages:
-    """Images of one field of a dataset, kept mapped, for any number of works."""
+    """Images of one field of a dataset, kept mapped."""
 
     dataset: Dataset
     field_number: int
@@ -70,12 +70,12 @@ class BenchImages:
 
     @staticmethod
     def of(dataset: Dataset, *, field: str | None, samples: int) -> BenchImages:
-        """``samples`` of the dataset, spread over all of it, in the order of the disk."""
+        """Selects up to ``samples`` samples, evenly spread over the dataset, in disk order."""
         names = [each.name for each in dataset.fields]
         number = names.index(image_field(dataset, field))
         count = min(samples, len(dataset))
         if not count:
-            raise ConfigError(f"{dataset.path} has no samples: nothing to measure")
+            raise ConfigError(f"{dataset.path} has no samples to measure")
         ids = (np.arange(count) * len(dataset) // count).astype(np.int64)
         rows = read_records(dataset, ids, check_crc=True).part_rows(number)
         sizes = shown_sizes(rows)
@@ -88,7 +88,7 @@ class BenchImages:
         return BenchImages(dataset, number, ids, channels, len(rows), int(rows["length"].sum()))
 
     def batches(self, work: Work, device: torch.device | str = "cpu") -> list[BenchBatch]:
-        """All images, in groups that share an output size; crops are drawn once: every pass does the same work."""
+        """All images, grouped by output size. Crops are drawn once, so all passes are equal."""
         plan = work.plan()
         found = []
         for ids in self._groups(work):
@@ -137,7 +137,10 @@ class BenchImages:
     def run(
         self, decoder: Decoder, work: Work, batches: Sequence[BenchBatch]
     ) -> NDArray[np.float64]:
-        """One pass; seconds of thread time in each stage (read, cut, decode, resize, finish). Raises BadImage."""
+        """Decodes all batches and returns the seconds of thread time per stage of ``STAGES``.
+
+        Raises BadImage.
+        """
         backend = decoder.backend
         tickets = [backend.submit(each.request or self._request(each, work)) for each in batches]
         stages = np.zeros(5)
@@ -151,7 +154,10 @@ class BenchImages:
 def standard_works(
     sizes: Sequence[tuple[int, int]], *, crop: tuple[int, int] = (224, 224), exact: str = "both"
 ) -> list[Work]:
-    """As stored, a random crop, and whole images to each of ``sizes``; each scaled, exact, or both."""
+    """Stored size, random resized crops, and whole images resized to each of ``sizes``.
+
+    ``exact`` is "off" (DCT scaling allowed), "on" or "both".
+    """
     works = [Work("as stored", None)]
     for is_exact in {"off": (False,), "on": (True,), "both": (False, True)}[exact]:
         suffix = ", exact" if is_exact else ""
@@ -165,7 +171,7 @@ def _size(size: tuple[int, int]) -> str:
 
 
 def make_decoder(name: str, *, threads: int) -> Decoder:
-    """A decoder with exactly ``threads`` threads; raises FastloadError where the backend cannot run here."""
+    """A decoder with exactly ``threads`` threads; raises FastloadError if it cannot run here."""
     on_gpu = BACKENDS[name].on_gpu and torch.cuda.is_available()
     device = torch.device("cuda" if on_gpu else "cpu")
     decoder = Decoder(name, threads=threads, budget=threads, device=device)
@@ -176,15 +182,15 @@ def make_decoder(name: str, *, threads: int) -> Decoder:
 
 
 def usable_backends(names: Sequence[str] | None = None) -> tuple[list[str], dict[str, str]]:
-    """The backends that run here (of ``names``, or of all), and why the others do not."""
+    """The backends of ``names`` (default: all) that run here, and why the others do not."""
     usable: list[str] = []
     reasons: dict[str, str] = {}
     for name in BACKENDS if names is None else names:
         if name not in BACKENDS:
-            raise ConfigError(f"backend {name!r:.40}: expected some of {', '.join(BACKENDS)}")
+            raise ConfigError(f"backend={name!r:.40}: expected one of {', '.join(BACKENDS)}")
         if names is None and BACKENDS[name].on_gpu and not torch.cuda.is_available():
             reasons[name] = (
-                f"it decodes on a GPU and torch sees none; '--backend {name}' runs it on the processor"
+                f"torch finds no CUDA GPU; pass --backend {name} to measure its CPU mode"
             )
             continue
         try:

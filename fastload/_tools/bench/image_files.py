@@ -1,4 +1,4 @@
-"""Images as files: exported from a packed dataset, and loaded as a torch DataLoader usually does."""
+"""Exports the images of a packed dataset as files, and loads image files with Pillow."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ Box = tuple[int, int, int, int]
 
 
 def image_field(dataset: Dataset, name: str | None) -> str:
-    """``name``, or the first image field; raises ConfigError where the dataset has no such field."""
+    """Returns ``name`` or the first image field; raises ConfigError if there is no such field."""
     images = [field.name for field in dataset.fields if field.kind.is_image]
     if not images or (name is not None and name not in images):
         raise ConfigError(
-            f"image field {name or ''!r:.40}: {dataset.path} has {', '.join(images) or 'none'}"
+            f"image field {name or ''!r:.40} does not exist in {dataset.path}: "
+            f"its image fields are {', '.join(images) or '(none)'}"
         )
     return name or images[0]
 
@@ -33,9 +34,9 @@ def image_field(dataset: Dataset, name: str | None) -> str:
 def export_images(
     dataset: Dataset, folder: Path, *, field: str | None = None, limit: int | None = None
 ) -> int:
-    """Writes the images of up to ``limit`` samples and returns how many files there are.
+    """Writes the images of up to ``limit`` samples as files and returns the number of files.
 
-    A stored JPEG or PNG is written unmodified, raw pixels as a PNG.
+    A stored JPEG or PNG is written unmodified. Raw pixels are written as PNG.
     """
     names = [each.name for each in dataset.fields]
     field_number = names.index(image_field(dataset, field))
@@ -55,15 +56,18 @@ def export_images(
 
 
 def image_files(folder: Path) -> list[Path]:
-    """All image files below a folder, sorted; raises ConfigError where there are none."""
+    """All image files below a folder, sorted; raises ConfigError if there are none."""
     found = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
     if not found:
-        raise ConfigError(f"{folder}: no images ({', '.join(SUFFIXES[:4])} ...) in it")
+        raise ConfigError(f"{folder} contains no image files ({', '.join(SUFFIXES[:4])} ...)")
     return found
 
 
 class FolderImages(torch.utils.data.Dataset[torch.Tensor]):
-    """Image files decoded by Pillow: random resized crop, flip and normalization of torchvision's reference training."""
+    """Image files decoded by Pillow, augmented like torchvision's reference training.
+
+    With ``crop``: random resized crop and horizontal flip. Without: resized only. Both normalize.
+    """
 
     def __init__(self, paths: Sequence[Path], size: tuple[int, int], *, crop: bool = True) -> None:
         self.paths = [str(path) for path in paths]
@@ -86,7 +90,7 @@ class FolderImages(torch.utils.data.Dataset[torch.Tensor]):
 
 
 def random_crop(width: int, height: int, *, scale: tuple[float, float] = (0.08, 1.0)) -> Box:
-    """torchvision's RandomResizedCrop: left, top, right, bottom."""
+    """Draws a box (left, top, right, bottom) like torchvision's RandomResizedCrop."""
     for _ in range(10):
         area = width * height * random.uniform(*scale)
         ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))

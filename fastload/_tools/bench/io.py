@@ -1,4 +1,4 @@
-"""`fastload bench io`: how fast the disk gives the records, in the orders that loaders read them."""
+"""`fastload bench io`: how fast the disk delivers records in the orders that loaders use."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fastload._common.formatting import count
 from fastload._common.tables import Table
 from fastload._store.dataset import Dataset
 from fastload._tools.bench.charts import Curve
@@ -18,13 +19,13 @@ from fastload._tools.bench.readers import Run, evict, read_direct, read_runs
 from fastload.errors import ConfigError
 
 ORDERS = ("sequential", "block-shuffled", "random")
-RAW_READERS = (1, 4)  # a drive may want several requests at a time; the better one counts
+RAW_READERS = (1, 4)  # some drives need several requests in flight; the faster result counts
 COLD_ENOUGH = 0.01  # share of a file's pages that may be in memory when a cold round begins
 
 
 @dataclass(frozen=True, slots=True)
 class IoRow:
-    """One line of the table; ``cold`` rows began with next to nothing in memory."""
+    """One line of the table. A ``cold`` round begins with the files dropped from memory."""
 
     order: str
     cold: bool
@@ -32,7 +33,6 @@ class IoRow:
     per_s: Spread  # bytes
 
     def as_json(self) -> dict[str, object]:
-        """By name."""
         return {
             "order": self.order,
             "cold": self.cold,
@@ -43,48 +43,44 @@ class IoRow:
 
 @dataclass(slots=True)
 class IoReport:
-    """All rows, the raw disk, and what that means for images."""
+    """All rows, and the speed of the raw disk."""
 
     dataset: str
     n_bytes: int
     n_images: int  # in these bytes
     rows: list[IoRow]
-    raw: Spread | None  # in sequence with O_DIRECT, bytes a second
+    raw: Spread | None  # bytes per second, sequential with O_DIRECT
     notes: list[str]
     machine: dict[str, str] = field(default_factory=machine)
     versions: dict[str, str] = field(default_factory=versions)
 
     def table(self) -> Table:
-        """With the verdict below."""
         table = Table(
-            f"io, {self.n_bytes / 1e6:,.0f} MB of {self.dataset}; median [quartiles] of {self.rows[0].per_s.n} rounds",
-            ("order", "cache", "readers", "MB/s", "images/s", "of the raw disk"),
+            f"Reading {self.n_bytes / 1e6:,.0f} MB of {self.dataset}; median [quartiles] of "
+            f"{count(self.rows[0].per_s.n, 'round')}",
+            ("order", "cache", "readers", "MB/s", "images/s", "of raw disk"),
             named=2,
+            rows=[self._cells(row) for row in self.rows],
+            notes=[*self.notes, self.conclusion()],
         )
-        for row in self.rows:
-            mb = Spread(
-                row.per_s.low / 1e6, row.per_s.middle / 1e6, row.per_s.high / 1e6, row.per_s.n
-            )
-            share = f"{row.per_s.middle / self.raw.middle:.0%}" if self.raw and row.cold else ""
-            table.rows.append(
-                (
-                    row.order,
-                    "cold" if row.cold else "warm",
-                    str(row.readers),
-                    str(mb),
-                    number(self._images(row)),
-                    share,
-                )
-            )
         if self.raw:
-            table.notes.append(
-                f"raw disk: {number(self.raw.middle / 1e6)} MB/s in sequence past the page cache (O_DIRECT)"
-            )
-        table.notes += [*self.notes, self.conclusion()]
+            speed = number(self.raw.middle / 1e6)
+            note = f"raw disk: {speed} MB/s, read sequentially without the page cache (O_DIRECT)"
+            table.notes.insert(0, note)
         return table
 
+    def _cells(self, row: IoRow) -> tuple[str, ...]:
+        per_s = row.per_s
+        return (
+            row.order,
+            "cold" if row.cold else "warm",
+            str(row.readers),
+            str(Spread(per_s.low / 1e6, per_s.middle / 1e6, per_s.high / 1e6, per_s.n)),
+            number(self._images(row)),
+            f"{per_s.middle / self.raw.middle:.0%}" if self.raw and row.cold else "",
+        )
+
     def as_json(self) -> dict[str, object]:
-        """For ``--json``."""
         return {
             "dataset": self.dataset,
             "n_bytes": self.n_bytes,
@@ -98,7 +94,7 @@ class IoReport:
         }
 
     def best(self, order: str, *, cold: bool) -> IoRow | None:
-        """The fastest number of readers."""
+        """The row with the fastest number of readers."""
         return max(
             (row for row in self.rows if (row.order, row.cold) == (order, cold)),
             key=lambda row: row.per_s.middle,
@@ -106,26 +102,27 @@ class IoReport:
         )
 
     def conclusion(self) -> str:
-        """One line: what reading in blocks gains over reading at random, and how many images a second the disk gives."""
+        """Compares reading in shuffled blocks with reading records at random."""
         cold = any(row.cold for row in self.rows)
         blocks = self.best("block-shuffled", cold=cold)
-        chance = self.best("random", cold=cold)
-        if blocks is None or chance is None:
-            return "Nothing to compare."
-        sentence = (
-            f"{'Cold' if cold else 'Warm (cold was not measured)'}, block-shuffled reading gives "
-            f"{number(self._images(blocks))} images/s ({number(blocks.per_s.middle / 1e6)} MB/s, {blocks.readers} readers), "
-            f"{blocks.per_s.middle / chance.per_s.middle:.2f} x what random reading does at its best"
+        records = self.best("random", cold=cold)
+        if blocks is None or records is None:
+            return "Nothing was measured that can be compared."
+        text = (
+            f"{'Cold' if cold else 'Warm (cold reads were not measured)'}, block-shuffled reads "
+            f"deliver {number(self._images(blocks))} images/s "
+            f"({number(blocks.per_s.middle / 1e6)} MB/s with {count(blocks.readers, 'reader')}), "
+            f"{blocks.per_s.middle / records.per_s.middle:.2f} times the best random reads"
         )
         if self.raw and cold:
-            sentence += f" and {blocks.per_s.middle / self.raw.middle:.0%} of the raw disk"
-        return sentence + "."
+            text += f" and {blocks.per_s.middle / self.raw.middle:.0%} of the raw disk"
+        return text + "."
 
     def plots(self) -> dict[str, list[Curve]]:
         """MB/s over readers, cold and warm."""
         return {
             name: self._curves(cold=cold)
-            for name, cold in (("cold", True), ("warm", False))
+            for name, cold in (("cold page cache", True), ("warm page cache", False))
             if any(row.cold is cold for row in self.rows)
         }
 
@@ -147,40 +144,40 @@ class IoReport:
 
 
 def places(dataset: Dataset, *, most_bytes: int) -> tuple[list[list[Run]], list[Path]]:
-    """Where records lie in the shard files, block by block (whole blocks, about ``most_bytes`` of them), and the files.
+    """Locates whole blocks of records, about ``most_bytes``, in the shard files.
 
-    LMDB does not tell offsets; addresses in its map do, once the map's start is known from /proc.
+    Returns the records of each block, in disk order, and the files. The blocks are chosen at
+    random, so that a subset of a large dataset still has to seek. LMDB does not report offsets:
+    they follow from the address of a record and the start of the memory map in /proc.
     """
     blocks: list[list[Run]] = []
+    maps: dict[Path, list[tuple[int, int, int]]] = {}
     total = 0
-    count = len(dataset.blocks)
-    for number_ in _spread_out(count):
-        first, n = dataset.blocks[number_].tolist()
-        runs = [_place(dataset, sample_id) for sample_id in range(first, first + n)]
+    for block in np.random.default_rng(0).permutation(len(dataset.blocks)).tolist():
+        first, n = dataset.blocks[block].tolist()
+        runs = [_place(dataset, sample_id, maps) for sample_id in range(first, first + n)]
         blocks.append(runs)
         total += sum(run.length for run in runs)
         if total >= most_bytes:
             break
-    order = sorted(range(len(blocks)), key=lambda i: (str(blocks[i][0].path), blocks[i][0].offset))
-    return [blocks[i] for i in order], sorted({runs[0].path for runs in blocks})
+    blocks.sort(key=lambda runs: (str(runs[0].path), runs[0].offset))
+    return blocks, sorted({runs[0].path for runs in blocks})
 
 
-def _spread_out(count: int) -> list[int]:
-    """All of them, so that the first few are not neighbors: a subset then still has to seek."""
-    return np.random.default_rng(0).permutation(count).tolist() if count > 2 else list(range(count))
-
-
-def _place(dataset: Dataset, sample_id: int) -> Run:
+def _place(dataset: Dataset, sample_id: int, maps: dict[Path, list[tuple[int, int, int]]]) -> Run:
     reader = dataset.reader(sample_id)
     record = np.frombuffer(reader.get(sample_id), np.uint8)
+    if reader.path not in maps:
+        maps[reader.path] = _memory_maps(reader.path)
     address = int(record.__array_interface__["data"][0])
-    for start, end, offset in _maps(reader.path):
+    for start, end, offset in maps[reader.path]:
         if start <= address < end:
             return Run(reader.path, address - start + offset, len(record))
-    raise ConfigError(f"bench io: {reader.path} is not in /proc/self/maps: it needs Linux")
+    raise ConfigError(f"bench io needs Linux: {reader.path} is not in /proc/self/maps")
 
 
-def _maps(path: Path) -> list[tuple[int, int, int]]:
+def _memory_maps(path: Path) -> list[tuple[int, int, int]]:
+    """Start, end and file offset of each mapping of ``path`` in this process."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
@@ -206,61 +203,61 @@ def measure(
     cold: bool = True,
     tick: Callable[[int, int], None] | None = None,
 ) -> IoReport:
-    """Rounds of every order x readers x cache, and the raw disk, in turn. The dataset must be closed: mapped pages are never dropped."""
-    found: dict[tuple[str, bool, int], list[float]] = {}
+    """Measures every order, number of readers and cache state in turn, and the raw disk.
+
+    The dataset must be closed, because the kernel never drops mapped pages.
+    """
     raw: list[float] = []
     notes: list[str] = []
-    still = 0.0
+    resident = 0.0
     kinds = [
-        (order, chilled, n)
-        for chilled in ((True, False) if cold else (False,))
+        (order, is_cold, n)
+        for is_cold in ((True, False) if cold else (False,))
         for order in ORDERS
         for n in readers
     ]
+    found: dict[tuple[str, bool, int], list[float]] = {kind: [] for kind in kinds}
     for turn in range(rounds):
         if cold and not notes:
             try:
                 raw.append(max(read_direct(files, readers=n, most_s=most_s) for n in RAW_READERS))
             except OSError as error:
-                notes.append(f"raw disk: not measured, O_DIRECT: {error.strerror}")
-        for place, (order, chilled, n) in enumerate(kinds):
+                notes.append(f"raw disk: not measured, O_DIRECT failed: {error.strerror}")
+        for place, (order, is_cold, n) in enumerate(kinds):
             runs = runs_in(blocks, order, seed=turn)
-            if chilled:
-                still = max(still, evict(files))
-            speed = read_runs(runs, readers=n, most_s=most_s)
-            found.setdefault((order, chilled, n), []).append(
-                read_runs(runs, readers=n, most_s=most_s) if not chilled and turn == 0 else speed
-            )
+            if is_cold:
+                resident = max(resident, evict(files))
+            elif turn == 0:
+                read_runs(runs, readers=n, most_s=most_s)  # warms the page cache
+            found[order, is_cold, n].append(read_runs(runs, readers=n, most_s=most_s))
             if tick:
                 tick(turn * len(kinds) + place + 1, rounds * len(kinds))
-    if cold and still > COLD_ENOUGH:
+    if cold and resident > COLD_ENOUGH:
         notes.append(
-            f"the cold rows are not cold: {still:.0%} of the files stayed in memory (another process has them mapped, or the file "
-            "system lives in memory)"
+            f"the cold rows are not cold: {resident:.0%} of the files stayed in memory (another "
+            "process maps them, or the file system is in memory)"
         )
-    rows = [IoRow(*key, spread(values)) for key, values in found.items()]
-    n_bytes = sum(run.length for block in blocks for run in block)
     return IoReport(
         dataset,
-        n_bytes,
+        sum(run.length for block in blocks for run in block),
         sum(len(block) for block in blocks),
-        rows,
+        [IoRow(*key, spread(values)) for key, values in found.items()],
         spread(raw) if raw else None,
         notes,
     )
 
 
 def runs_in(blocks: Sequence[Sequence[Run]], order: str, *, seed: int) -> list[Run]:
-    """What is read, in turn: whole blocks (in order, or shuffled), or single records at random."""
-    dice = random.Random(seed)
+    """The byte ranges to read, in order: whole blocks (in order or shuffled), or single records."""
+    rng = random.Random(seed)
     if order == "random":
         records = [run for block in blocks for run in block]
-        dice.shuffle(records)
+        rng.shuffle(records)
         return records
     whole = [
         Run(block[0].path, block[0].offset, block[-1].offset + block[-1].length - block[0].offset)
         for block in blocks
     ]
     if order == "block-shuffled":
-        dice.shuffle(whole)
+        rng.shuffle(whole)
     return whole

@@ -1,4 +1,4 @@
-"""`fastload bench load`: the whole loader with a consumer, against the torch DataLoader that people have."""
+"""`fastload bench load`: the whole loader with a consumer, compared with a torch DataLoader."""
 
 from __future__ import annotations
 
@@ -21,45 +21,44 @@ from fastload.errors import ConfigError, FastloadError
 HEADINGS = (
     "loader",
     "images/s",
-    "wait ms a batch",
+    "wait ms/batch",
     "waiting",
     "p50 ms",
     "p99 ms",
-    "CPU ms an image",
+    "CPU ms/image",
     "memory MB",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """One loader. ``workers``: threads of fastload (None = decided), worker processes of torch."""
+    """One loader. ``workers``: threads of fastload (None: automatic) or processes of torch."""
 
     name: str
     kind: str  # "fastload" or "torch"
     workers: int | None
     backend: str = "auto"
-    folder: str = ""  # of torch's image files
+    folder: str = ""  # image files for torch
 
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """Who takes the batches, and what is in them."""
+    """The consumer of the batches, and what a batch contains."""
 
     dataset: str
     field: str
     batch_size: int = 64
     size: tuple[int, int] = (224, 224)
     compute_ms: float = 0.0
-    busy: bool = False  # computes on the processor instead of a GPU
-    batches: int = 1000  # a round ends after so many
-    seconds: float = 4.0  # or after so long
+    busy: bool = False  # compute on the CPU; False: sleep, as if a GPU computed
+    batches: int = 1000  # a round ends after this many batches ...
+    seconds: float = 4.0  # ... or this many seconds
 
     def check_batch_fits(self, n: int, where: str, what: str) -> None:
-        """Raises ConfigError where ``n`` samples or images are less than one batch."""
         if n < self.batch_size:
             raise ConfigError(
-                f"{where} has {n} {what}, less than a batch of {self.batch_size}: take a smaller "
-                "--batch-size"
+                f"{where} has {n} {what}, less than one batch of {self.batch_size}. "
+                "Pass a smaller --batch-size."
             )
 
 
@@ -70,15 +69,14 @@ class LoadRow:
     name: str
     kind: str
     per_s: Spread
-    wait_ms: float  # mean a batch
+    wait_ms: float  # mean per batch
     waiting: float  # share of the time
     p50_ms: float  # between batches
     p99_ms: float
-    cpu_ms: float  # an image
+    cpu_ms: float  # per image
     peak_mb: float
 
     def cells(self) -> tuple[str, ...]:
-        """For the table."""
         return (
             self.name,
             str(self.per_s),
@@ -91,23 +89,13 @@ class LoadRow:
         )
 
     def as_json(self) -> dict[str, object]:
-        """By name."""
-        return {
-            "loader": self.name,
-            "kind": self.kind,
-            "images_per_s": self.per_s.as_json(),
-            "wait_ms": self.wait_ms,
-            "waiting": self.waiting,
-            "p50_ms": self.p50_ms,
-            "p99_ms": self.p99_ms,
-            "cpu_ms": self.cpu_ms,
-            "peak_mb": self.peak_mb,
-        }
+        figures = {name: value for name, value in asdict(self).items() if name != "per_s"}
+        return {"loader": figures.pop("name"), "images_per_s": self.per_s.as_json(), **figures}
 
 
 @dataclass(slots=True)
 class LoadReport:
-    """All rows, and on what they were measured."""
+    """All rows, with the machine and the versions that they were measured on."""
 
     consumer: Consumer
     rows: list[LoadRow]
@@ -116,18 +104,17 @@ class LoadReport:
     versions: dict[str, str] = field(default_factory=lambda: versions("pillow"))
 
     def table(self) -> Table:
-        """With the verdict below."""
         c = self.consumer
-        head = (
-            f"load, {c.dataset}: batches of {c.batch_size}, random crops to {c.size[1]}x{c.size[0]} (width x height), "
-            f"a consumer that computes for {c.compute_ms:g} ms{' on the processor' if c.busy else ''}"
+        return Table(
+            f"Loading {c.dataset}: batches of {c.batch_size}, random crops resized to "
+            f"{c.size[1]} x {c.size[0]} pixels (width x height), {c.compute_ms:g} ms of compute "
+            f"per batch{' on the CPU' if c.busy else ''}",
+            HEADINGS,
+            rows=[row.cells() for row in self.rows],
+            notes=[f"{name}: {why}" for name, why in self.failed.items()] + [self.conclusion()],
         )
-        table = Table(head, HEADINGS, rows=[row.cells() for row in self.rows])
-        table.notes = [f"{name}: {why}" for name, why in self.failed.items()] + [self.conclusion()]
-        return table
 
     def as_json(self) -> dict[str, object]:
-        """For ``--json``."""
         c = self.consumer
         return {
             "dataset": c.dataset,
@@ -143,22 +130,29 @@ class LoadReport:
         }
 
     def conclusion(self) -> str:
-        """One line: is the consumer fed, and what does the torch loader do?"""
-        fastload_rows = [row for row in self.rows if row.kind == "fastload"]
-        torch_rows = [row for row in self.rows if row.kind == "torch"]
-        if not fastload_rows:
-            return "fastload did not run: nothing to say."
-        best = max(fastload_rows, key=lambda row: row.per_s.middle)
-        fed = f"waits {number(best.wait_ms)} ms a batch ({best.waiting:.0%} of its time)"
-        sentence = f"With fastload the consumer gets {number(best.per_s.middle)} images/s and {fed}"
-        if torch_rows:
-            other = max(torch_rows, key=lambda row: row.per_s.middle)
-            sentence += (
-                f"; the best torch DataLoader ({other.name}) gives {number(other.per_s.middle)} and waits {number(other.wait_ms)} ms "
-                f"({other.waiting:.0%}): fastload is {best.per_s.middle / other.per_s.middle:.2f} x as fast, with "
-                f"{part(best.cpu_ms, other.cpu_ms)} of its CPU time and {best.peak_mb / max(other.peak_mb, 1):.2f} of its memory"
-            )
-        return sentence + "."
+        """How long the consumer waits with fastload, compared with the best torch DataLoader."""
+        best = self._fastest("fastload")
+        if best is None:
+            return "fastload did not run, so there is nothing to compare."
+        text = (
+            f"With fastload the consumer gets {number(best.per_s.middle)} images/s and waits "
+            f"{number(best.wait_ms)} ms per batch ({best.waiting:.0%} of its time)."
+        )
+        other = self._fastest("torch")
+        if other is None:
+            return text
+        return (
+            f"{text} The fastest torch DataLoader ({other.name}) delivers "
+            f"{number(other.per_s.middle)} images/s, and the consumer waits "
+            f"{number(other.wait_ms)} ms per batch ({other.waiting:.0%}). "
+            f"fastload is {best.per_s.middle / other.per_s.middle:.2f} times as fast and uses "
+            f"{part(best.cpu_ms, other.cpu_ms)} times the CPU time and "
+            f"{best.peak_mb / max(other.peak_mb, 1):.2f} times the memory."
+        )
+
+    def _fastest(self, kind: str) -> LoadRow | None:
+        rows = [row for row in self.rows if row.kind == kind]
+        return max(rows, key=lambda row: row.per_s.middle, default=None)
 
 
 def measure(
@@ -168,7 +162,7 @@ def measure(
     rounds: int,
     tick: Callable[[int, int], None] | None = None,
 ) -> LoadReport:
-    """Rounds in turn, each contestant in a process of its own; one that cannot run is reported, not raised."""
+    """Measures the loaders in turn, each in its own process. A loader that fails is reported."""
     failed: dict[str, str] = {}
     found: dict[str, list[Round]] = {each.name: [] for each in contestants}
     with contextlib.ExitStack() as stack:
@@ -207,9 +201,10 @@ def torch_contestants(
     workers: Sequence[int] | None,
     limit: int,
 ) -> list[Contestant]:
-    """A torch DataLoader over the images in ``folder``, by number of workers (None: 0, 1, 2, 4 ... all cores).
+    """One torch DataLoader of the images in ``folder`` per number of workers.
 
-    Without ``folder``, up to ``limit`` images of the dataset are written to ``exported``.
+    ``workers=None`` means 0, 1, 2, 4 ... all cores. Without ``folder``, up to ``limit`` images of
+    the dataset are written to ``exported`` first.
     """
     if folder is None:
         folder = exported
@@ -225,7 +220,8 @@ def torch_contestants(
 
 
 def _command(consumer: Consumer, each: Contestant) -> list[str]:
-    # What was loaded ahead while others ran must not count: torch keeps 2 batches per worker, fastload 3 in all.
+    # Batches that were prefetched while other loaders ran must not count: torch keeps two per
+    # worker, fastload three in total.
     warm = max(4, 2 * (each.workers or 0) + 1) if each.kind == "torch" else 4
     spec = {**asdict(each), **asdict(consumer), "warm": warm}
     return [sys.executable, "-m", "fastload._tools.bench.consume", json.dumps(spec)]

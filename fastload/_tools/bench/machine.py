@@ -1,4 +1,4 @@
-"""What a figure was measured on; it stands in every table and every JSON file."""
+"""The machine and the versions that a figure was measured with, for every table and JSON file."""
 
 from __future__ import annotations
 
@@ -14,31 +14,34 @@ from fastload._version import __version__
 
 
 def machine() -> dict[str, str]:
-    """Processor, memory, system, GPU, load by others."""
+    """CPU, memory, load average, operating system and GPU."""
+    import psutil
+    import torch
+
+    from fastload._common.cuda import all_names
+
     found = {
         "processor": processor(),
         "cpus": str(available_cpus()),
-        "memory": _memory(),
+        "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
         "load": " ".join(f"{x:.1f}" for x in os.getloadavg()),
         "system": f"{platform.system()} {platform.release()}",
     }
-    gpu = _gpu()
-    return {**found, "gpu": gpu} if gpu else found
+    return {**found, "gpu": all_names()} if torch.cuda.is_available() else found
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Of Python, fastload, its core, and the packages named."""
-    named = {name: package_version(name) for name in ("torch", "numpy", "lmdb", *packages)}
+    """Versions of Python, fastload, its native core, torch, NumPy, lmdb and ``packages``."""
     return {
         "python": platform.python_version(),
         "fastload": __version__,
         "core": str(native_status()),
-        **named,
+        **{name: package_version(name) for name in ("torch", "numpy", "lmdb", *packages)},
     }
 
 
 def package_version(name: str) -> str:
-    """As installed, or 'not installed'."""
+    """The installed version, or 'not installed'."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -46,7 +49,7 @@ def package_version(name: str) -> str:
 
 
 def commit(folder: Path) -> str:
-    """The commit that ``folder`` is at, with a + where files differ from it; '' outside of git."""
+    """The commit that is checked out in ``folder``, with a + if files differ; '' outside of git."""
 
     def git(*arguments: str) -> str:
         result = subprocess.run(  # noqa: S603
@@ -65,18 +68,16 @@ def commit(folder: Path) -> str:
 
 
 def own_commit() -> str:
-    """The commit of fastload's own checkout; '' where it is installed."""
+    """The commit of the fastload checkout; '' if fastload is installed from a wheel."""
     root = Path(__file__).resolve().parents[3]
     return commit(root) if (root / "benchmarks").is_dir() else ""
 
 
 def in_one_line(found: dict[str, str]) -> str:
-    """For the line above a table."""
     return ", ".join(f"{name} {value}" for name, value in found.items())
 
 
 def processor() -> str:
-    """Its name, as the system has it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(("model name", "Model")):
@@ -87,21 +88,5 @@ def processor() -> str:
 
 
 def busy_with_others() -> float:
-    """Processes that want a processor now, as the last minute had it."""
+    """The load average of the last minute."""
     return os.getloadavg()[0]
-
-
-def _memory() -> str:
-    import psutil
-
-    return f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
-
-
-def _gpu() -> str:
-    import torch
-
-    if not torch.cuda.is_available():
-        return ""
-    from fastload._common.cuda import all_names
-
-    return all_names()

@@ -1,4 +1,4 @@
-"""How a figure is taken: interleaved rounds, medians, quartiles, wall and processor time. Pure but for the clocks."""
+"""How a figure is measured: interleaved rounds, medians and quartiles, wall time and CPU time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 Key = TypeVar("Key")
 
@@ -24,12 +24,11 @@ class Spread:
         return f"{number(self.middle)} [{number(self.low)}-{number(self.high)}]"
 
     def as_json(self) -> dict[str, float]:
-        """The same by name."""
         return {"median": self.middle, "low": self.low, "high": self.high, "n": self.n}
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Of at least one value."""
+    """Summarizes one or more values."""
     if len(values) < 2:
         return Spread(values[0], values[0], values[0], len(values))
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -47,26 +46,31 @@ def number(value: float) -> str:
 
 
 def part(one: float, other: float) -> str:
-    """``one`` as a part of ``other``; processor time is counted in ticks of 10 ms, so that it may be none in a short run."""
-    return f"{one / other:.2f}" if other else "(too short to tell)"
+    """Returns ``one`` divided by ``other``.
+
+    CPU time has a resolution of 10 ms, so it can be zero in a short run.
+    """
+    return f"{one / other:.2f}" if other else "(run too short to measure)"
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """One stretch of measured work."""
+class Pass(NamedTuple):
+    """One measured stretch of work."""
 
     wall_s: float
     cpu_s: float
     n: int  # images
 
 
-# No slots: Python 3.11 cannot make Rounds[str](...) of a frozen class with them
+# No slots: Python 3.11 cannot evaluate Rounds[str](...) for a frozen class with slots.
 @dataclass(frozen=True)
 class Rounds(Generic[Key]):
-    """Runs contestants in turn, so that a slow minute of the machine hits all; the first round is warm-up."""
+    """Runs candidates in turn, so that a slow minute of the machine affects all of them.
+
+    The first round is a warm-up and is not counted. A pass takes at least ``seconds``.
+    """
 
     rounds: int
-    seconds: float  # at least so long a pass
+    seconds: float
 
     def run(
         self,
@@ -74,7 +78,7 @@ class Rounds(Generic[Key]):
         *,
         tick: Callable[[int, int], None] | None = None,
     ) -> dict[Key, list[Pass]]:
-        """``contestants``: each does its work once and says how many images that were."""
+        """Each candidate does its work once per call and returns the number of images."""
         found: dict[Key, list[Pass]] = {key: [] for key in contestants}
         total = (self.rounds + 1) * len(contestants)
         done = 0
@@ -90,13 +94,13 @@ class Rounds(Generic[Key]):
 
 
 def alternating(keys: Iterable[Key], turn: int) -> list[Key]:
-    """The keys, in every second round reversed: no contestant always follows the same neighbor."""
+    """Reverses the order in every second round, so that the neighbors of a candidate change."""
     listed = list(keys)
     return listed if turn % 2 == 0 else listed[::-1]
 
 
 def timed(run: Callable[[], int], *, at_least_s: float = 0.0) -> Pass:
-    """Repeats the work until the time is full."""
+    """Repeats ``run`` until ``at_least_s`` seconds have passed."""
     wall = time.perf_counter()
     cpu = time.process_time()
     n = 0
@@ -107,6 +111,5 @@ def timed(run: Callable[[], int], *, at_least_s: float = 0.0) -> Pass:
 
 
 def thread_counts(cpus: int) -> list[int]:
-    """1, 2, 4 ... and all of them."""
-    counts = [1 << power for power in range(cpus.bit_length()) if 1 << power < cpus]
-    return [*counts, cpus]
+    """Powers of two below ``cpus``, and ``cpus`` itself."""
+    return [*(1 << power for power in range((cpus - 1).bit_length())), cpus]

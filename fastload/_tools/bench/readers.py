@@ -1,4 +1,4 @@
-"""Reading runs of bytes out of shard files: by threads, warm or cold, and past the page cache."""
+"""Reads runs of bytes from shard files with threads: warm, cold, or bypassing the page cache."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,14 +17,14 @@ import numpy as np
 
 from fastload.errors import ConfigError
 
-PIECE = 1 << 20  # bytes a read
+PIECE = 1 << 20  # bytes per read call
 _DIRECT_PIECE = 4 << 20
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Bytes of a file that lie together: a record, or a block of records."""
+    """Contiguous bytes of a file: a record, or a block of records."""
 
     path: Path
     offset: int
@@ -31,14 +32,20 @@ class Run:
 
 
 def read_runs(runs: Sequence[Run], *, readers: int, most_s: float) -> float:
-    """Bytes per second of ``readers`` threads that take one run after another, in this order, until all are read or time is up."""
+    """Reads ``runs`` in this order with ``readers`` threads and returns bytes per second.
+
+    Stops after ``most_s`` seconds even if some runs are left.
+    """
     return _read(runs, readers=readers, most_s=most_s, piece=PIECE)
 
 
 def read_direct(paths: Sequence[Path], *, readers: int, most_s: float) -> float:
-    """Bytes per second in sequence past the page cache (O_DIRECT), ``readers`` pieces at a time; raises OSError where that cannot be."""
+    """Reads files sequentially with O_DIRECT, ``readers`` pieces at a time; bytes per second.
+
+    Raises OSError if the file system does not support O_DIRECT.
+    """
     if not hasattr(os, "O_DIRECT"):
-        raise OSError(errno.EINVAL, "not on this system")
+        raise OSError(errno.EINVAL, "not supported on this system")
     runs = [
         Run(path, start, _DIRECT_PIECE)
         for path in paths
@@ -52,56 +59,48 @@ def _read(runs: Sequence[Run], *, readers: int, most_s: float, piece: int, flags
     files = {path: os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags) for path in paths}
     pending = iter(runs)
     lock = threading.Lock()
-    totals = [0] * readers
-    errors: list[OSError] = []
     begin = time.perf_counter()
 
-    def work(number: int) -> None:
-        buffer = memoryview(mmap.mmap(-1, piece))  # aligned to pages, as O_DIRECT needs it
+    def read_pending(_: int) -> int:
+        total = 0
+        buffer = memoryview(mmap.mmap(-1, piece))  # O_DIRECT needs page alignment
         while time.perf_counter() - begin < most_s:
             with lock:
                 run = next(pending, None)
             if run is None:
-                return
-            try:
-                for start in range(0, run.length, piece):
-                    view = buffer[: min(piece, run.length - start)]
-                    totals[number] += os.preadv(files[run.path], [view], run.offset + start)
-            except OSError as error:
-                errors.append(error)
-                return
+                break
+            for start in range(0, run.length, piece):
+                view = buffer[: min(piece, run.length - start)]
+                total += os.preadv(files[run.path], [view], run.offset + start)
+        return total
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(readers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    seconds = time.perf_counter() - begin
-    for descriptor in files.values():
-        os.close(descriptor)
-    if errors:
-        raise errors[0]
-    return sum(totals) / seconds
+    try:
+        with ThreadPoolExecutor(readers) as pool:
+            n_bytes = sum(pool.map(read_pending, range(readers)))
+        return n_bytes / (time.perf_counter() - begin)
+    finally:
+        for descriptor in files.values():
+            os.close(descriptor)
 
 
 def evict(paths: Sequence[Path]) -> float:
-    """Asks the kernel to forget these files; the share of their pages that is still in memory afterwards."""
+    """Drops files from the page cache; returns the share of their pages that stays in memory."""
     pages = resident = 0
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fdatasync(descriptor)  # dirty pages are not dropped
+            os.fdatasync(descriptor)  # the kernel does not drop dirty pages
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            here = pages_here(descriptor)
+            in_memory = resident_pages(descriptor)
         finally:
             os.close(descriptor)
-        resident += sum(here)
-        pages += len(here)
+        resident += sum(in_memory)
+        pages += len(in_memory)
     return resident / max(pages, 1)
 
 
-def pages_here(descriptor: int) -> list[bool]:
-    """Which pages of a file are in memory, by mincore."""
+def resident_pages(descriptor: int) -> list[bool]:
+    """Which pages of a file are in memory, according to mincore."""
     size = os.fstat(descriptor).st_size
     if not size:
         return []
@@ -110,5 +109,5 @@ def pages_here(descriptor: int) -> list[bool]:
         found = (ctypes.c_ubyte * count)()
         address = int(np.frombuffer(mapped, np.uint8, 1).__array_interface__["data"][0])
         if _LIBC.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), found):
-            raise ConfigError(f"mincore: {os.strerror(ctypes.get_errno())}")
+            raise ConfigError(f"mincore failed: {os.strerror(ctypes.get_errno())}")
         return [bool(byte & 1) for byte in bytes(found)]
