@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from fastload._cli.options import Commands, add_command, whole_number
-from fastload._cli.output import print_json
+from fastload._cli.output import ProgressLine, print_json
 
 
 def add(commands: Commands) -> None:
@@ -81,7 +81,14 @@ def run(options: argparse.Namespace) -> int:
         from fastload._common.tables import Row, Section
         from fastload._tools.inspect.sheet import write_sheet
 
-        count = write_sheet(dataset, options.sheet, seed=options.seed, count=options.count)
+        with ProgressLine("inspect", quiet=options.json) as line:
+            count = write_sheet(
+                dataset,
+                options.sheet,
+                seed=options.seed,
+                count=options.count,
+                tick=line.update_of,
+            )
         result["sheet"] = {"path": str(options.sheet), "samples": count}
         sections.append(
             Section("sheet", [Row(str(options.sheet), f"{count} samples, seed {options.seed}")])
@@ -90,7 +97,8 @@ def run(options: argparse.Namespace) -> int:
         from fastload._tools.inspect.facts import gather
         from fastload._tools.inspect.overview import overview
 
-        facts = gather(dataset)
+        with ProgressLine("inspect", quiet=options.json) as line:
+            facts = gather(dataset, tick=line.update_of)
         result = facts.as_json()
         sections = overview(facts)
     if options.json:

@@ -14,7 +14,7 @@ from fastload._store.fields import Field
 from fastload._store.folder import read_manifest
 from fastload._store.record import Part, encode_record, parse_record
 from fastload._store.verify.record import RecordChecker
-from fastload._tools.inspect.panels import SamplePictures
+from fastload._tools.inspect.panels import SampleImages
 from tests.packed_datasets import encoded, pack_samples, photo, value_of
 
 ROUNDS = int(os.environ.get("FASTLOAD_FUZZ_ROUNDS", "600"))
@@ -131,6 +131,6 @@ def test_strange_values_can_be_drawn(dataset: Path) -> None:
             for _ in range(3)
         ]
         sample["mask"] = rng.integers(0, 2**32, (90, 120), dtype=np.uint32)
-        for panel in SamplePictures(opened, sample).panels():
+        for panel in SampleImages(opened, sample).panels():
             assert panel.render is not None
             assert panel.render((60, 40)).size == (60, 40)

@@ -1,4 +1,4 @@
-"""`fastload inspect` as people and programs use it: screens, JSON, one sample, mixing, errors."""
+"""`fastload inspect` on the command line: text, JSON, one sample, shuffle quality, errors."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def inspect(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, st
     return code, captured.out, captured.err
 
 
-def test_piped_it_is_plain_and_aligned(
+def test_output_in_a_pipe_is_plain_and_aligned(
     packed_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, _ = inspect(capsys, packed_folder)
@@ -53,22 +54,22 @@ def test_piped_it_is_plain_and_aligned(
     assert len({row.index(row.split()[1], 10) for row in fields}) == 1, "values begin in one column"
 
 
-def test_on_a_terminal_it_has_colors_and_bars(packed_folder: Path) -> None:
-    ours, theirs = os.openpty()
+def test_output_on_a_terminal_has_colors_and_bars(packed_folder: Path) -> None:
+    master, slave = os.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "fastload", "inspect", str(packed_folder)],
-        stdout=theirs,
+        stdout=slave,
         stderr=subprocess.PIPE,
         env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"},
     ) as process:
-        os.close(theirs)
+        os.close(slave)
         out = b""
         try:
-            while more := os.read(ours, 65536):
+            while more := os.read(master, 65536):
                 out += more
-        except OSError:  # the other end is closed: that is how a terminal ends
+        except OSError:  # raised when the child closes its end of the terminal
             pass
-        os.close(ours)
+        os.close(master)
         assert process.wait() == 0
     text = out.decode()
     assert "\x1b[1;36mclasses of label" in text
@@ -76,25 +77,39 @@ def test_on_a_terminal_it_has_colors_and_bars(packed_folder: Path) -> None:
     assert "40" in re.sub(r"\x1b\[[0-9;]*m", "", text).partition("samples")[2][:40]
 
 
-def test_json_says_the_same(packed_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = inspect(capsys, packed_folder, "--json")
-    told = json.loads(out)
-    assert code == 0
-    assert told["n_samples"] == 40
-    assert sum(count for _, count in told["classes"]["label"]["counts"]) == 40
-    assert told["records"]["codecs"] == {"jpeg": 40}
-    assert told["pack"]["options"]["encode"] == "keep"
-    assert told["sizes"][0]["n_images"] == 40
+def test_json_has_the_same_figures(packed_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = inspect(capsys, packed_folder, "--json")
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    assert found["n_samples"] == 40
+    assert sum(count for _, count in found["classes"]["label"]["counts"]) == 40
+    assert found["records"]["codecs"] == {"jpeg": 40}
+    assert found["pack"]["options"]["encode"] == "keep"
+    assert found["sizes"][0]["n_images"] == 40
     _, out, _ = inspect(
         capsys, packed_folder, "--json", "--sample", 3, "--shuffle-quality", "--batch-size", 8
     )
-    told = json.loads(out)
-    assert told["sample"]["number"] == 3
-    assert told["shuffle_quality"]["packed"]["batch_size"] == 8
-    assert told["shuffle_quality"]["verdict"]
+    found = json.loads(out)
+    assert found["sample"]["number"] == 3
+    assert found["shuffle_quality"]["packed"]["batch_size"] == 8
+    assert found["shuffle_quality"]["verdict"]
 
 
-def test_names_out_of_a_dataset_cannot_move_the_cursor(
+def test_progress_goes_to_stderr(
+    packed_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        clock = itertools.count(0.0, 10.0)  # every call of the clock is 10 s later
+        fake_time = SimpleNamespace(monotonic=lambda: next(clock))
+        patch.setattr("fastload._cli.output.time", fake_time)
+        for words, total in (((), 40), (("--sheet", tmp_path / "a.png", "--count", 5), 5)):
+            code, out, err = inspect(capsys, packed_folder, *words)
+            assert code == 0
+            assert f"inspect: {total} of {total} (100 %)" in err
+            assert "inspect:" not in out
+
+
+def test_control_characters_in_a_dataset_are_escaped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = pack_samples(
@@ -167,7 +182,7 @@ def test_a_sample_with_a_damaged_image_shows_the_rest(
     assert "CANNOT" not in inspect(capsys, path, "--sample", 6)[1]
 
 
-def test_mixing_tells_a_sorted_pack_from_a_shuffled_one(
+def test_shuffle_quality_distinguishes_sorted_from_shuffled_datasets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     labels = [{"label": i // 100, "pad": bytes(3000)} for i in range(1000)]
@@ -184,16 +199,16 @@ def test_mixing_tells_a_sorted_pack_from_a_shuffled_one(
         )
     good = reports["shuffle"]
     bad = reports["source"]
-    assert good.verdict.startswith("Good: packed in random order")
+    assert good.verdict.startswith("Good: samples are packed in random order")
     assert good.epoch.batch_mixture > 0.9
     assert bad.packed.batch_mixture < 0.1
     assert bad.packed.batch_mixture < bad.epoch.batch_mixture < 0.8, (
         "blocks in random order help, but not enough"
     )
-    assert "pack again without --order source" in bad.verdict
+    assert "Pack again without --order source" in bad.verdict
 
 
-def test_mixing_of_a_large_dataset_is_measured_on_a_part_of_it(tmp_path: Path) -> None:
+def test_shuffle_quality_of_a_large_dataset_is_measured_on_a_subset(tmp_path: Path) -> None:
     fields = (Field("label", "int", classes=tuple("abcdefghij")),)
     nearly = np.concatenate(
         [np.random.default_rng(0).permutation(np.arange(i, i + 500)) for i in range(0, 2000, 500)]
@@ -202,7 +217,7 @@ def test_mixing_of_a_large_dataset_is_measured_on_a_part_of_it(tmp_path: Path) -
         samples = [{"label": i // 200} for i in range(2000)]
         order = "shuffle" if name == "shuffle" else "source"
         path = pack_samples(tmp_path / name, fields, samples, order=order, block_size=8000)
-        if name == "nearly":  # mixed among near neighbors only: a distance between none and ideal
+        if name == "nearly":  # mixed only within ranges of 500: between unmixed and ideal
             change_column(path, "_source_index", lambda _: nearly)
         dataset = open_dataset(path)
         whole, part = (
@@ -217,7 +232,9 @@ def test_mixing_of_a_large_dataset_is_measured_on_a_part_of_it(tmp_path: Path) -
 
 
 @given(st.integers(0, 10**9), st.integers(1, 5000), st.integers(64, 10**6))
-def test_stretches_lie_apart_and_reach_both_ends(n: int, batch_size: int, limit: int) -> None:
+def test_measured_ranges_are_disjoint_and_reach_both_ends(
+    n: int, batch_size: int, limit: int
+) -> None:
     found = spread_stretches(n, batch_size=batch_size, limit=limit)
     assert all(0 <= start <= stop <= n for start, stop in found)
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(found))
@@ -226,7 +243,7 @@ def test_stretches_lie_apart_and_reach_both_ends(n: int, batch_size: int, limit:
         assert found[-1][1] == n
 
 
-def test_mixing_without_labels_is_the_neighbor_distance_alone(
+def test_shuffle_quality_without_labels_uses_only_the_neighbor_distance(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = pack_samples(
@@ -237,11 +254,11 @@ def test_mixing_without_labels_is_the_neighbor_distance_alone(
     code, out, _ = inspect(capsys, path, "--shuffle-quality")
     assert code == 0
     assert "class mixture, batch" not in out
-    assert "none: the class mixture cannot be measured" in out
+    assert "none, so the class mixture cannot be measured" in out
     assert "neighbor distance" in out
 
 
-def test_friendly_errors(
+def test_errors_are_one_line_with_the_right_exit_code(
     packed_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unfinished = tmp_path / "unfinished"
@@ -253,9 +270,9 @@ def test_friendly_errors(
         ((unfinished,), 1, "has not finished"),
         ((packed_folder, "--sample", 40), 2, "has 40 samples, 0 to 39"),
         ((packed_folder, "--sample", -41), 2, "0 to 39"),
-        ((packed_folder, "--sheet", tmp_path / "no/such/folder.png"), 2, "there is no folder"),
-        ((packed_folder, "--sheet", tmp_path), 2, "no suffix"),
-        ((packed_folder, "--sheet", tmp_path / "a.xyz"), 2, "ends with .png"),
+        ((packed_folder, "--sheet", tmp_path / "no/such/folder.png"), 2, "does not exist"),
+        ((packed_folder, "--sheet", tmp_path), 2, "ends in .png"),
+        ((packed_folder, "--sheet", tmp_path / "a.xyz"), 2, "ends in .png"),
         ((packed_folder, "--count", "0"), 2, "1 or more"),
         ((packed_folder, "--batch-size", "x"), 2, "1 or more"),
         ((), 2, "DATASET"),
@@ -267,7 +284,7 @@ def test_friendly_errors(
     assert inspect(capsys, packed_folder, "--sample", -1)[1].splitlines()[2] == "sample 39 of 40"
 
 
-def test_small_words() -> None:
+def test_formatting_of_percentages_sizes_and_bars() -> None:
     assert [
         exact_percent(*pair)
         for pair in ((0, 5), (5, 5), (1, 3), (1, 100_000), (99_999, 100_000), (0, 0))

@@ -1,4 +1,4 @@
-"""The figures of `inspect`, each against what was put into the dataset."""
+"""The figures of `fastload inspect`, compared with the source of the dataset."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def screen(path: Path, *, limit: int = 2000) -> str:
 
 
 def line(text: str, name: str) -> str:
-    """The value behind a name."""
+    """The value that follows a name."""
     return next(
         row.strip()[len(name) :].strip()
         for row in text.splitlines()
@@ -45,7 +45,7 @@ def line(text: str, name: str) -> str:
     )
 
 
-def test_counts_sizes_and_classes_are_those_of_the_source(packed_folder: Path) -> None:
+def test_counts_sizes_and_classes_match_the_source(packed_folder: Path) -> None:
     facts = gather(open_dataset(packed_folder))
     originals = sorted((packed_folder.parent / "source").rglob("*.jpg"))
     assert facts.manifest.n_samples == len(originals) == 40
@@ -81,7 +81,7 @@ def test_images_are_counted_by_coding_subsampling_and_color(packed_folder: Path)
     assert records.subsampling == {"gray": gray, "4:2:0": 40 - gray}
     if core() is None:
         assert records.coding["progressive"] == sum(header.progressive for header in headers)
-    else:  # rewritten as baseline, with an index of their restart segments
+    else:  # the packer rewrites them as baseline and stores a restart index
         assert records.coding == {"baseline": 40}
         assert records.indexed == records.engine == 40
     text = screen(packed_folder)
@@ -90,16 +90,16 @@ def test_images_are_counted_by_coding_subsampling_and_color(packed_folder: Path)
     assert line(text, "channels") == "color 80.0 %"
 
 
-def test_large_datasets_are_sampled_and_it_says_so(packed_folder: Path) -> None:
+def test_the_output_states_when_only_some_records_were_scanned(packed_folder: Path) -> None:
     records = scan_records(open_dataset(packed_folder), limit=10)
     assert (records.n_records, records.all_records) == (10, False)
     text = screen(packed_folder, limit=10)
-    assert "images (from 10 records, evenly spread)" in text
-    assert line(text, "samples") == "40", "counts that columns know are not estimated"
+    assert "images (from 10 evenly spread records)" in text
+    assert line(text, "samples") == "40", "counts from columns are not estimated"
 
 
 @given(st.integers(0, 10**12), st.integers(1, 50))
-def test_the_sample_is_spread_over_the_whole(n: int, limit: int) -> None:
+def test_scanned_records_are_evenly_spread_over_the_dataset(n: int, limit: int) -> None:
     ids = spread(min(n, 200) if n <= limit else n, limit)
     assert len(ids) == len(set(ids.tolist())) == min(n, limit)
     if len(ids) > 1:
@@ -107,7 +107,7 @@ def test_the_sample_is_spread_over_the_whole(n: int, limit: int) -> None:
         assert np.diff(ids).max() <= n / (len(ids) - 1) + 1
 
 
-def test_what_the_gpu_engine_takes() -> None:
+def test_which_jpegs_the_gpu_engine_can_decode() -> None:
     pixels = np.zeros((32, 32, 3), np.uint8)
     for subsampling, refusal in (
         ("444", ""),
@@ -134,7 +134,8 @@ def test_other_codecs_orientations_lists_and_missing_values(tmp_path: Path) -> N
     )
     exif = Image.Exif()
     exif[0x0112] = 6
-    turned = photo(50, 37, seed=1, exif=exif)  # not whole MCUs: cannot be turned without loss
+    # The size is not a multiple of the MCU size, so pack cannot rotate it without loss.
+    rotated = photo(50, 37, seed=1, exif=exif)
     fields = (
         Field("image", "image"),
         Field("boxes", "boxes"),
@@ -152,7 +153,7 @@ def test_other_codecs_orientations_lists_and_missing_values(tmp_path: Path) -> N
             "count": 7,
             "label": 1,
         },
-        {"image": encoded(turned), "boxes": np.zeros((0, 4)), "cameras": [], "score": 1.5},
+        {"image": encoded(rotated), "boxes": np.zeros((0, 4)), "cameras": [], "score": 1.5},
         {"image": encoded(photo(64, 48, seed=2)), "count": -3, "label": 1},
     ]
     path = pack_samples(tmp_path / "packed", fields, samples)
@@ -164,7 +165,7 @@ def test_other_codecs_orientations_lists_and_missing_values(tmp_path: Path) -> N
         ("image", (64, 48), 3),
         ("cameras", (9, 8), 2),
     ]
-    assert facts.sizes[0].smallest == (37, 50), "the size as it is loaded"
+    assert facts.sizes[0].smallest == (37, 50), "the size after rotation"
     assert [(each.field, each.least, each.most, each.missing) for each in facts.numbers] == [
         ("score", 0.5, 1.5, 1),
         ("count", -3, 7, 1),
@@ -172,15 +173,15 @@ def test_other_codecs_orientations_lists_and_missing_values(tmp_path: Path) -> N
     assert facts.classes[0].counts == (0, 2)
     assert facts.classes[0].missing == 1
     text = screen(path)
-    assert line(text, "boxes") == "boxes, 1.0 a sample, in 66.7 % of the samples"
-    assert line(text, "cameras") == "list of image, 0.7 a sample, in 33.3 % of the samples"
+    assert line(text, "boxes") == "boxes, 1.0 per sample, in 66.7 % of the samples"
+    assert line(text, "cameras") == "list of image, 0.7 per sample, in 33.3 % of the samples"
     assert line(text, "(no class)") == "1 (33.3 %)"
     assert line(text, "count") == "int, -3 to 7, in 66.7 % of the samples"
-    assert line(text, "orientation") == "left to apply when loading: 20.0 %"
-    assert line(text, "takes") == "40.0 % of the images"
+    assert line(text, "orientation") == "20.0 % are rotated or flipped when loaded (EXIF)"
+    assert line(text, "supported") == "40.0 % of the images"
 
 
-def test_how_it_was_packed(tmp_path: Path) -> None:
+def test_pack_options_and_skipped_files_are_shown(tmp_path: Path) -> None:
     for split, count in (("train", 3), ("val", 1)):
         for i in range(count):
             path = tmp_path / "source" / split / "cat" / f"{i}.jpg"
@@ -205,7 +206,7 @@ def test_how_it_was_packed(tmp_path: Path) -> None:
     assert line(text, "converted") == "1: CMYK JPEG → RGB"
 
 
-def test_many_classes_show_both_ends(tmp_path: Path) -> None:
+def test_of_many_classes_the_most_and_least_frequent_are_shown(tmp_path: Path) -> None:
     names = tuple(f"class {i:02}" for i in range(30))
     labels = [i for i in range(30) for _ in range(i + 1)]
     path = pack_samples(
@@ -230,8 +231,8 @@ def test_many_classes_show_both_ends(tmp_path: Path) -> None:
     assert "22 classes with 4 to 25 samples" in rows[5]
 
 
-def test_sizes_are_counted_across_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "_ROWS", 7)
+def test_sizes_are_counted_across_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "_ROWS_AT_A_TIME", 7)
     rng = np.random.default_rng(1)
     widths = rng.integers(0, 4, 200).astype(np.uint16)
     heights = rng.integers(1, 3, 200).astype(np.uint16)
@@ -245,7 +246,7 @@ def test_sizes_are_counted_across_pieces(monkeypatch: pytest.MonkeyPatch) -> Non
     assert sizes_of("image", widths[:0], heights[:0]) is None
 
 
-def test_a_damaged_record_is_told_and_passed_over(packed_folder: Path, tmp_path: Path) -> None:
+def test_a_damaged_record_is_reported_and_skipped(packed_folder: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(packed_folder, tmp_path / "packed"))
     value = bytearray(value_of(path, 4))
     value[1000] ^= 1
@@ -254,13 +255,13 @@ def test_a_damaged_record_is_told_and_passed_over(packed_folder: Path, tmp_path:
     assert facts.records.n_records == 39
     assert len(facts.records.damaged) == 1
     text = screen(path)
-    assert "DAMAGED (1 of the records looked at cannot be read)" in text
+    assert "DAMAGED (1 of the scanned records cannot be read)" in text
     assert "reading sample 4: checksum" in text
     assert f"run: fastload verify {path}" in text
     assert not gather(open_dataset(packed_folder)).records.damaged
 
 
-def test_an_unshuffled_pack_is_told(tmp_path: Path) -> None:
+def test_source_order_is_reported_as_not_shuffled(tmp_path: Path) -> None:
     path = pack_folder(tmp_path, count=6, order="source")
     assert read_manifest(path).order == "source"
     assert "not shuffled" in line(screen(path), "order")

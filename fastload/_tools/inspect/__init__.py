@@ -1,1 +1,1 @@
-"""What is in a packed dataset: figures, one sample, a contact sheet, how well an epoch mixes."""
+"""`fastload inspect`: figures of a dataset, one sample, a contact sheet, and shuffle quality."""

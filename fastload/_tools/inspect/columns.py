@@ -1,4 +1,7 @@
-"""What the columns of a dataset say, over all samples: classes, numbers, image sizes. A million rows at a time."""
+"""Statistics over the columns of a dataset: classes, numbers and image sizes of all samples.
+
+Columns are read about a million rows at a time, so memory does not grow with the dataset.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ from numpy.typing import NDArray
 from fastload._store.dataset import Dataset
 from fastload._store.fields import Field
 
-_ROWS = 1 << 20
+_ROWS_AT_A_TIME = 1 << 20
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class ClassCounts:
-    """How many samples each class of an int field has."""
+    """The number of samples in each class of an int field."""
 
     field: str
     names: tuple[str, ...]
@@ -26,7 +29,7 @@ class ClassCounts:
     missing: int  # samples without a class
 
     def ranked(self) -> list[tuple[str, int]]:
-        """Names and counts, most frequent first; equal ones in class order."""
+        """Names and counts, most frequent first. Equal counts keep the class order."""
         return sorted(zip(self.names, self.counts, strict=True), key=lambda row: -row[1])
 
 
@@ -43,19 +46,21 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Image sizes (width, height) of a field as they are loaded; ordered by area."""
+    """Image sizes (width, height) of a field after its EXIF orientation is applied.
+
+    ``smallest``, ``median`` and ``largest`` are by area.
+    """
 
     field: str
     smallest: tuple[int, int]
     median: tuple[int, int]
     largest: tuple[int, int]
-    common: tuple[tuple[tuple[int, int], int], ...]  # the most frequent sizes and how often
+    common: tuple[tuple[tuple[int, int], int], ...]  # the most frequent sizes and their counts
     n_sizes: int
     n_images: int
 
 
 def class_counts(dataset: Dataset, field: Field) -> ClassCounts:
-    """Counts a field that has classes."""
     counts = np.zeros(len(field.classes), np.int64)
     missing = 0
     for rows in _pieces(dataset.column(field.name)):
@@ -66,7 +71,7 @@ def class_counts(dataset: Dataset, field: Field) -> ClassCounts:
 
 
 def numbers(dataset: Dataset, field: Field) -> Numbers | None:
-    """The range of a field of numbers; None where no sample has it."""
+    """The range of a numeric field; None if no sample has a value."""
     least = np.inf
     most = -np.inf
     total = 0.0
@@ -84,20 +89,18 @@ def numbers(dataset: Dataset, field: Field) -> Numbers | None:
 
 
 def sizes_of(field: str, widths: NDArray[np.uint16], heights: NDArray[np.uint16]) -> Sizes | None:
-    """Summarizes the width and height columns of an image field; samples without the image do not count."""
+    """Summarizes the width and height columns of an image field, without missing images."""
     keys = np.zeros(0, np.int64)
     counts = np.zeros(0, np.int64)
     for wide, high in zip(_pieces(widths), _pieces(heights), strict=True):
         found, times = np.unique(wide.astype(np.int64) << 16 | high, return_counts=True)
         keys, inverse = np.unique(np.concatenate((keys, found)), return_inverse=True)
-        counts = np.bincount(inverse, np.concatenate((counts, times)), minlength=len(keys)).astype(
-            np.int64
-        )
+        counts = np.bincount(inverse, np.concatenate((counts, times))).astype(np.int64)
     return summarize(field, keys[keys > 0] >> 16, keys[keys > 0] & 0xFFFF, counts[keys > 0])
 
 
 def summarize(field: str, widths: Ints, heights: Ints, counts: Ints) -> Sizes | None:
-    """The same from sizes that are counted already."""
+    """Summarizes sizes that have been counted."""
     if not counts.sum():
         return None
     by_area = np.lexsort((widths, widths * heights))
@@ -122,4 +125,5 @@ def summarize(field: str, widths: Ints, heights: Ints, counts: Ints) -> Sizes | 
 
 
 def _pieces(column: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    return (column[start : start + _ROWS] for start in range(0, len(column), _ROWS))
+    starts = range(0, len(column), _ROWS_AT_A_TIME)
+    return (column[start : start + _ROWS_AT_A_TIME] for start in starts)

@@ -1,4 +1,4 @@
-"""All figures about one dataset: of the manifest, the columns, and the records."""
+"""All figures about one dataset, from its manifest, columns and records."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from fastload._tools.inspect.columns import (
     sizes_of,
     summarize,
 )
-from fastload._tools.inspect.records import LIMIT, RecordFacts, scan_records
+from fastload._tools.inspect.records import LIMIT, RecordFacts, Tick, scan_records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What `fastload inspect` shows."""
+    """The figures that `fastload inspect` shows."""
 
     path: str
     manifest: Manifest
     n_bytes: int  # of all shards
-    classes: tuple[ClassCounts, ...]  # of every int field that has classes, `split` apart
+    classes: tuple[ClassCounts, ...]  # every int field with classes except `split`
     splits: ClassCounts | None
     numbers: tuple[Numbers, ...]
     sizes: tuple[Sizes, ...]
@@ -39,15 +39,12 @@ class Facts:
 
     @property
     def sampled(self) -> str:
-        """How many records the figures about images come from, in words."""
-        return (
-            "all records"
-            if self.records.all_records
-            else f"{self.records.n_records:,} records, evenly spread"
-        )
+        """The number of records that the image figures are based on, as text."""
+        if self.records.all_records:
+            return "all records"
+        return f"{self.records.n_records:,} evenly spread records"
 
     def as_json(self) -> dict[str, object]:
-        """For machines; counts of classes by name, sizes as [width, height]."""
         found = self.manifest
         records = self.records
         return {
@@ -71,7 +68,7 @@ class Facts:
                 ),
             },
             "records": {
-                "looked_at": records.n_records,
+                "scanned": records.n_records,
                 "all": records.all_records,
                 "images": records.n_images,
                 "codecs": records.codecs,
@@ -96,8 +93,11 @@ class Facts:
         }
 
 
-def gather(dataset: Dataset, *, limit: int = LIMIT) -> Facts:
-    """Looks at everything; of more than ``limit`` samples, only the records of an evenly spread sample are read."""
+def gather(dataset: Dataset, *, limit: int = LIMIT, tick: Tick | None = None) -> Facts:
+    """Collects all figures.
+
+    Columns are read completely. Of more than ``limit`` records, an evenly spread subset is read.
+    """
     found = dataset.manifest
     counts = [class_counts(dataset, each) for each in found.fields if each.classes]
     ranges = [
@@ -105,7 +105,7 @@ def gather(dataset: Dataset, *, limit: int = LIMIT) -> Facts:
         for each in found.fields
         if each.kind.in_column and not each.list and not each.classes
     ]
-    records = scan_records(dataset, limit=limit)
+    records = scan_records(dataset, limit=limit, tick=tick)
     sizes = [_sizes(dataset, each.name, records) for each in found.fields if each.kind.is_image]
     per_block = dataset.blocks[:, 1]
     return Facts(
@@ -125,7 +125,7 @@ def gather(dataset: Dataset, *, limit: int = LIMIT) -> Facts:
 
 
 def _sizes(dataset: Dataset, field: str, records: RecordFacts) -> Sizes | None:
-    """From the columns where the field has them (all samples), else (lists) from the records looked at."""
+    """Sizes from the columns (all samples); for lists of images, from the scanned records."""
     if any(column.name == f"{field}.width" for column in dataset.manifest.columns):
         return sizes_of(field, dataset.column(f"{field}.width"), dataset.column(f"{field}.height"))
     counted = records.sizes.get(field, Counter[tuple[int, int]]())
@@ -134,8 +134,8 @@ def _sizes(dataset: Dataset, field: str, records: RecordFacts) -> Sizes | None:
 
 
 def _by_name(counts: ClassCounts) -> Mapping[str, object]:
-    """A list of rows, not an object: class names may repeat."""
+    """Counts as a list of pairs, because class names may repeat."""
     return {
         "missing": counts.missing,
-        "counts": [[name, count] for name, count in zip(counts.names, counts.counts, strict=True)],
+        "counts": list(map(list, zip(counts.names, counts.counts, strict=True))),
     }

@@ -1,4 +1,4 @@
-"""The first screen of `inspect`: all figures of a dataset in words."""
+"""The default output of `fastload inspect`: all figures of a dataset as text."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _CHANNELS = {1: "gray", 3: "color"}
 
 
 def overview(facts: Facts) -> list[Section]:
-    """The sections of the screen, from the whole to the parts."""
     found = facts.manifest
+    based_on = f"from {facts.sampled}"
     sections = [
         Section("dataset", list(_dataset(facts))),
         Section("fields", [Row(each.name, _field(each, facts)) for each in found.fields]),
@@ -41,26 +41,16 @@ def overview(facts: Facts) -> list[Section]:
         for each in facts.sizes
     ]
     if facts.records.n_images:
-        sections.append(
-            Section("images", list(_images(facts.records)), note=f"from {facts.sampled}")
-        )
-        sections.append(
-            Section(
-                "GPU hardware JPEG decoder",
-                list(_engine(facts.records)),
-                note=f"from {facts.sampled}",
-            )
-        )
+        sections += [
+            Section("images", list(_images(facts.records)), note=based_on),
+            Section("GPU hardware JPEG decoder", list(_engine(facts.records)), note=based_on),
+        ]
     sections.append(Section("pack", list(_pack(facts))))
     if facts.records.damaged:
         rows = [Row("", why) for why in facts.records.damaged[:3]]
-        sections.append(
-            Section(
-                "DAMAGED",
-                [*rows, Row("", f"run: fastload verify {facts.path}")],
-                note=f"{len(facts.records.damaged)} of the records looked at cannot be read",
-            )
-        )
+        rows.append(Row("", f"run: fastload verify {facts.path}"))
+        unreadable = f"{len(facts.records.damaged)} of the scanned records cannot be read"
+        sections.append(Section("DAMAGED", rows, note=unreadable))
     return sections
 
 
@@ -69,22 +59,21 @@ def _dataset(facts: Facts) -> Iterator[Row]:
     yield Row("samples", f"{found.n_samples:,}")
     yield Row(
         "bytes",
-        f"{byte_size(facts.n_bytes)}, {byte_size(facts.n_bytes / max(1, found.n_samples))} a sample",
+        f"{byte_size(facts.n_bytes)}, "
+        f"{byte_size(facts.n_bytes / max(1, found.n_samples))} per sample",
     )
     largest = max((shard.size for shard in found.shards), default=0)
     yield Row("shards", f"{len(found.shards):,} of up to {byte_size(largest)}")
     least, median, most = facts.samples_per_block
+    per_block = f"{least:,} to {most:,} samples, median {median:,}"
     yield Row(
         "blocks",
-        f"{facts.n_blocks:,} of {f'{least:,} to {most:,}' if least < most else f'{most:,}'} samples, median {median:,}, "
+        f"{facts.n_blocks:,} of {per_block if least < most else f'{most:,} samples'}, "
         f"{byte_size(facts.n_bytes / max(1, facts.n_blocks))} each",
     )
-    if found.order == "source":
-        yield Row(
-            "order", "as in the source, not shuffled (--shuffle-quality tells what that costs)"
-        )
-    else:
-        yield Row("order", f"shuffled, seed {found.seed}")
+    unshuffled = "same as the source, not shuffled (--shuffle-quality measures the effect)"
+    is_source_order = found.order == "source"
+    yield Row("order", unshuffled if is_source_order else f"shuffled, seed {found.seed}")
 
 
 def _field(each: Field, facts: Facts) -> str:
@@ -93,7 +82,7 @@ def _field(each: Field, facts: Facts) -> str:
     if each.classes:
         phrases[0] += f", {len(each.classes):,} classes"
     if each.kind.row_widths or each.list:
-        phrases.append(f"{records.items[each.name] / max(1, records.n_records):.1f} a sample")
+        phrases.append(f"{records.items[each.name] / max(1, records.n_records):.1f} per sample")
     for row in facts.numbers:
         if row.field == each.name:
             phrases.append(
@@ -151,7 +140,7 @@ def _images(records: RecordFacts) -> Iterator[Row]:
     n = records.n_images
     yield Row(
         "bytes",
-        f"{byte_size(records.image_bytes / n)} an image; a record's median is "
+        f"{byte_size(records.image_bytes / n)} per image on average; median record "
         f"{byte_size(statistics.median(records.record_bytes))}",
     )
     yield from _shares("codec", records.codecs, n)
@@ -165,25 +154,26 @@ def _images(records: RecordFacts) -> Iterator[Row]:
     )
     yield Row(
         "restart index",
-        f"{exact_percent(records.indexed, n)} can be cut before they are decoded",
+        f"{exact_percent(records.indexed, n)} of the images: a crop decodes only its segments",
         records.indexed / n,
     )
     yield Row(
         "orientation",
-        f"left to apply when loading: {exact_percent(records.to_orient, n)}"
+        f"{exact_percent(records.to_orient, n)} are rotated or flipped when loaded (EXIF)"
         if records.to_orient
-        else "all upright",
+        else "all images are stored upright",
     )
 
 
 def _engine(records: RecordFacts) -> Iterator[Row]:
     n = records.n_images
-    yield Row("takes", f"{exact_percent(records.engine, n)} of the images", records.engine / n)
+    yield Row("supported", f"{exact_percent(records.engine, n)} of the images", records.engine / n)
     for why, count in records.engine_refusals.most_common(5):
-        yield Row("does not take", f"{exact_percent(count, n)}: {why}")
+        yield Row("not supported", f"{exact_percent(count, n)}: {why}")
     yield Row(
-        "rule",
-        "baseline JPEG, one scan, 4:4:4, 4:2:2, 4:2:0, 4:4:0 or gray (A100, A30, Hopper, Ada, Blackwell)",
+        "requirements",
+        "baseline JPEG with one scan, 4:4:4, 4:2:2, 4:2:0, 4:4:0 or gray "
+        "(A100, A30, Hopper, Ada, Blackwell)",
     )
 
 
@@ -196,7 +186,7 @@ def _shares(name: str, counts: Mapping[str, int], total: int) -> Iterator[Row]:
 def _pack(facts: Facts) -> Iterator[Row]:
     found = facts.manifest
     yield Row("packed by", found.tool)
-    hidden = ["order", "seed", "info"]  # shown above, or long
+    hidden = ["order", "seed", "info"]  # shown elsewhere
     hidden += ["quality"] if found.options.get("encode") != "jpeg" else []
     for name, value in found.options.items():
         if name not in hidden and value not in (None, 0, ""):
@@ -214,11 +204,7 @@ def _option(name: str, value: object) -> str:
     if name.endswith("_size") and isinstance(value, int):
         return byte_size(value)
     if name == "restart":
-        return (
-            {-1: "chosen by image size"}.get(value, f"every {value} MCUs")
-            if isinstance(value, int)
-            else str(value)
-        )
+        return "chosen by image size" if value == -1 else f"every {value} MCUs"
     return _shortened(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 

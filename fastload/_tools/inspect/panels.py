@@ -1,4 +1,4 @@
-"""The pictures of one sample, each with what belongs to it: which boxes, lines and masks go on which image."""
+"""The images of one sample as panels, each with its boxes, lines and masks drawn on it."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from fastload._store.kinds import POINTS
 from fastload._tools.inspect.drawing import (
     Array,
     Color,
-    as_picture,
     color,
     draw_mask,
     scaled,
+    to_rgb,
 )
 from fastload._tools.inspect.showing import SHOWN
 
-# Arrays with one class number a box or line
+# Fields with one class number per box or line.
 _CLASS_FIELDS = ("labels", "label", "categories", "category_ids", "classes")
-_CAPTION = 60  # characters of a text value
-_VALUES = 3  # in a title
+_CAPTION = 60  # most characters of a text value
+_VALUES = 3  # most values in a title
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One picture to be; ``render`` draws it at a given size (width, height). None: only the note is shown."""
+    """One image of a sheet. ``render`` draws it at a (width, height); None shows only the note."""
 
     render: Callable[[tuple[int, int]], Image.Image] | None
     size: tuple[int, int]
     note: str = ""
 
 
-class SamplePictures:
-    """The decoded ``sample`` of a dataset, ready to be drawn."""
+class SampleImages:
+    """The images and labels of a decoded ``sample``."""
 
     def __init__(self, dataset: Dataset, sample: dict[str, Any]) -> None:
         self.fields = dataset.fields
@@ -48,7 +48,10 @@ class SamplePictures:
         self._images = [each for each in self.fields if each.kind.is_image]
 
     def panels(self) -> list[Panel]:
-        """All images, of lists too, with their labels; then the masks that are no image's size (a bird's eye view)."""
+        """All images with their labels, then masks whose size differs from their image.
+
+        A bird's-eye view is an example of such a mask.
+        """
         found = [
             self._panel(field, item, pixels)
             for field in self._images
@@ -64,7 +67,7 @@ class SamplePictures:
         return found
 
     def title(self) -> str:
-        """Classes first, then a few short values."""
+        """Class names first, then a few short values."""
         classes = []
         others = []
         for field in self.fields:
@@ -93,14 +96,14 @@ class SamplePictures:
             for each in self.fields
             if (draw := SHOWN[each.kind].draw) is not None and self._image_of(each) == field.name
         ]
-        labels.sort(key=lambda each: not each[0].kind.is_mask)  # masks lie below lines
+        labels.sort(key=lambda each: not each[0].kind.is_mask)  # draw masks below lines
 
         def render(size: tuple[int, int]) -> Image.Image:
-            picture = scaled(as_picture(pixels), size)
+            image = scaled(to_rgb(pixels), size)
             for each, draw in labels:
                 for value in self._belonging(each, field, item):
-                    picture = draw(picture, value, pixels.shape, self._classes)
-            return picture
+                    image = draw(image, value, pixels.shape, self._classes)
+            return image
 
         return Panel(render, (pixels.shape[1], pixels.shape[0]), self._note(field, item))
 
@@ -110,18 +113,21 @@ class SamplePictures:
         return field.name if len(self._images) > 1 else ""
 
     def _belonging(self, label: Field, image: Field, item: int) -> Iterator[Any]:
-        """The value of a label for one image: of two lists, the same place; of one list, all of it; else the first image's."""
+        """The values of a label field that are drawn on item ``item`` of an image field.
+
+        If both are lists, items correspond. Otherwise all values belong to the first image.
+        """
         value = self.sample[label.name]
         if value is None:
             return
         if label.list and image.list:
             yield from value[item : item + 1]
         elif item == 0:
-            # A list of points is one set of polylines; lists of boxes or masks are drawn one after the other.
+            # A list of points is one set of polylines. Boxes and masks are drawn one by one.
             yield from [value] if not label.list or label.kind is POINTS else value
 
     def _classes(self, n: int) -> tuple[Sequence[str], Sequence[Color]]:
-        """Class names and colors of n boxes or lines, where an array of the sample says them."""
+        """Class names and colors of n boxes or lines, if a field of the sample has them."""
         for name in _CLASS_FIELDS:
             numbers = self.sample.get(name)
             if (
@@ -136,7 +142,7 @@ class SamplePictures:
         return (), ()
 
     def _category_names(self) -> dict[int, str]:
-        """Names that the source gave to class numbers, kept in the manifest: a list in class order, or numbers to names."""
+        """Class names from the manifest: a list in class order, or a mapping of numbers."""
         found = self._info.get("categories") or self._info.get("lane_categories")
         if isinstance(found, list):
             return {
@@ -157,7 +163,7 @@ class SamplePictures:
         return label.image or (self._images[0].name if self._images else "")
 
     def _fits(self, field: Field, mask: Array) -> bool:
-        """The mask has the size of its image, so it is drawn there."""
+        """Whether the mask has the size of its image, so that it can be drawn on it."""
         images = [each for each in self._images if each.name == self._image_of(field)]
         return any(
             pixels.shape[:2] == mask.shape for image in images for pixels in self._items(image)

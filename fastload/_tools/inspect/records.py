@@ -1,11 +1,13 @@
-"""What the records of a dataset say: codecs, subsampling, orientation, what a GPU's JPEG engine would take.
+"""Statistics over records: codecs, subsampling, orientation, and support by GPU JPEG engines.
 
-All records of a small dataset, an evenly spread sample of a large one: the figures of 10 million samples come in seconds.
+Reads all records of a small dataset and an evenly spread subset of a large one, so that a dataset
+of 10 million samples takes seconds.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,39 +19,40 @@ from fastload._store.jpeg_header import JpegHeader, read_header
 from fastload._store.record import CODEC_NAMES, JPEG, RESTART_INDEX, Part, shown_size
 from fastload.errors import BadImage, StoreError
 
-LIMIT = 2000  # records looked at
-# nvJPEG's documentation, §1.5: not 410, not 411
+LIMIT = 2000  # records to scan
+Tick = Callable[[int, int], None]  # called with (records done, total)
+# According to the nvJPEG documentation, section 1.5; 4:1:0 and 4:1:1 are not supported.
 _ENGINE_SAMPLING = ("444", "422", "420", "440", "gray")
 
 
 @dataclass(slots=True)
 class RecordFacts:
-    """Counts over the records looked at; images of list fields count one by one."""
+    """Counts over the scanned records. Every image of a list field counts."""
 
     n_records: int = 0
-    all_records: bool = True  # False: an evenly spread sample
+    all_records: bool = True  # False: an evenly spread subset
     n_images: int = 0
     codecs: Counter[str] = field(default_factory=Counter)
     coding: Counter[str] = field(default_factory=Counter)  # of JPEGs: baseline, progressive ...
     subsampling: Counter[str] = field(default_factory=Counter)  # of JPEGs
     channels: Counter[int] = field(default_factory=Counter)
-    # (width, height) as shown, by field
+    # By field: (width, height) after EXIF orientation
     sizes: dict[str, Counter[tuple[int, int]]] = field(default_factory=dict)
-    to_orient: int = 0  # images with an orientation left to apply
+    to_orient: int = 0  # images whose EXIF orientation is applied when they are loaded
     indexed: int = 0  # images with a restart index
     image_bytes: int = 0
     record_bytes: list[int] = field(default_factory=list)
-    values: Counter[str] = field(default_factory=Counter)  # by field: records that have it
-    # By field: values of a list, rows of boxes and points
+    values: Counter[str] = field(default_factory=Counter)  # by field: records with a value
+    # By field: items of lists, rows of boxes and points
     items: Counter[str] = field(default_factory=Counter)
-    engine: int = 0  # images a GPU's JPEG engine would take
-    # Why it would not take the others
+    engine: int = 0  # images that the JPEG engine of a GPU can decode
+    # Reasons why it cannot decode the others
     engine_refusals: Counter[str] = field(default_factory=Counter)
     damaged: list[str] = field(default_factory=list)
 
 
 def spread(n: int, limit: int) -> NDArray[np.int64]:
-    """At most ``limit`` numbers of 0..n-1, evenly spread, both ends included."""
+    """At most ``limit`` evenly spread numbers of 0..n-1, including both ends."""
     return (
         np.arange(n)
         if n <= limit
@@ -57,10 +60,13 @@ def spread(n: int, limit: int) -> NDArray[np.int64]:
     )
 
 
-def scan_records(dataset: Dataset, *, limit: int = LIMIT) -> RecordFacts:
-    """Reads records, checked, and their image headers; a damaged one is named and passed over."""
+def scan_records(dataset: Dataset, *, limit: int = LIMIT, tick: Tick | None = None) -> RecordFacts:
+    """Reads and verifies records and their image headers. Damaged records are listed."""
     facts = RecordFacts(all_records=len(dataset) <= limit)
-    for sample_id in spread(len(dataset), limit).tolist():
+    ids = spread(len(dataset), limit).tolist()
+    for done, sample_id in enumerate(ids, 1):
+        if tick is not None:
+            tick(done, len(ids))
         try:
             parts = dataset.parts(sample_id)
         except StoreError as error:
@@ -85,7 +91,10 @@ def scan_records(dataset: Dataset, *, limit: int = LIMIT) -> RecordFacts:
 
 
 def engine_refusal(header: JpegHeader) -> str:
-    """Why a GPU's hardware JPEG engine would not take this file ('' = it would): baseline, one scan, no 4:1:1 or 4:1:0."""
+    """Why the JPEG engine of a GPU cannot decode this file; '' if it can.
+
+    It decodes baseline JPEG with a single scan, except 4:1:1 and 4:1:0.
+    """
     if header.sof != 0xC0 or header.precision != 8:
         return "progressive" if header.progressive else "not baseline"
     if header.n_scans != 1:
@@ -94,12 +103,11 @@ def engine_refusal(header: JpegHeader) -> str:
 
 
 def sampling_name(subsampling: str) -> str:
-    """``"420"`` → ``"4:2:0"``, as people write it."""
+    """``"420"`` → ``"4:2:0"``."""
     return ":".join(subsampling) if subsampling.isdecimal() else subsampling
 
 
 def coding_name(header: JpegHeader) -> str:
-    """One word for how a JPEG is coded."""
     if header.arithmetic:
         return "arithmetic"
     if header.progressive:
@@ -108,7 +116,7 @@ def coding_name(header: JpegHeader) -> str:
 
 
 def _rows(each: Field, part: Part) -> int:
-    """How many things a value holds: the rows of boxes and points (its shape stands at byte 8), else one."""
+    """The number of rows of boxes and points, which is stored at byte 8; 1 for other kinds."""
     if each.kind.row_widths and not each.list and len(part.data) >= 16:
         return int.from_bytes(part.data[8:16], "little")
     return 1

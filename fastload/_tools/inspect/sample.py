@@ -1,4 +1,4 @@
-"""One sample in words: what each field holds, shortened to a line."""
+"""`fastload inspect --sample`: the values of one sample, one line each."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fastload._store.record import DATA, RESTART_INDEX, Part, source_of
 from fastload._tools.inspect.showing import SHOWN
 from fastload.errors import BadImage, ConfigError, RecordError
 
-_ITEMS = 12  # of a list shown
+_ITEMS = 12  # most items of a list that are shown
 
 
 @dataclass(frozen=True, slots=True)
 class SampleView:
-    """One sample, decoded, in words."""
+    """One decoded sample as text."""
 
     number: int
     n_samples: int
@@ -25,13 +25,12 @@ class SampleView:
     shard: str
     record: int
     n_bytes: int
-    # field, kind, what it holds: one line, for a list one an item
+    # Field name, kind, and its value as text: one line, or one line per item of a list.
     values: tuple[tuple[str, str, tuple[str, ...]], ...]
 
     def sections(self) -> list[Section]:
-        """For ``screen.show``."""
         rows = [
-            Row("original file", self.source or "not kept"),
+            Row("original file", self.source or "not recorded"),
             Row("stored in", f"{self.shard}, record {self.record}"),
             Row("bytes", f"{self.n_bytes:,}"),
         ]
@@ -46,7 +45,6 @@ class SampleView:
         ]
 
     def as_json(self) -> dict[str, object]:
-        """For machines: the same words."""
         return {
             "number": self.number,
             "source": self.source,
@@ -61,26 +59,25 @@ class SampleView:
 
 
 def view_sample(dataset: Dataset, index: int) -> SampleView:
-    """Reads and decodes one sample; a field that cannot be decoded says so, the others are shown."""
+    """Reads and decodes one sample. A field that cannot be decoded shows the reason."""
     n = len(dataset)
     if not -n <= index < n:
         raise ConfigError(
-            f"sample {index}: {dataset.path} has {n} samples" + (f", 0 to {n - 1}" if n else "")
+            f"sample {index} does not exist: {dataset.path} has {n} samples"
+            + (f", 0 to {n - 1}" if n else "")
         )
     number = index % n
     parts = dataset.parts(number)
     shard = dataset.reader(number).shard
-    values = []
-    for place, field in enumerate(dataset.fields):
-        own_parts = [part for part in parts if part.field == place]
-        kind = f"list of {field.kind}" if field.list else field.kind.name
-        values.append(
-            (
-                field.name,
-                kind,
-                tuple(_lines(field, own_parts)) or ("an empty list" if field.list else "missing",),
-            )
+    values = [
+        (
+            field.name,
+            f"list of {field.kind}" if field.list else field.kind.name,
+            tuple(_lines(field, [part for part in parts if part.field == place]))
+            or ("empty list" if field.list else "missing",),
         )
+        for place, field in enumerate(dataset.fields)
+    ]
     return SampleView(
         number,
         n,

@@ -1,9 +1,10 @@
-"""`--sheet`: a page of random samples with their labels drawn, to see at a glance whether a dataset is what it should be."""
+"""`fastload inspect --sheet`: a contact sheet of random samples with their labels drawn."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,41 +16,57 @@ from fastload._common.formatting import printable
 from fastload._order.permutation import Permutation
 from fastload._store.dataset import Dataset
 from fastload._tools.inspect.drawing import fitted, font, shortened
-from fastload._tools.inspect.panels import Panel, SamplePictures
+from fastload._tools.inspect.panels import Panel, SampleImages
 from fastload.errors import ConfigError, FastloadError
 
 COUNT = 24
-_WIDTH = 1680  # of the page, about
-_TALL = 210  # of a picture
+# Sizes in pixels.
+_WIDTH = 1680  # largest width of the page
+_TALL = 210  # height of an image
 _GAP = 14
 _EDGE = 28
 _HEAD = 92
-# heights of the words below a sample
+# Heights of the two lines of text below a sample.
 _TITLE = 24
 _LINE = 22
-_ACROSS = 4  # pictures of one sample side by side, before a second row begins
+_ACROSS = 4  # images of one sample side by side, before a second row begins
 _PAPER = (24, 26, 31)
 _FRAME = (42, 45, 52)
 _INK = (236, 238, 242)
 _FAINT = (146, 151, 162)
+_ERROR = (240, 120, 110)
 
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """One sample on the page."""
+    """One sample of the sheet, with two lines of text below its images."""
 
     panels: Sequence[Panel]
     title: str
     below: str
 
 
-def write_sheet(dataset: Dataset, path: Path, *, seed: int = 0, count: int = COUNT) -> int:
-    """Writes a contact sheet of ``count`` samples; returns how many there are on it. The same seed shows the same."""
+def write_sheet(
+    dataset: Dataset,
+    path: Path,
+    *,
+    seed: int = 0,
+    count: int = COUNT,
+    tick: Callable[[int, int], None] | None = None,
+) -> int:
+    """Writes a contact sheet of up to ``count`` samples and returns their number.
+
+    ``seed`` selects the samples. ``tick`` is called with (samples done, total).
+    """
     _check_path(path)
     n = min(count, len(dataset))
-    numbers = Permutation(len(dataset), seed=seed)(np.arange(n)).tolist()
+    cells = []
+    for number in Permutation(len(dataset), seed=seed)(np.arange(n)).tolist():
+        cells.append(_cell(dataset, number))
+        if tick is not None:
+            tick(len(cells), n)
     page = _page(
-        [_cell(dataset, number) for number in numbers],
+        cells,
         "/".join(dataset.path.parts[-2:]).lstrip("/"),
         f"{n:,} of {len(dataset):,} samples, seed {seed}",
     )
@@ -60,35 +77,32 @@ def write_sheet(dataset: Dataset, path: Path, *, seed: int = 0, count: int = COU
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise ConfigError(f"--sheet {path}: cannot be written: {error.strerror or error}") from None
+        raise ConfigError(f"--sheet {path}: cannot write it: {error.strerror or error}") from None
     return n
 
 
 def _check_path(path: Path) -> None:
-    """Before anything is decoded."""
     Image.init()
     if Image.registered_extensions().get(path.suffix.lower()) not in Image.SAVE:
-        raise ConfigError(
-            f"--sheet {path}: {path.suffix or 'no suffix'}: expected a file name that ends with .png or .jpg"
-        )
+        raise ConfigError(f"--sheet {path}: expected a file name that ends in .png or .jpg")
     if not path.absolute().parent.is_dir():
         raise ConfigError(
-            f"--sheet {path}: there is no folder {path.absolute().parent}; make it first"
+            f"--sheet {path}: the folder {path.absolute().parent} does not exist; create it first"
         )
     if path.is_dir():
-        raise ConfigError(f"--sheet {path}: is a folder, expected the name of a new picture")
+        raise ConfigError(f"--sheet {path}: this is a folder; expected the name of an image file")
 
 
 def _cell(dataset: Dataset, number: int) -> _Cell:
-    """A sample that cannot be decoded has a place on the page all the same, and says why."""
+    """A sample that cannot be decoded keeps its place and shows the reason."""
     try:
-        pictures = SamplePictures(dataset, dataset[number])
+        images = SampleImages(dataset, dataset[number])
         source = dataset.source(number)
     except FastloadError as error:
         return _Cell([Panel(None, (4, 3), note=str(error))], "DAMAGED", f"#{number}")
     return _Cell(
-        pictures.panels() or [Panel(None, (4, 3), note="no image")],
-        printable(pictures.title()),
+        images.panels() or [Panel(None, (4, 3), note="no image")],
+        printable(images.title()),
         printable(f"#{number}  {source}"),
     )
 
@@ -106,8 +120,7 @@ def _page(cells: Sequence[_Cell], title: str, below: str) -> Image.Image:
     )
     draw.text((_EDGE, 64), below, _FAINT, font(15), anchor="lm")
     for place, cell in enumerate(cells):
-        x = _EDGE + place % grid.columns * (grid.cell[0] + _GAP)
-        y = _HEAD + place // grid.columns * (grid.cell[1] + _GAP)
+        x, y = grid.corner(place)
         for number, panel in enumerate(cell.panels):
             _paste(
                 page,
@@ -141,22 +154,22 @@ def _page(cells: Sequence[_Cell], title: str, below: str) -> Image.Image:
 class _Grid:
     """Where things go; sizes are (width, height)."""
 
-    wide: int  # of a picture
-    across: int  # pictures of a sample in a row
-    cell: tuple[int, int]  # of a sample with its words
+    wide: int  # width of an image
+    across: int  # images of a sample in a row
+    cell: tuple[int, int]  # a sample with its text
     columns: int
     page: tuple[int, int]
 
     @classmethod
     def of(cls, cells: Sequence[_Cell]) -> _Grid:
-        """As wide as the median picture is, as many as the page takes, and no hole at the end where that can be."""
+        """Fits images of the median aspect ratio; prefers full rows over one more column."""
         shapes = [panel.size[0] / panel.size[1] for cell in cells for panel in cell.panels] or [1.0]
         wide = round(_TALL * min(2.0, max(0.75, statistics.median(shapes))))
-        pictures = max((len(cell.panels) for cell in cells), default=1)
-        down = -(-pictures // _ACROSS)
-        across = -(-pictures // down)
-        words = _LINE + (_TITLE if any(cell.title for cell in cells) else 0)
-        cell = across * (wide + 4) - 4, down * (_TALL + 4) - 4 + words
+        n_images = max((len(cell.panels) for cell in cells), default=1)
+        down = -(-n_images // _ACROSS)
+        across = -(-n_images // down)
+        text = _LINE + (_TITLE if any(cell.title for cell in cells) else 0)
+        cell = across * (wide + 4) - 4, down * (_TALL + 4) - 4 + text
         columns = max(1, min(len(cells), (_WIDTH - 2 * _EDGE + _GAP) // (cell[0] + _GAP)))
         if columns > 2 and len(cells) % columns and not len(cells) % (columns - 1):
             columns -= 1
@@ -166,6 +179,11 @@ class _Grid:
             _HEAD + rows * (cell[1] + _GAP) - _GAP + _EDGE,
         )
         return cls(wide, across, cell, columns, page)
+
+    def corner(self, place: int) -> tuple[int, int]:
+        """The upper left corner (x, y) of a cell."""
+        row, column = divmod(place, self.columns)
+        return _EDGE + column * (self.cell[0] + _GAP), _HEAD + row * (self.cell[1] + _GAP)
 
 
 def _paste(page: Image.Image, panel: Panel, corner: tuple[int, int], room: tuple[int, int]) -> None:
@@ -187,15 +205,7 @@ def _paste(page: Image.Image, panel: Panel, corner: tuple[int, int], room: tuple
         )
         draw.text((corner[0] + 5, corner[1] + room[1] - 9), note, _FAINT, letters, anchor="lm")
     elif panel.note:
-        words = printable(panel.note)
-        lines = [words[i : i + room[0] // 8] for i in range(0, len(words), room[0] // 8)][
-            : room[1] // 20
-        ]
+        lines = textwrap.wrap(printable(panel.note), room[0] // 8)[: room[1] // 20]
         for row, line in enumerate(lines):
-            draw.text(
-                (corner[0] + 8, corner[1] + 16 + 18 * row),
-                line,
-                (240, 120, 110),
-                letters,
-                anchor="lm",
-            )
+            at = (corner[0] + 8, corner[1] + 16 + 18 * row)
+            draw.text(at, line, _ERROR, letters, anchor="lm")

@@ -1,4 +1,4 @@
-"""How the values of each field kind are shown: in a line of text, in a caption, drawn on an image."""
+"""How `fastload inspect` shows each field kind: as text, in a caption, and drawn on an image."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from fastload._store.record import CODEC_NAMES, JPEG, Part
 from fastload._tools.inspect.drawing import Color, draw_mask, draw_shapes, draw_tags
 from fastload._tools.inspect.records import coding_name, sampling_name
 
-_TEXT = 200  # characters of a text shown
-_VALUES = 8  # numbers of a row shown
+# The most that is shown: characters of a text, numbers of a row, and rows.
+_TEXT = 200
+_VALUES = 8
 _ROWS = 4
 
-Classes = Callable[[int], tuple[Sequence[str], Sequence[Color]]]  # of n boxes or lines
+# n boxes or lines to their class names and colors
+Classes = Callable[[int], tuple[Sequence[str], Sequence[Color]]]
 Describe = Callable[[Field, Any, Part, "Part | None"], str]
 Draw = Callable[[Image.Image, Any, tuple[int, ...], Classes], Image.Image]
 
@@ -33,8 +35,8 @@ Draw = Callable[[Image.Image, Any, tuple[int, ...], Classes], Image.Image]
 class Showing:
     """How one kind is shown.
 
-    ``describe`` gets the field, its value, the stored part and the part's restart index. ``draw``
-    gets a picture to draw on, the value, and the shape of the image that the picture shows.
+    ``describe`` gets the field, its value, the stored part and the restart index of the part.
+    ``draw`` gets the displayed image, the value, and the shape of the stored image.
     """
 
     describe: Describe
@@ -55,7 +57,7 @@ def _image(_: Field, pixels: NDArray[Any], part: Part, index: Part | None) -> st
     if index is not None:
         phrases.append(f"{len(index.data) // 4 - 1} restart segments of {part.interval} MCUs")
     if part.orientation > 1:
-        phrases.append(f"turned when loaded (EXIF orientation {part.orientation})")
+        phrases.append(f"rotated or flipped when loaded (EXIF orientation {part.orientation})")
     return ", ".join([*phrases, f"mean {pixels.mean():.0f}"])
 
 
@@ -64,7 +66,7 @@ def _shape(array: NDArray[Any]) -> str:
 
 
 def _numbers(array: NDArray[Any]) -> str:
-    """The first numbers, rows apart: ``[1 0 0 | 0 1 0 | ...]``."""
+    """The first numbers of each row: ``[1 0 0 | 0 1 0 | ...]``."""
     rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)
     shown = [
         " ".join(_number(value) for value in row[:_VALUES].tolist())
@@ -94,7 +96,7 @@ def _scalar(field: Field, value: float, _: Part, __: Part | None) -> str:
     if not field.classes:
         return _shortened(json.dumps(value))
     known = 0 <= value < len(field.classes)
-    return f"{value} ({field.classes[int(value)]})" if known else f"{value}: NO SUCH CLASS"
+    return f"{value} ({field.classes[int(value)]})" if known else f"{value}: UNKNOWN CLASS"
 
 
 def _str(_: Field, value: str, __: Part, ___: Part | None) -> str:
@@ -113,32 +115,32 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _TEXT else f"{text[:_TEXT]}... ({len(text):,} characters)"
 
 
-def _draw_mask(picture: Image.Image, mask: Any, shape: tuple[int, ...], _: Classes) -> Image.Image:
-    return draw_mask(picture, mask) if mask.shape == shape[:2] else picture
+def _draw_mask(image: Image.Image, mask: Any, shape: tuple[int, ...], _: Classes) -> Image.Image:
+    return draw_mask(image, mask) if mask.shape == shape[:2] else image
 
 
 def _draw_boxes(
-    picture: Image.Image, boxes: Any, shape: tuple[int, ...], classes: Classes
+    image: Image.Image, boxes: Any, shape: tuple[int, ...], classes: Classes
 ) -> Image.Image:
-    factors = _factors(picture, shape)
+    factors = _factors(image, shape)
     names, colors = classes(len(boxes))
-    picture = draw_shapes(picture, factors, boxes=boxes, colors=colors)
-    draw_tags(picture, factors, boxes, names=names, colors=colors)
-    return picture
+    image = draw_shapes(image, factors, boxes=boxes, colors=colors)
+    draw_tags(image, factors, boxes, names=names, colors=colors)
+    return image
 
 
 def _draw_points(
-    picture: Image.Image, points: Any, shape: tuple[int, ...], classes: Classes
+    image: Image.Image, points: Any, shape: tuple[int, ...], classes: Classes
 ) -> Image.Image:
-    factors = _factors(picture, shape)
+    factors = _factors(image, shape)
     if isinstance(points, list):  # polylines: the lanes of one image
         _, colors = classes(len(points))
-        return draw_shapes(picture, factors, lines=points, colors=colors)
-    return draw_shapes(picture, factors, points=points)
+        return draw_shapes(image, factors, lines=points, colors=colors)
+    return draw_shapes(image, factors, points=points)
 
 
-def _factors(picture: Image.Image, shape: tuple[int, ...]) -> tuple[float, float]:
-    return (picture.width / shape[1], picture.height / shape[0])
+def _factors(image: Image.Image, shape: tuple[int, ...]) -> tuple[float, float]:
+    return (image.width / shape[1], image.height / shape[0])
 
 
 SHOWN: dict[FieldKind, Showing] = {

@@ -1,4 +1,4 @@
-"""`--shuffle-quality`: how well do samples mix, as they were packed and in an epoch?"""
+"""`fastload inspect --shuffle-quality`: how well samples are mixed, on disk and in an epoch."""
 
 from __future__ import annotations
 
@@ -13,40 +13,45 @@ from fastload._order.mixing import Mixing, measure_mixing
 from fastload._store.dataset import SPLIT, Dataset
 from fastload._store.kinds import INT, MISSING_INT
 
-# Shares of a true random order's mixture.
+# Scores relative to a random permutation.
 GOOD = 0.8
 FAIR = 0.5
-LIMIT = 1 << 20  # places of an order looked at
+LIMIT = 1 << 20  # positions of an order that are measured
 _STRETCHES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class ShuffleQuality:
-    """Both orders against a true random one, which has 1.0 in each figure."""
+    """Both orders compared with a random permutation, which scores 1.0 in each figure."""
 
-    packed: Mixing  # the samples in the order of their numbers
+    packed: Mixing  # the order on disk
     epoch: Mixing  # the order of epoch 0
-    label: str  # the column whose classes were counted; '' = there is none
+    label: str  # the column whose classes were counted; '' if there is none
     samples_per_block: int
-    window: int  # blocks mixed at a time
-    n_measured: int  # places of the orders looked at
+    window: int  # blocks that are mixed with each other
+    n_measured: int  # positions that were measured
     n_samples: int
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
-        packed = _score(self.packed)
         epoch = _score(self.epoch)
-        if epoch >= GOOD and packed >= GOOD:
-            return "Good: packed in random order, and an epoch mixes like a true shuffle."
+        if epoch >= GOOD and _score(self.packed) >= GOOD:
+            return (
+                "Good: samples are packed in random order, and an epoch mixes like a full shuffle."
+            )
         if epoch >= GOOD:
-            return "Good: an epoch mixes like a true shuffle, although the samples are packed in an order of their own."
+            return (
+                "Good: an epoch mixes like a full shuffle, although the order on disk is not "
+                "random."
+            )
         if epoch >= FAIR:
-            return "Fair: batches lean to one part of the dataset; pack again without --order source to mix them fully."
-        return "Bad: samples of one batch come from the same part of the source; pack again without --order source."
+            return "Fair: batches favor one part of the dataset. Pack again without --order source."
+        return (
+            "Bad: the samples of a batch come from the same part of the source. Pack again without "
+            "--order source."
+        )
 
     def sections(self) -> list[Section]:
-        """For ``screen.show``: both orders beside the ideal."""
         head = f"{'as packed':>12}{'epoch 0':>12}{'ideal':>12}"
         rows = [Row("", head)]
         if self.label and self.packed.n_classes > 1:
@@ -61,40 +66,39 @@ class ShuffleQuality:
         labels = (
             f"{self.label}, {self.packed.n_classes:,} classes"
             if self.label
-            else "none: the class mixture cannot be measured"
+            else "none, so the class mixture cannot be measured"
         )
         if self.n_measured < self.n_samples:
             rows.append(
                 Row(
                     "measured on",
-                    f"{self.n_measured:,} of {self.n_samples:,} samples, in evenly spread stretches",
+                    f"{self.n_measured:,} of {self.n_samples:,} samples, in evenly spread ranges",
                 )
             )
         rows += [
             Row("labels", labels),
             Row(
                 "epoch",
-                f"blocks of {self.samples_per_block:,} samples, {self.window} mixed at a time",
+                f"blocks of {self.samples_per_block:,} samples, shuffle buffer of {self.window} "
+                "blocks",
             ),
             Row("verdict", self.verdict),
         ]
         return [
-            Section(
-                "shuffle quality", rows, note="1.00 = a true random order, 0.00 = not mixed at all"
-            )
+            Section("shuffle quality", rows, note="1.00 = random permutation, 0.00 = not mixed")
         ]
 
     def as_json(self) -> dict[str, object]:
-        """For machines."""
         return {**asdict(self), "verdict": self.verdict}
 
 
 def shuffle_quality(
     dataset: Dataset, *, batch_size: int = 256, seed: int = 0, limit: int = LIMIT
 ) -> ShuffleQuality:
-    """Measures the packed order and the first epoch that a loader with this seed would see.
+    """Measures the order on disk and the first epoch of a loader with this seed.
 
-    Of more than ``limit`` samples only evenly spread stretches of both orders are looked at: 100 MB, whatever the size.
+    Of more than ``limit`` samples, only evenly spread ranges of both orders are measured, which
+    needs about 100 MB of memory for any dataset size.
     """
     n = len(dataset)
     label = label_field(dataset)
@@ -120,7 +124,7 @@ def shuffle_quality(
 
 
 def spread_stretches(n: int, *, batch_size: int, limit: int) -> list[tuple[int, int]]:
-    """All of 0..n-1 or, of more than ``limit``, evenly spread stretches of whole batches."""
+    """The range 0..n, or evenly spread ranges of whole batches if n exceeds ``limit``."""
     if n <= limit:
         return [(0, n)]
     length = max(1, limit // _STRETCHES // batch_size) * batch_size
@@ -132,7 +136,8 @@ def spread_stretches(n: int, *, batch_size: int, limit: int) -> list[tuple[int, 
 
 
 def _measure(dataset: Dataset, ids: NDArray[np.int64], *, label: str, batch_size: int) -> Mixing:
-    # Places of the source, scaled to as many as are looked at: what a random order has is computed from their number.
+    # The expected value of a random permutation depends on the number of positions, so source
+    # positions are scaled to the number of measured samples.
     places = dataset.column("_source_index")[ids] * len(ids) // max(1, len(dataset))
     return measure_mixing(
         places, dataset.column(label)[ids] if label else None, batch_size=batch_size
@@ -140,7 +145,10 @@ def _measure(dataset: Dataset, ids: NDArray[np.int64], *, label: str, batch_size
 
 
 def label_field(dataset: Dataset) -> str:
-    """The column that says what class a sample has: one with class names, else an int field called label; '' without."""
+    """The column with the class of a sample; '' if there is none.
+
+    A field with class names, or an int field called label, class or target.
+    """
     fields = [
         each for each in dataset.fields if each.kind is INT and not each.list and each.name != SPLIT
     ]
