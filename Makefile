@@ -1,4 +1,4 @@
-# make demo, make test: each sets up .venv by itself. `make help` lists the rest.
+# `make demo` and `make test` create .venv. `make help` lists all targets.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -8,16 +8,17 @@ CHECKED := fastload tools benchmarks examples tests
 
 .PHONY: help demo test test-pure lint format types unit docs bench peers wheel sanitize clean
 help:            ## list these targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
+	@grep -Eh '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
 
-# Again only when the build's inputs are newer: Python files are picked up as they are (editable install).
+# Rebuilt only when an input of the build is newer. Python files need no rebuild (editable install).
 $(VENV)/.installed: $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	sh tools/libjpeg_headers.sh
 	$(PIP) install -c constraints.txt -e .
 	touch $@
 
-# What only the checks need: linters, and the libraries that fastload is tested with (DALI and nvImageCodec on their CPU side, frameworks).
+# For the checks: linters, and the libraries that fastload is tested with (DALI and nvImageCodec on
+# the CPU, training frameworks).
 $(VENV)/.checks: $(VENV)/.installed
 	sh tools/jpeg_tools.sh
 	$(PIP) install packaging
@@ -25,10 +26,10 @@ $(VENV)/.checks: $(VENV)/.installed
 	$(PIP) install -c constraints.txt -r $@.txt
 	touch $@
 
-demo: $(VENV)/.installed   ## see all of it on generated data, in ./demo
+demo: $(VENV)/.installed   ## run every command on generated data, in ./demo
 	$(BIN)/fastload demo --dest demo
 
-test: lint types docs unit ## what CI runs: lint, types, documents, tests
+test: lint types docs unit ## lint, types, documentation, tests
 
 lint: $(VENV)/.checks   ## formatting, ruff's rules, import layers
 	$(BIN)/ruff format --check -q $(CHECKED)
@@ -40,33 +41,33 @@ format: $(VENV)/.checks ## format Python and C++ in place
 	$(BIN)/ruff format $(CHECKED)
 	git ls-files 'native/*.h' 'native/*.cpp' | xargs $(BIN)/clang-format -i
 
-types: $(VENV)/.checks  ## mypy --strict; and the native core's types against the core itself
+types: $(VENV)/.checks  ## mypy --strict, and the type stubs of the native core
 	$(BIN)/mypy
 	$(BIN)/python tools/check_core_types.py
 
 unit: $(VENV)/.checks   ## pytest, on all cores
 	$(BIN)/python -m pytest -q -n logical --dist worksteal
 
-docs: $(VENV)/.checks      ## the documents as a site in build/site; links checked
+docs: $(VENV)/.checks      ## build the documentation in build/site and check its links
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q
 
-test-pure:                 ## an install without a compiler, and the tests that apply to it
+test-pure:                 ## install without a compiler and run the tests that apply
 	sh tools/test_pure.sh $(VENV)
 
-bench: $(VENV)/.installed  ## decode speed on this machine
+bench: $(VENV)/.installed  ## measure decoding on this machine
 	$(PIP) install -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks.decode
 
-peers: $(VENV)/.installed  ## other loaders beside fastload, in their own venv; takes a quarter of an hour
+peers: $(VENV)/.installed  ## compare with other loaders, in a separate venv (15 minutes)
 	$(BIN)/python -m benchmarks.peers.setup .venv-peers
 	.venv-peers/bin/python -m benchmarks.peers --json benchmarks/results/peers.json
 
-wheel: $(VENV)/.checks  ## a self-contained wheel in dist/, tested in an empty venv
+wheel: $(VENV)/.checks  ## build a self-contained wheel in dist/ and test it in an empty venv
 	sh tools/make_wheel.sh $(VENV)
 
-sanitize: $(VENV)/.checks  ## the core under AddressSanitizer, UBSan and ThreadSanitizer
+sanitize: $(VENV)/.checks  ## run the core under AddressSanitizer, UBSan and ThreadSanitizer
 	$(BIN)/python -m tools.sanitize
 
-clean:                     ## remove all that the targets above made
+clean:                     ## remove everything that the other targets created
 	rm -rf $(VENV) .venv-pure .venv-peers build dist demo .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""Files whose pages are, or are not, in memory."""
+"""Controls and reports which pages of a file are in the page cache."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from fastload._tools.bench import readers
 
 
 def pages_here(path: Path) -> list[bool]:
-    """Which pages of a file are in memory."""
+    """One flag per page of a file: is it in the page cache?"""
     with path.open("rb") as file:
         return readers.resident_pages(file.fileno())
 
 
-def thrown_out(path: Path) -> Path:
-    """A file none of whose pages is in memory."""
+def evicted(path: Path) -> Path:
+    """Drops a file from the page cache."""
     if readers.evict([path]):
         pytest.skip("this file system keeps its files in memory")
     return path

@@ -1,4 +1,4 @@
-"""Decodes things for tests, through a backend, with as few words as possible."""
+"""Short helpers that decode images through a backend."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Pixels = NDArray[np.uint8]
 
 
 def record(payload: bytes) -> tuple[bytes, int]:
-    """A record around one part, and where the part starts."""
+    """A record with one part, and the offset of the part."""
     body = bytes([1, 0, 1, 0]) + (48 + len(payload)).to_bytes(4, "little") + bytes(8 + 24) + payload
     return b"FLR1" + crc32c(body).to_bytes(4, "little") + body, 48
 
 
 @functools.cache
 def native() -> Any:
-    """A native backend for the whole test run; skips the test without the core."""
+    """A native backend, shared by all tests; skips the test without the core."""
     if core() is None:
         pytest.skip("not run: no native core")
     from fastload._decode.native import NativeBackend
@@ -36,7 +36,7 @@ def native() -> Any:
 
 @functools.cache
 def reference() -> Any:
-    """A reference backend for the whole test run."""
+    """A reference backend, shared by all tests."""
     from fastload._decode.reference import ReferenceBackend
 
     return ReferenceBackend(threads=2)
@@ -55,7 +55,7 @@ def run(
     output: Any = None,
     **request: Any,
 ) -> DecodeResult:
-    """Decodes each source to ``to`` (width, height); keywords are columns of the requests. The output is in the result."""
+    """Decodes each source to ``to`` (width, height); keywords are columns of the requests."""
     requests = new_requests(len(sources))
     requests["out_w"], requests["out_h"] = to
     for name, value in request.items():
@@ -76,14 +76,14 @@ def run(
 
 
 def pixels_of(backend: Any, source: bytes, to: tuple[int, int], /, **options: Any) -> Any:
-    """One sample's slot; the sample must be all right."""
+    """The output of one sample, which must decode without error."""
     result = run(backend, [source], to, **options)
     result.raise_first()
     return result.output[0]
 
 
 def raw_pixels(backend: Any, image: NDArray[Any], to: tuple[int, int], /, **options: Any) -> Any:
-    """The same for raw pixels (H, W, C)."""
+    """Like the function above, for raw pixels (H, W, C)."""
     height, width, channels = image.shape
     options = {
         "channels": channels * image.itemsize,
@@ -103,12 +103,12 @@ def raw_pixels(backend: Any, image: NDArray[Any], to: tuple[int, int], /, **opti
     )
 
 
-LOWER_LEVELS = ("avx2", "portable")  # below the best, which is what runs otherwise
+LOWER_LEVELS = ("avx2", "portable")  # the best level is the default
 
 
 @contextmanager
 def at_most(level: str) -> Iterator[None]:
-    """With vector code up to this level only."""
+    """Limits vector instructions to this level."""
     module = core()
     assert module is not None
     module.set_simd(level)
@@ -120,7 +120,7 @@ def at_most(level: str) -> Iterator[None]:
 
 @contextmanager
 def libjpeg_alone() -> Iterator[None]:
-    """Without our own Huffman decoder."""
+    """Disables fastload's Huffman decoder, so that libjpeg decodes."""
     module = core()
     assert module is not None
     assert not module.set_entropy_hook(False)

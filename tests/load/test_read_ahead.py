@@ -22,7 +22,7 @@ from fastload._store.dataset import Dataset, open_dataset
 from fastload._store.shard import ShardReader
 from fastload._store.writer import ShardWriter
 from fastload.errors import CorruptShard
-from tests.cold import pages_here, thrown_out
+from tests.cold import evicted, pages_here
 from tests.loading import wait_until
 
 N = 60
@@ -128,7 +128,7 @@ def test_what_was_asked_for_is_read_and_nothing_else(packed: Path) -> None:
     dataset = open_dataset(packed)
     name, start, length = record_places(dataset, 3)
     del dataset  # mapped pages stay
-    path = thrown_out(packed / name)
+    path = evicted(packed / name)
     dataset = open_dataset(packed)
     read_ahead(record_runs(dataset, np.array([3])))
     wanted = range(start // mmap.PAGESIZE, -(-(start + length) // mmap.PAGESIZE))
@@ -206,7 +206,7 @@ def test_a_shard_s_tree_is_asked_for_when_it_is_opened(tmp_path: Path) -> None:
         for i in range(2000):
             out.add(i, bytes(5000))
         shard = out.publish()
-    path = thrown_out(tmp_path / shard.name)
+    path = evicted(tmp_path / shard.name)
     opened = ShardReader(tmp_path, shard).map()
     n_leaves = -(-2000 // ((4096 - 16) // (24 + 2)))
     assert wait_until(lambda: all(pages_here(path)[-n_leaves - 2 :]))  # leaves, root, stamp
