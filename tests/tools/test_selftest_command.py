@@ -1,4 +1,4 @@
-"""`fastload selftest`: on the CPU it passes, and it says what is missing, what failed, what crashed and what hung."""
+"""`fastload selftest` passes on the CPU and reports missing packages, failures, crashes, hangs."""
 
 from __future__ import annotations
 
@@ -36,14 +36,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_on_the_cpu_everything_that_applies_passes(
-    cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_cpu_stages_pass_on_the_cpu(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     needs_nvimgcodec()
     code = main(["selftest", "--device", "cpu", "--backend", "nvjpeg", "--json", "--timeout", "5"])
-    said = capsys.readouterr()
-    assert code == 0, said
-    found = json.loads(said.out)
+    captured = capsys.readouterr()
+    assert code == 0, captured
+    found = json.loads(captured.out)
     assert found["ok"]
     assert (
         [each["stage"] for each in found["results"]]
@@ -61,7 +59,7 @@ def test_on_the_cpu_everything_that_applies_passes(
     assert not record.hardware_passed("nvjpeg", "cpu")
 
 
-def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_output_has_one_line_per_stage(capsys: pytest.CaptureFixture[str]) -> None:
     needs_nvimgcodec()
     code = main(
         [
@@ -76,21 +74,21 @@ def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
             "5",
         ]
     )
-    said = capsys.readouterr()
-    assert code == 0, said
-    lines = said.out.splitlines()
+    captured = capsys.readouterr()
+    assert code == 0, captured
+    lines = captured.out.splitlines()
     assert lines[0].startswith("0 environment")
     assert lines[1].startswith("1 decode       nvjpeg  pass")
     assert lines[2].startswith("All passed; noted in ")
 
 
-def test_without_a_gpu_it_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_the_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.is_available():
-        pytest.skip("not run: there is a CUDA device")
+        pytest.skip("this machine has a CUDA device")
     assert main(["selftest"]) == 1
-    said = capsys.readouterr().err
-    assert "driver" in said or "pip install" in said
-    assert len(said.splitlines()) == 1
+    captured = capsys.readouterr().err
+    assert "driver" in captured or "pip install" in captured
+    assert len(captured.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -104,11 +102,11 @@ def test_without_a_gpu_it_says_so_in_one_line(capsys: pytest.CaptureFixture[str]
     ],
     ids=" ".join,
 )
-def test_used_wrongly(words: list[str]) -> None:
+def test_usage_errors_exit_with_2(words: list[str]) -> None:
     assert main(["selftest", *words]) == 2
 
 
-def test_a_dataset_that_is_not_there_is_told_at_once(
+def test_a_missing_dataset_is_reported_before_the_first_stage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     needs_nvimgcodec()
@@ -126,12 +124,14 @@ def test_a_dataset_that_is_not_there_is_told_at_once(
         )
         == 1
     )
-    said = capsys.readouterr()
-    assert "none" in said.err
-    assert not said.out
+    captured = capsys.readouterr()
+    assert "none" in captured.err
+    assert not captured.out
 
 
-def test_what_is_missing_comes_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_reported_with_the_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from fastload._decode.gpu import requirements as gpu_parts
 
     monkeypatch.setattr(
@@ -139,7 +139,8 @@ def test_what_is_missing_comes_with_its_command(monkeypatch: pytest.MonkeyPatch)
     )
     with pytest.raises(
         MissingPart,
-        match=r"dali: .*pip install 'fastload-vision\[dali\]'; nvjpeg: .*pip install 'fastload-vision\[nvjpeg\]'",
+        match=r"dali: .*pip install 'fastload-vision\[dali\]'; "
+        r"nvjpeg: .*pip install 'fastload-vision\[nvjpeg\]'",
     ):
         usable_backends(Options("cpu"))
     monkeypatch.setattr(
@@ -152,7 +153,7 @@ def test_what_is_missing_comes_with_its_command(monkeypatch: pytest.MonkeyPatch)
         usable_backends(Options("cpu", ("dali", "nvjpeg")))
 
 
-def test_stages_are_ten_and_chosen_by_device() -> None:
+def test_the_device_decides_which_of_the_ten_stages_run() -> None:
     assert [entry.number for entry in CATALOG] == list(range(10))
     assert [entry.name for entry in chosen_stages(Options("cuda"))] == [
         name for name in NAMES if name not in ("environment", "roi")
@@ -172,15 +173,21 @@ def test_a_crash_and_a_hang_are_results(tmp_path: Path) -> None:
         run_child([sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"], 60, log=log) == -11
     )
     assert "Segmentation fault" in log.read_text()
-    hanging = "import subprocess, time\nchild = subprocess.Popen(['sleep', '600'])\nprint(child.pid, flush=True)\ndef stuck(): time.sleep(600)\nstuck()"
+    hanging = (
+        "import subprocess, time\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        "print(child.pid, flush=True)\n"
+        "def stuck(): time.sleep(600)\n"
+        "stuck()"
+    )
     assert run_child([sys.executable, "-c", hanging], 3, log=log) is None
     lines = log.read_text().splitlines()
-    assert any("in stuck" in line for line in lines), "where it hung"
-    assert wait_until(lambda: not alive(int(lines[0]))), "its own child is still there"
+    assert any("in stuck" in line for line in lines), "the log shows where it hung"
+    assert wait_until(lambda: not alive(int(lines[0]))), "the grandchild is still running"
 
 
 def alive(pid: int) -> bool:
-    """Not dead, and not merely unburied."""
+    """Whether the process runs; a zombie does not count."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -190,15 +197,16 @@ def alive(pid: int) -> bool:
 STAND_IN = """
 import json, os, sys, time, pathlib
 name, backend, device, folder = sys.argv[1:5]
-print("begun", name, file=sys.stderr, flush=True)
+print("started", name, file=sys.stderr, flush=True)
 if name == "decode": os.kill(os.getpid(), 11)
 if name == "resize": time.sleep(600)
-if name == "errors": sys.exit("ValueError: told on the way out")
-pathlib.Path(folder, "result.json").write_text(json.dumps({"ok": name != "determinism", "summary": "2 of 3 wrong", "facts": {}}))
+if name == "errors": sys.exit("ValueError: raised at the end")
+result = {"ok": name != "determinism", "summary": "2 of 3 wrong", "facts": {}}
+pathlib.Path(folder, "result.json").write_text(json.dumps(result))
 """
 
 
-def test_what_goes_wrong_is_told_and_not_recorded(
+def test_failures_are_reported_and_not_recorded_as_passed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     needs_nvimgcodec()
@@ -224,19 +232,19 @@ def test_what_goes_wrong_is_told_and_not_recorded(
         "errors": "fail",
     }
     summaries = {each.stage: each.summary for each in found}
-    assert summaries["decode"] == "SIGSEGV; last words: begun decode"
-    assert "no end after" in summaries["resize"]
+    assert summaries["decode"] == "SIGSEGV; last output: started decode"
+    assert "still running after 120 s" in summaries["resize"]
     assert summaries["determinism"] == "2 of 3 wrong"
-    assert summaries["errors"] == "ValueError: told on the way out"
+    assert summaries["errors"] == "ValueError: raised at the end"
     assert not any(each.ok for each in found[1:])
-    assert not record.passed("decode", "cpu", backend="nvjpeg"), "it passed once, and crashes now"
+    assert not record.passed("decode", "cpu", backend="nvjpeg"), "a crash revokes an earlier pass"
     assert record.passed("speed", "cpu", backend="nvjpeg")
 
 
 def test_a_backend_that_gives_wrong_pixels_fails(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The stages can fail: a backend that brightens what it decodes does not get past them."""
+    """A backend that brightens its output fails the stages, so the stages can fail."""
     from fastload._decode.reference import ReferenceBackend
     from fastload._tools.selftest import decoding, stages
 
@@ -260,15 +268,15 @@ def test_a_backend_that_gives_wrong_pixels_fails(
     assert stages.resize(task).ok
 
 
-def test_regions_inside_the_library() -> None:
+def test_regions_decoded_by_nvimagecodec_match_the_whole_image() -> None:
     needs_nvimgcodec()
     from fastload._tools.selftest import gpu_stages, stages
 
     assert gpu_stages.roi(stages.Task("nvjpeg", "cpu", Path(), Path(), Path())).ok
 
 
-def test_there_is_a_picture_of_every_kind() -> None:
-    kinds = {picture.kind for picture in images.generated()}
+def test_the_generated_images_cover_every_kind_of_jpeg() -> None:
+    kinds = {image.kind for image in images.generated()}
     assert {
         "444",
         "422",

@@ -1,4 +1,5 @@
-"""`fastload selftest`: do the GPU backends give right pixels on this machine? Each stage in a process of its own.
+"""`fastload selftest`: checks that the GPU backends decode correctly on this machine.
 
-``record`` is what the loader asks; ``run`` starts the stages, ``child`` runs one, ``stages`` and the modules beside it are what they do.
+``run`` starts each stage in its own process, ``child`` runs one stage, and ``stages`` and
+``gpu_stages`` contain them. The loader reads the results from ``fastload._decode.selftest_record``.
 """

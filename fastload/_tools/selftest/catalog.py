@@ -1,4 +1,7 @@
-"""The ten stages: their names, numbers, and which of them a machine can run. Imports nothing heavy: the command line reads it."""
+"""The ten stages of the self-test.
+
+This module imports nothing heavy, because the command line reads it for its help text.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +12,33 @@ RESULT = "result.json"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One stage. ``timeout_s`` is for an idle machine; the user may stretch it."""
+    """One stage. ``timeout_s`` suits an idle machine; ``--timeout`` multiplies it."""
 
     number: int
     name: str
     what: str
-    on_cpu: bool = False  # also with --device cpu
-    asked_only: bool = False  # only where named with --stage
+    on_cpu: bool = False  # also runs with --device cpu
+    optional: bool = False  # runs only if --stage names it
     timeout_s: float = 120.0
-    backends: tuple[str, ...] = ()  # empty: all; roi is about one library
+    backends: tuple[str, ...] = ()  # empty: all
 
 
 CATALOG = (
     Entry(0, "environment", "driver, GPU, packages", on_cpu=True),
-    Entry(1, "decode", "every kind of JPEG, in software, against the CPU", on_cpu=True),
-    Entry(2, "engine", "the GPU's JPEG engine against software, 20 shuffled batches"),
+    Entry(1, "decode", "every kind of JPEG, software decoding compared with the CPU", on_cpu=True),
+    Entry(2, "engine", "hardware JPEG engine compared with software, 20 shuffled batches"),
     Entry(
         3,
         "roi",
-        "regions decoded inside the library (fastload does not use it)",
-        asked_only=True,
+        "regions of interest decoded by the library (not used by fastload)",
+        optional=True,
         backends=("nvjpeg",),
     ),
-    Entry(4, "resize", "crop, resize, letterbox, nearest and masks against the CPU", on_cpu=True),
-    Entry(5, "streams", "work queued before a decode is left alone", timeout_s=300.0),
-    Entry(6, "lagging", "a consumer three batches behind gets the right pixels"),
-    Entry(7, "determinism", "again, other batch size, resumed: bit-equal", on_cpu=True),
-    Entry(8, "errors", "damaged samples are named, all others are right", on_cpu=True),
-    Entry(9, "speed", "images a second, engine on and off", timeout_s=300.0),
+    Entry(4, "resize", "crop, resize, letterbox, masks compared with the CPU", on_cpu=True),
+    Entry(5, "streams", "decoding does not overwrite memory of earlier work", timeout_s=300.0),
+    Entry(6, "lagging", "a consumer that lags by three batches gets correct pixels"),
+    Entry(7, "determinism", "bit-equal: repeated, other batch size, resumed", on_cpu=True),
+    Entry(8, "errors", "damaged samples are reported, all others are correct", on_cpu=True),
+    Entry(9, "speed", "images/s with the JPEG engine on and off", timeout_s=300.0),
 )
 NAMES = tuple(entry.name for entry in CATALOG)

@@ -1,6 +1,9 @@
-"""One stage in a process of its own: ``python -m fastload._tools.selftest.child STAGE BACKEND DEVICE FOLDER DATASET GENERATED``.
+"""Runs one stage of the self-test in its own process.
 
-Writes FOLDER/result.json when the stage has come to an end. Whatever else happens (an exception, a crash, a hang) is the parent's to tell.
+    python -m fastload._tools.selftest.child STAGE BACKEND DEVICE FOLDER DATASET GENERATED
+
+Writes FOLDER/result.json when the stage has finished. The parent reports everything else: an
+exception, a crash or a hang.
 """
 
 from __future__ import annotations
@@ -16,9 +19,8 @@ from fastload._tools.selftest.catalog import RESULT
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the stage; 0 where it came to an end, whatever it found."""
     name, backend, device, folder, dataset, generated = arguments
-    # Small work: on a busy machine two threads wait for each other most of the time
+    # The tensors are small: on a busy machine, several threads would mostly wait for each other.
     torch.set_num_threads(1)
     stage: stages.Stage = getattr(stages, name, None) or getattr(gpu_stages, name)
     outcome = stage(stages.Task(backend, device, Path(dataset), Path(generated), Path(folder)))

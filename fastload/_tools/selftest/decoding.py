@@ -1,4 +1,4 @@
-"""Batches of the self-test's images through a backend, and how far two results are apart."""
+"""Decodes batches of the self-test images with a backend."""
 
 from __future__ import annotations
 
@@ -22,27 +22,26 @@ from fastload._decode.gpu.staging import StreamCutter
 from fastload._decode.registry import default_cpu_backend, find_backend
 from fastload._tools.selftest.images import JpegFile
 
-Levels = NDArray[np.int16]
+PixelArray = NDArray[np.int16]  # pixel values with a sign, for differences
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A batch of images: each one's pixels (h, w, 3), or None and the reason."""
+    """A decoded batch: the pixels (h, w, 3) of each image, or None and a reason."""
 
-    images: list[Levels | None]
+    images: list[PixelArray | None]
     reasons: dict[int, str]
-    n_here: int  # decoded by the backend's own library; the others by the CPU
+    n_here: int  # images that the GPU library decodes itself; the CPU decodes the others
 
 
 def open_backend(
     name: str, device: str, *, hardware: bool = False, threads: int = 2
 ) -> DecodeBackend:
-    """By name, as the loader does."""
     return find_backend(name).make(threads=threads, device=device, hardware=hardware)
 
 
 def cpu_backend() -> DecodeBackend:
-    """What the others are compared with."""
+    """The backend that the others are compared with."""
     return default_cpu_backend().make(threads=1)
 
 
@@ -54,7 +53,10 @@ def run(
     pixels: PixelFormat | None = None,
     **request: Any,
 ) -> DecodeResult:
-    """Keywords are columns of the requests; ``canvas`` is (width, height) of every slot. The output is uint8, on the backend's device."""
+    """Decodes ``sources`` to a uint8 tensor on the device of the backend.
+
+    ``canvas`` is the (width, height) of every slot. Keywords are columns of the requests.
+    """
     requests = new_requests(len(sources))
     requests["exact"] = 1
     requests["out_w"], requests["out_h"] = canvas
@@ -69,25 +71,25 @@ def run(
 
 
 def decode(backend: DecodeBackend, images: Sequence[JpegFile]) -> Decoded:
-    """Whole and unchanged, each in the corner of a slot as large as the largest."""
+    """Decodes whole images at their own size, each in the corner of a slot of the largest size."""
     sizes = [(each.width, each.height) for each in images]
     canvas = (max(w for w, _ in sizes), max(h for _, h in sizes))
     data = [each.data for each in images]
     result = run(backend, data, canvas, out_w=[w for w, _ in sizes], out_h=[h for _, h in sizes])
-    levels = levels_of(result)
+    values = pixel_values(result)
     found = [
-        None if slot in result.reasons else levels[slot, :h, :w]
+        None if slot in result.reasons else values[slot, :h, :w]
         for slot, (w, h) in enumerate(sizes)
     ]
     return Decoded(found, dict(result.reasons), _served(data))
 
 
-def levels_of(result: DecodeResult) -> Levels:
-    """The output as signed numbers, on the host."""
+def pixel_values(result: DecodeResult) -> PixelArray:
+    """The output in host memory, as signed integers."""
     return torch.as_tensor(result.output).cpu().numpy().astype(np.int16)
 
 
-def raw_request(pixels: Levels) -> dict[str, Any]:
+def raw_request(pixels: PixelArray) -> dict[str, Any]:
     """The columns of a request for raw pixels (h, w, 3)."""
     height, width, channels = pixels.shape
     return {
@@ -100,7 +102,7 @@ def raw_request(pixels: Levels) -> dict[str, Any]:
 
 
 def _served(data: Sequence[bytes]) -> int:
-    """How many streams a GPU decoder gets to see."""
+    """How many of the streams are passed to the GPU decoder."""
     requests = new_requests(len(data))
     requests["out_w"] = requests["out_h"] = 1
     cutter = StreamCutter(threads=1)

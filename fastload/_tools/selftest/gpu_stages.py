@@ -1,4 +1,7 @@
-"""Stages that only a GPU can run: its JPEG engine, the order of streams, a consumer that lags behind, speed. No GPU has run them yet."""
+"""Stages that need a GPU: JPEG engine, stream order, a lagging consumer, speed.
+
+They have not run on a GPU yet.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ _SPEED_S = 3.0  # for each setting
 
 
 def engine(task: Task) -> Outcome:
-    """The JPEG engine against software decoding of the same GPU: in 20 shuffled batches, the same pixels for each image every time."""
+    """Compares the JPEG engine with software decoding on the same GPU, in 20 shuffled batches.
+
+    Every image must have the same pixels in each batch.
+    """
     jpegs = [
         *images.photographs(24),
         *(each for each in images.generated() if each.kind in ("444", "422", "420", "440", "gray")),
@@ -28,7 +34,7 @@ def engine(task: Task) -> Outcome:
         decoding.open_backend(task.backend, task.device, hardware=on) for on in (False, True)
     )
     expected = decoding.decode(software, jpegs)
-    first: dict[int, decoding.Levels] = {}
+    first: dict[int, decoding.PixelArray] = {}
     wrong: dict[str, str] = {}
     rng = np.random.default_rng(3)
     for repeat in range(REPEATS):
@@ -40,11 +46,12 @@ def engine(task: Task) -> Outcome:
             if own is None or other is None:
                 wrong[name] = f"not decoded in batch {repeat}"
             elif not np.array_equal(first.setdefault(i, own), own):
-                wrong[name] = f"other pixels in batch {repeat} than before"
+                wrong[name] = f"pixels in batch {repeat} differ from earlier batches"
             elif own.size and own.min() == own.max() and other.min() != other.max():
-                wrong[name] = f"one color in batch {repeat}: skipped"
+                wrong[name] = f"a single color in batch {repeat}, so it was skipped"
             elif abs(own - other).mean() > MEAN_BOUND:
-                wrong[name] = f"mean {abs(own - other).mean():.2f} from software decoding"
+                mean = abs(own - other).mean()
+                wrong[name] = f"mean difference {mean:.2f} from software decoding"
     software.close()
     hardware.close()
     if wrong:
@@ -52,12 +59,16 @@ def engine(task: Task) -> Outcome:
         return Outcome(False, f"{len(wrong)} of {len(jpegs)} images: {some}", dict(wrong))
     return Outcome(
         True,
-        f"{len(jpegs)} images in {REPEATS} shuffled batches: equal every time, within mean {MEAN_BOUND} of software",
+        f"{len(jpegs)} images in {REPEATS} shuffled batches: always the same pixels, mean "
+        f"difference from software at most {MEAN_BOUND}",
     )
 
 
 def streams(task: Task) -> Outcome:
-    """Work queued before a decode must not see what the decode writes (torchcodec #1634): sums over tensors that are freed meanwhile."""
+    """Work queued before a decode must not see what the decode writes (torchcodec #1634).
+
+    Queues sums over tensors, frees the tensors, and decodes before the sums have run.
+    """
     from fastload._common.cuda import sums_that_changed
 
     jpegs = images.photographs(16)
@@ -78,17 +89,16 @@ def streams(task: Task) -> Outcome:
 
 
 def lagging(task: Task) -> Outcome:
-    """A consumer whose stream is three batches behind gets the pixels that a patient one gets."""
+    """A consumer whose stream lags by three batches gets the same pixels as one that waits."""
     from fastload._common.cuda import checksums
     from fastload._tools.selftest.loading import make_loader
 
     patient, late = (
-        checksums(make_loader(task, batch_size=8), torch.device(task.device), behind=behind)
-        for behind in (0, LAG)
+        checksums(make_loader(task, batch_size=8), torch.device(task.device), behind=lag)
+        for lag in (0, LAG)
     )
-    wrong = [
-        place for place, (one, other) in enumerate(zip(patient, late, strict=True)) if one != other
-    ]
+    pairs = zip(patient, late, strict=True)
+    wrong = [place for place, (one, other) in enumerate(pairs) if one != other]
     return Outcome(
         not wrong and bool(patient),
         f"{len(wrong)} of {len(patient)} batches differ when the consumer lags",
@@ -97,7 +107,7 @@ def lagging(task: Task) -> Outcome:
 
 
 def speed(task: Task) -> Outcome:
-    """Images a second and CPU time per image, with and without the engine, for some numbers of threads. A report, no judgment."""
+    """Measures images/s and CPU time per image with the engine on and off; always passes."""
     from fastload._common.cuda import utilization
 
     jpegs = images.photographs(64, 384, 288)
@@ -125,13 +135,16 @@ def speed(task: Task) -> Outcome:
     best = max(facts, key=lambda name: facts[name]["images_per_s"])
     return Outcome(
         True,
-        f"up to {facts[best]['images_per_s']} images/s to 224x224 ({best}), one batch at a time",
+        f"up to {facts[best]['images_per_s']} images/s at 224 x 224 ({best}), one batch in flight",
         dict(facts),
     )
 
 
 def roi(task: Task) -> Outcome:
-    """Decoding a region inside the library (fastload never asks for it: nvImageCodec #55) against cutting the whole."""
+    """Compares a region decoded by nvImageCodec with the same region of the whole image.
+
+    fastload does not use this feature (nvImageCodec #55).
+    """
     import nvidia.nvimgcodec as nv
 
     from fastload._decode.gpu.nvimgcodec import new_decoder
@@ -156,7 +169,9 @@ def roi(task: Task) -> Outcome:
         if part.shape != (y1 - y0, x1 - x0, 3):
             return Outcome(
                 False,
-                f"{image.kind}: a region of {part.shape[:2]}, asked for {(y1 - y0, x1 - x0)}",
+                f"{image.kind}: region of {part.shape[:2]}, expected {(y1 - y0, x1 - x0)}",
             )
         worst = max(worst, int(abs(part - full[y0:y1, x0:x1])[1:-1, 1:-1].max()))
-    return Outcome(worst == 0, f"regions differ from the whole by up to {worst} levels inside")
+    return Outcome(
+        worst == 0, f"inside, regions differ from the whole image by at most {worst} of 255"
+    )

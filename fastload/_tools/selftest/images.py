@@ -1,10 +1,10 @@
-"""The images that backends are compared on, made here: every kind of JPEG that a decoder may stumble over, small."""
+"""Generates the small JPEG files that the self-test decodes: every kind that can cause trouble."""
 
 from __future__ import annotations
 
 import functools
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import simplejpeg
@@ -20,8 +20,6 @@ _QUALITY = 90
 
 @dataclass(frozen=True, slots=True)
 class JpegFile:
-    """One JPEG file."""
-
     kind: str
     data: bytes
     width: int
@@ -30,7 +28,7 @@ class JpegFile:
 
 @functools.cache
 def generated() -> tuple[JpegFile, ...]:
-    """All kinds, in every subsampling; odd sizes, sides of one pixel, restart markers, progressive, CMYK."""
+    """All subsamplings, odd sizes, sides of one pixel, restart markers, progressive, CMYK."""
     found = [_plain(kind, 231, 173) for kind in ("444", "422", "420", "440", "411", "gray")]
     found += [
         _plain(kind, width, height)
@@ -47,7 +45,7 @@ def generated() -> tuple[JpegFile, ...]:
 
 @functools.cache
 def photographs(count: int, width: int = 320, height: int = 240) -> tuple[JpegFile, ...]:
-    """Ordinary ones, 4:2:0 and 4:4:4."""
+    """Ordinary images, alternating 4:2:0 and 4:4:4."""
     return tuple(
         _encoded(("420", "444")[i % 2], _pixels(width + 16 * (i % 5), height + 8 * (i % 3), i))
         for i in range(count)
@@ -55,7 +53,7 @@ def photographs(count: int, width: int = 320, height: int = 240) -> tuple[JpegFi
 
 
 def _packed(images: list[JpegFile]) -> list[JpegFile]:
-    """As `fastload pack` writes them: restart markers every few MCUs, own Huffman tables."""
+    """Rewritten like `fastload pack` does: restart markers and optimized Huffman tables."""
     module = core()
     if module is None:
         return []
@@ -67,8 +65,7 @@ def _packed(images: list[JpegFile]) -> list[JpegFile]:
 
 def _plain(kind: str, width: int, height: int) -> JpegFile:
     size = "" if min(width, height) > 100 else f" {width}x{height}"
-    made = _encoded(kind, _pixels(width, height))
-    return JpegFile(kind + size, made.data, width, height)
+    return replace(_encoded(kind, _pixels(width, height)), kind=kind + size)
 
 
 def _encoded(kind: str, pixels: Pixels) -> JpegFile:

@@ -1,4 +1,4 @@
-"""The loader, as the self-test uses it."""
+"""Runs the DataLoader for the self-test."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fastload._store.record import JPEG
 if TYPE_CHECKING:
     from fastload._tools.selftest.stages import Task
 
-MOST_SAMPLES = 2_000  # of a user's dataset
+MOST_SAMPLES = 2_000  # of the dataset that the user passes
 Epoch = dict[int, torch.Tensor]
 
 
 def make_generated(folder: Path) -> Path:
-    """A packed dataset of made images."""
+    """Packs a dataset of generated images."""
     from fastload._tools.selftest.images import photographs
 
     samples = [
@@ -38,7 +38,7 @@ def make_loader(
     shuffle: bool = True,
     **options: Any,
 ) -> Any:
-    """Random crops of 96 pixels with ids; on the task's device."""
+    """Loads random crops of 96 x 96 pixels and sample ids on the device of the task."""
     plan = [transforms.RandomResizedCrop(96), transforms.HorizontalFlip()]
     packed = fastload.open(dataset or task.dataset)
     image = next(field.name for field in packed.fields if field.kind.is_image)
@@ -57,7 +57,7 @@ def make_loader(
 
 
 def epoch(loader: Any) -> Epoch:
-    """Sample → pixels, on the host; of a large dataset the first samples."""
+    """Maps sample ids to pixels in host memory, for at most about ``MOST_SAMPLES`` samples."""
     found: Epoch = {}
     for batch in loader:
         found |= samples(batch)
@@ -68,14 +68,14 @@ def epoch(loader: Any) -> Epoch:
 
 
 def samples(batch: Any) -> Epoch:
-    """Sample → pixels of one batch."""
+    """Maps the sample ids of one batch to pixels."""
     (name,) = (each for each in batch if each != "id")
     pixels = batch[name].cpu()
     return {int(number): pixels[place].clone() for place, number in enumerate(batch["id"].tolist())}
 
 
 def resumed(task: Task, *, batch_size: int, after: int) -> Epoch:
-    """An epoch in two loaders: the second goes on behind ``after`` batches of the first."""
+    """One epoch from two loaders: the second resumes after ``after`` batches of the first."""
     first = make_loader(task, batch_size=batch_size)
     found: Epoch = {}
     for count, batch in enumerate(first, 1):
@@ -90,7 +90,10 @@ def resumed(task: Task, *, batch_size: int, after: int) -> Epoch:
 
 
 def damaged_copy(task: Task) -> tuple[Path, list[int]]:
-    """The generated dataset with one byte changed in the images of three samples: of the first, a middle and the last batch of four."""
+    """Copies the generated dataset and changes one byte in the images of three samples.
+
+    They are in the first, a middle and the last batch of four. Returns the copy and the ids.
+    """
     copy = task.folder / "damaged"
     shutil.copytree(task.generated, copy)
     packed = fastload.open(copy)

@@ -1,4 +1,4 @@
-"""Runs the stages, each in a process with a deadline: a crash or a hang is a result, not the end."""
+"""Runs the stages, each in its own process with a time limit, so that crashes are results."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ from fastload._tools.selftest.catalog import CATALOG, RESULT, Entry
 from fastload.errors import ConfigError, MissingPart
 
 _MAX_LOG_LINES = 60
-_STACK_S = 5.0  # for faulthandler to write the stacks
+_STACK_S = 5.0  # time for faulthandler to write the stacks
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How one stage went for one backend. ``verdict``: pass, fail, crashed, hung, report or skipped."""
+    """The result of one stage for one backend.
+
+    ``verdict`` is pass, fail, crashed, hung, or report (the stage only measures).
+    """
 
     stage: str
     backend: str
@@ -39,35 +42,38 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """It says nothing against the backend."""
-        return self.verdict in ("pass", "report", "skipped")
+        return self.verdict in ("pass", "report")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked for."""
+    """The options of the command."""
 
     device: str = "cuda"
-    backends: tuple[str, ...] = ()  # empty: those whose packages are here
-    stages: tuple[str, ...] = ()  # empty: all that apply
+    backends: tuple[str, ...] = ()  # empty: every backend whose packages are installed
+    stages: tuple[str, ...] = ()  # empty: all stages that apply
     dataset: Path | None = None
-    timeout: float = 1.0  # factor on every stage's own
+    timeout: float = 1.0  # multiplies the time limit of every stage
 
 
 def selftest(options: Options, *, on_result: Callable[[Result], object]) -> list[Result]:
-    """All results; the passes are noted in the record. Raises MissingPart where no backend can run, ConfigError where used wrongly."""
+    """Runs the stages, records which of them passed, and returns all results.
+
+    Raises MissingPart if no backend can run, and ConfigError for invalid options.
+    """
     from fastload._tools.selftest.loading import make_generated
 
     stages = chosen_stages(options)
     backends = usable_backends(options)
     if options.dataset is not None:
-        open_dataset(options.dataset)  # raises, in one line, what every stage would stumble over
+        open_dataset(options.dataset)  # raises here, instead of failing in every stage
     results = [_environment(options)]
     on_result(results[0])
     with tempfile.TemporaryDirectory(prefix="fastload-selftest-") as folder:
         generated = make_generated(Path(folder))
         pairs = [(entry, backend) for entry in stages for backend in entry.backends or backends]
-        # On a GPU one at a time: they would be in each other's way. On the CPU most of it is importing torch.
+        # On a GPU, stages run one at a time because they would disturb each other. On the CPU,
+        # most of the time is spent importing torch.
         with ThreadPoolExecutor(2 if options.device == "cpu" else 1) as pool:
             for result in pool.map(
                 lambda pair: _stage(pair[0], pair[1], options, Path(folder), generated), pairs
@@ -87,40 +93,35 @@ def selftest(options: Options, *, on_result: Callable[[Result], object]) -> list
 
 
 def chosen_stages(options: Options) -> list[Entry]:
-    """Those to run in processes; ``environment`` is always told and is none of them."""
-    chosen = []
-    for entry in CATALOG[1:]:
-        wanted = entry.name in options.stages if options.stages else not entry.asked_only
-        if wanted and options.device == "cpu" and not entry.on_cpu and entry.name != "roi":
-            if options.stages:
-                raise ConfigError(
-                    f"--stage {entry.name}: only a GPU can run it; leave out --device cpu"
-                )
-            continue
-        if wanted:
-            chosen.append(entry)
+    """The stages to run, without ``environment``, which always runs."""
+    on_cpu = options.device == "cpu"
+    if not options.stages:
+        return [e for e in CATALOG[1:] if not e.optional and (e.on_cpu or not on_cpu)]
+    chosen = [entry for entry in CATALOG[1:] if entry.name in options.stages]
+    for entry in chosen:
+        if on_cpu and not entry.on_cpu and entry.name != "roi":
+            raise ConfigError(f"--stage {entry.name} needs a GPU; remove --device cpu")
     return chosen
 
 
 def usable_backends(options: Options) -> tuple[str, ...]:
-    """Those asked for, or all that can run here; raises MissingPart with the commands where there are none."""
+    """The requested backends, or all that can run here.
+
+    Raises MissingPart, with the install commands, if a requested backend or all of them cannot.
+    """
     device = checked_device(options.device)
     lacking = {
         name: GPU_BACKENDS[name].load().missing(device) for name in options.backends or GPU_BACKENDS
     }
     usable = tuple(name for name, why in lacking.items() if not why)
     if not usable or (options.backends and len(usable) < len(options.backends)):
-        raise MissingPart(
-            "self-test on "
-            + options.device
-            + ": "
-            + "; ".join(f"{name}: {why}" for name, why in lacking.items() if why)
-        )
+        reasons = "; ".join(f"{name}: {why}" for name, why in lacking.items() if why)
+        raise MissingPart(f"cannot run the self-test on {options.device}: {reasons}")
     return usable
 
 
 def _environment(options: Options) -> Result:
-    """Stage 0: no judgment, only what is here."""
+    """Stage 0: reports the GPU, the driver and the versions."""
     from fastload._common.native import native_status
 
     facts: dict[str, object] = {
@@ -160,13 +161,11 @@ def _stage(entry: Entry, backend: str, options: Options, folder: Path, generated
     def failed(verdict: str, why: str) -> Result:
         return Result(entry.name, backend, verdict, why, seconds, {"log": lines})
 
-    last_words = f"last words: {last_line or 'none'}"
+    last_output = f"last output: {last_line or 'none'}"
     if code is None:
-        return failed(
-            "hung", f"no end after {timeout_s:g} s (--timeout stretches it); {last_words}"
-        )
+        return failed("hung", f"still running after {timeout_s:g} s (see --timeout); {last_output}")
     if code < 0:
-        return failed("crashed", f"{_signal(-code)}; {last_words}")
+        return failed("crashed", f"{_signal(-code)}; {last_output}")
     try:
         found = json.loads((folder / RESULT).read_text())
     except (OSError, ValueError):
@@ -177,7 +176,11 @@ def _stage(entry: Entry, backend: str, options: Options, folder: Path, generated
 
 
 def run_child(command: Sequence[str], deadline_s: float, *, log: Path) -> int | None:
-    """Exit code, or None: killed at the deadline, with all that it had started. ``log`` gets its words, and its stack at a crash."""
+    """Runs a command and returns its exit code, or None if it was killed at the deadline.
+
+    Kills everything that the command started. ``log`` receives its output, and the stacks of all
+    threads after a crash or a hang.
+    """
     with log.open("wb") as file:
         child = subprocess.Popen(  # noqa: S603
             list(command),
@@ -190,18 +193,18 @@ def run_child(command: Sequence[str], deadline_s: float, *, log: Path) -> int | 
         try:
             return child.wait(deadline_s)
         except subprocess.TimeoutExpired:
-            child.send_signal(signal.SIGABRT)  # faulthandler writes where every thread is
+            child.send_signal(signal.SIGABRT)  # faulthandler writes the stack of every thread
             with suppress(subprocess.TimeoutExpired):
                 child.wait(_STACK_S)
             return None
-        finally:  # also on Ctrl-C: nothing stays behind
+        finally:  # also on Ctrl-C: leave no process running
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
 
 
 def _read_log(log: Path) -> tuple[list[str], str]:
-    """The last lines of a log, and the last of them that a program wrote on purpose."""
+    """The last lines of a log, and the last line before faulthandler's output."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     fatal = next(
         (place for place, line in enumerate(lines) if line.startswith("Fatal Python error")),

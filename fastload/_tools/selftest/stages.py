@@ -1,6 +1,6 @@
-"""What each stage does. A stage gets a backend's name and a device, and says whether all was right, in words and numbers.
+"""The stages of the self-test that also run on the CPU; `gpu_stages` has the others.
 
-Stages that only a GPU can run are in `gpu_stages`. The bounds are those of docs/selftest.md.
+docs/selftest.md lists the error bounds.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ import torch
 
 from fastload._decode.backend import DecodeBackend, Filter, PixelFormat
 from fastload._tools.selftest import decoding, images
-from fastload._tools.selftest.decoding import Levels
+from fastload._tools.selftest.decoding import PixelArray
 
-MEAN_BOUND = 1.0  # levels, per image: what DALI's own tests allow between its CPU and GPU decoders
-INTERIOR_BOUND = 1
+# Mean difference per image, of 255: what DALI's own tests allow between its CPU and GPU decoders.
+MEAN_BOUND = 1.0
+INTERIOR_BOUND = 1  # largest difference of a resized pixel, of 255
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a stage is run for."""
+    """The input of a stage."""
 
     backend: str
     device: str
-    dataset: Path  # packed; generated unless the user named one
-    generated: Path  # packed, ours: it may be copied and damaged
+    dataset: Path  # the user's packed dataset, or the generated one
+    generated: Path  # generated packed dataset, which a stage may copy and damage
     folder: Path  # for files of this stage
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a stage went; ``facts`` are numbers for the report."""
+    """The result of a stage; ``facts`` are figures for the report."""
 
     ok: bool
     summary: str
@@ -45,7 +46,7 @@ Stage = Callable[[Task], Outcome]
 
 
 def decode(task: Task) -> Outcome:
-    """Every kind of JPEG, decoded in software, against the CPU."""
+    """Decodes every kind of JPEG in software and compares it with the CPU backend."""
     jpegs = images.generated()
     backend = decoding.open_backend(task.backend, task.device)
     found = decoding.decode(backend, jpegs)
@@ -64,15 +65,18 @@ def decode(task: Task) -> Outcome:
             "max": int(difference.max()),
         }
         wrong += [image.kind] if difference.mean() > MEAN_BOUND else []
-    of = f"{found.n_here} of {len(jpegs)} kinds by {task.backend} itself"
+    handled = f"{task.backend} decodes {found.n_here} of {len(jpegs)} kinds itself"
     if wrong:
         return Outcome(
             False,
-            f"mean above {MEAN_BOUND} or refused by one only: {', '.join(wrong)} ({of})",
+            f"mean difference above {MEAN_BOUND}, or refused by only one of the backends: "
+            f"{', '.join(wrong)} ({handled})",
             facts,
         )
     worst = max(value["max"] for value in facts.values() if isinstance(value, dict))
-    return Outcome(found.n_here > 0, f"{of}, at most {worst} levels from libjpeg-turbo", facts)
+    return Outcome(
+        found.n_here > 0, f"{handled}, largest difference to libjpeg-turbo {worst} of 255", facts
+    )
 
 
 _PLANS: tuple[tuple[str, Filter, tuple[int, int], dict[str, Any]], ...] = (
@@ -92,7 +96,10 @@ _PLANS: tuple[tuple[str, Filter, tuple[int, int], dict[str, Any]], ...] = (
 
 
 def resize(task: Task) -> Outcome:
-    """Crop, resize, flip, letterbox and nearest on the device, against the CPU's on the very pixels that the device decoded."""
+    """Compares crop, resize, flip, letterbox and nearest on the device with the CPU.
+
+    Both start from the pixels that the device decoded.
+    """
     jpegs = images.photographs(4)
     backend = decoding.open_backend(task.backend, task.device)
     cpu = decoding.cpu_backend()
@@ -101,7 +108,7 @@ def resize(task: Task) -> Outcome:
     wrong = []
     for name, how, canvas, request in _PLANS:
         interior = ring = 0
-        found = decoding.levels_of(
+        found = decoding.pixel_values(
             decoding.run(backend, [each.data for each in jpegs], canvas, filter=how, **request)
         )
         for slot, pixels in enumerate(whole.images):
@@ -115,7 +122,7 @@ def resize(task: Task) -> Outcome:
                 **decoding.raw_request(pixels),
                 **request,
             )
-            inner, outer = _max_differences(found[slot], decoding.levels_of(plain)[0], request)
+            inner, outer = _max_differences(found[slot], decoding.pixel_values(plain)[0], request)
             interior = max(interior, inner)
             ring = max(ring, outer)
         facts[name] = {"interior": interior, "ring": ring}
@@ -126,12 +133,21 @@ def resize(task: Task) -> Outcome:
     wrong += [] if masks else ["masks"]
     if wrong:
         return Outcome(False, f"differs from the CPU: {', '.join(wrong)}", facts)
-    bounds_met = f"within {INTERIOR_BOUND} level inside, {backend.edge_error} in the outer ring"
-    return Outcome(True, f"{len(_PLANS)} plans {bounds_met}; masks equal", facts)
+    return Outcome(
+        True,
+        f"{len(_PLANS)} plans: difference at most {INTERIOR_BOUND} inside and "
+        f"{backend.edge_error} at the edge; masks equal",
+        facts,
+    )
 
 
-def _max_differences(found: Levels, expected: Levels, request: dict[str, int]) -> tuple[int, int]:
-    """The largest difference inside, and in the outermost ring of what is not border, half as strictly in its corners: two edges meet."""
+def _max_differences(
+    found: PixelArray, expected: PixelArray, request: dict[str, int]
+) -> tuple[int, int]:
+    """The largest difference inside, and in the outermost ring of pixels without padding.
+
+    Differences in the corners count half, because two edges meet there.
+    """
     difference = abs(found - expected).max(axis=2)
     top = request.get("pad_top", 0)
     height = request.get("out_h", difference.shape[0])
@@ -141,7 +157,7 @@ def _max_differences(found: Levels, expected: Levels, request: dict[str, int]) -
 
 
 def _masks_equal(backend: DecodeBackend, cpu: DecodeBackend) -> bool:
-    """Labels of 16 bits are picked, never mixed."""
+    """Whether 16-bit labels are selected and never interpolated."""
     labels = np.random.default_rng(5).integers(0, 65536, (93, 121), np.uint16)
     request: dict[str, Any] = {
         "pixels": PixelFormat(color="stored", fill=0),
@@ -154,20 +170,20 @@ def _masks_equal(backend: DecodeBackend, cpu: DecodeBackend) -> bool:
         "flip": 1,
     }
     found, expected = (
-        decoding.levels_of(decoding.run(each, [labels.tobytes()], (64, 50), **request))
+        decoding.pixel_values(decoding.run(each, [labels.tobytes()], (64, 50), **request))
         for each in (backend, cpu)
     )
     return np.array_equal(found, expected)
 
 
 def determinism(task: Task) -> Outcome:
-    """The same epoch twice, with another batch size, and resumed in the middle: the same pixels for each sample, bit for bit."""
+    """Loads an epoch again, with another batch size, and resumed: pixels must be bit-equal."""
     from fastload._tools.selftest.loading import epoch, make_loader, resumed
 
     first = epoch(make_loader(task, batch_size=8))
     facts: dict[str, object] = {"samples": len(first)}
     for name, other in (
-        ("again", epoch(make_loader(task, batch_size=8))),
+        ("repeated", epoch(make_loader(task, batch_size=8))),
         ("other batch size", epoch(make_loader(task, batch_size=5))),
         ("resumed", resumed(task, batch_size=8, after=max(1, len(first) // 16))),
     ):
@@ -179,14 +195,17 @@ def determinism(task: Task) -> Outcome:
         if differing:
             return Outcome(
                 False,
-                f"{name}: {len(differing)} of {len(first)} samples differ, the first is {differing[0]}",
+                f"{name}: {len(differing)} of {len(first)} samples differ, first sample "
+                f"{differing[0]}",
                 facts,
             )
-    return Outcome(True, f"{len(first)} samples bit-equal: again, other batch size, resumed", facts)
+    return Outcome(
+        True, f"{len(first)} samples bit-equal: repeated, other batch size, resumed", facts
+    )
 
 
 def errors(task: Task) -> Outcome:
-    """Damaged records in the first, a middle and the last batch: exactly they are missing. The same for files cut off in one batch."""
+    """Exactly the damaged records, and exactly the truncated files of a batch, are reported."""
     from fastload._tools.selftest.loading import damaged_copy, epoch, make_loader
 
     copy, bad = damaged_copy(task)
@@ -197,7 +216,7 @@ def errors(task: Task) -> Outcome:
     )
     missing = sorted(set(range(max(*found, *bad) + 1)) - found.keys())
     if missing != bad:
-        return Outcome(False, f"records {bad} were damaged, {missing} are missing")
+        return Outcome(False, f"records {bad} were damaged, but {missing} are missing")
     good = images.photographs(4)[0].data
     files = [good[:-400], good, b"", good, good[:300], good, good[:-2]]
     backend = decoding.open_backend(task.backend, task.device)
@@ -207,15 +226,17 @@ def errors(task: Task) -> Outcome:
     if result.status.tolist() != expected.status.tolist():
         return Outcome(
             False,
-            f"files cut off: {result.status.tolist()}, the CPU says {expected.status.tolist()}",
+            f"truncated files: status {result.status.tolist()}, expected "
+            f"{expected.status.tolist()} (CPU)",
         )
-    after = abs(decoding.levels_of(result)[1::2] - decoding.levels_of(expected)[1::2])
+    after = abs(decoding.pixel_values(result)[1::2] - decoding.pixel_values(expected)[1::2])
     whole = [
         slot for slot, apart in zip((1, 3, 5), after, strict=True) if apart.mean() > MEAN_BOUND
     ]
     return Outcome(
         not whole,
-        f"good files in a batch with bad ones are wrong: slots {whole}"
+        f"wrong pixels of valid files in a batch with truncated ones: slots {whole}"
         if whole
-        else f"{len(bad)} damaged records and {len(files) // 2 + 1} files named, all others right",
+        else f"{len(bad)} damaged records and {len(files) // 2 + 1} truncated files reported, all "
+        "others correct",
     )
