@@ -21,6 +21,7 @@ import numpy as np
 from fastload._cli import main
 from tests.made_runs import Made, every, foreign_rows, made, rows_of, window, write, write_window
 
+WIDTH = 100  # columns of the page
 BLOCK = re.compile(r"```console\n((?:\$ fastload [^\n]*\n)(?:.*?))```", re.S)
 
 
@@ -119,7 +120,7 @@ def said(command: str, folder: Path) -> str:
 
 
 def renewed(page: str, folder: Path) -> str:
-    """The page with the current output of every console block, wrapped at 138 characters."""
+    """The page with the current output of every console block, wrapped at ``WIDTH``."""
 
     def block(found: re.Match[str]) -> str:
         command = found[1].split("\n", 1)[0]
@@ -134,8 +135,8 @@ def folded(text: str) -> str:
     for whole in text.splitlines():
         line = whole
         indent = 13 if re.match(r"   [a-z ]{9} ", line) else 2
-        while len(line) > 130:
-            cut = line.rfind(" ", indent, 130)
+        while len(line) > WIDTH:
+            cut = line.rfind(" ", indent, WIDTH)
             lines.append(line[:cut])
             line = " " * indent + line[cut + 1 :]
         lines.append(line)

@@ -1,4 +1,4 @@
-"""Made-up training runs with a known cause, written as the probe and the monitor write them."""
+"""Synthetic training runs with a known cause, in the files of the probe and the monitor."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ STAGE_PARTS = {
 
 @dataclass(frozen=True)
 class Made:
-    """A run, step by step. Everything but ``stages`` is (steps,)."""
+    """One run with one value per step."""
 
     data: NDArray[np.float64]
-    work: NDArray[np.float64]  # the step without waiting for data
-    extra: NDArray[np.float64]  # what a stall adds, in no stage
+    work: NDArray[np.float64]  # step time without data wait
+    extra: NDArray[np.float64]  # time of stalls, in no stage
     batch: int = 32
     swap: NDArray[np.float64] | None = None
     parts: Mapping[str, float] | None = field(default_factory=lambda: dict(STAGE_PARTS))
-    probe: Mapping[str, float] | None = None  # seconds a sample
+    probe: Mapping[str, float] | None = None  # seconds per sample
     rank: int = 0
     world: int = 1
     events: Sequence[tuple[int, str, float]] = ()
@@ -51,7 +51,7 @@ def made(
     warm: int = 30,
     **rest: object,
 ) -> Made:
-    """A healthy run; change what you want to be ill."""
+    """A healthy run; change its arrays to plant a cause."""
     rng = np.random.default_rng(seed)
     work = step * np.exp(noise * rng.standard_normal(steps))
     wait = data * np.exp(0.3 * rng.standard_normal(steps))
@@ -62,7 +62,7 @@ def made(
 
 
 def every(run: Made, period: int, seconds: float, *, phase: int = 0, data: bool = False) -> Made:
-    """Adds a pause of ``seconds`` to the steps number phase, phase + period, ... (numbers start at 1)."""
+    """Adds a pause of ``seconds`` to the steps phase, phase + period, ...; steps start at 1."""
     numbers = np.arange(1, len(run.data) + 1)
     (run.data if data else run.extra)[
         (numbers % period == phase % period) & (numbers > run.warm)
@@ -71,7 +71,7 @@ def every(run: Made, period: int, seconds: float, *, phase: int = 0, data: bool 
 
 
 def rows_of(run: Made, *, every_steps: int = 10) -> list[dict[str, object]]:
-    """As StepProbe writes them."""
+    """Rows in the format of StepProbe."""
     step = run.step
     ends = START + np.cumsum(step)
     rows: list[dict[str, object]] = [
@@ -144,7 +144,7 @@ def rows_of(run: Made, *, every_steps: int = 10) -> list[dict[str, object]]:
 
 
 def foreign_rows(run: Made, *, number: str = "step", took: str = "time") -> list[dict[str, object]]:
-    """One row a step, as a hand-written logger has them."""
+    """One row per step, in the format of a hand-written logger."""
     return [
         {
             number: k + 1,
@@ -157,7 +157,7 @@ def foreign_rows(run: Made, *, number: str = "step", took: str = "time") -> list
 
 
 def write(path: Path, *rows: Sequence[Mapping[str, object]]) -> Path:
-    """As JSON lines; several ranks one after the other."""
+    """Writes JSON lines; several ranks one after the other."""
     path.write_text("".join(json.dumps(row) + "\n" for part in rows for row in part))
     return path
 
@@ -176,9 +176,13 @@ def window(
     gpus: int = 1,
     seed: int = 0,
     waves: float = 0.0,
-    ours: float = 0.9,
+    own_share: float = 0.9,
 ) -> dict[str, object]:
-    """A window of the monitor. ``hot``: part of the time the clock is down to 1200 of 1700 MHz for heat."""
+    """A window of the monitor.
+
+    ``hot`` is the share of the time in which heat reduces the clock from 1700 to 1200 MHz.
+    ``own_share`` is the share of the CPU load that the watched processes cause.
+    """
     rng = np.random.default_rng(seed)
     n = int(seconds * 10)
     t = [round(k / 10, 1) for k in range(n)]
@@ -239,7 +243,7 @@ def window(
                 "disk_read_mb_s": noisy(200.0),
                 "disk_write_mb_s": [0.0] * n,
                 "net_mb_s": [0.0] * n,
-                "tree_cpu": noisy(cpu * cores * ours),
+                "tree_cpu": noisy(cpu * cores * own_share),
                 "tree_rss_mb": [9000.0] * n,
             },
             "summary": {},

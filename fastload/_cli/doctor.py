@@ -12,7 +12,7 @@ from fastload.errors import ConfigError
 
 SCRIPT_EXAMPLE = "fastload doctor --script train.py:make_loader,make_step --seconds 60"
 _SECONDS = duration("seconds", least=1e-6, most=86_400, range_text="more than 0")
-_STYLES = {"BAD": "bold red", "LOOK": "bold yellow", "INFO": "dim"}
+_STYLES = {"BAD": "bold red", "WARN": "bold yellow", "INFO": "dim"}
 
 
 def add(commands: Commands) -> None:

@@ -38,7 +38,7 @@ COLORS = {
     "other": ("#bcc4cd", "#53606d"),
     "stall": ("#a5407e", "#e58fc4"),
     "good": ("#00795a", "#2bbd93"),
-    "look": ("#9a6700", "#f4b942"),
+    "warn": ("#9a6700", "#f4b942"),
     "bad": ("#b84a00", "#ff8c42"),
 }
 STAGE_COLORS = {

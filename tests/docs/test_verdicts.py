@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from fastload._tools.doctor.examine import examine
-from fastload._tools.doctor.finding import STATES
+from fastload._tools.doctor.finding import KINDS
 from fastload._tools.doctor.loader.figures import COMPUTE_BOUND, DATA_BOUND, UNKNOWN
 from tests.made_runs import made, rows_of, write
 
 DOCS = sorted((Path(__file__).resolve().parents[2] / "docs").rglob("*.md"))
-WORDS = {*STATES.values(), "Healthy"}
-STATE_WORDS = {DATA_BOUND, COMPUTE_BOUND, UNKNOWN, "healthy", *STATES}
+WORDS = {*(kind.label for kind in KINDS.values()), "Healthy"}
+STATE_WORDS = {DATA_BOUND, COMPUTE_BOUND, UNKNOWN, "healthy", *KINDS}
 
 
 @pytest.mark.parametrize("document", DOCS, ids=lambda path: path.name)

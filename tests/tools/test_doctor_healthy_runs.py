@@ -1,4 +1,4 @@
-"""Runs without a fault get a clean bill, and warm-up is not held against anybody."""
+"""Runs without a fault are reported as healthy, and warm-up is excluded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ranks(folder: Path) -> list[Path]:
 
 
 def resumed(folder: Path) -> list[Path]:
-    """The run was started again: another head, the steps count on, and everything warms up once more."""
+    """A resumed run: a second header, continued step numbers and a second warm-up."""
     second = rows_of(made(1000, seed=1))
     for row in second:
         row["time"] = float(str(row["time"])) + 3000
@@ -75,7 +75,7 @@ HEALTHY: dict[str, Callable[[Path], list[Path]]] = {
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_a_healthy_run_gets_a_clean_bill(name: str, tmp_path: Path) -> None:
+def test_a_healthy_run_is_reported_as_healthy(name: str, tmp_path: Path) -> None:
     found = examine(*HEALTHY[name](tmp_path))
     assert found.healthy, str(found)
     assert found.state == "healthy"
@@ -83,7 +83,7 @@ def test_a_healthy_run_gets_a_clean_bill(name: str, tmp_path: Path) -> None:
     assert not [each for each in found.findings if each.severity != "info"]
 
 
-def test_a_small_regular_pause_is_reported_without_alarm(tmp_path: Path) -> None:
+def test_a_small_periodic_pause_is_only_information(tmp_path: Path) -> None:
     found = examine(*HEALTHY["seldom saved"](tmp_path))
     assert found.healthy
     assert (
@@ -92,7 +92,7 @@ def test_a_small_regular_pause_is_reported_without_alarm(tmp_path: Path) -> None
     )
 
 
-def test_warm_up_is_left_out_and_said_so(tmp_path: Path) -> None:
+def test_warm_up_is_excluded_with_a_note(tmp_path: Path) -> None:
     run = made(1000, warm=60)
     facts = examine(write(tmp_path / "m.jsonl", rows_of(run))).numbers.runs[0]
     assert 50 <= facts.warm_steps <= 60
@@ -119,7 +119,7 @@ def test_a_row_whose_steps_are_all_slow_counts_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "left_out"),
+    ("step", "excluded"),
     [
         ([1.0] * 100, 10),  # the first ten always
         ([9.0] * 20 + [1.0] * 180, 20),
@@ -130,13 +130,13 @@ def test_a_row_whose_steps_are_all_slow_counts_once(tmp_path: Path) -> None:
         ([1.0], 0),
     ],
 )
-def test_the_rule_of_warm_up(step: list[float], left_out: int) -> None:
-    assert warm_rows(np.array(step), np.ones(len(step), np.int64)) == left_out
+def test_number_of_warm_up_rows(step: list[float], excluded: int) -> None:
+    assert warm_rows(np.array(step), np.ones(len(step), np.int64)) == excluded
 
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("n", [3, 10, 60, 300])
-def test_chance_has_no_period(seed: int, n: int) -> None:
+def test_random_stalls_have_no_period(seed: int, n: int) -> None:
     rng = np.random.default_rng(seed)
     stalls = [
         Stall(int(at), 1, float(rng.uniform(0.2, 1.0)), 0.0)
@@ -154,7 +154,7 @@ def test_one_missed_save_does_not_hide_the_period() -> None:
     assert rest == []
 
 
-def test_json_has_the_same_and_no_nan(tmp_path: Path) -> None:
+def test_json_equals_the_diagnosis_and_has_no_nan(tmp_path: Path) -> None:
     import json
 
     found = examine(write(tmp_path / "m.jsonl", rows_of(replace(made(data=0.08), parts=None))))

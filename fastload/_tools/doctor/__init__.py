@@ -1,1 +1,5 @@
-"""Says why a GPU waits: from recorded runs (examine), a loader (loader/), a training step (trainer/), and the machine."""
+"""Explains why a GPU waits.
+
+``examine`` reads recorded runs, ``loader/`` measures a loader, ``trainer/`` inspects a training
+step and ``machine`` checks the host.
+"""

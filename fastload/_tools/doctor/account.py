@@ -1,4 +1,4 @@
-"""Where the time of one rank went: rows → warm-up, typical step, waiting that could not hide, slow steps. Pure."""
+"""Accounts for the time of one rank: warm-up, the typical step, data wait and slow steps. Pure."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from fastload._tools.doctor.limits import (
 )
 from fastload._tools.doctor.runs import Bools, Floats, Ints, Rank, mean_of, weighted_median
 
-WAITING_STAGE = "backward"  # where DDP waits for the slowest
-RULE = (
-    f"left out: all before the first {CHUNK_STEPS} steps that take at most {WARM_FACTOR} x the median of the run's second half "
-    f"(at most 1/{WARM_PART} of the run; of a short one {WARM_STEPS} steps, up to half of it)"
+WAITING_STAGE = "backward"  # where DDP ranks wait for the slowest one
+WARM_UP_RULE = (
+    f"warm-up ends at the first {CHUNK_STEPS} steps that take at most {WARM_FACTOR} x the median "
+    f"of the run's second half; it is at most 1/{WARM_PART} of the run (in a short run "
+    f"{WARM_STEPS} steps, but at most half of it)"
 )
 
 
 def steady_rows(rank: Rank) -> Bools:
-    """True for rows that count. Every start of the run (a resume appends to its file) has a warm-up of its own."""
+    """True for rows after the warm-up. Every restart of a run has its own warm-up."""
     steady = np.ones(len(rank.iter_time), bool)
     for session in np.unique(rank.session):
         rows = np.flatnonzero(rank.session == session)
@@ -37,59 +38,63 @@ def steady_rows(rank: Rank) -> Bools:
 
 
 def warm_rows(step: Floats, steps: Ints) -> int:
-    """How many rows at the start are warm-up, by ``RULE``; the first 10 steps always are, where there are 80 and more."""
+    """Number of warm-up rows by ``WARM_UP_RULE``. From 80 steps on, the first 10 always count."""
     means, first = _chunk_means(step, steps)
     n = len(means)
     if n < 2:
         return int(len(step) >= 4 and step[0] > WARM_FACTOR * float(np.median(step[1:])))
-    fine = means <= WARM_FACTOR * float(np.median(means[n // 2 :]))
+    is_steady = means <= WARM_FACTOR * float(np.median(means[n // 2 :]))
     least = 1 if n >= 2 * WARM_PART else 0
     most = max(n // WARM_PART, min(n // 2, WARM_STEPS // CHUNK_STEPS), 1)
-    end = least + int(np.argmax(fine[least:])) if fine[least:].any() else most
+    end = least + int(np.argmax(is_steady[least:])) if is_steady[least:].any() else most
     return int(first[min(end, most)])
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Slow steps in a row. ``excess_s`` is what they took beyond typical ones, ``data_s`` the part of it that was waiting for data."""
+    """Consecutive slow steps."""
 
-    iter: int  # the first of them
+    iter: int  # number of the first step
     steps: int  # 0: time between two rows that belongs to no step
-    excess_s: float
-    data_s: float
-    slack: int = 0  # the step is known to so many steps
+    excess_s: float  # time beyond typical steps
+    data_s: float  # the part of excess_s spent waiting for data
+    slack: int = 0  # uncertainty of iter, in steps
     swap: bool = False  # the host swapped meanwhile
     peak_s: float = 0.0  # excess of the slowest single step
 
     @property
     def by_data(self) -> bool:
-        """The loader's fault, mostly."""
+        """True if waiting for data is the main cause."""
         return self.data_s >= CAUSE_PART * self.excess_s
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One rank's time, without warm-up."""
+    """Where the time of one rank went, without its warm-up."""
 
     rank: int
-    rows: Bools  # those that count
+    rows: Bools  # rows that count
     n_steps: int
     total_s: float
     warm_steps: int
     warm_s: float
     typical_s: float  # median step
-    wait_s: float  # waiting for data that no work on the device covered, all steps
+    wait_s: float  # data wait of all steps that no device work covered
     has_data: bool
-    covered: bool  # part of data_time was hidden behind the device's work
-    stages: dict[str, float]  # mean seconds a step
+    covered: bool  # device work covered part of data_time
+    stages: dict[str, float]  # mean seconds per step
     stalls: tuple[Stall, ...]
     spread: float  # of ordinary steps: (p95 - p5) / median
     first_iter: int
     last_iter: int
 
+    @property
+    def step_s(self) -> float:
+        """Mean seconds per step."""
+        return self.total_s / self.n_steps
+
 
 def account(rank: Rank) -> Account:
-    """Adds up one rank's rows."""
     rows = steady_rows(rank)
     step = rank.iter_time[rows]
     steps = rank.steps[rows]
@@ -99,47 +104,42 @@ def account(rank: Rank) -> Account:
         for name, column in rank.stage_times.items()
         if not np.isnan(value := mean_of(column[rows], steps))
     }
-    busy = (
-        np.nansum(np.stack([column[rows] for column in rank.stage_times.values()]), axis=0)
-        if rank.stage_times
-        else np.zeros(len(step))
-    )
-    # A device works through its queue while the host waits for the next batch: only the rest of data_time is lost.
+    busy = sum((np.nan_to_num(column[rows]) for column in rank.stage_times.values()), 0 * step)
+    # A device works through its queue while the host waits for the next batch. Only the
+    # remainder of data_time is lost.
     wait = np.clip(np.minimum(data, step - busy), 0, None) if stages else np.minimum(data, step)
     rest, _, rest_steps = without_slow(rank, rows)
     typical = weighted_median(rest, rest_steps)
-    stalls = tuple(
-        _merged(
-            sorted(
-                _stalls(rank, rows, typical, float(np.median(data))), key=lambda stall: stall.iter
-            )
-        )
+    found = sorted(
+        _stalls(rank, rows, typical, float(np.median(data))), key=lambda stall: stall.iter
     )
-    gaps = sum(stall.excess_s for stall in stalls if not stall.steps)
+    stalls = tuple(_merged(found))
+    gaps_s = sum(stall.excess_s for stall in stalls if not stall.steps)
     low, high = np.percentile(rest[(rest_steps > 0) & (rest <= SLOW_FACTOR * typical)], [5, 95])
+    wait_s = float((wait * steps).sum())
     return Account(
-        rank.rank,
-        rows,
-        int(steps.sum()),
-        float((step * steps).sum()) + gaps,
-        int(rank.steps[~rows].sum()),
-        float(rank.seconds[~rows].sum()),
-        typical,
-        float((wait * steps).sum()),
-        bool(np.isfinite(rank.data_time[rows]).any()),
-        bool((wait * steps).sum() < 0.9 * (data * steps).sum()),
-        stages,
-        stalls,
-        float((high - low) / typical),
-        int(rank.iter[rows].min() - rank.steps[rows][rank.iter[rows].argmin()] + 1),
-        int(rank.iter[rows].max()),
+        rank=rank.rank,
+        rows=rows,
+        n_steps=int(steps.sum()),
+        total_s=float((step * steps).sum()) + gaps_s,
+        warm_steps=int(rank.steps[~rows].sum()),
+        warm_s=float(rank.seconds[~rows].sum()),
+        typical_s=typical,
+        wait_s=wait_s,
+        has_data=bool(np.isfinite(rank.data_time[rows]).any()),
+        covered=bool(wait_s < 0.9 * (data * steps).sum()),
+        stages=stages,
+        stalls=stalls,
+        spread=float((high - low) / typical),
+        first_iter=int(rank.iter[rows].min() - steps[rank.iter[rows].argmin()] + 1),
+        last_iter=int(rank.iter[rows].max()),
     )
 
 
 def without_slow(rank: Rank, rows: Bools) -> tuple[Floats, Floats, Ints]:
-    """Mean step and data wait of each row without the steps that the probe named slow.
+    """Mean step and data wait of each row without the steps that the probe listed as slow.
 
-    The third array is how many steps are left: 0 where all of them are slow.
+    The third array is the number of remaining steps; 0 where all steps of a row are slow.
     """
     step = rank.iter_time[rows]
     data = np.nan_to_num(rank.data_time[rows])
@@ -162,7 +162,6 @@ def _stalls(rank: Rank, rows: Bools, typical: float, typical_data: float) -> Ite
     rest, _, rest_steps = without_slow(rank, rows)
     where = np.flatnonzero(rows)
     steps = rank.steps[where]
-    last = rank.iter[where]
     data = np.nan_to_num(rank.data_time[where])
     listed = np.array([bool(rank.slow[row]) for row in where])
     swapping = np.nan_to_num(rank.swap_bytes[where]) > SWAP_BYTES_S * rank.seconds[where]
@@ -170,83 +169,52 @@ def _stalls(rank: Rank, rows: Bools, typical: float, typical_data: float) -> Ite
     stretch = (steps > 1) & (rest_steps > 0) & (rest > STRETCH_FACTOR * typical)
     hidden = (steps > 1) & ~listed & ~stretch & (rank.iter_time_max[where] > SLOW_FACTOR * typical)
     for place in np.flatnonzero(single | stretch | hidden | listed):
-        number = int(last[place])
+        row = where[place]
+        n = int(steps[place])
+        number = int(rank.iter[row])
         swap = bool(swapping[place])
         if single[place]:
-            yield _stall(
-                number,
-                1,
-                rank.iter_time[where[place]] - typical,
-                data[place] - typical_data,
-                swap=swap,
-            )
+            excess = rank.iter_time[row] - typical
+            yield _stall(number, 1, excess, data[place] - typical_data, swap=swap)
             continue
-        for each in rank.slow[where[place]]:
+        for each in rank.slow[row]:
             if each.iter_time > SLOW_FACTOR * typical:
-                yield _stall(
-                    each.iter, 1, each.iter_time - typical, each.data_time - typical_data, swap=swap
-                )
+                late = each.data_time - typical_data
+                yield _stall(each.iter, 1, each.iter_time - typical, late, swap=swap)
         if stretch[place]:
-            n = int(rest_steps[place])
-            slow_data = sum(each.data_time for each in rank.slow[where[place]])
-            late = max(steps[place] * data[place] - slow_data, 0.0) - n * typical_data
-            yield _stall(
-                number - int(steps[place]) + 1,
-                int(steps[place]),
-                n * (rest[place] - typical),
-                late,
-                slack=int(steps[place]),
-                swap=swap,
-            )
+            left = int(rest_steps[place])
+            slow_data = sum(each.data_time for each in rank.slow[row])
+            late = max(n * data[place] - slow_data, 0.0) - left * typical_data
+            excess = left * (rest[place] - typical)
+            yield _stall(number - n + 1, n, excess, late, slack=n, swap=swap)
         elif hidden[place]:
-            row = where[place]
-            yield _stall(
-                number - int(steps[place]) // 2,
-                1,
-                rank.iter_time_max[row] - typical,
-                np.nan_to_num(rank.data_time_max[row]) - typical_data,
-                slack=int(steps[place]) // 2 + 1,
-                swap=swap,
-            )
+            excess = rank.iter_time_max[row] - typical
+            late = np.nan_to_num(rank.data_time_max[row]) - typical_data
+            yield _stall(number - n // 2, 1, excess, late, slack=n // 2 + 1, swap=swap)
     yield from _gaps(rank, where, typical)
 
 
 def _stall(
-    number: int, steps: int, excess: float, data: float, *, slack: int = 0, swap: bool = False
+    number: int, steps: int, excess: float, data: float, *, slack: int = 0, swap: bool
 ) -> Stall:
     excess = max(float(excess), 0.0)
-    return Stall(
-        number,
-        steps,
-        excess,
-        min(max(float(data), 0.0), excess),
-        slack,
-        swap,
-        excess / max(steps, 1),
-    )
+    data = min(max(float(data), 0.0), excess)
+    return Stall(number, steps, excess, data, slack, swap, excess / max(steps, 1))
 
 
 def _gaps(rank: Rank, where: Ints, typical: float) -> Iterator[Stall]:
-    """Time between rows that no step accounts for: an evaluation outside the loop that the probe watches."""
-    if len(where) < 2:
-        return
+    """Time between rows that no step covers, such as an evaluation outside the watched loop."""
     gap = np.diff(rank.time[where]) - rank.seconds[where[1:]]
     follows = (np.diff(rank.session[where]) == 0) & (np.diff(where) == 1)
-    # NaN compares false; a gap of more than the whole run is a clock that was set.
-    for place in (
-        np.flatnonzero(follows & (gap > max(GAP_S, SLOW_FACTOR * typical)) & (gap < 1e6)) + 1
-    ):
-        yield Stall(
-            int(rank.iter[where[place]] - rank.steps[where[place]]),
-            0,
-            float(gap[place - 1]),
-            0.0,
-            slack=1,
-        )
+    # NaN compares false. A gap longer than any run is a clock that was set.
+    long = follows & (gap > max(GAP_S, SLOW_FACTOR * typical)) & (gap < 1e6)
+    for place in np.flatnonzero(long):
+        row = where[place + 1]
+        yield Stall(int(rank.iter[row] - rank.steps[row]), 0, float(gap[place]), 0.0, slack=1)
 
 
 def _merged(stalls: list[Stall]) -> Iterator[Stall]:
-    """Slow steps that follow each other without a break are one stall."""
+    """Joins slow steps that follow each other without a break."""
     current: Stall | None = None
     for stall in stalls:
         if (
@@ -273,32 +241,34 @@ def _merged(stalls: list[Stall]) -> Iterator[Stall]:
 
 
 def own_time(rank: Rank, account: Account) -> float:
-    """Seconds a step this rank needs for itself; robust against single slow steps."""
+    """Seconds per step that this rank needs for itself; robust against single slow steps."""
     return median_of_chunks(own_seconds(rank)[account.rows], rank.steps[account.rows])
 
 
 def own_seconds(rank: Rank) -> Floats:
-    """For each row: seconds per step without waiting for other ranks."""
-    own = np.nan_to_num(rank.data_time)
-    for name, column in rank.stage_times.items():
-        if name != WAITING_STAGE:
-            own = own + np.nan_to_num(column)
-    return own
+    """Seconds per step of each row without waiting for other ranks."""
+    stages = (
+        np.nan_to_num(column) for name, column in rank.stage_times.items() if name != WAITING_STAGE
+    )
+    return sum(stages, np.nan_to_num(rank.data_time))
 
 
 def median_of_chunks(values: Floats, steps: Ints) -> float:
-    """Median over stretches of 10 steps: a loader that is late every eighth step is late, one hiccup is not."""
+    """Median over chunks of 10 steps.
+
+    A loader that is late in every eighth step counts as late; a single hiccup does not.
+    """
     return float(np.median(_chunk_means(values, steps)[0]))
 
 
 def _chunk_means(values: Floats, steps: Ints) -> tuple[Floats, Ints]:
-    """Means over stretches of 10 steps, and the first row of each."""
+    """Means over chunks of 10 steps, and the first row of each chunk."""
     chunk = (np.cumsum(steps) - steps) // CHUNK_STEPS
     _, first = np.unique(chunk, return_index=True)
     return np.add.reduceat(values * steps, first) / np.add.reduceat(steps, first), first
 
 
 def reference_rank(own: Sequence[float]) -> int:
-    """The middle one of those that are not the slowest."""
+    """Position of the median rank, excluding the slowest."""
     order = sorted(range(len(own)), key=lambda place: own[place])
-    return order[(len(order) - 1) // 2] if len(order) > 1 else 0
+    return order[(len(order) - 1) // 2]

@@ -1,34 +1,53 @@
-"""What the rules look at: one run with its accounts, and how a rule makes a finding."""
+"""What the rules work on: one run with its accounts, the time still unclaimed, and the rule list.
+
+Each rule is one function. It receives a run and the time that no earlier rule has claimed, and
+returns findings. The order decides which rule claims a second that two of them could explain. Slow
+steps that the trainer named itself (events: checkpoint, evaluation) are claimed before the first
+rule. The rules then run from certain causes to guesses:
+
+====  =================  ==========================================================================
+ 20   swapping           slow steps and waits while the host swapped
+ 30   data_wait          waiting for data in most steps: loader, disk, CPU
+ 40   transfer           copies to the device
+ 50   periodic, jitter   slow steps at equal distances; then slow steps without a period
+ 60   slow_rank          one rank that the other ranks wait for
+ 70   throttled_gpus     GPUs slowed down by heat or power
+ 90   host_bound         a GPU that is still idle: the trainer's own Python
+====  =================  ==========================================================================
+
+To add a finding, write one function with ``@rule(order)`` in a module of ``rules/``, and its test.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from fastload._tools.doctor.account import Account, Stall, account, own_time, reference_rank
-from fastload._tools.doctor.finding import Ceiling, Finding, RunFigures, severity_of
-from fastload._tools.doctor.limits import LOOK_SHARE
-from fastload._tools.doctor.runs import Rank, Run, Window, mean_of
+from fastload._tools.doctor.finding import INFO, Ceiling, Finding, RunFigures, severity_of
+from fastload._tools.doctor.limits import WARN_SHARE
+from fastload._tools.doctor.runs import Rank, Run
+from fastload._tools.monitor.window import Window
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run. ``account`` is that of the reference rank: an ordinary one, not the slowest."""
+    """One run. ``account`` belongs to the reference rank, which is an ordinary one."""
 
     run: Run
     rank: Rank
     account: Account
     accounts: tuple[Account, ...]
     window: Window | None
-    own: tuple[float, ...]  # seconds a step that each rank needs for itself
+    own: tuple[float, ...]  # seconds per step that each rank needs for itself
     stalls: tuple[Stall, ...]
     total_s: float
 
     @property
     def it_s(self) -> float:
-        """Steps a second, all losses included."""
+        """Steps per second, all losses included."""
         return self.account.n_steps / self.total_s
 
     def finding(
@@ -39,17 +58,12 @@ class Case:
         fix: str,
         *,
         lost_s: float = 0.0,
-        least: str = "",
+        at_least: str = INFO,
     ) -> Finding:
-        """Share, severity and ceiling follow from the time lost; ``least`` is the mildest severity."""
+        """A finding whose share, ceiling and severity follow from the time lost."""
         lost_s = min(max(lost_s, 0.0), 0.99 * self.total_s)
         share = lost_s / self.total_s
-        severity = severity_of(share)
-        ceiling = (
-            Ceiling(self.account.n_steps / (self.total_s - lost_s), share / (1 - share))
-            if share >= LOOK_SHARE
-            else None
-        )
+        ceiling = Ceiling(self.it_s / (1 - share), share / (1 - share))
         return Finding(
             kind,
             title,
@@ -57,66 +71,49 @@ class Case:
             fix,
             lost_s,
             share,
-            0.0,
-            ceiling,
-            least if least and severity == "info" else severity,
+            ceiling=ceiling if share >= WARN_SHARE else None,
+            severity=severity_of(share, at_least=at_least),
         )
 
 
 def case_of(run: Run, window: Window | None) -> Case:
-    """Adds up all ranks of a run and picks the reference."""
+    """Accounts for all ranks of a run and picks the reference rank."""
     accounts = tuple(account(rank) for rank in run.ranks)
     own = tuple(own_time(rank, each) for rank, each in zip(run.ranks, accounts, strict=True))
     place = reference_rank(own)
     chosen = accounts[place]
-    stalls = _shared_stalls(
-        chosen, [each for number, each in enumerate(accounts) if number != place]
-    )
+    stalls = _shared_stalls(chosen, [*accounts[:place], *accounts[place + 1 :]])
     return Case(run, run.ranks[place], chosen, accounts, window, own, stalls, chosen.total_s)
 
 
 def _shared_stalls(chosen: Account, others: Sequence[Account]) -> tuple[Stall, ...]:
-    """When one rank waits for data, the others wait for it in the backward pass: the cause is in its row, not in theirs."""
+    """Attributes a wait in the backward pass to the rank that waited for data at that step."""
     late: dict[int, float] = {}
-    for other in others:
-        for stall in other.stalls:
-            for number in (stall.iter - 1, stall.iter, stall.iter + 1):
-                late[number] = max(late.get(number, 0.0), stall.data_s)
-    if not late:
-        return chosen.stalls
+    for stall in (stall for other in others for stall in other.stalls):
+        for number in (stall.iter - 1, stall.iter, stall.iter + 1):
+            late[number] = max(late.get(number, 0.0), stall.data_s)
     return tuple(
-        Stall(
-            each.iter,
-            each.steps,
-            each.excess_s,
-            max(each.data_s, min(late.get(each.iter, 0.0), each.excess_s)),
-            each.slack,
-            each.swap,
-            each.peak_s,
-        )
+        replace(each, data_s=max(each.data_s, min(late.get(each.iter, 0.0), each.excess_s)))
         for each in chosen.stalls
     )
 
 
 def figures_of(case: Case) -> RunFigures:
-    """The run in figures."""
     account = case.account
     rank = case.rank
     known = account.rows & np.isfinite(rank.samples)
-    batch = (
-        float(rank.samples[known].sum() / rank.steps[known].sum())
-        if known.any()
-        else float(case.run.header.get("batch_size", 0))
-    )
-    # Every rank has its own samples; a file of one rank of many stands for all of them.
-    world = max(len(case.run.ranks), int(case.run.header.get("world", 1)))
+    batch = float(case.run.header.get("batch_size", 0))
+    if known.any():
+        batch = float(rank.samples[known].sum() / rank.steps[known].sum())
     batch = batch if 0 < batch < 1e12 else 0.0
+    # Every rank has its own samples. The file of one rank out of many represents all of them.
+    world = max(len(case.run.ranks), int(case.run.header.get("world", 1)))
     return RunFigures(
         case.run.name,
         account.n_steps,
         case.total_s,
         case.it_s,
-        account.total_s / account.n_steps,
+        account.step_s,
         account.typical_s,
         account.spread,
         account.wait_s / account.n_steps if account.has_data else None,
@@ -126,9 +123,49 @@ def figures_of(case: Case) -> RunFigures:
         len(case.run.ranks),
         account.warm_steps,
         account.warm_s,
-        {
-            name: value
-            for name, value in account.stages.items()
-            if mean_of(rank.stage_times[name]) >= 0
-        },
+        dict(account.stages),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Stalls that have a name."""
+
+    kind: str
+    name: str  # the event's name, or "probably a checkpoint"
+    period: int  # in steps; 0 without a period
+    phase: int
+    times: int
+    seconds: float  # median duration
+    lost_s: float
+    by_event: bool
+    iters: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Unclaimed:
+    """The time of a run that no rule has claimed yet. Each rule removes what it claims."""
+
+    stalls: list[Stall]
+    wait_s: float  # data wait that no device work covered
+    named: list[Named] = field(default_factory=list)  # for findings and plots
+    lost_s: float = 0.0  # claimed by all rules so far
+
+
+Rule = Callable[[Case, Unclaimed], list[Finding]]
+_RULES: list[tuple[int, Rule]] = []
+
+
+def rule(order: int) -> Callable[[Rule], Rule]:
+    """Registers a rule at its position in the order above."""
+
+    def register(function: Rule) -> Rule:
+        _RULES.append((order, function))
+        return function
+
+    return register
+
+
+def registered_rules() -> list[Rule]:
+    """All rules in order; rules with the same number run in the order of their definition."""
+    return [each for _, each in sorted(_RULES, key=lambda pair: pair[0])]

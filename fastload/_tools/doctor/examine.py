@@ -1,19 +1,22 @@
-"""Recorded runs → diagnosis: every rule on every run, then the runs against each other."""
+"""Diagnoses recorded runs: every rule on every run, then the runs against each other."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import numpy as np
 
 from fastload._common import formatting as fmt
 from fastload._common.public import public
-from fastload._tools.doctor.account import RULE, Stall
-from fastload._tools.doctor.case import Case, case_of, figures_of
+from fastload._tools.doctor.account import WARM_UP_RULE, Stall
+from fastload._tools.doctor.case import Case, Named, Unclaimed, case_of, figures_of
 from fastload._tools.doctor.finding import (
     HEALTHY,
+    INFO,
+    WARN,
     Ceiling,
     Diagnosis,
     Finding,
@@ -23,139 +26,71 @@ from fastload._tools.doctor.finding import (
     severity_of,
 )
 from fastload._tools.doctor.limits import DATA_SHARE, SAME_BATCH, SAME_SPEED, UTIL_BUSY
-from fastload._tools.doctor.reading import read_files
-from fastload._tools.doctor.rules import Named, Unclaimed, rules
+from fastload._tools.doctor.rules import RULES
 from fastload._tools.doctor.rules.gpu import throttling
-from fastload._tools.doctor.rules.stalls import by_events
-from fastload._tools.doctor.runs import Run, Window, mean_of
+from fastload._tools.doctor.rules.steps import by_events
+from fastload._tools.doctor.runs import Run, mean_of, read_files, samples
+from fastload._tools.monitor.window import Window
 from fastload.errors import ConfigError
-
-
-def compare(runs: Sequence[RunFigures]) -> list[Finding]:
-    """The first run against each of the others."""
-    return [_pair(runs[0], other) for other in runs[1:]]
-
-
-def _pair(first: RunFigures, other: RunFigures) -> Finding:
-    evidence: tuple[str, ...] = (_speeds(first), _speeds(other))
-    it_change = other.it_s / first.it_s - 1
-    if (
-        first.samples_s is None
-        or other.samples_s is None
-        or first.batch_size is None
-        or other.batch_size is None
-    ):
-        more = f"{100 * abs(it_change):.0f} % {'more' if it_change >= 0 else 'less'}"
-        return Finding(
-            "comparison",
-            f"{other.name} does {more} in it/s than {first.name}",
-            evidence,
-            "batch sizes are not recorded: where they differ, it/s cannot be compared",
-            severity="info",
-        )
-    change = other.samples_s / first.samples_s - 1
-    if abs(other.batch_size / first.batch_size - 1) <= SAME_BATCH:
-        title = f"{other.name} {_verb(change)} {first.name}"
-        return Finding("comparison", title, evidence, "", severity="info")
-    batches = (
-        f"batch {other.batch_size:.4g} {_verb(change)} batch {first.batch_size:.4g} in samples/s"
-    )
-    misleading = abs(change) <= SAME_SPEED or (change > 0) != (it_change > 0)
-    why = f"; it/s says {100 * it_change:+.0f} % and means nothing here" if misleading else ""
-    if abs(change) <= SAME_SPEED:
-        evidence = (*evidence, f"the limit is a cost per sample: {_limit(other)}")
-    advice = "The larger figure wins, as long as the model learns as well"
-    if change <= SAME_SPEED:
-        advice = "A larger batch does not pay; repair what limits each sample"
-    return Finding(
-        "batch-size",
-        batches + why,
-        evidence,
-        f"compare samples/s. {advice}",
-        severity="look" if misleading else "info",
-    )
-
-
-def _limit(run: RunFigures) -> str:
-    if run.data_share is None:
-        return "the loader or the GPU"
-    if run.data_share >= DATA_SHARE:
-        return f"the loader ({fmt.percent(run.data_share)} waiting for data)"
-    return f"the step itself (data wait {fmt.percent(run.data_share)})"
-
-
-def _speeds(run: RunFigures) -> str:
-    more = (
-        f" x {run.batch_size:.4g} = {fmt.rate(run.samples_s)} samples/s"
-        if run.samples_s is not None and run.batch_size
-        else ""
-    )
-    return f"{run.name}: {fmt.rate(run.it_s)} it/s{more}"
-
-
-def _verb(change: float) -> str:
-    if abs(change) <= SAME_SPEED:
-        return f"is as fast ({100 * change:+.0f} %) as"
-    return f"is {100 * abs(change):.0f} % {'faster' if change > 0 else 'slower'} than"
-
-
-ALWAYS = ("data wait", "transfer", "slow steps and their periods", "swap")
 
 
 @public()
 def examine(*paths: str | os.PathLike[str]) -> Diagnosis[RecordedRuns]:
-    """Reads metrics.jsonl of one run or several (or of its ranks), and window.json where there is one; says what is slow.
+    """Explains what slows recorded training runs down.
 
-        >>> diagnosis = fastload.examine("metrics.jsonl", "window.json")
-        >>> print(diagnosis)
+    Args:
+        *paths: ``metrics.jsonl`` files of one or several runs and, if available, a ``window.json``
+            per run. Files of several ranks of a run are joined. Two or more runs are compared.
 
-    Raises ConfigError where a file cannot be read or has no usable row.
+    Returns:
+        The verdict, the findings in order of their cost, and the figures of each run.
+
+    Raises:
+        ConfigError: A file cannot be read or has no usable row.
+
+    Example:
+        >>> print(fastload.examine("metrics.jsonl", "window.json"))
     """
-    runs, windows = read_files(paths)
-    return examine_runs(runs, windows)
+    return examine_runs(*read_files(paths))
 
 
 def examine_runs(runs: Sequence[Run], windows: Sequence[Window] = ()) -> Diagnosis[RecordedRuns]:
-    """The same for what was read already. The first window belongs to the first run, and so on."""
-    if not runs and not windows:
-        raise ConfigError("nothing to examine: expected metrics.jsonl, or a window.json, or both")
+    """Diagnoses runs in memory. The first window belongs to the first run, and so on."""
     if not runs:
         return _window_only(windows)
-    cases = [
-        case_of(run, windows[place] if place < len(windows) else None)
-        for place, run in enumerate(runs)
+    studies = [study(case) for case in cases_of(runs, windows)]
+    figures = [figures_of(each.case) for each in studies]
+    findings = [
+        replace(finding, run=each.case.run.name) if len(runs) > 1 else finding
+        for each in studies
+        for finding in each.findings
     ]
-    found: list[Finding] = []
-    facts: list[RunFigures] = []
-    for case in cases:
-        studied = study(case)
-        facts.append(figures_of(studied.case))
-        found += [
-            replace(each, run=case.run.name) if len(cases) > 1 else each
-            for each in studied.findings
-        ]
-    found = ranked(found + compare(facts))
-    bad = [each for each in found if each.severity != "info"]
-    notes = [note for run in runs for note in run.notes] + [
-        note for window in windows for note in window.notes
-    ]
-    notes += [f"warm-up {RULE}"] if any(each.warm_steps for each in facts) else []
-    checked, not_checked = _coverage(cases)
+    findings = ranked([*findings, *(compare(figures[0], other) for other in figures[1:])])
+    healthy = all(each.severity == INFO for each in findings)
+    notes = [note for run in runs for note in run.notes]
+    notes += [note for window in windows for note in window.notes]
+    notes += [WARM_UP_RULE] if any(each.warm_steps for each in figures) else []
+    checked, not_checked = _coverage([each.case for each in studies])
     return Diagnosis(
-        _verdict(found, facts, cases),
-        found[0].kind if bad else HEALTHY,
-        not bad,
-        tuple(found),
-        RecordedRuns(tuple(facts)),
+        _verdict(findings, figures[0]),
+        HEALTHY if healthy else findings[0].kind,
+        healthy,
+        tuple(findings),
+        RecordedRuns(tuple(figures)),
         checked,
         not_checked,
         tuple(notes),
     )
 
 
+def cases_of(runs: Sequence[Run], windows: Sequence[Window]) -> list[Case]:
+    pairs = zip_longest(runs, windows[: len(runs)])
+    return [case_of(run, window) for run, window in pairs]
+
+
 @dataclass(frozen=True, slots=True)
 class Study:
-    """One run, looked at by every rule; ``rest`` are slow steps without a name."""
+    """One run after all rules; ``rest`` are slow steps without a name."""
 
     case: Case
     findings: tuple[Finding, ...]
@@ -164,139 +99,183 @@ class Study:
 
 
 def study(case: Case) -> Study:
-    """All rules in their order; a second that one of them claims is not offered to the next."""
+    """Applies all rules in order. Time that one rule claims is not available to the next."""
     named, stalls, outside_s = by_events(case, case.stalls)
     case = replace(case, total_s=case.total_s + outside_s)
     unclaimed = Unclaimed(stalls, case.account.wait_s, named)
     findings: list[Finding] = []
-    for rule in rules():
+    for rule in RULES:
         found = rule(case, unclaimed)
         findings += found
         unclaimed.lost_s += sum(each.lost_s for each in found)
-    lost_s = unclaimed.lost_s
-    shares = tuple(
-        replace(each, of_lost=each.lost_s / lost_s if lost_s > 0 else 0.0) for each in findings
-    )
+    lost_s = unclaimed.lost_s or 1.0
+    shares = tuple(replace(each, of_lost=each.lost_s / lost_s) for each in findings)
     return Study(case, shares, tuple(unclaimed.named), tuple(unclaimed.stalls))
 
 
-def _verdict(found: Sequence[Finding], facts: Sequence[RunFigures], cases: Sequence[Case]) -> str:
-    first = found[0] if found else None
-    if first is not None and first.kind in ("batch-size", "comparison"):
-        other = next(
-            (each for each in found if each.severity != "info" and each is not first), None
+def compare(first: RunFigures, other: RunFigures) -> Finding:
+    evidence = [_speeds(first), _speeds(other)]
+    it_change = other.it_s / first.it_s - 1
+    if not (first.samples_s and other.samples_s and first.batch_size and other.batch_size):
+        return Finding(
+            "comparison",
+            f"{other.name} {_verb(it_change, 'in it/s')} {first.name}",
+            tuple(evidence),
+            "Record the batch sizes, because it/s cannot be compared if they differ.",
+            severity=INFO,
         )
-        return f"{first.state}: {first.title}." + (
-            f" {other.state}: {other.title}{_with_ceiling(other)}." if other else ""
-        )
-    if first is None or first.severity == "info":
-        return _clean_bill(facts[0], first)
-    total = sum(each.share for each in found)
-    rest = [each for each in found[1:] if each.severity != "info" and each.lost_s]
-    every = ""
-    if rest and first.ceiling and total < 0.95:
-        repaired = "both" if len(rest) == 1 else f"all {len(rest) + 1}"
-        every = f" With {repaired} repaired: {Ceiling(cases[0].it_s / (1 - total), total / (1 - total))}."
-    return f"{first.state}: {first.title}{_with_ceiling(first)}.{every}"
+    change = other.samples_s / first.samples_s - 1
+    if abs(other.batch_size / first.batch_size - 1) <= SAME_BATCH:
+        title = f"{other.name} {_verb(change)} {first.name}"
+        return Finding("comparison", title, tuple(evidence), "", severity=INFO)
+    batches = (
+        f"batch {other.batch_size:.4g} {_verb(change)} batch {first.batch_size:.4g} in samples/s"
+    )
+    misleading = abs(change) <= SAME_SPEED or (change > 0) != (it_change > 0)
+    if abs(change) <= SAME_SPEED:
+        evidence.append(f"The limit is a cost per sample: {_limit(other)}.")
+    fix = "Compare samples/s; the larger value wins if the model learns equally well."
+    if change <= SAME_SPEED:
+        fix = "Compare samples/s; a larger batch does not help, so reduce the cost per sample."
+    return Finding(
+        "batch-size",
+        batches + (f"; the change in it/s ({100 * it_change:+.0f} %) misleads" * misleading),
+        tuple(evidence),
+        fix,
+        severity=WARN if misleading else INFO,
+    )
 
 
-def _with_ceiling(finding: Finding) -> str:
-    if finding.ceiling is None:
-        return ""
-    free = (
-        "with data for free"
-        if finding.kind in ("data-bound", "disk-bound", "cpu-saturated")
-        else "without that"
-    )
-    return f"; {free} you would reach {finding.ceiling}"
+def _limit(run: RunFigures) -> str:
+    if run.data_share is None:
+        return "the loader or the GPU"
+    if run.data_share >= DATA_SHARE:
+        return f"the loader (data wait {fmt.percent(run.data_share)} of the time)"
+    return f"the step itself (data wait {fmt.percent(run.data_share)} of the time)"
 
 
-def _clean_bill(facts: RunFigures, minor: Finding | None) -> str:
-    wait = (
-        f"data wait {fmt.percent(facts.data_share)} of the time"
-        if facts.data_share is not None
-        else "no data wait recorded"
+def _speeds(run: RunFigures) -> str:
+    samples_s = ""
+    if run.samples_s and run.batch_size:
+        samples_s = f" x {run.batch_size:.4g} = {fmt.rate(run.samples_s)} samples/s"
+    return f"{run.name}: {fmt.rate(run.it_s)} it/s{samples_s}."
+
+
+def _verb(change: float, unit: str = "") -> str:
+    in_unit = f" {unit}" if unit else ""
+    if abs(change) <= SAME_SPEED:
+        return f"is as fast ({100 * change:+.0f} %){in_unit} as"
+    faster = "faster" if change > 0 else "slower"
+    return f"is {100 * abs(change):.0f} % {faster}{in_unit} than"
+
+
+def _verdict(findings: Sequence[Finding], figures: RunFigures) -> str:
+    causes = [each for each in findings if each.severity != INFO and not each.compares_runs]
+    if findings and findings[0].compares_runs:
+        cause = f" {_sentence(causes[0])}" if causes else ""
+        return f"{findings[0].state}: {findings[0].title}.{cause}"
+    if not causes:
+        return _healthy(figures, findings[0] if findings else None)
+    total = sum(each.share for each in findings)
+    together = ""
+    fixable = [each for each in causes[1:] if each.lost_s]
+    if fixable and causes[0].ceiling and total < 0.95:
+        fixed = "both" if len(fixable) == 1 else f"all {len(fixable) + 1}"
+        ceiling = Ceiling(figures.it_s / (1 - total), total / (1 - total))
+        together = f" With {fixed} fixed: {ceiling}."
+    return _sentence(causes[0]) + together
+
+
+def _sentence(finding: Finding) -> str:
+    ceiling = ""
+    if finding.ceiling is not None:
+        without = "with data for free" if finding.is_data_wait else "without that"
+        ceiling = f"; {without} you would reach {finding.ceiling}"
+    return f"{finding.state}: {finding.title}{ceiling}."
+
+
+def _healthy(figures: RunFigures, minor: Finding | None) -> str:
+    wait = "no data wait was recorded"
+    if figures.data_share is not None:
+        wait = f"data wait is {fmt.percent(figures.data_share)} of the time"
+    limit = "the step itself is the limit"
+    if figures.stages:
+        stage, seconds = max(figures.stages.items(), key=lambda each: each[1])
+        limit += f" ({stage} is {fmt.percent(seconds / figures.step_s)} of it)"
+    also = ""
+    if minor is not None and minor.lost_s:
+        also = f" Minor: {minor.title} ({fmt.percent(minor.share)} of the time)."
+    return (
+        f"Healthy: {wait}, ordinary steps vary by {fmt.percent(figures.spread)}, and {limit} at "
+        f"{fmt.rate(figures.it_s)} it/s.{also}"
     )
-    largest = max(facts.stages, key=lambda name: facts.stages[name], default="")
-    limit = (
-        f"the step itself is the limit ({largest} {fmt.percent(facts.stages[largest] / facts.step_s)} of it)"
-        if largest
-        else "the step itself is the limit"
-    )
-    minor_note = (
-        f" Minor: {minor.title} ({fmt.percent(minor.share)} of the time)."
-        if minor is not None and minor.lost_s
-        else ""
-    )
-    return f"Healthy: {wait}, ordinary steps vary by {fmt.percent(facts.spread)}; {limit}, {fmt.rate(facts.it_s)} it/s.{minor_note}"
 
 
 def _coverage(cases: Sequence[Case]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    checked = list(ALWAYS)
-    missing = []
-    if not any(case.account.has_data for case in cases):
-        checked.remove("data wait")
-        missing.append("data wait (no data_time in the file)")
-    if not any("to_device" in case.account.stages for case in cases):
-        checked.remove("transfer")
-        missing.append("transfer (no to_device in stage_times)")
-    if not any(np.isfinite(case.rank.swap_bytes).any() for case in cases) and not any(
-        case.window for case in cases
-    ):
-        checked.remove("swap")
-        missing.append("swap (no swap_bytes in the file)")
-    if any(len(case.own) > 1 for case in cases):
-        checked.append("slow rank")
-    if any(case.window for case in cases):
-        checked += ["throttling", "CPU and disk load", "GPU utilization"]
-    else:
-        missing.append(
-            "throttling, CPU and disk load, GPU utilization (no window.json: fastload monitor --out window.json)"
-        )
-    return tuple(checked), tuple(missing)
+    """Names of the checks that ran, and of the others with the missing input."""
+    has_window = any(case.window for case in cases)
+    has_swap = has_window or any(np.isfinite(case.rank.swap_bytes).any() for case in cases)
+    window_checks = "throttling, CPU and disk load, GPU utilization"
+    table = [
+        ("data wait", any(case.account.has_data for case in cases), "no data_time in the file"),
+        (
+            "transfer",
+            any("to_device" in case.account.stages for case in cases),
+            "no to_device in stage_times",
+        ),
+        ("slow steps and their periods", True, ""),
+        ("swap", has_swap, "no swap_bytes in the file"),
+        ("slow rank", any(len(case.own) > 1 for case in cases), ""),
+        (window_checks, has_window, "no window.json: fastload monitor --out window.json"),
+    ]
+    checked = tuple(name for name, present, _ in table if present)
+    missing = tuple(f"{name} ({why})" for name, present, why in table if not present and why)
+    return checked, missing
 
 
 def _window_only(windows: Sequence[Window]) -> Diagnosis[RecordedRuns]:
-    """No steps: what the GPU did is known, why it waited is not."""
-    found: list[Finding] = []
-    for window in windows:
-        found += [
-            Finding(
-                "throttled",
-                each.title,
-                each.evidence,
-                each.fix,
-                share=each.share,
-                severity=severity_of(each.share, look=-1.0),
-            )
-            for each in throttling(window)
-        ]
-        for gpu in window.gpus:
-            util = mean_of(gpu.util)
-            if util < UTIL_BUSY:
-                idle = 1 - util / 100
-                found.append(
-                    Finding(
-                        "gpu-idle",
-                        f"GPU {gpu.index} idles {fmt.percent(idle)} of the time",
-                        (f"utilization {util:.0f} %",),
-                        "record the steps with fastload.StepProbe and give metrics.jsonl as well: this window cannot say why",
-                        share=idle,
-                        severity=severity_of(idle),
-                    )
+    """Without steps, the GPU's activity is known, but not why it waited."""
+    gpus = [gpu for window in windows for gpu in window.gpus if gpu.t]
+    if not gpus:
+        raise ConfigError(
+            "nothing to examine: expected metrics.jsonl, or a window.json with GPU samples, or both"
+        )
+    findings = [
+        Finding(
+            "throttled",
+            each.title,
+            each.evidence,
+            each.fix,
+            share=each.share,
+            severity=severity_of(each.share, at_least=WARN),
+        )
+        for window in windows
+        for each in throttling(window)
+    ]
+    for gpu in gpus:
+        util = mean_of(samples(gpu.series["util"]))
+        idle = 1 - util / 100
+        if util < UTIL_BUSY:
+            findings.append(
+                Finding(
+                    "gpu-idle",
+                    f"GPU {gpu.index} is idle {fmt.percent(idle)} of the time",
+                    (f"Its utilization is {util:.0f} % (limit {UTIL_BUSY:.0f} %).",),
+                    "Record the steps with fastload.StepProbe and pass metrics.jsonl as well; this "
+                    "window cannot explain why the GPU waits.",
+                    share=idle,
+                    severity=severity_of(idle),
                 )
-    found = ranked(found)
-    verdict = "Healthy: the GPUs are busy and nothing holds them back."
-    if found:
-        verdict = f"{found[0].state}: {found[0].title}."
-    notes = tuple(note for window in windows for note in window.notes)
+            )
+    findings = ranked(findings)
+    healthy = "Healthy: the GPUs are busy and are not slowed down."
     return Diagnosis(
-        verdict,
-        found[0].kind if found else HEALTHY,
-        not found,
-        tuple(found),
+        _sentence(findings[0]) if findings else healthy,
+        findings[0].kind if findings else HEALTHY,
+        not findings,
+        tuple(findings),
         RecordedRuns(),
         ("throttling", "GPU utilization"),
-        ("all else (no metrics.jsonl)",),
-        notes,
+        ("everything else (no metrics.jsonl)",),
+        tuple(note for window in windows for note in window.notes),
     )

@@ -1,7 +1,7 @@
-"""What every diagnosis is made of: findings with evidence, share, one fix and a ceiling; the numbers behind them; a page and JSON.
+"""The result types that doctor, diagnose and check_trainer share.
 
-``fastload doctor`` and ``fastload.examine`` (recorded runs), ``fastload.diagnose`` (a loader) and ``fastload.check_trainer`` (a
-training step) all return a ``Diagnosis``; they differ in their ``numbers``.
+``fastload doctor`` and ``fastload.examine`` (recorded runs), ``fastload.diagnose`` (a loader) and
+``fastload.check_trainer`` (a training step) return a ``Diagnosis``. They differ in its ``numbers``.
 """
 
 from __future__ import annotations
@@ -9,58 +9,76 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from fastload._common import formatting as fmt
 from fastload._common.public import public
-from fastload._tools.doctor.limits import BAD_SHARE, LOOK_SHARE
+from fastload._tools.doctor.limits import BAD_SHARE, WARN_SHARE
 
 HEALTHY = "healthy"
-OK = "ok"  # a part of the machine
-LOOK = "look"
+OK = "ok"
+INFO = "info"
+WARN = "warn"
 BAD = "bad"
-# Names of kinds of findings that are not the kind itself.
-STATES = {
-    "data-bound": "Data-bound",
-    "disk-bound": "Disk-bound",
-    "cpu-saturated": "CPU-bound loading",
-    "transfer-bound": "Transfer-bound",
-    "slow-rank": "One slow rank",
-    "jitter": "Jitter",
-    "checkpoint": "Stalls",
-    "evaluation": "Stalls",
-    "logging": "Stalls",
-    "epoch-start": "Stalls",
-    "stall": "Stalls",
-    "swap": "Swapping",
-    "throttled": "Throttled GPU",
-    "host-bound": "Host-bound step",
-    "low-power": "Underused GPU",
-    "gpu-idle": "Idle GPU",
-    "batch-size": "Batch size",
-    "comparison": "Comparison",
-    # of a loader
-    "decoding": "Slow decoding",
-    "workers": "Too few workers",
-    "threads": "Too few threads",
-    "float-images": "Float images",
-    "worker-start": "Worker restarts",
-    # of a training step
-    "amp": "AMP",
-    "tf32": "TF32",
-    "sync": "Synchronization",
-    "copy": "Blocking copies",
-    "channels_last": "Memory format",
-    "compile": "Compilation",
-    "batch": "Small kernels",
-    "anomaly": "Anomaly detection",
+_ORDER = {BAD: 0, WARN: 1, INFO: 2}
+
+
+class Kind(NamedTuple):
+    """What a kind of finding is called in a verdict, and how the verdict treats it."""
+
+    label: str
+    compares_runs: bool = False  # states how runs differ, not a cause of lost time
+    is_data_wait: bool = False  # the time lost is time spent waiting for batches
+
+
+KINDS = {
+    # recorded runs
+    "data-bound": Kind("Data-bound", is_data_wait=True),
+    "disk-bound": Kind("Disk-bound", is_data_wait=True),
+    "cpu-saturated": Kind("CPU-bound loading", is_data_wait=True),
+    "transfer-bound": Kind("Transfer-bound"),
+    "slow-rank": Kind("One slow rank"),
+    "jitter": Kind("Jitter"),
+    "checkpoint": Kind("Stalls"),
+    "evaluation": Kind("Stalls"),
+    "logging": Kind("Stalls"),
+    "epoch-start": Kind("Stalls"),
+    "stall": Kind("Stalls"),
+    "swap": Kind("Swapping"),
+    "throttled": Kind("Throttled GPU"),
+    "host-bound": Kind("Host-bound step"),
+    "low-power": Kind("Underused GPU"),
+    "gpu-idle": Kind("Idle GPU"),
+    "batch-size": Kind("Batch size", compares_runs=True),
+    "comparison": Kind("Comparison", compares_runs=True),
+    # loaders
+    "decoding": Kind("Slow decoding"),
+    "workers": Kind("Too few workers"),
+    "threads": Kind("Too few threads"),
+    "float-images": Kind("Float images"),
+    "worker-start": Kind("Worker restarts"),
+    # training steps
+    "amp": Kind("AMP"),
+    "tf32": Kind("TF32"),
+    "sync": Kind("Synchronization"),
+    "copy": Kind("Blocking copies"),
+    "channels_last": Kind("Memory format"),
+    "compile": Kind("Compilation"),
+    "optimizer": Kind("Optimizer"),
+    "batch": Kind("Small kernels"),
+    "anomaly": Kind("Anomaly detection"),
 }
 
 
 @public()
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """Speed without the cause; ``gain`` 0.32 is 32 % more."""
+    """The speed that remains when one cause is removed.
+
+    Attributes:
+        it_s: Steps per second without the cause.
+        gain: Relative gain over the current speed; 0.32 means 32 % more.
+    """
 
     it_s: float
     gain: float
@@ -74,13 +92,25 @@ class Ceiling:
 class Finding:
     """One cause of lost time, with its evidence and one fix.
 
-    ``share`` is the part of the run's time that it costs, ``of_lost`` the part of all time that the findings lose.
+    Attributes:
+        kind: Identifier, for example ``"data-bound"`` or ``"amp"``.
+        title: One sentence that names the cause.
+        evidence: The measurements that support it.
+        fix: What to do next.
+        lost_s: Seconds of the run that this cause costs.
+        share: ``lost_s`` as a share of the run's time, 0 to 1.
+        of_lost: ``lost_s`` as a share of the time that all findings lose, 0 to 1.
+        ceiling: The speed without this cause. None if it is not known.
+        severity: ``"bad"``, ``"warn"`` or ``"info"``. A run with only ``"info"`` is healthy.
+        run: Name of the run, if several runs were examined.
+        where: ``file:line`` in the user's code, if there is one.
 
+    Example:
         >>> for finding in diagnosis.findings:
         ...     print(finding.kind, finding.title, finding.fix)
     """
 
-    kind: str  # its id: "data-bound", "amp", ...
+    kind: str
     title: str
     evidence: tuple[str, ...]
     fix: str
@@ -88,24 +118,53 @@ class Finding:
     share: float = 0.0
     of_lost: float = 0.0
     ceiling: Ceiling | None = None
-    severity: str = LOOK  # "bad", "look" or "info"; info does not spoil a clean bill
-    run: str = ""  # which one, where several were given
-    where: str = ""  # file:line in the user's code, where there is one
+    severity: str = WARN
+    run: str = ""
+    where: str = ""
 
     @property
     def state(self) -> str:
-        """The kind, named for people."""
-        return STATES.get(self.kind, self.kind.capitalize())
+        """The kind in words, for example ``"Data-bound"``."""
+        return self._kind.label
+
+    @property
+    def compares_runs(self) -> bool:
+        """True if the finding compares two runs and is not a cause of lost time."""
+        return self._kind.compares_runs
+
+    @property
+    def is_data_wait(self) -> bool:
+        """True if the lost time is time spent waiting for batches."""
+        return self._kind.is_data_wait
+
+    @property
+    def _kind(self) -> Kind:
+        return KINDS.get(self.kind) or Kind(self.kind.capitalize())
+
+
+def severity_of(share: float, *, at_least: str = INFO) -> str:
+    """Severity of a cause that costs ``share`` of the time, never milder than ``at_least``."""
+    severity = INFO
+    if share >= WARN_SHARE:
+        severity = BAD if share >= BAD_SHARE else WARN
+    return min(severity, at_least, key=_ORDER.__getitem__)
+
+
+def ranked(findings: Sequence[Finding]) -> list[Finding]:
+    """Comparisons of runs first, because two files ask for one; then by severity and cost."""
+    return sorted(
+        findings, key=lambda each: (not each.compares_runs, _ORDER[each.severity], -each.share)
+    )
 
 
 class Numbers(Protocol):
-    """The measurements behind a diagnosis."""
+    """The measurements of a diagnosis."""
 
     def lines(self) -> list[str]:
-        """For the page, between verdict and findings."""
+        """Lines of the printed page, between the verdict and the findings."""
 
     def as_json(self) -> dict[str, object]:
-        """Entries of the diagnosis' JSON."""
+        """Entries that are added to the diagnosis' JSON."""
 
 
 N_co = TypeVar("N_co", bound=Numbers, covariant=True)
@@ -114,32 +173,58 @@ N_co = TypeVar("N_co", bound=Numbers, covariant=True)
 @public()
 @dataclass(frozen=True, slots=True)
 class Diagnosis(Generic[N_co]):
-    """The whole answer: a verdict in one sentence, findings in order of their cost, and the numbers behind them.
+    """A verdict in one sentence, findings in order of their cost, and the measurements.
 
-    >>> diagnosis = fastload.examine("metrics.jsonl")
-    >>> print(diagnosis)              # a page
-    >>> if not diagnosis.healthy:
-    ...     print(diagnosis.findings[0].fix)
-    >>> json.dumps(diagnosis.as_json())
+    ``print(diagnosis)`` shows all of it as a page.
+
+    Attributes:
+        verdict: The answer in one or two sentences.
+        state: ``"healthy"``, or what limits the speed. For recorded runs and training steps this
+            is the kind of the first finding.
+        healthy: True if nothing needs a fix.
+        findings: The causes, most expensive first.
+        numbers: The measurements; their type depends on the function that returned the diagnosis.
+        checked: Names of the checks that ran.
+        not_checked: Checks that could not run, each with the reason.
+        notes: Remarks on the input and on the measurement.
+        passed: Checks that found nothing, each with what it saw.
+
+    Example:
+        >>> diagnosis = fastload.examine("metrics.jsonl")
+        >>> print(diagnosis)
+        >>> if not diagnosis.healthy:
+        ...     print(diagnosis.findings[0].fix)
     """
 
     verdict: str
-    state: str  # "healthy", or what is wrong: for recorded runs and trainers the kind of the first finding
-    healthy: bool  # nothing to repair
+    state: str
+    healthy: bool
     findings: tuple[Finding, ...]
     numbers: N_co
-    checked: tuple[str, ...] = ()  # what was looked for
+    checked: tuple[str, ...] = ()
     not_checked: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    passed: tuple[str, ...] = ()  # checks that found nothing, with what they saw
+    passed: tuple[str, ...] = ()
 
     def found(self, kind: str) -> tuple[Finding, ...]:
-        """The findings of one kind."""
+        """Returns the findings of one kind.
+
+        Args:
+            kind: Identifier of the kind, for example ``"amp"``.
+
+        Example:
+            >>> diagnosis.found("sync")[0].where
+            'train.py:85 in train_step'
+        """
         return tuple(each for each in self.findings if each.kind == kind)
 
     def as_json(self) -> dict[str, object]:
-        """Plain dicts, lists, numbers and text (``--json``)."""
-        found = {
+        """Returns the diagnosis as dicts, lists, numbers and strings that ``json.dumps`` accepts.
+
+        Example:
+            >>> json.dumps(diagnosis.as_json())
+        """
+        values = {
             "verdict": self.verdict,
             "healthy": self.healthy,
             "state": self.state,
@@ -150,42 +235,77 @@ class Diagnosis(Generic[N_co]):
             "notes": self.notes,
             "passed": self.passed,
         }
-        return {name: _finite(each) for name, each in found.items()}
+        return {name: _finite(each) for name, each in values.items()}
 
     def __str__(self) -> str:
         lines = [self.verdict, "", *self.numbers.lines()]
         for number, finding in enumerate(self.findings, 1):
-            lines += ["", *_lines(number, finding)]
-        lines += ["", *(f"ok  {each}" for each in self.passed)] if self.passed else []
-        small = [f"looked for: {', '.join(self.checked)}"] if self.checked else []
-        small += [f"not looked for: {'; '.join(self.not_checked)}"] if self.not_checked else []
-        small += [f"note: {note}" for note in self.notes]
-        return "\n".join([*lines, "", *small] if small else lines)
+            lines += ["", *_finding_lines(number, finding)]
+        if self.passed:
+            lines += ["", *(f"ok  {each}" for each in self.passed)]
+        footer = [f"checked: {', '.join(self.checked)}"] if self.checked else []
+        footer += [f"not checked: {'; '.join(self.not_checked)}"] if self.not_checked else []
+        footer += [f"note: {note}" for note in self.notes]
+        return "\n".join([*lines, "", *footer] if footer else lines)
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One part of the machine: state, what was found, and what to do where it is not ok."""
+def _finding_lines(number: int, finding: Finding) -> list[str]:
+    run = f" [{finding.run}]" if finding.run else ""
+    fix_label = "if needed" if finding.severity == INFO else "fix"
+    lost = (
+        f"{fmt.seconds(finding.lost_s)}, {fmt.percent(finding.share)} of the time and "
+        f"{fmt.percent(finding.of_lost)} of all lost time"
+    )
+    entries = [
+        ("lost", lost if finding.lost_s else ""),
+        ("where", finding.where),
+        *(("" if place else "evidence", text) for place, text in enumerate(finding.evidence)),
+        (fix_label, finding.fix),
+        ("ceiling", str(finding.ceiling or "")),
+    ]
+    title = f"{number}. {finding.severity.upper()}  {finding.state}: {finding.title}{run}"
+    return [title, *(f"   {label:9} {text}" for label, text in entries if text)]
 
-    name: str
-    state: str
-    found: str
-    do: str = ""
+
+def _finite(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @public()
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """One recorded run in figures, without warm-up."""
+    """The figures of one recorded run, without its warm-up.
+
+    Attributes:
+        name: File name of the run.
+        steps: Number of steps.
+        seconds: Their duration.
+        it_s: Steps per second, all losses included.
+        step_s: Mean seconds per step.
+        typical_step_s: Median seconds per step.
+        spread: Variation of ordinary steps, (p95 - p5) / median.
+        data_s: Mean seconds per step spent waiting for data while the device was idle.
+        data_share: The same as a share of the run's time. None if it was not recorded.
+        samples_s: Samples per second over all ranks. None if the batch size is not known.
+        batch_size: Mean samples per step and rank. None if it is not known.
+        ranks: Number of ranks in the files.
+        warm_steps: Steps excluded as warm-up.
+        warm_s: Their duration in seconds.
+        stages: Mean seconds per step of each stage, by name.
+    """
 
     name: str
     steps: int
     seconds: float
     it_s: float
-    step_s: float  # mean
-    typical_step_s: float  # median
-    spread: float  # of ordinary steps: (p95 - p5) / median
-    data_s: float | None  # waiting that nothing covered, mean a step
+    step_s: float
+    typical_step_s: float
+    spread: float
+    data_s: float | None
     data_share: float | None
     samples_s: float | None
     batch_size: float | None
@@ -198,15 +318,14 @@ class RunFigures:
         speed = f"{fmt.rate(self.it_s)} it/s"
         if self.samples_s is not None and self.batch_size is not None:
             speed += f", {fmt.rate(self.samples_s)} samples/s (batch {self.batch_size:.4g})"
-        wait = (
-            "data wait not recorded"
-            if self.data_s is None or self.data_share is None
-            else (f"data wait {fmt.seconds(self.data_s)} ({fmt.percent(self.data_share)})")
-        )
+        wait = "data wait not recorded"
+        if self.data_s is not None and self.data_share is not None:
+            wait = f"data wait {fmt.seconds(self.data_s)} ({fmt.percent(self.data_share)})"
         ranks = f" on {self.ranks} ranks" if self.ranks > 1 else ""
         return (
-            f"{self.name}: {fmt.count(self.steps, 'step')} in {fmt.seconds(self.seconds)}{ranks}: {speed}, step "
-            f"{fmt.seconds(self.step_s)} (median {fmt.seconds(self.typical_step_s)}), {wait}; warm-up left out: "
+            f"{self.name}: {fmt.count(self.steps, 'step')}{ranks} in {fmt.seconds(self.seconds)}, "
+            f"{speed}, mean step {fmt.seconds(self.step_s)} "
+            f"(median {fmt.seconds(self.typical_step_s)}), {wait}; excluded as warm-up: "
             f"{fmt.count(self.warm_steps, 'step')}, {fmt.seconds(self.warm_s)}"
         )
 
@@ -214,64 +333,18 @@ class RunFigures:
 @public()
 @dataclass(frozen=True, slots=True)
 class RecordedRuns:
-    """The numbers of ``fastload.examine``: figures of each run."""
+    """The numbers of ``fastload.examine``.
+
+    Attributes:
+        runs: The figures of each run, in the order of the files.
+    """
 
     runs: tuple[RunFigures, ...] = ()
 
     def lines(self) -> list[str]:
-        """One per run."""
+        """Returns one line of text per run."""
         return [str(run) for run in self.runs]
 
     def as_json(self) -> dict[str, object]:
-        """``runs``."""
+        """Returns ``{"runs": [...]}``."""
         return {"runs": [asdict(run) for run in self.runs]}
-
-
-def _lines(number: int, finding: Finding) -> list[str]:
-    where = f" [{finding.run}]" if finding.run else ""
-    lines = [f"{number}. {finding.severity.upper()}  {finding.state}: {finding.title}{where}"]
-    if finding.lost_s:
-        lines.append(
-            f"   lost      {fmt.seconds(finding.lost_s)}: {fmt.percent(finding.share)} of the time, "
-            f"{fmt.percent(finding.of_lost)} of what is lost"
-        )
-    if finding.where:
-        lines.append(f"   where     {finding.where}")
-    lines += [
-        f"   {'evidence' if not place else '':9} {text}"
-        for place, text in enumerate(finding.evidence)
-    ]
-    lines += (
-        [f"   {'fix' if finding.severity != 'info' else 'if needed':9} {finding.fix}"]
-        if finding.fix
-        else []
-    )
-    return lines + ([f"   ceiling   {finding.ceiling}"] if finding.ceiling else [])
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def severity_of(share: float, *, bad: float = BAD_SHARE, look: float = LOOK_SHARE) -> str:
-    """By the share of the run's time."""
-    if share >= bad:
-        return "bad"
-    return "look" if share >= look else "info"
-
-
-def ranked(findings: Sequence[Finding]) -> list[Finding]:
-    """The most costly first; comparisons of runs before all, for they answer the question that was asked."""
-    order = {"bad": 0, "look": 1, "info": 2}
-    return sorted(
-        findings,
-        key=lambda each: (
-            each.kind not in ("batch-size", "comparison"),
-            order[each.severity],
-            -each.share,
-        ),
-    )

@@ -1,4 +1,4 @@
-"""Slow steps that come at equal distances: period and phase. Pure."""
+"""Finds slow steps at equal distances: their period and phase. Pure."""
 
 from __future__ import annotations
 
@@ -12,55 +12,46 @@ from fastload._tools.doctor.account import Stall
 from fastload._tools.doctor.limits import EXACT_PERIOD, PERIOD_FILLED, PERIOD_SLACK, PERIOD_TIMES
 from fastload._tools.doctor.runs import Bools, Ints
 
-LEVELS = (
-    0.5,
-    0.2,
-    0.05,
-    0.0,
-)  # long stalls first: a save of 4 s must not drown in hiccups of 0.2 s
-MOST_STALLS = 300  # distances are taken among so many
-NEIGHBORS = 12  # and to so many that follow
-MOST_PERIODS = 4  # logging, checkpoint, evaluation, epoch
-CHANCE = 0.01  # a period that noise would show with this probability is none
+# Long stalls first, so that hiccups of 0.2 s cannot mask a save of 4 s.
+SIZE_FLOORS = (0.5, 0.2, 0.05, 0.0)  # relative to the longest stall
+MAX_STALLS = 300  # distances are computed among so many stalls
+NEIGHBORS = 12  # and to so many following stalls
+MAX_PERIODS = 4  # logging, checkpoint, evaluation, epoch
+CHANCE = 0.01  # a period that noise shows with this probability is ignored
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Stalls every ``period`` steps; ``seconds`` is the median of one."""
+    """Stalls every ``period`` steps."""
 
     period: int
     phase: int  # iter % period
     stalls: tuple[Stall, ...]
-    seconds: float
+    seconds: float  # median duration
     lost_s: float
 
 
 def find_groups(stalls: Sequence[Stall], first: int, last: int) -> tuple[list[Group], list[Stall]]:
-    """Groups with a period, and the stalls that have none."""
+    """Groups with a period, and the stalls without one."""
     pool = list(stalls)
     done: list[Stall] = []
     groups: list[Group] = []
-    while (
-        len(groups) < MOST_PERIODS and (group := _next_group(pool, done, first, last)) is not None
-    ):
+    while len(groups) < MAX_PERIODS and (group := _next_group(pool, done, first, last)):
         groups.append(group)
-        taken = set(map(id, group.stalls))
         done += group.stalls
+        taken = set(map(id, group.stalls))
         pool = [stall for stall in pool if id(stall) not in taken]
-    return _shared(groups), pool
+    return _split_shared(groups), pool
 
 
 def _next_group(pool: list[Stall], done: list[Stall], first: int, last: int) -> Group | None:
-    if not pool:
-        return None
-    largest = max(stall.excess_s for stall in pool)
-    for level in LEVELS:
-        members = [stall for stall in pool if stall.excess_s >= level * largest]
+    largest = max((stall.excess_s for stall in pool), default=0.0)
+    known = np.array([stall.iter for stall in done], np.int64)
+    for floor in SIZE_FLOORS if pool else ():
+        members = [stall for stall in pool if stall.excess_s >= floor * largest]
         iters = np.array([stall.iter for stall in members], np.int64)
         slack = int(np.median([stall.slack for stall in members]))
-        found = find_period(
-            iters, np.array([stall.iter for stall in done], np.int64), first, last, slack=slack
-        )
+        found = find_period(iters, known, first, last, slack=slack)
         if found is not None:
             period, phase, chosen = found
             group = tuple(stall for stall, one in zip(members, chosen, strict=True) if one)
@@ -72,47 +63,37 @@ def _next_group(pool: list[Stall], done: list[Stall], first: int, last: int) -> 
 def find_period(
     iters: Ints, known: Ints, first: int, last: int, *, slack: int = 0
 ) -> tuple[int, int, Bools] | None:
-    """Period, phase and which of ``iters`` are on it. ``known`` were explained before; they may fill places, but do not count."""
+    """Period, phase, and which of ``iters`` lie on it.
+
+    ``known`` stalls belong to an earlier group. They may fill positions but do not count.
+    """
     if len(iters) < PERIOD_TIMES:
         return None
-    some = np.sort(iters)[:MOST_STALLS]
+    some = np.sort(iters)[:MAX_STALLS]
     pairs = [some[k:] - some[:-k] for k in range(1, min(NEIGHBORS + 1, len(some)))]
     distances, counts = np.unique(np.concatenate(pairs), return_counts=True)
     candidates = distances[np.argsort(-counts, kind="stable")][:100]
     best: tuple[int, int, Bools] | None = None
-    most = 0
+    most = (0, 0)
     for period in (int(each) for each in candidates if each >= 2):
-        near = _near(period, slack)
-        if near is None:
+        near = max(slack, 1 if period >= PERIOD_SLACK else 0)
+        if 6 * near > period:  # a stall could be anywhere
             continue
         phase, on = _phase(iters, period, near)
+        extent = (first - phase, last - phase)
         count = _filled(
-            iters[on] - phase,
-            known - phase,
-            period,
-            (first - phase, last - phase),
-            near=near,
-            n_stalls=len(iters),
+            iters[on] - phase, known - phase, period, extent, near=near, n_stalls=len(iters)
         )
-        if (
-            count
-            and (period >= EXACT_PERIOD or 2 * on.sum() > len(iters))
-            and (count, period) > (most, best[0] if best else 0)
-        ):
+        explains = period >= EXACT_PERIOD or 2 * on.sum() > len(iters)
+        if count and explains and (count, period) > most:
             best = (period, phase, on)
-            most = count
+            most = (count, period)
     return best
-
-
-def _near(period: int, slack: int) -> int | None:
-    """How far off its place a stall may be; None where that would be anywhere."""
-    near = max(slack, 1 if period >= PERIOD_SLACK else 0)
-    return near if 6 * near <= period else None
 
 
 def _phase(iters: Ints, period: int, near: int) -> tuple[int, Bools]:
     rest = iters % period
-    values = np.unique(rest)[: 2 * MOST_STALLS]
+    values = np.unique(rest)[: 2 * MAX_STALLS]
     distance = np.abs(rest[None, :] - values[:, None])
     on = np.minimum(distance, period - distance) <= near
     phase = int(np.argmax(on.sum(axis=1)))
@@ -122,7 +103,10 @@ def _phase(iters: Ints, period: int, near: int) -> tuple[int, Bools]:
 def _filled(
     iters: Ints, known: Ints, period: int, extent: tuple[int, int], *, near: int, n_stalls: int
 ) -> int:
-    """How many places of the period these stalls fill; 0 where too many are empty, or chance could do the same."""
+    """Number of positions of the period that these stalls fill.
+
+    Returns 0 if too many positions are empty or if chance could do the same.
+    """
     mine = np.unique((iters + near) // period)
     rest = known % period
     others = (known[np.minimum(rest, period - rest) <= near] + near) // period
@@ -130,7 +114,7 @@ def _filled(
     wanted = math.floor((extent[1] - near) / period) - math.ceil((extent[0] + near) / period) + 1
     if len(mine) < PERIOD_TIMES or len(places) < PERIOD_FILLED * wanted:
         return 0
-    # Any two stalls have a distance and a phase; chance has to put all the others on their places.
+    # Any two stalls define a distance and a phase. Chance must place all the others.
     hit = min((2 * near + 1) * n_stalls / max(extent[1] - extent[0] + 1, 1), 1.0)
     n = max(wanted, len(places))
     log_chance = (
@@ -143,8 +127,12 @@ def _filled(
     return len(mine) if log_chance < math.log(CHANCE) else 0
 
 
-def _shared(groups: list[Group]) -> list[Group]:
-    """Every fourth save comes with an evaluation: its stall holds both, and each gets its part."""
+def _split_shared(groups: list[Group]) -> list[Group]:
+    """Splits stalls that belong to two periods.
+
+    If every fourth save coincides with an evaluation, that stall contains both, and each group
+    gets its part.
+    """
     groups = sorted(groups, key=lambda group: group.period)
     for low, small in enumerate(groups):
         for high in range(low + 1, len(groups)):
@@ -155,15 +143,13 @@ def _shared(groups: list[Group]) -> list[Group]:
                 or large.seconds <= small.seconds
             ):
                 continue
-            n = len(large.stalls)
+            shared_s = len(large.stalls) * small.seconds
             groups[high] = replace(
-                large,
-                seconds=large.seconds - small.seconds,
-                lost_s=large.lost_s - n * small.seconds,
+                large, seconds=large.seconds - small.seconds, lost_s=large.lost_s - shared_s
             )
             groups[low] = replace(
                 groups[low],
                 stalls=(*groups[low].stalls, *large.stalls),
-                lost_s=groups[low].lost_s + n * small.seconds,
+                lost_s=groups[low].lost_s + shared_s,
             )
     return groups

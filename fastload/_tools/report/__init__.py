@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from fastload._tools.doctor.case import case_of
-from fastload._tools.doctor.examine import examine_runs, study
+from fastload._tools.doctor.examine import cases_of, examine_runs, study
 from fastload._tools.doctor.finding import Diagnosis, RecordedRuns
-from fastload._tools.doctor.reading import read_files
+from fastload._tools.doctor.runs import read_files
 from fastload._tools.report.page import WIDE, page, plots_of
 from fastload.errors import ConfigError
 
@@ -26,10 +25,7 @@ def write_report(
     """Writes the page to ``out`` and, with ``png``, each plot into that folder. Returns the diagnosis and the files written."""
     runs, windows = read_files(paths)
     diagnosis = examine_runs(runs, windows)
-    studies = [
-        study(case_of(run, windows[place] if place < len(windows) else None))
-        for place, run in enumerate(runs)
-    ]
+    studies = [study(case) for case in cases_of(runs, windows)]
     written = [Path(out)]
     try:
         written[0].write_text(page(diagnosis, studies, windows), encoding="utf-8")

@@ -12,7 +12,8 @@ from fastload._common import formatting as fmt
 from fastload._tools.charts import Plot, css_variables, svg
 from fastload._tools.doctor.examine import Study
 from fastload._tools.doctor.finding import Diagnosis, Finding, RecordedRuns, RunFigures
-from fastload._tools.doctor.runs import Run, Window
+from fastload._tools.doctor.runs import Run, n_cores
+from fastload._tools.monitor.window import Window
 from fastload._tools.report.plots_across import histogram, utilization
 from fastload._tools.report.plots_along import data_wait, rank_lanes, step_parts
 from fastload._version import __version__
@@ -24,10 +25,10 @@ body { background: var(--page); color: var(--text); -webkit-text-size-adjust: 10
 main { max-width: 1120px; margin: 0 auto; padding: 24px 20px 48px; display: grid; gap: 20px; }
 main > * { min-width: 0; }
 .verdict { border-left: 6px solid var(--good); background: var(--card); border-radius: 10px; padding: 20px 24px; }
-.verdict.look { border-color: var(--look); } .verdict.bad { border-color: var(--bad); }
+.verdict.warn { border-color: var(--warn); } .verdict.bad { border-color: var(--bad); }
 .brand { color: var(--muted); font-size: 13px; letter-spacing: .02em; }
 h1 { font-size: 30px; line-height: 1.2; margin: 2px 0 6px; color: var(--good); }
-.look h1 { color: var(--look); } .bad h1 { color: var(--bad); }
+.warn h1 { color: var(--warn); } .bad h1 { color: var(--bad); }
 .says { font-size: 18px; max-width: 62em; overflow-wrap: anywhere; }
 h2 { font-size: 17px; line-height: 1.3; } h2.run { margin-top: 12px; font-size: 20px; overflow-wrap: anywhere; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 1px;
@@ -46,7 +47,7 @@ th { text-align: left; color: var(--muted); font-weight: 500; font-size: 13px; p
 td { vertical-align: top; padding: 12px 16px 12px 0; border-bottom: 1px solid var(--grid); overflow-wrap: anywhere; }
 tr:last-child td { border-bottom: 0; padding-bottom: 2px; }
 td:nth-child(1) { width: 24%; } td:nth-child(2) { width: 17%; } td:nth-child(3) { width: 30%; }
-.kind { font-weight: 600; } .bad .kind { color: var(--bad); } .look .kind { color: var(--look); } .info .kind { color: var(--muted); }
+.kind { font-weight: 600; } .bad .kind { color: var(--bad); } .warn .kind { color: var(--warn); } .info .kind { color: var(--muted); }
 .where, .none { color: var(--muted); font-size: 13px; }
 .share { font-size: 20px; font-weight: 600; line-height: 1.2; font-variant-numeric: tabular-nums; }
 .share ~ p { color: var(--muted); font-size: 13px; }
@@ -113,7 +114,7 @@ def plots_of(study: Study | None, window: Window | None) -> list[tuple[str, str,
         found.append(
             (
                 "What the GPUs did",
-                f"Utilization in {window.name}. Orange: idle. Purple ticks: held back by heat or power.",
+                "Utilization. Orange: idle. Purple ticks: held back by heat or power.",
                 lambda width: utilization(window, width),
             )
         )
@@ -148,7 +149,7 @@ def page(
 def _top(diagnosis: Diagnosis[RecordedRuns]) -> str:
     worst = "good"
     if not diagnosis.healthy:
-        worst = "bad" if any(each.severity == "bad" for each in diagnosis.findings) else "look"
+        worst = "bad" if any(each.severity == "bad" for each in diagnosis.findings) else "warn"
     state, _, rest = diagnosis.verdict.partition(": ")
     return (
         f"<header class='verdict {worst}'><p class='brand'>fastload report</p><h1>{escape(state)}</h1>"
@@ -211,7 +212,7 @@ def _figure(title: str, text: str, draw: Draw) -> str:
 def _findings(diagnosis: Diagnosis[RecordedRuns]) -> str:
     if not diagnosis.findings:
         return (
-            "<section class='card'><h2>Findings</h2><p class='clean'>None. Looked for: "
+            "<section class='card'><h2>Findings</h2><p class='clean'>None. Checked: "
             f"{escape(', '.join(diagnosis.checked))}.</p></section>"
         )
     rows = "".join(_row(finding) for finding in diagnosis.findings)
@@ -271,8 +272,7 @@ def _machine(runs: Sequence[Run], windows: Sequence[Window]) -> str:
         rows.append(
             (
                 "window",
-                f"{window.name}: {length}, {gpus}"
-                + (f", {window.cores} cores" if window.cores else ""),
+                f"{length}, {gpus}" + (f", {n_cores(window)} cores" if n_cores(window) else ""),
             )
         )
     rows.append(("report by", f"fastload {__version__}"))
@@ -284,10 +284,8 @@ def _machine(runs: Sequence[Run], windows: Sequence[Window]) -> str:
 
 
 def _small_print(diagnosis: Diagnosis[RecordedRuns]) -> str:
-    lines = [f"Looked for: {', '.join(diagnosis.checked)}."]
-    lines += (
-        [f"Not looked for: {'; '.join(diagnosis.not_checked)}."] if diagnosis.not_checked else []
-    )
+    lines = [f"Checked: {', '.join(diagnosis.checked)}."]
+    lines += [f"Not checked: {'; '.join(diagnosis.not_checked)}."] if diagnosis.not_checked else []
     return (
         "<footer>"
         + "".join(f"<p>{escape(line)}</p>" for line in [*lines, *diagnosis.notes])

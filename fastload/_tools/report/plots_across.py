@@ -19,9 +19,10 @@ from fastload._tools.charts import (
     time_label,
 )
 from fastload._tools.doctor.examine import Study
-from fastload._tools.doctor.runs import Floats, Gpu, Window, mean_of
+from fastload._tools.doctor.runs import Floats, mean_of
+from fastload._tools.monitor.window import GpuWindow, Window
 from fastload._tools.report.plots_along import NARROW
-from fastload._tools.report.series import idle_spans, step_times
+from fastload._tools.report.series import idle_spans, step_times, utilization_of
 
 LANE = 92.0  # height of a GPU's panel
 MOST_LANES = 16
@@ -124,7 +125,7 @@ def _pause_labels(plot: Plot, study: Study, x: Scale, y: Scale, filled: Floats) 
 
 def utilization(window: Window, width: float) -> Plot | None:
     """A panel a GPU; idle seconds are marked below it."""
-    gpus = [gpu for gpu in window.gpus if np.isfinite(gpu.util).any()][:MOST_LANES]
+    gpus = [gpu for gpu in window.gpus if np.isfinite(utilization_of(gpu)).any()][:MOST_LANES]
     if not gpus:
         return None
     plot = Plot(
@@ -150,12 +151,12 @@ def utilization(window: Window, width: float) -> Plot | None:
     return plot
 
 
-def _gpu_words(gpu: Gpu) -> str:
+def _gpu_words(gpu: GpuWindow) -> str:
     idle = sum(end - start for start, end in idle_spans(gpu))
-    return f"GPU {gpu.index}: {mean_of(gpu.util):.0f} % on average, idle {idle:.1f} s of {float(gpu.t[-1]):.0f} s"
+    return f"GPU {gpu.index}: {mean_of(utilization_of(gpu)):.0f} % on average, idle {idle:.1f} s of {float(gpu.t[-1]):.0f} s"
 
 
-def _gpu_lane(plot: Plot, gpu: Gpu, top: float, width: float) -> None:
+def _gpu_lane(plot: Plot, gpu: GpuWindow, top: float, width: float) -> None:
     x = Scale(0, float(gpu.t[-1]) or 1.0, 46, width - 10)
     y = Scale(0, 100, top + LANE - 10, top + 24)
     plot.add(Text(x.start, top + 15, _gpu_words(gpu), "text", 12, bold=True))
@@ -164,9 +165,10 @@ def _gpu_lane(plot: Plot, gpu: Gpu, top: float, width: float) -> None:
             Line(((x.start, y(value)), (x.end, y(value))), "grid"),
             Text(x.start - 6, y(value) + 4, f"{value} %", "muted", 11, "end"),
         )
-    known = np.flatnonzero(np.isfinite(gpu.util))
+    util = utilization_of(gpu)
+    known = np.flatnonzero(np.isfinite(util))
     every = known[:: max(len(known) // int(width), 1)]
-    points = [(x(float(gpu.t[k])), y(float(gpu.util[k]))) for k in every]
+    points = [(x(float(gpu.t[k])), y(float(util[k]))) for k in every]
     plot.add(
         Area(((points[0][0], y.start), *points, (points[-1][0], y.start)), "backward", 0.3),
         Line(tuple(points), "backward", 1.2),
@@ -187,9 +189,17 @@ def _gpu_lane(plot: Plot, gpu: Gpu, top: float, width: float) -> None:
     for k in every:
         if any(
             part in reason.lower()
-            for reason in gpu.throttle[k]
+            for reason in gpu.throttle[k] or ()
             for part in ("therm", "slow", "power", "brake")
         ):
             plot.add(
-                Rect(x(float(gpu.t[k])), y.end - 3, 2, 3, "stall", 1.0, ", ".join(gpu.throttle[k]))
+                Rect(
+                    x(float(gpu.t[k])),
+                    y.end - 3,
+                    2,
+                    3,
+                    "stall",
+                    1.0,
+                    ", ".join(gpu.throttle[k] or ()),
+                )
             )

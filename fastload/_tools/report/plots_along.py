@@ -22,9 +22,8 @@ from fastload._tools.charts import (
     ticks,
     time_label,
 )
-from fastload._tools.doctor.case import Case
+from fastload._tools.doctor.case import Case, Named
 from fastload._tools.doctor.examine import Study
-from fastload._tools.doctor.rules import Named
 from fastload._tools.doctor.runs import Floats
 from fastload._tools.report.series import Columns, columns, own_columns, position_of
 

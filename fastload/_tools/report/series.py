@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fastload._tools.doctor.account import Account, own_seconds, without_slow
-from fastload._tools.doctor.runs import Floats, Gpu, Ints, Rank
+from fastload._tools.doctor.runs import Floats, Ints, Rank, samples
 from fastload._tools.monitor.series import ACTIVE
+from fastload._tools.monitor.window import GpuWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,13 @@ def own_columns(rank: Rank, edges: Floats) -> Floats:
     return _mean(own_seconds(rank)[shown], rank.steps[shown], place, n)
 
 
-def idle_spans(gpu: Gpu) -> list[tuple[float, float]]:
+def utilization_of(gpu: GpuWindow) -> Floats:
+    return samples(gpu.series["util"])
+
+
+def idle_spans(gpu: GpuWindow) -> list[tuple[float, float]]:
     """From when to when a GPU idled, in seconds of the window."""
-    idle = np.concatenate([[False], gpu.util < ACTIVE, [False]])
+    idle = np.concatenate([[False], utilization_of(gpu) < ACTIVE, [False]])
     change = np.flatnonzero(np.diff(idle.astype(np.int8)))
     step = float(np.median(np.diff(gpu.t))) if len(gpu.t) > 1 else 0.0
     return [

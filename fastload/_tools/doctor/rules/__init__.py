@@ -1,8 +1,11 @@
-"""The rules that find causes in a recorded run; ``registry`` has their list and their order."""
+"""The rules that find causes of lost time in a recorded run.
+
+``RULES`` lists them in the order in which they claim time; ``case`` explains the order.
+"""
 
 from __future__ import annotations
 
-from fastload._tools.doctor.rules import data, gpu, ranks, stalls  # noqa: F401 - they register their rules
-from fastload._tools.doctor.rules.registry import Named, Unclaimed, rules
+from fastload._tools.doctor.case import registered_rules
+from fastload._tools.doctor.rules import data, gpu, steps  # noqa: F401 - they register their rules
 
-__all__ = ["Named", "Unclaimed", "rules"]
+RULES = registered_rules()

@@ -1,4 +1,4 @@
-"""Rules on waiting for data: why it is late (disk, processors, decoding, threads), and the copy to the device."""
+"""Rules on data: why batches are late (disk, CPU, decoding, threads), and the copy to the device."""
 
 from __future__ import annotations
 
@@ -8,191 +8,177 @@ import numpy as np
 
 from fastload._common import formatting as fmt
 from fastload._common.metrics import IMAGE_STAGES
-from fastload._tools.doctor.case import Case
+from fastload._tools.doctor.case import Case, Unclaimed, rule
 from fastload._tools.doctor.finding import Finding
 from fastload._tools.doctor.limits import (
     CAUSE_PART,
     CPU_PERCENT,
     DATA_SHARE,
     IOWAIT_PERCENT,
-    LOOK_SHARE,
     RARE_WAIT,
     READ_PART,
     TRANSFER_SHARE,
 )
 from fastload._tools.doctor.periods import find_period
-from fastload._tools.doctor.rules.registry import Unclaimed, rule
-from fastload._tools.doctor.runs import mean_of
+from fastload._tools.doctor.runs import Floats, mean_of, n_cores, samples
+from fastload._tools.monitor.window import Window
 
-PACK = "fastload pack SOURCE DEST once, then fastload.DataLoader(DEST, ...) in the trainer: one changed line"
+PACK = "run fastload pack SOURCE DEST once, then train with fastload.DataLoader(DEST, ...)"
 
 
 @rule(30)
 def data_wait(case: Case, unclaimed: Unclaimed) -> list[Finding]:
-    """The run waits for data all the time. Rare late batches are left to the rules on slow steps."""
+    """Most steps wait for data. Rare late batches are left to the rules on slow steps."""
     late = [stall for stall in unclaimed.stalls if stall.by_data]
     if sum(max(stall.steps, 1) for stall in late) * RARE_WAIT > case.account.n_steps:
-        late = []  # not rare: the loader is too slow, and they belong to that
+        late = []  # not rare: these stalls are part of a slow loader
     unclaimed.stalls = [stall for stall in unclaimed.stalls if not stall.by_data] + late
     wait_s = max(unclaimed.wait_s - sum(stall.data_s for stall in late), 0.0)
     unclaimed.wait_s = 0.0
     account = case.account
-    if wait_s < DATA_SHARE * case.total_s:
-        return []
     share = wait_s / case.total_s
-    mean = wait_s / account.n_steps
+    if share < DATA_SHARE:
+        return []
+    longest = max(float(case.rank.data_time_max[account.rows].max()), 0.0)
     evidence = [
-        f"data wait {fmt.seconds(mean)} of a step of {fmt.seconds(account.total_s / account.n_steps)}, "
-        f"up to {fmt.seconds(float(max(case.rank.data_time_max[account.rows].max(), 0)))}"
+        f"A step takes {fmt.seconds(account.step_s)} and waits "
+        f"{fmt.seconds(wait_s / account.n_steps)} of it for its batch, at most "
+        f"{fmt.seconds(longest)}."
     ]
     if account.covered:
-        evidence.append("part of data_time was hidden behind the device's work and is not counted")
-    evidence += _rhythm(case)
+        evidence.append("Device work covers part of data_time; that part is not counted.")
     kind, why, more, fix = _cause(case)
-    return [
-        case.finding(
-            kind,
-            f"the trainer waits for data {fmt.percent(share)} of the time{why}",
-            evidence + more,
-            fix,
-            lost_s=wait_s,
-        )
-    ]
+    title = (
+        f"the trainer waits for data {fmt.percent(share)} of the time "
+        f"(limit {100 * DATA_SHARE:.0f} %){why}"
+    )
+    return [case.finding(kind, title, evidence + _rhythm(case) + more, fix, lost_s=wait_s)]
 
 
 def _cause(case: Case) -> tuple[str, str, list[str], str]:
-    """Kind, a few words, evidence, fix."""
-    parts, largest = _sample_parts(case)
-    total = sum(parts.values())
-    window = case.window
-    iowait = mean_of(window.iowait) if window else math.nan
-    cpu = mean_of(window.cpu) if window else math.nan
-    evidence = [_describe_parts(parts, total, largest)] if total > 0 else []
-    if total > 0 and parts.get("read", 0.0) >= READ_PART * total:
-        if not math.isnan(iowait):
-            evidence.append(f"processors wait for the disk {fmt.percent(iowait / 100)} of the time")
+    """Kind, addition to the title, evidence and fix."""
+    stages = _stage_means(case)
+    total = sum(stages.values())
+    slowest = max(stages, key=stages.__getitem__, default="")
+    host = case.window.host if case.window else None
+    iowait = mean_of(samples(host.series["iowait"])) if host else math.nan
+    cpu = mean_of(_cpu_percent(case.window)) if case.window else math.nan
+    evidence = []
+    if total > 0:
+        longest = np.fmax.reduce(case.rank.data_probe_max[slowest][case.account.rows])
+        parts = ", ".join(f"{name} {fmt.seconds(value)}" for name, value in stages.items())
+        evidence.append(
+            f"The loader spends {fmt.seconds(total)} per sample: {parts}; "
+            f"{slowest} takes up to {fmt.seconds(float(longest))}."
+        )
+    reads = total > 0 and stages.get("read", 0.0) >= READ_PART * total
+    if iowait >= IOWAIT_PERCENT or (reads and not math.isnan(iowait)):
+        evidence.append(
+            f"The CPU waits for the disk {fmt.percent(iowait / 100)} of the time "
+            f"(limit {IOWAIT_PERCENT:.0f} %)."
+        )
+    if reads:
         return (
             "disk-bound",
-            "; reading is most of it",
+            f", and reading takes {fmt.percent(stages['read'] / total)} of the loader's work",
             evidence,
-            "the disk is the limit: put the packed dataset on a local NVMe, or into RAM (fastload doctor --data DIR "
-            "measures the disk); keep shuffle=True, which reads whole blocks in sequence",
+            "Store the packed dataset on a local NVMe drive or in RAM, and keep shuffle=True, "
+            "which reads whole blocks; fastload doctor --data DIR measures the disk.",
         )
     if iowait >= IOWAIT_PERCENT:
-        evidence.append(
-            f"processors wait for the disk {fmt.percent(iowait / 100)} of the time ({window.name if window else ''})"
-        )
-        return (
-            "disk-bound",
-            "; the disk is the limit",
-            evidence,
-            f"read in sequence instead of one file here and one there: {PACK}; or move the data to a local NVMe",
-        )
-    if cpu >= CPU_PERCENT and window is not None:
-        evidence.append(f"all {window.cores} cores are busy: {cpu:.0f} % on average")
-        own_share = mean_of(window.tree_cpu) / (cpu * max(window.cores, 1))
-        if own_share < CAUSE_PART:
-            evidence.append(f"this job has {fmt.percent(own_share)} of that")
-            return (
-                "cpu-saturated",
-                "; other jobs hold the cores",
-                evidence,
-                "give this job cores of its own (another machine, taskset, "
-                "--cpus-per-task), or stop what else computes there; only then is the loader itself worth a look",
-            )
-        if math.isnan(own_share):
-            evidence.append(
-                "whose work that is was not recorded: fastload monitor --pid PID tells this job's part"
-            )
+        fix = f"Read large blocks instead of single files: {PACK}; or use a local NVMe drive."
+        return "disk-bound", ", and the disk is the limit", evidence, fix
+    if cpu >= CPU_PERCENT and case.window is not None:
+        return _saturated(case.window, cpu, evidence, has_stages=total > 0)
+    if not math.isnan(cpu):
+        evidence.append(f"Cores are free: they are {cpu:.0f} % busy on average.")
+    if not total > 0:
+        fix = f"To find the slow stage, run fastload.diagnose(loader); to remove it, {PACK}."
+        return "data-bound", "", evidence, fix
+    fix = "Use more decode threads: num_workers=None chooses their number (see loader.stats())."
+    if math.isnan(cpu):
+        fix = "Use more decode threads (num_workers=None), or decode on the GPU (backend='dali')."
+    why = f", and {slowest} takes {fmt.percent(stages[slowest] / total)} of the loader's work"
+    return "data-bound", why, evidence, fix
+
+
+def _saturated(
+    window: Window, cpu: float, evidence: list[str], *, has_stages: bool
+) -> tuple[str, str, list[str], str]:
+    cores = n_cores(window)
+    own_share = mean_of(samples(window.host.series["tree_cpu"])) / (cpu * max(cores, 1))
+    evidence = [
+        *evidence,
+        f"All {cores} cores are {cpu:.0f} % busy on average (limit {CPU_PERCENT:.0f} %).",
+    ]
+    if own_share < CAUSE_PART:
         return (
             "cpu-saturated",
-            "; no core is free",
-            evidence,
-            "more workers cannot help. Do less for each sample: "
-            + (
-                "backend='dali' or 'nvjpeg' decodes on the GPU; fastload pack --max-side N stores smaller images"
-                if total > 0
-                else f"{PACK}; it decodes only the crop"
-            ),
+            ", and other jobs use the cores",
+            [*evidence, f"This job uses {fmt.percent(own_share)} of that."],
+            "Give this job its own cores (another machine, taskset, --cpus-per-task) or stop the "
+            "other jobs before you change the loader.",
         )
-    if not math.isnan(cpu):
-        evidence.append(f"cores are free: {cpu:.0f} % busy on average")
-    if total > 0:
-        name = max(parts, key=lambda each: parts[each])
+    if math.isnan(own_share):
+        evidence.append("fastload monitor --pid PID would show how much of that this job uses.")
+    fix = f"More workers cannot help. Decode only the crop: {PACK}."
+    if has_stages:
         fix = (
-            "more decode threads (num_workers=None lets the loader decide; see loader.stats())"
-            if not math.isnan(cpu)
-            else "more decode threads (num_workers=None), or backend='dali' / 'nvjpeg' to decode on the GPU"
+            "More workers cannot help. Decode on the GPU (backend='dali' or 'nvjpeg'), or store "
+            "smaller images (fastload pack --max-side N)."
         )
-        return (
-            "data-bound",
-            f"; {name} is {fmt.percent(parts[name] / total)} of a sample's way",
-            evidence,
-            fix,
-        )
-    return (
-        "data-bound",
-        "",
-        evidence,
-        f"{PACK}. To see which part is slow before you move: fastload.diagnose(loader)",
-    )
+    return "cpu-saturated", ", and no core is free", evidence, fix
 
 
-def _sample_parts(case: Case) -> tuple[dict[str, float], dict[str, float]]:
+def _cpu_percent(window: Window) -> Floats:
+    """Mean over the cores, for each sample of the host."""
+    return np.array([mean_of(samples(cores)) for cores in window.host.cpu])
+
+
+def _stage_means(case: Case) -> dict[str, float]:
+    """Mean seconds per sample of the loader's stages."""
     rows = case.account.rows
-    steps = case.rank.steps
     means = {
-        name: mean_of(case.rank.data_probe[name][rows], steps[rows])
+        name: mean_of(case.rank.data_probe[name][rows], case.rank.steps[rows])
         for name in IMAGE_STAGES
         if name in case.rank.data_probe
     }
-    means = {name: value for name, value in means.items() if value >= 0}
-    return means, {
-        name: float(np.fmax.reduce(case.rank.data_probe_max[name][rows])) for name in means
-    }
-
-
-def _describe_parts(parts: dict[str, float], total: float, largest: dict[str, float]) -> str:
-    name = max(parts, key=lambda each: parts[each])
-    listed = ", ".join(f"{each} {fmt.seconds(value)}" for each, value in parts.items())
-    return f"a sample takes {fmt.seconds(total)} in the loader: {listed}; {name} up to {fmt.seconds(largest[name])}"
+    return {name: value for name, value in means.items() if value >= 0}
 
 
 def _rhythm(case: Case) -> list[str]:
-    """Late every 8th step is how 8 workers look that cannot keep up."""
-    late = [stall.iter for stall in case.account.stalls if stall.by_data]
-    if len(late) * RARE_WAIT <= case.account.n_steps:
+    """Detects that every nth step is late, as with n workers that cannot keep up."""
+    account = case.account
+    late = [stall.iter for stall in account.stalls if stall.by_data]
+    if len(late) * RARE_WAIT <= account.n_steps:
         return []
-    found = find_period(
-        np.array(late, np.int64),
-        np.zeros(0, np.int64),
-        case.account.first_iter,
-        case.account.last_iter,
-    )
+    none = np.zeros(0, np.int64)
+    found = find_period(np.array(late, np.int64), none, account.first_iter, account.last_iter)
     if found is None or found[0] > RARE_WAIT:
         return []
-    return [
-        f"every {fmt.ordinal(found[0])} step is late: the rhythm of {found[0]} workers that cannot keep up"
-    ]
+    n = found[0]
+    return [f"Every {fmt.ordinal(n)} step is late, as with {n} workers that cannot keep up."]
 
 
 @rule(40)
 def transfer(case: Case, _: Unclaimed) -> list[Finding]:
-    """The copy to the device."""
-    copy = case.account.stages.get("to_device", 0.0)
-    share = copy * case.account.n_steps / case.total_s
-    if share < max(TRANSFER_SHARE, LOOK_SHARE):
+    account = case.account
+    copy = account.stages.get("to_device", 0.0)
+    share = copy * account.n_steps / case.total_s
+    if share < TRANSFER_SHARE:
         return []
-    evidence = [
-        f"to_device {fmt.seconds(copy)} of a step of {fmt.seconds(case.account.total_s / case.account.n_steps)}"
-    ]
     return [
         case.finding(
             "transfer-bound",
-            f"copying batches to the device takes {fmt.percent(share)} of the time",
-            evidence,
-            "fastload.DataLoader(device='cuda') copies uint8 on a stream of its own while the step runs; with another loader: "
-            "pin_memory=True, .to(device, non_blocking=True), and normalize on the device",
-            lost_s=copy * case.account.n_steps,
+            f"copying batches to the device takes {fmt.percent(share)} of the time "
+            f"(limit {100 * TRANSFER_SHARE:.0f} %)",
+            [
+                f"A step takes {fmt.seconds(account.step_s)}, and to_device is "
+                f"{fmt.seconds(copy)} of it."
+            ],
+            "Use fastload.DataLoader(device='cuda'), which copies uint8 on its own stream while "
+            "the step runs. With another loader use pin_memory=True and "
+            ".to(device, non_blocking=True), and normalize on the device.",
+            lost_s=copy * account.n_steps,
         )
     ]
