@@ -1,4 +1,4 @@
-"""Made-up windows for tests."""
+"""Synthetic monitor windows for tests."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ def window(
     gate: dict[str, Json] | None = None,
     limit: float = 575.0,
 ) -> Window:
-    """A window with this utilization on each GPU."""
+    """Builds a window in which GPU i has the utilization ``utils[i]``."""
     seconds = max((len(util) for util in utils), default=0) / hz
     gpus = []
     for index, util in enumerate(utils):
         t = [place / hz for place in range(len(util))]
-        series: dict[str, Series] = {
-            name: [None] * len(util) for name in GPU_SERIES if name not in ("t", "throttle")
-        }
+        series: dict[str, Series] = {name: [None] * len(util) for name in GPU_SERIES}
         series |= {"util": list(util), "power_limit_w": [limit] * len(util)}
         gpus.append(
             GpuWindow(
@@ -44,7 +42,7 @@ def window(
             )
         )
     host = HostWindow(
-        [0.0, 1.0], [[50.0], [60.0]], {name: [None, 1.0] for name in HOST_SERIES[2:]}, {"cpu": 55.0}
+        [0.0, 1.0], [[50.0], [60.0]], {name: [None, 1.0] for name in HOST_SERIES}, {"cpu": 55.0}
     )
     summary = summary_of_all(
         [(gpu.index, gpu.t, gpu.series["util"], gpu.summary) for gpu in gpus], None

@@ -1,9 +1,11 @@
-"""fastload inside trainers that own the loop; each framework is imported by its own name.
+"""Callbacks for training frameworks. Import the module of your framework.
 
 - ``fastload.callbacks.lightning``: ``StepProbeCallback``
 - ``fastload.callbacks.huggingface``: ``StepProbeCallback``
-- ``fastload.callbacks.mmengine``: ``StepProbeHook``, and dataset, samplers and collate function in MMEngine's registries
+- ``fastload.callbacks.mmengine``: ``StepProbeHook``, and a dataset, a sampler, a batch sampler and
+  a collate function in the registries of MMEngine
 
-A step lasts from one request for a batch to the next, as in a loop of one's own. Logging, checkpoints and evaluations are therefore
-part of the step they follow, and have rows of their own that name them.
+A step lasts from one request for a batch to the next, as with ``fastload.StepProbe``. It includes
+the logging, checkpoints and evaluations that follow the batch. Checkpoints and evaluations also
+have rows of their own.
 """

@@ -1,11 +1,12 @@
-"""For MMEngine: a hook that times the training loop, and the loader's parts in MMEngine's registries.
+"""Step timing for MMEngine, and the parts of a fastload loader in MMEngine's registries.
 
-``custom_imports=dict(imports=["fastload.callbacks.mmengine"])`` in a config registers all of them; docs/frameworks/mmengine.md
-shows both. ``Runner.build_dataloader`` makes a plain torch DataLoader out of a dataset, a sampler and a batch sampler; these are a
-fastload loader's.
+``custom_imports=dict(imports=["fastload.callbacks.mmengine"])`` in a config registers all of them;
+docs/frameworks/mmengine.md shows complete configs. ``Runner.build_dataloader`` builds a torch
+DataLoader from a dataset, a sampler and a batch sampler. The classes here are those parts of a
+fastload loader.
 """
 
-# ruff: noqa: ARG002 - hooks have the arguments that their callers give
+# ruff: noqa: ARG002 - MMEngine defines the signatures of the hooks
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ import torch
 from fastload import transforms
 from fastload._load.loader import DataLoader
 from fastload._load.torch_compat.samplers import RankBatches
-from fastload._tools.monitor.probe import Marks
+from fastload._tools.monitor.probe import HookTimer
 from fastload.errors import ConfigError, MissingPart
 
 try:
@@ -30,56 +31,58 @@ except ImportError as missing:
     ) from missing
 
 
-@HOOKS.register_module(force=True)  # force: a configuration may load this module twice
+@HOOKS.register_module(force=True)  # force: a config may import this module twice
 class StepProbeHook(Hook):  # type: ignore[misc]
-    """Times MMEngine's training loops, by epoch and by iteration. Runs after all other hooks, so what they do belongs to the step."""
+    """Writes the step times of MMEngine's training loops to a metrics file.
+
+    It works with loops by epoch and by iteration. It runs after all other hooks, so their time
+    belongs to the step.
+
+    Args:
+        out: File to append to. Default: "metrics.jsonl".
+        every: Steps per row. Default: 10.
+
+    Example:
+        >>> Runner(..., custom_hooks=[dict(type="StepProbeHook", out="metrics.jsonl")])
+    """
 
     priority = "LOWEST"
 
     def __init__(self, out: str | os.PathLike[str] = "metrics.jsonl", *, every: int = 10) -> None:
-        self.marks = Marks(out, every)
+        self.timer = HookTimer(out, every)
 
     def before_train(self, runner: Any) -> None:
-        """Counting goes on where the checkpoint was."""
-        self.marks.start(int(runner.iter))
+        self.timer.start(int(runner.iter))
 
     def before_train_epoch(self, runner: Any) -> None:
-        """From here the epoch's first batch is waited for."""
-        self.marks.mark()
+        self.timer.mark()
 
     def before_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:
-        """The batch is here, not yet on the device."""
-        self.marks.arrived(data_batch, loader=runner.train_dataloader)
+        self.timer.arrived(data_batch, loader=runner.train_dataloader)
 
     def after_train_iter(
         self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
-        """All other hooks are through, the one that writes checkpoints too."""
-        self.marks.event_ended("checkpoint")
+        self.timer.end_event("checkpoint")
 
     def after_train_epoch(self, runner: Any) -> None:
-        """Checkpoints by epoch are written by now."""
-        self.marks.event_ended("checkpoint")
+        self.timer.end_event("checkpoint")
 
     def before_save_checkpoint(self, runner: Any, checkpoint: Any) -> None:
-        """The runner is about to write one."""
-        self.marks.event_began("checkpoint")
+        self.timer.begin_event("checkpoint")
 
     def before_val(self, runner: Any) -> None:
-        """An evaluation between two steps."""
-        self.marks.event_began("evaluation")
+        self.timer.begin_event("evaluation")
 
     def after_val(self, runner: Any) -> None:
-        """The evaluation is over."""
-        self.marks.event_ended("evaluation")
+        self.timer.end_event("evaluation")
 
     def after_train(self, runner: Any) -> None:
-        """The last row."""
-        self.marks.finish()
+        self.timer.finish()
 
 
 class _Sample(dict[str, Any]):
-    """A sample that knows its dataset, which knows how a batch is put together."""
+    """A sample with a reference to its dataset, which collates it."""
 
     def __init__(self, values: dict[str, Any], dataset: FastloadDataset) -> None:
         super().__init__(values)
@@ -88,7 +91,20 @@ class _Sample(dict[str, Any]):
 
 @DATASETS.register_module(force=True)
 class FastloadDataset(torch.utils.data.Dataset[Any]):
-    """A packed dataset with its transforms; ``options`` are fastload.DataLoader's. Samples are dicts."""
+    """A packed dataset with its transforms. Samples are dicts.
+
+    Args:
+        path: Folder of the packed dataset.
+        transform: Transforms as dicts with ``type`` and their arguments, or as objects. A list, or
+            one list per field.
+        **options: Other arguments of ``fastload.DataLoader``.
+
+    Raises:
+        ConfigError: A ``type`` is not a fastload transform.
+
+    Example:
+        >>> FastloadDataset("packed", transform=[dict(type="RandomResizedCrop", size=224)])
+    """
 
     def __init__(
         self,
@@ -117,18 +133,25 @@ class FastloadDataset(torch.utils.data.Dataset[Any]):
         return values if isinstance(values, dict) else dict(zip(names, values, strict=True))
 
     def collate(self, samples: list[_Sample]) -> dict[str, Any]:
-        """A batch as the loader gives it, but always a dict."""
+        """Returns a batch as the loader does, but always as a dict."""
         as_tuple = self.loader.pipeline.spec.as_tuple
-        collate = self.loader.collate_fn
         return self._named(
-            collate([tuple(sample.values()) if as_tuple else dict(sample) for sample in samples])
+            self.loader.collate_fn(
+                [tuple(sample.values()) if as_tuple else dict(sample) for sample in samples]
+            )
         )
 
     def ordered(self, **order: Any) -> DataLoader:
-        """The loader again, in this order: its batches are begun ahead by the dataset that this one uses."""
+        """Rebuilds the loader with another order. The new loader prefetches for this dataset.
+
+        Args:
+            **order: ``shuffle``, ``seed``, ``batch_size`` and ``drop_last`` of
+                ``fastload.DataLoader``.
+        """
         self._options |= order
-        # In source order it is for evaluation: MMEngine lines the ranks' results up one by one and cuts off what is too many at the end,
-        # where repeated samples of a rank's stretch are not.
+        # A source-order loader is for evaluation. MMEngine interleaves the results of the ranks and
+        # drops the surplus at the end, but the repeated samples that fill up a rank's contiguous
+        # part are not at the end. With partial last batches there are none.
         exact = (
             {}
             if self._options.get("drop_last") or self._options["shuffle"]
@@ -140,20 +163,37 @@ class FastloadDataset(torch.utils.data.Dataset[Any]):
 
 @DATA_SAMPLERS.register_module(force=True)
 class FastloadSampler:
-    """This rank's samples of an epoch: ``shuffle`` True (blocks), "full" or False."""
+    """Yields the sample ids of this rank for one epoch.
+
+    Args:
+        dataset: The dataset to sample.
+        shuffle: True (blocks are shuffled and mixed), "full" or False. Default: True.
+        seed: Seed of the shuffle. Default: 0.
+
+    Raises:
+        ConfigError: ``dataset`` is not a ``FastloadDataset``.
+
+    Example:
+        >>> FastloadSampler(FastloadDataset("packed"), shuffle=True, seed=1)
+    """
 
     def __init__(
         self, dataset: FastloadDataset, shuffle: bool | str = True, seed: int | None = None
     ) -> None:
         if not isinstance(dataset, FastloadDataset):
             raise ConfigError(
-                f"FastloadSampler needs a FastloadDataset, not a {type(dataset).__name__}"
+                f"FastloadSampler: expected a FastloadDataset, found {type(dataset).__name__}"
             )
         self._dataset = dataset
         self.loader = dataset.ordered(shuffle=shuffle, seed=seed or 0)
 
-    def dealt(self, batch_size: int, drop_last: bool) -> DataLoader:
-        """The loader whose batches these are: how an epoch ends on several ranks depends on them."""
+    def with_batches(self, batch_size: int, drop_last: bool) -> DataLoader:
+        """Rebuilds the loader for this batch size, which decides how an epoch ends on each rank.
+
+        Args:
+            batch_size: Samples per batch and rank.
+            drop_last: Whether to drop an incomplete last batch.
+        """
         self.loader = self._dataset.ordered(batch_size=batch_size, drop_last=drop_last)
         return self.loader
 
@@ -164,25 +204,44 @@ class FastloadSampler:
         return len(self.loader.sampler)  # type: ignore[arg-type]
 
     def set_epoch(self, epoch: int) -> None:
-        """Called by MMEngine before each epoch."""
+        """Selects the epoch. MMEngine calls it before each epoch."""
         self.loader.set_epoch(epoch)
 
 
 @DATA_SAMPLERS.register_module(force=True)
 class FastloadBatches(RankBatches):
-    """Batches of a FastloadSampler, known in advance to the dataset."""
+    """Yields the batches of a ``FastloadSampler``, which the dataset prefetches.
+
+    Args:
+        sampler: The sampler of this rank.
+        batch_size: Samples per batch and rank.
+        drop_last: Whether to drop an incomplete last batch. Default: False.
+
+    Raises:
+        ConfigError: ``sampler`` is not a ``FastloadSampler``.
+
+    Example:
+        >>> FastloadBatches(FastloadSampler(FastloadDataset("packed")), batch_size=32)
+    """
 
     def __init__(self, sampler: FastloadSampler, batch_size: int, drop_last: bool = False) -> None:
         if not isinstance(sampler, FastloadSampler):
             raise ConfigError(
-                f"FastloadBatches needs a FastloadSampler, not a {type(sampler).__name__}"
+                f"FastloadBatches: expected a FastloadSampler, found {type(sampler).__name__}"
             )
-        loader = sampler.dealt(batch_size, drop_last)
+        loader = sampler.with_batches(batch_size, drop_last)
         super().__init__(loader.sampler, batch_size, drop_last, loader.lookahead)  # type: ignore[arg-type]
 
 
 def fastload_collate(samples: list[_Sample]) -> dict[str, Any]:
-    """A batch of a FastloadDataset."""
+    """Collates samples of a ``FastloadDataset`` into a batch.
+
+    Args:
+        samples: At least one sample.
+
+    Returns:
+        A dict of tensors by field name.
+    """
     return samples[0].dataset.collate(samples)
 
 
@@ -190,19 +249,19 @@ FUNCTIONS.register_module(module=fastload_collate, force=True)
 
 
 def _transforms(given: Any) -> Any:
-    """Transforms out of dicts with their ``type``; ready ones stay."""
     if isinstance(given, Mapping) and "type" not in given:
         return {name: _transforms(steps) for name, steps in given.items()}
     return given if given is None else [_transform(step) for step in given]
 
 
 def _transform(given: Any) -> Any:
+    """Builds a transform from a dict with its ``type``. Other objects are returned unchanged."""
     if not isinstance(given, Mapping):
         return given
     options = dict(given)
     name = options.pop("type", None)
     if name not in transforms.__all__:
         raise ConfigError(
-            f"transform type {name!r:.40}: expected one of {', '.join(transforms.__all__)}"
+            f"transform type={name!r:.40}: expected one of {', '.join(transforms.__all__)}"
         )
     return getattr(transforms, name)(**options)

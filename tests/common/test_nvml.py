@@ -184,10 +184,12 @@ def test_plain_lines_name_gpu_and_host(driver: Path) -> None:
         env=environment(driver),
     )
     lines = done.stdout.splitlines()
-    assert "gpu0 96 % 3072 MiB 300/575 W 1980/10000 MHz 72 C jpeg 40 %" in lines[0]
-    assert "[power cap, software thermal]" in lines[0]
+    assert "gpu0 96 % mem 3072 MiB power 300/575 W clocks 1980/10000 MHz 72 °C" in lines[0]
+    assert "[throttled by power cap, software thermal]" in lines[0]
     assert "| cpu " in lines[0]
-    assert "  throttled    power cap 100 %, software thermal 100 % of the samples" in lines
+    assert (
+        "  throttled    power cap (100 % of samples), software thermal (100 % of samples)" in lines
+    )
     assert any(line.startswith("  rule") and "starved: mean below 70 %" in line for line in lines)
     assert done.stderr == ""
 

@@ -1,4 +1,4 @@
-"""The step probe in trainers that own the loop; the real libraries run, on a tiny model."""
+"""Step timing callbacks, with the real frameworks on a tiny model."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from fastload._tools.monitor.metrics_file import Metrics, read_metrics
 from fastload.errors import MissingPart
 
-# What the libraries themselves warn of is not ours.
+# Ignore the warnings of the frameworks, but not those of fastload.
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.filterwarnings("default:fastload")]
 
 
-def need(name: str) -> Any:
-    """The library, or a skip that says so."""
+def require(name: str) -> Any:
+    """Imports a framework, or skips the test."""
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"not run: {name} is not installed")
     return importlib.import_module(name)
@@ -37,7 +37,7 @@ def read(path: Path) -> Metrics:
     return metrics
 
 
-def names(metrics: Metrics) -> list[tuple[str, int]]:
+def events(metrics: Metrics) -> list[tuple[str, int]]:
     return [(event.name, event.iter) for event in metrics.events]
 
 
@@ -48,7 +48,7 @@ def loader(n: int = 24, batch_size: int = 4) -> DataLoader[Any]:
 
 
 def lightning_model(*, fail_at: int = -1) -> Any:
-    pl = need("lightning.pytorch")
+    pl = require("lightning.pytorch")
 
     class Model(pl.LightningModule):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -70,7 +70,7 @@ def lightning_model(*, fail_at: int = -1) -> Any:
 
 
 def lightning_trainer(folder: Path, *callbacks: Any, **options: Any) -> Any:
-    pl = need("lightning.pytorch")
+    pl = require("lightning.pytorch")
     return pl.Trainer(
         default_root_dir=folder,
         accelerator="cpu",
@@ -83,8 +83,8 @@ def lightning_trainer(folder: Path, *callbacks: Any, **options: Any) -> Any:
     )
 
 
-def test_lightning_writes_rows_stages_and_events(tmp_path: Path) -> None:
-    pl = need("lightning.pytorch")
+def test_lightning_callback_writes_rows_stages_and_events(tmp_path: Path) -> None:
+    pl = require("lightning.pytorch")
     from fastload.callbacks.lightning import StepProbeCallback
 
     path = tmp_path / "m.jsonl"
@@ -105,18 +105,18 @@ def test_lightning_writes_rows_stages_and_events(tmp_path: Path) -> None:
     assert all(
         {"forward", "backward", "optimizer"} == row.stage_times.keys() for row in metrics.steps
     )
-    assert names(metrics) == [
+    assert events(metrics) == [
         ("checkpoint", 5),
         ("evaluation", 6),
         ("checkpoint", 10),
         ("evaluation", 12),
     ]
     assert metrics.runs[0].batch_size == 4
-    assert len(trainer.callbacks) == 2  # the helper that stood behind the others is gone
+    assert len(trainer.callbacks) == 2  # the second callback was removed
 
 
-def test_lightning_goes_on_counting_after_a_failure(tmp_path: Path) -> None:
-    need("lightning")
+def test_lightning_callback_resumes_counting_after_a_failure(tmp_path: Path) -> None:
+    require("lightning")
     from fastload.callbacks.lightning import StepProbeCallback
 
     path = tmp_path / "m.jsonl"
@@ -136,9 +136,9 @@ def test_lightning_goes_on_counting_after_a_failure(tmp_path: Path) -> None:
     assert [row.iter for row in metrics.steps][2:] == [6, 12]
 
 
-def test_hugging_faces_trainer_writes_rows_and_events(tmp_path: Path) -> None:
-    need("accelerate")
-    transformers = need("transformers")
+def test_hugging_face_callback_writes_rows_and_events(tmp_path: Path) -> None:
+    require("accelerate")
+    transformers = require("transformers")
     from fastload.callbacks.huggingface import StepProbeCallback
 
     class Model(nn.Module):
@@ -180,7 +180,7 @@ def test_hugging_faces_trainer_writes_rows_and_events(tmp_path: Path) -> None:
         (8, 4, 32),
         (12, 4, 32),
     ]
-    assert names(metrics) == [
+    assert events(metrics) == [
         ("evaluation", 4),
         ("checkpoint", 6),
         ("evaluation", 8),
@@ -188,13 +188,13 @@ def test_hugging_faces_trainer_writes_rows_and_events(tmp_path: Path) -> None:
         ("checkpoint", 12),
     ]
     assert all(row.stage_times.keys() == {"optimizer"} for row in metrics.steps)
-    trainer.evaluate()  # after the training: nobody's
+    trainer.evaluate()  # after the training, so it belongs to no step
     assert len(read(path).events) == 5
 
 
 @pytest.mark.parametrize("by_epoch", [True, False])
-def test_mmengines_hook_writes_rows_and_events(tmp_path: Path, by_epoch: bool) -> None:
-    need("mmengine")
+def test_mmengine_hook_writes_rows_and_events(tmp_path: Path, by_epoch: bool) -> None:
+    require("mmengine")
     from mmengine.model import BaseModel
     from mmengine.runner import Runner
 
@@ -209,7 +209,7 @@ def test_mmengines_hook_writes_rows_and_events(tmp_path: Path, by_epoch: bool) -
             loss = nn.functional.cross_entropy(self.layer(x), y)
             return {"loss": loss} if mode == "loss" else [loss]
 
-    class Judge(importlib.import_module("mmengine.evaluator").BaseMetric):  # type: ignore[misc]
+    class CountMetric(importlib.import_module("mmengine.evaluator").BaseMetric):  # type: ignore[misc]
         def process(self, data_batch: Any, data_samples: Any) -> None:
             self.results.append(1)
 
@@ -227,7 +227,7 @@ def test_mmengines_hook_writes_rows_and_events(tmp_path: Path, by_epoch: bool) -
         work_dir=str(tmp_path / "work"),
         train_dataloader=loader(),
         val_dataloader=loader(8),
-        val_evaluator=[Judge()],
+        val_evaluator=[CountMetric()],
         val_cfg={},
         train_cfg=train,
         optim_wrapper={"optimizer": torch.optim.SGD(Model().parameters(), lr=0.1)},
@@ -248,7 +248,7 @@ def test_mmengines_hook_writes_rows_and_events(tmp_path: Path, by_epoch: bool) -
         (8, 4, 16),
         (12, 4, 16),
     ]
-    assert names(metrics) == [
+    assert events(metrics) == [
         ("checkpoint", 6),
         ("evaluation", 6),
         ("checkpoint", 12),
@@ -260,19 +260,19 @@ def test_mmengines_hook_writes_rows_and_events(tmp_path: Path, by_epoch: bool) -
     ("module", "library"),
     [("lightning", "lightning"), ("huggingface", "transformers"), ("mmengine", "mmengine")],
 )
-def test_a_library_that_is_missing_is_named_with_the_command(module: str, library: str) -> None:
+def test_missing_framework_error_has_the_install_command(module: str, library: str) -> None:
     program = (
         "import sys\nfor name in ('lightning', 'lightning.pytorch', 'pytorch_lightning', 'transformers', 'mmengine'): sys.modules[name] = None\n"
         f"try:\n    import fastload.callbacks.{module}\nexcept ImportError as error:\n    print(type(error).__name__, error)"
     )
-    told = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout
-    assert told.startswith(MissingPart.__name__)
-    assert f"pip install {library}" in told
+    assert printed.startswith(MissingPart.__name__)
+    assert f"pip install {library}" in printed
 
 
-def test_the_package_itself_imports_nothing_heavy() -> None:
+def test_callbacks_package_imports_no_framework() -> None:
     code = (
         "import sys, fastload.callbacks\n"
         "assert not {'torch', 'numpy', 'lightning', 'transformers', 'mmengine'} & sys.modules.keys()"
@@ -280,12 +280,12 @@ def test_the_package_itself_imports_nothing_heavy() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_mmengines_module_may_be_loaded_twice_and_registers_all_parts() -> None:
-    need("mmengine")
+def test_mmengine_module_can_be_imported_twice_and_registers_all_parts() -> None:
+    require("mmengine")
     from mmengine.registry import DATA_SAMPLERS, DATASETS, FUNCTIONS, HOOKS
 
     module = importlib.import_module("fastload.callbacks.mmengine")
-    importlib.reload(module)  # as a config does that was read before
+    importlib.reload(module)  # as a config does that is read a second time
     assert HOOKS.get("StepProbeHook").__module__ == "fastload.callbacks.mmengine"
     assert DATASETS.get("FastloadDataset") is module.FastloadDataset
     assert DATA_SAMPLERS.get("FastloadSampler") is module.FastloadSampler

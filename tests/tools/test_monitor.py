@@ -1,4 +1,4 @@
-"""What a window's figures mean, when the gate opens, and when something got better."""
+"""Statistics of a window, the gate, the comparison of two windows, and the monitor command."""
 
 from __future__ import annotations
 
@@ -27,29 +27,25 @@ from fastload._tools.monitor.metrics_file import collect, read_metrics
 from fastload._tools.monitor.monitor import figures, pids_in, training_in
 from fastload._tools.monitor.sampling import Host, ProcessTree
 from fastload._tools.monitor.series import energy, sparkline, state_of, summarize, summary_of_all
-from fastload._tools.monitor.window import read_window, write_window
+from fastload._tools.monitor.window import HOST_SERIES, read_window, write_window
 from fastload.errors import ConfigError, GateClosed
 from tests.loading import wait_until
 from tests.windows import window
 
 
-def test_a_summary_is_what_one_computes_by_hand() -> None:
-    told = summarize([0, 1, 2, 3], [100.0, 0.0, 50.0, None], seconds=5.0, energy_j=12.345)
-    assert (told.avg, told.p50, told.std) == (50.0, 50.0, round(math.sqrt(5000 / 3), 2))
-    assert (told.p5, told.p95) == (5.0, 95.0)
-    assert (told.active_seconds, told.idle_seconds, told.avg_active) == (
-        2.0,
-        1.0,
-        75.0,
-    )  # the last sample is unknown: its 2 s are neither
-    assert (told.energy_j, told.state) == (12.35, "starved")
+def test_summary_matches_hand_computed_values() -> None:
+    found = summarize([0, 1, 2, 3], [100.0, 0.0, 50.0, None], seconds=5.0, energy_j=12.345)
+    assert (found.avg, found.p50, found.std) == (50.0, 50.0, round(math.sqrt(5000 / 3), 2))
+    assert (found.p5, found.p95) == (5.0, 95.0)
+    # The last sample is unknown, so its 2 s are neither active nor idle.
+    assert (found.active_seconds, found.idle_seconds, found.avg_active) == (2.0, 1.0, 75.0)
+    assert (found.energy_j, found.state) == (12.35, "starved")
 
 
-def test_samples_count_by_their_time() -> None:
-    told = summarize(
-        [0, 9], [0.0, 100.0], seconds=10.0
-    )  # a driver that did not answer for nine seconds
-    assert (told.active_seconds, told.idle_seconds) == (1.0, 9.0)
+def test_each_sample_is_weighted_by_its_duration() -> None:
+    # The driver did not respond for nine seconds.
+    found = summarize([0, 9], [0.0, 100.0], seconds=10.0)
+    assert (found.active_seconds, found.idle_seconds) == (1.0, 9.0)
 
 
 @pytest.mark.parametrize(
@@ -67,70 +63,69 @@ def test_samples_count_by_their_time() -> None:
         ([], "unknown"),
     ],
 )
-def test_states_follow_the_rule_that_is_printed(util: list[float | None], state: str) -> None:
-    told = summarize([place / 10 for place in range(len(util))], util, seconds=5.0)
-    assert told.state == state
-    assert ("starved: mean below 70 %" in told.rule) == (state != "unknown")
+def test_states_follow_the_printed_rule(util: list[float | None], state: str) -> None:
+    found = summarize([place / 10 for place in range(len(util))], util, seconds=5.0)
+    assert found.state == state
+    assert ("starved: mean below 70 %" in found.rule) == (state != "unknown")
 
 
-def test_the_rules_edges() -> None:
+def test_state_at_the_limits_of_the_rule() -> None:
     assert state_of(70.0, 25.0, 1.0) == "steady"
     assert state_of(69.9, 0.0, 1.0) == "starved"
     assert state_of(70.0, 25.1, 1.0) == "wavy"
     assert state_of(69.9, 0.0, 0.05) == "starved"
 
 
-def test_all_gpus_together() -> None:
+def test_summary_of_all_gpus() -> None:
     one, two = window([100.0] * 10, [0.0, 50.0] * 5).gpus
     rows = [
         (gpu.index, gpu.t, gpu.series["util"], replace(gpu.summary, energy_j=60.0))
         for gpu in (one, two)
     ]
-    told = summary_of_all(rows, 24.0)
-    assert (told["gpu0_avg"], told["gpu1_avg"], told["all_avg"]) == (100.0, 25.0, 62.5)
-    assert told["p50"] == np.percentile([100] * 10 + [0, 50] * 5, 50)
-    assert told["spread"] == 100.0
-    assert (told["active_seconds"], told["idle_seconds"]) == (0.75, 0.25)
-    assert told["avg_active"] == pytest.approx((10 * 100 + 5 * 50) / 15, abs=0.01)
-    assert told["joules_per_image"] == 5.0
-    assert (
-        summary_of_all([rows[0], (*rows[1][:3], two.summary)], 24.0)["joules_per_image"] is None
-    )  # one GPU's energy is not known
+    found = summary_of_all(rows, 24.0)
+    assert (found["gpu0_avg"], found["gpu1_avg"], found["all_avg"]) == (100.0, 25.0, 62.5)
+    assert found["p50"] == np.percentile([100] * 10 + [0, 50] * 5, 50)
+    assert found["spread"] == 100.0
+    assert (found["active_seconds"], found["idle_seconds"]) == (0.75, 0.25)
+    assert found["avg_active"] == pytest.approx((10 * 100 + 5 * 50) / 15, abs=0.01)
+    assert found["joules_per_image"] == 5.0
+    without_energy = (*rows[1][:3], two.summary)
+    assert summary_of_all([rows[0], without_energy], 24.0)["joules_per_image"] is None
     assert summary_of_all([], None)["all_avg"] is None
 
 
-def test_energy_from_power_bridges_gaps() -> None:
+def test_energy_from_power_interpolates_over_gaps() -> None:
     assert energy([0, 1, 2, 4], [100.0, None, 200.0, 200.0]) == 2 * 150 + 2 * 200
     assert energy([0, 1], [100.0, None]) is None
 
 
-def test_sparklines() -> None:
+def test_sparkline_clips_values_and_marks_unknown_ones() -> None:
     assert sparkline([0.0, 50.0, 100.0, None, 200.0, -1.0], width=6) == "▁▅█·█▁"
     assert sparkline([0.0, 100.0], width=1) == "█"
 
 
-def test_a_window_file_comes_back_whole(tmp_path: Path) -> None:
-    made = window(
+def test_window_file_round_trip(tmp_path: Path) -> None:
+    written = window(
         [90.0, None, 80.0], [1.0, 2.0, 3.0], gate={"waited_s": 3}, training={"images": 5.0}
     )
-    write_window(tmp_path / "w.json", made)
-    assert read_window(tmp_path / "w.json") == made
+    write_window(tmp_path / "w.json", written)
+    assert read_window(tmp_path / "w.json") == written
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "Expecting value"),
-        ("[]", "no object"),
+        ("[]", "expected dict, found"),
         ('{"format": "x"}', "expected 'fastload-window'"),
-        ('{"format": "fastload-window", "version": 9}', "version 9"),
+        ('{"format": "fastload-window", "version": 9}', "version=9: expected 1"),
         ('{"format": "fastload-window", "version": 1}', "host"),
         ("[" * 999, "nested"),
     ],
 )
-def test_other_files_are_no_windows(tmp_path: Path, text: str, said: str) -> None:
+def test_other_files_are_rejected_as_windows(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "w.json").write_text(text)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         read_window(tmp_path / "w.json")
     with pytest.raises(ConfigError, match="No such file"):
         read_window(tmp_path / "none.json")
@@ -146,18 +141,18 @@ def test_other_files_are_no_windows(tmp_path: Path, text: str, said: str) -> Non
         lambda top: top["gpus"][0]["summary"].update(avg=True),
     ],
 )
-def test_a_damaged_window_is_refused(tmp_path: Path, change: Callable[[object], object]) -> None:
-    told = window([90.0, 80.0]).as_json()
-    (tmp_path / "w.json").write_text(json.dumps(told))
+def test_damaged_window_is_rejected(tmp_path: Path, change: Callable[[object], object]) -> None:
+    found = window([90.0, 80.0]).as_json()
+    (tmp_path / "w.json").write_text(json.dumps(found))
     read_window(tmp_path / "w.json")
-    change(told)
-    (tmp_path / "w.json").write_text(json.dumps(told))
-    with pytest.raises(ConfigError, match="no window of fastload monitor"):
+    change(found)
+    (tmp_path / "w.json").write_text(json.dumps(found))
+    with pytest.raises(ConfigError, match="is not a window of fastload monitor"):
         read_window(tmp_path / "w.json")
 
 
 def step(number: int, data_time: float | None, *, rank: int = 0, at: float = 4e9) -> str:
-    """A row; of the year 2096, so that it is not too old whenever the test is run."""
+    """Returns a step row, by default of the year 2096 so that it is never too old."""
     return (
         json.dumps(
             {
@@ -197,24 +192,25 @@ def append(path: Path, text: str) -> None:
         file.write(text)
 
 
-def test_the_gate_opens_when_a_growing_file_gets_steady(
+def test_gate_opens_when_a_growing_file_gets_steady(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gate, "_POLL_S", 0.01)
     path = tmp_path / "m.jsonl"
     heard: list[str] = []
     row = step(130, 0.001)
-    # What is written next, and what the gate must have said before: so the writer waits for the reader, not for a clock.
+    # (reason that the gate must have reported, what the writer then appends). The writer waits
+    # for the reader, not for a clock.
     script = [
-        ("the file is not there yet", head()),
-        ("no rows of steps yet", step(10, 0.001)),
-        ("rank 0 is at iter 10 of 120", step(120, 0.001)),
+        ("the file does not exist yet", head()),
+        ("no step rows yet", step(10, 0.001)),
+        ("rank 0 is at step 10 of 120", step(120, 0.001)),
         ("rank 0 has 2 of 3 rows", row[:30]),
         ("rank 0 has 2 of 3 rows", row[30:-1]),
         ("rank 0 has 2 of 3 rows", "\n" + step(140, 0.5)),
-        ("rank 0 waited 0.001 0.001 0.5 s for data in its last 3 rows", step(150, 0.001)),
-        ("rank 0 waited 0.001 0.5 0.001 s for data in its last 3 rows", step(160, 0.001)),
-        ("rank 0 waited 0.5 0.001 0.001 s for data in its last 3 rows", step(170, 0.001)),
+        ("rank 0: data_time in the last 3 rows is 0.001, 0.001, 0.5 s", step(150, 0.001)),
+        ("rank 0: data_time in the last 3 rows is 0.001, 0.5, 0.001 s", step(160, 0.001)),
+        ("rank 0: data_time in the last 3 rows is 0.5, 0.001, 0.001 s", step(170, 0.001)),
     ]
 
     def write() -> None:
@@ -236,21 +232,21 @@ def test_the_gate_opens_when_a_growing_file_gets_steady(
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
-        ("", "no rows of steps yet"),
-        (step(90, 0.001) * 5, "rank 0 is at iter 90 of 120"),
-        (step(200, 0.03) * 5, r"waited 0.03 0.03 0.03 0.03 0.03 s"),
-        (step(200, None) * 5, "waited none none"),
+        ("", "no step rows yet"),
+        (step(90, 0.001) * 5, "rank 0 is at step 90 of 120"),
+        (step(200, 0.03) * 5, "data_time in the last 5 rows is 0.03, 0.03, 0.03, 0.03, 0.03 s"),
+        (step(200, None) * 5, "is unknown, unknown"),
         (step(200, 0.001) * 4, "4 of 5 rows"),
-        (step(200, 0.02) * 5, "waited 0.02"),
+        (step(200, 0.02) * 5, "is 0.02, 0.02"),
         (
             step(200, 0.001) * 5 + step(200, 0.001, rank=1) * 4 + step(210, 0.3, rank=1),
-            "rank 1 waited",
+            "rank 1: data_time",
         ),
         (step(200, 0.001, at=1.7e9) * 5, "rank 0 wrote its last row more than 30 s ago"),
-        (step(200, 0.001) * 5 + head() + step(10, 0.001), "iter 10 of 120"),
+        (step(200, 0.001) * 5 + head() + step(10, 0.001), "step 10 of 120"),
     ],
 )
-def test_the_gate_says_why_it_gave_up(tmp_path: Path, rows: str, why: str) -> None:
+def test_gate_reports_why_it_gave_up(tmp_path: Path, rows: str, why: str) -> None:
     path = tmp_path / "m.jsonl"
     path.write_text(rows)
     with pytest.raises(
@@ -262,23 +258,23 @@ def test_the_gate_says_why_it_gave_up(tmp_path: Path, rows: str, why: str) -> No
     assert wait_for_gate(GateRule(path, timeout_s=0.0), report=lambda text: None)["opened"] is True
 
 
-def test_the_gate_gives_up_when_the_process_ends(tmp_path: Path) -> None:
-    with pytest.raises(GateClosed, match=r"when the process ended: the file is not there yet"):
+def test_gate_gives_up_when_the_process_ends(tmp_path: Path) -> None:
+    with pytest.raises(GateClosed, match="the process ended: the file does not exist yet"):
         wait_for_gate(GateRule(tmp_path / "m.jsonl"), report=lambda text: None, alive=lambda: False)
 
 
-def test_rows_of_an_old_run_count_once_another_follows(tmp_path: Path) -> None:
+def test_rows_of_an_old_run_count_after_a_new_row(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     path.write_text(step(200, 0.001, at=1.7e9) * 5)
     tail = Tail(path)
     tail.read()
     assert tail.fresh == set()
-    append(path, step(210, 0.001, at=1.7e9))  # its clock is wrong, but it came while we looked
+    append(path, step(210, 0.001, at=1.7e9))  # the clock is wrong, but the row is new
     assert tail.read()
     assert tail.fresh == {0}
 
 
-def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
+def test_replaced_file_is_read_from_its_beginning(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     path.write_text(step(200, 0.001) * 5)
     tail = Tail(path)
@@ -294,7 +290,7 @@ def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
 
 def noisy(mean: float, seed: int, *, n: int = 600, wave: float = 10.0) -> list[float]:
     rng = np.random.default_rng(seed)
-    slow = np.repeat(rng.normal(0, wave, n // 10), 10)  # samples of a second go together
+    slow = np.repeat(rng.normal(0, wave, n // 10), 10)  # samples within a second are correlated
     return [float(each) for each in np.clip(mean + slow, 0, 100)]
 
 
@@ -304,17 +300,14 @@ def noisy(mean: float, seed: int, *, n: int = 600, wave: float = 10.0) -> list[f
         (noisy(50, 0), noisy(85, 1), "better"),
         (noisy(85, 0), noisy(50, 1), "worse"),
         (noisy(80, 0), noisy(80, 1), "no difference"),
-        (
-            [80.0] * 600,
-            [81.0] * 600,
-            "no difference",
-        ),  # no spread at all, but a point is nothing to anybody
+        # No spread at all, but one point is too small a change to count.
+        ([80.0] * 600, [81.0] * 600, "no difference"),
         ([80.0] * 600, [83.0] * 600, "better"),
         ([80.0] * 90, [99.0] * 90, "unknown"),
         ([None] * 600, [90.0] * 600, "unknown"),
     ],
 )
-def test_better_means_beyond_the_spread(
+def test_better_requires_a_change_above_the_spread(
     before: list[float | None], after: list[float | None], verdict: str
 ) -> None:
     found = compare(window(before), window(after))
@@ -323,7 +316,7 @@ def test_better_means_beyond_the_spread(
     assert found.quantity == "GPU utilization"
 
 
-def test_two_windows_of_one_run_seldom_differ() -> None:
+def test_two_windows_of_one_run_rarely_differ() -> None:
     verdicts = [
         compare(window(noisy(75, 2 * seed)), window(noisy(75, 2 * seed + 1))).verdict
         for seed in range(100)
@@ -331,7 +324,7 @@ def test_two_windows_of_one_run_seldom_differ() -> None:
     assert verdicts.count("no difference") >= 90
 
 
-def test_images_per_second_decide_where_both_have_them() -> None:
+def test_images_per_second_decide_if_both_windows_have_them() -> None:
     slow, fast = (
         {"rows": [[5 * n + 3, rate + n % 2, 1.0] for n in range(4)]} for rate in (100, 130)
     )
@@ -341,9 +334,10 @@ def test_images_per_second_decide_where_both_have_them() -> None:
 
 
 def test_images_per_second_are_images_over_time() -> None:
+    # Rows with 160 and with 40 images/s
     uneven: list[Json] = [
         [5 * n + at, 80, seconds] for n in range(4) for at, seconds in ((1, 0.5), (3, 2.0))
-    ]  # rows of 160 and of 40 images/s
+    ]
     found = compare(window([], training={"rows": uneven}), window([], training={"rows": uneven}))
     assert found.before is not None
     assert (found.before.mean, found.before.parts, found.before.error, found.verdict) == (
@@ -357,7 +351,7 @@ def test_images_per_second_are_images_over_time() -> None:
     )
     assert (short.verdict, short.why) == (
         "unknown",
-        "too short to tell the spread: 2 and 4 parts, 3 of 5 s are needed",
+        "the windows are too short: 2 and 4 blocks of 5 s, expected at least 3 in each",
     )
     assert (
         compare(window([], training={"rows": [[1], "x", [1, 2, 0]]}), window([])).verdict
@@ -365,19 +359,19 @@ def test_images_per_second_are_images_over_time() -> None:
     )
 
 
-def test_what_was_not_the_same_is_said() -> None:
+def test_comparison_lists_differences_of_the_setup() -> None:
     notes = compare(
         window([90.0] * 600, gate={}), window([90.0] * 300, [90.0] * 300, limit=450.0)
     ).notes
     assert [note.split(":")[0] for note in notes] == [
-        "not the same GPUs",
+        "the GPUs differ",
         "gpu 0",
-        "not as long",
-        "only one of them waited for a steady run (--gate)",
+        "the lengths differ",
+        "only one window waited for a steady run (--gate)",
     ]
 
 
-def test_compare_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     low, high = str(tmp_path / "low.json"), str(tmp_path / "high.json")
     write_window(Path(low), window([40.0, 60.0] * 300))
     write_window(Path(high), window([90.0, 95.0] * 300))
@@ -386,8 +380,13 @@ def test_compare_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["monitor", "--compare", high, low]) == 1
     assert "verdict  worse" in capsys.readouterr().out
     assert main(["monitor", "--compare", low, high, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["verdict"], told["before"]["mean"], told["after"]["mean"], told["limit"]) == (
+    printed = json.loads(capsys.readouterr().out)
+    assert (
+        printed["verdict"],
+        printed["before"]["mean"],
+        printed["after"]["mean"],
+        printed["limit"],
+    ) == (
         "better",
         50.0,
         92.5,
@@ -396,32 +395,31 @@ def test_compare_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["monitor", "--compare", low, str(tmp_path / "none.json")]) == 2
 
 
-def test_training_figures_are_of_the_windows_seconds(tmp_path: Path) -> None:
+def test_training_figures_cover_only_the_window(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"  # rows of one second each: 10 steps, 80 images, on two ranks
     path.write_text(
         "".join(
             step(10 * n, 0.01 * n, rank=rank, at=1.8e9 + n) for n in range(1, 11) for rank in (0, 1)
         )
     )
-    told = figures(read_metrics(path), 1.8e9 + 2.5, 1.8e9 + 5)
-    assert (told["ranks"], told["it_per_s"], told["images_per_s"], told["images"]) == (
+    found = figures(read_metrics(path), 1.8e9 + 2.5, 1.8e9 + 5)
+    assert (found["ranks"], found["it_per_s"], found["images_per_s"], found["images"]) == (
         2,
         10.0,
         160.0,
         400.0,
     )
-    assert told["data_time"] == pytest.approx((0.5 * 0.03 + 0.04 + 0.05) / 2.5)
-    assert told["rows"] == [[1.5, 160, 1.0], [2.5, 160, 1.0]]
-    late = figures(
-        read_metrics(path), 1.8e9 + 8, 1.8e9 + 12
-    )  # the rows of the last two seconds are not written yet
+    assert found["data_time"] == pytest.approx((0.5 * 0.03 + 0.04 + 0.05) / 2.5)
+    assert found["rows"] == [[1.5, 160, 1.0], [2.5, 160, 1.0]]
+    # The rows of the last two seconds are not written yet.
+    late = figures(read_metrics(path), 1.8e9 + 8, 1.8e9 + 12)
     assert (late["images_per_s"], late["images"]) == (160.0, 640.0)
     assert figures(collect([]), 0, 1) == {}
-    assert training_in(path, 1.9e9, 60)[1].endswith("no rows of steps in these 60 s")
+    assert training_in(path, 1.9e9, 60)[1].endswith("no step rows in the 60 s of the window")
     assert "No such file" in training_in(tmp_path / "none", 1.8e9, 60)[1]
 
 
-def test_processes_are_those_of_this_machines_newest_run(tmp_path: Path) -> None:
+def test_pids_are_from_the_newest_run_on_this_machine(tmp_path: Path) -> None:
     import socket
 
     path = tmp_path / "m.jsonl"
@@ -435,18 +433,17 @@ def test_processes_are_those_of_this_machines_newest_run(tmp_path: Path) -> None
     assert pids_in(tmp_path / "none") == []
 
 
-def test_the_host_is_read_with_rates_and_a_process_tree() -> None:
+def test_host_reading_has_rates_and_a_process_tree() -> None:
     host = Host([os.getpid()])
     end = time.process_time() + 0.05
     while time.process_time() < end:
         pass
-    reading = host.read()
-    assert reading.tree_cpu is not None
-    assert reading.tree_cpu > 0
-    assert reading.tree_rss_mb is not None
-    assert reading.tree_rss_mb > 10
-    assert len(reading.cpu) == os.cpu_count()
-    assert reading.ram_used_mb > 10
+    cores, numbers = host.read()
+    assert len(cores) == os.cpu_count()
+    assert list(numbers) == list(HOST_SERIES)
+    assert (numbers["tree_cpu"] or 0) > 0
+    assert (numbers["tree_rss_mb"] or 0) > 10
+    assert (numbers["ram_used_mb"] or 0) > 10
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     tree = ProcessTree([gone.pid])
@@ -455,11 +452,11 @@ def test_the_host_is_read_with_rates_and_a_process_tree() -> None:
     assert ProcessTree([os.getpid()]).alive
 
 
-def monitor(*words: str) -> list[str]:
+def monitor_command(*words: str) -> list[str]:
     return [sys.executable, "-m", "fastload", "monitor", *words]
 
 
-def test_the_command_with_a_gate_measures_the_run(tmp_path: Path) -> None:
+def test_command_with_a_gate_measures_the_run(tmp_path: Path) -> None:
     program = (
         "import fastload, sys, time, torch\nprobe = fastload.StepProbe(sys.argv[1], every=5)\n"
         "for batch in probe.watch(iter(lambda: torch.zeros(8, 2), None)):\n    time.sleep(0.005)\n"
@@ -468,7 +465,7 @@ def test_the_command_with_a_gate_measures_the_run(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", program, str(path)]) as trainer:
         try:
             done = subprocess.run(
-                monitor(
+                monitor_command(
                     "--gate",
                     str(path),
                     "--gate-iter",
@@ -498,9 +495,9 @@ def test_the_command_with_a_gate_measures_the_run(tmp_path: Path) -> None:
     assert "images/s" in done.stdout
 
 
-def test_a_gate_that_does_not_open_is_exit_code_1(tmp_path: Path) -> None:
+def test_closed_gate_exits_with_code_1(tmp_path: Path) -> None:
     done = subprocess.run(
-        monitor("--gate", str(tmp_path / "m.jsonl"), "--gate-timeout", "0.1", "--json"),
+        monitor_command("--gate", str(tmp_path / "m.jsonl"), "--gate-timeout", "0.1", "--json"),
         capture_output=True,
         text=True,
         check=False,
@@ -511,10 +508,13 @@ def test_a_gate_that_does_not_open_is_exit_code_1(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["gate"]["opened"] is False
 
 
-def test_ctrl_c_ends_with_what_there_is(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_the_samples_so_far(tmp_path: Path) -> None:
     out = tmp_path / "w.json"
-    # A shell's background jobs ignore Ctrl-C, and their children with them: not this one.
-    program = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from fastload._cli import main; sys.exit(main(sys.argv[1:]))"
+    # Background jobs of a shell ignore SIGINT and so do their children, so the child restores it.
+    program = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from fastload._cli import main; sys.exit(main(sys.argv[1:]))"
+    )
     words = [
         sys.executable,
         "-c",
@@ -533,25 +533,25 @@ def test_ctrl_c_ends_with_what_there_is(tmp_path: Path) -> None:
         child.send_signal(signal.SIGINT)
         rest = child.stdout.read()
     assert child.returncode == 0
-    assert "ended by Ctrl-C after" in rest
+    assert "stopped by Ctrl-C after" in rest
     assert 0 < read_window(out).seconds < 600
 
 
-def test_a_terminal_gets_a_table() -> None:
-    ours, theirs = pty.openpty()
+def test_terminal_output_is_a_live_table() -> None:
+    parent_end, child_end = pty.openpty()
     with subprocess.Popen(
-        monitor("--duration", "1"), stdout=theirs, stderr=subprocess.STDOUT
+        monitor_command("--duration", "1"), stdout=child_end, stderr=subprocess.STDOUT
     ) as child:
-        os.close(theirs)
+        os.close(child_end)
         shown = b""
         while True:
             try:
-                shown += os.read(ours, 1 << 16)
+                shown += os.read(parent_end, 1 << 16)
             except OSError:  # the other end is closed
                 break
-    os.close(ours)
+    os.close(parent_end)
     assert child.returncode == 0
-    assert "per core" in shown.decode()
+    assert "each core now" in shown.decode()
     assert b"\x1b[" in shown
 
 
@@ -567,7 +567,7 @@ def test_a_terminal_gets_a_table() -> None:
         ["--out", "/no/such/folder/w.json"],
     ],
 )
-def test_wrong_options_are_exit_code_2(
+def test_invalid_options_exit_with_code_2(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["monitor", *words]) == 2

@@ -1,4 +1,4 @@
-"""StepProbe writes what happened, on any loader, and leaves a readable file however the loop ends."""
+"""StepProbe on any loader: its rows, and a readable file however the loop ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.loading import pack_photos
 
 
 class Clock:
-    """Time that moves when told to: durations in tests are exact."""
+    """A clock that tests set, so that durations are exact."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -54,7 +54,7 @@ def read(path: Path) -> Metrics:
     return metrics
 
 
-def test_rows_hold_means_maxima_stages_and_samples(tmp_path: Path, clock: Clock) -> None:
+def test_rows_have_means_maxima_stages_and_samples(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "m.jsonl"
     with fastload.StepProbe(path, every=4) as probe:
         for number, _ in enumerate(probe.watch(clock.loader([0.5, 0.1, 0.1, 0.1, 0.2]))):
@@ -89,7 +89,7 @@ def test_rows_hold_means_maxima_stages_and_samples(tmp_path: Path, clock: Clock)
     assert (rest.iter, rest.steps, rest.samples, rest.slow) == (5, 1, 4, ())
 
 
-def test_an_epochs_start_is_waiting_and_the_time_between_epochs_is_not_counted(
+def test_epoch_start_counts_as_waiting_but_time_between_epochs_does_not(
     tmp_path: Path, clock: Clock
 ) -> None:
     class Slow:
@@ -110,9 +110,7 @@ def test_an_epochs_start_is_waiting_and_the_time_between_epochs_is_not_counted(
     assert [row.iter for row in rows] == [1, 2, 3, 4]
 
 
-def test_a_loop_left_in_the_middle_does_not_spoil_the_next_one(
-    tmp_path: Path, clock: Clock
-) -> None:
+def test_break_does_not_affect_the_next_loop(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "m.jsonl"
     probe = fastload.StepProbe(path, every=1)
     for _ in probe.watch(clock.loader([0.1, 0.1, 0.1])):
@@ -131,7 +129,7 @@ def test_a_loop_left_in_the_middle_does_not_spoil_the_next_one(
     assert [row.stage_times["forward"] for row in rows] == pytest.approx([1.0, 2.0])
 
 
-def test_events_name_the_step_they_happen_in(tmp_path: Path, clock: Clock) -> None:
+def test_event_rows_have_the_number_of_the_open_step(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "m.jsonl"
     with fastload.StepProbe(path, every=2, start=1000) as probe:
         for _ in probe.watch(clock.loader([0.0] * 4)):
@@ -149,7 +147,7 @@ def test_events_name_the_step_they_happen_in(tmp_path: Path, clock: Clock) -> No
     assert metrics.steps[1].slow == ((1003, 4.0, 0.0),)
 
 
-def test_at_most_eight_slow_steps_the_slowest_ones_in_order(tmp_path: Path, clock: Clock) -> None:
+def test_row_lists_the_eight_slowest_steps_in_order(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "m.jsonl"
     with fastload.StepProbe(path, every=60) as probe:
         for number, _ in enumerate(probe.watch(clock.loader([0.0] * 60)), start=1):
@@ -158,7 +156,7 @@ def test_at_most_eight_slow_steps_the_slowest_ones_in_order(tmp_path: Path, cloc
     assert [step for step, _, _ in row.slow] == [25, 30, 35, 40, 45, 50, 55, 60]
 
 
-def test_an_exception_in_the_loop_leaves_the_steps_before_it(tmp_path: Path) -> None:
+def test_steps_before_an_exception_are_written(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
 
     def train() -> None:
@@ -172,7 +170,7 @@ def test_an_exception_in_the_loop_leaves_the_steps_before_it(tmp_path: Path) -> 
     assert [(row.iter, row.steps) for row in read(path).steps] == [(10, 10), (15, 5)]
 
 
-def test_an_error_of_the_loader_passes_and_the_next_loop_works(tmp_path: Path) -> None:
+def test_loader_error_propagates_and_the_next_loop_works(tmp_path: Path) -> None:
     def failing() -> Iterator[int]:
         yield 1
         raise OSError("no such file")
@@ -186,7 +184,7 @@ def test_an_error_of_the_loader_passes_and_the_next_loop_works(tmp_path: Path) -
     assert [row.iter for row in read(path).steps] == [1, 2, 3]
 
 
-def test_a_probe_that_is_dropped_writes_its_last_row(tmp_path: Path) -> None:
+def test_garbage_collected_probe_writes_its_last_row(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     for _ in fastload.StepProbe(path, every=100).watch([1, 2, 3]):
         pass
@@ -194,7 +192,7 @@ def test_a_probe_that_is_dropped_writes_its_last_row(tmp_path: Path) -> None:
     assert [row.iter for row in read(path).steps] == [3]
 
 
-def test_no_batch_is_held(tmp_path: Path) -> None:
+def test_probe_keeps_no_reference_to_a_batch(tmp_path: Path) -> None:
     alive: list[weakref.ref[torch.Tensor]] = []
 
     def batches() -> Iterator[torch.Tensor]:
@@ -211,7 +209,7 @@ def test_no_batch_is_held(tmp_path: Path) -> None:
     assert len(alive) == 3
 
 
-def test_a_watched_loader_is_the_loader_to_those_who_ask(tmp_path: Path) -> None:
+def test_watched_loader_has_length_and_attributes_of_the_loader(tmp_path: Path) -> None:
     loader = torch.utils.data.DataLoader(
         torch.utils.data.TensorDataset(torch.zeros(10, 3), torch.zeros(10)), batch_size=4
     )
@@ -231,7 +229,7 @@ def test_a_watched_loader_is_the_loader_to_those_who_ask(tmp_path: Path) -> None
     assert metrics.runs[0].batch_size == 4
 
 
-def test_worker_processes_write_nothing(tmp_path: Path) -> None:
+def test_forked_process_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     probe = fastload.StepProbe(path, every=100)
     assert list(probe.watch([1, 2])) == [1, 2]
@@ -245,14 +243,14 @@ def test_worker_processes_write_nothing(tmp_path: Path) -> None:
     assert [row.iter for row in read(path).steps] == [2]
 
 
-def test_a_fastload_loader_tells_where_its_time_went(
+def test_rows_have_the_stage_times_of_a_fastload_loader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastload._tools.monitor.recorder._AT_MOST_EVERY_S", 0.0)
+    monkeypatch.setattr("fastload._tools.monitor.recorder._LOADER_STATS_S", 0.0)
     loader = fastload.DataLoader(
         str(pack_photos(tmp_path / "data", 24, vary=0)), batch_size=4, backend="reference"
     )
-    list(loader)  # before the probe: does not enter its means
+    list(loader)  # before the probe, so it must not enter the means
     path = tmp_path / "m.jsonl"
     before = loader.stats().stages["decode"]
     with fastload.StepProbe(path, every=6) as probe:
@@ -261,7 +259,7 @@ def test_a_fastload_loader_tells_where_its_time_went(
     loader.close()
     (row,) = read(path).steps
     assert (row.samples, row.iter) == (24, 6)
-    assert row.data_probe.keys() == set(DATA_PROBE)  # every figure of the loader is in the row
+    assert row.data_probe.keys() == set(DATA_PROBE)
     after = loader.stats().stages["decode"]
     expected = (after.mean * after.count - before.mean * before.count) / (
         after.count - before.count
@@ -283,7 +281,7 @@ dist.destroy_process_group()
 """
 
 
-def test_two_ranks_write_to_one_file(tmp_path: Path) -> None:
+def test_two_ranks_share_one_file(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     ranks = [
         subprocess.Popen([sys.executable, "-c", RANK, str(rank), str(tmp_path / "meet"), str(path)])
@@ -296,7 +294,9 @@ def test_two_ranks_write_to_one_file(tmp_path: Path) -> None:
         assert [row.iter for row in metrics.of_rank(rank)] == list(range(2, 201, 2))
 
 
-def test_a_file_for_each_rank_of_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_in_the_file_name_is_from_torchrun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
     with fastload.StepProbe(tmp_path / "m-{rank}.jsonl") as probe:
@@ -312,18 +312,18 @@ for number in probe.watch(itertools.count()):
     with probe.stage("forward"):
         pass
     if number == 300:
-        print("going", flush=True)
+        print("running", flush=True)
 """
 
 
-def test_kill_9_leaves_a_readable_file(tmp_path: Path) -> None:
+def test_file_is_readable_after_kill_9(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
-    for _ in range(3):  # each goes on in the file of the one before
+    for _ in range(3):  # each process appends to the same file
         with subprocess.Popen(
             [sys.executable, "-c", ENDLESS, str(path)], stdout=subprocess.PIPE
         ) as child:
             assert child.stdout is not None
-            assert child.stdout.readline() == b"going\n"
+            assert child.stdout.readline() == b"running\n"
             child.send_signal(signal.SIGKILL)
     metrics = read_metrics(path)
     assert len(metrics.runs) == 3
@@ -348,32 +348,31 @@ def test_kill_9_leaves_a_readable_file(tmp_path: Path) -> None:
         ([[[[[[torch.zeros(4)]]]]]], None),
     ],
 )
-def test_samples_are_found_in_batches_of_any_make(batch: object, count: int | None) -> None:
+def test_samples_are_counted_in_batches_of_any_structure(batch: object, count: int | None) -> None:
     assert count_samples(batch) == count
 
 
-def test_samples_can_be_counted_by_the_user(tmp_path: Path) -> None:
+def test_user_function_counts_samples(tmp_path: Path) -> None:
     with fastload.StepProbe(tmp_path / "m.jsonl", samples=lambda batch: 6) as probe:
         list(probe.watch([1, 2]))
     assert read(tmp_path / "m.jsonl").steps[0].samples == 12
 
 
 @pytest.mark.parametrize("options", [{"every": 0}, {"device": "tpu"}])
-def test_wrong_arguments_are_named(options: dict[str, object]) -> None:
+def test_invalid_arguments_are_named(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         fastload.StepProbe("m.jsonl", **options)  # type: ignore[arg-type]
 
 
-def test_swap_is_counted_since_the_row_before(
+def test_swap_is_counted_since_the_previous_row(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted = iter([(1000, 0), (5096, 10), (5096, 20)])
     monkeypatch.setattr(recording, "swapped_bytes", lambda: next(counted))
     with fastload.StepProbe(tmp_path / "m.jsonl", every=1) as probe:
         for number, _ in enumerate(probe.watch(clock.loader([0.0] * 3))):
-            clock.now += (
-                0.01 if number == 1 else 1.0
-            )  # too soon after the row before to be read again
+            # The second row follows too soon for another reading.
+            clock.now += 0.01 if number == 1 else 1.0
     assert [row.swap_bytes for row in read(tmp_path / "m.jsonl").steps] == [4106, 0, 10]
 
 
@@ -385,7 +384,10 @@ def test_every_line_is_strict_json(tmp_path: Path) -> None:
 
 
 class FakeEvent:
-    """A CUDA event of a GPU that is through with everything before ``passed``; record() takes a millisecond of its time."""
+    """A CUDA event on a GPU that has completed all work up to the time ``passed``.
+
+    Each record() advances the GPU clock by one millisecond.
+    """
 
     passed, time, made = 0.0, 0.0, 0
 
@@ -402,16 +404,16 @@ class FakeEvent:
         return self.at <= FakeEvent.passed
 
     def elapsed_time(self, other: FakeEvent) -> float:
-        assert other.query(), "reading an event that has not passed would wait for the GPU"
+        assert other.query(), "elapsed_time would wait for the GPU"
         return other.at - self.at
 
 
-def test_gpu_events_are_read_late_and_only_whole_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_events_are_read_only_for_completed_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     from fastload._common.cuda import StageEvents
 
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     stages = StageEvents()
-    for _ in range(3):  # each step: four marks, i.e. two stages of a millisecond
+    for _ in range(3):  # each step has two stages of one millisecond
         for name in ("forward", "backward"):
             stages.end(name, stages.begin())
         stages.step_ended()
@@ -419,25 +421,25 @@ def test_gpu_events_are_read_late_and_only_whole_steps(monkeypatch: pytest.Monke
     assert stages.collect() == (1, {"forward": 0.001, "backward": 0.001})
     assert stages.collect() == (0, {})
     stages.end("forward", stages.begin())
-    stages.step_dropped()  # the loop was left: this stage is nobody's
+    stages.step_dropped()  # the loop was left, so this stage belongs to no step
     FakeEvent.passed = 99.0
     assert stages.collect() == (2, {"forward": 0.002, "backward": 0.002})
     made = FakeEvent.made
     stages.end("forward", stages.begin())
-    assert FakeEvent.made == made  # events are used again
+    assert FakeEvent.made == made  # events are reused
 
 
-def test_a_probe_brings_no_torch_into_a_program_without_it(tmp_path: Path) -> None:
+def test_probe_does_not_import_torch(tmp_path: Path) -> None:
     program = (
         "import sys, fastload\nwith fastload.StepProbe(sys.argv[1]) as probe:\n    for _ in probe.watch([[1], [2]]):\n"
         "        with probe.stage('forward'): pass\nprint('torch' in sys.modules)"
     )
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "m.jsonl")],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert told.stdout == "False\n"
+    assert done.stdout == "False\n"
     metrics = read(tmp_path / "m.jsonl")
     assert (metrics.runs[0].torch, metrics.steps[0].samples) == ("", None)

@@ -1,4 +1,4 @@
-"""metrics.jsonl is read whatever its writer was, and wherever it was killed."""
+"""Reading and writing metrics.jsonl: other loggers, damaged files, and full disks."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ EVENT = {
 }
 
 
-def written(path: Path, *rows: object, tail: str = "") -> Path:
+def write_rows(path: Path, *rows: object, tail: str = "") -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + tail)
     return path
 
 
-def test_all_kinds_of_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
-    metrics = read_metrics(written(tmp_path / "m.jsonl", RUN, STEP, EVENT))
+def test_rows_of_all_kinds_round_trip(tmp_path: Path) -> None:
+    metrics = read_metrics(write_rows(tmp_path / "m.jsonl", RUN, STEP, EVENT))
     assert metrics.runs == (RunRow(1.8e9, 1, 2, "a", 7, "3.11", "2.4", "0.1", "cpu", None, 8),)
     assert metrics.steps == (
         StepRow(
@@ -90,25 +90,25 @@ def test_all_kinds_of_rows_come_back_as_they_were_written(tmp_path: Path) -> Non
     assert list(as_json(metrics.steps[0])) == list(STEP)
 
 
-def test_figures_that_were_not_recorded_are_null_or_left_out() -> None:
-    written = as_json(StepRow(1.8e9, iter=3, data_time=0.123456789))
-    assert "stage_times" not in written
-    assert "data_probe" not in written
-    assert "ours" not in written
-    assert (written["gpu_mem_mb"], written["data_time"]) == (None, 0.1234568)
+def test_missing_values_are_null_or_omitted() -> None:
+    line = as_json(StepRow(1.8e9, iter=3, data_time=0.123456789))
+    assert "stage_times" not in line
+    assert "data_probe" not in line
+    assert "ours" not in line
+    assert (line["gpu_mem_mb"], line["data_time"]) == (None, 0.1234568)
     assert as_json(RunRow())["torch"] is None
 
 
 @pytest.mark.parametrize("cut", range(1, 40, 3))
-def test_a_torn_last_line_costs_only_itself(tmp_path: Path, cut: int) -> None:
-    metrics = read_metrics(written(tmp_path / "m.jsonl", RUN, STEP, tail=json.dumps(STEP)[:cut]))
+def test_incomplete_last_line_loses_only_itself(tmp_path: Path, cut: int) -> None:
+    metrics = read_metrics(write_rows(tmp_path / "m.jsonl", RUN, STEP, tail=json.dumps(STEP)[:cut]))
     assert len(metrics.steps) == 1
     assert (metrics.torn, metrics.skipped) == (True, 1)
 
 
-def test_a_last_line_without_its_newline_counts(tmp_path: Path) -> None:
+def test_last_row_without_newline_counts(tmp_path: Path) -> None:
     metrics = read_metrics(
-        written(tmp_path / "m.jsonl", STEP, tail=json.dumps({**STEP, "iter": 130}))
+        write_rows(tmp_path / "m.jsonl", STEP, tail=json.dumps({**STEP, "iter": 130}))
     )
     assert [row.iter for row in metrics.steps] == [120, 130]
     assert not metrics.torn
@@ -117,40 +117,36 @@ def test_a_last_line_without_its_newline_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        (
-            {"iter": 50, "time": 0.2, "data_time": 0.01, "loss": 1.0},
-            (50, 0.2, 0.01, None),
-        ),  # MMEngine
+        # MMEngine
+        ({"iter": 50, "time": 0.2, "data_time": 0.01, "loss": 1.0}, (50, 0.2, 0.01, None)),
         ({"step": 50, "step_time": 0.2, "data_time": 0.01}, (50, 0.2, 0.01, None)),
         (
             {"global_step": 50, "iter_time": 0.2, "time": 1.8e9, "data_time": 0.01},
             (50, 0.2, 0.01, 1.8e9),
         ),
         ({"iter": 50, "step": 3, "data_time": 0.01}, (50, None, 0.01, None)),
-        (
-            {"iter": 50, "time": 1.8e9, "data_time": 0.01},
-            (50, None, 0.01, 1.8e9),
-        ),  # a date is no duration
+        # A large "time" is a date, not a duration.
+        ({"iter": 50, "time": 1.8e9, "data_time": 0.01}, (50, None, 0.01, 1.8e9)),
     ],
 )
-def test_rows_of_other_tools_are_understood(
+def test_rows_of_other_loggers_are_read(
     tmp_path: Path, row: dict[str, object], expected: tuple[object, ...]
 ) -> None:
-    (found,) = read_metrics(written(tmp_path / "m.jsonl", row)).steps
+    (found,) = read_metrics(write_rows(tmp_path / "m.jsonl", row)).steps
     assert (found.iter, found.iter_time, found.data_time, found.time) == expected
     assert not found.ours
 
 
-def test_steps_of_foreign_rows_are_the_distance_of_their_numbers(tmp_path: Path) -> None:
+def test_rows_of_other_loggers_cover_the_steps_since_the_previous_row(tmp_path: Path) -> None:
     rows = [{"iter": n, "time": 0.2} for n in (50, 100, 150)]
-    assert [row.steps for row in read_metrics(written(tmp_path / "m.jsonl", *rows)).steps] == [
+    assert [row.steps for row in read_metrics(write_rows(tmp_path / "m.jsonl", *rows)).steps] == [
         1,
         50,
         50,
     ]
 
 
-def test_what_is_no_row_is_counted_and_the_next_one_is_read(tmp_path: Path) -> None:
+def test_invalid_lines_are_counted_and_the_next_row_is_read(tmp_path: Path) -> None:
     lines = [
         '{"epoch": 3, "accuracy": 0.7}',
         "[1, 2]",
@@ -170,7 +166,7 @@ def test_what_is_no_row_is_counted_and_the_next_one_is_read(tmp_path: Path) -> N
     assert [row.iter for row in metrics.steps] == [120]
 
 
-def test_values_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
+def test_values_that_are_not_numbers_are_omitted(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     path.write_text(
         '{"kind":"step","iter":5,"data_time":NaN,"iter_time":"fast","stage_times":{"forward":null,"loss":1},'
@@ -186,7 +182,7 @@ def test_values_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=200), st.integers(1, 50))
-def test_pieces_of_any_bytes_give_what_the_whole_gives(data: bytes, size: int) -> None:
+def test_parsing_in_pieces_equals_parsing_at_once(data: bytes, size: int) -> None:
     data = json.dumps(STEP).encode() + b"\n" + data + b"\n" + json.dumps(EVENT).encode() + b"\n"
     whole, pieces = RowParser(), RowParser()
     rows = list(whole.feed(data))
@@ -198,12 +194,12 @@ def test_pieces_of_any_bytes_give_what_the_whole_gives(data: bytes, size: int) -
     assert isinstance(rows[-1], EventRow)
 
 
-def test_a_missing_file_is_named_and_says_what_was_expected(tmp_path: Path) -> None:
+def test_missing_file_error_names_file_and_expected_content(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no-such.jsonl.*StepProbe"):
         read_metrics(tmp_path / "no-such.jsonl")
 
 
-def test_only_the_newest_run_counts(tmp_path: Path) -> None:
+def test_newest_returns_only_the_newest_run(tmp_path: Path) -> None:
     def run(rank: int, world: int, n: int) -> list[dict[str, object]]:
         return [{**RUN, "rank": rank, "world": world}, {**STEP, "rank": rank, "iter": n}]
 
@@ -224,8 +220,8 @@ def test_only_the_newest_run_counts(tmp_path: Path) -> None:
     assert newest([]) == []
 
 
-def test_a_line_after_a_torn_one_starts_anew(tmp_path: Path) -> None:
-    path = written(tmp_path / "m.jsonl", STEP, tail='{"kind":"st')
+def test_row_after_an_incomplete_line_starts_a_new_line(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "m.jsonl", STEP, tail='{"kind":"st')
     file = LineFile(path)
     file.append(StepRow(iter=130))
     file.append(StepRow(iter=140))
@@ -235,14 +231,14 @@ def test_a_line_after_a_torn_one_starts_anew(tmp_path: Path) -> None:
     assert metrics.skipped == 1
 
 
-def test_a_disk_that_is_full_ends_the_log_with_one_warning() -> None:
+def test_full_disk_stops_logging_with_one_warning() -> None:
     file = LineFile(Path("/dev/full"))
-    with pytest.warns(RuntimeWarning, match=r"no more metrics.*/dev/full.*No space"):
+    with pytest.warns(RuntimeWarning, match=r"cannot write metrics to /dev/full: No space"):
         file.append(StepRow())
-    file.append(StepRow())  # and says no more
+    file.append(StepRow())  # no second warning
 
 
-def test_a_file_that_cannot_be_opened_says_which(tmp_path: Path) -> None:
+def test_unwritable_file_is_rejected_and_folders_are_created(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Is a directory"):
         LineFile(tmp_path)
     LineFile(tmp_path / "new" / "folder" / "m.jsonl").close()

@@ -1,1 +1,1 @@
-"""Looks at a training run: the step probe writes metrics.jsonl, the monitor window.json; doctor and report read both."""
+"""Measures training runs. StepProbe writes metrics.jsonl; the monitor writes window.json."""

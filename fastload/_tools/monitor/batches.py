@@ -1,63 +1,58 @@
-"""What a batch of any make holds: samples, bytes, the size of its images. The only place that counts samples."""
+"""Counts samples, bytes and image sizes in a batch of any structure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_DEPTH = 4
+_MAX_DEPTH = 4
 
 
-def count_samples(batch: object, depth: int = _DEPTH) -> int | None:
-    """The first axis of the first tensor in it; of a list of images, its length. None where there is neither."""
+def count_samples(batch: object, depth: int = _MAX_DEPTH) -> int | None:
+    """Returns the number of samples in ``batch``, or None if it contains no tensor.
+
+    The count is the first dimension of the first tensor. A list of images counts by its length.
+    """
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else None
     if not depth:
         return None
-    if isinstance(batch, list | tuple):
-        if _are_images(batch):
-            return len(batch)
-        values = iter(batch)
-    elif isinstance(batch, Mapping):
-        values = iter(batch.values())
-    else:
-        return None
-    return next(
-        (count for value in values if (count := count_samples(value, depth - 1)) is not None), None
-    )
+    if isinstance(batch, list | tuple) and _is_image_list(batch):
+        return len(batch)
+    counts = (count_samples(value, depth - 1) for value in _children(batch))
+    return next((count for count in counts if count is not None), None)
 
 
-def _are_images(values: list[object] | tuple[object, ...]) -> bool:
-    """Detection batches are lists of (3, h, w), because h and w differ: their first axis is colors."""
-    for value in values:
-        shape = getattr(value, "shape", None)
-        if shape is None or len(shape) != 3 or shape[0] not in (1, 3, 4):
-            return False
-    return bool(values)
+def _is_image_list(values: list[object] | tuple[object, ...]) -> bool:
+    """Detection batches are lists of (3, h, w) tensors whose first dimension is the channels."""
+    shapes = [getattr(value, "shape", ()) for value in values]
+    return bool(shapes) and all(len(shape) == 3 and shape[0] in (1, 3, 4) for shape in shapes)
+
+
+def _children(batch: object) -> list[Any]:
+    if isinstance(batch, Mapping):
+        return list(batch.values())
+    return list(batch) if isinstance(batch, list | tuple) else []
 
 
 def arrays(batch: object) -> Iterator[Any]:
-    """Everything in a batch that has a shape: tensors and arrays, in order."""
+    """Yields the tensors and arrays in ``batch``, in order."""
     if hasattr(batch, "shape") and hasattr(batch, "dtype"):
         yield batch
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from arrays(value)
-    elif isinstance(batch, list | tuple):
-        for value in batch:
+    else:
+        for value in _children(batch):
             yield from arrays(value)
 
 
 def n_bytes(batch: object) -> int:
-    """Memory of all arrays."""
-    return sum(int(each.nbytes) for each in arrays(batch))
+    return sum(int(array.nbytes) for array in arrays(batch))
 
 
 def image_size(batch: object) -> tuple[int, int] | None:
-    """Height and width of the first thing that looks like images (N, C, H, W) or (N, H, W, C)."""
-    for each in arrays(batch):
-        shape = tuple(int(side) for side in each.shape)
+    """Returns height and width of the first array shaped (N, C, H, W) or (N, H, W, C)."""
+    for array in arrays(batch):
+        shape = tuple(int(side) for side in array.shape)
         if len(shape) == 4 and shape[1] in (1, 3, 4):
             return shape[2], shape[3]
         if len(shape) == 4 and shape[3] in (1, 3, 4):
@@ -66,7 +61,7 @@ def image_size(batch: object) -> tuple[int, int] | None:
 
 
 def float_images(batch: object) -> bool:
-    """Whether the images travel as float32: four bytes where one would do."""
+    """Reports whether images are float32, which takes four times the memory of uint8."""
     return any(
-        len(each.shape) == 4 and str(each.dtype).endswith("float32") for each in arrays(batch)
+        len(array.shape) == 4 and str(array.dtype).endswith("float32") for array in arrays(batch)
     )

@@ -1,6 +1,6 @@
-"""What the step probe reads: times of the stages of a step, swap counters, whether CUDA is in use.
+"""Clocks and counters of the step probe: stage times, swap traffic, and whether CUDA is in use.
 
-Stage times are by the CPU clock here; on a GPU by its own (fastload/_common/cuda.py, StageEvents).
+Stage times use the CPU clock here. ``fastload._common.cuda.StageEvents`` times stages on a GPU.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -21,26 +20,29 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class StageClock(Protocol):
-    """Adds up the stages of each step, and hands out those of steps that are over."""
+    """Sums the stage times of each step and returns the sums of completed steps."""
 
     def begin(self) -> object:
-        """A stage starts; what this returns goes to ``end``."""
+        """Starts a stage and returns a token for ``end``."""
 
     def end(self, name: str, begun: object, /) -> None:
-        """The stage is over."""
+        """Ends the stage that ``begin`` started."""
 
     def step_ended(self) -> None:
-        """What was timed since the last step belongs to this one."""
+        """Assigns the stages since the previous step to the step that just ended."""
 
     def step_dropped(self) -> None:
-        """What was timed since the last step belongs to none: the loop was left in the middle of it."""
+        """Discards the stages since the previous step, because the loop was left early."""
 
     def collect(self) -> tuple[int, dict[str, float]]:
-        """(steps, seconds by stage in all of them), and forgets them. A GPU's last steps come later."""
+        """Returns (steps, total seconds by stage) since the previous call.
+
+        A GPU reports its latest steps in a later call.
+        """
 
 
 class HostStages:
-    """Stage times by the processor's clock."""
+    """Stage times by the CPU clock."""
 
     def __init__(self) -> None:
         self._steps = 0
@@ -48,90 +50,59 @@ class HostStages:
         self._open: dict[str, float] = {}
 
     def begin(self) -> object:
-        """Now."""
         return clock()
 
     def end(self, name: str, begun: object, /) -> None:
-        """A stage entered twice in a step counts with both."""
         if isinstance(begun, float):
             self._open[name] = self._open.get(name, 0.0) + clock() - begun
 
     def step_ended(self) -> None:
-        """The open stages are this step's."""
         self._steps += 1
-        if self._open:
-            for name, seconds in self._open.items():
-                self._totals[name] = self._totals.get(name, 0.0) + seconds
-            self._open.clear()
+        for name, seconds in self._open.items():
+            self._totals[name] = self._totals.get(name, 0.0) + seconds
+        self._open.clear()
 
     def step_dropped(self) -> None:
-        """The open stages belong to no step."""
         self._open.clear()
 
     def collect(self) -> tuple[int, dict[str, float]]:
-        """Everything up to the last step."""
-        steps = self._steps
-        totals = self._totals
+        collected = self._steps, self._totals
         self._steps = 0
         self._totals = {}
-        return steps, totals
+        return collected
 
 
-class Stage:
-    """``with`` this the part of a step is timed. One for a name, made once: it costs two clock readings."""
-
-    __slots__ = ("_begun", "_name", "_owner")
-
-    def __init__(self, name: str, owner: HasStages) -> None:
-        self._name = name
-        self._owner = owner
-        self._begun: object = None
-
-    def __enter__(self) -> None:
-        self._begun = self._owner.stages.begin()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            self._owner.stages.end(self._name, begun)
-
-
-class HasStages(Protocol):
-    """Who has a stage clock; it may be changed for another between two steps."""
-
-    stages: StageClock
-
-
-def torch_here() -> ModuleType | None:
-    """torch, if the program uses it: a probe does not bring it in."""
+def imported_torch() -> ModuleType | None:
+    """Returns torch if the program has imported it. The probe never imports it."""
     return sys.modules.get("torch")
 
 
-def cuda_in_use() -> bool:
-    """The program has begun to use a GPU; asking must not be what starts CUDA."""
-    if torch_here() is None:
-        return False
-    from fastload._common.cuda import in_use
+def cuda_in_use() -> ModuleType | None:
+    """Returns ``fastload._common.cuda`` if the program has initialized CUDA, else None.
 
-    return in_use()
+    It neither imports torch nor initializes CUDA.
+    """
+    if imported_torch() is None:
+        return None
+    from fastload._common import cuda
+
+    return cuda if cuda.in_use() else None
 
 
 def swapped_bytes() -> tuple[int, int] | None:
-    """Bytes that this host has swapped (in, out) since it started, or None where the system does not tell. 40 us: /proc/vmstat is long."""
+    """Returns the bytes swapped (in, out) since boot, or None if the system has no such counter.
+
+    One call takes 40 us because /proc/vmstat is long.
+    """
     try:
         descriptor = os.open("/proc/vmstat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:  # not Linux
         return None
     try:
-        found = {
+        counters = {
             name: int(count) * _PAGE_BYTES
             for name, count in _SWAPPED.findall(os.read(descriptor, 1 << 16))
         }
     finally:
         os.close(descriptor)
-    return (found[b"in"], found[b"out"]) if len(found) == 2 else None
+    return (counters[b"in"], counters[b"out"]) if len(counters) == 2 else None

@@ -1,4 +1,4 @@
-"""metrics.jsonl as a file: whole lines are appended; the reader accepts whatever is in there."""
+"""Reads and appends to metrics.jsonl. The reader skips and counts lines that it does not know."""
 
 from __future__ import annotations
 
@@ -19,7 +19,19 @@ MAX_LINE = 1 << 20  # bytes; a longer line is not a row
 @public()
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """A whole file, in its order. ``skipped`` lines were not understood; ``torn`` says the last one has no end yet."""
+    """The rows of a ``metrics.jsonl`` file, in file order.
+
+    Attributes:
+        runs: One row per process start.
+        steps: One row per few training steps.
+        events: Checkpoints, evaluations and other named events.
+        skipped: Number of lines that are not valid rows.
+        torn: Whether the last line is incomplete.
+
+    Example:
+        >>> metrics = fastload.read_metrics("metrics.jsonl")
+        >>> [row.data_time for row in metrics.of_rank(0)]
+    """
 
     runs: tuple[RunRow, ...]
     steps: tuple[StepRow, ...]
@@ -28,35 +40,34 @@ class Metrics:
     torn: bool = False
 
     def of_rank(self, rank: int) -> tuple[StepRow, ...]:
-        """The steps of one rank."""
+        """Returns the step rows of one rank."""
         return tuple(row for row in self.steps if row.rank == rank)
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Ranks that logged steps."""
+        """Ranks that logged steps, sorted."""
         return tuple(sorted({row.rank for row in self.steps}))
 
 
 class RowParser:
-    """Turns bytes into rows, as they come: a line in two pieces is one row. Keeps count of what it could not read."""
+    """Parses rows from bytes that arrive in pieces. A line may be split across pieces."""
 
     def __init__(self) -> None:
-        self.skipped = 0
+        self.skipped = 0  # lines that are not valid rows
         self._rest = b""
         self._last_iter: dict[int, int] = {}
 
     @property
     def torn(self) -> bool:
-        """There is a line without an end."""
+        """Whether the last line is incomplete."""
         return bool(self._rest.strip())
 
     def feed(self, data: bytes) -> Iterator[Row]:
-        """The rows that these bytes complete."""
+        """Yields the rows that ``data`` completes."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > MAX_LINE:
-            self._rest = (
-                b"?"  # what follows up to the line's end belongs to it and goes the same way
-            )
+            # Keep one byte, so that the rest of this line is skipped with it.
+            self._rest = b"?"
         for line in lines:
             if line.strip():
                 row = self._row(line)
@@ -65,7 +76,7 @@ class RowParser:
                     yield row
 
     def finish(self) -> Iterator[Row]:
-        """The last line, where only its newline is missing."""
+        """Yields the last line if it is a whole row without a newline."""
         row = self._row(self._rest) if self.torn else None
         if row is not None:
             self._rest = b""
@@ -86,24 +97,40 @@ class RowParser:
 
 @public()
 def read_metrics(path: str | os.PathLike[str]) -> Metrics:
-    """All rows of a file; a torn line, rows of other tools and values that are no numbers do not stop it."""
+    """Reads all rows of a metrics file.
+
+    Rows of other loggers are accepted. Incomplete lines, unknown rows and values that are not
+    numbers are skipped and counted.
+
+    Args:
+        path: A ``metrics.jsonl`` file, from ``fastload.StepProbe`` or another logger.
+
+    Returns:
+        The rows by kind.
+
+    Raises:
+        ConfigError: The file cannot be read.
+
+    Example:
+        >>> for row in fastload.read_metrics("metrics.jsonl").steps:
+        ...     print(row.iter, row.data_time, row.iter_time)
+    """
     parser = RowParser()
     rows: list[Row] = []
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - takes what Path takes
+        with Path(path).open("rb") as file:
             while data := file.read(1 << 20):
                 rows += parser.feed(data)
     except OSError as error:
         raise ConfigError(
-            f"reading metrics: {error.strerror or error}: {os.fspath(path)}; expected a file that fastload.StepProbe, "
-            "or another logger, writes as JSON lines"
+            f"cannot read metrics: {error.strerror or error}: {os.fspath(path)}. Expected JSON "
+            "lines from fastload.StepProbe or another logger."
         ) from error
     rows += parser.finish()
     return collect(rows, skipped=parser.skipped + parser.torn, torn=parser.torn)
 
 
 def collect(rows: Iterable[Row], *, skipped: int = 0, torn: bool = False) -> Metrics:
-    """Rows by kind."""
     rows = list(rows)
     return Metrics(
         tuple(row for row in rows if isinstance(row, RunRow)),
@@ -115,23 +142,27 @@ def collect(rows: Iterable[Row], *, skipped: int = 0, torn: bool = False) -> Met
 
 
 def newest(rows: Iterable[Row]) -> list[Row]:
-    """Only what each rank wrote since its last head: a file that was appended to holds older runs as well."""
+    """Returns the rows of the newest run: those since the last RunRow of each rank.
+
+    A file that was appended to also has the rows of older runs.
+    """
     rows = list(rows)
     heads = [(place, row) for place, row in enumerate(rows) if isinstance(row, RunRow)]
     first = {row.rank: place for place, row in heads}
-    ranks = heads[-1][1].world if heads else None  # the run before may have had more
+    world = heads[-1][1].world if heads else None  # an older run may have had more ranks
     return [
         row
         for place, row in enumerate(rows)
-        if place >= first.get(row.rank, 0) and (ranks is None or row.rank < ranks)
+        if place >= first.get(row.rank, 0) and (world is None or row.rank < world)
     ]
 
 
 class LineFile:
-    """A file that grows by whole lines: one write(2) with O_APPEND a line, so ranks on one machine may share it.
+    """Appends rows to a file, each with one write(2) and O_APPEND.
 
-    Nothing is buffered here: what was appended is the kernel's, and survives kill -9. A disk that fills up ends the log with
-    one warning, not the training.
+    Ranks on one machine may therefore share the file. Rows are not buffered in the process, so
+    appended rows survive kill -9. If the disk is full, logging stops with one warning and the
+    training continues.
     """
 
     def __init__(self, path: Path) -> None:
@@ -145,35 +176,36 @@ class LineFile:
             self._torn = self._ends_torn()
         except OSError as error:
             raise ConfigError(
-                f"opening {path} to append metrics: {error.strerror}; name a file that can be written to"
+                f"cannot open metrics file {path}: {error.strerror}. Choose a writable file."
             ) from error
 
     def append(self, row: Row) -> None:
-        """Adds a line. ValueError for NaN, which is not JSON."""
+        """Adds one line. Raises ValueError for NaN, which is not JSON."""
         data = json.dumps(as_json(row), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        if self._torn:
+            data = b"\n" + data
         if self._descriptor < 0:
             return
         try:
-            self._torn = self._write(b"\n" + data if self._torn else data)
+            # A full disk may cut the line short. Writing the rest later would put it between the
+            # lines of other ranks, so the next row starts a new line instead.
+            self._torn = os.write(self._descriptor, data) < len(data)
         except OSError as error:
             self.close()
             warnings.warn(
-                f"fastload: no more metrics: writing {self.path}: {error.strerror}",
+                f"fastload: cannot write metrics to {self.path}: {error.strerror}. "
+                "Logging stops; the training continues.",
                 RuntimeWarning,
                 stacklevel=2,
             )
 
     def close(self) -> None:
-        """Nothing is lost without it."""
+        """Closes the file. Rows are on disk without it."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
-    def _write(self, data: bytes) -> bool:
-        """Whether it left half a line behind, as on a full disk; its rest would stand between the lines of others, so it stays half."""
-        return os.write(self._descriptor, data) < len(data)
-
     def _ends_torn(self) -> bool:
-        """Whether the last line is incomplete, after a kill or a full disk: the next row then starts a new line."""
+        """Whether a kill or a full disk left an incomplete last line."""
         end = os.fstat(self._descriptor).st_size
         return end > 0 and os.pread(self._descriptor, 1, end - 1) not in (b"\n", b"")

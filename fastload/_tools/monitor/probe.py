@@ -1,36 +1,50 @@
-"""StepProbe: times a training loop and appends the figures to metrics.jsonl; Marks is the same for the hooks of a framework."""
+"""StepProbe times a training loop; HookTimer does the same from the hooks of a framework."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sized
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from fastload._common.public import public
-from fastload._tools.monitor.clocks import Stage, clock
-from fastload._tools.monitor.recorder import Recorder
+from fastload._tools.monitor.clocks import clock
+from fastload._tools.monitor.recorder import Recorder, Stage
 
 T = TypeVar("T")
 
 
 @public()
 class StepProbe:
-    """Times the steps of a training loop over any loader; appends a row to ``out`` for every ``every`` of them.
+    """Times the steps of a training loop over any loader and logs them to ``metrics.jsonl``.
 
-        with fastload.StepProbe("metrics.jsonl") as probe:
-            for images, labels in probe.watch(loader):
-                with probe.stage("forward"):
-                    ...
-                with probe.event("checkpoint"):
-                    ...
+    A row is written with its last step and survives ``kill -9`` from then on. Leaving the ``with``
+    block, or the end of the program, writes the remaining steps. On a GPU, stage times are CUDA
+    events. They appear a few steps late, because the probe never waits for the GPU.
 
-    All ranks on a machine may write to one file; ``{rank}`` in the name gives each its own (needed where ranks on several machines
-    share a network folder). ``start`` is the number of steps done before, for a run that goes on. ``samples(batch)`` counts a
-    batch whose first tensor's first axis is not the number of samples. A row is written, whole, with its last step, and is safe from
-    then on; leaving the ``with`` block, or the program's end, writes the rest. On a GPU stage times are the GPU's own and come a
-    few steps late, because the probe never waits for the GPU.
+    Args:
+        out: File to append to. All ranks on a machine may share one file. ``{rank}`` in the name
+            is replaced by the rank; use it if machines share a network folder. Default:
+            "metrics.jsonl".
+        every: Steps per row. Default: 10.
+        start: Steps completed before, for a resumed run. Default: 0.
+        device: Clock of the stage times: "cuda" (CUDA events), "cpu", or "auto" (CUDA events once
+            the program uses CUDA). Default: "auto".
+        samples: Returns the number of samples in a batch. Default: the first dimension of the
+            first tensor.
+
+    Raises:
+        ConfigError: An argument is invalid, or the file cannot be opened.
+
+    Example:
+        >>> with fastload.StepProbe("metrics.jsonl") as probe:
+        ...     for images, labels in probe.watch(loader):
+        ...         with probe.stage("forward"):
+        ...             loss = criterion(model(images), labels)
+        ...         if probe.iter % 1000 == 999:
+        ...             with probe.event("checkpoint"):
+        ...                 save(model)
     """
 
     def __init__(
@@ -50,42 +64,61 @@ class StepProbe:
 
     @property
     def iter(self) -> int:
-        """Steps that are over, ``start`` included."""
+        """Completed steps, including ``start``."""
         return self.recorder.done
 
     def watch(self, loader: Iterable[T]) -> Watched[T]:
-        """The loader, timed. Iterate it as often as the loader itself; its attributes are the loader's."""
+        """Wraps a loader so that its batches are timed.
+
+        Args:
+            loader: Any iterable of batches.
+
+        Returns:
+            An iterable with the attributes of ``loader``. It can be iterated as often.
+        """
         return Watched(self, loader)
 
     def stage(self, name: str) -> Stage:
-        """``with probe.stage("forward"):`` times a part of the step; to_device, forward, loss, backward, optimizer are the usual ones."""
+        """Returns a context that times a part of the step.
+
+        Args:
+            name: Any name. The usual names are "to_device", "forward", "loss", "backward" and
+                "optimizer".
+        """
         found = self._stages.get(name)
         if found is None:
             found = self._stages[name] = Stage(name, self.recorder)
         return found
 
-    def event(self, name: str) -> Event:
-        """``with probe.event("checkpoint"):`` writes a row of its own, so that a stall has a name."""
-        return Event(name, self.recorder)
+    @contextlib.contextmanager
+    def event(self, name: str) -> Iterator[None]:
+        """Returns a context that writes its duration as a row, even if it raises.
+
+        Args:
+            name: For example "checkpoint" or "evaluation".
+        """
+        started = clock()
+        try:
+            yield
+        finally:
+            self.recorder.event(name, clock() - started)
 
     def close(self) -> None:
-        """Writes the last row. A step counts once the next batch is asked for, or the loader is at its end."""
+        """Writes the last row.
+
+        A step counts when the next batch is requested or the loader is exhausted.
+        """
         self._closing()
 
     def __enter__(self) -> StepProbe:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 class Watched(Generic[T]):
-    """A loader whose batches are timed; everything else goes to the loader."""
+    """A loader whose batches are timed. Other attributes are those of the loader."""
 
     def __init__(self, probe: StepProbe, loader: Iterable[T]) -> None:
         self._probe = probe
@@ -93,9 +126,9 @@ class Watched(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         recorder = self._probe.recorder
-        recorder.drop()  # of a loop that was left by break
+        recorder.drop()  # the step of a loop that was left by break
         recorder.loader.track(self._loader)
-        recorder.mark()  # starting a DataLoader's workers is waiting, too
+        recorder.mark()  # the time to start the loader's workers counts as waiting
         return _Steps(self._probe, iter(self._loader))
 
     def __len__(self) -> int:
@@ -103,18 +136,20 @@ class Watched(Generic[T]):
             return len(self._loader)
         raise TypeError(f"object of type {type(self._loader).__name__!r} has no len()")
 
-    def __getattr__(self, name: str) -> Any:  # Any: whatever the loader has
+    def __getattr__(self, name: str) -> Any:  # Any: the type of the loader's attribute
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._loader, name)
 
 
 class _Steps(Generic[T]):
-    """An iterator that keeps no batch: a generator would hold the last one while the next is made."""
+    """An iterator without a reference to a batch.
+
+    A generator would keep the last batch alive while the next one is built.
+    """
 
     def __init__(self, probe: StepProbe, batches: Iterator[T]) -> None:
-        self._probe = probe
-        self._recorder = probe.recorder
+        self._probe = probe  # keeps the probe alive, which writes the last row when it is freed
         self._batches = batches
         self._first = True
 
@@ -122,39 +157,18 @@ class _Steps(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        if self._first:  # the mark was set before the iterator was made
+        recorder = self._probe.recorder
+        if self._first:  # Watched.__iter__ has set the mark
             self._first = False
         else:
-            self._recorder.request()
+            recorder.request()
         batch = next(self._batches)
-        self._recorder.arrived(batch)
+        recorder.arrived(batch)
         return batch
 
 
-class Event:
-    """``with`` this, how long something took is written to the file, also where it failed."""
-
-    __slots__ = ("_begun", "_name", "_recorder")
-
-    def __init__(self, name: str, recorder: Recorder) -> None:
-        self._name = name
-        self._recorder = recorder
-        self._begun = 0.0
-
-    def __enter__(self) -> None:
-        self._begun = clock()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._recorder.event(self._name, clock() - self._begun)
-
-
-class Marks:
-    """A recorder driven by hooks; ``start`` must have been called before the others do anything."""
+class HookTimer:
+    """Drives a recorder from the hooks of a framework. Hooks before ``start`` have no effect."""
 
     def __init__(self, out: str | os.PathLike[str], every: int) -> None:
         self._out = os.fspath(out)
@@ -165,7 +179,7 @@ class Marks:
         self._events: dict[str, float] = {}
 
     def start(self, done: int) -> None:
-        """Training begins, ``done`` steps after the run's beginning."""
+        """Starts to record. ``done`` steps of the run were completed before."""
         self.close()
         self.recorder = Recorder(
             self._out, every=self._every, start=done, device="auto", samples=None
@@ -173,32 +187,32 @@ class Marks:
         self._stages = {}
 
     def mark(self) -> None:
-        """The step may end here: nothing but waiting for data follows, or another mark."""
+        """Records a possible end of the step. Only waiting or another mark follows."""
         if self.recorder is not None:
             self.recorder.mark()
 
     def arrived(self, batch: object, *, samples: int | None = None, loader: object = None) -> None:
-        """A batch is here."""
+        """Starts the step of ``batch``."""
         if self.recorder is not None:
             self.recorder.loader.track(loader)
             self.recorder.arrived(batch, samples=samples)
 
     def stage(self, name: str | None) -> None:
-        """The stage that was going on ends, and this one begins."""
+        """Ends the current stage and starts stage ``name``."""
         if self._stage is not None:
-            self._stage.__exit__(None, None, None)
+            self._stage.__exit__()
             self._stage = None
         if name is not None and self.recorder is not None:
             self._stage = self._stages.setdefault(name, Stage(name, self.recorder))
             self._stage.__enter__()
 
-    def event_began(self, name: str, *, with_mark: bool = False) -> None:
-        """It began now, or with the last mark, and ends with ``event_ended``."""
+    def begin_event(self, name: str, *, at_mark: bool = False) -> None:
+        """Starts an event now, or retroactively at the last mark."""
         if self.recorder is not None:
-            self._events.setdefault(name, self.recorder.marked if with_mark else clock())
+            self._events.setdefault(name, self.recorder.marked if at_mark else clock())
 
-    def event_ended(self, name: str) -> None:
-        """Writes the event, if it had begun, and marks."""
+    def end_event(self, name: str) -> None:
+        """Writes the event, if it has started, and sets a mark."""
         if self.recorder is not None:
             begun = self._events.pop(name, None)
             if begun is not None:
@@ -206,13 +220,13 @@ class Marks:
             self.recorder.mark()
 
     def finish(self) -> None:
-        """Training is over: the last step ended with the last mark."""
+        """Ends the last step at the last mark and writes the last row."""
         if self.recorder is not None:
             self.recorder.end()
         self.close()
 
     def close(self) -> None:
-        """Writes what is left; a step that did not come to its end does not count."""
+        """Writes the last row without the open step."""
         self.stage(None)
         self._events.clear()
         if self.recorder is not None:

@@ -1,4 +1,4 @@
-"""Gathers steps and writes a row of metrics.jsonl for every few of them; figures of a fastload loader since the row before."""
+"""Collects training steps and writes one row of metrics.jsonl for every few of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fastload._common.metrics import (
     DATA_PROBE,
@@ -27,8 +27,8 @@ from fastload._tools.monitor.clocks import (
     StageClock,
     clock,
     cuda_in_use,
+    imported_torch,
     swapped_bytes,
-    torch_here,
 )
 from fastload._tools.monitor.metrics_file import LineFile
 from fastload._version import __version__
@@ -37,16 +37,24 @@ from fastload.errors import ConfigError
 if TYPE_CHECKING:
     from fastload._load.loader import DataLoader
 
-_SLOW = 2.0  # times the running median
-_MOST_SLOW = 8  # such steps in a row
-_REMEMBERED = 128  # steps of the running median
-_SWAP_S = 0.25  # /proc/vmstat costs 80 us: not oftener than this
+_SLOW = 2.0  # a step is slow above this multiple of the running median
+_MAX_SLOW = 8  # slow steps per row
+_MEDIAN_STEPS = 128  # steps in the running median
+# Reading /proc/vmstat costs 80 us and loader statistics cost 160 us, so both are rate-limited.
+_SWAP_S = 0.25
+_LOADER_STATS_S = 0.25
+
+
+class _Step(NamedTuple):
+    iter_time: float
+    data_time: float
+    samples: int | None
 
 
 class Recorder:
-    """What StepProbe and the callbacks report to; used by the training thread only.
+    """Receives the events of a training loop, from the training thread only.
 
-    A step goes from the moment its batch is asked for (``mark``) to the moment the next one is.
+    A step lasts from the request for its batch (``mark``) to the request for the next one.
     """
 
     def __init__(
@@ -59,9 +67,9 @@ class Recorder:
         samples: Callable[[object], int | None] | None,
     ) -> None:
         if every < 1:
-            raise ConfigError(f"StepProbe(every={every}): expected 1 or more steps a row")
+            raise ConfigError(f"StepProbe: every={every}: expected 1 or more")
         if device not in ("auto", "cpu", "cuda"):
-            raise ConfigError(f"StepProbe(device={device!r:.40}): expected 'auto', 'cpu' or 'cuda'")
+            raise ConfigError(f"StepProbe: device={device!r:.40}: expected 'auto', 'cpu' or 'cuda'")
         self.done = start
         self.stages: StageClock = HostStages()
         self.loader = LoaderDeltas()
@@ -72,35 +80,33 @@ class Recorder:
         self._file: LineFile | None = None
         self._pid = os.getpid()
         self._rank = 0
-        self.marked = clock()  # when the next batch was last requested
-        self._since: float | None = None  # when the open step's batch was asked for
+        self.marked = clock()  # time of the latest request for a batch
+        self._since: float | None = None  # when the batch of the open step was requested
         self._wait = 0.0
         self._samples: int | None = None
-        self._steps: list[tuple[float, float, int | None]] = []  # iter_time, data_time, samples
-        self._recent: deque[float] = deque(maxlen=_REMEMBERED)
+        self._steps: list[_Step] = []
+        self._recent: deque[float] = deque(maxlen=_MEDIAN_STEPS)
         self._swap = swapped_bytes()
         self._swap_read = clock()
 
     @property
     def number(self) -> int:
-        """The step that is going on; between steps the last one."""
+        """Number of the open step, or of the last step if none is open."""
         return self.done + (self._since is not None)
 
     def mark(self) -> None:
-        """Here a step may end: the next batch is being asked for."""
+        """Records that the next batch is requested now. The open step may end here."""
         self.marked = clock()
 
     def request(self) -> None:
-        """Here a step ends: the next batch is being asked for."""
-        self.marked = clock()
-        if self._since is not None:
-            self.end()
+        """Records that the next batch is requested now, which ends the open step."""
+        self.mark()
+        self.end()
 
     def arrived(self, batch: object, *, samples: int | None = None) -> None:
-        """The batch is here; a step begins, and the one before ended with the last mark."""
+        """Starts a step. An open step ends at the last mark."""
         now = clock()
-        if self._since is not None:
-            self.end()
+        self.end()
         self._wait = now - self.marked
         self._samples = self._samples_of(batch) if samples is None else samples
         if self._file is None:
@@ -108,10 +114,10 @@ class Recorder:
         self._since = self.marked
 
     def end(self) -> None:
-        """The open step ended with the last mark."""
+        """Ends the open step, if there is one, at the last mark."""
         if self._since is None:
             return
-        self._steps.append((self.marked - self._since, self._wait, self._samples))
+        self._steps.append(_Step(self.marked - self._since, self._wait, self._samples))
         self._since = None
         self.done += 1
         self.stages.step_ended()
@@ -119,18 +125,18 @@ class Recorder:
             self.flush()
 
     def drop(self) -> None:
-        """The open step, if any, is not going to end: the loop was left."""
+        """Discards the open step because the loop was left early."""
         if self._since is not None:
             self._since = None
             self.stages.step_dropped()
 
     def event(self, name: str, seconds: float) -> None:
-        """Writes an event row at once."""
+        """Writes an event row immediately."""
         file = self._file or self._open()
         file.append(EventRow(time.time(), self._rank, self.number, name, seconds))
 
     def flush(self) -> None:
-        """Writes the row of the steps gathered so far."""
+        """Writes a row for the steps since the previous row."""
         steps, self._steps = self._steps, []
         if not steps:
             return
@@ -140,19 +146,20 @@ class Recorder:
             self._use_cuda()
 
     def close(self) -> None:
-        """Writes what is left. A forked child's copy writes nothing."""
+        """Writes the last row. In a forked child it writes nothing."""
         if os.getpid() == self._pid:
             self.drop()
             self.flush()
         if self._file is not None:
             self._file.close()
 
-    def _row(self, steps: list[tuple[float, float, int | None]]) -> StepRow:
-        took, waits, samples = zip(*steps, strict=True)
+    def _row(self, steps: list[_Step]) -> StepRow:
+        times, waits, samples = zip(*steps, strict=True)
         n_steps = len(steps)
-        seconds = sum(took)
+        seconds = sum(times)
         total = None if None in samples else sum(samples)
-        timed, stages = self.stages.collect()
+        n_timed, stages = self.stages.collect()
+        cuda = cuda_in_use()
         return StepRow(
             time.time(),
             self._rank,
@@ -161,46 +168,50 @@ class Recorder:
             data_time=sum(waits) / n_steps,
             data_time_max=max(waits),
             iter_time=seconds / n_steps,
-            iter_time_max=max(took),
-            stage_times={name: each / timed for name, each in stages.items()},
+            iter_time_max=max(times),
+            stage_times={name: total_s / n_timed for name, total_s in stages.items()},
             data_probe=self.loader.since_last(),
             samples=total,
             samples_per_s=total / seconds if total is not None and seconds > 0 else None,
-            gpu_mem_mb=_gpu_mem_mb(),
+            gpu_mem_mb=cuda.allocated_mb() if cuda is not None else None,
             swap_bytes=self._swapped(),
             slow=self._slow(steps),
         )
 
-    def _slow(self, steps: list[tuple[float, float, int | None]]) -> tuple[SlowStep, ...]:
-        """The slowest of those that took more than twice the running median, which a few stalls do not move."""
-        self._recent.extend(step[0] for step in steps)
+    def _slow(self, steps: list[_Step]) -> tuple[SlowStep, ...]:
+        """Returns the slowest steps above twice the running median."""
+        self._recent.extend(step.iter_time for step in steps)
         limit = _SLOW * statistics.median(self._recent)
         first = self.done - len(steps) + 1
         slow = [
-            SlowStep(first + place, took, wait)
-            for place, (took, wait, _) in enumerate(steps)
-            if took > limit
+            SlowStep(number, step.iter_time, step.data_time)
+            for number, step in enumerate(steps, start=first)
+            if step.iter_time > limit
         ]
-        slowest = sorted(slow, key=lambda each: (-each.iter_time, -each.iter))[:_MOST_SLOW]
+        slowest = sorted(slow, key=lambda each: (-each.iter_time, -each.iter))[:_MAX_SLOW]
         return tuple(sorted(slowest))
 
     def _swapped(self) -> int | None:
-        if self._swap is None:
+        """Returns the bytes swapped since the previous reading, or 0 if it is too recent."""
+        before = self._swap
+        if before is None:
             return None
         now = clock()
         if now - self._swap_read < _SWAP_S:
-            return 0  # the next row has it
-        before, self._swap, self._swap_read = self._swap, swapped_bytes(), now
+            return 0
+        self._swap_read = now
+        self._swap = swapped_bytes()
         return sum(self._swap) - sum(before) if self._swap is not None else None
 
     def _open(self) -> LineFile:
-        """Opens the file when the first row is due: by then torch.distributed knows the rank."""
+        """Opens the file for the first row, when torch.distributed is initialized."""
         self._rank, world = rank_and_world()
         self._file = LineFile(Path(self._out.replace("{rank}", str(self._rank))))
-        if self._device == "cuda" or (self._device == "auto" and cuda_in_use()):
+        cuda = cuda_in_use()
+        if self._device == "cuda" or (self._device == "auto" and cuda is not None):
             self._use_cuda()
-        torch = torch_here()
-        device, gpu = _gpu() or ("cpu", None)
+        torch = imported_torch()
+        device, gpu = cuda.device_and_name() if cuda is not None else ("cpu", None)
         self._file.append(
             RunRow(
                 time.time(),
@@ -224,9 +235,28 @@ class Recorder:
         self.stages = StageEvents()
 
 
+class Stage:
+    """A context that times one stage of a step. It is created once per name and reused."""
+
+    __slots__ = ("_begun", "_name", "_recorder")
+
+    def __init__(self, name: str, recorder: Recorder) -> None:
+        self._name = name
+        self._recorder = recorder
+        self._begun: object = None
+
+    def __enter__(self) -> None:
+        self._begun = self._recorder.stages.begin()
+
+    def __exit__(self, *_: object) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            self._recorder.stages.end(self._name, begun)
+
+
 def rank_and_world() -> tuple[int, int]:
-    """torch.distributed's where it is initialized, else torchrun's, else (0, 1)."""
-    torch = torch_here()
+    """Returns rank and world size from torch.distributed, else from torchrun, else (0, 1)."""
+    torch = imported_torch()
     if (
         torch is not None
         and torch.distributed.is_available()
@@ -237,65 +267,49 @@ def rank_and_world() -> tuple[int, int]:
     return (int(rank), int(world)) if rank.isdecimal() and world.isdecimal() else (0, 1)
 
 
-def _gpu() -> tuple[str, str] | None:
-    if not cuda_in_use():
-        return None
-    from fastload._common.cuda import device_and_name
-
-    return device_and_name()
-
-
-def _gpu_mem_mb() -> float | None:
-    if not cuda_in_use():
-        return None
-    from fastload._common.cuda import allocated_mb
-
-    return allocated_mb()
-
-
-_AT_MOST_EVERY_S = 0.25  # a snapshot costs 160 us
-
-
 class LoaderDeltas:
-    """Means since the last row, and the largest times so far, of a fastload loader; nothing for other loaders."""
+    """Stage times of a fastload loader since the previous row. Other loaders have none."""
 
     def __init__(self) -> None:
         self._loader: DataLoader | None = None
         self._before: dict[str, StageStats] = {}
-        self._taken = 0.0
+        self._read_at = 0.0
 
     def track(self, loader: object) -> None:
-        """From now on this loader. One that is no fastload loader has no such figures."""
-        found = _fastload_loader(loader)
+        """Starts to measure ``loader``, if it is a fastload loader."""
+        found = _as_fastload_loader(loader)
         if found is not self._loader:
             self._loader = found
             self._before = found.stats().stages if found is not None else {}
 
     def since_last(self) -> dict[str, Span]:
-        """By stage; empty where nothing was loaded, or too short a time ago."""
+        """Returns the stage times. Empty if nothing was loaded or the last call is too recent."""
         now = clock()
-        if self._loader is None or now - self._taken < _AT_MOST_EVERY_S:
+        if self._loader is None or now - self._read_at < _LOADER_STATS_S:
             return {}
         stages = self._loader.stats().stages
         before = self._before
         self._before = stages
-        self._taken = now
-        found = {}
+        self._read_at = now
+        spans = {}
         for name in DATA_PROBE:
             count = stages[name].count
             seconds = stages[name].mean * count
-            # Fewer than before: the loader's figures have been reset.
+            # A smaller count than before means that the loader's statistics were reset.
             if name in before and before[name].count <= count:
                 count -= before[name].count
                 seconds -= before[name].mean * before[name].count
             if count:
-                found[name] = Span(max(seconds, 0.0) / count, stages[name].max)
-        return found
+                spans[name] = Span(max(seconds, 0.0) / count, stages[name].max)
+        return spans
 
 
-def _fastload_loader(loader: object) -> DataLoader | None:
-    """The loader, if it is ours. Nothing is imported for other iterables: ours is always one of torch's loaders."""
-    torch = torch_here()
+def _as_fastload_loader(loader: object) -> DataLoader | None:
+    """Returns ``loader`` if it is a fastload loader, and imports fastload's only if it may be one.
+
+    A fastload loader is always a subclass of torch's.
+    """
+    torch = imported_torch()
     if torch is None or not isinstance(loader, torch.utils.data.DataLoader):
         return None
     from fastload._load.loader import DataLoader

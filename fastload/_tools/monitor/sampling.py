@@ -1,4 +1,4 @@
-"""Reads GPUs and host in a thread, about ten times per second, and keeps every sample."""
+"""Reads GPUs and host in background threads, about ten times per second, and keeps every sample."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -16,77 +15,49 @@ from fastload._tools.monitor.clocks import swapped_bytes
 from fastload._tools.monitor.series import energy, mean, summarize
 from fastload._tools.monitor.window import GPU_SERIES, HOST_SERIES, GpuWindow, HostWindow, Series
 
-_SCAN_CHILDREN_S = 1.0  # goes through all of /proc
-_STACKED = (
-    "dm-",
-    "md",
-    "loop",
-    "ram",
-    "zram",
-)  # their bytes are counted at the disks below, or are no disk's
-
-
-@dataclass(frozen=True, slots=True)
-class HostReading:
-    """Rates since the reading before; None where the system does not tell."""
-
-    cpu: list[float]  # % per core
-    iowait: float | None  # % of all cores
-    ram_used_mb: float
-    swap_in_mb_s: float | None
-    swap_out_mb_s: float | None
-    disk_read_mb_s: float | None
-    disk_write_mb_s: float | None
-    net_mb_s: float | None  # in and out
-    tree_cpu: float | None  # % of one core, of the processes watched
-    tree_rss_mb: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Counters:
-    """All that only grows, at one moment."""
-
-    at: float
-    swap: tuple[int, int] | None
-    disk: tuple[int, int] | None
-    net: tuple[int, int] | None
+_HOST_HZ = 5.0
+_PCIE_S = 1.0
+_SCAN_CHILDREN_S = 1.0  # a scan reads all of /proc
+# The bytes of these devices are counted at the disks below them, or belong to no disk.
+_VIRTUAL_DISKS = ("dm-", "md", "loop", "ram", "zram")
 
 
 class Host:
-    """``read`` gives what happened since the last time it was called."""
+    """Reads the host. Rates are relative to the previous call of ``read``."""
 
     def __init__(self, pids: Sequence[int] = ()) -> None:
         self.tree = ProcessTree(pids)
-        psutil.cpu_percent(percpu=True)  # from here on
+        # psutil reports percentages since the previous call. These calls start the first period.
+        psutil.cpu_percent(percpu=True)
         psutil.cpu_times_percent()
-        self._before = _counters()
+        self._read_at = time.monotonic()
+        self._counters = _byte_counters()
 
-    def read(self) -> HostReading:
-        """Now."""
-        now = _counters()
-        before = self._before
-        self._before = now
-        seconds = max(now.at - before.at, 1e-3)
-        swap = _rates(now.swap, before.swap, seconds)
-        disk = _rates(now.disk, before.disk, seconds)
-        net = _rates(now.net, before.net, seconds)
+    def read(self) -> tuple[list[float], dict[str, float | None]]:
+        """Returns the utilization of each core in percent, and the values of ``HOST_SERIES``."""
+        now = time.monotonic()
+        counters = _byte_counters()
+        seconds = max(now - self._read_at, 1e-3)
+        mb_per_s = {
+            name: None
+            if count is None or (before := self._counters[name]) is None
+            else max(count - before, 0) / seconds / 1e6
+            for name, count in counters.items()
+        }
+        self._read_at = now
+        self._counters = counters
         tree_cpu, tree_rss = self.tree.read(seconds) or (None, None)
-        return HostReading(
-            [float(each) for each in psutil.cpu_percent(percpu=True)],
-            getattr(psutil.cpu_times_percent(), "iowait", None),
-            psutil.virtual_memory().used / 2**20,
-            swap[0],
-            swap[1],
-            disk[0],
-            disk[1],
-            net[0],
-            tree_cpu,
-            tree_rss,
-        )
+        return [float(each) for each in psutil.cpu_percent(percpu=True)], {
+            "iowait": getattr(psutil.cpu_times_percent(), "iowait", None),
+            "ram_used_mb": psutil.virtual_memory().used / 2**20,
+            **mb_per_s,
+            "tree_cpu": tree_cpu,
+            "tree_rss_mb": tree_rss,
+        }
 
 
 class ProcessTree:
-    """Processor time and memory of some processes and all their descendants; those that end just leave."""
+    """CPU time and memory of processes and their descendants. Processes may end at any time."""
 
     def __init__(self, pids: Sequence[int]) -> None:
         self._roots: list[psutil.Process] = []
@@ -103,7 +74,7 @@ class ProcessTree:
 
     @property
     def alive(self) -> bool:
-        """One of the processes named is still there."""
+        """Whether at least one of the given processes is running."""
         for root in self._roots:
             with contextlib.suppress(psutil.Error):
                 if root.is_running() and root.status() != psutil.STATUS_ZOMBIE:
@@ -111,7 +82,7 @@ class ProcessTree:
         return False
 
     def read(self, seconds: float) -> tuple[float, float] | None:
-        """(% of one core, resident MiB), or None where no process was named."""
+        """Returns (percent of one core, resident MiB), or None without processes."""
         if not self._roots:
             return None
         if time.monotonic() - self._scanned > _SCAN_CHILDREN_S:
@@ -130,72 +101,64 @@ class ProcessTree:
 
     def _scan(self) -> None:
         self._scanned = time.monotonic()
-        found = {}
+        self._all = {}
         for root in self._roots:
             with contextlib.suppress(psutil.Error):
-                for process in (root, *root.children(recursive=True)):
-                    found[process.pid] = process
-        self._all = found
+                processes = (root, *root.children(recursive=True))
+                self._all |= {process.pid: process for process in processes}
 
 
-def _counters() -> _Counters:
-    return _Counters(time.monotonic(), swapped_bytes(), _disk_bytes(), _net_bytes())
+def _byte_counters() -> dict[str, int | None]:
+    """Returns bytes since boot. The keys are the rates in ``HOST_SERIES``."""
+    swap_in, swap_out = swapped_bytes() or (None, None)
+    disk_read, disk_write = _disk_bytes() or (None, None)
+    return {
+        "swap_in_mb_s": swap_in,
+        "swap_out_mb_s": swap_out,
+        "disk_read_mb_s": disk_read,
+        "disk_write_mb_s": disk_write,
+        "net_mb_s": _net_bytes(),
+    }
 
 
 def _disk_bytes() -> tuple[int, int] | None:
-    """Read and written by whole disks, once each."""
+    """Returns the bytes (read, written) by whole disks. Partitions are not counted again."""
     try:
         disks = psutil.disk_io_counters(perdisk=True) or {}
-    except (OSError, RuntimeError, NotImplementedError):  # containers without /proc/diskstats
+    except (OSError, RuntimeError, NotImplementedError):  # a container without /proc/diskstats
         return None
     whole = [
         each
         for name, each in disks.items()
-        if not name.startswith(_STACKED) and Path("/sys/block", name).exists()
+        if not name.startswith(_VIRTUAL_DISKS) and Path("/sys/block", name).exists()
     ]
-    return (
-        (sum(each.read_bytes for each in whole), sum(each.write_bytes for each in whole))
-        if whole
-        else None
-    )
+    if not whole:
+        return None
+    return sum(each.read_bytes for each in whole), sum(each.write_bytes for each in whole)
 
 
-def _net_bytes() -> tuple[int, int] | None:
+def _net_bytes() -> int | None:
+    """Returns the bytes sent and received by all interfaces but the loopback."""
     try:
         cards = psutil.net_io_counters(pernic=True) or {}
     except (OSError, RuntimeError):
         return None
-    return sum(each.bytes_sent + each.bytes_recv for name, each in cards.items() if name != "lo"), 0
-
-
-def _rates(
-    now: tuple[int, int] | None, before: tuple[int, int] | None, seconds: float
-) -> tuple[float | None, float | None]:
-    """MB/s."""
-    if now is None or before is None:
-        return None, None
-    return max(now[0] - before[0], 0) / seconds / 1e6, max(now[1] - before[1], 0) / seconds / 1e6
-
-
-_HOST_HZ = 5.0
-_SLOW_S = 1.0  # PCIe counters
+    return sum(each.bytes_sent + each.bytes_recv for name, each in cards.items() if name != "lo")
 
 
 class GpuSamples:
-    """What was read from one GPU so far."""
+    """Samples of one GPU so far."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self.t: list[float] = []
-        self.series: dict[str, Series] = {
-            name: [] for name in GPU_SERIES if name not in ("t", "throttle")
-        }
+        self.series: dict[str, Series] = {name: [] for name in GPU_SERIES}
         self.throttle: list[list[str] | None] = []
         self.slow: dict[str, float | None] = dict.fromkeys(SLOW)
-        self._joules: list[float] = []  # the counter at the first sample and at the last
+        self._joules: list[float] = []  # the energy counter at the first and at the last sample
 
     def read(self, at: float) -> None:
-        """One sample. PCIe figures are the last that the slow thread has got."""
+        """Takes one sample. PCIe values are the latest that the slow thread has read."""
         numbers = {name: self.gpu.number(name) for name in FAST if name != "throttle"} | self.slow
         reasons = self.gpu.strings("throttle")
         joules = self.gpu.number("energy_j")
@@ -205,14 +168,14 @@ class GpuSamples:
             value = numbers[name]
             values.append(None if value is None else round(value, 2))
         self.throttle.append(reasons)
-        self.t.append(round(at, 4))  # last: readers in other threads take its length
+        # Must be last: other threads use the length of ``t`` to slice the series.
+        self.t.append(round(at, 4))
 
     def read_slow(self) -> None:
-        """Takes 20 ms each."""
+        """Reads the PCIe counters, which takes 20 ms each."""
         self.slow = {name: self.gpu.number(name) for name in SLOW}
 
     def window(self, seconds: float) -> GpuWindow:
-        """All of it, with its summary."""
         joules = (
             self._joules[1] - self._joules[0]
             if len(self._joules) > 1
@@ -231,32 +194,30 @@ class GpuSamples:
 
 
 class HostSamples:
-    """What was read from the machine so far."""
+    """Samples of the host so far."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
         self.t: list[float] = []
         self.cpu: list[list[float]] = []
-        self.series: dict[str, Series] = {name: [] for name in HOST_SERIES[2:]}
+        self.series: dict[str, Series] = {name: [] for name in HOST_SERIES}
 
     def read(self, at: float) -> None:
-        """One sample."""
-        reading = self.host.read()
+        cores, numbers = self.host.read()
         for name, values in self.series.items():
-            value: float | None = getattr(reading, name)
+            value = numbers[name]
             values.append(None if value is None else round(value, 3))
-        self.cpu.append(reading.cpu)
+        self.cpu.append(cores)
         self.t.append(round(at, 4))
 
     def window(self) -> HostWindow:
-        """All of it, with means."""
         cores = [sum(each) / len(each) for each in self.cpu if each]
         means = {name: mean(values) for name, values in self.series.items()}
         return HostWindow(self.t, self.cpu, self.series, {"cpu": mean(cores)} | means)
 
 
 class Sampler:
-    """A context in which GPUs and host are read; ``gpus`` and ``host`` grow meanwhile."""
+    """A context in which ``gpus`` and ``host`` collect samples."""
 
     def __init__(self, gpus: Sequence[Gpu], pids: Sequence[int], *, hz: float) -> None:
         self.hz = hz
@@ -289,7 +250,7 @@ class Sampler:
         return time.monotonic() - self._origin
 
     def wait(self, until: float) -> None:
-        """Returns at ``until`` seconds after the start."""
+        """Blocks until ``until`` seconds after the start."""
         while not self._stop.is_set() and (left := until - self.elapsed) > 0:
             self._stop.wait(left)
 
@@ -300,22 +261,18 @@ class Sampler:
             for gpu in self.gpus:
                 gpu.read(self.elapsed)
             number += 1
-            if number % host_every == 0:  # not the first: rates need a time before
+            if number % host_every == 0:  # never for the first sample: rates need a period
                 self._read_host()
-            # Behind, because a driver was slow: the lost samples are left out, not made up for.
+            # Skip samples that are already due because the driver was slow.
             number = max(number, int(self.elapsed * self.hz))
             self._stop.wait(max(number / self.hz - self.elapsed, 0.0))
 
     def _read_host(self) -> None:
         try:
             self.host.read(self.elapsed)
-        except (
-            psutil.Error,
-            OSError,
-            RuntimeError,
-            ValueError,
-        ) as error:  # a file of /proc that this system has not
-            note = f"host figures: {error!s:.200}"
+        except (psutil.Error, OSError, RuntimeError, ValueError) as error:
+            # This system lacks a file in /proc.
+            note = f"host: cannot read the counters: {error!s:.200}"
             if note not in self.notes:
                 self.notes.append(note)
 
@@ -323,4 +280,4 @@ class Sampler:
         while not self._stop.is_set():
             for gpu in self.gpus:
                 gpu.read_slow()
-            self._stop.wait(_SLOW_S)
+            self._stop.wait(_PCIE_S)

@@ -1,4 +1,4 @@
-"""How the monitor shows itself: a table with sparklines or plain lines while it measures, sections of text afterwards."""
+"""Output of the monitor: a live table or plain lines while it measures, then a summary."""
 
 from __future__ import annotations
 
@@ -7,52 +7,63 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from fastload._common import formatting as fmt
 from fastload._common.formatting import number
 from fastload._common.tables import Row, Section
-from fastload._tools.monitor.compare import Comparison, Figure
+from fastload._tools.monitor.compare import BLOCK_S, Comparison, Figure
 from fastload._tools.monitor.sampling import GpuSamples, HostSamples, Sampler
 from fastload._tools.monitor.series import RULE, mean, sparkline, summarize
 from fastload._tools.monitor.window import GpuWindow, Series, Window
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Group, RenderableType
     from rich.live import Live
-    from rich.table import Table as RichTable
-    from rich.text import Text
 
-_WIDTH = 40  # values of a sparkline
-_WIDE = 150  # columns that the table needs
-_WAITING_S = 5.0  # between two lines while the gate is shut
+_SPARKLINE = 40  # values in a sparkline
+_TABLE_COLUMNS = 150  # terminal width that the table needs
+_WAITING_S = 5.0  # between two plain lines while the gate is closed
+_COLUMNS = (
+    "GPU",
+    "utilization",
+    "now",
+    "memory MiB",
+    "power W",
+    "SM/mem MHz",
+    "°C",
+    "JPEG",
+    "PCIe in/out MB/s",
+    "state",
+    "throttled by",
+)
 
 
 class Screen:
-    """Where the monitor shows what it sees; this one shows nothing, for ``--json``."""
+    """Interface of the live output. This implementation shows nothing and serves ``--json``."""
 
     def waiting(self, text: str) -> None:
-        """The gate is not open yet, and why."""
+        """Shows why the gate is still closed."""
 
     def show(self, sampler: Sampler, duration: float) -> None:
-        """An interval is over."""
+        """Shows the state at the end of an interval."""
 
     def close(self) -> None:
-        """The measurement is over."""
+        """Ends the live output."""
 
 
 class Lines(Screen):
-    """A plain line an interval: means over the interval for utilization, the last reading for the rest."""
+    """One plain line per interval: mean utilization, and the latest value of everything else."""
 
     def __init__(self) -> None:
         self._shown = 0.0
         self._waited = -_WAITING_S
 
     def waiting(self, text: str) -> None:
-        """A line now and then: a run that warms up has a new reason with each row."""
+        # Rate-limited, because the reason changes with every row of a run that warms up.
         if time.monotonic() - self._waited >= _WAITING_S:
             self._waited = time.monotonic()
             self._print(f"waiting: {text}")
 
-    def show(self, sampler: Sampler, duration: float) -> None:  # noqa: ARG002 - Screen's
-        """One line."""
+    def show(self, sampler: Sampler, duration: float) -> None:  # noqa: ARG002 - signature of Screen
         parts = [_gpu_line(gpu, self._shown) for gpu in sampler.gpus]
         self._shown = sampler.elapsed
         self._print(f"{self._shown:5.0f} s  " + " | ".join([*parts, _host_line(sampler.host)]))
@@ -63,24 +74,21 @@ class Lines(Screen):
 
 
 class Table(Screen):
-    """A table that is redrawn each interval."""
+    """A table that is redrawn each interval. The last one stays on the screen."""
 
     def __init__(self) -> None:
         self._live: Live | None = None
 
     def waiting(self, text: str) -> None:
-        """One line that changes."""
         from rich.text import Text
 
         self._open().update(Text(f"waiting: {text}", style="yellow"), refresh=True)
 
     def show(self, sampler: Sampler, duration: float) -> None:
-        """The table of this moment."""
         live = self._open()
-        live.update(_drawn(sampler, duration, live.console.width), refresh=True)
+        live.update(_screen(sampler, duration, live.console.width), refresh=True)
 
     def close(self) -> None:
-        """Leaves the last table on the screen."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -96,20 +104,26 @@ class Table(Screen):
 
 def _gpu_line(gpu: GpuSamples, since: float) -> str:
     if gpu.gpu.gone:
-        return f"gpu{gpu.gpu.index} gone ({gpu.gpu.gone})"
+        return f"gpu{gpu.gpu.index} lost ({gpu.gpu.gone})"
     first = next((place for place, at in enumerate(gpu.t) if at >= since), 0)
     return f"gpu{gpu.gpu.index} {number(mean(gpu.series['util'][first:]), '%')} {_details(gpu)}"
 
 
 def _details(gpu: GpuSamples) -> str:
     last = _last(gpu.series)
-    throttled = ", ".join(gpu.throttle[-1] or []) if gpu.throttle else ""
+    throttled = _throttled(gpu)
     return (
-        f"{number(last['mem_mb'])} MiB {number(last['power_w'])}/{number(last['power_limit_w'])} W {number(last['sm_mhz'])}/"
-        f"{number(last['mem_mhz'])} MHz {number(last['temp_c'])} C jpeg {number(last['jpeg'], '%')} pcie "
-        f"{number(last['pcie_rx_mb_s'])}/{number(last['pcie_tx_mb_s'])} MB/s"
-        + (f" [{throttled}]" if throttled else "")
+        f"mem {number(last['mem_mb'])} MiB "
+        f"power {number(last['power_w'])}/{number(last['power_limit_w'])} W "
+        f"clocks {number(last['sm_mhz'])}/{number(last['mem_mhz'])} MHz "
+        f"{number(last['temp_c'])} °C jpeg {number(last['jpeg'], '%')} "
+        f"pcie {number(last['pcie_rx_mb_s'])}/{number(last['pcie_tx_mb_s'])} MB/s"
+        + (f" [throttled by {throttled}]" if throttled else "")
     )
+
+
+def _throttled(gpu: GpuSamples) -> str:
+    return ", ".join(gpu.throttle[-1] or []) if gpu.throttle else ""
 
 
 def _last(series: Mapping[str, Series]) -> dict[str, float | None]:
@@ -118,72 +132,66 @@ def _last(series: Mapping[str, Series]) -> dict[str, float | None]:
 
 def _host_line(host: HostSamples) -> str:
     last = _last(host.series)
-    cores = host.cpu[-1] if host.cpu else []
-    swapping = f"{number(last['swap_in_mb_s'], digits=1)}/{number(last['swap_out_mb_s'], digits=1)}"
-    tree = (
-        f" job {number(last['tree_cpu'], '%')} {number(last['tree_rss_mb'])} MiB"
+    rates = {name: number(value, digits=1) for name, value in last.items()}
+    training = (
+        f" training: cpu {number(last['tree_cpu'], '%')} mem {number(last['tree_rss_mb'])} MiB"
         if last["tree_cpu"] is not None
         else ""
     )
     return (
-        f"cpu {number(mean(cores), '%')} iowait {number(last['iowait'], '%')} ram {number(last['ram_used_mb'])} MiB swap {swapping} "
-        f"disk {number(last['disk_read_mb_s'], digits=1)}/{number(last['disk_write_mb_s'], digits=1)} net "
-        f"{number(last['net_mb_s'], digits=1)} MB/s{tree}"
+        f"cpu {number(mean(host.cpu[-1] if host.cpu else []), '%')} "
+        f"iowait {number(last['iowait'], '%')} ram {number(last['ram_used_mb'])} MiB "
+        f"swap in/out {rates['swap_in_mb_s']}/{rates['swap_out_mb_s']} "
+        f"disk r/w {rates['disk_read_mb_s']}/{rates['disk_write_mb_s']} "
+        f"net {rates['net_mb_s']} MB/s{training}"
     )
 
 
-def _drawn(sampler: Sampler, duration: float, width: int) -> Group:
+def _screen(sampler: Sampler, duration: float, width: int) -> Group:
     from rich.console import Group
     from rich.text import Text
 
     host = sampler.host
-    each = f"  per core {sparkline(host.cpu[-1], width=256)}" if host.cpu else ""
-    lines = [
-        Text.assemble(
-            ("cpu    ", "dim"), sparkline([mean(cores) for cores in host.cpu], width=_WIDTH), each
-        ),
-        Text.assemble(("iowait ", "dim"), sparkline(host.series["iowait"], width=_WIDTH)),
-        Text(_host_line(host)),
-    ]
-    gpus = (
-        [_wide(sampler)]
-        if width >= _WIDE and sampler.gpus
-        else [_narrow(gpu, sampler.elapsed) for gpu in sampler.gpus]
-    )
-    notes = [Text(note, style="yellow") for gpu in sampler.gpus for note in gpu.gpu.notes]
+    cores = f"  each core now {sparkline(host.cpu[-1], width=256)}" if host.cpu else ""
+    cpu = sparkline([mean(each) for each in host.cpu], width=_SPARKLINE)
     title = f"{sampler.elapsed:.0f} of {duration:g} s" + ("" if sampler.gpus else ", no GPU")
-    return Group(Text(title, style="bold"), *gpus, *lines, *notes)
+    return Group(
+        Text(title, style="bold"),
+        *_gpu_rows(sampler, width),
+        Text.assemble(("cpu    ", "dim"), cpu, cores),
+        Text.assemble(("iowait ", "dim"), sparkline(host.series["iowait"], width=_SPARKLINE)),
+        Text(_host_line(host)),
+        *(Text(note, style="yellow") for gpu in sampler.gpus for note in gpu.gpu.notes),
+    )
 
 
-def _wide(sampler: Sampler) -> RichTable:
-    """A row a GPU."""
+def _gpu_rows(sampler: Sampler, width: int) -> list[RenderableType]:
+    """A table with one row per GPU, or two lines per GPU if the terminal is too narrow."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    if width < _TABLE_COLUMNS:
+        return [
+            Text.assemble(
+                (f"{_name(gpu):16} ", "bold"),
+                sparkline(gpu.series["util"], width=_SPARKLINE),
+                f" {number(_last(gpu.series)['util'], '%'):>5}  ",
+                (_state(gpu, sampler.elapsed), "cyan"),
+                "\n  " + _details(gpu),
+            )
+            for gpu in sampler.gpus
+        ]
     table = RichTable(expand=False)
-    for name in (
-        "GPU",
-        "utilization",
-        "",
-        "memory MiB",
-        "W",
-        "SM/mem MHz",
-        "C",
-        "JPEG",
-        "PCIe MB/s",
-        "state",
-        "throttled by",
-    ):
+    for name in _COLUMNS:
+        is_text = name in ("GPU", "utilization", "state", "throttled by")
         table.add_column(
-            name,
-            no_wrap=name != "throttled by",
-            justify="left" if name in ("utilization", "throttled by") else "right",
+            name, no_wrap=name != "throttled by", justify="left" if is_text else "right"
         )
     for gpu in sampler.gpus:
         last = _last(gpu.series)
         table.add_row(
             Text(_name(gpu)),
-            sparkline(gpu.series["util"], width=_WIDTH),
+            sparkline(gpu.series["util"], width=_SPARKLINE),
             number(last["util"], "%"),
             f"{number(last['mem_mb'])}/{number(gpu.gpu.mem_total_mb)}",
             f"{number(last['power_w'])}/{number(last['power_limit_w'])}",
@@ -192,23 +200,9 @@ def _wide(sampler: Sampler) -> RichTable:
             number(last["jpeg"], "%"),
             f"{number(last['pcie_rx_mb_s'])}/{number(last['pcie_tx_mb_s'])}",
             _state(gpu, sampler.elapsed),
-            ", ".join(gpu.throttle[-1] or []) if gpu.throttle else "",
+            _throttled(gpu),
         )
-    return table
-
-
-def _narrow(gpu: GpuSamples, seconds: float) -> Text:
-    """Two lines a GPU, for terminals that the table does not fit into."""
-    from rich.text import Text
-
-    now = f" {number(_last(gpu.series)['util'], '%'):>5}  "
-    return Text.assemble(
-        (f"{_name(gpu):16} ", "bold"),
-        sparkline(gpu.series["util"], width=_WIDTH),
-        now,
-        (_state(gpu, seconds), "cyan"),
-        "\n  " + _details(gpu),
-    )
+    return [table] if sampler.gpus else []
 
 
 def _name(gpu: GpuSamples) -> str:
@@ -216,42 +210,20 @@ def _name(gpu: GpuSamples) -> str:
 
 
 def _state(gpu: GpuSamples, seconds: float) -> str:
-    count = len(gpu.t)  # the sampler goes on meanwhile
-    return (
-        "gone"
-        if gpu.gpu.gone
-        else summarize(gpu.t[:count], gpu.series["util"][:count], seconds=seconds).state
-    )
+    if gpu.gpu.gone:
+        return "lost"
+    count = len(gpu.t)  # the sampling thread may append meanwhile
+    return summarize(gpu.t[:count], gpu.series["util"][:count], seconds=seconds).state
 
 
 def sections(window: Window) -> list[Section]:
-    """The summary as the terminal shows it."""
-    shown = [Section(f"gpu {gpu.index}", _gpu_rows(gpu), gpu.name) for gpu in window.gpus]
-    whole = window.summary
+    """Returns the summary that the terminal shows after the measurement."""
+    shown = [Section(f"gpu {gpu.index}", _gpu_summary(gpu), gpu.name) for gpu in window.gpus]
     if len(window.gpus) > 1:
-        shown.append(
-            Section(
-                "all GPUs",
-                [
-                    Row(
-                        "utilization",
-                        f"{number(whole['all_avg'], '%', digits=1)} mean, {number(whole['p50'], '%')} median",
-                    ),
-                    Row(
-                        "spread",
-                        f"{number(whole['spread'])} points p95 - p5, {number(whole['std'], digits=1)} standard deviation",
-                    ),
-                    Row(
-                        "active",
-                        f"{number(whole['active_seconds'], 's', digits=1)}, idle {number(whole['idle_seconds'], 's', digits=1)}, "
-                        f"{number(whole['avg_active'], '%', digits=1)} while active",
-                    ),
-                ],
-            )
-        )
-    shown.append(Section("host", _host_rows(window), "means"))
+        shown.append(Section("all GPUs", _all_gpus_summary(window.summary)))
+    shown.append(Section("host", _host_summary(window.host.summary), "means"))
     if window.training is not None:
-        shown.append(Section("training", _training_rows(window)))
+        shown.append(Section("training", _training_summary(window)))
     if window.gate is not None:
         shown.append(Section("gate", [Row("opened after", f"{window.gate['waited_s']} s")]))
     if window.gpus:
@@ -261,90 +233,97 @@ def sections(window: Window) -> list[Section]:
     return shown
 
 
-def _gpu_rows(gpu: GpuWindow) -> list[Row]:
+def _gpu_summary(gpu: GpuWindow) -> list[Row]:
     summary = gpu.summary
-    throttled = sorted({reason for reasons in gpu.throttle for reason in reasons or []})
-    shares = [
-        f"{reason} {100 * sum(reason in (reasons or []) for reasons in gpu.throttle) / len(gpu.throttle):.0f} %"
-        for reason in throttled
-    ]
-    throttle = "-"
-    if shares:
-        throttle = ", ".join(shares) + " of the samples"
-    elif [] in gpu.throttle:
-        throttle = "no"
+    throttle = "no" if [] in gpu.throttle else "-"
+    reasons = sorted({reason for sample in gpu.throttle for reason in sample or []})
+    if reasons:
+        counts = {name: sum(name in (each or []) for each in gpu.throttle) for name in reasons}
+        throttle = ", ".join(
+            f"{name} ({100 * count / len(gpu.throttle):.0f} % of samples)"
+            for name, count in counts.items()
+        )
     return [
         Row("state", summary.state),
         Row(
             "utilization",
-            f"{number(summary.avg, '%', digits=1)} mean, {number(summary.p50, '%')} median, {number(summary.p5)} to "
-            f"{number(summary.p95)} (p5 to p95), {number(summary.std, digits=1)} standard deviation",
+            f"mean {number(summary.avg, '%', digits=1)}, median {number(summary.p50, '%')}, "
+            f"p5 to p95 {number(summary.p5)} to {number(summary.p95, '%')}, "
+            f"standard deviation {number(summary.std, digits=1)}",
         ),
-        Row(
-            "active",
-            f"{number(summary.active_seconds, 's', digits=1)}, idle {number(summary.idle_seconds, 's', digits=1)}, "
-            f"{number(summary.avg_active, '%', digits=1)} while active",
-        ),
+        _active_row(summary.active_seconds, summary.idle_seconds, summary.avg_active),
         Row("energy", number(summary.energy_j, "J")),
         Row("throttled", throttle),
     ]
 
 
-def _training_rows(window: Window) -> list[Row]:
-    summary = window.training or {}
-    names = {
-        "it_per_s": "steps/s",
-        "images_per_s": "images/s",
-        "data_time": "data wait, s",
-        "ranks": "ranks",
+def _active_row(active_s: float | None, idle_s: float | None, average: float | None) -> Row:
+    return Row(
+        "active",
+        f"{number(active_s, 's', digits=1)} (mean {number(average, '%', digits=1)}), "
+        f"idle {number(idle_s, 's', digits=1)}",
+    )
+
+
+def _all_gpus_summary(summary: Mapping[str, float | None]) -> list[Row]:
+    return [
+        Row(
+            "utilization",
+            f"mean {number(summary['all_avg'], '%', digits=1)}, "
+            f"median {number(summary['p50'], '%')}, "
+            f"p95 - p5 {number(summary['spread'], 'points')}, "
+            f"standard deviation {number(summary['std'], digits=1)}",
+        ),
+        _active_row(summary["active_seconds"], summary["idle_seconds"], summary["avg_active"]),
+    ]
+
+
+def _training_summary(window: Window) -> list[Row]:
+    training = window.training or {}
+    formats = {
+        "it_per_s": ("steps/s", fmt.rate),
+        "images_per_s": ("images/s", fmt.rate),
+        "data_time": ("data wait", lambda value: f"{fmt.seconds(value)} per step"),
+        "ranks": ("ranks", fmt.count),
     }
     rows = [
-        Row(label, f"{value:g}")
-        for name, label in names.items()
-        if isinstance(value := summary.get(name), int | float)
+        Row(label, show(value))
+        for name, (label, show) in formats.items()
+        if isinstance(value := training.get(name), int | float)
     ]
     return [*rows, Row("joules/image", number(window.summary["joules_per_image"], digits=3))]
 
 
-def _host_rows(window: Window) -> list[Row]:
-    summary = window.host.summary
+def _host_summary(summary: Mapping[str, float | None]) -> list[Row]:
+    def show(name: str, unit: str, digits: int = 1) -> str:
+        return number(summary.get(name), unit, digits=digits)
+
     rows = [
-        Row(
-            "cpu",
-            f"{number(summary.get('cpu'), '%')} of all cores, iowait {number(summary.get('iowait'), '%', digits=1)}",
-        ),
-        Row("ram", number(summary.get("ram_used_mb"), "MiB")),
-        Row(
-            "swap",
-            f"{number(summary.get('swap_in_mb_s'), digits=2)} in, {number(summary.get('swap_out_mb_s'), digits=2)} out, MB/s",
-        ),
+        Row("cpu", f"{show('cpu', '%', 0)} of all cores, iowait {show('iowait', '%')}"),
+        Row("ram", show("ram_used_mb", "MiB", 0)),
+        Row("swap", f"{show('swap_in_mb_s', 'MB/s')} in, {show('swap_out_mb_s', 'MB/s')} out"),
         Row(
             "disk",
-            f"{number(summary.get('disk_read_mb_s'), digits=1)} read, {number(summary.get('disk_write_mb_s'), digits=1)} written, "
-            "MB/s",
+            f"{show('disk_read_mb_s', 'MB/s')} read, {show('disk_write_mb_s', 'MB/s')} written",
         ),
-        Row("network", number(summary.get("net_mb_s"), "MB/s", digits=1)),
+        Row("network", show("net_mb_s", "MB/s")),
     ]
-    if summary.get("tree_cpu") is not None:
-        rows.append(
-            Row(
-                "this job",
-                f"{number(summary.get('tree_cpu'), '% of one core')}, {number(summary.get('tree_rss_mb'), 'MiB')}",
-            )
-        )
-    return rows
+    if summary.get("tree_cpu") is None:
+        return rows
+    training = f"{show('tree_cpu', '% of one core', 0)}, {show('tree_rss_mb', 'MiB', 0)}"
+    return [*rows, Row("training", training)]
 
 
 def comparison_sections(found: Comparison) -> list[Section]:
-    """What `--compare` shows."""
+    """Returns the output of ``--compare``."""
 
     def figure(name: str, each: Figure | None) -> Row:
-        error = (
-            ""
-            if each is None or each.error is None
-            else f" ± {each.error:.2f} (standard error of {each.parts} parts)"
+        if each is None:
+            return Row(name, "-")
+        error = "" if each.error is None else f" ± {each.error:.2f}"
+        return Row(
+            name, f"{each.mean:.1f}{error} {found.unit} ({each.parts} blocks of {BLOCK_S:.0f} s)"
         )
-        return Row(name, "-" if each is None else f"{each.mean:.1f} {found.unit}{error}")
 
     shown = [
         Section(
@@ -358,8 +337,5 @@ def comparison_sections(found: Comparison) -> list[Section]:
         ),
         Section("rule", [Row("", found.rule)]),
     ]
-    return (
-        [*shown, Section("notes", [Row("", note) for note in found.notes])]
-        if found.notes
-        else shown
-    )
+    notes = [Section("notes", [Row("", note) for note in found.notes])] if found.notes else []
+    return shown + notes

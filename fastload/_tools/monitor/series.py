@@ -1,4 +1,4 @@
-"""Arithmetic of a window: what a series of utilization says, and in which state the GPU was. Pure."""
+"""Statistics of a measured window: utilization, state and energy of the GPUs. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ IDLE_SHARE = 0.05  # of the window
 STARVED = 70.0  # % of mean utilization
 WAVY = 25.0  # points between p5 and p95
 RULE = (
-    f"idle: at or above {ACTIVE:.0f} % for less than {100 * IDLE_SHARE:.0f} % of the window; starved: mean below {STARVED:.0f} %; "
-    f"wavy: p95 - p5 above {WAVY:.0f} points; else steady"
+    f"idle: utilization is {ACTIVE:.0f} % or more for less than {100 * IDLE_SHARE:.0f} % of the "
+    f"window; starved: mean below {STARVED:.0f} %; wavy: p95 - p5 above {WAVY:.0f} points; "
+    "otherwise steady"
 )
 Numbers = Sequence[float | None]
 
@@ -24,53 +25,61 @@ Numbers = Sequence[float | None]
 @public()
 @dataclass(frozen=True, slots=True)
 class GpuSummary:
-    """Utilization of one GPU in %, over the samples that have one; None where there is none."""
+    """Statistics of one GPU over a window. Utilization is in percent; unknown values are None.
 
-    avg: float | None
-    p50: float | None
-    p5: float | None
-    p95: float | None
-    std: float | None
-    active_seconds: float | None  # time at or above ACTIVE
-    idle_seconds: float | None  # the rest of the time that was measured
-    avg_active: float | None  # mean while active
-    energy_j: float | None
-    state: str  # steady, wavy, starved, idle or unknown
-    rule: str
+    Attributes:
+        avg: Mean utilization.
+        p50: Median utilization.
+        p5: 5th percentile.
+        p95: 95th percentile.
+        std: Standard deviation.
+        active_seconds: Seconds with a utilization of at least 5 %.
+        idle_seconds: The remaining measured seconds.
+        avg_active: Mean utilization while active.
+        energy_j: Energy in joules.
+        state: "steady", "wavy", "starved", "idle" or "unknown".
+        rule: How ``state`` was decided.
+
+    Example:
+        >>> window = fastload.read_window("window.json")
+        >>> window.gpus[0].summary.state
+        'steady'
+    """
+
+    avg: float | None = None
+    p50: float | None = None
+    p5: float | None = None
+    p95: float | None = None
+    std: float | None = None
+    active_seconds: float | None = None
+    idle_seconds: float | None = None
+    avg_active: float | None = None
+    energy_j: float | None = None
+    state: str = "unknown"
+    rule: str = "no utilization was read"
 
 
 def summarize(
     t: Sequence[float], util: Numbers, *, seconds: float, energy_j: float | None = None
 ) -> GpuSummary:
-    """``t`` are the samples' times since the window's start; each sample stands for the time up to the next one."""
+    """Summarizes one GPU.
+
+    ``t`` has the sample times in seconds since the start of the window. A sample counts for the
+    time until the next sample.
+    """
+    energy_j = None if energy_j is None else round(energy_j, 2)
+    lengths = [max(end - start, 0.0) for start, end in pairwise([*t, seconds])]
     known = [
-        (at, spent, value)
-        for at, spent, value in zip(t, _spans(t, seconds), util, strict=True)
-        if value is not None
+        (length, value) for length, value in zip(lengths, util, strict=True) if value is not None
     ]
     if not known:
-        return GpuSummary(
-            None,
-            None,
-            None,
-            None,
-            None,
-            None,
-            None,
-            None,
-            _rounded(energy_j),
-            "unknown",
-            "no utilization was read",
-        )
-    spans = np.array([row[1] for row in known])
-    values = np.array([row[2] for row in known], float)
+        return GpuSummary(energy_j=energy_j)
+    spans, values = np.array(known, float).T
     active = values >= ACTIVE
     p5, p50, p95 = (float(each) for each in np.percentile(values, (5, 50, 95)))
     active_s = float(spans[active].sum())
     all_s = float(spans.sum())
     average = float(values.mean())
-    state = state_of(average, p95 - p5, active_s / all_s if all_s else float(active.mean()))
-    while_active = round(float(values[active].mean()), 2) if active.any() else None
     return GpuSummary(
         round(average, 2),
         round(p50, 2),
@@ -79,15 +88,15 @@ def summarize(
         round(float(values.std()), 2),
         round(active_s, 2),
         round(all_s - active_s, 2),
-        while_active,
-        _rounded(energy_j),
-        state,
+        round(float(values[active].mean()), 2) if active.any() else None,
+        energy_j,
+        state_of(average, p95 - p5, active_s / all_s if all_s else float(active.mean())),
         RULE,
     )
 
 
 def state_of(average: float, spread: float, active_share: float) -> str:
-    """One word, by RULE."""
+    """Classifies a GPU by ``RULE``."""
     if active_share < IDLE_SHARE:
         return "idle"
     if average < STARVED:
@@ -96,7 +105,7 @@ def state_of(average: float, spread: float, active_share: float) -> str:
 
 
 def energy(t: Sequence[float], power_w: Numbers) -> float | None:
-    """Joules from power readings, for GPUs without an energy counter: trapezoids between the samples that have one."""
+    """Integrates power readings to joules, for GPUs without an energy counter."""
     known = [(at, watts) for at, watts in zip(t, power_w, strict=True) if watts is not None]
     if len(known) < 2:
         return None
@@ -106,7 +115,7 @@ def energy(t: Sequence[float], power_w: Numbers) -> float | None:
 
 
 def mean(values: Numbers) -> float | None:
-    """Of those that are known."""
+    """Averages the known values."""
     known = [value for value in values if value is not None]
     return round(sum(known) / len(known), 3) if known else None
 
@@ -114,49 +123,35 @@ def mean(values: Numbers) -> float | None:
 def summary_of_all(
     gpus: Sequence[tuple[int, Sequence[float], Numbers, GpuSummary]], images: float | None
 ) -> dict[str, float | None]:
-    """(index, t, util, summary) of each GPU, and the images trained on meanwhile → window.json's summary; seconds are means over GPUs."""
-    summaries = [each[3] for each in gpus]
+    """Returns the ``summary`` of window.json over all GPUs.
+
+    ``gpus`` has (index, t, util, summary) per GPU, ``images`` the images trained on in the window.
+    """
+    summaries = [summary for _, _, _, summary in gpus]
     values = np.array(
         [value for _, _, util, _ in gpus for value in util if value is not None], float
     )
-    found: dict[str, float | None] = {f"gpu{index}_avg": each.avg for index, _, _, each in gpus}
-    found["all_avg"] = mean([each.avg for each in summaries])
-    found |= {"p50": None, "spread": None, "std": None}
-    if len(values):
-        p5, p50, p95 = (float(each) for each in np.percentile(values, (5, 50, 95)))
-        found |= {
-            "p50": round(p50, 2),
-            "spread": round(p95 - p5, 2),
-            "std": round(float(values.std()), 2),
-        }
-    found["active_seconds"] = mean([each.active_seconds for each in summaries])
-    found["idle_seconds"] = mean([each.idle_seconds for each in summaries])
     active = values[values >= ACTIVE]
-    found["avg_active"] = round(float(active.mean()), 2) if len(active) else None
-    joules = [each.energy_j for each in summaries]
-    known = [each for each in joules if each is not None]
-    found["joules_per_image"] = (
-        round(sum(known) / images, 4) if images and known and len(known) == len(joules) else None
-    )
-    return found
+    joules = [each.energy_j for each in summaries if each.energy_j is not None]
+    all_known = bool(joules) and len(joules) == len(summaries)
+    p5, p50, p95 = np.percentile(values, (5, 50, 95)) if len(values) else (None, None, None)
+    return {
+        **{f"gpu{index}_avg": each.avg for index, _, _, each in gpus},
+        "all_avg": mean([each.avg for each in summaries]),
+        "p50": None if p50 is None else round(float(p50), 2),
+        "spread": None if p95 is None else round(float(p95 - p5), 2),
+        "std": round(float(values.std()), 2) if len(values) else None,
+        "active_seconds": mean([each.active_seconds for each in summaries]),
+        "idle_seconds": mean([each.idle_seconds for each in summaries]),
+        "avg_active": round(float(active.mean()), 2) if len(active) else None,
+        "joules_per_image": round(sum(joules) / images, 4) if images and all_known else None,
+    }
 
 
 def sparkline(values: Numbers, *, width: int, top: float = 100.0) -> str:
-    """The last ``width`` values as blocks; a dot where nothing is known."""
+    """Draws the last ``width`` values as block characters; a dot is an unknown value."""
     blocks = "▁▂▃▄▅▆▇█"
     return "".join(
         "·" if value is None else blocks[min(max(int(value / top * 8), 0), 7)]
         for value in list(values)[-width:]
     )
-
-
-def _spans(t: Sequence[float], seconds: float) -> list[float]:
-    return (
-        [max(later - sooner, 0.0) for sooner, later in zip(t, [*t[1:], seconds], strict=True)]
-        if t
-        else []
-    )
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 2)

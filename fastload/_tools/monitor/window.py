@@ -1,4 +1,7 @@
-"""window.json: what the monitor measured over some seconds, with every raw sample. docs/monitor.md lists the keys."""
+"""window.json: one measurement of the monitor with every raw sample.
+
+docs/monitor.md lists the keys.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ from pathlib import Path
 
 from fastload._common.files import write_atomically
 from fastload._common.public import public
-from fastload._common.strict_json import Json, loads
+from fastload._common.strict_json import Json, loads, typed
 from fastload._tools.monitor.series import GpuSummary
 from fastload.errors import ConfigError
 
 FORMAT = "fastload-window"
 VERSION = 1
+# Numeric series besides "t". GPUs also have "throttle" (lists of text), the host "cpu" (per core).
 GPU_SERIES = (
-    "t",
     "util",
     "mem_mb",
     "power_w",
@@ -25,14 +28,11 @@ GPU_SERIES = (
     "sm_mhz",
     "mem_mhz",
     "temp_c",
-    "throttle",
     "jpeg",
     "pcie_rx_mb_s",
     "pcie_tx_mb_s",
 )
 HOST_SERIES = (
-    "t",
-    "cpu",
     "iowait",
     "ram_used_mb",
     "swap_in_mb_s",
@@ -50,13 +50,30 @@ Series = list[float | None]
 @public()
 @dataclass(frozen=True, slots=True)
 class GpuWindow:
-    """One GPU: series of equal length, ``None`` where something could not be read."""
+    """Samples of one GPU. All series have the length of ``t``; unknown values are None.
+
+    Attributes:
+        index: Index of the GPU as NVML counts.
+        name: Product name.
+        uuid: UUID from the driver.
+        t: Sample times in seconds since the start of the window.
+        series: Values by name: ``util`` and ``jpeg`` in percent, ``mem_mb``, ``power_w``,
+            ``power_limit_w``, ``sm_mhz``, ``mem_mhz``, ``temp_c``, ``pcie_rx_mb_s``,
+            ``pcie_tx_mb_s``.
+        throttle: Reasons why the clocks were reduced, per sample.
+        summary: Statistics over the window.
+        mem_total_mb: Memory of the GPU in MiB.
+
+    Example:
+        >>> gpu = fastload.read_window("window.json").gpus[0]
+        >>> max(gpu.series["power_w"])
+    """
 
     index: int
     name: str
     uuid: str
-    t: list[float]  # seconds since the window's start
-    series: dict[str, Series]  # by name, all of GPU_SERIES but t and throttle
+    t: list[float]
+    series: dict[str, Series]
     throttle: list[list[str] | None]
     summary: GpuSummary
     mem_total_mb: float | None = None
@@ -65,20 +82,50 @@ class GpuWindow:
 @public()
 @dataclass(frozen=True, slots=True)
 class HostWindow:
-    """The machine: its own times, as it is read less often."""
+    """Samples of the machine, which is read less often than the GPUs.
+
+    Attributes:
+        t: Sample times in seconds since the start of the window.
+        cpu: Utilization in percent, one list per sample with one value per core.
+        series: Values by name: ``iowait`` in percent of all cores, ``ram_used_mb``,
+            ``swap_in_mb_s``, ``swap_out_mb_s``, ``disk_read_mb_s``, ``disk_write_mb_s``,
+            ``net_mb_s``, and ``tree_cpu`` (percent of one core) and ``tree_rss_mb`` of the
+            training processes.
+        summary: Means over the window.
+
+    Example:
+        >>> fastload.read_window("window.json").host.summary["iowait"]
+    """
 
     t: list[float]
-    cpu: list[list[float]]  # % per core
-    series: dict[str, Series]  # by name, all of HOST_SERIES but t and cpu
+    cpu: list[list[float]]
+    series: dict[str, Series]
     summary: dict[str, float | None]
 
 
 @public()
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A measurement."""
+    """One measurement of ``fastload monitor``.
 
-    started: float  # unix
+    Attributes:
+        started: Unix time of the start.
+        seconds: Length of the window.
+        hz: Samples per second.
+        gpus: One entry per GPU.
+        host: CPU, memory, disk and network.
+        summary: Statistics over all GPUs.
+        notes: What could not be read, and why.
+        gate: What ``--gate`` waited for, or None.
+        training: Steps and images in the window, from the metrics file, or None.
+        machine: Host name, CPUs, memory and driver.
+
+    Example:
+        >>> window = fastload.read_window("window.json")
+        >>> window.summary["all_avg"]
+    """
+
+    started: float
     seconds: float
     hz: float
     gpus: tuple[GpuWindow, ...]
@@ -86,13 +133,11 @@ class Window:
     summary: dict[str, float | None]
     notes: tuple[str, ...] = ()
     gate: dict[str, Json] | None = None
-    training: dict[str, Json] | None = (
-        None  # what the metrics file says of these seconds: steps, images, images_per_s ...
-    )
+    training: dict[str, Json] | None = None
     machine: dict[str, Json] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
-        """The file's content."""
+        """Returns the content of window.json."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -123,7 +168,7 @@ class Window:
 
 
 def write_window(path: Path, window: Window) -> None:
-    """Whole or not at all."""
+    """Writes the file atomically."""
     write_atomically(
         path, json.dumps(window.as_json(), allow_nan=False, separators=(",", ":")).encode() + b"\n"
     )
@@ -131,103 +176,92 @@ def write_window(path: Path, window: Window) -> None:
 
 @public()
 def read_window(path: str | os.PathLike[str]) -> Window:
-    """Reads what ``write_window`` wrote; ConfigError says what else a file is. Series that are missing are all None."""
+    """Reads a window that ``fastload monitor --out`` wrote.
+
+    Args:
+        path: The window.json file.
+
+    Returns:
+        The measurement. Series that the file lacks are all None.
+
+    Raises:
+        ConfigError: The file cannot be read or is not a valid window.
+
+    Example:
+        >>> fastload.read_window("window.json").gpus[0].summary.state
+        'steady'
+    """
     try:
-        found = loads(Path(path).read_bytes(), max_depth=_MAX_DEPTH)
-        return _window(found)
+        return _window(loads(Path(path).read_bytes(), max_depth=_MAX_DEPTH))
     except OSError as error:
         raise ConfigError(
-            f"reading a window: {error.strerror}: {os.fspath(path)}; 'fastload monitor --out FILE' writes one"
+            f"cannot read window {os.fspath(path)}: {error.strerror}. "
+            "Write one with 'fastload monitor --out FILE'."
         ) from error
     except (ValueError, TypeError, KeyError) as error:
         raise ConfigError(
-            f"reading {os.fspath(path)}: no window of fastload monitor: {error!s:.200}; "
-            "'fastload monitor --out FILE' writes one"
+            f"{os.fspath(path)} is not a window of fastload monitor: {error!s:.200}. "
+            "Write one with 'fastload monitor --out FILE'."
         ) from error
 
 
 def _window(found: Json) -> Window:
-    top = _object(found, "the file")
+    top = typed("file", found, dict)
     if top.get("format") != FORMAT:
-        raise ValueError(f"format is {top.get('format')!r:.40}, expected {FORMAT!r}")
+        raise ValueError(f"format={top.get('format')!r:.40}: expected {FORMAT!r}")
     if top.get("version") != VERSION:
-        raise ValueError(f"version {top.get('version')!r:.40}, this fastload reads {VERSION}")
-    host = _object(top["host"], "host")
-    samples = _object(host["samples"], "host samples")
+        raise ValueError(f"version={top.get('version')!r:.40}: expected {VERSION}")
+    host = typed("host", top["host"], dict)
+    samples = typed("host samples", host["samples"], dict)
     t = _floats(samples.get("t"), "host t")
     cpu = samples.get("cpu")
-    cores = [_floats(each, "cpu") for each in cpu] if isinstance(cpu, list) else [[] for _ in t]
+    gate = top.get("gate")
+    training = top.get("training")
     return Window(
         _float(top["started"]),
         _float(top["seconds"]),
         _float(top["hz"]),
-        tuple(_gpu(each) for each in _list(top["gpus"], "gpus")),
+        tuple(_gpu(each) for each in typed("gpus", top["gpus"], list)),
         HostWindow(
             t,
-            cores,
-            {name: _series(samples, name, len(t)) for name in HOST_SERIES[2:]},
+            [_floats(each, "cpu") for each in cpu] if isinstance(cpu, list) else [[] for _ in t],
+            {name: _series(samples, name, len(t)) for name in HOST_SERIES},
             _numbers(host.get("summary")),
         ),
         _numbers(top["summary"]),
-        tuple(str(each) for each in _list(top.get("notes") or [], "notes")),
-        _maybe(top.get("gate"), "gate"),
-        _maybe(top.get("training"), "training"),
-        _object(top.get("machine") or {}, "machine"),
+        tuple(str(each) for each in typed("notes", top.get("notes") or [], list)),
+        None if gate is None else typed("gate", gate, dict),
+        None if training is None else typed("training", training, dict),
+        typed("machine", top.get("machine") or {}, dict),
     )
 
 
 def _gpu(found: Json) -> GpuWindow:
-    gpu = _object(found, "a gpu")
-    samples = _object(gpu["samples"], "gpu samples")
+    gpu = typed("gpu", found, dict)
+    samples = typed("gpu samples", gpu["samples"], dict)
     t = _floats(samples["t"], "gpu t")
-    reasons = samples.get("throttle") or [None] * len(t)
-    throttle = [
-        [str(word) for word in each] if isinstance(each, list) else None
-        for each in _list(reasons, "throttle")
-    ]
-    summary_json = _object(gpu["summary"], "gpu summary")
-    summary = {each.name: summary_json.get(each.name) for each in fields(GpuSummary)}
+    reasons = typed("throttle", samples.get("throttle") or [None] * len(t), list)
+    summary = typed("gpu summary", gpu["summary"], dict)
     numbers = {
-        name: _float_or_none(value)
-        for name, value in summary.items()
-        if name not in ("state", "rule")
+        each.name: _float_or_none(summary.get(each.name))
+        for each in fields(GpuSummary)
+        if each.name not in ("state", "rule")
     }
-    total = gpu.get("mem_total_mb")
     return GpuWindow(
         int(_float(gpu["index"])),
         str(gpu["name"]),
         str(gpu["uuid"]),
         t,
-        {
-            name: _series(samples, name, len(t))
-            for name in GPU_SERIES
-            if name not in ("t", "throttle")
-        },
-        throttle,
-        GpuSummary(**numbers, state=str(summary["state"]), rule=str(summary["rule"])),
-        _float_or_none(total),
+        {name: _series(samples, name, len(t)) for name in GPU_SERIES},
+        [[str(word) for word in each] if isinstance(each, list) else None for each in reasons],
+        GpuSummary(**numbers, state=str(summary.get("state")), rule=str(summary.get("rule"))),
+        _float_or_none(gpu.get("mem_total_mb")),
     )
-
-
-def _object(value: Json, what: str) -> dict[str, Json]:
-    if not isinstance(value, dict):
-        raise TypeError(f"{what} is no object")
-    return value
-
-
-def _maybe(value: Json, what: str) -> dict[str, Json] | None:
-    return None if value is None else _object(value, what)
-
-
-def _list(value: Json, what: str) -> list[Json]:
-    if not isinstance(value, list):
-        raise TypeError(f"{what} is no list")
-    return value
 
 
 def _float(value: Json) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r:.40} is no number")
+        raise TypeError(f"expected a number, found {value!r:.40}")
     return float(value)
 
 
@@ -235,24 +269,20 @@ def _float_or_none(value: Json) -> float | None:
     return None if value is None else _float(value)
 
 
-def _floats(value: Json, what: str) -> list[float]:
-    return [_float(each) for each in _list(value, what)]
+def _floats(value: Json, name: str) -> list[float]:
+    return [_float(each) for each in typed(name, value, list)]
 
 
 def _series(samples: Mapping[str, Json], name: str, length: int) -> Series:
     values = samples.get(name)
-    found: Series = (
-        [None] * length
-        if values is None
-        else [_float_or_none(each) for each in _list(values, name)]
-    )
+    if values is None:
+        return [None] * length
+    found = [_float_or_none(each) for each in typed(name, values, list)]
     if len(found) != length:
-        raise ValueError(f"{name} has {len(found)} samples, t has {length}")
+        raise ValueError(f"{name} has {len(found)} samples, but t has {length}")
     return found
 
 
 def _numbers(value: Json) -> dict[str, float | None]:
-    return {
-        name: _float_or_none(each)
-        for name, each in _object(value if value is not None else {}, "a summary").items()
-    }
+    summary = typed("summary", {} if value is None else value, dict)
+    return {name: _float_or_none(each) for name, each in summary.items()}
