@@ -26,7 +26,7 @@ def count_samples(batch: object, depth: int = _MAX_DEPTH) -> int | None:
 
 def _is_image_list(values: list[object] | tuple[object, ...]) -> bool:
     """Detection batches are lists of (3, h, w) tensors whose first dimension is the channels."""
-    shapes = [getattr(value, "shape", ()) for value in values]
+    shapes: list[tuple[int, ...]] = [getattr(value, "shape", ()) for value in values]
     return bool(shapes) and all(len(shape) == 3 and shape[0] in (1, 3, 4) for shape in shapes)
 
 

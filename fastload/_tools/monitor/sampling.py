@@ -143,7 +143,9 @@ def _net_bytes() -> int | None:
         cards = psutil.net_io_counters(pernic=True) or {}
     except (OSError, RuntimeError):
         return None
-    return sum(each.bytes_sent + each.bytes_recv for name, each in cards.items() if name != "lo")
+    return sum(
+        int(each.bytes_sent + each.bytes_recv) for name, each in cards.items() if name != "lo"
+    )
 
 
 class GpuSamples:

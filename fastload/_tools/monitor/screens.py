@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from fastload._common import formatting as fmt
@@ -280,7 +280,7 @@ def _all_gpus_summary(summary: Mapping[str, float | None]) -> list[Row]:
 
 def _training_summary(window: Window) -> list[Row]:
     training = window.training or {}
-    formats = {
+    formats: dict[str, tuple[str, Callable[[float], str]]] = {
         "it_per_s": ("steps/s", fmt.rate),
         "images_per_s": ("images/s", fmt.rate),
         "data_time": ("data wait", lambda value: f"{fmt.seconds(value)} per step"),
