@@ -6,18 +6,18 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-Buffer = bytes | bytearray | memoryview | NDArray[Any]  # anything with contiguous bytes
+Buffer = bytes | bytearray | memoryview | NDArray[Any]  # any contiguous buffer
 
 libjpeg_turbo_version: str
 
 class BadJpeg(ValueError): ...
 
 def simd_level() -> str: ...
-def set_simd(most: str) -> str: ...
+def set_simd(max_level: str) -> str: ...
 def crc32c(data: Buffer, crc: int = 0) -> int: ...
 
 class JpegHeader:
-    """What fastload._store.jpeg_header.JpegHeader holds; the fields are explained there."""
+    """The fields of fastload._store.jpeg_header.JpegHeader, which documents them."""
 
     @property
     def width(self) -> int: ...
@@ -59,7 +59,7 @@ class RewrittenJpeg:
     def jpeg(self) -> bytes: ...
     @property
     def index(self) -> NDArray[np.uint32]:
-        """Offsets of the restart segments, and of the end marker; empty without restart markers."""
+        """Offsets of the restart segments and of the end marker; empty without restart markers."""
 
     @property
     def index_bytes(self) -> bytes: ...
@@ -71,15 +71,15 @@ class RewrittenJpeg:
     def n_components(self) -> int: ...
     @property
     def interval(self) -> int:
-        """MCUs per restart segment, 0 = no restart markers."""
+        """MCUs per restart segment; 0: no restart markers."""
 
     @property
     def orientation(self) -> int:
-        """EXIF orientation that is still to be applied."""
+        """EXIF orientation that the loader must apply."""
 
     @property
     def warning(self) -> str:
-        """What libjpeg found odd but harmless, or ""."""
+        """A harmless warning of libjpeg, or ""."""
 
 def rewrite(
     data: Buffer,
@@ -90,17 +90,27 @@ def rewrite(
     fast: bool = True,
 ) -> RewrittenJpeg: ...
 def rewrite_common(data: Buffer, restart: int) -> RewrittenJpeg | None:
-    """None for a damaged JPEG and for one with unusual components."""
+    """Returns None for a damaged JPEG and for unusual components."""
 
 def find_segments(data: Buffer) -> tuple[NDArray[np.uint32], int]:
-    """Segment index and restart interval of an existing JPEG; empty and 0 if it cannot be cut."""
+    """Returns the segment index and the restart interval; empty and 0 if it cannot be cut."""
+
+class CutJpeg:
+    """A part of a JPEG; ``x0`` and ``y0`` are the position of its first pixel in the whole."""
+
+    @property
+    def jpeg(self) -> bytes: ...
+    @property
+    def x0(self) -> int: ...
+    @property
+    def y0(self) -> int: ...
 
 def cut(
     data: Buffer, index: Buffer, interval: int, x: int, y: int, w: int, h: int, *, scale: int = 1
-) -> tuple[bytes, int, int]:
-    """A smaller JPEG that holds the region, and where its first pixel is in the whole; the whole where it cannot be cut."""
+) -> CutJpeg:
+    """Returns a smaller JPEG that contains the region, or the whole one if it cannot be cut."""
 
-# Decoding (bind/decode.cpp): see fastload/_decode/backend.py for what the arguments mean.
+# Decoding (bind/decode.cpp): fastload/_decode/backend.py documents the arguments.
 request_size: int
 
 def decode_region(
@@ -112,7 +122,7 @@ def request_members() -> list[tuple[str, int, int]]: ...
 class BatchResult:
     @property
     def statuses(self) -> bytes:
-        """Status of each slot, uint8."""
+        """The status of each slot, uint8."""
 
     @property
     def times_ns(self) -> bytes:
@@ -120,7 +130,7 @@ class BatchResult:
 
     @property
     def reasons(self) -> dict[int, str]:
-        """Why samples failed, by slot."""
+        """Error messages by slot."""
 
 class Ticket:
     @property
@@ -168,7 +178,10 @@ class ShardMap:
     def find(self, id: int) -> memoryview: ...
 
 class Records(Sequence[memoryview]):
-    """Records in their shards' maps, which stay mapped while these, or a view of one, are held. A slice takes neighbours."""
+    """Records in memory-mapped shards. The maps stay open while a record or a view is referenced.
+
+    A slice must have step 1.
+    """
 
     def __len__(self) -> int: ...
     @overload
@@ -185,15 +198,15 @@ class ReadRecords:
 
     @property
     def starts(self) -> bytes:
-        """First row of each record, and the end of the last, int64."""
+        """First row of each record, then the number of rows, int64."""
 
     @property
     def rows_per_sample(self) -> int:
-        """If every record has the same fields, items and roles in the same order; else 0."""
+        """0 unless every record has the same fields, items and roles in the same order."""
 
     @property
     def faults(self) -> dict[int, str]:
-        """What is wrong with records, by place in the batch."""
+        """Error messages by position in the batch."""
 
 def read_records(
     maps: list[ShardMap | None],
@@ -208,7 +221,8 @@ def record_runs(
 ) -> bytes: ...
 def read_ahead(runs: Buffer) -> None: ...
 
-# Decode requests out of part tables and a plan (bind/decode_requests.cpp): see fastload/_load/decode_requests.py.
+# Decode requests from part tables and a plan (bind/decode_requests.cpp): see
+# fastload/_load/decode_requests.py.
 def image_requests(
     rows: Buffer,
     plan: tuple[Buffer, ...],
@@ -220,15 +234,16 @@ def image_requests(
     filter: int,
     exact: bool,
 ) -> tuple[int, list[int]]:
-    """Writes ``requests``; encoded bytes of the images, and slots of those that decode threads do not read in place."""
+    """Fills ``requests``. Returns the encoded bytes, and the slots to unpack before decoding."""
 
-# Random numbers of order and plan (bind/random.cpp): see fastload/_order/permutation.py and fastload/_plan/rng.py. ``result`` is written.
+# Random numbers of order and plan (bind/random.cpp): see fastload/_order/permutation.py and
+# fastload/_plan/rng.py. They write to ``result``.
 def permute(positions: Buffer, result: Buffer, *, n: int, half_bits: int, keys: Buffer) -> None: ...
 def uniform(
     ids: Buffer, counters: Buffer, result: Buffer, *, key_low: int, key_high: int
 ) -> None: ...
 
-# Finished canvases moved on the CPU (bind/warp.cpp): see fastload/_finish/warp.py. ``output`` is written.
+# Affine warp on the CPU (bind/warp.cpp): see fastload/_finish/warp.py. It writes to ``output``.
 def warp_affine(
     input: Buffer,
     output: Buffer,
@@ -240,7 +255,7 @@ def warp_affine(
     width: int,
 ) -> None: ...
 
-# What pack does for every image (bind/pack.cpp); None where the path in Python must be taken.
+# Per-image work of pack (bind/pack.cpp). None: use the Python path instead.
 def read_regular_file(path: bytes, limit: int) -> bytes | None: ...
 def encode_record(sample_id: int, parts: Sequence[tuple[Any, ...]]) -> bytes | None: ...
 def start_writeback(descriptor: int) -> bool: ...

@@ -21,43 +21,43 @@ struct PixelRegion {
     int x0, y0, x1, y1;
 };
 
-// Decodes into `rows`; why it failed, or nothing.
+// Decodes a region into `rows`. Returns the error, empty on success.
 std::string decode_rows(JpegDecoder& decoder, const BufferView& bytes, int denominator,
-                        const PixelRegion& region, bool gray, bool plain,
+                        const PixelRegion& region, bool gray, bool libjpeg_only,
                         std::vector<uint8_t>& rows) {
-    if (!decoder.open(bytes.data(), bytes.size())) return decoder.why();
+    if (!decoder.open(bytes.data(), bytes.size())) return decoder.error();
     if (denominator < 1 || denominator > 8 || (denominator & (denominator - 1)) || region.x0 < 0 ||
         region.y0 < 0 || region.x0 >= region.x1 || region.y0 >= region.y1 ||
         region.x1 > (decoder.width() + denominator - 1) / denominator ||
         region.y1 > (decoder.height() + denominator - 1) / denominator)
-        return "the region is not inside the image";
+        return "region is outside the image";
     const auto pixels =
         gray || decoder.gray() ? JpegDecoder::Pixels::kGray : JpegDecoder::Pixels::kRgb;
-    if (!decoder.start(denominator, pixels, region.x0, region.x1, region.y0, plain))
-        return decoder.why();
+    if (!decoder.start(denominator, pixels, region.x0, region.x1, region.y0, libjpeg_only))
+        return decoder.error();
     const size_t stride = size_t(decoder.columns()) * size_t(decoder.channels());
     rows.resize(stride * size_t(region.y1 - region.y0));
     return decoder.read(rows.data(), ptrdiff_t(stride), region.y1 - region.y0) && decoder.finish()
                ? ""
-               : decoder.why();
+               : decoder.error();
 }
 
-// The pixels [x0, x1) x [y0, y1) of a JPEG decoded at 1/denominator: the seam by itself, for tests
-// and for looking at images.
+// Decodes the pixels [x0, x1) x [y0, y1) of a JPEG at 1/denominator. Gives tests and `fastload
+// inspect` direct access to JpegDecoder.
 nb::object decode_region(nb::handle data, int denominator, int x0, int y0, int x1, int y1,
                          bool gray) {
     BufferView bytes(data);
     JpegDecoder decoder;
     std::vector<uint8_t> rows;
     const PixelRegion region{x0, y0, x1, y1};
-    std::string why;
+    std::string error;
     {
         GilRelease released;
-        why = decode_rows(decoder, bytes, denominator, region, gray, false, rows);
-        if (!why.empty() && decoder.irregular())
-            why = decode_rows(decoder, bytes, denominator, region, gray, true, rows);
+        error = decode_rows(decoder, bytes, denominator, region, gray, false, rows);
+        if (!error.empty() && decoder.used_hook())
+            error = decode_rows(decoder, bytes, denominator, region, gray, true, rows);
     }
-    if (!why.empty()) throw BadJpeg(why);
+    if (!error.empty()) throw BadJpeg(error);
     const size_t height = size_t(y1 - y0), width = size_t(x1 - x0),
                  channels = size_t(decoder.channels());
     const size_t stride = size_t(decoder.columns()) * channels,
@@ -72,8 +72,8 @@ nb::object decode_region(nb::handle data, int denominator, int x0, int y0, int x
         nb::ndarray<nb::numpy, uint8_t, nb::ndim<3>>(pixels, {height, width, channels}, owner));
 }
 
-// Names, offsets and sizes of a request's members, for the numpy dtype in
-// fastload/_decode/backend.py.
+// Returns the name, offset and size of each member of a request. A test compares them with the
+// NumPy dtype in fastload/_decode/backend.py.
 nb::list request_members() {
     nb::list members;
 #define MEMBER(name) \

@@ -10,8 +10,8 @@ namespace nb = nanobind;
 namespace fastload {
 namespace {
 
-// numpy spells out the members of a structured array whenever somebody asks for its buffer: Python
-// hands over views as bytes.
+// Python passes NumPy arrays as views of bytes: exporting the buffer of a structured array makes
+// NumPy format the type string of all its members.
 template <typename Item>
 const Item* items(const BufferView& bytes, size_t n, const char* name) {
     if (bytes.size() != n * sizeof(Item))
@@ -19,8 +19,8 @@ const Item* items(const BufferView& bytes, size_t n, const char* name) {
     return reinterpret_cast<const Item*>(bytes.data());
 }
 
-// (encoded bytes, slots that decode threads do not read in place); `requests` is written. `plan`:
-// x, y, w, h, out_w, out_h, pad_left, pad_top, flip.
+// Fills `requests` and returns (encoded bytes, slots to unpack). `plan` is the tuple x, y, w, h,
+// out_w, out_h, pad_left, pad_top, flip.
 nb::tuple image_requests(nb::handle rows, nb::tuple plan, nb::handle requests, uint32_t field,
                          uint32_t first, uint32_t mask_bits, uint8_t filter, bool exact) {
     if (plan.size() != 9) throw_value_error("plan: expected 9 arrays, found ", plan.size());
@@ -37,14 +37,14 @@ nb::tuple image_requests(nb::handle rows, nb::tuple plan, nb::handle requests, u
                               items<int32_t>(top, n, "pad_top"),
                               flip.data(),
                               n};
-    const PartRow* own = items<PartRow>(table, table.size() / sizeof(PartRow), "rows");
-    DecodeRequest* asked_for =
-        const_cast<DecodeRequest*>(items<DecodeRequest>(output, n, "requests"));
-    const FilledRequests asked =
-        fill_requests(own, table.size() / sizeof(PartRow), {field, first, mask_bits, filter, exact},
-                      columns, asked_for);
-    if (asked.n != n) throw_value_error("plan: ", n, " rows for ", asked.n, " images");
-    return nb::make_tuple(asked.n_bytes, asked.elsewhere);
+    const PartRow* part_rows = items<PartRow>(table, table.size() / sizeof(PartRow), "rows");
+    DecodeRequest* target = const_cast<DecodeRequest*>(items<DecodeRequest>(output, n, "requests"));
+    const FilledRequests filled =
+        fill_requests(part_rows, table.size() / sizeof(PartRow),
+                      {field, first, mask_bits, filter, exact}, columns, target);
+    if (filled.n != n)
+        throw_value_error("plan: expected ", filled.n, " rows, one per image, found ", n);
+    return nb::make_tuple(filled.n_bytes, filled.slots_to_unpack);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace {
 #define FASTLOAD_TEXT_(x) #x
 #define FASTLOAD_TEXT(x) FASTLOAD_TEXT_(x)
 
-// (h, v) of each component.
+// Returns the sampling factors (h, v) of each component.
 nb::tuple sampling(const JpegHeader& header) {
     nb::list factors;
     for (size_t i = 0; i < header.n_components; ++i)

@@ -1,4 +1,4 @@
-// The Python module fastload._core. Its types are written down in fastload/_core.pyi.
+// The Python module fastload._core. fastload/_core.pyi declares its types.
 #include "bind/module.h"
 #include "bind/python_support.h"
 
@@ -14,15 +14,16 @@ NB_MODULE(_core, module) {
     module.def("simd_level", &simd_level);
     module.def(
         "set_simd",
-        [](std::string_view most) {
-            if (most != "avx512" && most != "avx2" && most != "portable")
-                throw nb::value_error("simd: expected avx512, avx2 or portable");
-            set_simd(most == "avx512" ? Simd::kAvx512
-                     : most == "avx2" ? Simd::kAvx2
-                                      : Simd::kPortable);
+        [](std::string_view max_level) {
+            if (max_level != "avx512" && max_level != "avx2" && max_level != "portable")
+                throw_value_error("max_level: expected 'avx512', 'avx2' or 'portable', found '",
+                                  std::string(max_level), "'");
+            set_simd(max_level == "avx512" ? Simd::kAvx512
+                     : max_level == "avx2" ? Simd::kAvx2
+                                           : Simd::kPortable);
             return simd_level();
         },
-        nb::arg("most"));
+        nb::arg("max_level"));
     module.def(
         "crc32c",
         [](nb::handle data, uint32_t crc) {

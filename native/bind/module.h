@@ -1,4 +1,4 @@
-// The files of this folder, each of which adds one part of the core to the Python module.
+// Each file in this folder adds one part of the core to the Python module.
 #pragma once
 
 #include <nanobind/nanobind.h>

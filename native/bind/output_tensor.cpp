@@ -23,9 +23,9 @@ Dtype dtype_of(const Tensor& tensor) {
     throw_value_error("output: expected dtype uint8, float32, float16 or bfloat16");
 }
 
-// Two items in one place would be written by two threads: each stride must reach over all that
-// smaller ones cover.
-void check_apart(const Tensor& tensor) {
+// Rejects overlapping items, which two threads could write at the same time. Each stride must
+// exceed the extent of all axes with smaller strides.
+void check_no_overlap(const Tensor& tensor) {
     std::vector<std::pair<int64_t, int64_t>> axes;  // stride, size
     if (!tensor.size()) return;
     for (size_t i = 0; i < tensor.ndim(); ++i)
@@ -34,7 +34,8 @@ void check_apart(const Tensor& tensor) {
     std::sort(axes.begin(), axes.end());
     int64_t reach = 0;
     for (auto [stride, size] : axes) {
-        if (stride <= reach) throw_value_error("output: its strides make items overlap");
+        if (stride <= reach)
+            throw_value_error("output: items overlap in memory. Pass a contiguous tensor.");
         reach += stride * (size - 1);
     }
 }
@@ -42,11 +43,11 @@ void check_apart(const Tensor& tensor) {
 BatchOutput describe(const Tensor& tensor, const OutputOptions& options) {
     const int device = tensor.device_type();
     if (device != nb::device::cpu::value && device != nb::device::cuda_host::value)
-        throw_value_error("output: expected memory of the host");
+        throw_value_error("output: expected a tensor in host memory");
     if (tensor.ndim() != 4)
         throw_value_error("output: expected 4 axes (", options.planar ? "N, C, H, W" : "N, H, W, C",
                           "), found ", tensor.ndim());
-    check_apart(tensor);
+    check_no_overlap(tensor);
     const size_t c = options.planar ? 1 : 3, y = options.planar ? 2 : 1, x = options.planar ? 3 : 2;
     BatchOutput output;
     output.dtype = dtype_of(tensor);
@@ -61,16 +62,18 @@ BatchOutput describe(const Tensor& tensor, const OutputOptions& options) {
     output.pixel_stride = ptrdiff_t(tensor.stride(x)) * item;
     output.channel_stride = ptrdiff_t(tensor.stride(c)) * item;
     if (options.color < 0 || options.color > int(Color::kStored))
-        throw_value_error("color: unknown code ", options.color);
+        throw_value_error("color: expected a code from 0 to ", int(Color::kStored), ", found ",
+                          options.color);
     output.color = Color(options.color);
-    const int most = output.color == Color::kStored ? kMaxChannels
-                     : output.color == Color::kGray ? 1
-                                                    : 3;
-    const int least = output.color == Color::kStored ? 1 : most;
-    if (output.channels < least || output.channels > most)
-        throw_value_error("output: expected ", least,
-                          least < most ? " to " + std::to_string(most) : std::string(),
-                          " channels for this color, found ", output.channels);
+    const int max_channels = output.color == Color::kStored ? kMaxChannels
+                             : output.color == Color::kGray ? 1
+                                                            : 3;
+    const int min_channels = output.color == Color::kStored ? 1 : max_channels;
+    if (output.channels < min_channels || output.channels > max_channels)
+        throw_value_error(
+            "output: expected ", min_channels,
+            min_channels < max_channels ? " to " + std::to_string(max_channels) : std::string(),
+            " channels for this color, found ", output.channels);
     return output;
 }
 
@@ -80,17 +83,19 @@ void set_fill_and_normalization(BatchOutput& output, const OutputOptions& option
         throw_value_error("fill: expected ", n, " values, found ", options.fill.size());
     for (size_t i = 0; i < n; ++i) {
         if (options.fill[i] < 0 || options.fill[i] > 255)
-            throw_value_error("fill: expected values of 0 to 255, found ", options.fill[i]);
+            throw_value_error("fill: expected values from 0 to 255, found ", options.fill[i]);
         output.fill[i] = uint8_t(options.fill[i]);
     }
     if (output.dtype == Dtype::kUint8) return;
     if (options.mean.size() != n || options.std.size() != n)
-        throw_value_error("mean, std: expected ", n, " values each");
+        throw_value_error("mean, std: expected ", n, " values each, found ", options.mean.size(),
+                          " and ", options.std.size());
     for (size_t i = 0; i < n; ++i) {
         output.mean[i] = options.mean[i];
         output.std[i] = options.std[i];
         if (!std::isfinite(output.mean[i]) || !std::isfinite(output.std[i]) || output.std[i] == 0)
-            throw_value_error("mean, std: expected finite values, std not 0");
+            throw_value_error("mean, std: expected finite values and a nonzero std, found mean ",
+                              output.mean[i], ", std ", output.std[i], " in channel ", i);
     }
 }
 

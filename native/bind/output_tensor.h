@@ -1,4 +1,4 @@
-// The output of a batch, from a tensor and the arguments of Pool.submit.
+// Describes the output of a batch, from a tensor and the arguments of Pool.submit.
 #pragma once
 
 #include <nanobind/ndarray.h>
@@ -18,7 +18,7 @@ struct OutputOptions {
     std::vector<float> mean, std;
 };
 
-// Throws ValueError for a tensor that does not fit the options.
+// Throws ValueError if the tensor does not match the options.
 BatchOutput make_batch_output(const Tensor& tensor, const OutputOptions& options);
 
 }  // namespace fastload

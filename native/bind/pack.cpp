@@ -1,6 +1,7 @@
-// What pack does for every image, each in one call: Python holds its lock for microseconds in
-// between, so threads do not wait for each other. All of these answer None where anything is out of
-// the ordinary; the slower Python path then does the work, or says what is wrong.
+// The per-image work of `fastload pack`, one call per step. Python holds the GIL only for
+// microseconds between the calls, so the packing threads do not wait for each other. Every function
+// returns None for an unusual input. The slower Python path then does the work or reports the
+// error.
 #include <fcntl.h>
 #include <malloc.h>
 
@@ -18,7 +19,8 @@ namespace nb = nanobind;
 namespace fastload {
 namespace {
 
-// The bytes of a regular file; the path, absolute, must have no link in it.
+// Returns the bytes of a regular file. The path must be absolute and must not contain a symbolic
+// link.
 nb::object read_regular_file(const nb::bytes& path, size_t limit) {
     if (std::strlen(path.c_str()) != path.size() || path.c_str()[0] != '/') return nb::none();
     RegularFile file;
@@ -37,12 +39,13 @@ nb::object read_regular_file(const nb::bytes& path, size_t limit) {
     return good ? data : nb::none();
 }
 
-// Takes a fastload._store.record.Part: field, data, item, codec, role, channels, bits, width,
-// height, interval, orientation. False if a number does not fit: the caller then says which.
-bool take_part(nb::handle tuple, NewPart& part, std::unique_ptr<BufferView>& data) {
+// Converts a fastload._store.record.Part: field, data, item, codec, role, channels, bits, width,
+// height, interval, orientation. Returns false if a number is out of range. The caller then reports
+// which one.
+bool parse_part(nb::handle tuple, NewPart& part, std::unique_ptr<BufferView>& data) {
     constexpr int kPartFields = 11, kData = 1;
-    static constexpr long kMost[kPartFields] = {0xFFFF, 0,      0xFFFF, 5,      1, 255,
-                                                255,    0xFFFF, 0xFFFF, 0xFFFF, 8};
+    static constexpr long kMaxValue[kPartFields] = {0xFFFF, 0,      0xFFFF, 5,      1, 255,
+                                                    255,    0xFFFF, 0xFFFF, 0xFFFF, 8};
     if (!PyTuple_Check(tuple.ptr()) || PyTuple_GET_SIZE(tuple.ptr()) != kPartFields) return false;
     long values[kPartFields] = {};
     for (int i = 0; i < kPartFields; ++i) {
@@ -51,7 +54,7 @@ bool take_part(nb::handle tuple, NewPart& part, std::unique_ptr<BufferView>& dat
         if (!PyLong_CheckExact(item)) return false;
         int overflow = 0;
         values[i] = PyLong_AsLongAndOverflow(item, &overflow);
-        if (overflow || values[i] < 0 || values[i] > kMost[i]) return false;
+        if (overflow || values[i] < 0 || values[i] > kMaxValue[i]) return false;
     }
     part.row.field = uint16_t(values[0]);
     part.row.item = uint16_t(values[2]);
@@ -69,13 +72,13 @@ bool take_part(nb::handle tuple, NewPart& part, std::unique_ptr<BufferView>& dat
     return true;
 }
 
-// The same bytes as encode_record() in fastload/_store/record.py.
+// Writes the same bytes as encode_record() in fastload/_store/record.py.
 nb::object encode_record(uint64_t sample_id, nb::sequence given) {
     std::vector<NewPart> parts(nb::len(given));
     std::vector<std::unique_ptr<BufferView>> data(parts.size());
     if (parts.size() > kMaxParts || sample_id >> 63) return nb::none();
     for (size_t i = 0; i < parts.size(); ++i)
-        if (!take_part(given[i], parts[i], data[i])) return nb::none();
+        if (!parse_part(given[i], parts[i], data[i])) return nb::none();
     const size_t size = place_parts(parts);
     if (!size) return nb::none();
     nb::object record = nb::steal(PyBytes_FromStringAndSize(nullptr, Py_ssize_t(size)));
@@ -85,8 +88,8 @@ nb::object encode_record(uint64_t sample_id, nb::sequence given) {
     return record;
 }
 
-// Asks the system to begin writing what it holds back of a file; false where it cannot be asked. A
-// sync at the end then has little left to do.
+// Starts writing the dirty pages of a file to disk, so that a later fsync has little left to write.
+// Returns false if the system does not support it.
 bool start_writeback(int descriptor) {
 #ifdef SYNC_FILE_RANGE_WRITE
     GilRelease released;
@@ -96,9 +99,9 @@ bool start_writeback(int descriptor) {
 #endif
 }
 
-// A pack frees and takes the same tens of megabytes again and again: without this, glibc hands them
-// back to the system each time, and every page is cleared and mapped anew. Returns whether the
-// allocator could be told.
+// Makes malloc keep freed memory. Packing frees and allocates the same tens of megabytes
+// repeatedly. By default, glibc returns them to the system each time, and the kernel then clears
+// and maps every page again. Returns false if the allocator has no such setting.
 bool keep_freed_memory(int n_bytes) {
 #ifdef M_TRIM_THRESHOLD
     return mallopt(M_MMAP_THRESHOLD, n_bytes / 8) && mallopt(M_TRIM_THRESHOLD, n_bytes);

@@ -18,52 +18,51 @@ namespace nb = nanobind;
 namespace fastload {
 namespace {
 
-// The pool as Python sees it: its threads begin with the first batch, and begin anew in a forked
-// child.
+// The Python class Pool. Its threads start with the first batch, and start again in a forked child.
 class PythonPool {
 public:
-    explicit PythonPool(int threads) : threads_(checked(threads)) {
-        std::lock_guard<std::mutex> lock(all_mutex());
-        all().insert(this);
+    explicit PythonPool(int threads) : threads_(check_threads(threads)) {
+        std::lock_guard<std::mutex> lock(instances_mutex());
+        instances().insert(this);
     }
     PythonPool(const PythonPool&) = delete;
     PythonPool& operator=(const PythonPool&) = delete;
 
     ~PythonPool() {
         {
-            std::lock_guard<std::mutex> lock(all_mutex());
-            all().erase(this);
+            std::lock_guard<std::mutex> lock(instances_mutex());
+            instances().erase(this);
         }
         close();
     }
 
     Ticket* submit(nb::handle sources, nb::handle requests, Tensor memory, bool planar, int color,
                    std::vector<int> fill, std::vector<float> mean, std::vector<float> std) {
-        if (closed_) throw std::runtime_error("the decode pool is closed");
+        if (closed_) throw std::runtime_error("Pool.submit: the pool is closed");
         const OutputOptions options{planar, color, std::move(fill), std::move(mean),
                                     std::move(std)};
         const BatchOutput output = make_batch_output(memory, options);
-        auto ticket = std::make_unique<Ticket>(sources, copied(requests, output.slots), output,
-                                               std::move(memory));
+        auto ticket = std::make_unique<Ticket>(sources, copy_requests(requests, output.slots),
+                                               output, std::move(memory));
         pool().submit(ticket->batch);
         return ticket.release();
     }
 
-    // Seconds that a bare loop over the same samples takes, in this thread, and those inside the
-    // samples: what handing over to a pool is compared with.
+    // Loads the samples in this thread, one after another. Returns the seconds of the whole loop
+    // and the seconds spent inside the samples. Benchmarks compare the overhead of a pool with it.
     static nb::tuple bare_loop(nb::handle sources, nb::handle requests, Tensor memory, bool planar,
                                int color, std::vector<int> fill, std::vector<float> mean,
                                std::vector<float> std) {
         const OutputOptions options{planar, color, std::move(fill), std::move(mean),
                                     std::move(std)};
         const BatchOutput output = make_batch_output(memory, options);
-        Ticket ticket(sources, copied(requests, output.slots), output, std::move(memory));
+        Ticket ticket(sources, copy_requests(requests, output.slots), output, std::move(memory));
         static thread_local SampleLoader loader;
         double seconds, inside_ns = 0;
         {
             GilRelease released;
             const auto begin = std::chrono::steady_clock::now();
-            ticket.batch->run_here(loader);
+            ticket.batch->run_inline(loader);
             seconds =
                 std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
         }
@@ -80,7 +79,7 @@ public:
     }
 
     void set_threads(int threads) {
-        threads_ = checked(threads);
+        threads_ = check_threads(threads);
         if (!pool_ || pid_ != getpid()) return;
         try {
             GilRelease released;
@@ -95,7 +94,7 @@ public:
         closed_ = true;
         if (!pool_) return;
         if (pid_ != getpid()) {
-            leave_to_parent();
+            leak_parent_pool();
             return;
         }
         const std::shared_ptr<Pool> held = pool_;
@@ -103,13 +102,13 @@ public:
         held->close();
     }
 
-    // Holds the pools themselves: while it waits for one, another thread may drop the last
-    // reference to the Python object of the next.
+    // Copies the pointers to the pools first. While this function waits for one pool, another
+    // thread may drop the last reference to the Python object of the next one.
     static void close_all() {
         std::vector<std::shared_ptr<Pool>> pools;
         {
-            std::lock_guard<std::mutex> lock(all_mutex());
-            for (PythonPool* each : all()) {
+            std::lock_guard<std::mutex> lock(instances_mutex());
+            for (PythonPool* each : instances()) {
                 each->closed_ = true;
                 if (each->pool_ && each->pid_ == getpid()) pools.push_back(each->pool_);
             }
@@ -119,37 +118,39 @@ public:
     }
 
 private:
-    static int checked(int threads) {
+    static int check_threads(int threads) {
         if (threads < 1 || threads > 1024)
             throw_value_error("threads: expected 1 to 1024, found ", threads);
         return threads;
     }
 
-    // Never destroyed: a pool may outlive them otherwise. The mutex is only taken under the GIL, so
-    // no fork finds it locked.
-    static std::set<PythonPool*>& all() {
+    // Never destroyed, because a pool may be destroyed after static objects. The mutex is locked
+    // only under the GIL, so it is never locked during a fork.
+    static std::set<PythonPool*>& instances() {
         static auto* pools = new std::set<PythonPool*>;
         return *pools;
     }
-    static std::mutex& all_mutex() {
+    static std::mutex& instances_mutex() {
         static auto* mutex = new std::mutex;
         return *mutex;
     }
 
-    static std::vector<DecodeRequest> copied(nb::handle requests, int64_t slots) {
+    static std::vector<DecodeRequest> copy_requests(nb::handle requests, int64_t slots) {
         BufferView bytes(requests);
         if (bytes.size() % sizeof(DecodeRequest))
-            throw_value_error("requests: expected items of ", sizeof(DecodeRequest),
-                              " bytes (backend.REQUEST)");
+            throw_value_error("requests: expected a multiple of ", sizeof(DecodeRequest),
+                              " bytes (dtype REQUEST), found ", bytes.size());
         const size_t n = bytes.size() / sizeof(DecodeRequest);
-        if (int64_t(n) > slots) throw_value_error("output: ", slots, " slots for ", n, " requests");
+        if (int64_t(n) > slots)
+            throw_value_error("output: expected at least ", n, " slots, one per request, found ",
+                              slots);
         std::vector<DecodeRequest> copy(n);
         if (n) std::memcpy(static_cast<void*>(copy.data()), bytes.data(), bytes.size());
         return copy;
     }
 
     Pool& pool() {
-        if (pool_ && pid_ != getpid()) leave_to_parent();
+        if (pool_ && pid_ != getpid()) leak_parent_pool();
         if (pool_) return *pool_;
         try {
             pool_ = std::make_shared<Pool>(threads_);
@@ -160,8 +161,8 @@ private:
         return *pool_;
     }
 
-    // Its threads and locks stayed in the parent: never destroyed here.
-    void leave_to_parent() { (void)new std::shared_ptr<Pool>(std::move(pool_)); }
+    // Leaks the pool of the parent process: its threads and locks do not exist in this process.
+    void leak_parent_pool() { (void)new std::shared_ptr<Pool>(std::move(pool_)); }
 
     std::shared_ptr<Pool> pool_;
     pid_t pid_ = 0;
@@ -172,8 +173,8 @@ private:
 }  // namespace
 
 void bind_pool(nb::module_& module) {
-    nb::set_leak_warnings(
-        false);  // at exit a global loader may still hold its pool: that is no leak of ours
+    // A global loader may still own its pool at interpreter exit. That is not a leak.
+    nb::set_leak_warnings(false);
     nb::class_<PythonPool>(module, "Pool")
         .def(nb::init<int>(), nb::arg("threads"))
         .def("submit", &PythonPool::submit, nb::arg("sources"), nb::arg("requests"),

@@ -1,4 +1,4 @@
-// What the binding's files share: buffers, the interpreter lock, errors, bytes.
+// Helpers of the bindings: buffers, the GIL, errors, bytes.
 #pragma once
 
 #include <cxxabi.h>
@@ -13,8 +13,8 @@
 
 namespace fastload {
 
-// A view of any contiguous bytes-like object (bytes, memoryview of a shard, uint8 array); no copy.
-// The object stays alive and locked as long as the view exists.
+// A view of any contiguous bytes-like object (bytes, memoryview of a shard, uint8 array), without a
+// copy. The view keeps the object alive and its buffer locked.
 class BufferView {
 public:
     explicit BufferView(nanobind::handle object, bool writable = false) {
@@ -32,10 +32,10 @@ private:
     Py_buffer view_;
 };
 
-// Releases the interpreter lock while it exists. Not nanobind's class: a thread that returns while
-// Python exits is ended by unwinding its stack (up to Python 3.13), and the first frame that lets
-// no exception through (nanobind has some) ends the process with SIGABRT. Here such a thread waits
-// until the process is gone, as in Python 3.14.
+// Releases the GIL for its lifetime. This replaces nanobind::gil_scoped_release: up to Python 3.13,
+// a thread that reacquires the GIL during interpreter exit is ended by unwinding its stack, and the
+// first noexcept frame (nanobind has some) then aborts the process with SIGABRT. Here such a thread
+// sleeps until the process ends, as in Python 3.14.
 class GilRelease {
 public:
     GilRelease() : state_(PyEval_SaveThread()) {}
@@ -53,7 +53,7 @@ private:
     PyThreadState* state_;
 };
 
-// Raises ValueError with a message of strings and numbers.
+// Throws a Python ValueError. The message is the concatenation of strings and numbers.
 template <typename... Parts>
 [[noreturn]] void throw_value_error(const Parts&... parts) {
     std::string message;

@@ -21,13 +21,13 @@ using Int64Array = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::dev
 struct RecordScan {
     std::vector<RecordBytes> records;
     std::vector<PartRow> rows;
-    std::vector<int64_t> starts;  // the first row of each sample, and the end of the last
+    std::vector<int64_t> starts;  // first row of each sample, then the number of rows
     std::vector<std::pair<size_t, std::string>> faults;
 };
 
-// Where every sample has rows of the same fields, items and roles, in the same order: how many;
-// else 0.
-size_t rows_alike(const RecordScan& found) {
+// Returns the number of rows per sample if every sample has the same fields, items and roles in the
+// same order. Returns 0 otherwise.
+size_t rows_per_sample(const RecordScan& found) {
     const size_t n = found.records.size(), each = n ? size_t(found.starts[1]) : 0;
     if (!found.faults.empty() || found.rows.size() != n * each) return 0;
     for (size_t i = each; i < found.rows.size(); ++i) {
@@ -39,10 +39,10 @@ size_t rows_alike(const RecordScan& found) {
     return each;
 }
 
-constexpr size_t kAhead =
-    8;  // heads of records asked of the memory before their turn: each is a cache miss of its own
+// Each record header is a cache miss. Prefetching it this many records ahead overlaps the misses.
+constexpr size_t kPrefetchDistance = 8;
 
-// Where each record lies; and what is wrong with those that are nowhere.
+// Finds the records. Returns one error per record, empty if it was found.
 std::vector<std::string> locate(const std::vector<const ShardMap*>& maps, const Int64Array& shards,
                                 const Int64Array& ids, std::vector<RecordBytes>& records) {
     std::vector<std::string> faults(ids.size());
@@ -53,13 +53,13 @@ std::vector<std::string> locate(const std::vector<const ShardMap*>& maps, const 
         if (map)
             records[i] = map->find(uint64_t(ids(i)), faults[i]);
         else
-            faults[i] = "its shard is not open";
+            faults[i] = "shard is not open";
     }
     return faults;
 }
 
-RecordScan find_all(const std::vector<const ShardMap*>& maps, const Int64Array& shards,
-                    const Int64Array& ids, bool check_crc) {
+RecordScan scan_records(const std::vector<const ShardMap*>& maps, const Int64Array& shards,
+                        const Int64Array& ids, bool check_crc) {
     RecordScan found;
     const size_t n = ids.size();
     std::vector<std::string> faults = locate(maps, shards, ids, found.records);
@@ -67,8 +67,8 @@ RecordScan find_all(const std::vector<const ShardMap*>& maps, const Int64Array& 
     found.starts.reserve(n + 1);
     found.starts.push_back(0);
     for (size_t i = 0; i < n; ++i) {
-        if (i + kAhead < n && found.records[i + kAhead].bytes)
-            __builtin_prefetch(found.records[i + kAhead].bytes);
+        if (i + kPrefetchDistance < n && found.records[i + kPrefetchDistance].bytes)
+            __builtin_prefetch(found.records[i + kPrefetchDistance].bytes);
         const size_t before = found.rows.size();
         const RecordBytes& record = found.records[i];
         std::string& fault = faults[i];
@@ -83,8 +83,7 @@ RecordScan find_all(const std::vector<const ShardMap*>& maps, const Int64Array& 
     return found;
 }
 
-// The bytes of one record, for a memoryview: it keeps `held` alive, and by that the map that the
-// bytes lie in.
+// Exports the bytes of one record to a memoryview. `held` keeps the memory map alive.
 struct RecordExport {
     RecordBytes record;
     nb::object held;
@@ -101,27 +100,28 @@ struct RecordExport {
 PyType_Slot record_export_slots[] = {
     {Py_bf_getbuffer, reinterpret_cast<void*>(&RecordExport::get_buffer)}, {0, nullptr}};
 
-nb::object viewed(const RecordBytes& record, nb::object held) {
+nb::object as_memoryview(const RecordBytes& record, nb::object held) {
     return nb::steal(
         PyMemoryView_FromObject(nb::cast(RecordExport{record, std::move(held)}).ptr()));
 }
 
 nb::object record_at(const Records& records, Py_ssize_t place) {
     if (place < 0) place += Py_ssize_t(records.size());
-    if (place < 0 || place >= Py_ssize_t(records.size())) throw nb::index_error("no such record");
-    return viewed(records[size_t(place)], records.maps());
+    if (place < 0 || place >= Py_ssize_t(records.size()))
+        throw nb::index_error("record index is out of range");
+    return as_memoryview(records[size_t(place)], records.maps());
 }
 
 Records records_at(const Records& records, const nb::slice& which) {
     auto [first, stop, step, count] = which.compute(records.size());
-    if (step != 1) throw nb::value_error("records: only neighbors can be taken together");
+    if (step != 1) throw nb::value_error("records: expected a slice with step 1");
     return records.part(size_t(first), count);
 }
 
-// The maps that these samples lie in, not those of all shards. Held before they are read without
-// the GIL: another thread that opened the same shard at the same moment may put its own map into
-// the list, and so let go of the one that is being read.
-nb::list used(const nb::list& maps, const Int64Array& shards) {
+// Collects references to the maps of these samples only. They must be held while the GIL is
+// released: another thread that opens the same shard at the same time may replace the map in the
+// list and so drop the one being read.
+nb::list hold_used_maps(const nb::list& maps, const Int64Array& shards) {
     std::vector<bool> wanted(maps.size());
     for (size_t i = 0; i < shards.size(); ++i)
         if (size_t(shards(i)) < wanted.size()) wanted[size_t(shards(i))] = true;
@@ -131,7 +131,7 @@ nb::list used(const nb::list& maps, const Int64Array& shards) {
     return found;
 }
 
-// The open maps, by shard: null where one is not.
+// Converts the list of maps, indexed by shard. A shard that is not open gives null.
 std::vector<const ShardMap*> open_maps(const nb::list& maps) {
     std::vector<const ShardMap*> open;
     for (nb::handle map : maps)
@@ -139,39 +139,40 @@ std::vector<const ShardMap*> open_maps(const nb::list& maps) {
     return open;
 }
 
-// What read_records() found. Rows and starts as bytes: fastload/_load/records.py has the dtypes.
+// The result of read_records(). fastload/_load/records.py has the dtypes of rows and starts.
 struct ReadRecords {
     nb::object records;
     nb::bytes rows;
     nb::bytes starts;
-    size_t rows_per_sample;  // where every sample has the same kinds of rows, else 0
-    nb::dict faults;         // by place in the batch: what is throw_value_error
+    size_t rows_per_sample;  // 0 unless every sample has the same fields, items and roles
+    nb::dict faults;         // position in the batch -> error
 };
 
 ReadRecords read_records(nb::list maps, Int64Array shards, Int64Array ids, bool check_crc) {
     if (shards.size() != ids.size())
-        throw nb::value_error("read_records: expected a shard for each id");
+        throw nb::value_error("read_records: expected as many shards as ids");
     const std::vector<const ShardMap*> open = open_maps(maps);
-    nb::list held = used(maps, shards);
+    nb::list held = hold_used_maps(maps, shards);
     RecordScan found;
-    size_t alike;
+    size_t n_rows;
     {
         GilRelease released;
-        found = find_all(open, shards, ids, check_crc);
-        alike = rows_alike(found);
+        found = scan_records(open, shards, ids, check_crc);
+        n_rows = rows_per_sample(found);
     }
     nb::dict faults;
     for (auto& [place, fault] : found.faults) faults[nb::int_(place)] = nb::str(fault.c_str());
     return {nb::cast(Records(std::move(found.records), std::move(held))), as_bytes(found.rows),
-            as_bytes(found.starts), alike, faults};
+            as_bytes(found.starts), n_rows, faults};
 }
 
-// Where samples lie in memory: (address, bytes) of each run. Held as above.
+// Returns the address and size of each contiguous run of samples. Holds the maps like
+// read_records().
 nb::bytes record_runs(nb::list maps, Int64Array shards, Int64Array ids) {
     if (shards.size() != ids.size())
-        throw nb::value_error("record_runs: expected a shard for each id");
+        throw nb::value_error("record_runs: expected as many shards as ids");
     const std::vector<const ShardMap*> open = open_maps(maps);
-    const nb::list held = used(maps, shards);
+    const nb::list held = hold_used_maps(maps, shards);
     std::vector<ByteRun> runs;
     {
         GilRelease released;
@@ -183,7 +184,7 @@ nb::bytes record_runs(nb::list maps, Int64Array shards, Int64Array ids) {
 void read_ahead(nb::handle runs) {
     const BufferView bytes(runs);
     if (bytes.size() % sizeof(ByteRun))
-        throw nb::value_error("read_ahead: expected what record_runs returns");
+        throw nb::value_error("read_ahead: expected the bytes that record_runs returned");
     const ByteRun* first = reinterpret_cast<const ByteRun*>(bytes.data());
     GilRelease released;
     std::for_each(first, first + bytes.size() / sizeof(ByteRun), request_pages);
@@ -191,14 +192,15 @@ void read_ahead(nb::handle runs) {
 
 nb::object find_record(nb::handle_t<ShardMap> self, uint64_t id) {
     const ShardMap& map = *nb::inst_ptr<ShardMap>(self);
-    std::string why;
+    std::string error;
     RecordBytes record;
+    // May wait for the disk.
     {
-        GilRelease released;  // a page of the tree may have to come from the disk
-        record = map.find(id, why);
+        GilRelease released;
+        record = map.find(id, error);
     }
-    if (!record.bytes) throw nb::key_error(why.c_str());
-    return viewed(record, nb::borrow(self));
+    if (!record.bytes) throw nb::key_error(error.c_str());
+    return as_memoryview(record, nb::borrow(self));
 }
 
 }  // namespace

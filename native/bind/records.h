@@ -1,5 +1,5 @@
-// Records as Python holds them: where they lie in their shards' maps, which stay mapped as long as
-// anybody holds the records.
+// Records as Python objects: their positions in memory-mapped shards. The maps stay open as long as
+// any of the records is referenced.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,8 +11,8 @@
 
 namespace fastload {
 
-// A batch's records, or those of several batches that were read together. Handed to the pool as
-// they are; Python gets a memoryview of the few that it looks at.
+// The records of one batch, or of several batches that were read together. The pool reads them
+// directly. Indexing in Python creates a memoryview.
 class Records {
 public:
     using All = std::vector<RecordBytes>;

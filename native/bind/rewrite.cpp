@@ -19,7 +19,7 @@ namespace nb = nanobind;
 namespace fastload {
 namespace {
 
-// A numpy array that owns a copy.
+// Returns a NumPy array that owns a copy of the values.
 nb::object as_array(const std::vector<uint32_t>& values) {
     auto* copy = new uint32_t[values.size() + 1];
     std::memcpy(copy, values.data(), values.size() * sizeof(uint32_t));
@@ -27,7 +27,7 @@ nb::object as_array(const std::vector<uint32_t>& values) {
     return nb::cast(nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>>(copy, {values.size()}, owner));
 }
 
-// A rewritten JPEG that outlives the thread's rewriter.
+// A rewritten JPEG that does not depend on the rewriter of this thread.
 struct OwnedRewrite {
     nb::object jpeg;
     std::vector<uint32_t> index;
@@ -47,10 +47,8 @@ struct OwnedRewrite {
 
 OwnedRewrite rewrite(nb::handle data, int restart, bool orient, bool optimize, bool fast) {
     if (restart < -1 || restart > 65535)
-        throw nb::value_error(
-            ("restart: expected -1 (chosen by size), 0 (none) or 1 to 65535 MCUs, found " +
-             std::to_string(restart))
-                .c_str());
+        throw_value_error("restart: expected -1 (automatic), 0 (none) or 1 to 65535 MCUs, found ",
+                          restart);
     BufferView bytes(data);
     const RewrittenJpeg* result;
     {
@@ -60,7 +58,7 @@ OwnedRewrite rewrite(nb::handle data, int restart, bool orient, bool optimize, b
     return OwnedRewrite(*result);
 }
 
-// None for a damaged or unusual JPEG: the caller's slower path then says what is wrong with it.
+// Returns None for a damaged or unusual JPEG. The caller's slower path then reports the error.
 std::optional<OwnedRewrite> rewrite_common(nb::handle data, int restart) {
     BufferView bytes(data);
     const RewrittenJpeg* result = nullptr;
@@ -88,11 +86,16 @@ nb::tuple segments(nb::handle data) {
     return nb::make_tuple(as_array(found), layout.interval);
 }
 
-nb::tuple cut(nb::handle data, nb::handle index, uint32_t interval, uint32_t x, uint32_t y,
-              uint32_t w, uint32_t h, uint32_t scale) {
+// A part of a JPEG, and the position of its first pixel in the whole image.
+struct CutJpeg {
+    nb::bytes jpeg;
+    uint32_t x0, y0;
+};
+
+CutJpeg cut(nb::handle data, nb::handle index, uint32_t interval, uint32_t x, uint32_t y,
+            uint32_t w, uint32_t h, uint32_t scale) {
     if (scale != 1 && scale != 2 && scale != 4 && scale != 8)
-        throw nb::value_error(
-            ("scale: expected 1, 2, 4 or 8, found " + std::to_string(scale)).c_str());
+        throw_value_error("scale: expected 1, 2, 4 or 8, found ", scale);
     BufferView bytes(data), entries(index);
     std::vector<uint8_t> out;
     uint32_t x0 = 0, y0 = 0;
@@ -103,8 +106,8 @@ nb::tuple cut(nb::handle data, nb::handle index, uint32_t interval, uint32_t x, 
         cut = cut_jpeg(bytes.data(), bytes.size(), entries.data(), entries.size() / 4, interval,
                        {x, y, w, h}, scale, out, x0, y0);
     }
-    if (!cut) return nb::make_tuple(as_bytes(bytes.data(), bytes.size()), 0, 0);
-    return nb::make_tuple(as_bytes(out.data(), out.size()), x0, y0);
+    if (!cut) return {as_bytes(bytes.data(), bytes.size()), 0, 0};
+    return {as_bytes(out), x0, y0};
 }
 
 }  // namespace
@@ -124,6 +127,10 @@ void bind_rewrite(nb::module_& module) {
         .def_ro("interval", &OwnedRewrite::interval)
         .def_ro("orientation", &OwnedRewrite::orientation)
         .def_ro("warning", &OwnedRewrite::warning);
+    nb::class_<CutJpeg>(module, "CutJpeg")
+        .def_ro("jpeg", &CutJpeg::jpeg)
+        .def_ro("x0", &CutJpeg::x0)
+        .def_ro("y0", &CutJpeg::y0);
     module.def("rewrite", &rewrite, nb::arg("data"), nb::kw_only(), nb::arg("restart") = -1,
                nb::arg("orient") = true, nb::arg("optimize") = true, nb::arg("fast") = true);
     module.def("rewrite_common", &rewrite_common, nb::arg("data"), nb::arg("restart"));

@@ -12,7 +12,8 @@ namespace nb = nanobind;
 namespace fastload {
 SourceViews::~SourceViews() {
     for (size_t i = 0; i < views_.size(); ++i) {
-        if (i + kAhead < views_.size()) __builtin_prefetch(views_[i + kAhead].obj, 1);
+        if (i + kPrefetchDistance < views_.size())
+            __builtin_prefetch(views_[i + kPrefetchDistance].obj, 1);
         PyBuffer_Release(&views_[i]);
     }
 }
@@ -20,7 +21,7 @@ SourceViews::~SourceViews() {
 void SourceViews::add(PyObject* const* objects, size_t n) {
     views_.reserve(n);
     for (size_t i = 0; i < n; ++i) {
-        if (i + kAhead < n) __builtin_prefetch(objects[i + kAhead], 1);
+        if (i + kPrefetchDistance < n) __builtin_prefetch(objects[i + kPrefetchDistance], 1);
         Py_buffer view;
         if (PyObject_GetBuffer(objects[i], &view, PyBUF_SIMPLE)) throw nb::python_error();
         views_.push_back(view);
@@ -55,20 +56,21 @@ std::vector<SourceBytes> Ticket::spans(nb::handle sources) {
 }
 
 Ticket::~Ticket() {
-    if (!batch || foreign() || batch->done()) return;
+    if (!batch || is_forked_copy() || batch->done()) return;
     GilRelease released;
     batch->cancel();
 }
 
 bool Ticket::wait(std::optional<double> timeout_s) {
-    if (foreign() && !batch->done())
+    if (is_forked_copy() && !batch->done())
         throw std::runtime_error(
-            "the batch was submitted before a fork, in the parent process: submit it here again");
+            "the batch was submitted before a fork, in the parent process. Submit it again in this "
+            "process.");
     using Clock = std::chrono::steady_clock;
     const double seconds = std::min(timeout_s.value_or(1e9), 1e9);
     const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                         std::chrono::duration<double>(seconds));
-    for (;;) {  // in slices, so that Ctrl-C is answered
+    for (;;) {  // in slices of 50 ms, to handle Ctrl-C
         bool done;
         {
             GilRelease released;
@@ -84,7 +86,8 @@ bool Ticket::wait(std::optional<double> timeout_s) {
 }
 
 BatchResult Ticket::result() const {
-    if (!batch->done()) throw std::runtime_error("the batch is not done: wait() first");
+    if (!batch->done())
+        throw std::runtime_error("Ticket.result: the batch is not done. Call wait() first.");
     nb::dict reasons;
     for (size_t i = 0; i < batch->size(); ++i)
         if (batch->statuses()[i] != SampleStatus::kOk)

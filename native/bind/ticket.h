@@ -1,4 +1,4 @@
-// A batch under way, as Python holds it.
+// A batch in flight, as a Python object.
 #pragma once
 
 #include <unistd.h>
@@ -13,8 +13,8 @@
 
 namespace fastload {
 
-// Read-only views of many objects in one piece of memory. Each object's head is a cache miss of its
-// own where the sources are many and small: asked for some objects ahead they overlap.
+// Read-only views of many Python objects. With many small sources, the header of each object is a
+// cache miss. Prefetching some objects ahead overlaps the misses.
 class SourceViews {
 public:
     SourceViews() = default;
@@ -26,19 +26,19 @@ public:
     const std::vector<Py_buffer>& all() const { return views_; }
 
 private:
-    static constexpr size_t kAhead = 8;
+    static constexpr size_t kPrefetchDistance = 8;
     std::vector<Py_buffer> views_;
 };
 
-// Of each slot its status (uint8) and the nanoseconds of its stages (uint32), as bytes: an array
-// from nanobind would call numpy, in Python. Of each failed slot the reason.
+// Per slot its status (uint8) and the nanoseconds of its stages (uint32), as bytes: creating an
+// array through nanobind would call NumPy in Python. `reasons` has the errors of failed slots.
 struct BatchResult {
     nanobind::bytes statuses, times_ns;
     nanobind::dict reasons;
 };
 
-// Keeps the sources and the output alive, and unchanged in size, until the batch is done. Sources:
-// Records, or a sequence of bytes-like objects.
+// Keeps the sources and the output alive, and their buffers locked, until the batch is done.
+// Sources are Records or a sequence of bytes-like objects.
 class Ticket {
 public:
     Ticket(nanobind::handle sources, std::vector<DecodeRequest> requests, const BatchOutput& output,
@@ -47,17 +47,17 @@ public:
     Ticket& operator=(const Ticket&) = delete;
     ~Ticket();
 
-    // True once the batch is done; false after a timeout.
+    // Returns false after the timeout.
     bool wait(std::optional<double> timeout_s);
-    // Once the batch is done.
+    // Throws std::runtime_error if the batch is not done.
     BatchResult result() const;
 
     std::shared_ptr<DecodeBatch> batch;
 
 private:
-    // The threads of a parent process are not here: there is nothing to wait for, and nobody
-    // writes.
-    bool foreign() const { return pid_ != getpid(); }
+    // True in a forked child. The decode threads of the parent do not exist here, so nothing writes
+    // to the batch and nothing completes it.
+    bool is_forked_copy() const { return pid_ != getpid(); }
     std::vector<SourceBytes> spans(nanobind::handle sources);
 
     nanobind::object records_;

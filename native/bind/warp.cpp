@@ -17,13 +17,13 @@ const float* floats(const BufferView& bytes, const char* name, size_t count) {
 
 void warp(nb::handle input, nb::handle output, nb::handle inverse, nb::handle fill, size_t channels,
           size_t height, size_t width) {
-    const BufferView from(input), to(output, true), numbers(inverse), levels(fill);
-    const size_t n = numbers.size() / (6 * sizeof(float)), count = n * channels * height * width;
+    const BufferView from(input), to(output, true), matrices(inverse), fill_values(fill);
+    const size_t n = matrices.size() / (6 * sizeof(float)), count = n * channels * height * width;
     const float *pixels = floats(from, "input", count), *result = floats(to, "output", count);
-    const float *maps = floats(numbers, "inverse", 6 * n),
-                *filled = floats(levels, "fill", channels);
+    const float *maps = floats(matrices, "inverse", 6 * n),
+                *fills = floats(fill_values, "fill", channels);
     GilRelease released;
-    warp_affine({n, channels, height, width}, pixels, const_cast<float*>(result), maps, filled);
+    warp_affine({n, channels, height, width}, pixels, const_cast<float*>(result), maps, fills);
 }
 
 }  // namespace

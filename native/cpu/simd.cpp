@@ -22,11 +22,11 @@ Simd processor_level() {
 #endif
 }
 
-std::atomic<Simd> switch_state{
-    processor_level()};  // when the core is loaded, before there are threads
+// Initialized when the core is loaded, before any thread starts.
+std::atomic<Simd> current_level{processor_level()};
 
 Simd level() {
-    return switch_state.load(std::memory_order_relaxed);
+    return current_level.load(std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -39,8 +39,8 @@ bool use_avx512() {
     return level() >= Simd::kAvx512;
 }
 
-Simd set_simd(Simd most) {
-    switch_state.store(std::min(most, processor_level()), std::memory_order_relaxed);
+Simd set_simd(Simd max_level) {
+    current_level.store(std::min(max_level, processor_level()), std::memory_order_relaxed);
     return level();
 }
 

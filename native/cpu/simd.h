@@ -1,14 +1,12 @@
-// Which vector code may run here. Decided once, at run time: one binary serves every x86-64 and
-// aarch64 machine.
+// Selects the vector code at run time, so that one binary runs on every x86-64 and aarch64 machine.
 #pragma once
 
 #if defined(__x86_64__) || defined(_M_X64)
 #define FASTLOAD_X86 1
 #endif
 
-// For a function of which there is a second copy with BMI2, in the same file: all it calls is built
-// into it, so that no inline function of that kind can get into other code. To be called where
-// use_avx2().
+// Marks the BMI2 copy of a function in the same file. `flatten` inlines everything it calls, so
+// that no inline function compiled with BMI2 can leak into other code. Call it only if use_avx2().
 #ifdef FASTLOAD_X86
 #define FASTLOAD_BMI2 __attribute__((target("bmi,bmi2"), flatten))
 #else
@@ -17,18 +15,18 @@
 
 namespace fastload {
 
-enum class Simd { kPortable, kAvx2, kAvx512 };  // each has what those before it have
+enum class Simd { kPortable, kAvx2, kAvx512 };  // each includes the ones before it
 
-// True where the *_avx2.cpp kernels may be called (AVX2, BMI2, F16C, SSE4.2, PCLMUL) and they were
-// not switched off.
+// True if the *_avx2.cpp kernels may be called: the processor has AVX2, BMI2, F16C, SSE4.2 and
+// PCLMUL, and set_simd() has not disabled them.
 bool use_avx2();
 // The same for the *_avx512.cpp kernels (F, BW, VL, VBMI, VNNI: Intel since Ice Lake, AMD since Zen
 // 4).
 bool use_avx512();
 
-// Uses vector kernels up to this level, as far as the processor has them. For tests: all must give
-// identical bytes. Returns the level from now on.
-Simd set_simd(Simd most);
+// Limits the vector kernels to this level and to what the processor supports. For tests: all
+// kernels must produce identical bytes. Returns the level in use.
+Simd set_simd(Simd max_level);
 
 // "avx512", "avx2" or "portable".
 const char* simd_level();

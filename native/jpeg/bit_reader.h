@@ -1,4 +1,4 @@
-// Bits of entropy-coded JPEG data without its stuffed zeros.
+// Reads bits of entropy-coded JPEG data after byte unstuffing.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@ inline uint64_t swap_to_big_endian(uint64_t value) {
 #endif
 }
 
-// Up to 63 bits in advance, the next one on top. No bounds are checked: whoever reads asks how far
-// it is often enough for the padding he gave the data.
+// Holds up to 63 bits, the next one at the top. Does not check bounds: the user pads the data and
+// checks left() often enough for that padding.
 struct BitReader {
     uint64_t buffer = 0, count = 0;
     const uint8_t* next = nullptr;
 
-    // To 56 bits at least. Reads 8 bytes, wherever they are in relation to the end. No branch: what
-    // is loaded twice is the same.
+    // Fills the buffer to at least 56 bits. Reads 8 bytes, even beyond the end of the data. There
+    // is no branch: bits that are loaded twice have the same value.
     void refill() {
         uint64_t word;
         std::memcpy(&word, next, sizeof word);
@@ -31,15 +31,15 @@ struct BitReader {
         count |= 56;
     }
     uint32_t peek(uint32_t n) const { return uint32_t(buffer >> (64 - n)); }
-    // n bits (none, too) that come `from` bits ahead
-    uint32_t peek_behind(uint32_t from, uint32_t n) const {
+    // Returns n bits (n may be 0) after the next `from` bits.
+    uint32_t peek_after(uint32_t from, uint32_t n) const {
         return uint32_t((buffer << from) >> 1 >> (63 - n));
     }
     void drop(uint32_t n) {
         buffer <<= n;
         count -= n;
     }
-    // To where it was n bits ago.
+    // Rewinds by n bits.
     void go_back(uint32_t n) {
         const uint64_t back = count + n, bytes = (back + 7) / 8;
         next -= bytes;
@@ -47,7 +47,7 @@ struct BitReader {
         refill();
         drop(uint32_t(8 * bytes - back));
     }
-    // Bits not used yet of data that end there; negative where more were used than there are.
+    // Returns the number of unused bits before `end`, negative if more bits were used than exist.
     int64_t left(const uint8_t* end) const { return int64_t(count) + 8 * int64_t(end - next); }
 };
 

@@ -1,21 +1,21 @@
-// One block's entropy-coded data to tokens, for jpeg/symbol_reader.cpp. It is the wait for the next
-// look-up that costs here (about 140,000 symbols in a photo of 100 kB): each one finds as many
-// symbols as it can, and nothing but the number of bits used lies between it and the next.
+// Converts the entropy-coded data of one block to tokens, for jpeg/symbol_reader.cpp. The latency
+// of the table lookup dominates here (about 140,000 symbols in a photo of 100 kB). So each lookup
+// finds as many symbols as possible, and the next lookup depends only on the number of bits used.
 #pragma once
 
 #include "jpeg/symbol_tables.h"
 
 namespace fastload {
 
-constexpr size_t kMostTokens = 2 * 64;  // of a block: a symbol that no look-up finds takes two
+constexpr size_t kMaxTokens = 2 * 64;  // per block: a symbol that no lookup finds takes two tokens
 
-// Appends tokens and counts them. Every function returns false for what is not regular; all is void
-// then.
+// Appends tokens and counts them. Every function returns false for irregular data; the results are
+// then invalid.
 class BlockReader {
 public:
-    explicit BlockReader(uint32_t* counts) : counts_(counts) {}  // by token number
+    explicit BlockReader(uint32_t* counts) : counts_(counts) {}  // indexed by token number
 
-    // A difference, as it is.
+    // Reads a DC difference without converting it.
     static bool read_dc(const SymbolTable& table, BitReader& bits, uint32_t& size,
                         uint32_t& extra) {
         DecodedSymbol found;
@@ -33,18 +33,18 @@ public:
             put_apart(table, size, size, extra, to);
     }
 
-    // The rest of the block. Three look-ups a turn: one refill serves all.
+    // Reads the AC symbols of the block. One refill serves three lookups.
     bool read_ac(const SymbolTable& table, BitReader& reader, Token*& out) {
-        static_assert(3 * (kLookBits + kTailBits) <= 56);
-        BitReader bits = reader;  // in registers, as long as nothing but look-ups is needed
+        static_assert(3 * (kLookupBits + kTailBits) <= 56);
+        BitReader bits = reader;  // a local copy stays in registers
         Token* to = out;
         const Token first = table.first_token();
         uint32_t* const counts = counts_ + (first >> kTailBits);
         uint32_t k = 1, entry;
         auto step = [&] {
-            const uint32_t next = bits.peek(kLookBits);
-            entry = table.look(next);
-            *to++ = first + bits.peek(kLookBits + kTailBits);
+            const uint32_t next = bits.peek(kLookupBits);
+            entry = table.look_up(next);
+            *to++ = first + bits.peek(kLookupBits + kTailBits);
             bits.drop(entry & 63);
             ++counts[next];
             k += entry >> 6;
@@ -53,9 +53,9 @@ public:
         for (;;) {
             do bits.refill();
             while (step() && step() && step());
-            if (k - SymbolTable::kEnd < 64) {  // most blocks end here
-                // Runs of 16 zeros in front of the end of block are legal, but no encoder needs
-                // them, and libjpeg writes none.
+            if (k - SymbolTable::kEnd < 64) {  // the end of most blocks
+                // Runs of 16 zeros before the end of block are legal, but no encoder needs them,
+                // and libjpeg does not write them.
                 if (bool(entry >> 6 == SymbolTable::kEnd) & table.is_zeros(to[-2]))
                     drop_zeros(table, out, to);
                 out = to;
@@ -64,8 +64,8 @@ public:
             }
             --counts_[*--to >> kTailBits];
             k -= entry >> 6;
-            // A symbol that the look-up does not hold; or the block is full, and what follows is
-            // another's: one by one then.
+            // Either the lookup table does not hold the symbol, or the block is full and the lookup
+            // read symbols of the next block. Read symbol by symbol then.
             const bool whole = entry >> 6 != SymbolTable::kUnknown;
             if (whole) bits.go_back(entry & 63);
             do
@@ -78,7 +78,7 @@ public:
         }
     }
 
-    // Puts an end of block in the place of a filler's AC.
+    // Replaces the AC tokens of a filler block by an end of block.
     void empty_block(const SymbolTable& table, Token* ac, Token*& to) {
         for (const Token* token = ac; token < to; ++token)
             if (*token >> kTailBits < kCountedTokens) --counts_[*token >> kTailBits];
@@ -110,12 +110,12 @@ private:
         if (k >= SymbolTable::kEnd)
             drop_zeros(table, out, to);
         else if (k != 64 || table.is_zeros(to[-1]))
-            return false;  // a run beyond the block
+            return false;  // the run exceeds the block
         out = to;
         return true;
     }
 
-    // Those in front of the end of block, which is the last token.
+    // Removes runs of 16 zeros before the end of block, which is the last token.
     void drop_zeros(const SymbolTable& table, const Token* begin, Token*& to) {
         for (; to - begin > 1 && table.is_zeros(to[-2]); --to) {
             --counts_[to[-2] >> kTailBits];

@@ -1,4 +1,4 @@
-// Bytes that are written once and never zeroed first, as std::vector would.
+// A byte buffer that, unlike std::vector, does not zero memory before it is written.
 #pragma once
 
 #include <cstddef>
@@ -17,18 +17,18 @@ public:
     size_t capacity() const { return capacity_; }
     void clear() { size_ = 0; }
 
-    // Makes room for `more` bytes behind the end; pointers into the buffer are then stale.
+    // Reserves `more` bytes after the end. Invalidates pointers into the buffer.
     void reserve(size_t more) {
         if (capacity_ - size_ < more) grow(more);
     }
-    // The bytes up to `end` (within the room reserved) have been written.
+    // Sets the end after writing to reserved memory.
     void end_at(const uint8_t* end) { size_ = size_t(end - bytes_.get()); }
 
     void put(uint32_t byte) {
         reserve(1);
         bytes_[size_++] = uint8_t(byte);
     }
-    void put16(uint32_t value) {  // big-endian, as JPEG has it
+    void put16(uint32_t value) {  // big-endian, as in JPEG
         put(value >> 8);
         put(value & 255);
     }
@@ -37,7 +37,7 @@ public:
         std::memcpy(end(), bytes, size);
         size_ += size;
     }
-    // Gives back what one huge image made it keep.
+    // Frees the memory if one huge image made it exceed `keep` bytes.
     void shrink(size_t keep) {
         if (capacity_ <= keep) return;
         bytes_.reset();
@@ -45,7 +45,8 @@ public:
     }
 
 private:
-    __attribute__((noinline)) void grow(size_t more) {  // seldom called, from hundreds of places
+    // rarely called, but from hundreds of places
+    __attribute__((noinline)) void grow(size_t more) {
         size_t wanted = size_ + more > 2 * capacity_ ? size_ + more : 2 * capacity_;
         std::unique_ptr<uint8_t[]> larger(new uint8_t[wanted]);
         if (size_) std::memcpy(larger.get(), bytes_.get(), size_);

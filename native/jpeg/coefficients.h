@@ -1,4 +1,4 @@
-// What the lossless rewrite does to, and asks of, the coefficients that libjpeg has read.
+// Operations of the lossless rewrite on the coefficients that libjpeg has read.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace fastload {
 
-// True where turning the coefficients upside down is what the EXIF orientation asks for, and leaves
-// every pixel exact.
+// Returns whether a vertical flip of the coefficients applies this EXIF orientation and keeps every
+// pixel exact.
 bool can_flip(const JpegFrame& frame, uint8_t orientation);
 
 void flip_vertically(jpeg_decompress_struct& source, jvirt_barray_ptr* coefficients);

@@ -15,8 +15,8 @@ struct McuRange {
     uint32_t begin = 0, end = 0;
 };
 
-// The MCUs that pixels [start, start + length) and `margin` more on either side lie in, widened to
-// multiples of `unit`.
+// Returns the MCUs that contain the pixels [start, start + length) and `margin` more on both sides,
+// extended to multiples of `unit`.
 McuRange cover(uint32_t start, uint32_t length, uint32_t margin, uint32_t mcu_size, uint32_t n_mcus,
                uint32_t unit) {
     uint32_t first = (start - std::min(start, margin)) / mcu_size;
@@ -43,12 +43,12 @@ public:
         if (!layout_.interval || layout_.interval != interval ||
             layout_.n_segments() != n_segments_)
             return false;
-        if (!has_right_ends()) return false;
+        if (!has_valid_ends()) return false;
         if (roi.width < 1 || roi.width > layout_.width || roi.x > layout_.width - roi.width)
             return false;
         if (roi.height < 1 || roi.height > layout_.height || roi.y > layout_.height - roi.height)
             return false;
-        choose(roi, scale);
+        choose_mcus(roi, scale);
         if (columns_.end - columns_.begin == layout_.mcus_per_row &&
             rows_.end - rows_.begin == layout_.mcu_rows)
             return false;
@@ -64,20 +64,20 @@ public:
     }
 
 private:
-    void choose(const Roi& roi, uint32_t scale) {
-        bool narrow = false, low = false;  // is any component upsampled across, or down?
+    void choose_mcus(const Roi& roi, uint32_t scale) {
+        bool narrow = false, low = false;  // any component is upsampled horizontally, vertically
         for (size_t i = 0; i < layout_.n_components; ++i) {
             narrow |= layout_.h[i] != layout_.max_h;
             low |= layout_.v[i] != layout_.max_v;
         }
-        // libjpeg blends each sample with the neighbor on its near side: one output pixel beyond
-        // the ROI is enough.
+        // libjpeg blends each sample with the neighbor on its nearer side, so one output pixel
+        // beyond the ROI is enough.
         uint32_t per_row = layout_.mcus_per_row, interval = layout_.interval;
         bool across = per_row % interval == 0;
         uint32_t unit = across ? interval : per_row;
         columns_ = cover(roi.x, roi.width, narrow ? scale : 0, layout_.mcu_width, per_row, unit);
-        // Below 3 samples a row libjpeg repeats samples instead (downsampled_width > 2 in
-        // jdsample.c).
+        // With fewer than 3 samples per row, libjpeg repeats samples instead (downsampled_width > 2
+        // in jdsample.c).
         while (narrow && pixels(columns_, layout_.mcu_width, layout_.width) <= 4 * scale &&
                columns_.end - columns_.begin < per_row) {
             if (columns_.begin)
@@ -85,7 +85,7 @@ private:
             else
                 columns_.end += unit;
         }
-        // A row can be cut where a segment starts with it.
+        // The image can be cut before a row that starts a segment.
         uint32_t step = interval / std::gcd(interval, per_row);
         rows_ =
             cover(roi.y, roi.height, low ? scale : 0, layout_.mcu_height, layout_.mcu_rows, step);
@@ -93,7 +93,7 @@ private:
 
     bool copy_segments() {
         uint64_t per_row = layout_.mcus_per_row, interval = layout_.interval;
-        if (columns_.end - columns_.begin == per_row)  // whole rows: one run
+        if (columns_.end - columns_.begin == per_row)  // whole rows are one run
             return copy_run(size_t(rows_.begin * per_row / interval),
                             size_t((rows_.end * per_row + interval - 1) / interval));
         for (uint64_t row = rows_.begin; row < rows_.end; ++row)
@@ -103,12 +103,12 @@ private:
         return true;
     }
 
-    // Copies segments [first, last) with the markers between them, numbered anew.
+    // Copies segments [first, last) and renumbers the restart markers between them.
     bool copy_run(size_t first, size_t last) {
         if (first >= last || last > n_segments_) return false;
         size_t begin = offset(first), end = offset(last) - (last < n_segments_ ? 2 : 0);
-        // Runs in order and apart: whatever the index says, the output is never larger than the
-        // input.
+        // Runs must be in order and disjoint, so the output is never larger than the input,
+        // whatever the index says.
         if (begin < copied_ || end > size_ || begin >= end) return false;
         if (first && !is_marker(begin, first)) return false;
         if (last < n_segments_ && !is_marker(end + 2, last)) return false;
@@ -125,9 +125,9 @@ private:
         return true;
     }
 
-    // Does the index start and end where the data does? One that is off by 8 segments would pass
-    // all other checks.
-    bool has_right_ends() const {
+    // Returns whether the index starts and ends with the entropy-coded data. An index that is off
+    // by 8 segments passes all other checks.
+    bool has_valid_ends() const {
         size_t end = offset(n_segments_);
         return offset(0) == layout_.scan_offset && end < size_ && size_ - end >= 2 &&
                jpeg_[end] == 0xFF && jpeg_[end + 1] == kEOI;
@@ -138,7 +138,7 @@ private:
         out_.push_back(uint8_t(kRST0 + n_markers_++ % 8));
     }
 
-    // Does the marker that opens this segment stand in front of `start`?
+    // Returns whether the restart marker of this segment is directly before `start`.
     bool is_marker(size_t start, size_t segment) const {
         if (start < layout_.scan_offset + 2 || start > size_) return false;
         return jpeg_[start - 2] == 0xFF && jpeg_[start - 1] == kRST0 + (segment - 1) % 8;

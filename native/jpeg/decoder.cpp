@@ -13,10 +13,10 @@
 namespace fastload {
 namespace {
 
-constexpr UINT16 kNoQuantisation = 0xABCD;
-constexpr UINT8 kNoCode = 255;  // in bits[0], which libjpeg sets to 0 and never uses
+constexpr UINT16 kStaleQuantization = 0xABCD;
+constexpr UINT8 kStaleCode = 255;  // in bits[0], which libjpeg sets to 0 and never uses
 
-// Apart from its caller: variables that change after setjmp may not live in the same frame.
+// A separate function: variables that change after setjmp must not be in the frame of the caller.
 bool read_rows(jpeg_decompress_struct& decoder, uint8_t* rows, ptrdiff_t stride, int n) {
     constexpr int kMost = 16;
     JSAMPROW pointers[kMost];
@@ -31,9 +31,9 @@ bool read_rows(jpeg_decompress_struct& decoder, uint8_t* rows, ptrdiff_t stride,
     return true;
 }
 
-// How many samples of a row each component's upsampling reads. libjpeg-turbo's crop (2.1 at least)
-// leaves out that chroma may be scaled less than the image is: 4:1:0 at 1/2 then lacks the right
-// half of its colors. `side`: of the image's blocks, scaled.
+// Sets how many samples per row the upsampling of each component reads. The crop of libjpeg-turbo
+// (at least 2.1) ignores that chroma may be scaled less than the image: 4:1:0 at 1/2 then loses the
+// right half of its colors. `side` is the size of a scaled block of the image.
 void set_sample_widths(jpeg_decompress_struct& decoder, unsigned side) {
     const unsigned whole = unsigned(decoder.max_h_samp_factor) * side;
     for (int i = 0; i < decoder.num_components; ++i) {
@@ -47,14 +47,14 @@ void set_sample_widths(jpeg_decompress_struct& decoder, unsigned side) {
 
 }  // namespace
 
-// Any warning is an error, as in simplejpeg's strict mode: libjpeg warns where it made up pixels.
-// The hook is tried here, not by the first decode thread that asks: a fork while it tries would
-// leave the child waiting for ever.
+// Every warning is an error, as in the strict mode of simplejpeg, because libjpeg warns when it
+// makes up pixels. The hook is tested here and not by the first decode thread: a fork during the
+// test would leave the child waiting forever.
 JpegDecoder::JpegDecoder() {
     entropy_hook_works();
     errors_.fatal_warning = [](j_common_ptr) { return true; };
     decoder_.err = &errors_;
-    if (setjmp(errors_.jump)) throw std::bad_alloc();  // all that can go wrong here
+    if (setjmp(errors_.jump)) throw std::bad_alloc();  // the only possible error here
     jpeg_create_decompress(&decoder_);
 }
 
@@ -63,7 +63,7 @@ JpegDecoder::~JpegDecoder() {
 }
 
 bool JpegDecoder::fail(const char* text) {
-    why_ = text;
+    error_ = text;
     jpeg_abort_decompress(&decoder_);
     return false;
 }
@@ -78,47 +78,48 @@ void JpegDecoder::close() {
 
 bool JpegDecoder::open(const uint8_t* bytes, size_t size) {
     errors_.reset();
-    taken_over_ = false;
+    hooked_ = false;
     bytes_ = bytes;
     size_ = size;
-    if (!size) return fail("no bytes");
+    if (!size) return fail("empty file");
     if (setjmp(errors_.jump)) return fail(errors_.text);
-    if (renew_) {
+    if (recreate_) {
         jpeg_destroy_decompress(&decoder_);
         jpeg_create_decompress(&decoder_);
-        renew_ = false;
+        recreate_ = false;
     }
-    forget_tables();
+    mark_tables_stale();
     jpeg_mem_src(&decoder_, bytes, static_cast<unsigned long>(size));
     jpeg_read_header(&decoder_, TRUE);
-    drop_missing_tables();
+    drop_stale_tables();
     return within_limits(size);
 }
 
-// libjpeg keeps the tables of one image for the next, which would then be decoded with them if it
-// lacks its own. They are marked before the header is read; those still marked afterwards are taken
-// away. (Taking them all away before would leak: libjpeg frees tables with the object only.)
-void JpegDecoder::forget_tables() {
+// libjpeg keeps the tables of an image and uses them for the next image if that lacks its own. So
+// tables are marked before the header is read, and tables that are still marked afterwards are
+// removed. (Removing all of them before would leak memory: libjpeg frees tables only with the
+// object.)
+void JpegDecoder::mark_tables_stale() {
     for (JQUANT_TBL* table : decoder_.quant_tbl_ptrs)
         if (table)
-            std::fill(std::begin(table->quantval), std::end(table->quantval), kNoQuantisation);
+            std::fill(std::begin(table->quantval), std::end(table->quantval), kStaleQuantization);
     for (int i = 0; i < NUM_HUFF_TBLS; ++i)
         for (JHUFF_TBL* table : {decoder_.dc_huff_tbl_ptrs[i], decoder_.ac_huff_tbl_ptrs[i]})
-            if (table) table->bits[0] = kNoCode;
+            if (table) table->bits[0] = kStaleCode;
 }
 
-void JpegDecoder::drop_missing_tables() {
+void JpegDecoder::drop_stale_tables() {
     const auto drop = [&](auto*& table, bool missing) {
         if (!missing) return;
         table = nullptr;
-        renew_ = true;
+        recreate_ = true;
     };
     for (JQUANT_TBL*& table : decoder_.quant_tbl_ptrs)
         drop(table, table && std::all_of(std::begin(table->quantval), std::end(table->quantval),
-                                         [](UINT16 value) { return value == kNoQuantisation; }));
+                                         [](UINT16 value) { return value == kStaleQuantization; }));
     for (int i = 0; i < NUM_HUFF_TBLS; ++i)
         for (JHUFF_TBL** table : {&decoder_.dc_huff_tbl_ptrs[i], &decoder_.ac_huff_tbl_ptrs[i]})
-            drop(*table, *table && (*table)->bits[0] == kNoCode);
+            drop(*table, *table && (*table)->bits[0] == kStaleCode);
 }
 
 bool JpegDecoder::within_limits(size_t size) {
@@ -131,12 +132,15 @@ bool JpegDecoder::within_limits(size_t size) {
     if (w * h > MAX_PIXELS)
         return shaped(": at most " + std::to_string(MAX_PIXELS / 1000000) + " megapixels");
     if (w * h > MAX_PIXELS_PER_BYTE * size)
-        return shaped(" in " + std::to_string(size) + " bytes: truncated or a decompression bomb");
+        return shaped(" in " + std::to_string(size) +
+                      " bytes: truncated or a decompression bomb (at most " +
+                      std::to_string(MAX_PIXELS_PER_BYTE) + " pixels per byte)");
     if (decoder_.arith_code || decoder_.data_precision != 8 ||
         (decoder_.num_components != 1 && decoder_.num_components != 3))
-        return fail("expected Huffman-coded, 8 bit, gray or color");
+        return fail(
+            "unsupported JPEG: expected Huffman coding, 8 bits per sample, 1 or 3 components");
     if (!jpeg_has_multiple_scans(&decoder_)) return true;
-    try {  // libjpeg decodes scan over scan, as many as there are: counted before
+    try {  // libjpeg decodes any number of scans, so count them first
         const uint32_t scans = read_jpeg_header(bytes_, size_).n_scans;
         if (scans > MAX_SCANS)
             return fail(
@@ -147,7 +151,7 @@ bool JpegDecoder::within_limits(size_t size) {
     return true;
 }
 
-bool JpegDecoder::start(int denominator, Pixels pixels, int x0, int x1, int y0, bool plain) {
+bool JpegDecoder::start(int denominator, Pixels pixels, int x0, int x1, int y0, bool libjpeg_only) {
     if (setjmp(errors_.jump)) return fail(errors_.text);
     decoder_.scale_num = 1;
     decoder_.scale_denom = static_cast<unsigned>(denominator);
@@ -157,29 +161,28 @@ bool JpegDecoder::start(int denominator, Pixels pixels, int x0, int x1, int y0, 
     decoder_.dct_method = JDCT_ISLOW;
     decoder_.do_fancy_upsampling = TRUE;
     jpeg_start_decompress(&decoder_);
-    // libjpeg takes the edge of a crop for the edge of the image and has no neighbors to smooth
-    // chroma with there. One more pixel on each side is enough: on the left libjpeg rounds down to
-    // a whole MCU, which then is the one before.
+    // libjpeg treats the edge of a crop as the edge of the image and smooths chroma without
+    // neighbors there. One more pixel on each side is enough: on the left, libjpeg rounds down to a
+    // whole MCU, which then is the previous one.
     const int full = int(decoder_.output_width);
-    // Nor does it smooth where a crop is narrower than 3 chroma samples (jdsample.c): at least
-    // kNarrow pixels.
+    // libjpeg does not smooth either if a crop has fewer than 3 chroma samples (jdsample.c), so
+    // decode at least kNarrow pixels.
     constexpr int kNarrow = 16;
     int begin = std::max(0, x0 - 1);
     const int end = std::min(full, std::max(x1 + 1, begin + kNarrow));
     begin = std::max(0, std::min(begin, end - kNarrow));
     JDIMENSION offset = 0, width = JDIMENSION(full);
-    // Where scans are missing, libjpeg smoothes over several blocks, but not across the edge of a
-    // crop.
+    // If scans are missing, libjpeg smooths over several blocks, but not across the edge of a crop.
     if ((begin > 0 || end < full) && is_complete(decoder_)) {
         offset = JDIMENSION(begin), width = JDIMENSION(end - begin);
         jpeg_crop_scanline(&decoder_, &offset, &width);
         set_sample_widths(decoder_, unsigned(DCTSIZE / denominator));
     }
     left_ = x0 - int(offset);
-    if (!plain && use_entropy_hook()) {
+    if (!libjpeg_only && use_entropy_hook()) {
         const unsigned mcu = unsigned(
             DCTSIZE / denominator * (decoder_.comps_in_scan > 1 ? decoder_.max_h_samp_factor : 1));
-        taken_over_ = entropy_.take_over(decoder_, offset / mcu, (offset + width - 1) / mcu);
+        hooked_ = entropy_.attach(decoder_, offset / mcu, (offset + width - 1) / mcu);
     }
     if (y0 > 0) jpeg_skip_scanlines(&decoder_, JDIMENSION(y0));
     return true;
@@ -187,7 +190,7 @@ bool JpegDecoder::start(int denominator, Pixels pixels, int x0, int x1, int y0, 
 
 bool JpegDecoder::read(uint8_t* rows, ptrdiff_t stride, int n) {
     if (setjmp(errors_.jump)) return fail(errors_.text);
-    return read_rows(decoder_, rows, stride, n) || fail("libjpeg delivers no more rows");
+    return read_rows(decoder_, rows, stride, n) || fail("libjpeg returned no more rows");
 }
 
 bool JpegDecoder::finish() {

@@ -16,8 +16,8 @@ std::atomic<bool>& hook_state() {
     return on;
 }
 
-// A picture of noise, 40 x 24 in 4:2:0, a restart marker every 2 MCUs.
-size_t make_test_jpeg(jpeg_compress_struct& encoder, unsigned char** bytes) {
+// Encodes an image of noise, 40 x 24 in 4:2:0, with a restart marker every 2 MCUs.
+size_t encode_test_jpeg(jpeg_compress_struct& encoder, unsigned char** bytes) {
     unsigned long size = 0;
     jpeg_create_compress(&encoder);
     jpeg_mem_dest(&encoder, bytes, &size);
@@ -46,7 +46,7 @@ void decode_test_jpeg(jpeg_decompress_struct& decoder, const unsigned char* byte
     jpeg_mem_src(&decoder, bytes, static_cast<unsigned long>(size));
     jpeg_read_header(&decoder, TRUE);
     jpeg_start_decompress(&decoder);
-    if (reader) reader->take_over(decoder, 0, decoder.MCUs_per_row);
+    if (reader) reader->attach(decoder, 0, decoder.MCUs_per_row);
     while (decoder.output_scanline < decoder.output_height) {
         JSAMPROW rows[1] = {pixels + size_t(decoder.output_scanline) * 40 * 3};
         jpeg_read_scanlines(&decoder, rows, 1);
@@ -54,27 +54,27 @@ void decode_test_jpeg(jpeg_decompress_struct& decoder, const unsigned char* byte
     jpeg_finish_decompress(&decoder);
 }
 
-bool try_hook() {
+bool test_hook() {
     JpegErrors errors;
     EntropyReader reader;
     jpeg_compress_struct encoder{};
-    jpeg_decompress_struct plain{}, hooked{};
-    encoder.err = plain.err = hooked.err = &errors;
-    static unsigned char* volatile bytes_seen;  // static: must survive the jump
+    jpeg_decompress_struct reference{}, hooked{};
+    encoder.err = reference.err = hooked.err = &errors;
+    static unsigned char* volatile bytes_seen;  // static: must survive longjmp
     unsigned char* bytes = nullptr;
     JSAMPLE expected[24 * 40 * 3] = {}, found[24 * 40 * 3] = {};
     volatile bool equal = false;
     bytes_seen = nullptr;
     if (!setjmp(errors.jump)) {
-        const size_t size = make_test_jpeg(encoder, &bytes);
+        const size_t size = encode_test_jpeg(encoder, &bytes);
         bytes_seen = bytes;
-        decode_test_jpeg(plain, bytes, size, nullptr, expected);
+        decode_test_jpeg(reference, bytes, size, nullptr, expected);
         decode_test_jpeg(hooked, bytes, size, &reader, found);
         equal = reader.finished() && !std::memcmp(expected, found, sizeof expected);
     }
     std::free(bytes_seen);
     jpeg_destroy_compress(&encoder);
-    jpeg_destroy_decompress(&plain);
+    jpeg_destroy_decompress(&reference);
     jpeg_destroy_decompress(&hooked);
     return equal;
 }
@@ -82,7 +82,7 @@ bool try_hook() {
 }  // namespace
 
 bool entropy_hook_works() {
-    static const bool works = try_hook();
+    static const bool works = test_hook();
     return works;
 }
 

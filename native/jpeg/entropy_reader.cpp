@@ -7,7 +7,7 @@
 namespace fastload {
 namespace {
 
-// The beginning of libjpeg's struct jpeg_entropy_decoder (jpegint.h).
+// The first members of struct jpeg_entropy_decoder in libjpeg (jpegint.h).
 struct EntropyEntries {
     void (*start_pass)(j_decompress_ptr);
     boolean (*decode_mcu)(j_decompress_ptr, JBLOCKROW*);
@@ -17,13 +17,14 @@ EntropyEntries& entries(jpeg_decompress_struct& decoder) {
     return *reinterpret_cast<EntropyEntries*>(decoder.entropy);
 }
 
-constexpr size_t kWorstBlock = 64 * (16 + 15) / 8;  // bytes: 64 codes of 16 bits with 15 extra
+// bytes: 64 codes of 16 bits, each with 15 extra bits
+constexpr size_t kWorstBlock = 64 * (16 + 15) / 8;
 constexpr size_t kChunk = 8192;
 
 }  // namespace
 
-bool EntropyReader::take_over(jpeg_decompress_struct& decoder, unsigned first_column,
-                              unsigned last_column) {
+bool EntropyReader::attach(jpeg_decompress_struct& decoder, unsigned first_column,
+                           unsigned last_column) {
     if (decoder.progressive_mode || decoder.arith_code ||
         decoder.comps_in_scan != decoder.num_components || decoder.Ss != 0 ||
         decoder.Se != DCTSIZE2 - 1 || decoder.Ah || decoder.Al ||
@@ -55,7 +56,7 @@ bool EntropyReader::take_over(jpeg_decompress_struct& decoder, unsigned first_co
     segment_ = 0;
     worst_mcu_ = size_t(n_blocks_) * kWorstBlock + 16;
     const size_t room = kChunk + 2 * worst_mcu_;
-    if (plain_.size() < room) plain_.resize(room);
+    if (unstuffed_.size() < room) unstuffed_.resize(room);
     next_ = decoder.src->next_input_byte;
     stop_ = next_ + decoder.src->bytes_in_buffer;
     begin_segment();
@@ -67,53 +68,54 @@ bool EntropyReader::take_over(jpeg_decompress_struct& decoder, unsigned first_co
 void EntropyReader::begin_segment() {
     std::fill(std::begin(last_dc_), std::end(last_dc_), 0u);
     segment_left_ = interval_ ? interval_ : UINT32_MAX;
-    at_ = end_ = plain_.data();
+    at_ = end_ = unstuffed_.data();
     at_marker_ = false;
     buffer_ = 0;
     count_ = 0;
 }
 
-// Moves what is left to the front and takes more of the file, without the zero that follows each
-// 0xFF.
-void EntropyReader::more_bytes() {
-    uint8_t* to = plain_.data();
+// Moves the unused bytes to the front and appends more of the file, without the zero that follows
+// each 0xFF.
+void EntropyReader::refill_bytes() {
+    uint8_t* to = unstuffed_.data();
     const size_t left = size_t(end_ - at_);
     std::memmove(to, at_, left);
-    at_ = plain_.data();
+    at_ = unstuffed_.data();
     to += left;
-    uint8_t* const full = plain_.data() + worst_mcu_ + kChunk;
+    uint8_t* const full = unstuffed_.data() + worst_mcu_ + kChunk;
     while (!at_marker_ && to < full) {
         const size_t size = std::min(size_t(stop_ - next_), size_t(full - to));
         const void* found = size ? std::memchr(next_, 0xFF, size) : nullptr;
-        const size_t plain = found ? size_t(static_cast<const uint8_t*>(found) - next_) : size;
-        if (plain) std::memcpy(to, next_, plain);
-        to += plain;
-        next_ += plain;
+        const size_t n_plain = found ? size_t(static_cast<const uint8_t*>(found) - next_) : size;
+        if (n_plain) std::memcpy(to, next_, n_plain);
+        to += n_plain;
+        next_ += n_plain;
         if (!found) {
-            at_marker_ = next_ == stop_;  // cut off; noticed where a marker is expected
+            at_marker_ = next_ == stop_;  // truncated; detected where a marker is expected
             continue;
         }
         if (stop_ - next_ >= 2 && next_[1] == 0) {
             *to++ = 0xFF;
             next_ += 2;
-        } else {  // 0xFF 0xFF 0, too, which libjpeg reads in a second try, over the values of its
-                  // first
+            // Also for 0xFF 0xFF 0, which libjpeg reads in a second pass, over the values of the
+            // first.
+        } else {
             at_marker_ = true;
         }
     }
     end_ = to;
-    std::memset(to, 0, worst_mcu_);  // read, but never used by what is regular
+    std::memset(to, 0, worst_mcu_);  // read, but never used with regular data
 }
 
-// Behind the last MCU of a segment: all its bytes must be used up, and the next marker be the right
-// one.
+// Called after the last MCU of a segment: all its bytes must be used, and the next marker must be
+// the expected one.
 bool EntropyReader::end_segment() {
     while (!at_marker_) {
         if (end_ - at_ > 16) return false;
-        more_bytes();
+        refill_bytes();
     }
     if ((end_ - at_) * 8 + ptrdiff_t(count_) >= 8) return false;
-    if (mcus_left_ == 0) {  // libjpeg reads on from here
+    if (mcus_left_ == 0) {  // libjpeg continues from here
         decoder_->src->bytes_in_buffer = size_t(stop_ - next_);
         decoder_->src->next_input_byte = next_;
         return true;
@@ -135,8 +137,8 @@ boolean EntropyReader::decode_mcu(j_decompress_ptr decoder, JBLOCKROW* blocks) {
     std::longjmp(errors.jump, 1);
 }
 
-// Where the values of a code do not fit an entry.
-bool EntropyReader::decode_dc_slowly(BitReader& bits, const EntropyTable& table, int32_t& value) {
+// For codes whose values do not fit a table entry.
+bool EntropyReader::decode_dc_slow(BitReader& bits, const EntropyTable& table, int32_t& value) {
     bits.refill();
     unsigned length;
     const unsigned size = table.find(bits.peek(16), length) & 15;
@@ -146,10 +148,10 @@ bool EntropyReader::decode_dc_slowly(BitReader& bits, const EntropyTable& table,
     return length != 0;
 }
 
-// One AC code, whatever it is.
-bool EntropyReader::decode_slowly(BitReader& bits, const EntropyTable& table, unsigned& k,
-                                  JCOEF* block) {
-    bits.refill();  // 56 bits, of which 16 + 15 are taken at most
+// Decodes one AC code of any length.
+bool EntropyReader::decode_slow(BitReader& bits, const EntropyTable& table, unsigned& k,
+                                JCOEF* block) {
+    bits.refill();  // at least 56 bits, of which at most 16 + 15 are used
     unsigned length;
     const unsigned symbol = table.find(bits.peek(16), length), size = symbol & 15,
                    run = symbol >> 4;
@@ -166,8 +168,8 @@ bool EntropyReader::decode_slowly(BitReader& bits, const EntropyTable& table, un
     return true;
 }
 
-// The AC values of one block. `bits` stays in registers: only copies of it are handed to functions
-// that are not inlined.
+// Decodes the AC values of one block. `bits` stays in registers: functions that are not inlined
+// receive only a copy.
 template <bool kStore>
 inline __attribute__((always_inline)) bool EntropyReader::decode_ac(BitReader& bits,
                                                                     const EntropyTable& table,
@@ -182,10 +184,11 @@ inline __attribute__((always_inline)) bool EntropyReader::decode_ac(BitReader& b
             if (__builtin_expect(found & kSlow, 0)) {
                 BitReader copy = bits;
                 unsigned place = k;
-                if (!decode_slowly(copy, table, place, kStore ? block : nullptr)) return false;
+                if (!decode_slow(copy, table, place, kStore ? block : nullptr)) return false;
                 bits = copy;
                 k = place;
-                if (k >= 64) return k == 64 || k > kEndOfBlock;  // between: a run beyond the block
+                // in between: the run exceeds the block
+                if (k >= 64) return k == 64 || k > kEndOfBlock;
                 break;
             }
             bits.drop(bits_of(found));
@@ -198,11 +201,10 @@ inline __attribute__((always_inline)) bool EntropyReader::decode_ac(BitReader& b
         }
     } while (k < 64);
     if (__builtin_expect(k == 64 || (k > kEndOfBlock && k < 64 + kEndOfBlock), 1)) return true;
-    // The first of two values was the block's last; what was taken for the second is the next
-    // block's.
+    // The first of two values was the last of the block. The second one belongs to the next block.
     BitReader copy = bits;
     copy.go_back(bits_of(found));
-    if (!decode_slowly(copy, table, before, nullptr) || before != 64) return false;
+    if (!decode_slow(copy, table, before, nullptr) || before != 64) return false;
     bits = copy;
     return true;
 }
@@ -217,7 +219,7 @@ bool EntropyReader::decode_blocks(JBLOCKROW* blocks) {
         int32_t value = first_of(found);
         if (__builtin_expect(found & kSlow, 0)) {
             BitReader copy = bits;
-            if (!decode_dc_slowly(copy, *block.dc, value)) return false;
+            if (!decode_dc_slow(copy, *block.dc, value)) return false;
             bits = copy;
         } else {
             bits.drop(bits_of(found));
@@ -233,11 +235,11 @@ bool EntropyReader::decode_blocks(JBLOCKROW* blocks) {
     buffer_ = bits.buffer;
     count_ = bits.count;
     at_ = bits.next;
-    return (at_ - end_) * 8 <= ptrdiff_t(count_);  // else more was read than there is
+    return (at_ - end_) * 8 <= ptrdiff_t(count_);  // false if more bits were used than exist
 }
 
 bool EntropyReader::decode(JBLOCKROW* blocks) {
-    if (!at_marker_ && size_t(end_ - at_) < worst_mcu_) more_bytes();
+    if (!at_marker_ && size_t(end_ - at_) < worst_mcu_) refill_bytes();
     const bool store = blocks && column_ >= first_column_ && column_ <= last_column_;
     if (!(store ? decode_blocks<true>(blocks) : decode_blocks<false>(nullptr))) return false;
     if (++column_ == columns_) column_ = 0;

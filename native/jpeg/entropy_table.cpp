@@ -14,8 +14,8 @@ constexpr uint32_t entry(int32_t first, int32_t second, unsigned run, unsigned a
 constexpr uint32_t slow_entry(unsigned symbol, unsigned length) {
     return length << 14 | symbol << 6 | kSlow;
 }
-constexpr unsigned kFirstSize = 8,
-                   kSecondSize = 5;  // bits of the largest values that fit, without the sign
+// Bits of the largest values that fit an entry, without the sign.
+constexpr unsigned kFirstSize = 8, kSecondSize = 5;
 
 }  // namespace
 
@@ -40,13 +40,13 @@ void EntropyTable::make(const JHUFF_TBL& table, bool is_dc) {
     if (!dc) join_pairs();
 }
 
-// The entries of all that begins with one code.
+// Fills the entries of all bit patterns that begin with one code.
 void EntropyTable::fill_single(unsigned symbol, int length, uint32_t*& to) const {
     const unsigned size = symbol & 15, run = dc ? 0 : symbol >> 4, spare = unsigned(kBits - length);
     if (size > spare || size > kFirstSize) {
         to = std::fill_n(to, 1u << spare, slow_entry(symbol, unsigned(length)));
-    } else if (size == 0) {  // a DC difference of 0; 16 zeros, the last of them as a value; or the
-                             // end of the block
+        // A DC difference of 0; 16 zeros, the last of which counts as a value; or the end of block.
+    } else if (size == 0) {
         const bool end = !dc && run != 15;
         to = std::fill_n(to, 1u << spare,
                          entry(0, 0, end ? 0 : run, end ? kEndOfBlock : run + 1, unsigned(length)));
@@ -58,7 +58,7 @@ void EntropyTable::fill_single(unsigned symbol, int length, uint32_t*& to) const
     }
 }
 
-// Where a second value, or the end of the block, fits behind the first.
+// Adds a second value, or the end of block, to entries with enough bits left.
 void EntropyTable::join_pairs() {
     uint32_t single[1 << kBits];
     std::memcpy(single, fast, sizeof single);

@@ -1,4 +1,4 @@
-// The Huffman tables of EntropyReader: what the next bits of a scan hold, values and all.
+// Huffman tables of EntropyReader: they map the next bits of a scan to decoded values.
 #pragma once
 
 #include <cstdint>
@@ -7,32 +7,36 @@
 
 namespace fastload {
 
-// The codes of a DHT table, and `fast`: what the next kBits bits hold, often two values at once
-// (below).
+// The codes of a DHT table. `fast` maps the next kBits bits to one or two values (see below).
 struct EntropyTable {
     static constexpr int kBits = 11;
     uint32_t fast[1 << kBits];
-    uint32_t limit[17];  // by length: codes left-aligned to 16 bits are below it, or longer
+    uint32_t limit[17];  // by length: left-aligned 16-bit codes of at most this length are below it
     int32_t offset[17];  // index of a code's symbol - the code
     uint8_t lengths[17], symbols[256];
     bool valid = false, dc = false;
 
     void make(const JHUFF_TBL& table, bool is_dc);
-    unsigned find(uint32_t next16, unsigned& length)
-        const;  // a symbol and the length of its code; 0: there is no such code
+    // Returns a symbol and the length of its code; length 0: no such code.
+    unsigned find(uint32_t next16, unsigned& length) const;
+
 private:
     void fill_single(unsigned symbol, int length, uint32_t*& to) const;
     void join_pairs();
 };
 
-// An entry of EntropyTable::fast, for one value or two that follow each other, with their extra
+// An entry of EntropyTable::fast describes one value, or two consecutive values, with their extra
 // bits:
-//   bits 0-5 how many bits they take, 6-9 the run of zeros before the first, 10-16 by how much the
-//   place in the block advances, 17-22 the second value, 23-31 the first.
-// The second value's place is the last one that the advance covers; of a single value, that is its
-// own, and it is stored later. An end of block counts as an advance by kEndOfBlock with the value
-// 0. kSlow set: the value is too large, or the bits too few, for this; bits 6-13 the symbol, 14-18
-// its code's length, or 0 for a code of more than kBits.
+//   bits 0-5    number of bits used
+//   bits 6-9    run of zeros before the first value
+//   bits 10-16  by how much the position in the block advances
+//   bits 17-22  second value
+//   bits 23-31  first value
+// The position of the second value is the last one that the advance covers. For a single value that
+// is its own position, and the first value is stored later. An end of block is an advance by
+// kEndOfBlock with the value 0. If kSlow is set, the value is too large or the bits are too few for
+// an entry: bits 6-13 then hold the symbol and bits 14-18 the length of its code, or 0 for a code
+// of more than kBits.
 constexpr uint32_t kSlow = 32;
 
 inline int32_t first_of(uint32_t found) {
@@ -51,11 +55,12 @@ inline unsigned bits_of(uint32_t found) {
     return found & 31;
 }
 
-// An advance that no two runs can reach: from place 63 they lead to 63 + 16 + 16 at most.
+// An advance that two runs cannot reach: from position 63 they lead to 63 + 16 + 16 at most.
 constexpr unsigned kEndOfBlock = 96;
 
-// Zigzag to row order. An end of block and runs beyond it are stored like values, as a 0 in the
-// last place: that is 0 then, since it has not been reached, and a branch is saved.
+// Maps zigzag order to row order. An end of block and runs beyond it are stored like values, as a 0
+// in the last position. That coefficient is 0 anyway, because it was not reached, and this saves a
+// branch.
 struct NaturalOrder {
     uint8_t place[64 + kEndOfBlock + 16];
 };
@@ -80,7 +85,7 @@ constexpr NaturalOrder make_natural_order() {
 }
 inline constexpr NaturalOrder kNatural = make_natural_order();
 
-// The value that `size` extra bits stand for.
+// Returns the value of `size` extra bits.
 inline int32_t extended(uint32_t extra, unsigned size) {
     return extra < (1u << (size - 1)) ? int32_t(extra) - (1 << size) + 1 : int32_t(extra);
 }

@@ -37,8 +37,8 @@ std::string at(size_t offset) {
     return " at byte " + std::to_string(offset);
 }
 
-// The orientation (tag 0x0112) of the first image directory in an Exif block; 1 where there is none
-// or it is damaged.
+// Returns the orientation (tag 0x0112) of the first image directory in an Exif block, or 1 if it is
+// missing or damaged.
 uint8_t exif_orientation(const uint8_t* tiff, size_t size) {
     if (size < 8) return 1;
     bool little = tiff[0] == 'I' && tiff[1] == 'I';
@@ -57,9 +57,8 @@ uint8_t exif_orientation(const uint8_t* tiff, size_t size) {
         uint64_t entry = directory + 2 + 12ull * i;
         if (entry + 12 > size) return 1;
         if (u16(entry) != 0x0112) continue;
-        uint32_t type =
-            u16(entry +
-                2);  // 3 = 16 bits, as the standard has it; 4 = 32 bits, which some cameras write
+        // 3: 16 bits, as in the standard. 4: 32 bits, which some cameras write.
+        uint32_t type = u16(entry + 2);
         if ((type != 3 && type != 4) || u32(entry + 4) != 1) return 1;
         uint64_t value = type == 3 ? u16(entry + 8) : u32(entry + 8);
         return value >= 1 && value <= 8 ? uint8_t(value) : 1;
@@ -80,7 +79,7 @@ public:
                 header_.complete = true;
                 break;
             }
-            take(uint8_t(marker));
+            parse_segment(uint8_t(marker));
         }
         if (!header_.sof)
             throw BadJpeg("no frame header (SOF) in " + std::to_string(size_) + " bytes");
@@ -91,8 +90,8 @@ public:
     }
 
 private:
-    // The next marker's code, 0 at the end of the data. Bytes that are no marker are passed over,
-    // as libjpeg does.
+    // Returns the code of the next marker, or 0 at the end of the data. Skips other bytes, as
+    // libjpeg does.
     int next_marker() {
         while (position_ < size_) {
             const void* found = std::memchr(bytes_ + position_, 0xFF, size_ - position_);
@@ -108,7 +107,7 @@ private:
         return 0;
     }
 
-    void take(uint8_t marker) {
+    void parse_segment(uint8_t marker) {
         if (marker == kSOI) throw BadJpeg("a second start marker" + at(position_ - 2));
         size_t start = position_;
         if (size_ - start < 2) throw BadJpeg("cut off in marker " + hex(marker) + at(start - 2));
@@ -122,9 +121,9 @@ private:
         size_t body_size = length - 2;
         position_ = start + length;
         if (is_frame(marker))
-            take_frame(marker, body, body_size);
+            parse_frame(marker, body, body_size);
         else if (marker == kSOS)
-            take_scan();
+            parse_scan();
         else if (marker == kDRI && body_size >= 2 && !header_.n_scans)
             header_.restart_interval = uint32_t(body[0]) << 8 | body[1];
         else if (marker == kAPP0 && body_size >= 5 && !std::memcmp(body, "JFIF", 5))
@@ -138,7 +137,7 @@ private:
         }
     }
 
-    void take_frame(uint8_t marker, const uint8_t* body, size_t size) {
+    void parse_frame(uint8_t marker, const uint8_t* body, size_t size) {
         if (header_.sof) throw BadJpeg("a second frame header (SOF)" + at(position_ - size - 4));
         if (size < 6 || size != 6 + 3 * size_t(body[5]))
             throw BadJpeg("the frame header (SOF) has a wrong length" + at(position_ - size - 4));
@@ -164,7 +163,7 @@ private:
         }
     }
 
-    void take_scan() {
+    void parse_scan() {
         if (!header_.sof)
             throw BadJpeg("a scan (SOS) before the frame header (SOF)" + at(position_));
         if (!header_.n_scans++) header_.scan_offset = position_;

@@ -6,13 +6,13 @@
 namespace fastload {
 namespace {
 
-constexpr size_t kReserved =
-    256;  // a symbol that never occurs gets the code of ones only: no real symbol may have it
-constexpr size_t kLongest = 32;  // as libjpeg; cut down to 16 afterwards
+// A symbol that never occurs. It receives the code of ones only, which no real symbol may have.
+constexpr size_t kReserved = 256;
+constexpr size_t kMaxLength = 32;  // as in libjpeg; limited to 16 afterwards
 
-// Code lengths by Huffman's method. A node is known by one of its symbols, `next` links the symbols
-// of a node. The order of equals decides which of several best codes comes out: the larger symbol
-// first, as libjpeg does it.
+// Computes code lengths with Huffman's method. A node is identified by one of its symbols; `next`
+// links the symbols of a node. The order of equal counts decides which of several optimal codes
+// results. As in libjpeg, the larger symbol is first.
 class HuffmanTree {
 public:
     explicit HuffmanTree(const uint32_t counts[256]) {
@@ -57,10 +57,10 @@ private:
     uint8_t sizes_[kReserved + 1] = {};
 };
 
-// Moves codes of more than 16 bits up the tree: a pair of the longest becomes one a bit shorter,
-// and its partner goes below the next shorter code (annex K.2 of the standard).
-void shorten(uint32_t lengths[kLongest + 1]) {
-    for (size_t i = kLongest; i > 16; --i)
+// Limits codes to 16 bits: of a pair of the longest codes, one is shortened by a bit and the other
+// moves below the next shorter code (annex K.2 of the standard).
+void shorten(uint32_t lengths[kMaxLength + 1]) {
+    for (size_t i = kMaxLength; i > 16; --i)
         while (lengths[i] > 0) {
             size_t j = i - 2;
             while (lengths[j] == 0) --j;
@@ -76,21 +76,20 @@ void shorten(uint32_t lengths[kLongest + 1]) {
 bool make_optimal_code(const uint32_t counts[256], HuffmanCode& code) {
     HuffmanTree tree(counts);
     const uint8_t* sizes = tree.build();
-    uint32_t lengths[kLongest + 1] = {}, next[kLongest + 2] = {};
+    uint32_t lengths[kMaxLength + 1] = {}, next[kMaxLength + 2] = {};
     for (size_t symbol = 0; symbol <= kReserved; ++symbol) {
-        if (sizes[symbol] > kLongest) return false;
+        if (sizes[symbol] > kMaxLength) return false;
         if (sizes[symbol]) ++lengths[sizes[symbol]];
     }
     code = {};
-    for (size_t size = 1; size <= kLongest; ++size)
+    for (size_t size = 1; size <= kMaxLength; ++size)
         next[size + 1] = next[size] + lengths[size] - (size == sizes[kReserved]);
-    for (size_t symbol = 0; symbol < kReserved;
-         ++symbol)  // by size; of equals, the smaller symbol first
+    for (size_t symbol = 0; symbol < kReserved; ++symbol)  // sorted by size, then by symbol
         if (sizes[symbol]) code.symbols[next[sizes[symbol]]++] = uint8_t(symbol), ++code.n_symbols;
     shorten(lengths);
     size_t longest = 16;
     while (longest > 1 && !lengths[longest]) --longest;
-    if (lengths[longest]) --lengths[longest];  // the reserved one
+    if (lengths[longest]) --lengths[longest];  // the reserved symbol
     for (size_t i = 1; i <= 16; ++i) code.lengths[i] = uint8_t(lengths[i]);
     return true;
 }

@@ -29,7 +29,7 @@ uint32_t divide_up(uint32_t value, uint32_t by) {
     return (value + by - 1) / by;
 }
 
-bool take_frame(const uint8_t* body, size_t size, JpegLayout& layout) {
+bool parse_frame(const uint8_t* body, size_t size, JpegLayout& layout) {
     if (layout.n_components || size < 6 || body[0] != 8 || (body[5] != 1 && body[5] != 3) ||
         size != 6 + 3u * body[5])
         return false;
@@ -43,7 +43,7 @@ bool take_frame(const uint8_t* body, size_t size, JpegLayout& layout) {
         layout.max_h = std::max(layout.max_h, layout.h[i]);
         layout.max_v = std::max(layout.max_v, layout.v[i]);
     }
-    // A scan of one component has MCUs of one block, whatever its sampling factors say.
+    // A scan of one component has MCUs of one block, regardless of its sampling factors.
     layout.mcu_width = layout.n_components == 1 ? 8 : 8u * layout.max_h;
     layout.mcu_height = layout.n_components == 1 ? 8 : 8u * layout.max_v;
     layout.mcus_per_row = divide_up(layout.width, layout.mcu_width);
@@ -75,7 +75,7 @@ bool read_layout(const uint8_t* jpeg, size_t size, JpegLayout& layout) {
             return is_whole_scan(body, length - 2, layout);
         }
         if (marker == kSOF0 || marker == kSOF1) {
-            if (!take_frame(body, length - 2, layout)) return false;
+            if (!parse_frame(body, length - 2, layout)) return false;
             layout.frame_offset = size_t(body - jpeg) + 1;
         } else if (marker == kDRI) {
             if (length != 4) return false;
@@ -106,7 +106,7 @@ bool find_segments(const uint8_t* jpeg, size_t size, const JpegLayout& layout,
         }
         if (marker != 0) {
             if (marker != kRST0 + (index.size() - 1) % 8)
-                break;  // out of turn, or none that belongs here
+                break;  // out of order, or not a restart marker
             index.push_back(uint32_t(position + 2));
         }
         position += 2;

@@ -1,19 +1,19 @@
-// How libjpeg reports errors and warnings to us: as text, never on stderr, never by exit().
+// Receives errors and warnings of libjpeg as text. libjpeg then neither prints to stderr nor exits.
 //
 //     JpegErrors errors;                       // must outlive the libjpeg object
 //     jpeg_decompress_struct decoder;
 //     decoder.err = &errors;
-//     if (setjmp(errors.jump)) return fail(errors.text);      // every libjpeg error lands here
+//     if (setjmp(errors.jump)) return fail(errors.text);      // every libjpeg error returns here
 //     jpeg_create_decompress(&decoder);
 //
-// The trap: longjmp runs no destructors. Between setjmp and the libjpeg calls there may be no C++
-// object with a destructor whose life began after setjmp; what is changed after setjmp and read
-// when it returns again must be volatile or in memory that libjpeg's caller owns. No exception may
-// pass through libjpeg's frames either: throw after setjmp returned.
+// Trap 1: longjmp runs no destructors. No C++ object with a destructor may be created between
+// setjmp and the libjpeg calls. A variable that changes after setjmp and is read after longjmp must
+// be volatile or outside the frame. No exception may pass through the frames of libjpeg either:
+// throw after setjmp has returned.
 //
-// Another trap: a decoder object used for a second image keeps the quantization and Huffman tables
-// of the first (quant_tbl_ptrs, dc_huff_tbl_ptrs, ac_huff_tbl_ptrs); a file that lacks its own is
-// then decoded with those, silently.
+// Trap 2: a decoder object keeps the quantization and Huffman tables of the previous image
+// (quant_tbl_ptrs, dc_huff_tbl_ptrs, ac_huff_tbl_ptrs). A file that lacks its own tables is
+// silently decoded with those.
 #pragma once
 
 #include <csetjmp>
@@ -25,12 +25,11 @@ namespace fastload {
 
 struct JpegErrors : jpeg_error_mgr {
     std::jmp_buf jump;
-    char text[JMSG_LENGTH_MAX] = "";  // the error, once setjmp has returned not 0
-    char warning[JMSG_LENGTH_MAX] =
-        "";                // the first warning since reset(); num_warnings says how many
-    int warning_code = 0;  // its code (jerror.h)
-    // True for a warning that makes the pixels doubtful: it is then an error, at once. Null: no
-    // warning is.
+    char text[JMSG_LENGTH_MAX] = "";     // valid after setjmp has returned nonzero
+    char warning[JMSG_LENGTH_MAX] = "";  // the first warning since reset(); num_warnings counts all
+    int warning_code = 0;                // its code (jerror.h)
+    // Returns true for a warning that makes the pixels unreliable, which is then an error. Null: no
+    // warning is an error.
     bool (*fatal_warning)(j_common_ptr) = nullptr;
 
     JpegErrors() {
@@ -41,7 +40,7 @@ struct JpegErrors : jpeg_error_mgr {
             std::longjmp(self.jump, 1);
         };
         emit_message = [](j_common_ptr common, int level) {
-            if (level >= 0) return;  // a trace
+            if (level >= 0) return;  // trace message
             JpegErrors& self = of(common);
             if (self.num_warnings++ == 0) {
                 self.warning_code = self.msg_code;
@@ -54,7 +53,7 @@ struct JpegErrors : jpeg_error_mgr {
     JpegErrors(const JpegErrors&) = delete;
     JpegErrors& operator=(const JpegErrors&) = delete;
 
-    // Before each image: libjpeg itself clears nothing when an object is used again.
+    // Call before each image: libjpeg clears nothing when an object is reused.
     void reset() {
         num_warnings = 0;
         msg_code = warning_code = 0;

@@ -3,7 +3,7 @@
 namespace fastload {
 namespace {
 
-// Where the i-th coefficient of a block's zigzag is, row by row.
+// Row-major position of the i-th coefficient in zigzag order.
 constexpr uint8_t kZigzag[64] = {
     0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
     41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
@@ -35,7 +35,8 @@ void put_huffman(ByteBuffer& out, uint32_t kind_and_table, const HuffmanCode& co
     out.put(code.symbols, code.n_symbols);
 }
 
-// What tells every decoder the colors: JFIF means YCbCr or gray, Adobe's transform 0 means RGB.
+// Writes the marker that defines the colors: JFIF means YCbCr or gray, Adobe with transform 0 means
+// RGB.
 void put_colors(ByteBuffer& out, bool rgb) {
     static const uint8_t jfif[] = {0xFF, 0xE0, 0, 16, 'J', 'F', 'I', 'F', 0,
                                    1,    1,    0, 0,  1,   0,   1,   0,   0};
@@ -47,8 +48,9 @@ void put_colors(ByteBuffer& out, bool rgb) {
         out.put(jfif, sizeof jfif);
 }
 
-// Baseline, unless a quantization table needs 16 bits: then extended sequential, which libjpeg,
-// Pillow, OpenCV and nvJPEG's CUDA path read, its hardware engine not. Returns the marker.
+// Writes the quantization tables and returns the frame marker: baseline, or extended sequential if
+// a table needs 16 bits. libjpeg, Pillow, OpenCV and the CUDA path of nvJPEG read the latter; the
+// hardware engine does not.
 uint32_t put_quantizations(ByteBuffer& out, const JpegFrame& frame) {
     uint32_t marker = 0xFFC0, written = 0;
     for (uint32_t i = 0; i < frame.n_components; ++i) {
@@ -97,9 +99,9 @@ void put_markers(ByteBuffer& out, const JpegFrame& frame, const HuffmanCode code
         out.put(frame.components[i].id);
         out.put(frame.components[i].huffman * 17u);
     }
-    out.put(0);  // the whole spectrum,
+    out.put(0);  // spectral selection 0..63
     out.put(63);
-    out.put(0);  // all bits
+    out.put(0);  // no successive approximation
 }
 
 }  // namespace fastload

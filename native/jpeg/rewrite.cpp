@@ -20,12 +20,12 @@
 namespace fastload {
 namespace {
 
-constexpr long kMemory =
-    512L << 20;  // coefficients of 64 megapixels, three components, 2 bytes each: 384 MB; no more
-constexpr size_t kKeep = size_t(4) << 20;  // of each buffer a thread keeps between images
+// Enough for the coefficients of 64 megapixels with three components of 2 bytes: 384 MB.
+constexpr long kMaxMemory = 512L << 20;
+constexpr size_t kKeepBytes = size_t(4) << 20;  // per buffer that a thread keeps between images
 
-[[noreturn]] void refuse(const std::string& why) {
-    throw BadJpeg("cannot be rewritten losslessly: " + why);
+[[noreturn]] void refuse(const std::string& error) {
+    throw BadJpeg("cannot be rewritten without loss: " + error);
 }
 
 void check_kind(const JpegHeader& header) {
@@ -40,15 +40,15 @@ void check_kind(const JpegHeader& header) {
     if (header.n_components == 2) refuse("two components");
 }
 
-// Warnings that cannot have changed a pixel. Everything else libjpeg warns of means that it
-// guessed. That includes bytes between the header's markers: they may be padding, but also a table
-// or a color marker whose first byte was hit (one bit of a DHT flipped, and libjpeg went on with
-// the standard's table).
+// Returns false for warnings that cannot affect a pixel. All other warnings mean that libjpeg
+// guessed. That includes bytes between the markers of the header: they may be padding, but also a
+// damaged table or color marker (after one flipped bit in a DHT marker, libjpeg continued with the
+// standard table).
 bool is_fatal(j_common_ptr common) {
     switch (common->err->msg_code) {
-        case JWRN_JFIF_MAJOR:   // an unknown JFIF version: nothing depends on it
-        case JWRN_ADOBE_XFORM:  // an unknown Adobe color code: libjpeg takes it for YCbCr, and we
-                                // write that down
+        case JWRN_JFIF_MAJOR:  // unknown JFIF version: has no effect
+        // Unknown Adobe color code: libjpeg assumes YCbCr, and the new file declares it.
+        case JWRN_ADOBE_XFORM:
             return false;
         default:
             return true;
@@ -64,8 +64,8 @@ public:
     Rewriter() {
         errors_.fatal_warning = &is_fatal;
         source_.err = target_.err = &errors_;
-        // The scans were counted before libjpeg saw the file; this holds even if it should find
-        // more.
+        // The scans were counted before libjpeg reads the file. This limits them even if libjpeg
+        // finds more.
         guard_.progress_monitor = [](j_common_ptr common) {
             if (reinterpret_cast<j_decompress_ptr>(common)->input_scan_number > int(MAX_SCANS))
                 ERREXIT(common, JERR_BAD_LENGTH);
@@ -82,9 +82,9 @@ public:
         errors_.reset();
         release();
         result_.index.clear();
-        Closer closer{*this};
+        DestroyGuard guard{*this};
         if (!read_markers(bytes, size)) fail();
-        describe(header, options);
+        set_frame(header, options);
         bool flip = options.orient && can_flip(frame_, header.orientation);
         result_.orientation = flip ? 1 : header.orientation;
         result_.n_components = header.n_components;
@@ -100,24 +100,24 @@ private:
         std::free(allocated_);
         allocated_ = nullptr;
         allocated_size_ = 0;
-        buffer_.shrink(kKeep);
+        buffer_.shrink(kKeepBytes);
         buffer_.clear();
-        symbols_.shrink(kKeep);
+        symbols_.shrink(kKeepBytes);
     }
 
-    // What libjpeg has said. A lack of memory is no fault of the image: a pack that skips bad ones
-    // must not lose it.
+    // Throws the error of libjpeg. Insufficient memory is not an error of the image: a pack run
+    // that skips bad images must not lose it.
     [[noreturn]] void fail() const {
         if (errors_.msg_code == JERR_OUT_OF_MEMORY) throw std::bad_alloc();
         throw BadJpeg(errors_.text);
     }
 
-    // libjpeg's objects are made for each image, which takes a few microseconds: used again, a
-    // decoder keeps the last image's tables, and a file without its own would be read with those;
-    // an encoder keeps its Huffman tables, too.
-    struct Closer {
+    // The libjpeg objects are created for each image, which takes a few microseconds. A reused
+    // decoder keeps the tables of the previous image, and a file without tables would be read with
+    // them. A reused encoder keeps its Huffman tables, too.
+    struct DestroyGuard {
         Rewriter& self;
-        ~Closer() {
+        ~DestroyGuard() {
             jpeg_destroy_decompress(&self.source_);
             jpeg_destroy_compress(&self.target_);
         }
@@ -126,16 +126,16 @@ private:
     bool read_markers(const uint8_t* bytes, size_t size) {
         if (setjmp(errors_.jump)) return false;
         jpeg_create_decompress(&source_);
-        source_.mem->max_memory_to_use = kMemory;
+        source_.mem->max_memory_to_use = kMaxMemory;
         source_.progress = &guard_;
         jpeg_mem_src(&source_, bytes, static_cast<unsigned long>(size));
         jpeg_read_header(&source_, TRUE);
         return true;
     }
 
-    // What the new file says of itself. Component ids and color marker leave no decoder in doubt
-    // about the colors.
-    void describe(const JpegHeader& header, const RewriteOptions& options) {
+    // Fills in the header of the new file. Component ids and the color marker define the colors for
+    // every decoder.
+    void set_frame(const JpegHeader& header, const RewriteOptions& options) {
         static const uint8_t ids[2][3] = {{1, 2, 3}, {'R', 'G', 'B'}};
         frame_ = {};
         frame_.width = source_.image_width;
@@ -145,8 +145,8 @@ private:
         uint32_t max_h = 1, max_v = 1;
         for (uint32_t i = 0; i < frame_.n_components; ++i) {
             const jpeg_component_info& old = source_.comp_info[i];
-            bool gray = frame_.n_components ==
-                        1;  // whose sampling factors mean nothing; 1x1 is what every decoder takes
+            // The sampling factors of a gray image have no meaning. Every decoder accepts 1x1.
+            bool gray = frame_.n_components == 1;
             frame_.components[i] = {ids[frame_.rgb][i], uint8_t(gray ? 1 : old.h_samp_factor),
                                     uint8_t(gray ? 1 : old.v_samp_factor),
                                     uint8_t(old.quant_tbl_no), uint8_t(!frame_.rgb && i > 0)};
@@ -161,9 +161,8 @@ private:
                                                  header.end_offset - header.scan_offset);
     }
 
-    // The fast way: Huffman symbols to Huffman symbols, for a file of one regular scan. False where
-    // it is not one, or where anything is wrong with it; nothing has been written then, and libjpeg
-    // has the word.
+    // The fast path: converts Huffman symbols directly, for a file with one regular scan. Returns
+    // false for any other or damaged file. Nothing has been written then, and libjpeg decides.
     bool rewrite_symbols() {
         if (!plan_scan()) return false;
         if (!read_symbols(source_.src->next_input_byte, source_.src->bytes_in_buffer, shape_,
@@ -197,7 +196,7 @@ private:
         for (uint32_t i = 0; i < shape_.n_components; ++i) {
             const jpeg_component_info* old = source_.cur_comp_info[i];
             if (old != &source_.comp_info[i])
-                return false;  // a scan in another order than the frame
+                return false;  // the scan has another order than the frame
             const JHUFF_TBL *dc = table(source_.dc_huff_tbl_ptrs, old->dc_tbl_no),
                             *ac = table(source_.ac_huff_tbl_ptrs, old->ac_tbl_no);
             if (!dc || !ac || old->quant_tbl_no < 0 || old->quant_tbl_no >= NUM_QUANT_TBLS ||
@@ -212,8 +211,8 @@ private:
                                     old->width_in_blocks,
                                     old->height_in_blocks,
                                     component.huffman,
-                                    take(codes_[old->dc_tbl_no], *dc),
-                                    take(codes_[NUM_HUFF_TBLS + old->ac_tbl_no], *ac)};
+                                    copy_code(codes_[old->dc_tbl_no], *dc),
+                                    copy_code(codes_[NUM_HUFF_TBLS + old->ac_tbl_no], *ac)};
         }
         return blocks <= D_MAX_BLOCKS_IN_MCU;
     }
@@ -222,22 +221,22 @@ private:
         return number >= 0 && number < NUM_HUFF_TBLS ? tables[number] : nullptr;
     }
 
-    static const HuffmanCode* take(HuffmanCode& code, const JHUFF_TBL& from) {
+    static const HuffmanCode* copy_code(HuffmanCode& code, const JHUFF_TBL& from) {
         code = {};
         std::copy_n(from.bits + 1, 16, code.lengths + 1);
         std::copy_n(from.huffval, 256, code.symbols);
         return &code;
     }
 
-    // libjpeg's way, over the coefficients: for progressive files, several scans, and everything
-    // strange.
+    // The libjpeg path, through the coefficients: for progressive files, several scans and anything
+    // unusual.
     bool rewrite_coefficients(bool flip, bool optimize) {
         if (setjmp(errors_.jump)) return false;
         jpeg_create_compress(&target_);
-        target_.mem->max_memory_to_use = kMemory;
+        target_.mem->max_memory_to_use = kMaxMemory;
         jvirt_barray_ptr* coefficients = jpeg_read_coefficients(&source_);
         if (!is_complete(source_)) {
-            std::strcpy(errors_.text, "incomplete: scans are missing");
+            std::strcpy(errors_.text, "incomplete JPEG: scans are missing");
             return false;
         }
         if (flip) flip_vertically(source_, coefficients);
@@ -261,12 +260,12 @@ private:
     }
 
     void finish() {
-        if (result_.size > UINT32_MAX) refuse("more than 4 GiB");
+        if (result_.size > UINT32_MAX) refuse("the new file exceeds 4 GiB");
         JpegLayout layout;
         bool simple = read_layout(result_.bytes, result_.size, layout);
         if (frame_.interval && result_.index.empty())
             simple = simple && find_segments(result_.bytes, result_.size, layout, result_.index);
-        if (!simple) refuse("the file written would not be one scan with regular restart markers");
+        if (!simple) refuse("the new file is not one scan with regular restart markers");
         if (!frame_.interval) result_.index.clear();
         result_.width = frame_.width;
         result_.height = frame_.height;
@@ -284,7 +283,7 @@ private:
     HuffmanCode codes_[2 * NUM_HUFF_TBLS];
     SymbolList symbols_;
     ByteBuffer buffer_;
-    unsigned char* allocated_ = nullptr;  // by libjpeg
+    unsigned char* allocated_ = nullptr;  // allocated by libjpeg
     unsigned long allocated_size_ = 0;
     RewrittenJpeg result_;
 };

@@ -14,8 +14,8 @@ void SymbolList::reserve(size_t n_more_tokens) {
     capacity = wanted;
 }
 
-void SymbolList::grow_plain(size_t n_bytes) {
-    if (plain.size() < n_bytes) plain.resize(n_bytes);
+void SymbolList::grow_unstuffed(size_t n_bytes) {
+    if (unstuffed.size() < n_bytes) unstuffed.resize(n_bytes);
 }
 
 void SymbolList::shrink(size_t keep_bytes) {
@@ -24,7 +24,7 @@ void SymbolList::shrink(size_t keep_bytes) {
         capacity = 0;
         size = 0;
     }
-    if (plain.capacity() > keep_bytes) std::vector<uint8_t>().swap(plain);
+    if (unstuffed.capacity() > keep_bytes) std::vector<uint8_t>().swap(unstuffed);
 }
 
 }  // namespace fastload

@@ -1,6 +1,6 @@
-// A JPEG's entropy-coded data as a list of Huffman symbols with their extra bits: read_symbols()
-// fills it and write_symbols() writes it with other Huffman tables and restart markers. That is all
-// the lossless rewrite needs; except for DC, no coefficient is ever decoded.
+// Entropy-coded data of a JPEG as a list of Huffman symbols with their extra bits. read_symbols()
+// fills it, and write_symbols() writes it with other Huffman tables and restart markers. The
+// lossless rewrite needs nothing else: except for DC, no coefficient is decoded.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ namespace fastload {
 struct SymbolList {
     struct Tables {  // 110 kB, kept between images
         SymbolTable dc[kMaxComponents], ac[kMaxComponents];
-        std::vector<SymbolTable*> used;   // AC, of this image
-        uint32_t counts[kCountedTokens];  // by token number, as the token codes
+        std::vector<SymbolTable*> used;   // AC tables of this image
+        uint32_t counts[kCountedTokens];  // indexed by token number, like token_codes
         TokenCode token_codes[kAllTokens];
     };
 
@@ -26,14 +26,14 @@ struct SymbolList {
     size_t capacity = 0;
     std::vector<size_t> segment_ends;  // in tokens
     uint32_t counts[256 * kTables] = {};
-    std::vector<uint8_t> plain;  // bytes of a segment without stuffed zeros
+    std::vector<uint8_t> unstuffed;  // bytes of a segment without stuffed zeros
 
-    // How often each symbol of a table occurs.
+    // Number of occurrences of each symbol of a table.
     const uint32_t* symbol_counts(size_t table) const { return counts + 256 * table; }
 
     void reserve(size_t n_more_tokens);
-    void grow_plain(size_t n_bytes);
-    // Frees buffers of more than this many bytes.
+    void grow_unstuffed(size_t n_bytes);
+    // Frees buffers that are larger than this.
     void shrink(size_t keep_bytes);
 };
 

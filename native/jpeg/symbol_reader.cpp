@@ -9,11 +9,11 @@
 namespace fastload {
 namespace {
 
-// What the reader may read beyond the data before it asks: an MCU of 10 blocks of 64 symbols of 16
-// + 11 bits.
+// Bytes that the reader may read beyond the data before it checks: an MCU of 10 blocks of 64
+// symbols of 16 + 11 bits.
 constexpr size_t kPadding = 10 * 64 * 27 / 8 + 64;
 
-// Copies a segment without its stuffed zeros. Returns where its marker is, null without one.
+// Copies a segment without its stuffed zeros. Returns its marker, or null if there is none.
 const uint8_t* unstuff(const uint8_t* from, const uint8_t* end, uint8_t*& to) {
     while (from < end) {
         const auto* found =
@@ -37,18 +37,18 @@ public:
         if (!plan()) return false;
         list_.segment_ends.clear();
         list_.size = 0;
-        list_.grow_plain(size + kPadding);
+        list_.grow_unstuffed(size + kPadding);
         const uint8_t* end = data + size;
         uint64_t n_mcus = uint64_t(shape_.mcus_per_row) * shape_.mcu_rows,
                  step = shape_.old_interval ? shape_.old_interval : n_mcus;
         uint32_t number = 0;
         for (uint64_t first = 0; first < n_mcus; first += step, ++number) {
-            uint8_t *plain = list_.plain.data(), *to = plain;
+            uint8_t *unstuffed = list_.unstuffed.data(), *to = unstuffed;
             const uint8_t* marker = unstuff(data, end, to);
             if (!marker || marker[1] != (first + step >= n_mcus ? 0xD9 : 0xD0 + number % 8))
                 return false;
             bits_ = BitReader();
-            bits_.next = plain;
+            bits_.next = unstuffed;
             end_ = to;
             if (!read_segment(first, std::min(first + step, n_mcus))) return false;
             data = marker + 2;
@@ -69,12 +69,12 @@ private:
         std::fill(std::begin(tables_.counts), std::end(tables_.counts), 0u);
         for (uint32_t i = 0; i < shape_.n_components; ++i) {
             const ScanShape::Component *all = shape_.components, &here = all[i];
-            uint32_t dc = 0, ac = 0;  // the first component with the same tables, old and new
+            uint32_t dc = 0, ac = 0;  // first component with the same old and new tables
             while (all[dc].dc != here.dc || all[dc].table != here.table) ++dc;
             while (all[ac].ac != here.ac || all[ac].table != here.table) ++ac;
             if (dc == i && !tables_.dc[i].build(*here.dc, here.table, kDcTokens)) return false;
             if (ac == i &&
-                !tables_.ac[i].build(*here.ac, here.table + 2u, kAcTokens + (i << kLookBits)))
+                !tables_.ac[i].build(*here.ac, here.table + 2u, kAcTokens + (i << kLookupBits)))
                 return false;
             if (ac == i) tables_.used.push_back(&tables_.ac[i]);
             for (uint32_t y = 0; y < here.v; ++y)
@@ -107,7 +107,7 @@ private:
             uint32_t row = uint32_t(mcu / shape_.mcus_per_row),
                      column = uint32_t(mcu % shape_.mcus_per_row);
             uint64_t n = std::min<uint64_t>(last - mcu, shape_.mcus_per_row - column);
-            list_.reserve(size_t(n) * n_blocks_ * kMostTokens);
+            list_.reserve(size_t(n) * n_blocks_ * kMaxTokens);
             uint32_t below = row + 1 == shape_.mcu_rows ? bottom_ : 0;
             for (uint32_t stop = column + uint32_t(n); column < stop; ++column, ++mcu) {
                 if (mcu == next_start_) start_segment();
@@ -119,7 +119,7 @@ private:
         return left >= 0 && left < 8;
     }
 
-    // In the new file: there DC starts from 0 again.
+    // Starts a segment of the new file, where DC prediction restarts from 0.
     void start_segment() {
         if (next_start_) list_.segment_ends.push_back(list_.size);
         next_start_ = shape_.new_interval ? next_start_ + shape_.new_interval : UINT64_MAX;
@@ -148,7 +148,7 @@ private:
         int32_t difference = dc_difference(size, extra), &now = dc_now_[block.component],
                 &ahead = ahead_[block.component];
         now += difference;
-        if (filler || ahead) {  // another difference in the new file
+        if (filler || ahead) {  // the difference changes in the new file
             difference += ahead;
             ahead = filler ? difference : 0;
             if (filler) difference = 0;
@@ -167,13 +167,12 @@ private:
     const ScanShape& shape_;
     BlockReader reader_;
     BitReader bits_;
-    const uint8_t* end_ = nullptr;  // of the bits
+    const uint8_t* end_ = nullptr;  // end of the unstuffed data
     Block blocks_[10];
     uint32_t n_blocks_ = 0;
-    uint32_t right_ = 0, bottom_ = 0;  // which blocks of an MCU at that edge lie beyond it
-    int32_t dc_now_[kMaxComponents] = {},
-            ahead_[kMaxComponents] =
-                {};            // last DC read; how far the old prediction is ahead of the new
+    uint32_t right_ = 0, bottom_ = 0;  // blocks of an MCU that are beyond this edge of the image
+    // Last DC value, and the difference between the old and the new prediction.
+    int32_t dc_now_[kMaxComponents] = {}, ahead_[kMaxComponents] = {};
     uint64_t next_start_ = 0;  // MCU
 };
 

@@ -5,7 +5,7 @@
 namespace fastload {
 namespace {
 
-// How a symbol is to be read; `valid` is false for what a regular 8-bit file does not have.
+// The meaning of a symbol. `valid` is false for symbols that a regular 8-bit file does not have.
 struct SymbolMeaning {
     uint32_t extra_bits, advance;
     bool valid;
@@ -34,13 +34,13 @@ bool is_same(const HuffmanCode& one, const HuffmanCode& other) {
 
 bool SymbolTable::build(const HuffmanCode& code, uint32_t new_table, uint32_t first_token) {
     if (built_ && new_table == new_table_ && first_token == first_token_ && is_same(code, code_))
-        return true;  // most files have the standard's tables
+        return true;  // most files have the standard tables
     built_ = false;
     code_ = code;
     new_table_ = new_table;
     first_token_ = first_token;
     zeros_ = n_zeros_ = 0;
-    std::fill_n(single_, size_t(1) << kLookBits, uint16_t(0));
+    std::fill_n(single_, size_t(1) << kLookupBits, uint16_t(0));
     uint32_t next = 0;
     size_t i = 0;
     for (uint32_t length = 1; length <= 16; ++length, next <<= 1) {
@@ -48,7 +48,7 @@ bool SymbolTable::build(const HuffmanCode& code, uint32_t new_table, uint32_t fi
         for (size_t n = code.lengths[length]; n; --n, ++i, ++next) {
             if (i >= 256 || next + 1 >= (1u << length) || (is_dc() && code.symbols[i] > 15))
                 return false;
-            if (length <= kLookBits) list(code.symbols[i], next, length);
+            if (length <= kLookupBits) list(code.symbols[i], next, length);
         }
         limit_[length] = next;
     }
@@ -58,7 +58,7 @@ bool SymbolTable::build(const HuffmanCode& code, uint32_t new_table, uint32_t fi
 
 void SymbolTable::list(uint32_t symbol, uint32_t code, uint32_t length) {
     if (!SymbolMeaning(symbol, is_dc()).valid) return;
-    const uint32_t first = code << (kLookBits - length), n = 1u << (kLookBits - length);
+    const uint32_t first = code << (kLookupBits - length), n = 1u << (kLookupBits - length);
     std::fill_n(single_ + first, n, uint16_t(symbol | length << 8));
     if (!is_dc() && symbol == 0xF0) {
         zeros_ = first_token_ + first;
@@ -66,19 +66,19 @@ void SymbolTable::list(uint32_t symbol, uint32_t code, uint32_t length) {
     }
 }
 
-// As many symbols as fit, three at most: their new codes, of up to 16 bits, must fit an TokenCode
-// together with the extra bits. 16 zeros stay alone, because they go where the end of the block
-// follows.
+// Joins as many symbols as fit, at most three: their new codes, of up to 16 bits, and their extra
+// bits must fit a TokenCode. A run of 16 zeros stays alone, because it is removed before an end of
+// block.
 void SymbolTable::join() {
-    constexpr uint32_t kMask = (1u << kLookBits) - 1, kMost = kLookBits + kTailBits,
-                       kLeast = 3 * 16 + kLookBits - kTokenCodeBits;
+    constexpr uint32_t kMask = (1u << kLookupBits) - 1, kMost = kLookupBits + kTailBits,
+                       kLeast = 3 * 16 + kLookupBits - kTokenCodeBits;
     for (uint32_t i = 0; i <= kMask; ++i) {
-        uint32_t used = 0, advance = 0, codes = 0;  // `codes`: bits of codes
-        for (int n = 0; n < 3 && used < kLookBits; ++n) {
+        uint32_t used = 0, advance = 0, codes = 0;  // `codes`: number of code bits
+        for (int n = 0; n < 3 && used < kLookupBits; ++n) {
             const uint32_t single = single_[i << used & kMask], symbol = single & 255,
                            length = single >> 8;
             const SymbolMeaning meaning(symbol, false);
-            if (!single || used + length > kLookBits ||
+            if (!single || used + length > kLookupBits ||
                 used + length + meaning.extra_bits > kMost || (n && symbol == 0xF0))
                 break;
             if (n == 2 && codes + length < kLeast) break;
@@ -93,7 +93,7 @@ void SymbolTable::join() {
 
 bool SymbolTable::search_long(BitReader& reader, DecodedSymbol& found) const {
     reader.refill();
-    const uint32_t ahead = reader.peek(16), listed = single_[ahead >> (16 - kLookBits)];
+    const uint32_t ahead = reader.peek(16), listed = single_[ahead >> (16 - kLookupBits)];
     uint32_t length = listed >> 8;
     if (listed) {
         found.symbol = listed & 255;
@@ -104,18 +104,18 @@ bool SymbolTable::search_long(BitReader& reader, DecodedSymbol& found) const {
     }
     const SymbolMeaning meaning(found.symbol, is_dc());
     found.extra_bits = meaning.extra_bits;
-    found.extra = reader.peek_behind(length, meaning.extra_bits);
+    found.extra = reader.peek_after(length, meaning.extra_bits);
     found.advance = meaning.advance;
     reader.drop(length + meaning.extra_bits);
     return meaning.valid;
 }
 
-// Calls each(symbol, extra bits, bits used up to its end) for what an AC look-up finds.
+// Calls each(symbol, extra bits, bits used up to its end) for every symbol that an AC lookup finds.
 template <typename Each>
 void SymbolTable::each_symbol(uint32_t looked_up, Each each) const {
     const uint32_t last = fast_[looked_up] & 63;
     for (uint32_t used = 0; used < last;) {
-        const uint32_t single = single_[looked_up << used & ((1u << kLookBits) - 1)],
+        const uint32_t single = single_[looked_up << used & ((1u << kLookupBits) - 1)],
                        symbol = single & 255;
         used += (single >> 8) + (symbol & 15);
         each(symbol, symbol & 15, used);
@@ -124,22 +124,22 @@ void SymbolTable::each_symbol(uint32_t looked_up, Each each) const {
 
 void SymbolTable::count(const uint32_t* tokens, uint32_t* symbols) const {
     uint32_t* own = symbols + 256 * new_table_;
-    for (uint32_t i = 0; i < 1u << kLookBits; ++i)
+    for (uint32_t i = 0; i < 1u << kLookupBits; ++i)
         if (const uint32_t n = tokens[first_token_ + i])
             each_symbol(i, [&](uint32_t symbol, uint32_t, uint32_t) { own[symbol] += n; });
 }
 
 void SymbolTable::translate(TokenCode* token_codes) const {
     const TokenCode* codes = token_codes + code_number(0);
-    for (uint32_t i = 0; i < 1u << kLookBits; ++i) {
+    for (uint32_t i = 0; i < 1u << kLookupBits; ++i) {
         uint64_t value = 0;
         uint32_t length = 0, end = 0;
         each_symbol(i, [&](uint32_t symbol, uint32_t extra, uint32_t used) {
-            const uint32_t beyond = used > kLookBits ? used - kLookBits : 0,
+            const uint32_t beyond = used > kLookupBits ? used - kLookupBits : 0,
                            within = extra - beyond;
             const TokenCode code = codes[symbol];
             value = (value << (code & 63) | code >> 9) << within |
-                    low_bits(i >> (kLookBits + beyond - used), within);
+                    low_bits(i >> (kLookupBits + beyond - used), within);
             length += uint32_t(code & 63) + within;
             end = beyond;
         });

@@ -1,9 +1,11 @@
-// Look-up tables of the lossless rewrite, from the old file's codes to the new file's.
+// Lookup tables of the lossless rewrite, from the codes of the old file to the codes of the new
+// one.
 //
-// A token stands for what one look-up found: up to three symbols with their extra bits. It is made
-// of the very bits that were looked up and of some that follow, so a token says all, the reader
-// stores four bytes for several symbols, and what the writer has to put out for each token is one
-// more look-up. How often each symbol occurs follows from how often each token does.
+// A token represents the result of one lookup: up to three symbols with their extra bits. It
+// consists of the bits that were looked up and some that follow them. So a token is self-contained,
+// the reader stores four bytes for several symbols, and the writer finds the output of each token
+// with one more lookup. The number of occurrences of each symbol follows from the number of
+// occurrences of each token.
 #pragma once
 
 #include <cstddef>
@@ -14,34 +16,36 @@
 
 namespace fastload {
 
-// A number, and below it kTailBits bits. What these are worth follows from the number: as many of
-// them as the last symbol's extra bits go beyond what was looked up, from the top on.
+// A token number above kTailBits bits. The number determines how many of the tail bits are used,
+// starting at the top: as many as the extra bits of the last symbol exceed the lookup.
 using Token = uint32_t;
-constexpr size_t kTables = 4;  // of the new file: 0, 1 DC; 2, 3 AC
+constexpr size_t kTables = 4;  // in the new file: 0, 1 DC; 2, 3 AC
 constexpr uint32_t kMaxComponents = 3;
 
-// Bits looked up at once, and how far beyond them a look-up's last symbol may reach. A photograph
-// has 6.3 bits a symbol, but only 4 of them are the code, and nothing but codes must be looked up.
-// The rewrite of a photo with 11 and 7 takes the same time, with 12 and 6 a fifth more: the tables
-// leave the first-level cache (native/tests/bench_transform.cpp, Ice Lake Xeon).
-constexpr uint32_t kLookBits = 10, kTailBits = 7;
+// Bits per lookup, and how far the last symbol of a lookup may exceed them. A photograph has 6.3
+// bits per symbol, but only 4 of them are the code, and only codes must be looked up. With 11 and
+// 7, the rewrite of a photo takes the same time; with 12 and 6, a fifth longer, because the tables
+// exceed the L1 cache (native/tests/bench_transform.cpp, Ice Lake Xeon).
+constexpr uint32_t kLookupBits = 10, kTailBits = 7;
 
-// The ranges of tokens' numbers.
-constexpr uint32_t kCodeTokens = 0;  // + table * 256 + symbol: its code alone
-constexpr uint32_t kDcTokens =
-    256 * kTables;  // + table * 8 + size: a code and `size` bits of the tail
-constexpr uint32_t kAcTokens =
-    kDcTokens + 2 * (kTailBits + 1);  // + kLookBits of the old file, for each component
-constexpr uint32_t kCountedTokens =
-    kAcTokens + (kMaxComponents << kLookBits);     // the others have no symbols
-constexpr uint32_t kExtraTokens = kCountedTokens;  // + (1 << n) + value: n extra bits alone
+// Ranges of token numbers:
+//   kCodeTokens + table * 256 + symbol    a code only
+//   kDcTokens + table * 8 + size          a code and `size` bits of the tail
+//   kAcTokens + kLookupBits               bits of the old file, one range per component
+//   kExtraTokens + (1 << n) + value       n extra bits only
+// Tokens below kCountedTokens contain symbols.
+constexpr uint32_t kCodeTokens = 0;
+constexpr uint32_t kDcTokens = 256 * kTables;
+constexpr uint32_t kAcTokens = kDcTokens + 2 * (kTailBits + 1);
+constexpr uint32_t kCountedTokens = kAcTokens + (kMaxComponents << kLookupBits);
+constexpr uint32_t kExtraTokens = kCountedTokens;
 constexpr uint32_t kAllTokens = kExtraTokens + 4096;
 static_assert(kAllTokens << kTailBits >> kTailBits == kAllTokens);
 
-// What a token is written as: bits, above 3 that tell how many of the tail follow, above 6 with the
-// number of all of them.
+// The output of a token. From the top: the bits, 3 bits with the number of tail bits that follow, 6
+// bits with the total number of bits.
 using TokenCode = uint64_t;
-constexpr uint32_t kTokenCodeBits = 64 - 9;  // without the tail
+constexpr uint32_t kTokenCodeBits = 64 - 9;  // bits without the tail
 inline TokenCode make_token_code(uint64_t bits, uint32_t n_bits, uint32_t tail) {
     return bits << 9 | tail << 6 | (n_bits + tail);
 }
@@ -49,41 +53,42 @@ inline TokenCode make_token_code(uint64_t bits, uint32_t n_bits, uint32_t tail) 
 // A symbol with its extra bits.
 struct DecodedSymbol {
     uint32_t symbol = 0, extra_bits = 0, extra = 0;
-    uint32_t advance = 0;  // as look() has it
+    uint32_t advance = 0;  // as in look_up()
 };
 
-// The DC difference that `size` extra bits stand for: with a 0 on top, the negative numbers.
+// Returns the DC difference of `size` extra bits. A leading 0 means a negative number.
 inline int32_t dc_difference(uint32_t size, uint32_t extra) {
     return int32_t(extra) - ((1 << size) - 1) * (extra < 1u << size >> 1);
 }
 
-// The codes of one old table, for symbols that go into one new table.
+// The codes of one old table whose symbols go into one new table.
 class SymbolTable {
 public:
-    // False for what is no table, by libjpeg's rules: too many codes, a code of ones only, a DC
-    // symbol above 15.
+    // Returns false for an invalid table by the rules of libjpeg: too many codes, a code of ones
+    // only, a DC symbol above 15.
     bool build(const HuffmanCode& code, uint32_t new_table, uint32_t first_token);
 
-    // An AC look-up: in the lowest 6 bits how many bits were used, above them how far the place in
-    // the block moves on; kEnd more where the block ends, kUnknown where search() must be asked.
-    uint32_t look(uint32_t bits) const { return fast_[bits]; }
+    // Looks up AC symbols. The lowest 6 bits of the result are the number of bits used. The bits
+    // above them are the advance of the position in the block, plus kEnd if the block ends, or
+    // kUnknown if search() is needed.
+    uint32_t look_up(uint32_t bits) const { return fast_[bits]; }
     static constexpr uint32_t kEnd = 128, kUnknown = 512;
 
-    // One DC symbol. The reader must have 56 bits. As search().
+    // Reads one DC symbol. `bits` must hold 56 bits. Returns the same as search().
     bool find_dc(BitReader& bits, DecodedSymbol& found) const {
-        const uint32_t listed = single_[bits.peek(kLookBits)], length = listed >> 8;
+        const uint32_t listed = single_[bits.peek(kLookupBits)], length = listed >> 8;
         if (!listed) return search(bits, found);
         found.symbol = found.extra_bits = listed & 255;
-        found.extra = bits.peek_behind(length, found.extra_bits);
+        found.extra = bits.peek_after(length, found.extra_bits);
         bits.drop(length + found.extra_bits);
         return true;
     }
 
-    // One symbol of any length. False where there is no such code, or it has no business in an
+    // Reads one symbol of any length. Returns false if the code does not exist or is invalid in an
     // 8-bit file.
     bool search(BitReader& bits, DecodedSymbol& found) const {
-        BitReader copy =
-            bits;  // whose address is known elsewhere, so that the caller's can stay in registers
+        // Only this copy has its address taken, so that the caller can keep its own in registers.
+        BitReader copy = bits;
         DecodedSymbol answer;
         const bool good = search_long(copy, answer);
         bits = copy;
@@ -91,7 +96,8 @@ public:
         return good;
     }
 
-    // 16 zeros and nothing else. No branch: it is asked for every block.
+    // Returns whether the token is a run of 16 zeros only. Without a branch, because it is
+    // evaluated for every block.
     bool is_zeros(Token token) const {
         const uint32_t number = token >> kTailBits;
         return bool(number - zeros_ < n_zeros_) | bool(number == code_number(0xF0));
@@ -99,16 +105,16 @@ public:
 
     Token first_token() const { return first_token_ << kTailBits; }
     Token code_token(uint32_t symbol) const { return code_number(symbol) << kTailBits; }
-    // Of a DC table: a size, kTailBits at most, with its bits.
+    // For DC tables: a size of at most kTailBits, with its bits.
     Token dc_token(uint32_t size, uint32_t extra) const {
         return (kDcTokens + (kTailBits + 1) * new_table_ + size) << kTailBits |
                extra << (kTailBits - size);
     }
 
-    // Of an AC table. Adds up how often each symbol occurs; `tokens`, by number, and `symbols`
-    // begin at token 0.
+    // For AC tables: adds the occurrences of each symbol. `tokens` (indexed by number) and
+    // `symbols` start at token 0.
     void count(const uint32_t* tokens, uint32_t* symbols) const;
-    // Of an AC table. Lists what its tokens are written as, given that for the tokens of codes.
+    // For AC tables: computes the output of its tokens from the output of the code tokens.
     void translate(TokenCode* token_codes) const;
 
 private:
@@ -120,17 +126,18 @@ private:
     template <typename Each>
     void each_symbol(uint32_t looked_up, Each each) const;
 
-    bool built_ = false;  // from code_, for the new table and tokens below
+    bool built_ = false;  // built from code_ for new_table_ and first_token_
     HuffmanCode code_;
     uint32_t new_table_ = 0, first_token_ = 0, zeros_ = 0, n_zeros_ = 0;
-    int32_t offset_[17];               // index of a code's symbol - the code, by length
-    uint32_t limit_[17];               // codes of this length are below it
-    uint16_t single_[1 << kLookBits];  // the next symbol, above it the length of its code; 0 = a
-                                       // longer code, or one that search() refuses
-    uint16_t fast_[1 << kLookBits];
+    int32_t offset_[17];  // index of a symbol - its code, by code length
+    uint32_t limit_[17];  // codes of this length are below it
+    // The next symbol, and above it the length of its code. 0: a longer code, or one that search()
+    // rejects.
+    uint16_t single_[1 << kLookupBits];
+    uint16_t fast_[1 << kLookupBits];
 };
 
-// What remains to be listed: the tokens of codes (`codes` by new table), of DC sizes and of extra
+// Computes the output of the remaining tokens: codes (`codes` by new table), DC sizes and extra
 // bits.
 void list_token_codes(const HuffmanCode codes[kTables], TokenCode* token_codes);
 

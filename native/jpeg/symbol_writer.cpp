@@ -8,14 +8,14 @@
 namespace fastload {
 namespace {
 
-// Writes tokens as bits, filled up with ones to a whole byte. Up to 8 bytes behind the end are
-// written over. Whole words, two tokens each, and no branch that is hard to foresee: what a stuffed
-// zero needs is looked at afterwards.
+// Writes tokens as bits, padded with ones to a whole byte. Overwrites up to 8 bytes after the end.
+// Writes whole words of two tokens without branches that are hard to predict. stuff() inserts the
+// stuffed zeros afterwards.
 uint8_t* pack_bits(const Token* token, const Token* end, const TokenCode* token_codes,
                    uint8_t* to) {
-    constexpr uint64_t kMost = 56, kHalf = 28;
-    uint64_t buffer = 0, count = 0;  // the next bit out on top; less than 8 of them
-    auto put = [&](uint64_t value, uint64_t length) {  // kMost bits at most
+    constexpr uint64_t kMaxBits = 56, kHalf = 28;
+    uint64_t buffer = 0, count = 0;  // next bit at the top; fewer than 8 bits remain
+    auto put = [&](uint64_t value, uint64_t length) {  // at most kMaxBits bits
         count += length;
         buffer |= value << (64 - count);
         uint64_t word = swap_to_big_endian(buffer);
@@ -24,7 +24,7 @@ uint8_t* pack_bits(const Token* token, const Token* end, const TokenCode* token_
         buffer <<= count & 56;
         count &= 7;
     };
-    // The bits of a token, those of its tail at the end.
+    // Returns the bits of a token, followed by its tail bits.
     auto bits_of = [](Token from, TokenCode code) {
         const uint64_t tail = code >> 6 & 7;
         return (code >> 9) << tail | (from & ((1u << kTailBits) - 1)) >> (kTailBits - tail);
@@ -40,7 +40,7 @@ uint8_t* pack_bits(const Token* token, const Token* end, const TokenCode* token_
         const TokenCode first = token_codes[token[0] >> kTailBits],
                         second = token_codes[token[1] >> kTailBits];
         const uint64_t length = (first & 63) + (second & 63);
-        if (length <= kMost) {
+        if (length <= kMaxBits) {
             put(bits_of(token[0], first) << (second & 63) | bits_of(token[1], second), length);
         } else {
             put_any(token[0]);
@@ -57,7 +57,7 @@ FASTLOAD_BMI2 uint8_t* pack_bits_bmi2(const Token* token, const Token* end,
     return pack_bits(token, end, token_codes, to);
 }
 
-// Copies with a zero behind each 0xFF.
+// Copies the bytes and inserts a zero after each 0xFF.
 uint8_t* stuff(const uint8_t* from, size_t size, uint8_t* to) {
     while (const auto* found = static_cast<const uint8_t*>(std::memchr(from, 0xFF, size))) {
         size_t n = size_t(found - from) + 1;
@@ -83,19 +83,19 @@ void write_symbols(SymbolList& list, const HuffmanCode codes[kTables], ByteBuffe
         const size_t extra = key < 512 ? key & 255 : key & 15;
         bits += uint64_t(list.counts[key]) * ((token_codes[kCodeTokens + key] & 63) + extra);
     }
-    out.reserve(size_t(bits / 8 + list.segment_ends.size()) * 2 +
-                list.segment_ends.size() * 2);  // if every byte had to be stuffed
+    // Enough even if every byte is stuffed.
+    out.reserve(size_t(bits / 8 + list.segment_ends.size()) * 2 + list.segment_ends.size() * 2);
     index.reserve(list.segment_ends.size() + 1);
     const auto pack = use_avx2() ? pack_bits_bmi2 : pack_bits;
     size_t begin = 0;
     for (size_t segment = 0; segment < list.segment_ends.size(); ++segment) {
         const Token *first = list.tokens.get() + begin,
                     *last = list.tokens.get() + list.segment_ends[segment];
-        list.grow_plain(size_t(last - first) * 8 + 16);
-        uint8_t* end = pack(first, last, token_codes, list.plain.data());
+        list.grow_unstuffed(size_t(last - first) * 8 + 16);
+        uint8_t* end = pack(first, last, token_codes, list.unstuffed.data());
         if (segment) out.put16(0xFFD0 + uint32_t(segment - 1) % 8);
         index.push_back(uint32_t(out.size()));
-        out.end_at(stuff(list.plain.data(), size_t(end - list.plain.data()), out.end()));
+        out.end_at(stuff(list.unstuffed.data(), size_t(end - list.unstuffed.data()), out.end()));
         begin = list.segment_ends[segment];
     }
     index.push_back(uint32_t(out.size()));

@@ -1,4 +1,4 @@
-// From tokens to entropy-coded data.
+// Writes tokens as entropy-coded data.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace fastload {
 
-// Appends the symbols that read_symbols() found, in new codes and with restart markers, to `out`.
-// `index` gets the offset in `out` of each segment and of the end.
+// Appends the symbols that read_symbols() found to `out`, with new codes and restart markers.
+// `index` receives the offset in `out` of each segment and of the end.
 void write_symbols(SymbolList& list, const HuffmanCode codes[kTables], ByteBuffer& out,
                    std::vector<uint32_t>& index);
 

@@ -14,8 +14,8 @@
 namespace fastload {
 namespace {
 
-// No link anywhere on the path, checked by the kernel while it walks: nothing can be swapped in
-// between.
+// The kernel rejects a link anywhere in the path while it resolves it, so no component can be
+// swapped between a check and the open.
 int open_without_links(const char* path) {
 #ifdef FASTLOAD_OPENAT2
     open_how how = {};

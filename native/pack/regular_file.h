@@ -1,5 +1,5 @@
-// The usual case of reading a source file, in four system calls: a regular file by a path without
-// any link.
+// Reads a source file in four system calls in the common case: a regular file, and no link in its
+// path.
 #pragma once
 
 #include <sys/stat.h>
@@ -8,8 +8,8 @@
 
 namespace fastload {
 
-// Everything else (links, FIFOs, files that change, systems without openat2) is refused without a
-// reason: fastload/_pack/files.py then looks for itself, and names what is wrong.
+// Rejects everything else (links, FIFOs, files that change, systems without openat2) without a
+// reason. fastload/_pack/files.py then inspects the file and reports the error.
 class RegularFile {
 public:
     RegularFile() = default;
@@ -17,10 +17,12 @@ public:
     RegularFile(const RegularFile&) = delete;
     RegularFile& operator=(const RegularFile&) = delete;
 
-    // An absolute path; never waits. False also for an empty file and for more than `limit` bytes.
+    // Opens an absolute path without blocking. Returns false also for an empty file and for more
+    // than `limit` bytes.
     bool open(const char* path, size_t limit);
     size_t size() const { return size_t(before_.st_size); }
-    // All of it; false where it comes short or has changed since it was opened.
+    // Reads the whole file. Returns false if it is shorter than when it was opened, or has changed
+    // since.
     bool read(char* to);
 
 private:

@@ -43,10 +43,10 @@ uint16_t to_float16(float value) {
     uint32_t bits = bits_of(value);
     const uint32_t sign = bits >> 16 & 0x8000;
     bits &= 0x7FFFFFFF;
-    if (bits > 0x7F800000) return uint16_t(sign | 0x7E00);   // not a number
-    if (bits >= 0x47800000) return uint16_t(sign | 0x7C00);  // 65536 and more, infinity
-    if (bits < 0x38800000) {                           // below 2^-14: the target has no leading one
-        if (bits < 0x33000000) return uint16_t(sign);  // below half of the smallest
+    if (bits > 0x7F800000) return uint16_t(sign | 0x7E00);   // NaN
+    if (bits >= 0x47800000) return uint16_t(sign | 0x7C00);  // 65536 and above, infinity
+    if (bits < 0x38800000) {                                 // below 2^-14: subnormal in float16
+        if (bits < 0x33000000) return uint16_t(sign);        // rounds to zero
         const uint32_t exponent = bits >> 23, mantissa = (bits & 0x7FFFFF) | 0x800000;
         const uint32_t shift = 126 - exponent;  // 14..24
         const uint32_t half = 1u << (shift - 1), rest = mantissa & ((half << 1) - 1);
@@ -54,8 +54,8 @@ uint16_t to_float16(float value) {
         result += rest > half || (rest == half && (result & 1));
         return uint16_t(sign | result);
     }
-    uint32_t result =
-        (bits - 0x38000000 + 0xFFF + (bits >> 13 & 1)) >> 13;  // may carry into infinity: right so
+    // may carry into infinity, which is correct
+    uint32_t result = (bits - 0x38000000 + 0xFFF + (bits >> 13 & 1)) >> 13;
     return uint16_t(sign | result);
 }
 

@@ -33,7 +33,7 @@ private:
 };
 
 namespace detail {
-// Writes contiguous items, whole registers only; returns how many were written.
+// Writes contiguous items, in whole registers only. Returns the number of items written.
 size_t normalize_avx2(const uint8_t* pixels, size_t n, const NormalizeTable::Pattern& pattern,
                       Dtype dtype, uint8_t* to);
 

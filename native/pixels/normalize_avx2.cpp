@@ -1,4 +1,4 @@
-// Pixel values to normalized numbers, 8 at a time.
+// Normalizes 8 pixel values at a time.
 #include "cpu/simd.h"
 #include "pixels/normalize.h"
 
@@ -8,7 +8,7 @@
 namespace fastload::detail {
 namespace {
 
-// Eight numbers, rounded to the nearest, ties to even, as to_float16() and to_bfloat16() do.
+// Stores eight values, rounded to nearest with ties to even, like to_float16() and to_bfloat16().
 void store(__m256 values, Dtype dtype, uint8_t* to) {
     if (dtype == Dtype::kFloat32) {
         _mm256_storeu_ps(reinterpret_cast<float*>(to), values);

@@ -5,12 +5,12 @@
 namespace fastload {
 namespace {
 
-// Upright x runs along stored x (or stored y, if sides swap), forwards or backwards; upright y
-// likewise.
-bool x_backwards(int orientation) {
+// The upright x axis is the stored x axis (or the stored y axis if the sides swap), possibly
+// reversed. The same holds for y.
+bool x_reversed(int orientation) {
     return orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
 }
-bool y_backwards(int orientation) {
+bool y_reversed(int orientation) {
     return orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
 }
 
@@ -28,15 +28,15 @@ Rectangle transposed(const Rectangle& r) {
 
 Rectangle to_stored(const Rectangle& upright, int orientation, double w, double h) {
     const bool swap = swaps_sides(orientation);
-    const Rectangle r = mirrored(upright, x_backwards(orientation), y_backwards(orientation),
+    const Rectangle r = mirrored(upright, x_reversed(orientation), y_reversed(orientation),
                                  swap ? h : w, swap ? w : h);
     return swap ? transposed(r) : r;
 }
 
 Rectangle to_upright(const Rectangle& stored, int orientation, double w, double h) {
     const bool swap = swaps_sides(orientation);
-    return mirrored(swap ? transposed(stored) : stored, x_backwards(orientation),
-                    y_backwards(orientation), swap ? h : w, swap ? w : h);
+    return mirrored(swap ? transposed(stored) : stored, x_reversed(orientation),
+                    y_reversed(orientation), swap ? h : w, swap ? w : h);
 }
 
 void rotate_upright(const uint8_t* stored, ptrdiff_t stride, int w, int h, int channels,
@@ -44,8 +44,8 @@ void rotate_upright(const uint8_t* stored, ptrdiff_t stride, int w, int h, int c
     const bool swap = swaps_sides(orientation);
     const int out_w = swap ? h : w, out_h = swap ? w : h;
     ptrdiff_t step_x = swap ? stride : channels, step_y = swap ? channels : stride;
-    if (x_backwards(orientation)) stored += (out_w - 1) * step_x, step_x = -step_x;
-    if (y_backwards(orientation)) stored += (out_h - 1) * step_y, step_y = -step_y;
+    if (x_reversed(orientation)) stored += (out_w - 1) * step_x, step_x = -step_x;
+    if (y_reversed(orientation)) stored += (out_h - 1) * step_y, step_y = -step_y;
     for (int y = 0; y < out_h; ++y) {
         const uint8_t* from = stored + y * step_y;
         for (int x = 0; x < out_w; ++x, from += step_x, upright += channels)

@@ -1,5 +1,4 @@
-// EXIF orientations 1..8 as plain numbers: where the pixel (x, y) of the upright picture lies in
-// the stored one.
+// Maps pixels of an upright image to the stored image for EXIF orientations 1..8.
 #pragma once
 
 #include <cstddef>
@@ -16,11 +15,11 @@ inline bool swaps_sides(int orientation) {
     return orientation >= 5;
 }
 
-// A rectangle of the upright picture in the stored one of size w x h, and back.
+// Converts a rectangle of the upright image to the stored image of size w x h, and back.
 Rectangle to_stored(const Rectangle& upright, int orientation, double w, double h);
 Rectangle to_upright(const Rectangle& stored, int orientation, double w, double h);
 
-// Turns w x h stored pixels upright, into rows packed without gaps.
+// Rotates and flips w x h stored pixels to upright rows without gaps.
 void rotate_upright(const uint8_t* stored, ptrdiff_t stride, int w, int h, int channels,
                     int orientation, uint8_t* upright);
 

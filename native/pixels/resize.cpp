@@ -43,7 +43,7 @@ void Resizer::release_memory() {
 }
 
 void Resizer::push(const uint8_t* pixels, ptrdiff_t stride, int n, RowWriter& out) {
-    if (copies()) {
+    if (is_identity()) {
         out.write_rows(next_out_, pixels, stride, n);
         next_out_ += n;
         return;
@@ -59,7 +59,7 @@ void Resizer::push_nearest(const uint8_t* pixels, ptrdiff_t stride, int n, RowWr
     const int begin = received_;
     received_ += n;
     const size_t channels = size_t(job_.channels);
-    int filled = -1;  // the input row that row_ holds: enlarging repeats rows
+    int filled = -1;  // input row in row_: enlarging repeats rows
     while (next_out_ < job_.out_h && rows_.first[size_t(next_out_)] < received_) {
         const int y = rows_.first[size_t(next_out_)];
         const uint8_t* in = pixels + (y - begin) * stride;
@@ -95,7 +95,7 @@ void Resizer::columns(const uint8_t* pixels, ptrdiff_t stride, int n) {
             std::memcpy(to, in, bytes);
 #ifdef FASTLOAD_X86
         } else if (columns_.tables == TapTables::kEights) {
-            const bool two = i + 1 < n;  // else the same row twice
+            const bool two = i + 1 < n;  // otherwise process the same row twice
             detail::columns_gray_avx2(in, two ? in + stride : in, to,
                                       two ? ring_row(received_ + 1) : to, columns_);
             i += two;
@@ -108,8 +108,8 @@ void Resizer::columns(const uint8_t* pixels, ptrdiff_t stride, int n) {
 }
 
 #ifdef FASTLOAD_X86
-// Four rows at a time, and so many groups of pixels that their table stays in the first-level cache
-// for all rows.
+// Processes four rows at a time, in blocks of pixel groups whose table stays in the L1 cache for
+// all rows.
 void Resizer::columns_in_groups(const uint8_t* pixels, ptrdiff_t stride, int n) {
     constexpr size_t kTableBytes = 16384;
     const auto kernel = columns_.tables == TapTables::kQuadColumns ? detail::columns_rgb_avx512
@@ -121,8 +121,8 @@ void Resizer::columns_in_groups(const uint8_t* pixels, ptrdiff_t stride, int n) 
             const uint8_t* from[4];
             uint8_t* to[4];
             for (int k = 0; k < 4; ++k) {
-                const int row =
-                    std::min(i + k, n - 1);  // with fewer rows than four the last one again
+                // Repeat the last row if there are fewer than four.
+                const int row = std::min(i + k, n - 1);
                 from[k] = pixels + row * stride;
                 to[k] = ring_row(received_ + row);
             }
@@ -142,7 +142,8 @@ void Resizer::emit(RowWriter& out) {
         }
         const int start = rows_.first[size_t(next_out_)];
         if (std::min(start + rows_.width, rows_.in) > received_) return;
-        // With fewer inputs than weights the weights behind are 0; any row will do for them.
+        // With fewer inputs than weights, the remaining weights are 0 and any row may be read for
+        // them.
         for (int j = 0; j < rows_.width; ++j)
             sources_[size_t(j)] = ring_row(std::min(start + j, rows_.in - 1));
         uint8_t* direct = out.direct(next_out_);
@@ -165,8 +166,8 @@ namespace detail {
 
 void columns_portable(const uint8_t* in, uint8_t* out, const Taps& columns, int channels) {
     const int32_t* weight = columns.weights.data();
-    // Not beyond the input: in very narrow images the width is rounded up over it, with weights of
-    // 0.
+    // In very narrow images the width is rounded up beyond the input, with weights of 0. Do not
+    // read there.
     const int taps = std::min(columns.width, columns.in);
     for (int i = 0; i < columns.out; ++i, weight += columns.width) {
         const uint8_t* from = in + ptrdiff_t(columns.first[size_t(i)]) * channels;
@@ -191,7 +192,7 @@ void columns_portable(const uint8_t* in, uint8_t* out, const Taps& columns, int 
 
 void rows_portable(const uint8_t* const* in, const int32_t* weights, int taps, uint8_t* out,
                    size_t n) {
-    constexpr size_t kBlock = 256;  // sums of a block stay in registers and first-level cache
+    constexpr size_t kBlock = 256;  // the sums of a block stay in registers and L1 cache
     for (size_t begin = 0; begin < n; begin += kBlock) {
         const size_t size = std::min(kBlock, n - begin);
         int32_t sums[kBlock];

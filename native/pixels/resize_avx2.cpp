@@ -1,7 +1,7 @@
-// The two passes of the resize. A weight of 22 bits does not fit the 16 x 16 bit multiply-add, so
-// it is split: its upper part, at most 64, is multiplied byte by byte, the lower part as 16 bits,
-// and the sums are joined to exactly the portable path's whole numbers. Coarse weights have so
-// short a lower part that bytes do for both.
+// The two passes of the resize with AVX2. A weight of 22 bits does not fit the 16 x 16 bit
+// multiply-add, so it is split: its upper part, at most 64, is multiplied as bytes and its lower
+// part as 16 bits. The sums are combined to exactly the integers of the portable code. Coarse
+// weights have so short a lower part that bytes are enough for both.
 #include "cpu/simd.h"
 #include "pixels/resize.h"
 
@@ -33,16 +33,16 @@ __m256i twice(const uint32_t* four) {
     return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(four)));
 }
 
-// Avx2Sums of 16 outputs. The upper parts' are of 16 bits; those of the lower parts of 32, in two
-// registers, with coarse weights of 16 in the first. Where they wrap around nothing is lost: 16
-// bits hold what is looked at. kAlternating: every second output is in the second register; else
-// the second four of eight are.
+// Sums of 16 outputs. The sums of the upper parts have 16 bits. The sums of the lower parts have 32
+// bits in two registers, or 16 bits in the first register with coarse weights. Overflow is
+// harmless, because the 16 bits that are used are correct. kAlternating: every second output is in
+// the second register. Otherwise the second four of eight are.
 template <bool kCoarse, bool kAlternating>
 struct Avx2Sums {
     __m256i upper, lower0, lower1;
 
     void clear() { upper = lower0 = lower1 = _mm256_setzero_si256(); }
-    // `bytes`: two taps of each output side by side; `words`: the same with 16 bits each.
+    // `bytes`: two taps of each output side by side; `words`: the same as 16-bit values.
     void add(__m256i bytes, __m256i words0, __m256i words1, __m256i high, __m256i low0,
              __m256i low1) {
         upper = _mm256_add_epi16(upper, _mm256_maddubs_epi16(bytes, high));
@@ -59,13 +59,13 @@ struct Avx2Sums {
             : kAlternating ? _mm256_blend_epi16(_mm256_srli_epi32(lower0, kLowBits), lower1, 0xAA)
                            : _mm256_packs_epi32(_mm256_srai_epi32(lower0, kLowBits),
                                                 _mm256_srai_epi32(lower1, kLowBits));
-        // This multiplication shifts to the right by what is left of kWeightBits, and rounds.
+        // This multiplication shifts right by the rest of kWeightBits and rounds.
         return _mm256_mulhrs_epi16(_mm256_add_epi16(upper, carried),
                                    _mm256_set1_epi16(1 << (15 - (kWeightBits - kLowBits))));
     }
 };
 
-// Calls `kernel` with the pairs of taps (0: as many as there are) and whether they are coarse as
+// Calls `kernel` with the number of tap pairs (0: variable) and whether the weights are coarse, as
 // constants.
 template <typename Kernel>
 void with_constants(int pairs, bool coarse, const Kernel& kernel) {
@@ -77,11 +77,11 @@ void with_constants(int pairs, bool coarse, const Kernel& kernel) {
     coarse ? by_pairs(std::true_type()) : by_pairs(std::false_type());
 }
 
-// Two rows share a register, a half each; four rows the reading of the tables.
+// Two rows share a register, one half each. Four rows share the table reads.
 template <int kPairs, bool kCoarse, Windows kWindows>
 void columns_in_windows(const uint8_t* const* in, uint8_t* const* out, const Taps& columns,
                         int begin, int end) {
-    const char z = -128;  // a zero; behind a single pixel's three sums comes one of no use
+    const char z = -128;  // writes a zero: the three sums of a pixel are followed by an unused one
     const __m256i drop = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, z, z, z, z));
     const int pairs = kPairs ? kPairs : columns.width / 2;
@@ -188,7 +188,7 @@ template <int kPairs, bool kCoarse>
 void blend_rows(const uint8_t* const* in, const uint32_t* high, const uint32_t* low, int pairs,
                 uint8_t* __restrict out, size_t n) {
     if (kPairs) pairs = kPairs;
-    const char z = -128;  // a zero: bytes of every second output, widened
+    const char z = -128;  // writes a zero: widens the bytes of every second output
     const __m256i even = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, z, 1, z, 4, z, 5, z, 8, z, 9, z, 12, z, 13, z));
     const __m256i odd = _mm256_broadcastsi128_si256(
@@ -196,7 +196,7 @@ void blend_rows(const uint8_t* const* in, const uint32_t* high, const uint32_t* 
     for (size_t x = 0;; x += 32) {
         if (x + 32 > n) {
             if (x >= n) return;
-            x = n - 32;  // the last block overlaps the one before
+            x = n - 32;  // the last block overlaps the previous one
         }
         Avx2Sums<kCoarse, true> sums[2];
         for (auto& each : sums) each.clear();

@@ -1,7 +1,7 @@
-// The two passes of the resize with AVX-512: one instruction (VNNI) multiplies four bytes by four
-// signed bytes and adds them up, so a weight of 22 bits takes three of them, one for each digit,
-// and no byte is widened before. The digits' sums are joined to exactly the portable path's whole
-// numbers.
+// The two passes of the resize with AVX-512. One VNNI instruction multiplies four bytes by four
+// signed bytes and adds them up. So a weight of 22 bits takes three instructions, one per digit,
+// and no byte is widened. The sums of the digits are combined to exactly the integers of the
+// portable code.
 #include "cpu/simd.h"
 #include "pixels/resize.h"
 #include "pixels/tap_tables.h"
@@ -14,7 +14,7 @@
 namespace fastload::detail {
 namespace {
 
-// Avx512Sums of one register's 16 outputs, one for each digit. Coarse weights have a digit 0 of 0.
+// Sums of 16 outputs, one register per digit. Digit 0 of coarse weights is 0.
 template <bool kCoarse>
 struct Avx512Sums {
     __m512i sum2, sum1, sum0;
@@ -48,16 +48,17 @@ __m512i pack(__m512i a, __m512i b, __m512i c, __m512i d) {
     return _mm512_packus_epi16(_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d));
 }
 
-// Which of a group's pixels a sum belongs to; the 16th is of no use.
+// The pixel of a group that each sum belongs to. The 16th sum is unused.
 __m512i pixel_of_lane() {
     return _mm512_setr_epi32(0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 4);
 }
 
-// kQuads: taps in fours; 0: as columns.width says.
+// kQuads: number of tap quads; 0: columns.width / 4.
 template <int kQuads, bool kCoarse>
 void columns_rgb(const uint8_t* const* in, uint8_t* const* out, const Taps& columns, int begin,
                  int end) {
-    // Packing leaves 4 bytes of each row in each quarter of the register: to one quarter a row.
+    // Packing leaves 4 bytes of each row in each quarter of the register. This moves each row to
+    // one quarter.
     const __m512i transpose =
         _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const int quads = kQuads ? kQuads : columns.width / 4;
@@ -120,7 +121,7 @@ void blend_rows(const uint8_t* const* in, const Taps& rows, int y, uint8_t* out,
     }
 }
 
-// Calls `kernel` with the quads of taps (0: as many as there are) and whether they are coarse as
+// Calls `kernel` with the number of tap quads (0: variable) and whether the weights are coarse, as
 // constants.
 template <typename Kernel>
 void with_constants(const Taps& taps, const Kernel& kernel) {
@@ -148,7 +149,7 @@ void rows_avx512(const uint8_t* const* in, const Taps& rows, int y, uint8_t* out
 
 void split_digits_avx512(const int32_t* weights, size_t n, uint32_t* digit2, uint32_t* digit1,
                          uint32_t* digit0) {
-    const __m512i half = _mm512_set1_epi32(128);  // rounding up what a signed digit takes away
+    const __m512i half = _mm512_set1_epi32(128);  // compensates for the sign of the digit below
     for (size_t i = 0; i < n; i += 16) {
         const __mmask16 mask = n - i >= 16 ? __mmask16(0xFFFF) : __mmask16((1u << (n - i)) - 1);
         const __m512i weight0 = _mm512_maskz_loadu_epi32(mask, weights + i);
@@ -168,7 +169,7 @@ void fill_lanes_avx512(Taps& columns) {
         _mm512_setr_epi32(0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 2), every_byte);
     uint32_t* to = columns.lanes.data();
     for (int i = 0; i <= last; i += Taps::kGroup) {
-        // Beyond the last pixel it is taken again: its bytes fall into the padding.
+        // Beyond the last pixel, the last one is repeated. Its bytes are written to the padding.
         const __m512i pixel = _mm512_min_epi32(
             _mm512_add_epi32(_mm512_set1_epi32(i), pixel_of_lane()), _mm512_set1_epi32(last));
         const __m512i first = _mm512_i32gather_epi32(pixel, columns.first.data(), 4);

@@ -25,7 +25,7 @@ void split3(const uint8_t* row, uint8_t* const planes[3], size_t n, [[maybe_unus
     detail::split3_portable(row, planes[0], planes[1], planes[2], n);
 }
 
-// The rectangle [left, right) x [top, bottom) of a slot in the fill color.
+// Fills the rectangle [left, right) x [top, bottom) of a slot with the fill color.
 void fill_rectangle(const BatchOutput& output, const NormalizeTable* table, uint8_t* slot,
                     ptrdiff_t left, ptrdiff_t right, ptrdiff_t top, ptrdiff_t bottom) {
     for (int channel = 0; channel < output.channels; ++channel) {
@@ -79,7 +79,7 @@ void RowWriter::write(int y, const uint8_t* row) {
         std::memcpy(place(y, 0), row, size_t(width_) * size_t(channels_));
         return;
     }
-    if (channels_ == 3 && output_->channels == 1) {  // libjpeg's and Pillow's weights
+    if (channels_ == 3 && output_->channels == 1) {  // weights of libjpeg and Pillow
         gray_.resize(size_t(width_));
         for (int i = 0; i < width_; ++i) {
             const uint8_t* pixel = row + 3 * i;
@@ -115,8 +115,8 @@ void RowWriter::write(int y, const uint8_t* row) {
     }
 }
 
-// Rows that follow each other without a gap on both sides are one piece: the C library copies a
-// large one faster than many small ones (raw 128x128, benchmarks/decode.py --stages).
+// Copies rows without gaps on both sides at once: the C library copies a large block faster than
+// many small ones (raw 128x128, benchmarks/decode.py --stages).
 void RowWriter::write_rows(int y, const uint8_t* rows, ptrdiff_t stride, int n) {
     const ptrdiff_t bytes = ptrdiff_t(width_) * channels_;
     if (direct_ && stride == bytes && output_->row_stride == bytes) {
@@ -126,7 +126,7 @@ void RowWriter::write_rows(int y, const uint8_t* rows, ptrdiff_t stride, int n) 
     for (int i = 0; i < n; ++i) write(y + i, rows + i * stride);
 }
 
-// The upper bytes of a number that is stored in fewer than the output has.
+// Zeros for the upper bytes of numbers that are stored in fewer bytes than the output has.
 const uint8_t* RowWriter::zeros(size_t n) {
     if (zeros_.size() < n) zeros_.resize(n);
     return zeros_.data();
@@ -155,7 +155,7 @@ void RowWriter::write_plane(uint8_t* to, const uint8_t* row, int step, int chann
     }
 }
 
-// `channel` may be NormalizeTable::kInterleaved: whole pixels.
+// `channel` may be NormalizeTable::kInterleaved for whole pixels.
 void RowWriter::write_contiguous(uint8_t* to, const uint8_t* pixels, size_t n, int channel) const {
     size_t done = 0;
 #ifdef FASTLOAD_X86
@@ -165,7 +165,7 @@ void RowWriter::write_contiguous(uint8_t* to, const uint8_t* pixels, size_t n, i
     for (; done < n; ++done) {
         const uint32_t item = table_->values(
             channel == NormalizeTable::kInterleaved ? int(done % 3) : channel)[pixels[done]];
-        std::memcpy(to + done * size, &item, size);  // the low half, on a little-endian processor
+        std::memcpy(to + done * size, &item, size);  // the low half on a little-endian processor
     }
 }
 

@@ -1,5 +1,5 @@
 // Writes finished rows of pixels to a batch: any strides, interleaved or planar, uint8 or
-// normalized floating point; fills letterbox borders.
+// normalized floating point. Fills letterbox borders.
 #pragma once
 
 #include <cstddef>
@@ -14,19 +14,19 @@ namespace fastload {
 // Writes the rows of one sample into its slot, at (left, top) of the canvas.
 class RowWriter {
 public:
-    // `table` is needed for floating point only. `channels` is what the rows have: 1 is repeated, 3
-    // to 1 is gray; with Color::kStored they are the bytes of numbers, and zeros make up for those
-    // missing.
+    // `table` is required for floating point only. `channels` is the number of channels of the
+    // rows: 1 channel is repeated, and 3 channels become gray if the output has 1. With
+    // Color::kStored, channels are the bytes of numbers, and missing bytes are zero.
     void begin(const BatchOutput& output, const NormalizeTable* table, int64_t slot, int left,
                int top, int width, int height, int channels, bool swap_red_blue);
-    // Where row y may be written in place, or null.
+    // Returns the address for writing row y in place, or null.
     uint8_t* direct(int y) const { return direct_ ? place(y, 0) : nullptr; }
     void write(int y, const uint8_t* row);
     void write_rows(int y, const uint8_t* rows, ptrdiff_t stride, int n);
-    // Fills what the rows do not cover.
+    // Fills the area that the rows do not cover.
     void fill_borders();
 
-    // Fills the whole slot: of a sample that failed.
+    // Fills the whole slot, for a sample that failed.
     static void fill_slot(const BatchOutput& output, const NormalizeTable* table, int64_t slot);
 
 private:
@@ -44,13 +44,13 @@ private:
     ptrdiff_t left_ = 0, top_ = 0;
     int width_ = 0, height_ = 0, channels_ = 0;
     bool swap_ = false, direct_ = false, vector_ = false;
-    bool contiguous_planes_ = false,
-         contiguous_pixels_ = false;  // the items of a channel, or of a pixel, are contiguous
+    // Whether the items of a channel, and of a pixel, are contiguous.
+    bool contiguous_planes_ = false, contiguous_pixels_ = false;
     std::vector<uint8_t> gray_, zeros_, split_;
 };
 
 namespace detail {
-// n pixels of three interleaved bytes to three planes.
+// Splits n pixels of three interleaved bytes into three planes.
 void split3_portable(const uint8_t* in, uint8_t* a, uint8_t* b, uint8_t* c, size_t n);
 void split3_avx2(const uint8_t* in, uint8_t* a, uint8_t* b, uint8_t* c, size_t n);
 }  // namespace detail

@@ -1,4 +1,4 @@
-// Three interleaved bytes to three planes, 16 pixels at a time.
+// Splits three interleaved channels into three planes, 16 pixels at a time.
 #include "cpu/simd.h"
 #include "pixels/row_writer.h"
 
@@ -8,7 +8,7 @@
 namespace fastload::detail {
 
 void split3_avx2(const uint8_t* in, uint8_t* a, uint8_t* b, uint8_t* c, size_t n) {
-    // Byte 3i + k of 48 is wanted at place i of plane k; each plane takes 5 or 6 bytes from each of
+    // Byte 3i + k of 48 goes to position i of plane k. Each plane takes 5 or 6 bytes from each of
     // three registers.
     const char z = -128;
     const __m128i a0 = _mm_setr_epi8(0, 3, 6, 9, 12, 15, z, z, z, z, z, z, z, z, z, z);

@@ -8,14 +8,14 @@
 namespace fastload {
 namespace {
 
-// Places of two neighbors' bytes, widened to 16 bits: kWidened + kTwice * the first one's.
+// Shuffle control for the bytes of two neighbors, widened to 16 bits: kWidened + kTwice * the
+// position of the first one.
 constexpr uint32_t kTwice = 0x00010001, kWidened = 0x80038000;
 
-constexpr int kWindow =
-    (16 - 2 * 3) /
-    3;  // pixels from the first to the last one of which two taps are in a window of 16 bytes
+// Largest distance in pixels of two outputs whose first two taps fit a window of 16 bytes.
+constexpr int kWindowPixels = (16 - 2 * 3) / 3;
 
-// What is left of a weight without its low bits, which are signed.
+// The upper part of a weight. The low bits are signed.
 int32_t upper(int32_t weight) {
     return (weight + (1 << (kLowBits - 1))) >> kLowBits;
 }
@@ -28,7 +28,7 @@ uint32_t bytes_twice(int32_t first, int32_t second) {
     return uint32_t((first & 0xFF) | (second & 0xFF) << 8) * kTwice;
 }
 
-// Four sums that follow each other are of two pixels, a and b; the first is a's color `channel`.
+// Four consecutive sums belong to two pixels, a and b. The first sum is channel `channel` of a.
 struct FourSums {
     size_t channel;
 
@@ -36,7 +36,7 @@ struct FourSums {
     void put(uint32_t* to, uint32_t a, uint32_t b) const {
         for (size_t i = 0; i < 4; ++i) to[i] = choose(i, a, b);
     }
-    // Two to a word, of words that hold theirs twice.
+    // Packs two sums per word, from words that contain theirs twice.
     void put_bytes(uint32_t* to, uint32_t a, uint32_t b) const {
         for (size_t i = 0; i < 2; ++i)
             to[i] = (choose(2 * i, a, b) & 0xFFFF) | (choose(2 * i + 1, a, b) & 0xFFFF0000);
@@ -72,27 +72,28 @@ void make_byte_pairs(Taps& taps) {
     }
 }
 
-// How many pixels there are at most between the beginnings of an output and of the one `steps`
-// further, or of all if they are fewer.
+// Returns the largest distance between the first inputs of output i and output i + steps (or of the
+// last output if there are fewer).
 int farthest(const Taps& taps, int steps) {
-    int most = 0;
+    int max_count = 0;
     steps = std::min(steps, taps.out - 1);
     for (int i = 0; i + steps < taps.out; ++i)
-        most = std::max(most, std::abs(taps.first[size_t(i + steps)] - taps.first[size_t(i)]));
-    return most;
+        max_count =
+            std::max(max_count, std::abs(taps.first[size_t(i + steps)] - taps.first[size_t(i)]));
+    return max_count;
 }
 
 void make_windows(Taps& taps) {
-    taps.windows = farthest(taps, 1) > kWindow   ? Windows::kPixel
-                   : farthest(taps, 3) > kWindow ? Windows::kFour
-                                                 : Windows::kEight;  // 8 sums: up to 4 pixels
+    taps.windows = farthest(taps, 1) > kWindowPixels   ? Windows::kPixel
+                   : farthest(taps, 3) > kWindowPixels ? Windows::kFour
+                                                       : Windows::kEight;  // 8 sums: up to 4 pixels
     const size_t n = size_t(taps.groups()) * 4, each = size_t(taps.window_sums()),
                  words = taps.two_windows_words();
     const size_t pairs = size_t(taps.width) / 2, last = size_t(taps.out) - 1;
     const bool bytes = taps.few_coarse();
     taps.bases.resize(n);
     taps.lanes.resize(n / 2 * words);
-    // Beyond the last pixel it is taken again: its bytes fall into the padding.
+    // Beyond the last pixel, the last one is repeated. Its bytes are written to the padding.
     const auto pixel = [last](size_t sum) { return std::min(sum / 3, last); };
     for (size_t i = 0; i < n; ++i) {
         const size_t second = i % 2,
@@ -118,27 +119,27 @@ void make_windows(Taps& taps) {
 }
 
 void make_digits(Taps& taps) {
+    // The kernels read whole vectors.
     for (auto& digit : taps.digits)
-        digit.resize((taps.weights.size() + 15) / 16 * 4 +
-                     Taps::kLaneWords);  // the kernels read whole vectors
+        digit.resize((taps.weights.size() + 15) / 16 * 4 + Taps::kLaneWords);
 #ifdef FASTLOAD_X86
     detail::split_digits_avx512(taps.weights.data(), taps.weights.size(), taps.digits[2].data(),
                                 taps.digits[1].data(), taps.digits[0].data());
 #endif
 }
 
-// False where the pixels of a group lie too far apart for one load of 64 bytes.
+// Returns false if the pixels of a group are too far apart for one load of 64 bytes.
 bool make_lanes(Taps& taps) {
     const size_t n_groups = size_t(taps.out + Taps::kGroup - 1) / Taps::kGroup;
     taps.bases.resize(n_groups);
-    constexpr int kFarthest =
-        (64 - 4 * 3) / 3;  // pixels, so that four taps of three bytes from there on are loaded
+    // Largest distance in pixels, so that four taps of three bytes are still loaded.
+    constexpr int kFarthest = (64 - 4 * 3) / 3;
     for (size_t i = 0; i < n_groups; ++i) {
         const auto begin = taps.first.begin() + ptrdiff_t(i * Taps::kGroup),
                    end = taps.first.begin() +
                          std::min<ptrdiff_t>(ptrdiff_t(i * Taps::kGroup) + Taps::kGroup, taps.out);
-        const auto [least, most] = std::minmax_element(begin, end);
-        if (*most - *least > kFarthest) return false;
+        const auto [least, max_count] = std::minmax_element(begin, end);
+        if (*max_count - *least > kFarthest) return false;
         taps.bases[i] = *least * 3;
     }
     taps.lanes.resize(n_groups * taps.group_words());
@@ -150,10 +151,10 @@ bool make_lanes(Taps& taps) {
 
 }  // namespace
 
-void make_tap_tables(Taps& taps, TapTables wanted) {
-    taps.tables = wanted;
-    if (wanted == TapTables::kQuads || wanted == TapTables::kQuadColumns) make_digits(taps);
-    if (wanted == TapTables::kQuadColumns && !make_lanes(taps))
+void make_tap_tables(Taps& taps, TapTables requested) {
+    taps.tables = requested;
+    if (requested == TapTables::kQuads || requested == TapTables::kQuadColumns) make_digits(taps);
+    if (requested == TapTables::kQuadColumns && !make_lanes(taps))
         taps.tables = TapTables::kPairColumns;
     if (taps.tables == TapTables::kEights) make_pairs(taps);
     if (taps.tables == TapTables::kBytePairs || taps.tables == TapTables::kPairColumns)

@@ -1,4 +1,4 @@
-// The tables that the vector kernels read the weights of a resize from.
+// Tables of resize weights for the vector kernels.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +8,14 @@
 
 namespace fastload {
 
-// Fills the tables of `taps`, whose weights are complete.
-void make_tap_tables(Taps& taps, TapTables wanted);
+// Fills the tables of `taps` from its weights.
+void make_tap_tables(Taps& taps, TapTables requested);
 
 namespace detail {
-// Writes the digits of n weights, n a multiple of 4, and of zeros up to the next multiple of 16.
+// Writes the digits of n weights (a multiple of 4), padded with zeros to a multiple of 16.
 void split_digits_avx512(const int32_t* weights, size_t n, uint32_t* digit2, uint32_t* digit1,
                          uint32_t* digit0);
-// Writes Taps::lanes from first, digits and bases.
+// Fills Taps::lanes from first, digits and bases.
 void fill_lanes_avx512(Taps& columns);
 }  // namespace detail
 

@@ -8,7 +8,7 @@
 namespace fastload {
 namespace {
 
-float mixed(float one, float other, float share) {
+float lerp(float one, float other, float share) {
     return one + (other - one) * share;
 }
 
@@ -19,7 +19,7 @@ void origins(const detail::WarpAxis& axis, size_t n, int32_t* whole, float* rest
 #endif
     for (; i < n; ++i) {
         const float place =
-            std::min(std::max(-1.0f, axis.step * (float(i) + 0.5f) + axis.from), axis.most);
+            std::min(std::max(-1.0f, axis.step * (float(i) + 0.5f) + axis.from), axis.max);
         const float towards_0 = float(int32_t(place)),
                     floor = towards_0 > place ? towards_0 - 1 : towards_0;
         whole[i] = int32_t(floor);
@@ -27,7 +27,7 @@ void origins(const detail::WarpAxis& axis, size_t n, int32_t* whole, float* rest
     }
 }
 
-// Where the pixels of one row come from.
+// Source positions of the pixels of one row.
 class WarpRow {
 public:
     explicit WarpRow(const PlaneShape& planes)
@@ -44,13 +44,13 @@ public:
                 planes_.width, x_.data(), across_.data());
         origins({inverse[3], inverse[4] * middle + inverse[5] - 0.5f, float(planes_.height)},
                 planes_.width, y_.data(), down_.data());
-        for (begin_ = 0; begin_ < planes_.width && !inside(begin_);) ++begin_;
-        for (end_ = planes_.width; end_ > begin_ && !inside(end_ - 1);) --end_;
+        for (begin_ = 0; begin_ < planes_.width && !is_inside(begin_);) ++begin_;
+        for (end_ = planes_.width; end_ > begin_ && !is_inside(end_ - 1);) --end_;
         for (size_t i = begin_; i < end_; ++i) offsets_[i] = y_[i] * int32_t(planes_.width) + x_[i];
     }
 
     void write(const float* plane, float fill, float* output) const {
-        for (size_t i = 0; i < begin_; ++i) output[i] = at_the_edge(plane, fill, i);
+        for (size_t i = 0; i < begin_; ++i) output[i] = sample_at_edge(plane, fill, i);
         size_t i = begin_;
 #ifdef FASTLOAD_X86
         if (use_avx2())
@@ -59,34 +59,34 @@ public:
 #endif
         for (; i < end_; ++i) {
             const float *above = plane + offsets_[i], *below = above + planes_.width;
-            output[i] = mixed(mixed(above[0], above[1], across_[i]),
-                              mixed(below[0], below[1], across_[i]), down_[i]);
+            output[i] = lerp(lerp(above[0], above[1], across_[i]),
+                             lerp(below[0], below[1], across_[i]), down_[i]);
         }
-        for (; i < planes_.width; ++i) output[i] = at_the_edge(plane, fill, i);
+        for (; i < planes_.width; ++i) output[i] = sample_at_edge(plane, fill, i);
     }
 
 private:
-    bool inside(size_t i) const {  // with all four neighbors
+    bool is_inside(size_t i) const {  // all four neighbors are on the canvas
         return x_[i] >= 0 && y_[i] >= 0 && size_t(x_[i]) + 1 < planes_.width &&
                size_t(y_[i]) + 1 < planes_.height;
     }
 
-    float at_the_edge(const float* plane, float fill, size_t i) const {
+    float sample_at_edge(const float* plane, float fill, size_t i) const {
         const auto at = [&](int32_t x, int32_t y) {
             return x >= 0 && y >= 0 && size_t(x) < planes_.width && size_t(y) < planes_.height
                        ? plane[size_t(y) * planes_.width + size_t(x)]
                        : fill;
         };
         const int32_t x = x_[i], y = y_[i];
-        return mixed(mixed(at(x, y), at(x + 1, y), across_[i]),
-                     mixed(at(x, y + 1), at(x + 1, y + 1), across_[i]), down_[i]);
+        return lerp(lerp(at(x, y), at(x + 1, y), across_[i]),
+                    lerp(at(x, y + 1), at(x + 1, y + 1), across_[i]), down_[i]);
     }
 
     const PlaneShape& planes_;
     std::vector<int32_t> x_, y_, offsets_;
     std::vector<float> across_, down_;
-    size_t begin_ = 0,
-           end_ = 0;  // from here to there all four neighbors are on the canvas: it is convex
+    // All four neighbors of the pixels [begin_, end_) are on the canvas, because it is convex.
+    size_t begin_ = 0, end_ = 0;
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// From part tables and a plan to decode requests, for one image or mask field of a batch, in one
-// pass over the rows.
+// Builds decode requests from part tables and a plan, for one image or mask field of a batch, in
+// one pass over the rows.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace fastload {
 
-// A number for each image: fastload/_plan/rows.py.
+// One value per image. See fastload/_plan/rows.py.
 struct PlanColumns {
     const int32_t *x, *y, *w, *h, *out_w, *out_h, *pad_left, *pad_top;
     const uint8_t* flip;
@@ -20,21 +20,21 @@ struct PlanColumns {
 
 struct FieldSelection {
     uint32_t field;
-    uint32_t first;  // number of the batch's first sample in the rows: they may be a part of many
-                     // that were read together
-    uint32_t mask_bits;  // of a mask's pixel, 0 for images
+    // Index of the first sample of the batch in the rows, which may hold several batches.
+    uint32_t first;
+    uint32_t mask_bits;  // bits per pixel of a mask; 0 for images
     uint8_t filter, exact;
 };
 
 struct FilledRequests {
-    size_t n = 0;          // images of the field; only as many as there are in the plan are written
-    uint64_t n_bytes = 0;  // encoded
-    std::vector<size_t>
-        elsewhere;  // slots of images that decode threads cannot read in place: PNG, deflated masks
+    size_t n = 0;          // images of the field; at most plan.n requests are written
+    uint64_t n_bytes = 0;  // size of the encoded images
+    // Slots that the decode threads cannot read in place: PNG, deflated masks.
+    std::vector<size_t> slots_to_unpack;
 };
 
-// Writes plan.n requests, as fastload/_load/decode_requests.py would without the core.
-FilledRequests fill_requests(const PartRow* rows, size_t n_rows, const FieldSelection& wanted,
+// Writes plan.n requests, the same as fastload/_load/decode_requests.py without the core.
+FilledRequests fill_requests(const PartRow* rows, size_t n_rows, const FieldSelection& selection,
                              const PlanColumns& plan, DecodeRequest* requests);
 
 }  // namespace fastload

@@ -6,7 +6,7 @@ namespace {
 constexpr double kStep = 1.0 / 4294967296.0;
 constexpr int kRounds = 10;
 
-uint64_t mixed(uint64_t value) {  // SplitMix64's finaliser
+uint64_t splitmix64(uint64_t value) {  // the finalizer of SplitMix64
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9u;
     value = (value ^ value >> 27) * 0x94D049BB133111EBu;
     return value ^ value >> 31;
@@ -22,7 +22,7 @@ void permute(const FeistelNetwork& network, const int64_t* positions, size_t cou
         do {
             uint64_t left = value >> network.half_bits, right = value & mask;
             for (size_t round = 0; round < network.n_keys; ++round) {
-                const uint64_t next = left ^ (mixed(right ^ network.keys[round]) & mask);
+                const uint64_t next = left ^ (splitmix64(right ^ network.keys[round]) & mask);
                 left = right;
                 right = next;
             }

@@ -6,13 +6,14 @@
 namespace fastload {
 namespace {
 
-// Raw pixels are copied in a few microseconds. Taking such samples one by one costs half a percent
-// of that: the counter waits until the pixels before it are written, and neighbors in the batch
-// share the cache lines that their threads report in (benchmarks/decode.py --handover and --gains).
-// What is decoded takes so long that only an even end of the batch counts.
-size_t claim_of(const std::vector<DecodeRequest>& requests) {
+// Chooses the number of samples per claim. A raw image is copied in a few microseconds.
+// Claiming such samples one by one costs half a percent of that: the atomic increment waits for the
+// preceding stores, and neighboring slots share the cache lines of statuses and times
+// (benchmarks/decode.py --handover and --gains). Decoding takes much longer, so one sample per
+// claim balances the end of the batch best.
+size_t claim_size(const std::vector<DecodeRequest>& requests) {
     constexpr uint64_t kBytes = 256 << 10;
-    constexpr size_t kLeastClaims = 32;
+    constexpr size_t kMinClaims = 32;
     uint64_t bytes = 1;
     for (const DecodeRequest& request : requests) {
         if (request.codec != uint8_t(RequestCodec::kRaw)) return 1;
@@ -24,8 +25,8 @@ size_t claim_of(const std::vector<DecodeRequest>& requests) {
              area(request.raw_w, request.raw_h) * request.raw_channels * request.raw_bits / 8,
              area(request.out_w, request.out_h)});
     }
-    return size_t(std::clamp<uint64_t>(kBytes / bytes, 1,
-                                       std::max<size_t>(requests.size() / kLeastClaims, 1)));
+    return size_t(
+        std::clamp<uint64_t>(kBytes / bytes, 1, std::max<size_t>(requests.size() / kMinClaims, 1)));
 }
 
 }  // namespace
@@ -37,7 +38,7 @@ DecodeBatch::DecodeBatch(std::vector<DecodeRequest> requests, std::vector<Source
       output_(output),
       statuses_(requests_.size(), SampleStatus::kCancelled),
       times_(requests_.size()),
-      claim_(claim_of(requests_)) {
+      claim_size_(claim_size(requests_)) {
     verified_ = std::vector<std::atomic<bool>>(sources_.size());
     for (size_t i = 0; i < sources_.size(); ++i) sources_[i].verified = &verified_[i];
     if (output_.dtype != Dtype::kUint8) table_ = std::make_unique<NormalizeTable>(output_);
@@ -48,22 +49,24 @@ void DecodeBatch::load(size_t i, SampleLoader& loader) {
     static const SourceBytes nothing;
     const SourceBytes& source =
         request.source < sources_.size() ? sources_[request.source] : nothing;
-    std::string why;
-    statuses_[i] = loader.load(request, source, output_, table_.get(), int64_t(i), times_[i], why);
-    if (statuses_[i] != SampleStatus::kOk) keep_reason(i, std::move(why));
+    std::string error;
+    statuses_[i] =
+        loader.load(request, source, output_, table_.get(), int64_t(i), times_[i], error);
+    if (statuses_[i] != SampleStatus::kOk) store_reason(i, std::move(error));
 }
 
-void DecodeBatch::keep_reason(size_t i, std::string why) noexcept {
+void DecodeBatch::store_reason(size_t i, std::string error) noexcept {
     std::lock_guard<std::mutex> lock(mutex_);
     try {
-        reasons_.keep(i, std::move(why));
-    } catch (const std::bad_alloc&) {  // the status says it
+        reasons_.keep(i, std::move(error));
+    } catch (const std::bad_alloc&) {  // The status still reports the failure.
     }
 }
 
 void DecodeBatch::finish(size_t n) {
     if (finished_.fetch_add(n, std::memory_order_acq_rel) + n < size()) return;
-    std::lock_guard<std::mutex> lock(mutex_);  // a waiter is either before its check or asleep
+    // a waiter has either not checked yet or is already waiting
+    std::lock_guard<std::mutex> lock(mutex_);
     all_done_.notify_all();
 }
 
@@ -72,13 +75,13 @@ bool DecodeBatch::wait_for(std::chrono::milliseconds timeout) {
     return all_done_.wait_for(lock, timeout, [&] { return done(); });
 }
 
-void DecodeBatch::skip_rest() {
+void DecodeBatch::cancel_unclaimed() {
     const size_t begun = std::min(next_.exchange(size(), std::memory_order_relaxed), size());
     if (begun < size()) finish(size() - begun);
 }
 
 void DecodeBatch::cancel() {
-    skip_rest();
+    cancel_unclaimed();
     std::unique_lock<std::mutex> lock(mutex_);
     all_done_.wait(lock, [&] { return done(); });
 }

@@ -19,7 +19,7 @@
 
 namespace fastload {
 
-// Why samples failed, by slot; empty for the others.
+// Error messages by slot; empty for slots without an error.
 class FailureReasons {
 public:
     const std::string& operator[](size_t slot) const {
@@ -27,15 +27,15 @@ public:
         const auto found = by_slot_.find(slot);
         return found == by_slot_.end() ? none : found->second;
     }
-    void keep(size_t slot, std::string why) { by_slot_.emplace(slot, std::move(why)); }
+    void keep(size_t slot, std::string error) { by_slot_.emplace(slot, std::move(error)); }
 
 private:
-    std::map<size_t, std::string>
-        by_slot_;  // few fail: most batches have none to make, to look at and to take down
+    // Sparse, because few samples fail: most batches then have nothing to allocate or free.
+    std::map<size_t, std::string> by_slot_;
 };
 
-// One batch: what was asked, where it goes, what came of it. The memory it points to belongs to the
-// caller, who keeps it until done() or cancel() has returned.
+// Requests, output and results of one batch. The caller owns the memory that it points to and keeps
+// it until done() is true or cancel() has returned.
 class DecodeBatch {
 public:
     DecodeBatch(std::vector<DecodeRequest> requests, std::vector<SourceBytes> sources,
@@ -43,18 +43,17 @@ public:
 
     size_t size() const { return requests_.size(); }
     bool done() const { return finished_.load(std::memory_order_acquire) == size(); }
-    // True once every sample is done; false after `timeout`.
+    // Returns false if the batch is not done after `timeout`.
     bool wait_for(std::chrono::milliseconds timeout);
-    // Takes the samples that no thread has claimed out of the queue, and waits for those that are:
-    // at most one claim per thread.
+    // Cancels the unclaimed samples and waits for the claimed ones, at most one claim per thread.
     void cancel();
-    // Loads every sample in this thread, one after the other: what a pool's work is compared with.
-    void run_here(SampleLoader& loader) {
+    // Loads all samples in this thread. Benchmarks compare the pool with it.
+    void run_inline(SampleLoader& loader) {
         for (size_t i = 0; i < size(); ++i) load(i, loader);
         finish(size());
     }
 
-    // To be read when done.
+    // Valid once the batch is done.
     const std::vector<SampleStatus>& statuses() const { return statuses_; }
     const std::vector<StageTimes>& times() const { return times_; }
     const FailureReasons& reasons() const { return reasons_; }
@@ -62,17 +61,17 @@ public:
 private:
     friend class Pool;
     struct Claim {
-        size_t begin, end;  // begin may pass size(): nothing left
+        size_t begin, end;  // begin >= size(): no samples left
     };
-    Claim take() {
-        const size_t begin = next_.fetch_add(claim_, std::memory_order_relaxed);
-        return {begin, std::min(begin + claim_, size())};
+    Claim claim() {
+        const size_t begin = next_.fetch_add(claim_size_, std::memory_order_relaxed);
+        return {begin, std::min(begin + claim_size_, size())};
     }
     bool exhausted() const { return next_.load(std::memory_order_relaxed) >= size(); }
     void load(size_t i, SampleLoader& loader);
-    void keep_reason(size_t i, std::string why) noexcept;
-    void finish(size_t n);  // n more samples are loaded, or will not be
-    void skip_rest();
+    void store_reason(size_t i, std::string error) noexcept;
+    void finish(size_t n);  // Counts n more samples as loaded or cancelled.
+    void cancel_unclaimed();
 
     std::vector<DecodeRequest> requests_;
     std::vector<SourceBytes> sources_;
@@ -82,9 +81,9 @@ private:
     std::vector<SampleStatus> statuses_;
     std::vector<StageTimes> times_;
     FailureReasons reasons_;  // under mutex_
-    size_t claim_ = 1;        // samples that a thread takes at a time
-    alignas(64) std::atomic<size_t> next_{
-        0};  // apart from what every row reads: each claim writes it
+    size_t claim_size_ = 1;   // samples per claim
+    // On its own cache line: every claim writes it, and every sample reads the members above.
+    alignas(64) std::atomic<size_t> next_{0};
     std::atomic<size_t> finished_{0};
     std::mutex mutex_;
     std::condition_variable all_done_;

@@ -1,6 +1,6 @@
-// Threads that load batches of samples. submit() returns at once; several batches may be under way,
-// and a thread that finds no sample left in the oldest goes on with the next, so that none idles at
-// a batch's end.
+// Threads that load batches of samples. submit() returns immediately. Several batches may be in
+// flight: a thread that finds no unclaimed sample in the oldest batch continues with the next one,
+// so no thread idles at the end of a batch.
 #pragma once
 
 #include <atomic>
@@ -25,36 +25,39 @@ public:
     Pool& operator=(const Pool&) = delete;
 
     void submit(std::shared_ptr<DecodeBatch> batch);
-    void set_threads(int threads);  // threads too many end after their claim
-    int threads() const { return wanted_.load(std::memory_order_relaxed); }
-    // The samples of a batch that threads are at work on just now: what a batch that does not end
-    // waits for.
+    void set_threads(int threads);  // excess threads exit after their current claim
+    int threads() const { return n_threads_.load(std::memory_order_relaxed); }
+    // Returns the samples of a batch that threads are loading now. Timeout messages name them.
     std::vector<size_t> in_flight(const DecodeBatch& batch);
-    // Ends the threads; samples not begun become kCancelled. Batches submitted later are cancelled
-    // at once.
+    // Stops the threads. Samples that have not started become kCancelled, and so do batches that
+    // are submitted later.
     void close();
 
 private:
-    // What one thread does, for in_flight(); on a cache line of its own, since it is written for
-    // each sample.
-    struct alignas(64) Work {
+    // The sample that one thread is loading, for in_flight(). On its own cache line because it is
+    // written for every sample.
+    struct alignas(64) ThreadState {
         std::atomic<const DecodeBatch*> batch{nullptr};
         std::atomic<size_t> slot{0};
     };
 
-    void start_missing(int threads);
-    void run(int number, SampleLoader& loader, Work& work);
-    bool dismissed(int number) const { return number >= wanted_.load(std::memory_order_relaxed); }
-    std::shared_ptr<DecodeBatch> next_batch(int number, const std::shared_ptr<DecodeBatch>& behind);
+    void start_threads(int threads);
+    void run(int number, SampleLoader& loader, ThreadState& state);
+    bool must_exit(int number) const {
+        return number >= n_threads_.load(std::memory_order_relaxed);
+    }
+    std::shared_ptr<DecodeBatch> next_batch(int number,
+                                            const std::shared_ptr<DecodeBatch>& drained);
 
-    std::mutex change_;  // one change of the number of threads at a time
-    std::mutex mutex_;   // of what follows
+    std::mutex change_;  // serializes changes of the number of threads
+    std::mutex mutex_;   // protects the members below
     std::condition_variable work_;
-    std::deque<std::shared_ptr<DecodeBatch>>
-        queue_;                         // oldest first; those with samples left to begin
-    std::vector<std::thread> threads_;  // by number
-    std::deque<Work> works_;            // by number; of all threads that there ever were
-    std::atomic<int> wanted_{0};  // written under mutex_; a thread with a number from here on ends
+    // Batches with unclaimed samples, oldest first.
+    std::deque<std::shared_ptr<DecodeBatch>> queue_;
+    std::vector<std::thread> threads_;       // by number
+    std::deque<ThreadState> thread_states_;  // by thread number; never shrinks
+    // Written under mutex_. A thread with this number or a higher one exits.
+    std::atomic<int> n_threads_{0};
     bool closed_ = false;
 };
 

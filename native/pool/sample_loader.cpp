@@ -15,8 +15,8 @@
 namespace fastload {
 namespace {
 
-constexpr size_t kKeepBytes =
-    size_t(16) << 20;  // a thread's buffers beyond this are given back after the sample
+// Buffers larger than this are freed after each sample.
+constexpr size_t kKeepBytes = size_t(16) << 20;
 
 std::string text(int64_t number) {
     return std::to_string(number);
@@ -25,8 +25,8 @@ std::string text(int64_t width, int64_t height) {
     return text(width) + "x" + text(height);
 }
 
-// A buffer that grows to at least `size` bytes and never shrinks here.
-uint8_t* at_least(std::vector<uint8_t>& buffer, size_t size) {
+// Grows the buffer to at least `size` bytes.
+uint8_t* grow(std::vector<uint8_t>& buffer, size_t size) {
     if (buffer.size() < size) buffer.resize(size);
     return buffer.data();
 }
@@ -41,17 +41,17 @@ uint64_t now_ns() {
 
 SampleStatus SampleLoader::load(const DecodeRequest& request, const SourceBytes& source,
                                 const BatchOutput& output, const NormalizeTable* table,
-                                int64_t slot, StageTimes& times, std::string& why) {
+                                int64_t slot, StageTimes& times, std::string& error) {
     times_ = {};
     clock_ = now_ns();
     SampleStatus status;
     try {
         status = run(request, source, output, table, slot);
-        if (status != SampleStatus::kOk) why.swap(why_);
+        if (status != SampleStatus::kOk) error.swap(error_);
     } catch (const std::bad_alloc&) {
         decoder_.close();
         status = SampleStatus::kNoMemory;
-        why = "out of memory";
+        error = "out of memory";
     }
     if (status != SampleStatus::kOk) RowWriter::fill_slot(output, table, slot);
     trim();
@@ -60,8 +60,8 @@ SampleStatus SampleLoader::load(const DecodeRequest& request, const SourceBytes&
     return status;
 }
 
-SampleStatus SampleLoader::refuse(SampleStatus status, std::string why) {
-    why_ = std::move(why);
+SampleStatus SampleLoader::refuse(SampleStatus status, std::string error) {
+    error_ = std::move(error);
     return status;
 }
 
@@ -80,10 +80,10 @@ void SampleLoader::trim() {
     resizer_.release_memory();
 }
 
-SampleStatus SampleLoader::run(const DecodeRequest& asked, const SourceBytes& source,
+SampleStatus SampleLoader::run(const DecodeRequest& original, const SourceBytes& source,
                                const BatchOutput& output, const NormalizeTable* table,
                                int64_t slot) {
-    DecodeRequest request = asked;
+    DecodeRequest request = original;
     if (!request.size && request.offset <= source.size) request.size = source.size - request.offset;
     if (request.check && !source.is_verified()) {
         std::string fault = check_record({source.bytes, source.size});
@@ -94,8 +94,9 @@ SampleStatus SampleLoader::run(const DecodeRequest& asked, const SourceBytes& so
     if (request.size > source.size || request.offset > source.size - request.size ||
         uint64_t(request.index_count) * 4 > source.size ||
         request.index_offset > source.size - uint64_t(request.index_count) * 4)
-        return refuse(SampleStatus::kBadRequest, "image or index lies outside its source of " +
-                                                     text(int64_t(source.size)) + " bytes");
+        return refuse(SampleStatus::kBadRequest,
+                      "image or restart index is outside its source of " +
+                          text(int64_t(source.size)) + " bytes");
     if (request.out_w < 1 || request.out_h < 1 || request.pad_left < 0 || request.pad_top < 0 ||
         int64_t(request.pad_left) + request.out_w > output.width ||
         int64_t(request.pad_top) + request.out_h > output.height)
@@ -107,7 +108,8 @@ SampleStatus SampleLoader::run(const DecodeRequest& asked, const SourceBytes& so
         return refuse(SampleStatus::kBadRequest,
                       "orientation " + text(request.orientation) + ": expected 1 to 8");
     if (request.filter > uint8_t(Filter::kNearest))
-        return refuse(SampleStatus::kBadRequest, "unknown filter " + text(request.filter));
+        return refuse(SampleStatus::kBadRequest,
+                      "filter " + text(request.filter) + ": expected 0 to 2");
     SamplePlan plan{request, output, table, slot};
     if (request.codec == uint8_t(RequestCodec::kJpeg)) return load_jpeg(request, source, plan);
     if (request.codec == uint8_t(RequestCodec::kRaw)) return load_raw(request, source, plan);
@@ -147,8 +149,8 @@ SampleStatus SampleLoader::load_jpeg(const DecodeRequest& request, const SourceB
     const auto outside = [&](int w, int h) {
         return refuse(SampleStatus::kBadRequest,
                       "ROI " + text(request.w, request.h) + " at " + text(request.x) + "," +
-                          text(request.y) + " is not inside the image of " + text(w, h) +
-                          " as stored, orientation " + text(request.orientation));
+                          text(request.y) + " is outside the image of " + text(w, h) +
+                          " pixels (stored size, orientation " + text(request.orientation) + ")");
     };
     JpegLayout layout;
     if (request.index_count && (request.w || request.h) && read_layout(bytes, size, layout)) {
@@ -177,31 +179,31 @@ SampleStatus SampleLoader::load_jpeg(const DecodeRequest& request, const SourceB
     }
     plan.choose_pixels();
     SampleStatus status = decode_jpeg(plan, false);
-    if (status == SampleStatus::kBadImage && decoder_.irregular() && decoder_.open(bytes, size))
+    if (status == SampleStatus::kBadImage && decoder_.used_hook() && decoder_.open(bytes, size))
         status = decode_jpeg(plan, true);
     return status;
 }
 
 SampleStatus SampleLoader::refuse_jpeg() {
     return refuse(decoder_.out_of_memory() ? SampleStatus::kNoMemory : SampleStatus::kBadImage,
-                  decoder_.why());
+                  decoder_.error());
 }
 
-// From the open decoder to the output.
-SampleStatus SampleLoader::decode_jpeg(SamplePlan& plan, bool plain) {
+// Decodes the image that decoder_ has opened.
+SampleStatus SampleLoader::decode_jpeg(SamplePlan& plan, bool libjpeg_only) {
     const bool gray = decoder_.gray() || plan.output.channels == 1;
     const int own = decoder_.gray() ? 1 : 3;
     if (plan.output.color == Color::kStored ? own != plan.output.channels
                                             : !gray && plan.output.channels != 3) {
         decoder_.close();
-        return refuse(SampleStatus::kBadRequest, "a JPEG of " + text(own) +
-                                                     " channels does not fit an output of " +
+        return refuse(SampleStatus::kBadRequest, "JPEG has " + text(own) +
+                                                     " channels, but the output has " +
                                                      text(plan.output.channels));
     }
     const auto pixels = gray                               ? JpegDecoder::Pixels::kGray
                         : plan.output.color == Color::kBgr ? JpegDecoder::Pixels::kBgr
                                                            : JpegDecoder::Pixels::kRgb;
-    if (!decoder_.start(plan.denominator, pixels, plan.x0, plan.x1, plan.y0, plain))
+    if (!decoder_.start(plan.denominator, pixels, plan.x0, plan.x1, plan.y0, libjpeg_only))
         return refuse_jpeg();
     plan.channels = gray ? 1 : 3;
     tick(kDecode);
@@ -211,7 +213,7 @@ SampleStatus SampleLoader::decode_jpeg(SamplePlan& plan, bool plain) {
 SampleStatus SampleLoader::stream_jpeg(SamplePlan& plan) {
     begin_output(plan, plan.channels);
     tick(kFinish);
-    if (resizer_.copies() && writer_.direct(0) && decoder_.columns() == plan.columns()) {
+    if (resizer_.is_identity() && writer_.direct(0) && decoder_.columns() == plan.columns()) {
         if (!decoder_.read(writer_.direct(0), plan.output.row_stride, plan.rows()) ||
             !decoder_.finish())
             return refuse_jpeg();
@@ -219,7 +221,7 @@ SampleStatus SampleLoader::stream_jpeg(SamplePlan& plan) {
         return SampleStatus::kOk;
     }
     const size_t stride = size_t(decoder_.columns()) * size_t(plan.channels);
-    uint8_t* strip = at_least(strip_, stride * Resizer::kStripRows + Resizer::kRowPadding);
+    uint8_t* strip = grow(strip_, stride * Resizer::kStripRows + Resizer::kRowPadding);
     for (int left = plan.rows(); left > 0;) {
         const int n = std::min(left, Resizer::kStripRows);
         if (!decoder_.read(strip, ptrdiff_t(stride), n)) return refuse_jpeg();
@@ -233,11 +235,11 @@ SampleStatus SampleLoader::stream_jpeg(SamplePlan& plan) {
     return SampleStatus::kOk;
 }
 
-// Rare: pack turns pictures upright where that is lossless. The whole ROI is decoded, rotated, then
-// resized.
+// Rare, because pack applies the orientation if that is lossless. Decodes the whole ROI, rotates
+// it, then resizes it.
 SampleStatus SampleLoader::stream_oriented(SamplePlan& plan) {
     const size_t stride = size_t(decoder_.columns()) * size_t(plan.channels);
-    uint8_t* whole = at_least(whole_, stride * size_t(plan.rows()));
+    uint8_t* whole = grow(whole_, stride * size_t(plan.rows()));
     if (!decoder_.read(whole, ptrdiff_t(stride), plan.rows()) || !decoder_.finish())
         return refuse_jpeg();
     tick(kDecode);
@@ -257,16 +259,17 @@ SampleStatus SampleLoader::load_raw(const DecodeRequest& request, const SourceBy
                           text(request.raw_channels) + " channels, " + text(request.raw_bits) +
                           " bits: expected sides up to " + text(MAX_SIDE) +
                           ", 1 to 4 channels, 8, 16 or 32 bits");
-    plan.channels = request.raw_channels * request.raw_bits /
-                    8;  // the bytes of wider numbers are moved like channels
+    // Bytes of 16- and 32-bit values are moved like channels.
+    plan.channels = request.raw_channels * request.raw_bits / 8;
     if (w * h * uint64_t(plan.channels) != request.size)
         return refuse(SampleStatus::kBadImage,
                       "raw image of " + text(request.raw_w, request.raw_h) + ": " +
                           text(int64_t(request.size)) + " bytes, expected " +
                           text(int64_t(w * h) * plan.channels));
     if (request.raw_bits != 8 && request.filter != uint8_t(Filter::kNearest))
-        return refuse(SampleStatus::kBadRequest, "raw images of " + text(request.raw_bits) +
-                                                     " bits can be resized by 'nearest' only");
+        return refuse(SampleStatus::kBadRequest,
+                      "raw images of " + text(request.raw_bits) +
+                          " bits can only be resized with the filter 'nearest'");
     const bool stored = plan.output.color == Color::kStored;
     const bool same = plan.channels == plan.output.channels,
                widened =
@@ -274,14 +277,14 @@ SampleStatus SampleLoader::load_raw(const DecodeRequest& request, const SourceBy
     const bool color =
         request.raw_bits == 8 && (plan.channels == 1 || plan.channels == 3) && !stored;
     if (!same && !widened && !color)
-        return refuse(SampleStatus::kBadRequest, "a raw image of " + text(plan.channels) +
-                                                     " bytes per pixel does not fit an output of " +
+        return refuse(SampleStatus::kBadRequest, "raw image has " + text(plan.channels) +
+                                                     " bytes per pixel, but the output has " +
                                                      text(plan.output.channels) + " channels");
     if (!plan.set_size(int(w), int(h)))
-        return refuse(SampleStatus::kBadRequest, "ROI " + text(request.w, request.h) + " at " +
-                                                     text(request.x) + "," + text(request.y) +
-                                                     " is not inside the raw image of " +
-                                                     text(request.raw_w, request.raw_h));
+        return refuse(SampleStatus::kBadRequest,
+                      "ROI " + text(request.w, request.h) + " at " + text(request.x) + "," +
+                          text(request.y) + " is outside the raw image of " +
+                          text(request.raw_w, request.raw_h) + " pixels");
     plan.choose_pixels();
     plan.swap_red_blue = plan.output.color == Color::kBgr;
     const ptrdiff_t stride = ptrdiff_t(w) * plan.channels;
@@ -293,22 +296,22 @@ SampleStatus SampleLoader::stream_raw(SamplePlan& plan, const uint8_t* pixels, p
     begin_output(plan, plan.channels);
     int w = plan.columns(), h = plan.rows();
     if (plan.oriented()) {
-        uint8_t* rotated = at_least(rotated_, size_t(w) * size_t(h) * size_t(plan.channels));
+        uint8_t* rotated = grow(rotated_, size_t(w) * size_t(h) * size_t(plan.channels));
         rotate_upright(pixels, stride, w, h, plan.channels, plan.request.orientation, rotated);
         if (swaps_sides(plan.request.orientation)) std::swap(w, h);
         pixels = rotated;
         stride = ptrdiff_t(w) * plan.channels;
     }
     tick(kFinish);
-    if (resizer_.copies() || plan.request.filter == uint8_t(Filter::kNearest)) {
+    if (resizer_.is_identity() || plan.request.filter == uint8_t(Filter::kNearest)) {
         resizer_.push(pixels, stride, h, writer_);
         tick(kResize);
         return SampleStatus::kOk;
     }
-    // The kernels read some bytes behind a row, which behind the last one are not ours: through a
-    // strip of our own.
+    // The kernels read beyond the end of a row. After the last row that memory is not part of the
+    // source, so rows are copied to a padded strip first.
     const size_t bytes = size_t(w) * size_t(plan.channels);
-    uint8_t* strip = at_least(strip_, bytes * Resizer::kStripRows + Resizer::kRowPadding);
+    uint8_t* strip = grow(strip_, bytes * Resizer::kStripRows + Resizer::kRowPadding);
     for (int y = 0; y < h; y += Resizer::kStripRows) {
         const int n = std::min(h - y, Resizer::kStripRows);
         for (int i = 0; i < n; ++i)

@@ -1,5 +1,5 @@
-// One sample from encoded bytes to finished pixels in the caller's memory: check -> cut -> decode
-// -> orient -> resize -> place.
+// Loads one sample, from encoded bytes to finished pixels in the output: verify -> cut -> decode ->
+// orient -> resize -> write.
 #pragma once
 
 #include <cstdint>
@@ -16,28 +16,28 @@
 
 namespace fastload {
 
-// Works on one sample at a time; keeps its decoder and buffers for the next.
+// Loads one sample at a time. Reuses its decoder and buffers for the next one.
 class SampleLoader {
 public:
-    // Never throws. The slot is always written: with the fill color where the status is not kOk.
+    // Never throws. Always writes the slot: if the status is not kOk, with the fill color.
     SampleStatus load(const DecodeRequest& request, const SourceBytes& source,
                       const BatchOutput& output, const NormalizeTable* table, int64_t slot,
-                      StageTimes& times, std::string& why);
+                      StageTimes& times, std::string& error);
 
 private:
-    SampleStatus run(const DecodeRequest& asked, const SourceBytes& source,
+    SampleStatus run(const DecodeRequest& original, const SourceBytes& source,
                      const BatchOutput& output, const NormalizeTable* table, int64_t slot);
     SampleStatus load_jpeg(const DecodeRequest& request, const SourceBytes& source,
                            SamplePlan& plan);
     SampleStatus load_raw(const DecodeRequest& request, const SourceBytes& source,
                           SamplePlan& plan);
-    SampleStatus decode_jpeg(SamplePlan& plan, bool plain);
+    SampleStatus decode_jpeg(SamplePlan& plan, bool libjpeg_only);
     SampleStatus stream_jpeg(SamplePlan& plan);
     SampleStatus stream_raw(SamplePlan& plan, const uint8_t* pixels, ptrdiff_t stride);
     SampleStatus stream_oriented(SamplePlan& plan);
     void begin_output(SamplePlan& plan, int channels);
-    SampleStatus refuse(SampleStatus status, std::string why);
-    SampleStatus refuse_jpeg();  // as the decoder says
+    SampleStatus refuse(SampleStatus status, std::string error);
+    SampleStatus refuse_jpeg();  // with the error of the decoder
     void tick(Stage stage);
     void trim();
 
@@ -45,9 +45,10 @@ private:
     Resizer resizer_;
     RowWriter writer_;
     std::vector<uint8_t> strip_, cut_, whole_, rotated_;
-    std::string why_;
-    StageTimes times_{};  // of the sample under way; the caller's lie beside those that other
-                          // threads write
+    std::string error_;
+    // Times of the current sample. The results of the batch are next to slots that other threads
+    // write.
+    StageTimes times_{};
     uint64_t clock_ = 0;
 };
 

@@ -8,7 +8,7 @@
 namespace fastload {
 namespace {
 
-constexpr uint32_t kPolynomial = 0x82F63B78;  // 0x1EDC6F41, bits reversed
+constexpr uint32_t kPolynomial = 0x82F63B78;  // 0x1EDC6F41 with its bits reversed
 
 using CrcTables = std::array<std::array<uint32_t, 256>, 8>;
 
@@ -27,7 +27,7 @@ constexpr CrcTables make_tables() {
 
 constexpr CrcTables kTables = make_tables();
 
-// A linear map on the 32-bit register, as the images of its 32 unit vectors.
+// A linear map on the 32-bit register, stored as the images of its 32 unit vectors.
 using CrcMatrix = std::array<uint32_t, 32>;
 
 constexpr uint32_t apply(const CrcMatrix& matrix, uint32_t state) {
@@ -38,7 +38,7 @@ constexpr uint32_t apply(const CrcMatrix& matrix, uint32_t state) {
 }
 
 constexpr detail::LaneShift make_lane_shift() {
-    CrcMatrix power{};  // one zero byte, then squared: 2, 4, 8 ... zero bytes
+    CrcMatrix power{};  // one zero byte; squaring gives 2, 4, 8 ... zero bytes
     for (size_t bit = 0; bit < 32; ++bit) {
         const uint32_t unit = uint32_t(1) << bit;
         power[bit] = (unit >> 8) ^ kTables[0][unit & 255];
@@ -72,8 +72,8 @@ uint32_t crc32c_portable(uint32_t crc, const uint8_t* bytes, size_t size) {
     return ~state;
 }
 
-// Made by the compiler: made at its first use, by a decode thread, a fork at that moment would
-// leave it half made in the child for ever.
+// Computed at compile time. If a decode thread initialized it at first use, a fork at that moment
+// would leave it half initialized in the child forever.
 constexpr LaneShift kLaneShift = make_lane_shift();
 
 }  // namespace detail

@@ -13,8 +13,8 @@ namespace detail {
 uint32_t crc32c_portable(uint32_t crc, const uint8_t* bytes, size_t size);
 uint32_t crc32c_avx2(uint32_t crc, const uint8_t* bytes, size_t size);
 
-// What each byte of the CRC register turns into behind kLane zero bytes: how the three lanes of the
-// vector path are joined.
+// The value of each byte of the CRC register after kLane zero bytes. It combines the three lanes of
+// the vector code.
 constexpr size_t kLane = 1024;
 struct LaneShift {
     uint32_t table[4][256];

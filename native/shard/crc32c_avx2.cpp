@@ -1,6 +1,6 @@
-// The processor's own CRC-32C instruction. It takes 3 cycles but a new one can start each cycle, so
-// three independent lanes run side by side and are joined by shifting a lane's register over the
-// bytes behind it.
+// CRC-32C with the instruction of the processor. Its latency is 3 cycles, but one can start every
+// cycle. So three independent lanes run in parallel and are combined by shifting the register of a
+// lane over the bytes that follow it.
 #include "cpu/simd.h"
 #include "shard/crc32c.h"
 
@@ -18,7 +18,7 @@ uint64_t word(const uint8_t* bytes) {
     return value;
 }
 
-// The register behind kLane zero bytes, by four table look-ups.
+// The register after kLane zero bytes.
 uint32_t shift(uint32_t state) {
     const auto& table = kLaneShift.table;
     return table[0][state & 255] ^ table[1][state >> 8 & 255] ^ table[2][state >> 16 & 255] ^

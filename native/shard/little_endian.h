@@ -1,5 +1,5 @@
-// Numbers in the formats on disk: little-endian at any address. So is every machine that we build
-// for.
+// Reads and writes the little-endian numbers of the on-disk formats, at any address. All supported
+// machines are little-endian.
 #pragma once
 
 #include <cstdint>

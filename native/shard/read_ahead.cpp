@@ -12,10 +12,10 @@
 namespace fastload {
 namespace {
 
-// The kernel cuts a longer request to what a device reads ahead by itself, 128 KiB by default, and
-// forgets the rest.
+// The kernel truncates a longer request to the read-ahead size of the device, 128 KiB by default,
+// and ignores the rest.
 constexpr size_t kPiece = 128 << 10;
-// Between records of one block lie page headers and pages of the tree: reading them costs less than
+// Records of one block are separated by page headers and tree pages. Reading those costs less than
 // another request.
 constexpr size_t kGap = 32 << 10;
 
@@ -30,10 +30,10 @@ std::vector<ByteRun> find_runs(const std::vector<const ShardMap*>& maps, const i
                                const int64_t* ids, size_t n) {
     std::vector<RecordExtent> places;
     places.reserve(n);
-    std::string why;
+    std::string error;
     for (size_t i = 0; i < n; ++i) {
         const ShardMap* map = size_t(shards[i]) < maps.size() ? maps[size_t(shards[i])] : nullptr;
-        const RecordBytes record = map ? map->find(uint64_t(ids[i]), why) : RecordBytes{};
+        const RecordBytes record = map ? map->find(uint64_t(ids[i]), error) : RecordBytes{};
         const uintptr_t start = reinterpret_cast<uintptr_t>(record.bytes);
         if (start) places.push_back({shards[i], start, start + record.size});
     }
@@ -59,7 +59,8 @@ void request_pages(const ByteRun& run) {
     for (uintptr_t first = run.start - run.start % page; first < end; first += kPiece)
         if (madvise(reinterpret_cast<void*>(first), std::min<size_t>(kPiece, end - first),
                     MADV_WILLNEED))
-            throw std::system_error(errno, std::generic_category(), "asking for pages of a map");
+            throw std::system_error(errno, std::generic_category(),
+                                    "cannot request pages of a shard (madvise)");
 }
 
 }  // namespace fastload

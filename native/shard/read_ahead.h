@@ -1,5 +1,5 @@
-// Asks the kernel for records before they are needed, so that a cold disk streams instead of
-// waiting for one page fault after another.
+// Requests records from the kernel before they are needed, so that a cold disk streams instead of
+// serving one page fault after another.
 #pragma once
 
 #include <cstddef>
@@ -10,18 +10,18 @@
 
 namespace fastload {
 
-// Bytes of a map that are asked for in one go.
+// A contiguous range of a memory map that is requested at once.
 struct ByteRun {
     uintptr_t start;
     size_t size;
 };
 
-// Where some samples lie (their shards' numbers and ids), by shard and address; neighbors share a
-// run. Those that are nowhere are left out.
+// Finds the samples with these shard numbers and ids, sorts them by shard and address, and merges
+// neighbors into runs. Skips missing samples.
 std::vector<ByteRun> find_runs(const std::vector<const ShardMap*>& maps, const int64_t* shards,
                                const int64_t* ids, size_t n);
 
-// Has the kernel begin to read a run; may wait while the disk is behind. Throws std::system_error.
+// Starts reading a run. May block while the disk queue is full. Throws std::system_error.
 void request_pages(const ByteRun& run);
 
 }  // namespace fastload

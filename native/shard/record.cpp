@@ -17,7 +17,7 @@ constexpr uint8_t kLastRole = 1;
 
 // Offsets in the header.
 constexpr size_t kCrc = 4;
-constexpr size_t kVersionByte = 8;  // the checksum covers everything from here on
+constexpr size_t kVersionByte = 8;  // the checksum covers everything from here to the end
 constexpr size_t kPartCount = 10;
 constexpr size_t kLength = 12;
 constexpr size_t kId = 16;
@@ -46,7 +46,7 @@ struct RecordHeader {
     uint64_t id;
 };
 
-// False for bytes that do not start like a record.
+// Returns false if the bytes do not start with a record header.
 bool read_header(const RecordBytes& record, RecordHeader& header) {
     const uint8_t* bytes = record.bytes;
     if (record.size < kHeaderSize || std::memcmp(bytes, kMagic, 4)) return false;
@@ -110,16 +110,16 @@ std::string mismatch(const char* what, uint64_t found, uint64_t expected) {
 std::string check_record(const RecordBytes& record) {
     RecordHeader header;
     if (!read_header(record, header) || header.length != record.size)
-        return "not a record, or cut off";
+        return "not a record, or truncated";
     const uint32_t found = checksum(record.bytes, record.size);
     if (found == header.crc) return "";
-    return "checksum " + std::to_string(found) + ", expected " + std::to_string(header.crc);
+    return mismatch("checksum", found, header.crc);
 }
 
 std::string read_part_rows(const RecordBytes& record, uint64_t id, uint32_t sample, bool check_crc,
                            std::vector<PartRow>& rows) {
     RecordHeader header;
-    if (!read_header(record, header)) return "it does not start like a record";
+    if (!read_header(record, header)) return "not a record: no record header";
     if (header.version != kVersion) return mismatch("record version", header.version, kVersion);
     if (header.id != id) return mismatch("sample id", header.id, id);
     if (header.length != record.size) return mismatch("record length", record.size, header.length);
@@ -131,7 +131,7 @@ std::string read_part_rows(const RecordBytes& record, uint64_t id, uint32_t samp
     if (end > record.size) return mismatch("end of the part table", end, record.size);
     for (size_t i = 0; i < header.n_parts; ++i) {
         const PartRow part = read_row(record.bytes + kHeaderSize + kRowSize * i, sample);
-        end = aligned(end);  // a part's place follows from the one before it
+        end = aligned(end);  // the offset of a part follows from the part before it
         if (part.offset != end) return mismatch("offset of a part", part.offset, end);
         end += part.length;
         if (end > record.size) return mismatch("end of a part", end, record.size);

@@ -14,30 +14,29 @@
 namespace fastload {
 namespace {
 
-// LMDB 0.9's file format, version 1, on 64-bit little-endian machines: what every shard is written
-// in.
+// The file format of LMDB 0.9, version 1, on 64-bit little-endian machines. Every shard has it.
 constexpr uint32_t kMagic = 0xBEEFC0DE, kVersion = 1;
 constexpr size_t kPageHeader = 16, kNodeHeader = 8, kKey = 8;
 constexpr size_t kMeta = 136, kFreePad = 24, kMainDb = 72,
-                 kTransaction = 128;  // within a meta page's body
+                 kTransaction = 128;  // offsets in the body of a meta page
 constexpr size_t kBranches = 8, kLeaves = 16, kOverflows = 24, kEntries = 32,
-                 kRoot = 40;  // within what it says of the tree
+                 kRoot = 40;  // offsets in the tree description of a meta page
 constexpr uint16_t kBranch = 1, kLeaf = 2, kOverflow = 4, kMetaPage = 8, kBigData = 1;
 constexpr uint64_t kNoPage = ~uint64_t(0);
-constexpr int kMostLevels = 32;
-constexpr size_t kUsualPage = 4096;
+constexpr int kMaxDepth = 32;
+constexpr size_t kDefaultPageSize = 4096;
 
-uint64_t big(const uint8_t* bytes) {
+uint64_t read_big_endian(const uint8_t* bytes) {
     uint64_t value = 0;
     for (size_t i = 0; i < kKey; ++i) value = value << 8 | bytes[i];
     return value;
 }
 
-// Has pages read together that are needed at once.
-void request_pages_quietly(const uint8_t* bytes, size_t size) {
+// Requests pages that are needed soon. Errors are harmless.
+void try_request_pages(const uint8_t* bytes, size_t size) {
     try {
         request_pages({reinterpret_cast<uintptr_t>(bytes), size});
-    } catch (const std::system_error&) {  // then each comes when it is looked at
+    } catch (const std::system_error&) {  // Each page is then read on first access.
     }
 }
 
@@ -50,13 +49,16 @@ bool is_meta(const uint8_t* page) {
 }  // namespace
 
 ShardMap::ShardMap(int descriptor, size_t size) : size_(size) {
-    if (size < 2 * (kPageHeader + kMeta)) throw std::runtime_error("too short for an LMDB file");
+    if (size < 2 * (kPageHeader + kMeta))
+        throw std::runtime_error("not an LMDB file: only " + std::to_string(size) + " bytes");
     void* memory = mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor, 0);
-    if (memory == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mapping it");
+    if (memory == MAP_FAILED)
+        throw std::system_error(errno, std::generic_category(), "cannot map the file (mmap)");
     memory_ = static_cast<const uint8_t*>(memory);
-    madvise(memory, size, MADV_RANDOM);  // who reads ahead knows the order; the kernel does not
+    // The loader reads ahead in the order of the epoch, which the kernel does not know.
+    madvise(memory, size, MADV_RANDOM);
     try {
-        request_pages_quietly(memory_, 2 * kUsualPage);
+        try_request_pages(memory_, 2 * kDefaultPageSize);
         read_meta();
     } catch (...) {
         munmap(memory, size);
@@ -69,11 +71,13 @@ ShardMap::~ShardMap() {
 }
 
 void ShardMap::read_meta() {
-    if (!is_meta(memory_)) throw std::runtime_error("it does not start like an LMDB file");
+    if (!is_meta(memory_)) throw std::runtime_error("not an LMDB file: no meta page at its start");
     page_size_ = read_little_endian<uint32_t>(memory_ + kPageHeader + kFreePad);
     if (page_size_ < 512 || page_size_ > 65536 || (page_size_ & (page_size_ - 1)) ||
         size_ < 2 * page_size_)
-        throw std::runtime_error("its LMDB page size is " + std::to_string(page_size_));
+        throw std::runtime_error("LMDB page size is " + std::to_string(page_size_) +
+                                 ", expected a power of 2 from 512 to 65536 and a file of at least "
+                                 "two pages");
     pages_ = size_ / page_size_;
     const uint8_t* newest = memory_ + kPageHeader;
     const uint8_t* other = at(1) + kPageHeader;
@@ -88,13 +92,13 @@ void ShardMap::read_meta() {
                            read_little_endian<uint64_t>(tree + kLeaves));
 }
 
-// Our shards end with their tree, unless it holds the records itself; in another's these are some
-// other pages, and read_little_endian is lost.
+// The packer writes the tree at the end of a shard, unless the tree pages hold the records
+// themselves. In other LMDB files these are unrelated pages, and reading them is only wasted.
 void ShardMap::request_tree_pages(uint64_t pages) const {
-    constexpr uint64_t kMost = 16 << 20;
-    pages = std::min<uint64_t>(pages, kMost / page_size_);
+    constexpr uint64_t kMaxBytes = 16 << 20;
+    pages = std::min<uint64_t>(pages, kMaxBytes / page_size_);
     if (root_ < pages_ && pages <= root_ && pages <= pages_ / 16 + 16)
-        request_pages_quietly(at(root_ + 1 - pages), pages * page_size_);
+        try_request_pages(at(root_ + 1 - pages), pages * page_size_);
 }
 
 bool ShardMap::open_page(uint64_t number, Page& page) const {
@@ -111,8 +115,8 @@ bool ShardMap::open_page(uint64_t number, Page& page) const {
            !(flags & (kOverflow | kMetaPage));
 }
 
-// A node and how many bytes are left from it to the page's end; null where it is not inside the
-// page.
+// Returns a node, and in `left` the bytes from there to the end of the page. Returns null if it is
+// outside the page.
 const uint8_t* ShardMap::node(const Page& page, size_t place, size_t& left) const {
     const size_t offset = read_little_endian<uint16_t>(page.bytes + kPageHeader + 2 * place);
     if (offset < kPageHeader || offset + kNodeHeader > page_size_) return nullptr;
@@ -125,15 +129,15 @@ bool ShardMap::key(const Page& page, size_t place, uint64_t& found) const {
     const uint8_t* start = node(page, place, left);
     if (!start || read_little_endian<uint16_t>(start + 6) != kKey || left < kNodeHeader + kKey)
         return false;
-    found = big(start + kNodeHeader);
+    found = read_big_endian(start + kNodeHeader);
     return true;
 }
 
-// The last place whose key is not above `id`; the first key of a branch page counts as lowest.
-// False where keys cannot be read.
+// Finds the last entry whose key is at most `id`. The first key of a branch page counts as the
+// lowest. Returns false if a key is damaged.
 bool ShardMap::last_not_above(const Page& page, uint64_t id, size_t& place) const {
     size_t low = 0,
-           high = page.n_keys;  // the keys before `low` are not above, those from `high` on are
+           high = page.n_keys;  // keys before `low` are <= id, keys from `high` on are > id
     if (!page.leaf) low = 1;
     while (low < high) {
         const size_t middle = (low + high) / 2;
@@ -158,22 +162,23 @@ RecordBytes ShardMap::value(const Page& page, size_t place) const {
         return size <= left - from ? RecordBytes{start + from, size} : RecordBytes{};
     if (left < from + sizeof(uint64_t)) return {};
     const uint64_t number = read_little_endian<uint64_t>(start + from);
-    if (number >= pages_ || size_ - number * page_size_ < kPageHeader + size)
-        return {};  // its own header is the record's first read
+    // The header of the overflow page is not checked: reading it would be the first access to the
+    // record.
+    if (number >= pages_ || size_ - number * page_size_ < kPageHeader + size) return {};
     return {at(number) + kPageHeader, size};
 }
 
-RecordBytes ShardMap::find(uint64_t id, std::string& why) const {
+RecordBytes ShardMap::find(uint64_t id, std::string& error) const {
     uint64_t number = root_;
-    if (number == kNoPage) return why = "the record is missing", RecordBytes{};
-    for (int level = 0; level < kMostLevels; ++level) {
+    if (number == kNoPage) return error = "the record is missing", RecordBytes{};
+    for (int level = 0; level < kMaxDepth; ++level) {
         Page page;
         size_t place = 0, left = 0;
         if (!open_page(number, page) || !last_not_above(page, id, place)) break;
         if (page.leaf) {
             uint64_t found;
             if (!key(page, place, found)) break;
-            if (found != id) return why = "the record is missing", RecordBytes{};
+            if (found != id) return error = "the record is missing", RecordBytes{};
             const RecordBytes record = value(page, place);
             if (!record.bytes) break;
             return record;
@@ -184,7 +189,7 @@ RecordBytes ShardMap::find(uint64_t id, std::string& why) const {
                  uint64_t(read_little_endian<uint16_t>(start + 2)) << 16 |
                  uint64_t(read_little_endian<uint16_t>(start + 4)) << 32;
     }
-    return why = "a page of the shard's tree is damaged", RecordBytes{};
+    return error = "a tree page of the shard is damaged", RecordBytes{};
 }
 
 }  // namespace fastload

@@ -1,8 +1,8 @@
-// A published shard, mapped read-only: finds records in its LMDB tree (docs/FORMAT.md), every step
-// checked against the file's size.
+// A published shard, mapped read-only. Finds records in its LMDB tree (docs/FORMAT.md) and checks
+// every step against the size of the file.
 //
-// LMDB's own reader trusts its pages: a damaged one can end the process. Here it is an error, and
-// finding a record takes a tenth of the time that a call from Python does.
+// The reader of LMDB itself trusts its pages, so a damaged page can crash the process. Here it is
+// an error. Finding a record also takes a tenth of the time of a call from Python.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +15,16 @@ namespace fastload {
 
 class ShardMap {
 public:
-    // Maps `size` bytes of an open file, which may be closed afterwards. Throws std::runtime_error.
+    // Maps `size` bytes of an open file. The descriptor may be closed afterwards. Throws
+    // std::runtime_error.
     ShardMap(int descriptor, size_t size);
     ~ShardMap();
     ShardMap(const ShardMap&) = delete;
     ShardMap& operator=(const ShardMap&) = delete;
 
     uint64_t entries() const { return entries_; }
-    // The record of a sample, in the map. Where there is none, `why` says what is wrong.
-    RecordBytes find(uint64_t id, std::string& why) const;
+    // Returns the record of a sample. If there is none, `error` has the reason.
+    RecordBytes find(uint64_t id, std::string& error) const;
 
 private:
     struct Page {

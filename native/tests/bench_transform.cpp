@@ -1,6 +1,5 @@
-// Times rewrite and cut alone, without Python: bench_transform rewrite|libjpeg|cut ROUNDS FILE...
-// Under valgrind --tool=callgrind the instruction counts do not depend on what else the machine
-// does.
+// Measures rewrite and cut without Python: bench_transform rewrite|libjpeg|cut ROUNDS FILE...
+// Under valgrind --tool=callgrind the instruction counts do not depend on the load of the machine.
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -74,8 +73,7 @@ int main(int argc, char** argv) {
         in += image.bytes.size();
         images.push_back(std::move(image));
     }
-    double total =
-        0;  // of each image's best round: what a machine that does nothing else would need
+    double total = 0;  // Sum of the best round of each image, as on an idle machine.
     for (const Image& image : images) {
         double best = 1e9;
         size_t size = 0;
@@ -87,7 +85,7 @@ int main(int argc, char** argv) {
         total += best;
         out += size;
     }
-    std::printf("%s: %.1f us an image (best of %d, %zu images), bytes out / in %.4f\n",
+    std::printf("%s: %.1f us per image (best of %d, %zu images), bytes out / in %.4f\n",
                 mode.c_str(), 1e6 * total / double(images.size()), rounds, images.size(),
                 double(out) / double(in));
 }

@@ -1,10 +1,12 @@
 // Runs a job file (benchmarks/works.py) through the core, without Python:
-//   driver JOB loop N       one thread, a bare loop over the samples, N times; prints nanoseconds
-//   per sample and stage, and a checksum driver JOB plain N      the same with libjpeg's own
-//   Huffman decoder driver JOB avx2 N       the same without AVX-512; driver JOB portable N:
-//   without any vector code of ours driver JOB pool N T     the same through a pool of T threads, N
-//   batches in flight one behind the other driver JOB stress N T   batches cancelled, threads added
-//   and taken away at odd times: for the sanitizers
+//   driver JOB loop N       loads the samples N times in one thread; prints nanoseconds per sample
+//                           and stage, and a checksum
+//   driver JOB plain N      the same with the Huffman decoder of libjpeg
+//   driver JOB avx2 N       the same without AVX-512
+//   driver JOB portable N   the same without vector code
+//   driver JOB pool N T     submits N batches to a pool of T threads
+//   driver JOB stress N T   cancels batches and changes the number of threads at random times, for
+//                           the sanitizers
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -29,14 +31,15 @@ struct Job {
     BatchOutput output;
 };
 
-// 8 int64: requests, sources, height, width, channels, planar, dtype, color; requests; the
-// sources' sizes; the sources.
+// Format: 8 int64 (requests, sources, height, width, channels, planar, dtype, color), the requests,
+// the sizes of the sources, the sources.
 Job read_job(const char* path) {
     Job job;
     std::ifstream file(path, std::ios::binary);
     job.bytes.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
     int64_t head[8];
-    if (job.bytes.size() < sizeof head) throw std::runtime_error("no job file");
+    if (job.bytes.size() < sizeof head)
+        throw std::runtime_error("not a job file: shorter than its header");
     std::memcpy(head, job.bytes.data(), sizeof head);
     job.requests.resize(size_t(head[0]));
     const uint8_t* at = job.bytes.data() + sizeof head;
@@ -70,20 +73,21 @@ double now() {
 
 }  // namespace
 
-// What callgrind counts: --toggle-collect=measured
+// The function that callgrind measures: --toggle-collect=measured
 extern "C" __attribute__((noinline)) SampleStatus measured(const Job& job, size_t i,
                                                            const BatchOutput& output,
                                                            const NormalizeTable* table,
                                                            SampleLoader& loader,
                                                            StageTimes& times) {
-    std::string why;
+    std::string error;
     const DecodeRequest& request = job.requests[i];
-    return loader.load(request, job.sources[request.source], output, table, int64_t(i), times, why);
+    return loader.load(request, job.sources[request.source], output, table, int64_t(i), times,
+                       error);
 }
 
 namespace {
 
-// The least time of each sample over all repeats: what other work on the machine takes drops out.
+// Takes the shortest time of each sample over all repeats, which removes other load on the machine.
 int run_loop(const Job& job, int repeats) {
     const size_t n = job.requests.size();
     std::vector<uint8_t> memory(size_t(job.output.slot_stride) * n);
@@ -138,7 +142,7 @@ int run_pool(const Job& job, int batches, int threads) {
     return 0;
 }
 
-// Nothing to see but what the sanitizers say.
+// The sanitizers report the errors.
 int run_stress(const Job& job, int rounds, int threads) {
     unsigned random = 1;
     auto draw = [&](unsigned n) { return (random = random * 1664525u + 1013904223u) / 65536u % n; };

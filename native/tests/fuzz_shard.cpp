@@ -1,7 +1,7 @@
-// Reads a shard, and damaged copies of it, from several threads: fuzz_shard ROUNDS THREADS SHARD
-// Every sample is looked up, read ahead and parsed; undamaged, each record must be found and right.
-// Records are also written and read back. Ends at the first finding of a sanitizer, or with exit
-// code 1.
+// Reads a shard and damaged copies of it from several threads: fuzz_shard ROUNDS THREADS SHARD
+// Looks up, reads ahead and parses every sample. In the undamaged shard each record must be found
+// and valid. Also writes records and reads them back. Ends at the first sanitizer report, or with
+// exit code 1.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -30,7 +30,7 @@ using Bytes = std::vector<uint8_t>;
 std::unique_ptr<ShardMap> map_copy(const Bytes& bytes) {
     char path[] = "/tmp/fuzz_shard.XXXXXX";
     const int file = mkstemp(path);
-    if (file < 0) throw std::runtime_error("no temporary file");
+    if (file < 0) throw std::runtime_error("cannot create a temporary file");
     unlink(path);
     const bool written = write(file, bytes.data(), bytes.size()) == ssize_t(bytes.size());
     std::unique_ptr<ShardMap> map;
@@ -42,9 +42,9 @@ std::unique_ptr<ShardMap> map_copy(const Bytes& bytes) {
     return map;
 }
 
-// Asks for every sample, reads ahead and parses; returns how many records are right.
+// Reads ahead and parses every sample. Returns the number of valid records.
 size_t read_all(const ShardMap& map, size_t n_samples) {
-    std::vector<int64_t> ids(n_samples + 2);  // and two that do not exist
+    std::vector<int64_t> ids(n_samples + 2);  // two of them do not exist
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = int64_t(i);
     const std::vector<int64_t> shards(ids.size(), 0);
     for (const ByteRun& run : find_runs({&map}, shards.data(), ids.data(), ids.size()))
@@ -82,7 +82,8 @@ bool round_trip(std::mt19937& engine) {
         parts[i].size = engine() % (data.size() + 1);
     }
     const size_t size = place_parts(parts);
-    std::unique_ptr<uint8_t[]> record(new uint8_t[size]);  // not a byte more
+    // exactly `size` bytes, for the sanitizers
+    std::unique_ptr<uint8_t[]> record(new uint8_t[size]);
     write_record(7, parts, record.get(), size);
     std::vector<PartRow> rows;
     if (!read_part_rows({record.get(), size}, 7, 0, true, rows).empty()) return false;
@@ -101,17 +102,19 @@ int main(int argc, char** argv) {
     std::ifstream file(argv[3], std::ios::binary);
     const Bytes whole{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
     const auto map = map_copy(whole);
-    if (!map) return std::fprintf(stderr, "%s is no shard\n", argv[3]), 2;
+    if (!map) return std::fprintf(stderr, "%s: not a shard\n", argv[3]), 2;
     const size_t n_samples = size_t(map->entries());
     if (read_in_threads(*map, n_samples, n_threads) != n_samples)
-        return std::fprintf(stderr, "a record of the undamaged shard is wrong\n"), 1;
+        return std::fprintf(stderr, "a record of the undamaged shard is invalid\n"), 1;
     std::mt19937 engine(1);
     size_t right = 0, mapped = 0;
     for (int round = 0; round < rounds; ++round) {
         if (!round_trip(engine))
-            return std::fprintf(stderr, "a record was not read back, or damage not found\n"), 1;
+            return std::fprintf(stderr,
+                                "a record was not read back, or its damage was not detected\n"),
+                   1;
         Bytes damaged = whole;
-        for (int i = 0; i < 8; ++i) {  // most of them in the pages of the tree
+        for (int i = 0; i < 8; ++i) {  // half of them in the first pages, which hold the tree
             const size_t within = engine() % 2 ? damaged.size() : 3 * 4096;
             damaged[engine() % std::min(within, damaged.size())] = uint8_t(engine());
         }
@@ -121,6 +124,6 @@ int main(int argc, char** argv) {
         ++mapped;
         right += read_in_threads(*copy, n_samples, n_threads);
     }
-    std::printf("%zu samples; %d damaged shards: %zu mapped, %zu records right\n", n_samples,
+    std::printf("%zu samples; %d damaged shards: %zu mapped, %zu valid records\n", n_samples,
                 rounds, mapped, right);
 }

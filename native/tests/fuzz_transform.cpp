@@ -1,7 +1,8 @@
-// Damages JPEGs and indexes at random and puts them through rewrite and cut: fuzz_transform ROUNDS
-// FILE... Build with -DFASTLOAD_TESTS=ON -DFASTLOAD_SANITIZE=address,undefined; it ends at the
-// first thing a sanitizer finds, or where the two ways of rewriting disagree. Every buffer has
-// exactly its size, so that reading beyond it is seen.
+// Damages JPEGs and indexes at random and passes them to rewrite and cut: fuzz_transform ROUNDS
+// FILE...
+// Build with -DFASTLOAD_TESTS=ON -DFASTLOAD_SANITIZE=address,undefined. Ends at the first sanitizer
+// report, or if the two rewrite paths differ. Every buffer has its exact size, so that a sanitizer
+// detects reads beyond it.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -26,7 +27,7 @@ uint32_t below(size_t n) {
     return n ? uint32_t(engine() % n) : 0;
 }
 
-struct Exact {  // on the heap, not a byte more
+struct Exact {  // on the heap, with its exact size
     std::unique_ptr<uint8_t[]> data;
     size_t size;
     explicit Exact(const Bytes& from) : data(new uint8_t[from.size()]), size(from.size()) {
@@ -35,8 +36,8 @@ struct Exact {  // on the heap, not a byte more
 };
 
 void damage(Bytes& bytes) {
-    static const uint8_t telling[] = {0x00, 0x01, 0x11, 0x22, 0x3F, 0x7F, 0x80, 0xC0, 0xC1,
-                                      0xC2, 0xC4, 0xD0, 0xD9, 0xDA, 0xDB, 0xDD, 0xFF};
+    static const uint8_t marker_bytes[] = {0x00, 0x01, 0x11, 0x22, 0x3F, 0x7F, 0x80, 0xC0, 0xC1,
+                                           0xC2, 0xC4, 0xD0, 0xD9, 0xDA, 0xDB, 0xDD, 0xFF};
     for (uint32_t n = 1 + below(4); n && !bytes.empty(); --n) {
         size_t at = below(2) ? below(bytes.size()) : below(std::min<size_t>(bytes.size(), 700));
         switch (below(6)) {
@@ -44,7 +45,7 @@ void damage(Bytes& bytes) {
                 bytes[at] ^= uint8_t(1u << below(8));
                 break;
             case 1:
-                bytes[at] = telling[below(sizeof telling)];
+                bytes[at] = marker_bytes[below(sizeof marker_bytes)];
                 break;
             case 2:
                 bytes[at] = uint8_t(engine());
@@ -68,11 +69,11 @@ void damage(Bytes& bytes) {
 void fail(const char* what, const Exact& jpeg) {
     std::ofstream("fuzz_transform.jpg", std::ios::binary)
         .write(reinterpret_cast<const char*>(jpeg.data.get()), long(jpeg.size));
-    std::fprintf(stderr, "%s: the file is fuzz_transform.jpg\n", what);
+    std::fprintf(stderr, "%s: see fuzz_transform.jpg\n", what);
     std::abort();
 }
 
-// Cuts with a good or a damaged index, at any region; says how often a part came out.
+// Cuts random regions with a valid or a damaged index. Returns the number of successful cuts.
 size_t try_cuts(const Exact& jpeg, std::vector<uint32_t> index, uint32_t interval, uint32_t width,
                 uint32_t height, bool good) {
     static Bytes out;
@@ -86,14 +87,14 @@ size_t try_cuts(const Exact& jpeg, std::vector<uint32_t> index, uint32_t interva
         bool cut = fastload::cut_jpeg(jpeg.data.get(), jpeg.size, exact.data.get(), index.size(),
                                       interval, roi, 1u << below(4), out, x0, y0);
         if (cut && (out.size() > jpeg.size || x0 > roi.x || y0 > roi.y))
-            fail("cut: too large, or not where the region is", jpeg);
+            fail("cut: the output is too large, or does not contain the region", jpeg);
         parts += cut;
         if (good && cut) {
             fastload::JpegLayout layout;
             std::vector<uint32_t> found;
             if (!fastload::read_layout(out.data(), out.size(), layout) ||
                 !fastload::find_segments(out.data(), out.size(), layout, found))
-                fail("cut: no regular file", jpeg);
+                fail("cut: the output is not a regular file", jpeg);
         }
         if (index.empty()) break;
         uint32_t &entry = index[below(index.size())], other = index[below(index.size())];
@@ -136,7 +137,7 @@ int main(int argc, char** argv) {
             }
         }
         if (result[0] != result[1] || text[0] != text[1])
-            fail("rewrite: the two ways disagree", jpeg);
+            fail("rewrite: the two paths differ", jpeg);
         fastload::JpegLayout layout;
         std::vector<uint32_t> index;
         if (fastload::read_layout(jpeg.data.get(), jpeg.size, layout))

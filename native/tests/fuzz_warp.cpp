@@ -1,6 +1,6 @@
-// Warps planes by random matrices, portable and with vectors: fuzz_warp ROUNDS
-// Both must give the same bytes. Every buffer has exactly its size, so that a sanitizer sees reads
-// and writes beyond it.
+// Warps planes by random matrices, with portable and vector code: fuzz_warp ROUNDS
+// Both must produce the same bytes. Every buffer has its exact size, so that a sanitizer detects
+// accesses beyond it.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
         std::unique_ptr<float[]> inverse(new float[6 * shape.n]);
         for (size_t i = 0; i < n_pixels; ++i) input[i] = number(255.0f);
         for (size_t i = 0; i < shape.channels; ++i) fill[i] = number(255.0f);
-        const float scale = round % 3 ? 2.0f : 1e6f;  // some far outside
+        const float scale = round % 3 ? 2.0f : 1e6f;  // some are far outside
         for (size_t i = 0; i < 6 * shape.n; ++i)
             inverse[i] = number(i % 3 == 2 ? 20.0f * scale : scale);
         if (round % 7 == 0)

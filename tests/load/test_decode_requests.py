@@ -132,7 +132,7 @@ def test_sizes_that_do_not_agree_are_refused() -> None:
     rows = table(4, (JPEG,), seed=0, indexed=1.0)
     parts = BatchRecords(np.arange(4), [], rows, np.arange(5), 0, {})
     for n in (0, 7, 9):
-        with pytest.raises(ValueError, match=f"plan: {n} rows for 8 images"):
+        with pytest.raises(ValueError, match=f"plan: expected 8 rows, one per image, found {n}"):
             asked(parts, planned(n), exact=False, mask_bits=0)
     assert module is not None
     plan = planned(8)

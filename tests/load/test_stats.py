@@ -184,7 +184,7 @@ def test_threads_that_the_system_refuses_do_not_end_the_training() -> None:
         @threads.setter
         def threads(self, n: int) -> None:
             self.asked += 1
-            raise ConfigError(f"the system refuses decode thread 6 of {n}")
+            raise ConfigError(f"cannot start decode thread 6 of {n}")
 
     backend = Limited()
     scaler = ThreadScaler(cast(Decoder, backend), fixed=False)

@@ -1,4 +1,4 @@
-"""Whatever index, JPEG or region cut is given: the whole image, or a part of it; never bytes from elsewhere."""
+"""cut returns the whole image or a part of it for any index, JPEG and region, even damaged ones."""
 
 from __future__ import annotations
 
@@ -15,19 +15,17 @@ core = pytest.importorskip("fastload._core", reason="not run: no native core")
 @pytest.fixture(name="sample")
 def _sample() -> Sample:
     rewritten = core.rewrite(encode(picture(120, 90), "420"), restart=2)
-    jpeg = rewritten.jpeg
-    index = rewritten.index
-    interval = rewritten.interval
-    return jpeg, index, interval
+    return rewritten.jpeg, rewritten.index, rewritten.interval
 
 
 def assert_not_cut(
     jpeg: bytes, index: object, interval: int, box: tuple[int, int, int, int] = (50, 40, 10, 10)
 ) -> None:
-    assert core.cut(jpeg, index, interval, *box) == (jpeg, 0, 0)
+    found = core.cut(jpeg, index, interval, *box)
+    assert (found.jpeg, found.x0, found.y0) == (jpeg, 0, 0)
 
 
-def test_without_index(sample: Sample) -> None:
+def test_an_image_without_index_is_not_cut(sample: Sample) -> None:
     jpeg, _, interval = sample
     assert_not_cut(jpeg, b"", interval)
     assert_not_cut(jpeg, b"\0\0\0", interval)
@@ -35,7 +33,7 @@ def test_without_index(sample: Sample) -> None:
     assert_not_cut(plain, *core.find_segments(plain))
 
 
-def test_region_of_everything(sample: Sample) -> None:
+def test_a_region_that_needs_every_mcu_is_not_cut(sample: Sample) -> None:
     assert_not_cut(*sample, (0, 0, 120, 90))
     assert_not_cut(*sample, (1, 1, 118, 88))
 
@@ -54,11 +52,13 @@ def test_region_of_everything(sample: Sample) -> None:
         (5, 5, 2**32 - 1, 2**32 - 1),
     ],
 )
-def test_region_outside(sample: Sample, box: tuple[int, int, int, int]) -> None:
+def test_a_region_outside_the_image_is_not_cut(
+    sample: Sample, box: tuple[int, int, int, int]
+) -> None:
     assert_not_cut(*sample, box)
 
 
-def test_arguments_of_a_wrong_kind(sample: Sample) -> None:
+def test_arguments_of_a_wrong_type_raise(sample: Sample) -> None:
     jpeg, index, interval = sample
     for bad in (-1, 2**32, 1.5):
         with pytest.raises(TypeError):
@@ -67,7 +67,7 @@ def test_arguments_of_a_wrong_kind(sample: Sample) -> None:
         core.cut(jpeg, index, interval, 0, 0, 1, 1, scale=3)
 
 
-def test_index_of_another_file(sample: Sample) -> None:
+def test_an_index_that_does_not_match_is_ignored(sample: Sample) -> None:
     jpeg, index, interval = sample
     assert_not_cut(jpeg, index, interval + 1)
     assert_not_cut(jpeg, index, 0)
@@ -86,8 +86,10 @@ def test_index_of_another_file(sample: Sample) -> None:
         assert_not_cut(jpeg, wrong, interval)
 
 
-def test_mutated_index(sample: Sample) -> None:
-    """Never a crash; what is accepted is never larger than the file, and has the right pixels or cannot be decoded."""
+def test_a_mutated_index_gives_correct_pixels_or_an_invalid_jpeg(sample: Sample) -> None:
+    """An accepted part is never larger than the file. Its pixels are correct, or it cannot be
+    decoded.
+    """
     jpeg, index, interval = sample
     whole = decode(jpeg)
     rng = np.random.default_rng(1)
@@ -103,23 +105,24 @@ def test_mutated_index(sample: Sample) -> None:
                 (int(index[at]) + int(rng.integers(-3, 4))) % 2**32,
             )[kind]
         x, y = int(rng.integers(0, 100)), int(rng.integers(0, 70))
-        part, x0, y0 = core.cut(jpeg, wrong, interval, x, y, 20, 20)
-        assert len(part) <= len(jpeg)
-        if part == jpeg:
+        found = core.cut(jpeg, wrong, interval, x, y, 20, 20)
+        assert len(found.jpeg) <= len(jpeg)
+        if found.jpeg == jpeg:
             refused += 1
             continue
         try:
-            pixels = decode(part)
-        except ValueError:  # an offset that points to another marker of the same number
+            pixels = decode(found.jpeg)
+        except ValueError:  # the offset points to another marker with the same number
             continue
+        left = x - found.x0
+        top = y - found.y0
         np.testing.assert_array_equal(
-            pixels[y - y0 : y - y0 + 20, x - x0 : x - x0 + 20], whole[y : y + 20, x : x + 20]
+            pixels[top : top + 20, left : left + 20], whole[y : y + 20, x : x + 20]
         )
     assert 300 < refused < 2900
 
 
-def test_mutated_jpeg(sample: Sample) -> None:
-    """The header is not trusted either."""
+def test_a_mutated_or_truncated_jpeg_never_grows(sample: Sample) -> None:
     jpeg, index, interval = sample
     rng = np.random.default_rng(2)
     start = sum(4 + len(body) for _, body in markers(jpeg)) + 2
@@ -129,14 +132,14 @@ def test_mutated_jpeg(sample: Sample) -> None:
             wrong[int(rng.integers(0, start))] = int(
                 rng.choice([0, 1, 17, 0xC0, 0xC2, 0xDA, 0xFF, int(rng.integers(0, 256))])
             )
-        part, _, _ = core.cut(bytes(wrong), index, interval, 50, 40, 20, 20)
-        assert len(part) <= len(jpeg)
+        found = core.cut(bytes(wrong), index, interval, 50, 40, 20, 20)
+        assert len(found.jpeg) <= len(jpeg)
     for length in range(0, len(jpeg), 5):
-        part, _, _ = core.cut(jpeg[:length], index, interval, 50, 40, 20, 20)
-        assert len(part) <= length
+        found = core.cut(jpeg[:length], index, interval, 50, 40, 20, 20)
+        assert len(found.jpeg) <= length
 
 
-def test_other_structures_stay_whole(sample: Sample) -> None:
+def test_unsupported_structures_are_not_cut(sample: Sample) -> None:
     jpeg, index, interval = sample
     progressive = encode_by_pillow(
         picture(120, 90), "420", progressive=True, restart_marker_blocks=2
@@ -151,8 +154,8 @@ def test_other_structures_stay_whole(sample: Sample) -> None:
     )  # DNL
 
 
-def test_order_of_markers_does_not_matter(sample: Sample) -> None:
-    """DRI in front of the frame, tables anywhere, comments between: all legal."""
+def test_markers_may_have_any_order(sample: Sample) -> None:
+    """DRI before the frame, tables and comments in any position: all legal."""
     jpeg, index, interval = sample
     whole = decode(jpeg)
     head = [
@@ -164,17 +167,20 @@ def test_order_of_markers_does_not_matter(sample: Sample) -> None:
     for order in (head[::-1], sorted(head), [*head[2:], *head[:2]]):
         shuffled = b"\xff\xd8" + b"".join(order) + b"\xff\xfe\0\7hello" + scan + data
         np.testing.assert_array_equal(decode(shuffled), whole)
-        part, x0, y0 = core.cut(shuffled, index + np.uint32(9), interval, 50, 40, 20, 20)
-        assert len(part) < len(jpeg) - 100
+        found = core.cut(shuffled, index + np.uint32(9), interval, 50, 40, 20, 20)
+        assert len(found.jpeg) < len(jpeg) - 100
+        left = 50 - found.x0
+        top = 40 - found.y0
         np.testing.assert_array_equal(
-            decode(part)[40 - y0 : 60 - y0, 50 - x0 : 70 - x0], whole[40:60, 50:70]
+            decode(found.jpeg)[top : top + 20, left : left + 20], whole[40:60, 50:70]
         )
 
 
-def test_unaligned_index(sample: Sample) -> None:
-    """LMDB puts values at even addresses, not at multiples of 4."""
+def test_an_index_at_an_unaligned_address_works(sample: Sample) -> None:
+    """LMDB aligns values to 2 bytes, not to 4."""
     jpeg, index, interval = sample
     expected = core.cut(jpeg, index, interval, 50, 40, 20, 20)
+    assert len(expected.jpeg) < len(jpeg)
     for shift in (1, 2, 3):
         padded = memoryview(bytes(shift) + index.tobytes())[shift:]
-        assert core.cut(jpeg, padded, interval, 50, 40, 20, 20) == expected
+        assert core.cut(jpeg, padded, interval, 50, 40, 20, 20).jpeg == expected.jpeg

@@ -1,4 +1,4 @@
-"""A cut JPEG holds the pixels of the whole one, bit for bit, inside the region asked for."""
+"""Inside its region, a cut JPEG has the pixels of the whole image, bit for bit."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ Box = tuple[int, int, int, int]
 def assert_cut_keeps_pixels(
     jpeg: bytes, index: object, interval: int, box: Box, whole: Pixels
 ) -> bytes:
-    """Cuts, decodes, compares; returns the cut JPEG."""
+    """Cuts, decodes and compares; returns the cut JPEG."""
     x, y, w, h = box
-    part, x0, y0 = core.cut(jpeg, index, interval, x, y, w, h)
-    pixels = decode(part)
-    assert x0 <= x
-    assert y0 <= y
+    found = core.cut(jpeg, index, interval, x, y, w, h)
+    left = x - found.x0
+    top = y - found.y0
+    assert left >= 0
+    assert top >= 0
     np.testing.assert_array_equal(
-        pixels[y - y0 : y - y0 + h, x - x0 : x - x0 + w],
+        decode(found.jpeg)[top : top + h, left : left + w],
         whole[y : y + h, x : x + w],
-        err_msg=f"{box} from {x0},{y0}",
+        err_msg=f"{box} from {found.x0},{found.y0}",
     )
-    return bytes(part)
+    return bytes(found.jpeg)
 
 
 def random_box(rng: np.random.Generator, width: int, height: int) -> Box:
@@ -74,17 +75,16 @@ def images_and_boxes(draw: st.DrawFn) -> tuple[bytes, int, Box]:
     max_examples=3000 if LONG else 300, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(images_and_boxes())
-def test_any_image_interval_and_region(case: tuple[bytes, int, Box]) -> None:
+def test_random_images_intervals_and_regions(case: tuple[bytes, int, Box]) -> None:
     jpeg, restart, box = case
     rewritten = core.rewrite(jpeg, restart=restart)
     written = rewritten.jpeg
-    index = rewritten.index
-    assert_cut_keeps_pixels(written, index, restart, box, decode(written))
+    assert_cut_keeps_pixels(written, rewritten.index, restart, box, decode(written))
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_many_regions(sampling: str) -> None:
-    """10,000 over all samplings with FASTLOAD_LONG=1."""
+def test_many_regions_per_sampling(sampling: str) -> None:
+    """FASTLOAD_LONG=1 tests 10,000 regions over all samplings."""
     rng = np.random.default_rng(SAMPLINGS.index(sampling))
     for seed in range(70 if LONG else 10):
         width, height = int(rng.integers(1, 200)), int(rng.integers(1, 160))
@@ -103,8 +103,10 @@ def test_many_regions(sampling: str) -> None:
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_every_edge(sampling: str) -> None:
-    """Regions that start or end at, just before and just behind every MCU border, and at the image's own edges."""
+def test_regions_at_every_mcu_border(sampling: str) -> None:
+    """Regions start or end at, just before and just after every MCU border and the edges of the
+    image.
+    """
     for size in (67, 64, 49, 33, 19, 17):
         rewritten = core.rewrite(encode(picture(size, size), sampling), restart=1)
         jpeg = rewritten.jpeg
@@ -122,7 +124,7 @@ def test_every_edge(sampling: str) -> None:
             )
 
 
-def test_photos_in_two_decoders() -> None:
+def test_cut_photos_are_equal_in_two_decoders() -> None:
     rng = np.random.default_rng(3)
     smaller = []
     for path in photos(30):
@@ -143,13 +145,15 @@ def test_photos_in_two_decoders() -> None:
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("scale", [1, 2, 4, 8])
-def test_scaled_decoding(sampling: str, scale: int) -> None:
-    """A decoder that scales by 1/2, 1/4, 1/8 finds the same pixels in the cut as in the whole."""
+def test_a_cut_keeps_pixels_in_scaled_decoding(sampling: str, scale: int) -> None:
+    """A decoder that scales by 1/2, 1/4 or 1/8 finds the same pixels in the cut as in the whole
+    image.
+    """
     rng = np.random.default_rng(scale)
 
     def scaled(jpeg: bytes) -> Pixels:
         image = Image.open(io.BytesIO(jpeg))
-        # Pillow divides the sizes to find the scaling: a little less than the size wanted gives exactly ours
+        # Pillow derives the scale from the sizes. A slightly smaller size selects this scale.
         image.draft(
             None, cast(tuple[int, int], (image.width / scale * 0.999, image.height / scale * 0.999))
         )
@@ -165,11 +169,12 @@ def test_scaled_decoding(sampling: str, scale: int) -> None:
         assert whole.shape[:2] == (-(-height // scale), -(-width // scale))
         for _ in range(10):
             x, y, w, h = random_box(rng, width, height)
-            part, x0, y0 = core.cut(jpeg, index, interval, x, y, w, h, scale=scale)
-            assert x0 % 8 == y0 % 8 == 0
+            part = core.cut(jpeg, index, interval, x, y, w, h, scale=scale)
+            assert part.x0 % 8 == part.y0 % 8 == 0
             inside = whole[y // scale : -(-(y + h) // scale), x // scale : -(-(x + w) // scale)]
-            top, left = y // scale - y0 // scale, x // scale - x0 // scale
-            found = scaled(part)[top : top + inside.shape[0], left : left + inside.shape[1]]
+            top = y // scale - part.y0 // scale
+            left = x // scale - part.x0 // scale
+            found = scaled(part.jpeg)[top : top + inside.shape[0], left : left + inside.shape[1]]
             np.testing.assert_array_equal(
                 found, inside, err_msg=f"{(x, y, w, h)} of {width}x{height}"
             )
@@ -190,7 +195,7 @@ def test_scaled_decoding(sampling: str, scale: int) -> None:
         "3x1,1x1,1x1",
     ],
 )
-def test_rare_sampling_factors(factors: str) -> None:
+def test_a_cut_keeps_pixels_with_rare_sampling_factors(factors: str) -> None:
     rng = np.random.default_rng(0)
     for width, height in ((97, 83), (33, 70), (5, 6)):
         portable = b"P6 %d %d 255\n" % (width, height) + picture(width, height).tobytes()
@@ -207,15 +212,17 @@ def test_rare_sampling_factors(factors: str) -> None:
             np.testing.assert_array_equal(whole, decode_by_pillow(jpeg))
             for _ in range(15):
                 x, y, w, h = random_box(rng, width, height)
-                part, x0, y0 = core.cut(written, index, interval, x, y, w, h)
+                part = core.cut(written, index, interval, x, y, w, h)
+                left = x - part.x0
+                top = y - part.y0
                 np.testing.assert_array_equal(
-                    decode_by_pillow(part)[y - y0 : y - y0 + h, x - x0 : x - x0 + w],
+                    decode_by_pillow(part.jpeg)[top : top + h, left : left + w],
                     whole[y : y + h, x : x + w],
                 )
 
 
-def test_gray_with_any_sampling_factors() -> None:
-    """One component: an MCU is one block, whatever the factors say (as they do in files we did not write)."""
+def test_gray_images_may_declare_any_sampling_factors() -> None:
+    """With one component an MCU is one block, regardless of the factors."""
     rewritten = core.rewrite(encode(picture(100, 77), "gray"), restart=1)
     jpeg = rewritten.jpeg
     index = rewritten.index
@@ -233,14 +240,17 @@ def test_gray_with_any_sampling_factors() -> None:
         )
 
 
-def test_form_of_a_cut() -> None:
-    """Right size, markers RST0, RST1 ... in turn, the same tables, no more MCUs than the region needs."""
+def test_a_cut_is_a_small_regular_jpeg() -> None:
+    """It has the right size, RST0, RST1 ... in order, the same tables, and only the MCUs it
+    needs.
+    """
     rewritten = core.rewrite(encode(picture(200, 200), "420"), restart=1)
     jpeg = rewritten.jpeg
     index = rewritten.index
     interval = rewritten.interval
-    part, x0, y0 = core.cut(jpeg, index, interval, 70, 40, 50, 60)
-    assert (x0, y0) == (64, 32)
+    cut = core.cut(jpeg, index, interval, 70, 40, 50, 60)
+    part = cut.jpeg
+    assert (cut.x0, cut.y0) == (64, 32)
     header = core.jpeg_header(part)
     assert (header.width, header.height) == (64, 80)
     assert header.restart_interval == interval
@@ -253,14 +263,16 @@ def test_form_of_a_cut() -> None:
     assert [body for marker, body in before if marker != 0xC0] == [
         body for marker, body in after if marker != 0xC0
     ]
-    again, x1, y1 = core.cut(part, found, interval, 17, 17, 1, 1)  # a cut can be cut
-    whole = decode(jpeg)
-    np.testing.assert_array_equal(decode(again)[17 - y1, 17 - x1], whole[y0 + 17, x0 + 17])
-    assert len(again) < len(part)
+    again = core.cut(part, found, interval, 17, 17, 1, 1)  # a cut can be cut
+    np.testing.assert_array_equal(
+        decode(again.jpeg)[17 - again.y0, 17 - again.x0],
+        decode(jpeg)[cut.y0 + 17, cut.x0 + 17],
+    )
+    assert len(again.jpeg) < len(part)
 
 
-def test_widened_only_where_it_must_be() -> None:
-    """A region on MCU borders takes a neighbour with subsampled chroma, none without."""
+def test_only_subsampled_chroma_extends_the_region() -> None:
+    """A region on MCU borders needs a neighbor with subsampled chroma, and none without."""
     for sampling, expected in (
         ("444", (32, 32, 16, 16)),
         ("gray", (32, 32, 16, 16)),
@@ -269,16 +281,15 @@ def test_widened_only_where_it_must_be() -> None:
         ("440", (32, 16, 16, 48)),
     ):
         rewritten = core.rewrite(encode(picture(160, 160), sampling), restart=1)
-        jpeg = rewritten.jpeg
-        index = rewritten.index
-        interval = rewritten.interval
-        part, x0, y0 = core.cut(jpeg, index, interval, 32, 32, 16, 16)
-        header = core.jpeg_header(part)
-        assert (x0, y0, header.width, header.height) == expected, sampling
+        part = core.cut(rewritten.jpeg, rewritten.index, rewritten.interval, 32, 32, 16, 16)
+        header = core.jpeg_header(part.jpeg)
+        assert (part.x0, part.y0, header.width, header.height) == expected, sampling
 
 
-def test_rows_only() -> None:
-    """Segments of whole rows, of several rows, or that straddle rows: cut where a row starts with a segment."""
+def test_images_are_cut_before_rows_that_start_a_segment() -> None:
+    """Segments may span a part of a row, whole rows, or the end of one row and the start of the
+    next.
+    """
     for restart, expected in (
         (20, (0, 40, 160, 16)),
         (40, (0, 32, 160, 32)),
@@ -290,7 +301,7 @@ def test_rows_only() -> None:
         jpeg = rewritten.jpeg
         index = rewritten.index
         interval = rewritten.interval
-        part, x0, y0 = core.cut(jpeg, index, interval, 80, 40, 8, 16)
-        header = core.jpeg_header(part)
-        assert (x0, y0, header.width, header.height) == expected, restart
+        part = core.cut(jpeg, index, interval, 80, 40, 8, 16)
+        header = core.jpeg_header(part.jpeg)
+        assert (part.x0, part.y0, header.width, header.height) == expected, restart
         assert_cut_keeps_pixels(jpeg, index, interval, (80, 40, 8, 16), decode(jpeg))

@@ -177,10 +177,10 @@ def _stream(batch: DecodeBatch, row: int, intact: _Intact) -> Found | None:
 def _cut(module: ModuleType, index: memoryview, interval: int, whole: Found) -> Found:
     """The stream cut to the box; ``cut`` gives the whole where index and stream do not agree."""
     jpeg, (x, y, w, h), _ = whole
-    data, left, top = module.cut(jpeg, index, interval, x, y, w, h)
-    if len(data) == len(jpeg):
+    part = module.cut(jpeg, index, interval, x, y, w, h)
+    if len(part.jpeg) == len(jpeg):
         return whole
-    return memoryview(data), (x - left, y - top, w, h), _frame_size(data)
+    return memoryview(part.jpeg), (x - part.x0, y - part.y0, w, h), _frame_size(part.jpeg)
 
 
 def _frame_size(jpeg: bytes) -> tuple[int, int]:
