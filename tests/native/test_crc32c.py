@@ -1,4 +1,4 @@
-"""CRC-32C: the published check value, and the portable and the vector path against an independent library."""
+"""CRC-32C has the published check value and equals an independent library."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def native(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
     module.set_simd("avx512")
 
 
-def test_check_value_and_continuation(native: ModuleType) -> None:
+def test_check_value_in_one_call_and_in_two(native: ModuleType) -> None:
     assert native.crc32c(b"123456789") == 0xE3069283
     assert native.crc32c(b"6789", native.crc32c(b"12345")) == 0xE3069283
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 3071, 3072, 3073, 3072 * 3 + 5, 110_000])
-def test_lengths_around_the_lanes(native: ModuleType, size: int) -> None:
+def test_lengths_around_the_lane_size_at_unaligned_addresses(native: ModuleType, size: int) -> None:
     data = bytes(i * 7 + (i >> 8) & 255 for i in range(size))
-    for start in range(min(size, 9)):  # unaligned starts
+    for start in range(min(size, 9)):
         assert native.crc32c(memoryview(data)[start:]) == google_crc32c.value(data[start:])
 
 

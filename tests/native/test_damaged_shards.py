@@ -1,4 +1,4 @@
-"""The native core's own reader of shards: finds what LMDB finds, and a damaged page is an error, not the end of the process."""
+"""The native shard reader finds the records that LMDB finds, and a damaged page is an error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ module = core()
 pytestmark = pytest.mark.skipif(module is None, reason="needs the native core")
 
 
-def mapped(path: Path) -> object:
+def map_shard(path: Path) -> object:
     assert module is not None
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -35,8 +35,10 @@ def mapped(path: Path) -> object:
 
 
 @pytest.mark.parametrize("count", [1, 2, 170, 5000, 30000])
-def test_it_finds_what_lmdb_finds(tmp_path: Path, count: int) -> None:
-    """Small records stand in the tree's leaves, large ones on pages of their own; 30,000 make a tree of three levels."""
+def test_it_finds_the_records_that_lmdb_finds(tmp_path: Path, count: int) -> None:
+    """Leaf pages hold small records, overflow pages large ones. 30,000 records need a tree of depth
+    3.
+    """
     rng, first = random.Random(count), 2**33 + 7
     with ShardWriter(tmp_path, 0, first=first) as writer:
         for number in range(count):
@@ -45,7 +47,7 @@ def test_it_finds_what_lmdb_finds(tmp_path: Path, count: int) -> None:
                 first + number, encode_record(first + number, [Part(0, rng.randbytes(size))])
             )
         row = writer.publish()
-    found = mapped(tmp_path / row.name)
+    found = map_shard(tmp_path / row.name)
     assert found.entries == count  # type: ignore[attr-defined]
     reader = ShardReader(tmp_path, row)
     for number in range(count):
@@ -62,7 +64,7 @@ def test_it_finds_what_lmdb_finds(tmp_path: Path, count: int) -> None:
 
 
 def test_damaged_pages_are_errors(tmp_path: Path) -> None:
-    """Any byte of any page changed: what is found lies inside the file, or an error says so; never a signal."""
+    """With random bytes changed, records are inside the file or raise an error; never a crash."""
     row = write(tmp_path, records(600))
     whole = (tmp_path / row.name).read_bytes()
     rng, path = random.Random(0), tmp_path / "damaged"
@@ -76,7 +78,7 @@ def test_damaged_pages_are_errors(tmp_path: Path) -> None:
             )
         path.write_bytes(data)
         try:
-            found = mapped(path)
+            found = map_shard(path)
         except RuntimeError:
             continue
         for number in range(600):
@@ -84,22 +86,22 @@ def test_damaged_pages_are_errors(tmp_path: Path) -> None:
                 bytes(found.find(number))  # type: ignore[attr-defined]
             except KeyError:
                 missed += 1
-    assert missed  # else nothing was damaged that matters
+    assert missed  # otherwise the damage had no effect
 
 
-def test_files_that_are_no_shards_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_not_shards_raise(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    for data, why in (
-        (b"", "too short"),
-        (bytes(100), "too short"),
-        (bytes(8192), "does not start like an LMDB file"),
+    for data, message in (
+        (b"", "only 0 bytes"),
+        (bytes(100), "only 100 bytes"),
+        (bytes(8192), "no meta page"),
     ):
         path.write_bytes(data)
-        with pytest.raises(RuntimeError, match=why):
-            mapped(path)
+        with pytest.raises(RuntimeError, match=message):
+            map_shard(path)
 
 
-def test_batches_read_together_are_the_batches_read_alone(tmp_path: Path) -> None:
+def test_batches_read_together_equal_batches_read_separately(tmp_path: Path) -> None:
     fastload.pack(
         ({"text": "x" * n, "number": n} for n in range(50)),
         tmp_path / "packed",
@@ -122,7 +124,7 @@ def test_batches_read_together_are_the_batches_read_alone(tmp_path: Path) -> Non
         ]
 
 
-def test_a_shard_that_cannot_be_opened_fails_its_own_samples_only(tmp_path: Path) -> None:
+def test_an_unreadable_shard_fails_only_its_own_samples(tmp_path: Path) -> None:
     fastload.pack(
         ({"data": os.urandom(3000)} for _ in range(400)),
         tmp_path / "packed",
@@ -162,8 +164,10 @@ for _ in range(30):
 """
 
 
-def test_threads_that_open_a_shard_at_the_same_moment_read_what_they_mapped(tmp_path: Path) -> None:
-    """In a process of its own: a map that one thread let go of while another read it was the end of the process."""
+def test_threads_may_open_a_shard_at_the_same_time(tmp_path: Path) -> None:
+    """In a separate process, because a map that one thread dropped while another read it was a
+    crash.
+    """
     write_dataset(tmp_path, simple_samples(40), per_shard=40)
     done = subprocess.run(
         [sys.executable, "-c", _SEVERAL_THREADS, str(tmp_path)],

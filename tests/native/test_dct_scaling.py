@@ -1,4 +1,4 @@
-"""DCT scaling: where it is used, how close it stays to Pillow, and that 'exact' turns it off."""
+"""Where DCT scaling is used, how close it is to Pillow, and that ``exact`` disables it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def psnr(found: NDArray[np.uint8], expected: NDArray[np.int_]) -> float:
     return 10 * math.log10(255**2 / max(error, 1e-9))
 
 
-# 2, 4 and 12 are where the scale changes: the hardest, because least filtering is left to do.
+# The scale changes at 2, 4 and 12, the hardest cases, because the least filtering remains.
 @pytest.mark.parametrize("factor", [2.0, 2.2, 2.5, 3.3, 4.0, 4.5, 6.0, 8.0, 12.0, 16.0])
 def test_scaled_photos_stay_close_to_pillow(factor: float) -> None:
     ratios = []
@@ -40,7 +40,7 @@ def test_scaled_photos_stay_close_to_pillow(factor: float) -> None:
     assert np.mean(ratios) >= 38, f"mean {np.mean(ratios):.1f} dB, worst {min(ratios):.1f}"
 
 
-def test_exact_is_pillow_at_any_scale() -> None:
+def test_exact_equals_pillow_at_any_scale() -> None:
     for path in photos(6):
         data = path.read_bytes()
         for size in ((100, 80), (40, 40), (17, 9)):
@@ -50,7 +50,7 @@ def test_exact_is_pillow_at_any_scale() -> None:
             )
 
 
-def test_nothing_is_scaled_below_twice_the_size() -> None:
+def test_no_dct_scaling_below_a_factor_of_two() -> None:
     for path in photos(6):
         data = path.read_bytes()
         width, height = Image.open(io.BytesIO(data)).size
@@ -61,7 +61,7 @@ def test_nothing_is_scaled_below_twice_the_size() -> None:
 
 
 @pytest.mark.parametrize("how", [Filter.BILINEAR, Filter.NEAREST])
-def test_other_filters_are_never_scaled(how: Filter) -> None:
+def test_other_filters_never_use_dct_scaling(how: Filter) -> None:
     data = encode(picture(400, 300), "420")
     assert np.array_equal(
         pixels_of(native(), data, (50, 40), filter=how),
@@ -72,8 +72,8 @@ def test_other_filters_are_never_scaled(how: Filter) -> None:
 @pytest.mark.parametrize(
     "part", [(0, 0, 400, 300), (1, 1, 398, 298), (37, 22, 301, 207), (5, 3, 160, 120)]
 )
-def test_a_scaled_region_keeps_its_place(part: tuple[int, int, int, int]) -> None:
-    """A ramp: a shift by a quarter of a pixel would show as a level."""
+def test_a_scaled_region_keeps_its_position(part: tuple[int, int, int, int]) -> None:
+    """On a ramp, a shift by a quarter of a pixel changes the mean value."""
     ramp = np.empty((300, 400, 3), np.uint8)
     ramp[:, :, 0] = np.arange(400) // 2
     ramp[:, :, 1] = (np.arange(300) * 0.8)[:, None]
@@ -81,16 +81,16 @@ def test_a_scaled_region_keeps_its_place(part: tuple[int, int, int, int]) -> Non
     data = encode(ramp, "444", 100)
     x, y, w, h = part
     size = w // 3, h // 3
-    asked: dict[str, Any] = {"x": x, "y": y, "w": w, "h": h}
-    scaled = pixels_of(native(), data, size, **asked).astype(int)
-    exact = pixels_of(native(), data, size, exact=1, **asked).astype(int)
+    box: dict[str, Any] = {"x": x, "y": y, "w": w, "h": h}
+    scaled = pixels_of(native(), data, size, **box).astype(int)
+    exact = pixels_of(native(), data, size, exact=1, **box).astype(int)
     inner = abs(scaled - exact)[2:-2, 2:-2]
     assert inner.mean() < 0.35
     assert abs((scaled - exact)[2:-2, 2:-2].mean(axis=(0, 1))).max() < 0.2
 
 
 def black_and_white(width: int, height: int) -> NDArray[np.uint8]:
-    """Squares large enough to stay black and white at half the size: the largest sums."""
+    """Squares that stay black and white at half the size give the largest sums."""
     squares = (
         np.random.default_rng(0).integers(0, 2, (height // 8 + 1, width // 8 + 1, 3), np.uint8)
         * 255
@@ -100,9 +100,11 @@ def black_and_white(width: int, height: int) -> NDArray[np.uint8]:
 
 @pytest.mark.parametrize("sampling", ["420", "444", "gray"])
 @pytest.mark.parametrize(
-    "image", [picture(401, 299), black_and_white(401, 299)], ids=["picture", "black and white"]
+    "image",
+    [picture(401, 299), black_and_white(401, 299)],
+    ids=["gradient and noise", "black and white"],
 )
-def test_scaled_vector_code_gives_the_portable_bytes(
+def test_vector_code_equals_portable_code_after_scaling(
     image: NDArray[np.uint8], sampling: str
 ) -> None:
     data = encode(image, sampling)
@@ -115,7 +117,7 @@ def test_scaled_vector_code_gives_the_portable_bytes(
         (80, 149),
         (20, 149),
         (200, 3),
-    ):  # the last ones with many taps
+    ):  # the last ones have many taps
         for flip in (0, 1):
             found = pixels_of(native(), data, size, flip=flip)
             for level in LOWER_LEVELS:
@@ -127,8 +129,8 @@ def test_scaled_vector_code_gives_the_portable_bytes(
 
 
 @pytest.mark.parametrize("size", [(1, 20), (2, 20), (5, 20), (40, 20)])
-def test_a_very_long_picture_stays_close_to_pillow(size: tuple[int, int]) -> None:
-    """Thousands of taps on one axis, at half the size on the other."""
+def test_a_very_long_image_stays_close_to_pillow(size: tuple[int, int]) -> None:
+    """Thousands of taps on one axis, a factor of two on the other."""
     strip = black_and_white(16000, 40)
     data = encode(strip, "444")
     found = pixels_of(native(), data, size)
@@ -142,6 +144,6 @@ def test_a_very_long_picture_stays_close_to_pillow(size: tuple[int, int]) -> Non
 
 def test_a_flat_image_stays_flat() -> None:
     data = encode(np.full((256, 320, 3), 131, np.uint8), "420", 95)
-    level = decode(data)[0, 0]
+    value = decode(data)[0, 0]
     for size in ((160, 128), (100, 70), (50, 33), (20, 16), (320, 256), (640, 300)):
-        assert (pixels_of(native(), data, size) == level).all()
+        assert (pixels_of(native(), data, size) == value).all()

@@ -1,4 +1,6 @@
-"""Where pixels go: layouts, dtypes, strides, colours, borders, orientation; each against plain numpy."""
+"""Layouts, dtypes, strides, colors, borders and orientation of the output, each against plain
+NumPy.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def assert_paths_agree(**options: Any) -> Any:
-    """Vector and portable code must write the same."""
+    """Decodes with vector and portable code, which must write the same bytes."""
     found = pixels_of(native(), DATA, (90, 61), **options)
     for level in LOWER_LEVELS:
         with at_most(level):
@@ -31,11 +33,11 @@ def assert_paths_agree(**options: Any) -> Any:
     return found
 
 
-def test_nhwc_is_the_decoded_image() -> None:
+def test_nhwc_equals_the_decoded_image() -> None:
     assert np.array_equal(assert_paths_agree(), WHOLE)
 
 
-def test_nchw_is_its_transpose() -> None:
+def test_nchw_is_the_transpose_of_nhwc() -> None:
     assert np.array_equal(assert_paths_agree(pixels=PixelFormat("nchw")), WHOLE.transpose(2, 0, 1))
 
 
@@ -53,14 +55,14 @@ def test_bgr_is_rgb_reversed() -> None:
 def test_gray_is_luma() -> None:
     luma = np.asarray(Image.fromarray(WHOLE).convert("L")).astype(int)
     found = assert_paths_agree(pixels=PixelFormat(color="gray"), channels=1)[:, :, 0].astype(int)
-    assert abs(found - luma).max() <= 2  # JPEG's own luma; Pillow computes it from rounded RGB
+    assert abs(found - luma).max() <= 2  # Pillow computes luma from rounded RGB
     image = picture(31, 20)
     raw = raw_pixels(native(), image, (31, 20), pixels=PixelFormat(color="gray"), channels=1)
     assert np.array_equal(raw[:, :, 0], np.asarray(Image.fromarray(image).convert("L")))
 
 
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
-def test_a_gray_image_is_repeated_into_colours(layout: Any) -> None:
+def test_a_gray_image_is_repeated_in_every_channel(layout: Any) -> None:
     data = encode(picture(40, 30), "gray")
     found = pixels_of(native(), data, (20, 25), pixels=PixelFormat(layout))
     planes = found if layout == "nchw" else found.transpose(2, 0, 1)
@@ -73,7 +75,7 @@ def test_a_gray_image_is_repeated_into_colours(layout: Any) -> None:
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("white", [1.0, 255.0])
-def test_floats_are_normalised(layout: Any, dtype: torch.dtype, white: float) -> None:
+def test_floats_are_normalized(layout: Any, dtype: torch.dtype, white: float) -> None:
     shape = (1, 3, 61, 90) if layout == "nchw" else (1, 61, 90, 3)
     mean, std = (tuple(white * value for value in values) for values in (MEAN, STD))
     output = torch.empty(shape, dtype=dtype)
@@ -85,21 +87,21 @@ def test_floats_are_normalised(layout: Any, dtype: torch.dtype, white: float) ->
         output=output,
     ).raise_first()
     channels = (3, 1, 1) if layout == "nchw" else (3,)
-    levels = (
+    values = (
         torch.from_numpy(WHOLE.copy()).permute(2, 0, 1)
         if layout == "nchw"
         else torch.from_numpy(WHOLE.copy())
     )
-    level_mean, level_std = (
+    pixel_mean, pixel_std = (
         torch.tensor([255 * value for value in values]).view(channels) for values in (MEAN, STD)
     )
-    expected = ((levels.float() - level_mean) / level_std).to(dtype)
+    expected = ((values.float() - pixel_mean) / pixel_std).to(dtype)
     assert torch.equal(output[0], expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
-    ("layout", "colour", "n"),
+    ("layout", "color", "n"),
     [
         ("nchw", "rgb", 3),
         ("nhwc", "rgb", 3),
@@ -110,15 +112,17 @@ def test_floats_are_normalised(layout: Any, dtype: torch.dtype, white: float) ->
     ],
 )
 @pytest.mark.parametrize("channels", [1, 3])
-def test_floats_are_the_same_at_every_vector_level(
-    layout: Any, colour: Any, n: int, dtype: torch.dtype, channels: int
+def test_floats_are_equal_with_every_instruction_set(
+    layout: Any, color: Any, n: int, dtype: torch.dtype, channels: int
 ) -> None:
-    """Rows of every length around whole registers, between borders; what is computed is what the portable table holds, to the bit."""
+    """Tests row lengths around whole registers. Vector code must equal the portable table, bit for
+    bit.
+    """
     bits = torch.int32 if dtype == torch.float32 else torch.int16
-    usual = PixelFormat(layout, colour, mean=MEAN[:n], std=STD[:n], fill=(3, 200, 77)[:n])
+    usual = PixelFormat(layout, color, mean=MEAN[:n], std=STD[:n], fill=(3, 200, 77)[:n])
     ties = PixelFormat(
-        layout, colour, mean=(-1 / 2, -1 / 16, -1 / 2)[:n], std=(1.0,) * n, white=255.0
-    )  # half way between two numbers of 16 bits
+        layout, color, mean=(-1 / 2, -1 / 16, -1 / 2)[:n], std=(1.0,) * n, white=255.0
+    )  # halfway between two 16-bit numbers
     for width, pixels in itertools.product(
         (1, 7, 8, 9, 16, 23, 24, 25, 40, 47, 48, 49, 90), (usual, ties)
     ):
@@ -154,7 +158,7 @@ def test_floats_are_the_same_at_every_vector_level(
                 assert torch.equal(best, found()), (width, level)
 
 
-def test_floats_without_mean_are_zero_to_white() -> None:
+def test_floats_without_mean_range_from_zero_to_white() -> None:
     output = torch.empty(1, 61, 90, 3)
     run(native(), [DATA], (90, 61), output=output).raise_first()
     assert torch.allclose(output[0], torch.from_numpy(WHOLE / np.float32(255)), atol=1e-7)
@@ -163,8 +167,8 @@ def test_floats_without_mean_are_zero_to_white() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-8, 6e-8, 6.1e-5, 1.0, 65504.0, 65519.9, 65520.0, 1e30])
-def test_halves_are_rounded_as_torch_rounds(value: float) -> None:
-    """mean = -value, std = 1: level 0 becomes the value itself."""
+def test_half_precision_rounds_like_torch(value: float) -> None:
+    """With mean = -value and std = 1, pixel value 0 becomes the value itself."""
     for dtype in (torch.float16, torch.bfloat16):
         output = torch.empty(1, 2, 2, 1, dtype=dtype)
         run(
@@ -183,34 +187,34 @@ def test_halves_are_rounded_as_torch_rounds(value: float) -> None:
 
 
 def strided(memory: NDArray[np.uint8], kind: str) -> NDArray[np.uint8]:
-    """A (2, 61, 90, 3) view of larger memory."""
-    if kind == "rows apart":
+    """Returns a (2, 61, 90, 3) view of larger memory."""
+    if kind == "row gaps":
         return memory[:2, :122:2, :90, :3]
-    if kind == "pixels apart":
+    if kind == "pixel gaps":
         return memory[:2, :61, :180:2, :3]
-    if kind == "channels apart":
+    if kind == "channel gaps":
         return memory[:2, :61, :90, ::2][:, :, :, :3]
-    if kind == "upside down":
+    if kind == "reversed rows":
         return memory[1::-1, 60::-1, :90, :3]
-    return memory.transpose(0, 2, 1, 3)[:2, :61, :90, :3]  # "rows are columns"
+    return memory.transpose(0, 2, 1, 3)[:2, :61, :90, :3]  # "transposed"
 
 
 @pytest.mark.parametrize(
-    "kind", ["rows apart", "pixels apart", "channels apart", "upside down", "rows are columns"]
+    "kind", ["row gaps", "pixel gaps", "channel gaps", "reversed rows", "transposed"]
 )
-def test_any_strides(kind: str) -> None:
+def test_outputs_may_have_any_strides(kind: str) -> None:
     memory = np.full((3, 190, 200, 6), 77, np.uint8)
     output = strided(memory, kind)
     run(native(), [DATA, DATA], (90, 61), output=output, flip=[0, 1]).raise_first()
     assert np.array_equal(output[0], WHOLE)
     assert np.array_equal(output[1], WHOLE[:, ::-1])
     output[:] = 77
-    assert (memory == 77).all(), "something was written outside the view"
+    assert (memory == 77).all(), "bytes outside the view were written"
 
 
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_letterbox_fills_the_rest(layout: Any, dtype: Any) -> None:
+def test_letterbox_borders_have_the_fill_color(layout: Any, dtype: Any) -> None:
     pixels = PixelFormat(layout, fill=(114, 7, 255), white=255.0)
     found = pixels_of(
         native(),
@@ -229,7 +233,7 @@ def test_letterbox_fills_the_rest(layout: Any, dtype: Any) -> None:
     assert np.array_equal(found, expected)
 
 
-def test_only_its_own_slot_is_written() -> None:
+def test_other_slots_are_not_written() -> None:
     output = np.full((3, 61, 90, 3), 77, np.uint8)
     run(native(), [DATA], (90, 61), output=output[1:2]).raise_first()
     assert (output[0] == 77).all()
@@ -258,12 +262,12 @@ def test_orientation_is_applied_before_region_and_resize(orientation: int) -> No
         pixels_of(native(), DATA, (width, height), orientation=orientation), upright
     )
     part = np.ascontiguousarray(upright[7:47, 5:55])
-    asked = {"x": 5, "y": 7, "w": 50, "h": 40, "orientation": orientation, "flip": 1, "exact": 1}
+    request = {"x": 5, "y": 7, "w": 50, "h": 40, "orientation": orientation, "flip": 1, "exact": 1}
     assert np.array_equal(
-        pixels_of(native(), DATA, (20, 33), **asked), raw_pixels(native(), part, (20, 33), flip=1)
+        pixels_of(native(), DATA, (20, 33), **request), raw_pixels(native(), part, (20, 33), flip=1)
     )
     assert np.array_equal(
-        raw_pixels(native(), WHOLE, (20, 33), filter=Filter.NEAREST, **asked),
+        raw_pixels(native(), WHOLE, (20, 33), filter=Filter.NEAREST, **request),
         raw_pixels(native(), part, (20, 33), filter=Filter.NEAREST, flip=1),
     )
     scaled = pixels_of(native(), DATA, (20, 15), orientation=orientation).astype(int)
@@ -275,19 +279,19 @@ def test_orientation_is_applied_before_region_and_resize(orientation: int) -> No
     )
 
 
-def test_the_corpus_pictures_come_upright() -> None:
+def test_corpus_images_are_upright() -> None:
     for path in sorted((corpus_dir() / "orientation").glob("*_[1-8].jpg")):
-        picture_ = Image.open(path)
-        upright = np.asarray(ImageOps.exif_transpose(picture_).convert("RGB"))
+        image = Image.open(path)
+        upright = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
         height, width = upright.shape[:2]
-        orientation = picture_.getexif().get(0x0112, 1)
+        orientation = image.getexif().get(0x0112, 1)
         assert np.array_equal(
             pixels_of(native(), path.read_bytes(), (width, height), orientation=orientation),
             upright,
         ), path.name
 
 
-def test_masks_of_several_widths_share_a_batch() -> None:
+def test_masks_with_8_and_32_bits_share_a_batch() -> None:
     small, large = (
         np.arange(12, dtype=dtype).reshape(3, 4, 1) + 200 for dtype in (np.uint8, np.uint32)
     )

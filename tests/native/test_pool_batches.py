@@ -1,4 +1,4 @@
-"""The pool of decode threads: many batches, dropped tickets, other numbers of threads, closing."""
+"""The decode pool: many batches, dropped tickets, changing numbers of threads, closing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.jpeg_samples import encode, picture
 
 pytestmark = pytest.mark.skipif(core() is None, reason="not run: no native core")
 SMALL = encode(picture(96, 64), "420")
-LARGE = encode(picture(1600, 1200), "444", 90)  # some 30 ms
+LARGE = encode(picture(1600, 1200), "444", 90)  # takes about 30 ms
 
 
 def backend(threads: int = 2) -> Any:
@@ -38,19 +38,19 @@ def batch(n: int, data: bytes = SMALL, fill: int = 0) -> DecodeBatch:
     return DecodeBatch([data] * n, requests, np.full((n, 24, 32, 3), fill, np.uint8))
 
 
-def right(result: DecodeResult) -> bool:
+def is_correct(result: DecodeResult) -> bool:
     expected = pixels_of(native(), SMALL, (32, 24))
     return result.ok and all(np.array_equal(slot, expected) for slot in np.asarray(result.output))
 
 
-def test_many_batches_in_flight_come_back_each_with_its_own() -> None:
+def test_every_batch_in_flight_has_its_own_results() -> None:
     with backend() as pool:
         tickets = [pool.submit(batch(1 + i % 7)) for i in range(200)]
-        assert all(right(pool.collect(ticket)) for ticket in reversed(tickets))
+        assert all(is_correct(pool.collect(ticket)) for ticket in reversed(tickets))
 
 
-def test_raw_samples_which_threads_take_several_at_a_time_come_each_to_its_slot() -> None:
-    n = 333  # not a multiple of what is taken at a time
+def test_raw_samples_that_threads_claim_in_groups_reach_their_slots() -> None:
+    n = 333  # not a multiple of the claim size
     pixels = np.random.default_rng(0).integers(1, 256, (n, 6, 8, 3), np.uint8)
     requests = new_requests(n)
     requests["codec"], requests["size"], requests["raw_channels"], requests["raw_bits"] = (
@@ -76,92 +76,92 @@ def test_raw_samples_which_threads_take_several_at_a_time_come_each_to_its_slot(
             assert np.array_equal(np.asarray(result.output)[good], pixels[good])
 
 
-def test_a_ticket_may_be_collected_twice() -> None:
+def test_a_ticket_can_be_collected_twice() -> None:
     with backend() as pool:
         ticket = pool.submit(batch(3))
-        assert right(pool.collect(ticket))
-        assert ticket.ticket.done
-        assert right(pool.collect(ticket))
+        assert is_correct(pool.collect(ticket))
+        assert pool.done(ticket)
+        assert is_correct(pool.collect(ticket))
 
 
-def test_a_dropped_ticket_takes_its_batch_back_and_leaves_the_memory_alone() -> None:
+def test_dropping_a_ticket_cancels_its_batch_and_stops_writes() -> None:
     with backend(1) as pool:
         first = batch(200, LARGE)
         ticket = pool.submit(first)
         del ticket
         done = np.asarray(first.output).reshape(200, -1).any(axis=1)
-        assert done.sum() < 200, "nothing was left to take back"
+        assert done.sum() < 200, "every sample was done before the ticket was dropped"
         before = np.asarray(first.output).copy()
-        assert right(pool.collect(pool.submit(batch(5))))
+        assert is_correct(pool.collect(pool.submit(batch(5))))
         assert np.array_equal(first.output, before), (
-            "a sample was written after its ticket was gone"
+            "a sample was written after its ticket was dropped"
         )
 
 
-def test_sources_and_output_live_as_long_as_their_batch() -> None:
+def test_sources_and_output_live_as_long_as_the_batch() -> None:
     class Bytes(bytearray):
         pass
 
     with backend() as pool:
         sources = [Bytes(SMALL) for _ in range(20)]
         watched = weakref.ref(sources[0])
-        asked = batch(20)
-        ticket = pool.submit(DecodeBatch(sources, asked.requests, asked.output))
+        request = batch(20)
+        ticket = pool.submit(DecodeBatch(sources, request.requests, request.output))
         with pytest.raises(BufferError):
-            sources[0].extend(b"x")  # locked while threads read it
+            sources[0].extend(b"x")  # locked during decoding
         del sources
         gc.collect()
-        assert right(pool.collect(ticket))
+        assert is_correct(pool.collect(ticket))
         assert watched() is not None
         del ticket
         gc.collect()
         assert watched() is None
 
 
-def test_the_number_of_threads_can_change_under_way() -> None:
+def test_the_number_of_threads_can_change_while_batches_are_in_flight() -> None:
     with backend(1) as pool:
         tickets = []
         for i in range(60):
             pool.threads = 1 + i % 5
             assert pool.threads == 1 + i % 5
             tickets.append(pool.submit(batch(9)))
-        assert all(right(pool.collect(ticket)) for ticket in tickets)
+        assert all(is_correct(pool.collect(ticket)) for ticket in tickets)
         for wrong in (0, -1, 1025):
             with pytest.raises(ConfigError):
                 pool.threads = wrong
-        assert right(pool.collect(pool.submit(batch(2))))
+        assert is_correct(pool.collect(pool.submit(batch(2))))
 
 
 @pytest.mark.skipif(
-    sys.platform != "linux", reason="not run: elsewhere niceness is the whole process's"
+    sys.platform != "linux", reason="not run: on other systems the priority belongs to the process"
 )
-def test_decode_threads_have_a_name_and_let_others_go_first() -> None:
+def test_decode_threads_have_a_name_and_a_lower_priority() -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
     with backend(3) as pool:
-        assert right(pool.collect(pool.submit(batch(20))))
+        assert is_correct(pool.collect(pool.submit(batch(20))))
         names = {
             int(task.name): (task / "comm").read_text().strip()
             for task in Path("/proc/self/task").iterdir()
         }
         threads = [task for task, name in names.items() if name == "fastload-decode"]
-        assert threads  # not all three: one may not have begun yet
+        assert threads  # maybe not all three: one may not have started yet
         assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {min(own + 5, 19)}
-    assert os.getpriority(os.PRIO_PROCESS, 0) == own, "the caller stepped back, too"
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own, "the priority of the caller changed"
 
 
 @pytest.mark.parametrize("threads", [0, -3, 2000])
-def test_impossible_numbers_of_threads_raise(threads: int) -> None:
+def test_invalid_numbers_of_threads_raise(threads: int) -> None:
     with pytest.raises(ConfigError, match="threads"):
         backend(threads)
 
 
-def test_without_a_number_there_are_as_many_threads_as_processors() -> None:
+def test_the_default_is_one_thread_per_processor() -> None:
     from fastload._decode.native import NativeBackend
 
     assert NativeBackend().threads == available_cpus()
 
 
-def test_closing_cancels_what_is_not_begun() -> None:
+def test_closing_cancels_samples_that_have_not_started() -> None:
     pool = backend(1)
     tickets = [pool.submit(batch(50, LARGE)) for _ in range(3)]
     pool.close()
@@ -176,7 +176,7 @@ def test_closing_cancels_what_is_not_begun() -> None:
     pool.close()
 
 
-def test_waiting_can_time_out_and_go_on() -> None:
+def test_waiting_can_time_out_and_resume() -> None:
     with backend(1) as pool:
         ticket = pool.submit(batch(20, LARGE))
         with pytest.raises(TimeoutError, match="20"):
@@ -184,7 +184,7 @@ def test_waiting_can_time_out_and_go_on() -> None:
         assert pool.collect(ticket, timeout_s=300).ok
 
 
-def test_other_python_threads_run_while_one_waits() -> None:
+def test_waiting_releases_the_gil() -> None:
     with backend(1) as pool:
         ticket = pool.submit(batch(20, LARGE))
         ran = threading.Event()
@@ -198,7 +198,7 @@ def test_several_python_threads_share_a_pool() -> None:
     with backend() as pool:
 
         def work() -> None:
-            good.extend(right(pool.collect(pool.submit(batch(5)))) for _ in range(20))
+            good.extend(is_correct(pool.collect(pool.submit(batch(5)))) for _ in range(20))
 
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
@@ -212,4 +212,4 @@ def test_a_backend_survives_pickling() -> None:
     with backend(3) as pool:
         again = pickle.loads(pickle.dumps(pool))
         assert again.threads == 3
-        assert right(again.collect(again.submit(batch(2))))
+        assert is_correct(again.collect(again.submit(batch(2))))

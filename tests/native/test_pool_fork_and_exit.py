@@ -1,4 +1,4 @@
-"""The pool of decode threads in a process of its own: forks, exits, Ctrl-C, threads and memory that the system refuses."""
+"""The decode pool in child processes: forks, exits, Ctrl-C, limits of threads and memory."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests.jpeg_samples import encode, picture
 pytestmark = pytest.mark.skipif(core() is None, reason="not run: no native core")
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = encode(picture(96, 64), "420")
-LARGE = encode(picture(1600, 1200), "444", 90)  # some 30 ms
+LARGE = encode(picture(1600, 1200), "444", 90)  # takes about 30 ms
 
-# A child imports little: it is to start in a moment.
+# Imports little, so that a child starts fast.
 PRELUDE = """
     import os, sys
     import numpy as np
@@ -37,7 +37,7 @@ PRELUDE = """
         requests["out_w"], requests["out_h"] = 32, 24
         return DecodeBatch([data] * n, requests, np.zeros((n, 24, 32, 3), np.uint8))
 
-    def right(result):
+    def is_correct(result):
         return result.ok and all(slot.tobytes() == Path(os.environ["IMAGES"], "pixels").read_bytes() for slot in result.output)
 """
 
@@ -63,7 +63,7 @@ def start(program: str, images: Path) -> subprocess.Popen[str]:
 
 
 def child(program: str, images: Path) -> tuple[int, str, str]:
-    """Exit code, stdout, stderr; a child that hangs is ended and fails the test."""
+    """Returns exit code, stdout and stderr. A child that hangs is killed and fails the test."""
     with start(program, images) as process:
         try:
             out, err = process.communicate(timeout=120)
@@ -72,32 +72,32 @@ def child(program: str, images: Path) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def test_a_fork_gets_threads_of_its_own(images: Path) -> None:
+def test_a_forked_child_starts_its_own_threads(images: Path) -> None:
     _, out, err = child(
         """
     pool = NativeBackend(threads=2)
-    assert right(pool.collect(pool.submit(batch(3))))
-    under_way = pool.submit(batch(40, LARGE))
+    assert is_correct(pool.collect(pool.submit(batch(3))))
+    in_flight = pool.submit(batch(40, LARGE))
     children = []
     for turn in range(8):
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                if not under_way.ticket.done:
+                if not pool.done(in_flight):
                     try:
-                        pool.collect(under_way)
+                        pool.collect(in_flight)
                     except RuntimeError as error:
                         assert "fork" in str(error)
-                del under_way
+                del in_flight
                 pool.threads = 1 + turn % 3
-                code = 0 if all(right(pool.collect(pool.submit(batch(5)))) for _ in range(3)) else 2
+                code = 0 if all(is_correct(pool.collect(pool.submit(batch(5)))) for _ in range(3)) else 2
             finally:
                 os._exit(code)
         children.append(pid)
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
     assert codes == [0] * 8, codes
-    assert pool.collect(under_way).ok
+    assert pool.collect(in_flight).ok
     print("done")
     """,
         images,
@@ -105,8 +105,10 @@ def test_a_fork_gets_threads_of_its_own(images: Path) -> None:
     assert out == "done\n", err
 
 
-def test_a_fork_while_threads_do_something_for_the_first_time(images: Path) -> None:
-    """What is made at its first use, the checksum's tables say, was half made in a child for ever."""
+def test_a_fork_during_lazy_initialization_does_not_hang_the_child(images: Path) -> None:
+    """A table that a thread initialized at first use, such as the checksum table, stayed
+    incomplete.
+    """
     _, out, err = child(
         """
     import signal, struct, time
@@ -114,21 +116,21 @@ def test_a_fork_while_threads_do_something_for_the_first_time(images: Path) -> N
 
     parts = b"\\1\\0" + struct.pack("<HIQ", 0, 24 + len(LARGE), 0) + LARGE
     record = b"FLR1" + struct.pack("<I", google_crc32c.value(parts)) + parts
-    asked = batch(2, record)
-    asked.requests["check"], asked.requests["offset"] = 1, 24
+    request = batch(2, record)
+    request.requests["check"], request.requests["offset"] = 1, 24
     pool = NativeBackend(threads=2)
-    under_way = pool.submit(asked)
+    in_flight = pool.submit(request)
     children = []
     for turn in range(8):
         pid = os.fork()
         if pid == 0:
             signal.alarm(60)
-            os._exit(0 if pool.collect(pool.submit(asked)).ok else 1)
+            os._exit(0 if pool.collect(pool.submit(request)).ok else 1)
         children.append(pid)
         time.sleep(0.001)
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
     assert codes == [0] * 8, codes
-    assert pool.collect(under_way).ok
+    assert pool.collect(in_flight).ok
     print("done")
     """,
         images,
@@ -136,16 +138,16 @@ def test_a_fork_while_threads_do_something_for_the_first_time(images: Path) -> N
     assert out == "done\n", err
 
 
-def test_a_fork_that_never_uses_the_pool_ends_by_itself(images: Path) -> None:
+def test_a_forked_child_that_never_uses_the_pool_exits(images: Path) -> None:
     _, out, err = child(
         """
     pool = NativeBackend(threads=2)
-    under_way = pool.submit(batch(40, LARGE))
+    in_flight = pool.submit(batch(40, LARGE))
     pid = os.fork()
     if pid == 0:
-        sys.exit(0)              # with all of Python's clearing up
+        sys.exit(0)              # with the complete shutdown of Python
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert pool.collect(under_way).ok
+    assert pool.collect(in_flight).ok
     print("done")
     """,
         images,
@@ -164,7 +166,7 @@ def test_a_fork_that_never_uses_the_pool_ends_by_itself(images: Path) -> None:
         "pool.close()",
     ],
 )
-def test_python_can_exit_with_work_under_way(how: str, images: Path) -> None:
+def test_python_can_exit_with_batches_in_flight(how: str, images: Path) -> None:
     code, _, err = child(
         f"""
     pool = NativeBackend(threads=2)
@@ -176,8 +178,8 @@ def test_python_can_exit_with_work_under_way(how: str, images: Path) -> None:
     assert (code, err) == (0, "")
 
 
-def test_threads_that_the_system_refuses_are_an_error_that_says_so(images: Path) -> None:
-    """Before, it was the end of the process. Whatever it gave goes on."""
+def test_a_thread_limit_of_the_system_raises_and_the_pool_still_works(images: Path) -> None:
+    """This used to end the process. The threads that did start keep working."""
     code, out, err = child(
         """
     import resource
@@ -186,22 +188,22 @@ def test_threads_that_the_system_refuses_are_an_error_that_says_so(images: Path)
     pool = NativeBackend(threads=1024)
     limits = resource.getrlimit(resource.RLIMIT_AS)
 
-    def refused(action):
+    def hits_the_limit(action):
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (size + (100 << 20), limits[1]))        # room for the stacks of a few threads
+        resource.setrlimit(resource.RLIMIT_AS, (size + (100 << 20), limits[1]))        # enough for the stacks of a few threads
         try:
             action()
         except ConfigError as error:
-            return "of 1024" in str(error) and "refuses" in str(error)
+            return "cannot start decode thread" in str(error) and "of 1024" in str(error)
         finally:
             resource.setrlimit(resource.RLIMIT_AS, limits)
 
-    assert refused(lambda: pool.submit(batch(3)))
+    assert hits_the_limit(lambda: pool.submit(batch(3)))
     pool.threads = 2
-    assert right(pool.collect(pool.submit(batch(3))))
-    assert refused(lambda: setattr(pool, "threads", 1024))
+    assert is_correct(pool.collect(pool.submit(batch(3))))
+    assert hits_the_limit(lambda: setattr(pool, "threads", 1024))
     assert 2 <= pool.threads < 1024
-    assert right(pool.collect(pool.submit(batch(3))))
+    assert is_correct(pool.collect(pool.submit(batch(3))))
     print("done")
     """,
         images,
@@ -211,33 +213,35 @@ def test_threads_that_the_system_refuses_are_an_error_that_says_so(images: Path)
 
 @pytest.mark.parametrize("call", ["core.crc32c(data)", "core.rewrite(LARGE)"])
 def test_python_can_exit_with_a_thread_inside_the_core(call: str, images: Path) -> None:
-    """A user's thread, or the one that reads ahead: nobody waits for it, and it comes back from C++ to a Python that is going."""
+    """A daemon thread, such as a user thread or the read-ahead thread, returns to Python during its
+    shutdown.
+    """
     code, _, err = child(
         f"""
     import threading, time
     from fastload import _core as core
 
     class Last:
-        def __del__(self, sleep=time.sleep):        # in the middle of the exit
+        def __del__(self, sleep=time.sleep):        # runs during interpreter shutdown
             sleep(0.3)
 
-    data, begun, last = bytes(1 << 20), threading.Event(), Last()
+    data, started, last = bytes(1 << 20), threading.Event(), Last()
 
-    def again_and_again():
+    def call_forever():
         while True:
             {call}
-            begun.set()
+            started.set()
 
-    threading.Thread(target=again_and_again, daemon=True).start()
-    begun.wait()
+    threading.Thread(target=call_forever, daemon=True).start()
+    started.wait()
     """,
         images,
     )
     assert (code, err) == (0, "")
 
 
-def test_memory_that_runs_out_is_not_the_images_fault(images: Path) -> None:
-    with io.BytesIO() as file:  # progressive: libjpeg keeps all of its coefficients
+def test_out_of_memory_is_not_reported_as_a_bad_image(images: Path) -> None:
+    with io.BytesIO() as file:  # progressive: libjpeg stores all coefficients
         Image.new("RGB", (5000, 5000), (90, 160, 30)).save(file, "JPEG", progressive=True)
         (images / "huge").write_bytes(file.getvalue())
     code, out, err = child(
@@ -257,8 +261,8 @@ def test_memory_that_runs_out_is_not_the_images_fault(images: Path) -> None:
     try:
         core().rewrite(huge.sources[0])
     except MemoryError:
-        print("no rewrite")         # and no BadJpeg: a pack with on_error="skip" would go on without it
-    assert right(pool.collect(pool.submit(batch(3))))
+        print("no rewrite")         # a BadJpeg would let on_error="skip" drop the image
+    assert is_correct(pool.collect(pool.submit(batch(3))))
     resource.setrlimit(resource.RLIMIT_AS, limits)
     assert pool.collect(pool.submit(huge)).ok
     rewritten = core().rewrite(huge.sources[0])
@@ -270,7 +274,7 @@ def test_memory_that_runs_out_is_not_the_images_fault(images: Path) -> None:
     assert (code, out) == (0, "no rewrite\ndone\n"), err
 
 
-def test_an_error_ends_python_as_ever(images: Path) -> None:
+def test_an_exception_ends_python_normally(images: Path) -> None:
     code, _, err = child(
         """
     pool = NativeBackend(threads=2)
@@ -284,8 +288,10 @@ def test_an_error_ends_python_as_ever(images: Path) -> None:
     assert "Fatal" not in err
 
 
-def test_ctrl_c_while_waiting(images: Path) -> None:
-    """SIGINT comes once the child says that it is about to wait; unanswered, the batch would take minutes."""
+def test_ctrl_c_interrupts_waiting(images: Path) -> None:
+    """SIGINT is sent when the child is about to wait. Without a reaction the batch would take
+    minutes.
+    """
     process = start(
         """
     pool = NativeBackend(threads=1)
@@ -295,8 +301,8 @@ def test_ctrl_c_while_waiting(images: Path) -> None:
         pool.collect(ticket)
     except KeyboardInterrupt:
         print("interrupted", flush=True)
-    del ticket                      # takes the batch back, now that no traceback holds it any more
-    assert right(pool.collect(pool.submit(batch(3))))
+    del ticket                      # cancels the batch, which no traceback references now
+    assert is_correct(pool.collect(pool.submit(batch(3))))
     tickets = [pool.submit(batch(20000, LARGE))]
     sys.exit(130)
     """,

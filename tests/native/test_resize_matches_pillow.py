@@ -1,4 +1,4 @@
-"""Resizing equals Pillow's, OpenCV's and the formula of nearest; the vector code gives the portable code's bytes."""
+"""Resizing equals Pillow, OpenCV and the formula of nearest. Vector code equals portable code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from PIL import Image
 from fastload._decode.backend import Filter
 from tests.decoding import LOWER_LEVELS, at_most, native, raw_pixels
 
-Size = tuple[int, int, int, int]  # width, height, and those of the output
+Size = tuple[int, int, int, int]  # width, height, output width, output height
 SIZES = [
     (500, 375, 256, 256),
     (500, 375, 224, 224),
@@ -35,7 +35,7 @@ SIZES = [
 ]
 sides = st.integers(1, 90)
 sizes = st.tuples(sides, sides, sides, sides)
-wide_sizes = st.tuples(sides, sides, st.integers(1, 700), sides)  # columns are done in parts
+wide_sizes = st.tuples(sides, sides, st.integers(1, 700), sides)  # columns are processed in blocks
 
 
 def noise(width: int, height: int, channels: int) -> NDArray[np.uint8]:
@@ -45,9 +45,11 @@ def noise(width: int, height: int, channels: int) -> NDArray[np.uint8]:
 
 
 def pillow(image: NDArray[np.uint8], width: int, height: int) -> NDArray[np.int_]:
-    """Columns, then rows: Pillow itself chooses the order by the sizes, which may differ by one level."""
-    picture = Image.fromarray(image if image.shape[2] == 3 else image[:, :, 0])
-    across = picture.resize((width, picture.height), Image.Resampling.BILINEAR)
+    """Resizes columns, then rows. Pillow chooses the order by the sizes, which may differ by one
+    value.
+    """
+    source = Image.fromarray(image if image.shape[2] == 3 else image[:, :, 0])
+    across = source.resize((width, source.height), Image.Resampling.BILINEAR)
     return (
         np.asarray(across.resize((width, height), Image.Resampling.BILINEAR))
         .reshape(height, width, -1)
@@ -57,7 +59,7 @@ def pillow(image: NDArray[np.uint8], width: int, height: int) -> NDArray[np.int_
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("size", SIZES)
-def test_antialias_gives_pillows_bytes(size: Size, channels: int) -> None:
+def test_antialias_equals_pillow(size: Size, channels: int) -> None:
     width, height, out_w, out_h = size
     image = noise(width, height, channels)
     found = raw_pixels(native(), image, (out_w, out_h)).astype(int)
@@ -78,15 +80,13 @@ def test_antialias_gives_pillows_bytes(size: Size, channels: int) -> None:
     st.integers(0, 1),
     st.booleans(),
 )
-@example(
-    (84, 9, 28, 9), 3, Filter.ANTIALIAS, 0, False
-)  # steps of 3 pixels, then of 3 and 4: what fits a window, and what does not
+# Steps of 3 pixels, then of 3 and 4: the latter do not fit a window.
+@example((84, 9, 28, 9), 3, Filter.ANTIALIAS, 0, False)
 @example((90, 9, 28, 9), 3, Filter.ANTIALIAS, 0, False)
 @example((90, 9, 28, 9), 3, Filter.BILINEAR, 1, False)
-@example(
-    (16, 4, 3, 4), 3, Filter.ANTIALIAS, 0, False
-)  # fewer pixels than may share a window, and too far apart for it
-def test_vector_code_gives_the_portable_bytes(
+# Fewer pixels than may share a window, and too far apart for it.
+@example((16, 4, 3, 4), 3, Filter.ANTIALIAS, 0, False)
+def test_vector_code_equals_portable_code(
     size: Size, channels: int, how: Filter, flip: int, black_and_white: bool
 ) -> None:
     width, height, out_w, out_h = size
@@ -102,7 +102,7 @@ def test_vector_code_gives_the_portable_bytes(
 
 @settings(max_examples=150)
 @given(sizes)
-def test_antialias_gives_pillows_bytes_at_any_size(size: Size) -> None:
+def test_antialias_equals_pillow_at_any_size(size: Size) -> None:
     width, height, out_w, out_h = size
     image = noise(width, height, 3)
     assert np.array_equal(
@@ -112,7 +112,7 @@ def test_antialias_gives_pillows_bytes_at_any_size(size: Size) -> None:
 
 @settings(max_examples=100)
 @given(sizes)
-def test_bilinear_is_opencvs(size: Size) -> None:
+def test_bilinear_is_close_to_opencv(size: Size) -> None:
     width, height, out_w, out_h = size
     image = noise(width, height, 3)
     found = raw_pixels(native(), image, (out_w, out_h), filter=Filter.BILINEAR).astype(int)
@@ -122,7 +122,7 @@ def test_bilinear_is_opencvs(size: Size) -> None:
 
 @settings(max_examples=100)
 @given(sizes, st.sampled_from([np.uint8, np.uint16, np.uint32]), st.integers(0, 1))
-def test_nearest_takes_the_middle_and_mixes_nothing(size: Size, dtype: type, flip: int) -> None:
+def test_nearest_takes_the_center_pixel_unmodified(size: Size, dtype: type, flip: int) -> None:
     width, height, out_w, out_h = size
     image = np.random.default_rng(1).integers(
         0, np.iinfo(dtype).max, (height, width, 1), dtype, endpoint=True
@@ -136,20 +136,20 @@ def test_nearest_takes_the_middle_and_mixes_nothing(size: Size, dtype: type, fli
     assert np.array_equal(found, expected[:, ::-1] if flip else expected)
 
 
-def test_equal_size_changes_nothing() -> None:
+def test_equal_size_copies_pixels() -> None:
     image = noise(123, 77, 3)
     for how in Filter:
         assert np.array_equal(raw_pixels(native(), image, (123, 77), filter=how), image)
 
 
 @pytest.mark.parametrize("how", list(Filter))
-def test_flip_is_the_mirror_of_the_resized(how: Filter) -> None:
+def test_flip_mirrors_the_resized_image(how: Filter) -> None:
     image = noise(101, 57, 3)
     flipped = raw_pixels(native(), image, (40, 70), filter=how, flip=1)
     assert np.array_equal(flipped[:, ::-1], raw_pixels(native(), image, (40, 70), filter=how))
 
 
-def test_a_region_is_resized_as_if_it_were_the_image() -> None:
+def test_a_region_is_resized_like_a_whole_image() -> None:
     image = noise(200, 150, 3)
     found = raw_pixels(native(), image, (64, 48), x=33, y=21, w=101, h=87)
     assert np.array_equal(
@@ -157,7 +157,7 @@ def test_a_region_is_resized_as_if_it_were_the_image() -> None:
     )
 
 
-def test_equal_size_leaves_the_rest_of_each_row_alone() -> None:
+def test_copying_does_not_write_beyond_the_row() -> None:
     image = noise(20, 10, 3)
     canvas = raw_pixels(native(), image, (20, 10), canvas=(31, 10), pad_left=4)
     assert np.array_equal(canvas[:, 4:24], image)

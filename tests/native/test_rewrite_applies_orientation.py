@@ -1,4 +1,6 @@
-"""EXIF orientation: applied to the coefficients only where every pixel stays exact, else handed on."""
+"""The rewrite applies the EXIF orientation only if every pixel stays exact, and reports it
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ def with_orientation(jpeg: bytes, orientation: int) -> bytes:
 
 
 def applied(pixels: Pixels, orientation: int) -> Pixels:
-    """What a loader does with the orientation that is left."""
-    turned = {
+    """Applies the remaining orientation, as the loader does."""
+    oriented = {
         1: pixels,
         2: pixels[:, ::-1],
         3: pixels[::-1, ::-1],
@@ -33,7 +35,7 @@ def applied(pixels: Pixels, orientation: int) -> Pixels:
         7: pixels.swapaxes(0, 1)[::-1, ::-1],
         8: np.rot90(pixels),
     }
-    return turned[orientation]
+    return oriented[orientation]
 
 
 def by_pillow(jpeg: bytes) -> Pixels:
@@ -42,33 +44,30 @@ def by_pillow(jpeg: bytes) -> Pixels:
 
 
 def assert_same_pixels(jpeg: bytes, *, both: bool = True) -> int:
-    """Pixels after the rest of the orientation must be Pillow's; returns that rest."""
+    """Compares the oriented pixels with Pillow. Returns the orientation that the loader must
+    apply.
+    """
     expected = by_pillow(jpeg)
     for orient in (True, False) if both else (True,):
         rewritten = core.rewrite(jpeg, orient=orient)
-        written = rewritten.jpeg
-        width = rewritten.width
-        height = rewritten.height
-        left = rewritten.orientation
-        pixels = decode(written)
-        assert pixels.shape[:2] == (height, width)
-        np.testing.assert_array_equal(applied(pixels, left), expected)
-        assert (
-            core.jpeg_header(written).orientation == 1
-        )  # no EXIF in the new file: nobody applies it twice
+        pixels = decode(rewritten.jpeg)
+        assert pixels.shape[:2] == (rewritten.height, rewritten.width)
+        np.testing.assert_array_equal(applied(pixels, rewritten.orientation), expected)
+        # Without EXIF in the new file, no decoder applies the orientation twice.
+        assert core.jpeg_header(rewritten.jpeg).orientation == 1
         if not orient:
-            assert left == core.jpeg_header(jpeg).orientation
+            assert rewritten.orientation == core.jpeg_header(jpeg).orientation
     return int(core.rewrite(jpeg).orientation)
 
 
-def test_corpus() -> None:
+def test_orientation_corpus() -> None:
     for path in sorted((corpus_dir() / "orientation").glob("*.jpg")):
         assert_same_pixels(path.read_bytes(), both=False)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_every_orientation(sampling: str, orientation: int) -> None:
+def test_every_orientation_and_sampling(sampling: str, orientation: int) -> None:
     for size in ((64, 32), (50, 32), (64, 29), (16, 16), (3, 5)):
         left = assert_same_pixels(
             with_orientation(encode(picture(*size, seed=orientation), sampling), orientation)
@@ -77,19 +76,19 @@ def test_every_orientation(sampling: str, orientation: int) -> None:
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_vertical_flip_is_applied_where_it_is_exact(sampling: str) -> None:
+def test_vertical_flip_is_applied_if_it_is_exact(sampling: str) -> None:
     assert assert_same_pixels(with_orientation(encode(picture(333, 64), sampling), 4)) == (
         4 if sampling == "440" else 1
     )
     assert assert_same_pixels(with_orientation(encode(picture(333, 65), sampling), 4)) == 4
 
 
-def test_progressive_is_flipped_too() -> None:
+def test_a_progressive_image_is_flipped() -> None:
     out = io.BytesIO()
     Image.fromarray(picture(70, 48)).save(out, "JPEG", progressive=True)
     assert assert_same_pixels(with_orientation(out.getvalue(), 4)) == 1
 
 
 @pytest.mark.parametrize("value", [0, 9, 200])
-def test_orientation_out_of_range_is_none(value: int) -> None:
+def test_an_invalid_orientation_is_ignored(value: int) -> None:
     assert assert_same_pixels(with_orientation(encode(picture(64, 32), "444"), value)) == 1

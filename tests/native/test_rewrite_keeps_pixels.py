@@ -1,4 +1,4 @@
-"""Rewriting changes no pixel, in two decoders, whatever the JPEG was like."""
+"""The rewrite changes no pixel of any kind of JPEG, in two decoders."""
 
 from __future__ import annotations
 
@@ -42,42 +42,34 @@ SIZES = [
 
 
 def assert_same_pixels(jpeg: bytes, **options: int) -> bytes:
-    """Rewrites; the pixels must be the same, and libjpeg's own way must give the same bytes."""
+    """Rewrites and compares the pixels. The libjpeg path must produce the same bytes."""
     rewritten = core.rewrite(jpeg, orient=False, **options)
     written = rewritten.jpeg
-    index = rewritten.index
-    width = rewritten.width
-    height = rewritten.height
-    interval = rewritten.interval
-    warning = rewritten.warning
     before = decode(jpeg)
     np.testing.assert_array_equal(decode(written), before)
     np.testing.assert_array_equal(decode_by_pillow(written), decode_by_pillow(jpeg))
-    assert (height, width) == before.shape[:2]
-    assert warning == ""
-    rewritten = core.rewrite(jpeg, orient=False, fast=False, **options)
-    slow = rewritten.jpeg
-    slow_index = rewritten.index
-    slow_interval = rewritten.interval
-    assert written == slow, f"{len(written)} bytes, libjpeg wrote {len(slow)}"
-    assert slow_index.tolist() == index.tolist()
-    assert slow_interval == interval
+    assert (rewritten.height, rewritten.width) == before.shape[:2]
+    assert rewritten.warning == ""
+    slow = core.rewrite(jpeg, orient=False, fast=False, **options)
+    assert written == slow.jpeg, f"{len(written)} bytes, libjpeg wrote {len(slow.jpeg)}"
+    assert slow.index.tolist() == rewritten.index.tolist()
+    assert slow.interval == rewritten.interval
     return bytes(written)
 
 
-def test_photos() -> None:
+def test_photos_keep_their_pixels() -> None:
     for path in photos():
         jpeg = path.read_bytes()
         written = core.rewrite(jpeg).jpeg
         np.testing.assert_array_equal(decode(written), decode(jpeg), err_msg=path.name)
 
 
-def test_photos_in_both_ways_and_decoders() -> None:
+def test_photos_with_both_paths_and_two_decoders() -> None:
     for path in photos(25):
         assert_same_pixels(path.read_bytes())
 
 
-def test_every_processor_writes_the_same_bytes() -> None:
+def test_every_instruction_set_writes_the_same_bytes() -> None:
     if core.set_simd("avx2") != "avx2":
         pytest.skip("not run: no AVX2 and BMI2 on this processor")
     jpegs = [
@@ -94,7 +86,7 @@ def test_every_processor_writes_the_same_bytes() -> None:
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_samplings_and_sizes(sampling: str) -> None:
+def test_samplings_sizes_and_intervals(sampling: str) -> None:
     for (width, height), quality in itertools.product(SIZES, (20, 92, 100)):
         for restart in (-1, 0, 1, 3):
             assert_same_pixels(encode(picture(width, height), sampling, quality), restart=restart)
@@ -118,7 +110,7 @@ def test_every_small_size(size: int) -> None:
         {"progressive": True, "restart_marker_blocks": 3},
     ],
 )
-def test_how_it_was_written(sampling: str, options: dict[str, object]) -> None:
+def test_sources_with_other_encoder_options(sampling: str, options: dict[str, object]) -> None:
     for (width, height), quality in itertools.product(SIZES, (50, 95)):
         for restart in (-1, 0, 2):
             assert_same_pixels(
@@ -130,8 +122,10 @@ def test_how_it_was_written(sampling: str, options: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("sampling", "mcu"), [("422", (16, 8)), ("420", (16, 16)), ("440", (8, 16)), ("411", (32, 8))]
 )
-def test_blocks_beyond_the_edge(sampling: str, mcu: tuple[int, int]) -> None:
-    """MCUs are whole, so files have blocks that no decoder shows. Here they are as busy as the picture: its size was made smaller."""
+def test_blocks_beyond_the_edge_of_the_image(sampling: str, mcu: tuple[int, int]) -> None:
+    """Blocks that no decoder shows have contents here, because the test reduces the declared
+    size.
+    """
     for restart_before, share in itertools.product((0, 1, 3), (0.01, 0.3, 0.5, 0.51, 0.9)):
         jpeg = core.rewrite(encode(picture(128, 128), sampling, 95), restart=restart_before).jpeg
         frame = dict(markers(jpeg))[0xC0]
@@ -149,7 +143,7 @@ def test_blocks_beyond_the_edge(sampling: str, mcu: tuple[int, int]) -> None:
             )
 
 
-def test_again_is_the_same() -> None:
+def test_rewriting_twice_changes_nothing() -> None:
     for path in photos(10):
         once = core.rewrite(path.read_bytes(), restart=4)
         twice = core.rewrite(once.jpeg, restart=4)
@@ -165,20 +159,20 @@ def test_again_is_the_same() -> None:
             assert getattr(twice, name) == getattr(once, name), name
 
 
-def test_standard_tables_instead_of_the_best() -> None:
+def test_standard_huffman_tables_keep_pixels() -> None:
     jpeg = photos(1)[0].read_bytes()
     written = core.rewrite(jpeg, optimize=False).jpeg
     np.testing.assert_array_equal(decode(written), decode(jpeg))
     assert len(written) > len(core.rewrite(jpeg).jpeg)
 
 
-def test_runs_of_zeros_in_front_of_the_end_of_block() -> None:
-    """Legal, but no encoder writes them, and the new file does not either: put into a stream by hand."""
+def test_runs_of_zeros_before_the_end_of_block_are_removed() -> None:
+    """Such runs are legal, but no encoder writes them. The test inserts them into a stream."""
     jpeg = core.rewrite(
         encode(np.full((8, 8, 3), 128, np.uint8), "gray"), restart=0, optimize=False
     ).jpeg
     body = jpeg[: jpeg.rindex(b"\xff\xda")] + bytes.fromhex("ffda0008010100003f00")
-    # DC difference 0 is "00", ZRL "11111111001", EOB "1010" in the standard's tables
+    # The standard codes: DC difference 0 is "00", ZRL "11111111001", EOB "1010".
     for code in ("00" + "1010", "00" + "11111111001" + "1010", "00" + "11111111001" * 3 + "1010"):
         bits = code + "1" * (-len(code) % 8)
         data = int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")
@@ -186,14 +180,14 @@ def test_runs_of_zeros_in_front_of_the_end_of_block() -> None:
             assert_same_pixels(body + data + b"\xff\xd9", restart=0)
             == core.rewrite(jpeg, restart=0).jpeg
         )
-    # four of them go beyond the block: libjpeg takes that, and the slow way with it
+    # Four of them exceed the block. libjpeg accepts that, and so does the slow path.
     code = "00" + "11111111001" * 4
     bits = code + "1" * (-len(code) % 8)
     data = int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")
     assert_same_pixels(body + data + b"\xff\xd9", restart=0)
 
 
-def test_threads_do_not_mix() -> None:
+def test_threads_rewrite_independently() -> None:
     jpegs = [path.read_bytes() for path in photos(24)]
     expected = [core.rewrite(jpeg).jpeg for jpeg in jpegs]
     with ThreadPoolExecutor(4) as pool:
@@ -201,7 +195,7 @@ def test_threads_do_not_mix() -> None:
             assert [result.jpeg for result in pool.map(core.rewrite, jpegs)] == expected
 
 
-def test_bytes_like_objects() -> None:
+def test_bytes_like_objects_are_accepted() -> None:
     jpeg = encode(picture(40, 30), "420")
     expected = core.rewrite(jpeg).jpeg
     for data in (memoryview(jpeg), bytearray(jpeg), np.frombuffer(jpeg, np.uint8)):
@@ -210,8 +204,7 @@ def test_bytes_like_objects() -> None:
         core.rewrite("text")
 
 
-def test_no_table_is_larger_than_needed() -> None:
-    """Only symbols that occur have a code."""
+def test_huffman_tables_contain_only_used_symbols() -> None:
     written = core.rewrite(encode(np.full((64, 64, 3), 200, np.uint8), "444")).jpeg
     tables = [body for marker, body in markers(written) if marker == 0xC4]
     assert len(tables) == 4
@@ -219,10 +212,11 @@ def test_no_table_is_larger_than_needed() -> None:
 
 
 @pytest.mark.parametrize("sampling", ["444", "420"])
-def test_a_table_that_lists_a_symbol_twice(sampling: str) -> None:
-    """Legal, if useless: each of the two codes must be read by its own length."""
+def test_a_huffman_table_may_list_a_symbol_twice(sampling: str) -> None:
+    """This is legal. Each of the two codes must be read with its own length."""
     jpeg = encode(picture(130, 70), sampling)
-    end_of_tables = b"\xf7\xf8\xf9\xfa"  # the standard's AC tables end with these symbols, which no photograph has
+    # The standard AC tables end with these symbols, which no photograph contains.
+    end_of_tables = b"\xf7\xf8\xf9\xfa"
     assert jpeg.count(end_of_tables) == 2
     twice = jpeg.replace(end_of_tables, b"\xf7\xf8\xf9\x01")
     np.testing.assert_array_equal(decode(twice), decode(jpeg))

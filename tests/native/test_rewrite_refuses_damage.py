@@ -1,4 +1,4 @@
-"""What is not rewritten: other codings, anything damaged, anything beyond the limits. After each a good image is still right."""
+"""The rewrite rejects other codings, damage and images beyond the limits, and then still works."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _good_image_still_works() -> Iterator[None]:
     np.testing.assert_array_equal(decode(before), decode(good))
 
 
-def assert_refused(jpeg: bytes, match: str) -> None:
+def assert_rejected(jpeg: bytes, match: str) -> None:
     for fast in (True, False):
         with pytest.raises(core.BadJpeg, match=match):
             core.rewrite(jpeg, fast=fast)
@@ -47,25 +47,25 @@ def frame_of(jpeg: bytes) -> bytes:
     return next(body for marker, body in markers(jpeg) if marker in (0xC0, 0xC2))
 
 
-def test_other_codings() -> None:
+def test_unsupported_codings_raise() -> None:
     jpeg = encode(picture(30, 20), "444")
     frame = frame_of(jpeg)
-    assert_refused(replace_frame(jpeg, marker=0xC9), "arithmetic coding")
-    assert_refused(replace_frame(jpeg, marker=0xCA), "arithmetic coding")
-    assert_refused(replace_frame(jpeg, marker=0xC3), r"SOF3 \(lossless or hierarchical\)")
-    assert_refused(replace_frame(jpeg, marker=0xC5), r"SOF5 \(lossless or hierarchical\)")
-    assert_refused(replace_frame(jpeg, body=b"\x0c" + frame[1:]), "12 bits per sample, expected 8")
-    assert_refused(replace_frame(jpeg, body=frame[:5] + b"\2" + frame[6:12]), "two components")
+    assert_rejected(replace_frame(jpeg, marker=0xC9), "arithmetic coding")
+    assert_rejected(replace_frame(jpeg, marker=0xCA), "arithmetic coding")
+    assert_rejected(replace_frame(jpeg, marker=0xC3), r"SOF3 \(lossless or hierarchical\)")
+    assert_rejected(replace_frame(jpeg, marker=0xC5), r"SOF5 \(lossless or hierarchical\)")
+    assert_rejected(replace_frame(jpeg, body=b"\x0c" + frame[1:]), "12 bits per sample, expected 8")
+    assert_rejected(replace_frame(jpeg, body=frame[:5] + b"\2" + frame[6:12]), "two components")
     out = io.BytesIO()
     Image.fromarray(np.zeros((20, 30, 4), np.uint8), "CMYK").save(out, "JPEG")
-    assert_refused(out.getvalue(), "CMYK")
+    assert_rejected(out.getvalue(), "CMYK")
 
 
 @pytest.mark.skipif(
     shutil.which("cjpeg") is None, reason="not run: no cjpeg (Debian: libjpeg-turbo-progs)"
 )
-def test_sampling_that_no_single_scan_can_hold(tmp_path: Path) -> None:
-    """12 blocks in an MCU, where 10 are allowed: legal in three scans, not in one."""
+def test_too_many_blocks_per_mcu_for_one_scan_raise(tmp_path: Path) -> None:
+    """An MCU of 12 blocks is legal in three scans. One scan allows 10."""
     (tmp_path / "scans").write_text("0; 1; 2;")
     jpeg = subprocess.run(
         ["cjpeg", "-sample", "2x2,2x2,2x2", "-scans", str(tmp_path / "scans")],
@@ -73,16 +73,16 @@ def test_sampling_that_no_single_scan_can_hold(tmp_path: Path) -> None:
         capture_output=True,
         input=b"P6 40 30 255\n" + picture(40, 30).tobytes(),
     ).stdout
-    assert_refused(jpeg, "[Ss]ampling factors too large")
+    assert_rejected(jpeg, "[Ss]ampling factors too large")
 
 
-def test_no_jpeg_at_all() -> None:
+def test_files_that_are_not_jpegs_raise() -> None:
     for data in (b"", b"\xff", b"\x89PNG\r\n\x1a\n" + bytes(100), b"\xff\xd8\xff\xd9", bytes(1000)):
-        assert_refused(data, "JPEG|frame")
+        assert_rejected(data, "JPEG|frame")
 
 
-def test_tables_of_the_image_before_are_not_used() -> None:
-    """libjpeg keeps its tables when an object is used again."""
+def test_tables_of_the_previous_image_are_not_used() -> None:
+    """libjpeg keeps its tables when an object is reused."""
     jpeg = bytes(core.rewrite(encode(picture(30, 20), "444", 60), optimize=False).jpeg)
 
     def without(marker: bytes) -> bytes:
@@ -92,8 +92,8 @@ def test_tables_of_the_image_before_are_not_used() -> None:
         return data
 
     core.rewrite(encode(picture(90, 50), "444", 20))
-    assert_refused(without(b"\xdb"), "[Qq]uantization table")
-    # Without Huffman tables the standard's own are meant (motion JPEG), which optimize=False had written.
+    assert_rejected(without(b"\xdb"), "[Qq]uantization table")
+    # Without Huffman tables the standard tables apply (motion JPEG). optimize=False wrote those.
     for fast in (True, False):
         np.testing.assert_array_equal(
             decode(core.rewrite(without(b"\xc4"), fast=fast).jpeg), decode(jpeg)
@@ -101,7 +101,7 @@ def test_tables_of_the_image_before_are_not_used() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 4}])
-def test_truncated_anywhere(options: dict[str, int]) -> None:
+def test_truncated_files_raise(options: dict[str, int]) -> None:
     jpeg = encode_by_pillow(picture(60, 40), "420", 85, **options)
     for length in range(0, len(jpeg) - 1, 7):
         for fast in (True, False):
@@ -111,13 +111,15 @@ def test_truncated_anywhere(options: dict[str, int]) -> None:
                 core.rewrite(jpeg[:length] + b"\xff\xd9", fast=fast)
 
 
-def test_scans_are_missing() -> None:
-    """No decoder complains, but libjpeg smooths such a picture, which it would not do with the rewritten one."""
+def test_missing_scans_raise() -> None:
+    """No decoder reports it, but libjpeg smooths such an image and would not smooth the rewritten
+    one.
+    """
     jpeg = encode_by_pillow(picture(60, 40), "420", progressive=True)
     starts = [at for at in range(len(jpeg)) if jpeg.startswith(b"\xff\xda", at)]
     assert len(starts) > 5
     for start in starts[1:]:
-        # tables of the next scan stand in front of it
+        # the tables of a scan precede it
         cut = min(
             (
                 at
@@ -128,32 +130,29 @@ def test_scans_are_missing() -> None:
         )
         coarse = jpeg[:cut] + b"\xff\xd9"
         decode(coarse)
-        assert_refused(coarse, "scans are missing")
+        assert_rejected(coarse, "scans are missing")
 
 
-def test_damaged_data() -> None:
+def test_damaged_data_raise() -> None:
     jpeg = encode_by_pillow(picture(60, 40), "420", restart_marker_blocks=4)
-    assert_refused(jpeg.replace(b"\xff\xd1", b"\xff\xd2", 1), "found marker|[Cc]orrupt")
-    assert_refused(jpeg.replace(b"\xff\xd1", b"", 1), "[Cc]orrupt")
-    assert_refused(jpeg[:-2] + b"\1\2\3" * 9 + b"\xff\xd9", "extraneous bytes")
-    assert_refused(jpeg.replace(b"\xff\xd1", b"\1\2\3" * 9 + b"\xff\xd1", 1), "extraneous bytes")
-    assert_refused(jpeg[:20] + b"\1\2\3" + jpeg[20:], "extraneous bytes")
-    assert_refused(jpeg[:-2], "Premature end")
+    assert_rejected(jpeg.replace(b"\xff\xd1", b"\xff\xd2", 1), "found marker|[Cc]orrupt")
+    assert_rejected(jpeg.replace(b"\xff\xd1", b"", 1), "[Cc]orrupt")
+    assert_rejected(jpeg[:-2] + b"\1\2\3" * 9 + b"\xff\xd9", "extraneous bytes")
+    assert_rejected(jpeg.replace(b"\xff\xd1", b"\1\2\3" * 9 + b"\xff\xd1", 1), "extraneous bytes")
+    assert_rejected(jpeg[:20] + b"\1\2\3" + jpeg[20:], "extraneous bytes")
+    assert_rejected(jpeg[:-2], "Premature end")
 
 
-def test_harmless_oddities() -> None:
-    """They change no pixel, and are mentioned."""
+def test_harmless_oddities_give_a_warning_or_nothing() -> None:
     jpeg = encode(picture(60, 40), "420")
     adobe = jpeg[:2] + b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0\x07" + jpeg[20:]
     for odd, word in ((jpeg[:11] + b"\x02" + jpeg[12:], "JFIF revision"), (adobe, "Adobe")):
         rewritten = core.rewrite(odd)
-        written = rewritten.jpeg
-        warning = rewritten.warning
-        assert word in warning
-        np.testing.assert_array_equal(decode(written), decode(jpeg))
-        assert core.rewrite(written).warning == ""
+        assert word in rewritten.warning
+        np.testing.assert_array_equal(decode(rewritten.jpeg), decode(jpeg))
+        assert core.rewrite(rewritten.jpeg).warning == ""
     for odd in (
-        jpeg + b"behind the end",
+        jpeg + b"after the end",
         jpeg[:20] + b"\xff" * 9 + jpeg[20:],
         jpeg[:-2] + b"\xff\xff\xff\xd9",
     ):
@@ -161,8 +160,8 @@ def test_harmless_oddities() -> None:
         assert core.rewrite(odd).warning == ""
 
 
-def test_flipped_bits_never_change_pixels() -> None:
-    """Damage is refused, or what comes out is what a strict decoder shows for the damaged file."""
+def test_flipped_bits_raise_or_keep_the_decoded_pixels() -> None:
+    """A damaged file raises, or the result equals what a strict decoder returns for it."""
     rng = np.random.default_rng(5)
     accepted = 0
     for jpeg in (
@@ -177,24 +176,24 @@ def test_flipped_bits_never_change_pixels() -> None:
             data = bytes(damaged)
             try:
                 rewritten = core.rewrite(data, orient=False)
-                written = rewritten.jpeg
-                warning = rewritten.warning
             except core.BadJpeg:
                 with pytest.raises(core.BadJpeg):
                     core.rewrite(data, orient=False, fast=False)
                 continue
             accepted += 1
-            assert core.rewrite(data, orient=False, fast=False).jpeg == written
-            np.testing.assert_array_equal(decode(written), decode(data, strict=not warning))
-    assert accepted > 20  # else the comparison above says nothing
+            assert core.rewrite(data, orient=False, fast=False).jpeg == rewritten.jpeg
+            np.testing.assert_array_equal(
+                decode(rewritten.jpeg), decode(data, strict=not rewritten.warning)
+            )
+    assert accepted > 20  # otherwise the comparison above tests nothing
 
 
-def test_limits_are_the_same_everywhere() -> None:
+def test_limits_equal_the_python_limits() -> None:
     for name in ("MAX_SIDE", "MAX_PIXELS", "MAX_PIXELS_PER_BYTE", "MAX_SCANS"):
         assert getattr(core, name) == getattr(limits, name)
 
 
-def test_limits() -> None:
+def test_images_beyond_the_limits_raise() -> None:
     jpeg = encode(picture(64, 64), "444")
     frame = frame_of(jpeg)
 
@@ -203,23 +202,25 @@ def test_limits() -> None:
             jpeg, body=frame[:1] + height.to_bytes(2, "big") + width.to_bytes(2, "big") + frame[5:]
         ) + bytes(200_000)
 
-    assert_refused(sized(16_385, 1), "sides may be at most 16384")
-    assert_refused(sized(16_000, 16_000), "at most 64 megapixels")
-    assert_refused(sized(16_000, 4_000)[:1000], "pixels per byte")
-    assert_refused(sized(16_000, 1_000), "premature end|Premature end|pixels per byte")
+    assert_rejected(sized(16_385, 1), "sides may be at most 16384")
+    assert_rejected(sized(16_000, 16_000), "at most 64 megapixels")
+    assert_rejected(sized(16_000, 4_000)[:1000], "pixels per byte")
+    assert_rejected(sized(16_000, 1_000), "premature end|Premature end|pixels per byte")
 
 
-def test_too_many_scans() -> None:
+def test_too_many_scans_raise() -> None:
     jpeg = encode_by_pillow(picture(16, 16), "444", progressive=True)
     start = jpeg.rindex(b"\xff\xda")
     scan = jpeg[start:-2]
-    assert_refused(jpeg[:-2] + scan * 130 + b"\xff\xd9", "scans: at most 128")
-    # fewer are let through to libjpeg, which finds a bit refined twice
-    assert_refused(jpeg[:-2] + scan * 20 + b"\xff\xd9", "progression sequence")
+    assert_rejected(jpeg[:-2] + scan * 130 + b"\xff\xd9", "scans: at most 128")
+    # libjpeg reads fewer scans and finds a bit that is refined twice
+    assert_rejected(jpeg[:-2] + scan * 20 + b"\xff\xd9", "progression sequence")
 
 
-def test_every_odd_file() -> None:
-    """Thousands of fuzzers' finds: refused or the right pixels; and good images in between are untouched by them."""
+def test_fuzzed_files_raise_or_keep_pixels() -> None:
+    """Thousands of files from fuzzers raise or keep their pixels, and do not affect the next
+    image.
+    """
     good = photos(1)[0].read_bytes()
     expected = core.rewrite(good).jpeg
     paths = sorted(path for path in (corpus_dir() / "odd").rglob("*") if path.is_file())

@@ -1,4 +1,6 @@
-"""What a rewritten JPEG looks like: baseline, one scan, no metadata, the colours said, restart markers where the index says."""
+"""A rewritten JPEG is baseline with one scan, no metadata, declared colors and indexed restart
+markers.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,7 @@ JFIF = b"JFIF\0\x01\x01\0\0\x01\0\x01\0\0"
 ADOBE_RGB = b"Adobe\0\x64\0\0\0\0\0"
 
 
-def segments_by_hand(jpeg: bytes) -> list[int]:
-    """The index, found the slow way."""
+def expected_segments(jpeg: bytes) -> list[int]:
     start = sum(4 + len(body) for _, body in markers(jpeg)) + 2
     offsets = [start]
     for at in range(start, len(jpeg) - 1):
@@ -38,7 +39,7 @@ def segments_by_hand(jpeg: bytes) -> list[int]:
     return [*offsets, len(jpeg) - 2]
 
 
-def test_markers_of_a_photo_with_metadata() -> None:
+def test_metadata_is_removed() -> None:
     exif = Image.Exif()
     exif[0x010E] = "a description"
     jpeg = encode_by_pillow(
@@ -69,37 +70,34 @@ def test_markers_of_a_photo_with_metadata() -> None:
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("restart", [0, 1, 3, 8, 1000, -1])
-def test_restart_markers_and_index(sampling: str, restart: int) -> None:
+def test_restart_markers_match_the_index(sampling: str, restart: int) -> None:
     jpeg = encode(picture(250, 130), sampling)
     rewritten = core.rewrite(jpeg, restart=restart)
     written = rewritten.jpeg
     index = rewritten.index
-    width = rewritten.width
-    height = rewritten.height
     interval = rewritten.interval
-    orientation = rewritten.orientation
     header = core.jpeg_header(written)
-    assert (header.width, header.height) == (width, height)
+    assert (header.width, header.height) == (rewritten.width, rewritten.height)
     assert (header.precision, header.sof) == (8, 0xC0)
     assert (header.n_scans, header.complete) == (1, True)
     assert header.sampling == core.jpeg_header(jpeg).sampling
     assert header.restart_interval == interval
-    assert orientation == 1
+    assert rewritten.orientation == 1
     if restart >= 0:
         assert interval == restart
     assert index.dtype == np.uint32
-    assert index.tolist() == (segments_by_hand(written) if interval else [])
+    assert index.tolist() == (expected_segments(written) if interval else [])
     found, found_interval = core.find_segments(written)
     assert (found.tolist(), found_interval) == (index.tolist(), interval)
 
 
-def test_number_of_segments() -> None:
-    # 4:2:0: 16x16 pixels an MCU, 16 x 9 of them
+def test_the_number_of_segments_follows_from_the_interval() -> None:
+    # 4:2:0: 16 x 9 MCUs of 16x16 pixels
     index = core.rewrite(encode(picture(250, 130), "420"), restart=5).index
     assert len(index) - 1 == -(-16 * 9 // 5)
 
 
-def test_chosen_interval_divides_the_row_and_costs_little() -> None:
+def test_the_automatic_interval_divides_the_row_and_costs_little() -> None:
     more = []
     for path in photos(40):
         jpeg = path.read_bytes()
@@ -116,25 +114,25 @@ def test_chosen_interval_divides_the_row_and_costs_little() -> None:
     assert 0 < np.mean(more) < 0.03 * np.mean([path.stat().st_size for path in photos(40)])
 
 
-def test_markers_are_not_chosen_where_they_would_cost_much() -> None:
+def test_no_restart_markers_if_they_cost_too_many_bytes() -> None:
     assert core.rewrite(encode(np.full((300, 300, 3), 90, np.uint8), "420")).interval == 0
     assert core.rewrite(encode(picture(40, 8), "gray")).interval == 0
 
 
 @pytest.mark.parametrize("restart", [-2, 65536, 10**9])
-def test_restart_out_of_range(restart: int) -> None:
+def test_restart_out_of_range_raises(restart: int) -> None:
     jpeg = encode(picture(20, 20), "444")
     with pytest.raises(ValueError, match="restart: expected"):
         core.rewrite(jpeg, restart=restart)
     assert core.rewrite(jpeg, restart=65535).interval == 65535
 
 
-def test_index_of_a_jpeg_as_it_is() -> None:
+def test_index_of_an_existing_jpeg() -> None:
     pixels = picture(100, 60)
     jpeg = encode_by_pillow(pixels, "420", restart_marker_blocks=2)
     index, interval = core.find_segments(jpeg)
     assert interval == 2
-    assert index.tolist() == segments_by_hand(jpeg)
+    assert index.tolist() == expected_segments(jpeg)
     one = next(body for marker, body in markers(jpeg) if marker == 0xDA)
     for without in (
         encode(pixels, "444"),
@@ -151,7 +149,9 @@ def test_index_of_a_jpeg_as_it_is() -> None:
 
 
 def test_rgb_stays_rgb() -> None:
-    """Components that are R, G, B, by Adobe's marker or by their names; every decoder is told by the marker now."""
+    """RGB declared by the Adobe marker or by component names keeps the marker, for every
+    decoder.
+    """
     pixels = picture(50, 40)
     out = io.BytesIO()
     Image.fromarray(pixels).save(out, "JPEG", keep_rgb=True, quality=90)
@@ -170,8 +170,10 @@ def test_rgb_stays_rgb() -> None:
             assert next(markers(written)) == (0xEE, ADOBE_RGB)
 
 
-def test_ycc_without_a_word_of_it() -> None:
-    """No JFIF, odd component ids: libjpeg takes it for YCbCr, so the new file says so."""
+def test_ycbcr_without_jfif_marker_is_declared() -> None:
+    """Without JFIF and with odd component ids libjpeg assumes YCbCr, so the new file declares
+    it.
+    """
     jpeg = encode(picture(50, 40), "422")
     at = jpeg.index(b"\xff\xe0")
     bare = jpeg[:at] + jpeg[at + 18 :]
@@ -189,7 +191,7 @@ def test_ycc_without_a_word_of_it() -> None:
         assert bytes(dict(markers(written))[0xC0][6::3]) == b"\1\2\3"
 
 
-def test_gray_has_plain_sampling() -> None:
+def test_gray_images_get_1x1_sampling() -> None:
     jpeg = encode(picture(50, 41), "gray")
     frame = dict(markers(jpeg))[0xC0]
     for factors in (0x11, 0x22, 0x41, 0x14):
@@ -199,20 +201,18 @@ def test_gray_has_plain_sampling() -> None:
                 restart=2,
                 fast=fast,
             )
-            written = rewritten.jpeg
-            index = rewritten.index
-            np.testing.assert_array_equal(decode(written), decode(jpeg))
-            assert core.jpeg_header(written).sampling == ((1, 1),)
-            assert len(index) - 1 == -(-7 * 6 // 2)
+            np.testing.assert_array_equal(decode(rewritten.jpeg), decode(jpeg))
+            assert core.jpeg_header(rewritten.jpeg).sampling == ((1, 1),)
+            assert len(rewritten.index) - 1 == -(-7 * 6 // 2)
 
 
-def test_extended_frame_becomes_baseline_where_it_can() -> None:
+def test_an_extended_frame_becomes_baseline() -> None:
     jpeg = encode(picture(50, 40), "420")
     assert core.rewrite(replace_frame(jpeg, marker=0xC1)).jpeg == core.rewrite(jpeg).jpeg
 
 
-def test_wide_quantization_table_stays_extended() -> None:
-    """Values above 255 need 16 bits, which baseline has not. Pillow and simplejpeg (and OpenCV) read the frame type all the same."""
+def test_a_16_bit_quantization_table_stays_extended() -> None:
+    """Baseline has no 16-bit tables. Pillow, simplejpeg and OpenCV read extended frames."""
     narrow = encode(picture(50, 40), "420")
     at = narrow.index(b"\xff\xdb\0\x43\0") + 5
     wide = b"".join(
@@ -230,14 +230,14 @@ def test_wide_quantization_table_stays_extended() -> None:
 
 
 def test_unusual_files_keep_pixels_and_sampling() -> None:
-    """Non-interleaved scans, rare sampling factors: unchanged, or a clear refusal."""
-    refused = {}
+    """Non-interleaved scans and rare sampling factors keep their pixels or raise a clear error."""
+    rejected = {}
     for path in sorted((corpus_dir() / "odd" / "unusual").iterdir()):
         jpeg = path.read_bytes()
         try:
             written = core.rewrite(jpeg, orient=False).jpeg
         except core.BadJpeg as error:
-            refused[path.name] = str(error)
+            rejected[path.name] = str(error)
             continue
         header = core.jpeg_header(written)
         before = core.jpeg_header(jpeg)
@@ -248,6 +248,6 @@ def test_unusual_files_keep_pixels_and_sampling() -> None:
         np.testing.assert_array_equal(
             decode_by_pillow(written), decode_by_pillow(jpeg), err_msg=path.name
         )
-    assert "CMYK" in refused["cymk.jpg"]
-    assert "four components" in refused["four_components.jpg"]
-    assert len(refused) <= 6, refused
+    assert "CMYK" in rejected["cymk.jpg"]
+    assert "four components" in rejected["four_components.jpg"]
+    assert len(rejected) <= 6, rejected
