@@ -143,7 +143,7 @@ def test_an_empty_source_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not (tmp_path / "packed").exists()
     (tmp_path / "images").mkdir()
     (tmp_path / "there").mkdir()
-    with pytest.raises(ConfigError, match="no image found"):
+    with pytest.raises(ConfigError, match="no images found"):
         pack(FolderSource(tmp_path / "images"), tmp_path / "there", seed=1)
     assert list((tmp_path / "there").iterdir()) == []  # it was there before, so it stays
     assert pack(samples(3), tmp_path / "there", seed=2).n_samples == 3

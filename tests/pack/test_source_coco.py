@@ -179,14 +179,14 @@ def test_polygons_fill_the_pixels_whose_middle_they_hold() -> None:
     ("segmentation", "message"),
     [
         ({"size": [3, 4], "counts": [2, 3]}, "do not add up to 4 x 3"),
-        ({"size": [4, 3], "counts": [12]}, "the image has [3, 4]"),
-        ({"size": [3, 4], "counts": [-1, 13]}, "no run lengths"),
-        ({"size": [3, 4], "counts": "\x01"}, "in the run lengths"),
-        ({"size": [3, 4], "counts": "PPPP"}, "cut off"),
-        ({"size": [3, 4], "counts": "P" * 999 + "0"}, "in the run lengths"),
-        ([[1, 2, 3, 4]], "3 pairs"),
-        ([[1, 2, 3, 4, 5, "x"]], "3 pairs"),
-        ([[1e30] * 6], "3 pairs"),
+        ({"size": [4, 3], "counts": [12]}, "expected size [3, 4]"),
+        ({"size": [3, 4], "counts": [-1, 13]}, "expected run lengths in 'counts'"),
+        ({"size": [3, 4], "counts": "\x01"}, "in run lengths"),
+        ({"size": [3, 4], "counts": "PPPP"}, "truncated"),
+        ({"size": [3, 4], "counts": "P" * 999 + "0"}, "in run lengths"),
+        ([[1, 2, 3, 4]], "at least 3 points"),
+        ([[1, 2, 3, 4, 5, "x"]], "at least 3 points"),
+        ([[1e30] * 6], "at least 3 points"),
         ("?", "polygons or run lengths"),
     ],
 )
@@ -201,7 +201,7 @@ def test_segmentations_that_cannot_be_drawn(segmentation: object, message: str) 
 
 
 def test_a_mask_of_any_size_is_not_made() -> None:
-    with pytest.raises(BadImage, match="at most 16384 a side"):
+    with pytest.raises(BadImage, match="at most 16384 per side"):
         instance_mask([], [], width=10**6, height=10**6, source="x")
 
 
@@ -210,13 +210,13 @@ def test_a_mask_of_any_size_is_not_made() -> None:
     [
         (
             {"category_id": 99},
-            "category 99 is none of the 2 in 'categories' of instances_val2017.json",
+            "category 99 is not one of the 2 'categories' of instances_val2017.json",
         ),
         ({"bbox": [1, 2, 3]}, "bbox: expected"),
         ({"bbox": [1, 2, -3, 4]}, "negative width or height"),
         ({"bbox": None}, "bbox: expected"),
         ({"bbox": [1, 2, "x", 4]}, "bbox: expected numbers"),
-        ({"area": float("inf")}, "area: holds a number that is not finite"),
+        ({"area": float("inf")}, "area: expected finite numbers, found NaN"),
         ({"id": "one"}, "id: expected an integer"),
     ],
 )
@@ -246,8 +246,8 @@ def test_boxes_of_a_picture_that_was_scaled_or_not_upright_are_refused(
     good, bad = outcome(CocoSource(path))
     assert [sample.source for sample in good] == ["a.jpg"]
     assert bad == [
-        f"b.jpg: {says} pixels when shown upright, instances_val2017.json says 16x16: its boxes would not fit. Give the picture "
-        "that was annotated, or correct width and height"
+        f"b.jpg: {says} pixels when upright, but instances_val2017.json says 16x16: boxes would not fit. "
+        "Provide the annotated image, or correct width and height"
     ]
 
 
@@ -276,14 +276,14 @@ def test_a_missing_image_is_a_bad_sample(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"images": []}, "no 'images'; expected a COCO file"),
-        ({"images": [{"id": 1}]}, "file_name is missing"),
-        ({"images": [{"id": 1, "file_name": "a.jpg"}] * 2}, "used twice"),
+        ({"images": []}, r"no 'images'\. Expected a COCO file"),
+        ({"images": [{"id": 1}]}, "no file_name"),
+        ({"images": [{"id": 1, "file_name": "a.jpg"}] * 2}, "duplicate id"),
         ({"images": [3]}, "expected objects in 'images'"),
-        ({"categories": [{"id": 1}, {"id": 1}]}, "a category id is used twice"),
+        ({"categories": [{"id": 1}, {"id": 1}]}, "duplicate category id"),
         ({"annotations": [{"id": 1}]}, "image_id: expected an integer"),
         ({"images": [{"id": True, "file_name": "a.jpg"}]}, "id: expected an integer"),
-        ({"images": [{"id": 1, "file_name": "z.jpg"}]}, "its first image z.jpg is in none of"),
+        ({"images": [{"id": 1, "file_name": "z.jpg"}]}, "the first image z.jpg is in none of"),
     ],
 )
 def test_files_that_cannot_be_used(
@@ -319,7 +319,7 @@ def test_splits_and_folders(tmp_path: Path) -> None:
     path = _dataset(tmp_path)
     (path.parent / "instances_train2017.json").write_bytes(path.read_bytes())
     (path.parent / "captions_val2017.json").write_text('{"images": [], "annotations": []}')
-    with pytest.raises(ConfigError, match="found train2017, val2017; choose with --split NAME"):
+    with pytest.raises(ConfigError, match=r"found train2017, val2017\. Choose with --split NAME"):
         CocoSource(tmp_path)
     assert len(samples_of(CocoSource(tmp_path, split="val2017"))) == 2
     with pytest.raises(ConfigError, match=r"is in none of .*train2017"):

@@ -67,7 +67,7 @@ def test_a_relative_root_is_where_the_process_is_now(
 def test_limit_is_exact(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"12345")
     assert read_bounded(tmp_path, "x", limit=5) == b"12345"
-    with pytest.raises(BadImage, match=r"x: has 5 bytes, at most 4 are read"):
+    with pytest.raises(BadImage, match=r"x: has 5 bytes, expected at most 4"):
         read_bounded(tmp_path, "x", limit=4)
 
 

@@ -45,7 +45,7 @@ def test_splits_share_the_classes(tmp_path: Path) -> None:
         ("test/a/4.jpg", 0, 2),
     ]
     assert [s.source for s in samples_of(FolderSource(tmp_path, split="val"))] == ["val/b/3.jpg"]
-    with pytest.raises(ConfigError, match=r"no split 'dev'; found train, val, test"):
+    with pytest.raises(ConfigError, match=r"no split 'dev'\. Found train, val, test"):
         FolderSource(tmp_path, split="dev")
 
 
@@ -74,10 +74,10 @@ def test_named_classes_decide(tmp_path: Path) -> None:
         ("dog/1.jpg", 0),
     ]
     assert bad == [
-        "stray.jpg: has no class: it lies beside the folders",
-        "other/1.jpg: has no class: 'other' is none of 3",
+        "stray.jpg: has no class: it is outside the class folders",
+        "other/1.jpg: has no class: folder 'other' is not one of 3 classes",
     ]
-    with pytest.raises(ConfigError, match="named twice"):
+    with pytest.raises(ConfigError, match="duplicate class"):
         FolderSource(tmp_path, classes=["dog", "dog"])
 
 
@@ -92,7 +92,7 @@ def test_an_empty_class_keeps_its_number(tmp_path: Path) -> None:
 
 def test_no_image_at_all(tmp_path: Path) -> None:
     (tmp_path / "x.gif").write_bytes(b"GIF89a")
-    with pytest.raises(ConfigError, match=r"no image found; looked for \.jpg"):
+    with pytest.raises(ConfigError, match=r"no images found\. Expected files with \.jpg"):
         list(FolderSource(tmp_path).refs())
     with pytest.raises(ConfigError, match="cannot be listed: No such file"):
         FolderSource(tmp_path / "nowhere")

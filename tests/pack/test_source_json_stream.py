@@ -106,7 +106,7 @@ def test_an_endless_element_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ("data", "message"),
     [
         (b'{"a":\n 1,}', "broken JSON at line 2, column 4"),
-        (b'{"a": "\xff"}', "byte 7 from line 1 on is not UTF-8"),
+        (b'{"a": "\xff"}', "byte 7 after the start of line 1 is not UTF-8"),
         (b"[" * 100_000, "nested too deeply"),
         (b"1" * 5000, "broken JSON: Exceeds the limit"),
     ],

@@ -76,8 +76,8 @@ def test_points_and_boxes_are_made_of_columns(tmp_path: Path) -> None:
     np.testing.assert_array_equal(good[0].values["kp"], [[1, 2], [3.5, 4]])
     np.testing.assert_array_equal(good[0].values["bbox"], [[0, 0, 8, 9]])
     assert good[1].values["kp"] is None
-    assert bad == ["labels.csv:4: field 'kp': some of its columns are empty, others not"]
-    with pytest.raises(ConfigError, match=r"no column 'x9'; found path, x1"):
+    assert bad == ["labels.csv:4: field 'kp': some of its columns are empty"]
+    with pytest.raises(ConfigError, match=r"no column 'x9'\. Found path, x1"):
         ListSource(path, points={"kp": ["x9", "y1"]})
     with pytest.raises(
         ConfigError,
@@ -159,7 +159,7 @@ def test_types_can_be_said(tmp_path: Path) -> None:
     assert _kinds(ListSource(path, drop=["x"])) == {"path": "image", "label": "int"}
     with pytest.raises(ConfigError, match=r"kind 'number': expected one of image, mask"):
         ListSource(path, types={"x": "number"})
-    with pytest.raises(ConfigError, match=r"no column 'y'; found path, x, label"):
+    with pytest.raises(ConfigError, match=r"no column 'y'\. Found path, x, label"):
         ListSource(path, types={"y": "int"})
 
 
@@ -171,7 +171,7 @@ def test_paths_are_made_of_columns(tmp_path: Path) -> None:
     assert bad == [
         "labels.csv:4: path '{fold}/{image_id}.jpg': column 'image_id' is missing or empty"
     ]
-    with pytest.raises(ConfigError, match="no column 'number'; found "):
+    with pytest.raises(ConfigError, match=r"no column 'number'\. Found "):
         ListSource(path, paths={"image": "img/{number}.jpg"})
 
 
@@ -183,7 +183,7 @@ def test_root_may_be_elsewhere(tmp_path: Path) -> None:
     assert len(samples_of(ListSource(path, root=tmp_path / "data"))) == 2
     with pytest.raises(
         ConfigError,
-        match=r"column 'path' names images, but none of the first 2 is there \('x.jpg'\)\. Name their folder",
+        match=r"column 'path': contains image names, but none of the first 2 exists \('x.jpg'\)\. Pass their folder",
     ):
         ListSource(path)
 
@@ -213,10 +213,10 @@ def test_a_value_that_does_not_fit_later_is_named(tmp_path: Path) -> None:
     source = ListSource(_csv(tmp_path, "\n".join(rows)))
     good, bad = outcome(source)
     assert len(good) == 1201
-    hint = "Correct it, or give the column another type"
+    hint = "Correct it, or choose another type, e.g. --type"
     assert bad == [
-        f"labels.csv:1202: column 'label': 'cat' is no int. {hint} (--type label=str)",
-        f"labels.csv:1203: column 'x': 'wide' is no float. {hint} (--type x=str)",
+        f"labels.csv:1202: column 'label': expected int, found 'cat'. {hint} label=str",
+        f"labels.csv:1203: column 'x': expected float, found 'wide'. {hint} x=str",
     ]
 
 
@@ -245,7 +245,7 @@ def test_a_key_that_comes_late_is_not_dropped_silently(tmp_path: Path) -> None:
     rows = [json.dumps({"n": i}) for i in range(1000)] + [json.dumps({"n": 1, "late": 2})]
     _, bad = outcome(ListSource(_csv(tmp_path, "\n".join(rows), "l.jsonl")))
     assert len(bad) == 1
-    assert "l.jsonl:1001: key 'late' did not occur in the first 1000 rows" in bad[0]
+    assert "l.jsonl:1001: key 'late' is not in the first 1000 rows" in bad[0]
     assert (
         samples_of(ListSource(tmp_path / "l.jsonl", types={"late": "json"}))[1000].values["late"]
         == 2
@@ -256,16 +256,16 @@ def test_a_key_that_comes_late_is_not_dropped_silently(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "header row must name every column"),
-        ("a,b\n", "no row that can be read"),
-        ("a,,c\n1,2,3\n", "must name every column"),
-        ("a,b,a\n1,2,3\n", "names column 'a' twice"),
+        ("", "header row that names every column"),
+        ("a,b\n", "no readable row"),
+        ("a,,c\n1,2,3\n", "that names every column"),
+        ("a,b,a\n1,2,3\n", "duplicate column 'a'"),
         ('a,b\n1,"2\n', "broken CSV"),
         (
             "img/0.jpg,cat\nimg/1.jpg,dog\n",
-            "labels.csv:1: 'img/0.jpg' is an image, not the name of a column: the header row is missing",
+            "labels.csv:1: 'img/0.jpg' is an image, not a column name: the header row is missing",
         ),
-        ("A b,a-B\n1,2\n", "two columns become field 'a_b'"),
+        ("A b,a-B\n1,2\n", "two columns have the field name 'a_b'"),
     ],
 )
 def test_lists_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
@@ -289,7 +289,7 @@ def test_where_no_row_can_be_read_the_first_says_why(tmp_path: Path) -> None:
     path = _csv(tmp_path, json.dumps([{"image": "img/0.jpg"}], indent=1), "rows.jsonl")
     with pytest.raises(
         ConfigError,
-        match=r"rows.jsonl: no row that can be read; the first one: rows.jsonl: broken JSON at line 2",
+        match=r"rows.jsonl: no readable row\. First error: rows.jsonl: broken JSON at line 2",
     ):
         ListSource(path)
 
@@ -318,15 +318,15 @@ def test_a_name_that_is_not_utf8(tmp_path: Path) -> None:
     [
         (
             b"path,label\nx.jpg,caf\xe9\n",
-            r"the name of a column or class is not UTF-8 text: 'caf\\udce9'; save the list as UTF-8",
+            r"the name of a column or class is not UTF-8 text: 'caf\\udce9'\. Save the list as UTF-8",
         ),
         (
             b"path,caf\xe9\nx.jpg,1\n",
-            r"the name of a column or class is not UTF-8 text: 'caf\\udce9'; save the list as UTF-8",
+            r"the name of a column or class is not UTF-8 text: 'caf\\udce9'\. Save the list as UTF-8",
         ),
         (
             "path,label\nx.jpg,1\n".encode("utf-16"),
-            "l.csv: UTF-16 text, as Excel writes it; save the list as UTF-8",
+            r"l.csv: UTF-16 text, as written by Excel\. Save it as UTF-8",
         ),
     ],
 )

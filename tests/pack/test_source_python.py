@@ -122,9 +122,9 @@ def test_a_generator_is_a_stream_and_bad_items_do_not_end_it() -> None:
     assert [sample.values.get("n") for sample in good] == [1, None, 5]
     assert bad == [
         "item 1: field 'n': expected int, found str 'two'",
-        "item 2: has 'late', which the first item had not; name all fields (fields={name: kind}), or leave these out of the samples",
+        "item 2: has 'late', which the first item does not have. Pass all fields (fields={name: kind}), or remove these from the samples",
     ]
-    with pytest.raises(ConfigError, match="an iterator can be read once only"):
+    with pytest.raises(ConfigError, match="an iterator can be read only once"):
         list(source)
 
 
@@ -155,9 +155,9 @@ def test_fields_can_be_said() -> None:
     pair = namedtuple("pair", "image depth")
     assert samples_of(open_source([pair(RGB, np.zeros(3))]))[0].values["depth"].shape == (3,)
     assert set(samples_of(open_source([RGB]))[0].values) == {"image"}
-    with pytest.raises(ConfigError, match="a tuple of 3 for the fields image, label"):
+    with pytest.raises(ConfigError, match="a tuple of 3 values for the fields image, label"):
         open_source([(RGB, 1, 2)])
-    with pytest.raises(ConfigError, match="no name twice"):
+    with pytest.raises(ConfigError, match="without duplicates"):
         open_source([(RGB, 1)], fields=[Field("a", "int"), Field("a", "int")])
 
 
@@ -183,10 +183,10 @@ def test_torch_tensors() -> None:
             return iter([{"image": RGB}])
 
     assert is_stream(open_source(Stream()))
-    with pytest.raises(BadImage, match="numpy cannot hold"):
+    with pytest.raises(BadImage, match="cannot be converted to NumPy"):
         checked(torch.zeros(2, dtype=torch.bfloat16), Field("x", "array"), "item 0")
     _, bad = outcome(open_source([{"image": torch.zeros(3, 8, 8)}]))
-    assert "a float32 image (8, 8, 3)" in bad[0]
+    assert "found float32 (8, 8, 3)" in bad[0]
     assert "without ToTensor and Normalize" in bad[0]
     feature = torch.zeros((4, 9, 9), dtype=torch.uint8)
     assert np.shape(checked(feature, Field("feature", "array"), "item 0")) == (4, 9, 9)  # type: ignore[arg-type]   # only images are turned
@@ -211,7 +211,7 @@ def test_an_array_keeps_its_type_and_shape_also_if_it_is_one_number(value: Any) 
         (
             np.zeros((4, 4, 3), dtype=np.float32),
             "image",
-            "a float32 image (4, 4, 3); images are packed as they are before training",
+            "expected uint8 or uint16 pixels, found float32 (4, 4, 3). Images are packed before augmentation",
         ),
         (
             np.zeros((4, 4, 5), dtype=np.uint8),
@@ -265,9 +265,9 @@ def test_what_the_first_item_suggests() -> None:
         "masks", "mask", list=True
     )
     assert infer_field("x", b"BM not").kind.name == "image"
-    with pytest.raises(ConfigError, match="no kind for complex"):
+    with pytest.raises(ConfigError, match="unsupported type complex"):
         infer_field("x", 1j)
-    with pytest.raises(ConfigError, match="an array of <U1"):
+    with pytest.raises(ConfigError, match="expected an array of numbers, found <U1"):
         infer_field("x", np.array(["a"]))
 
 
@@ -352,7 +352,7 @@ def test_a_mask_of_colors_or_in_a_jpeg_is_a_picture_and_a_label_that_is_one_is_a
     assert infer_field("mask", tmp_path / "is not there.png") == Field("mask", "image")
     with pytest.raises(
         ConfigError,
-        match=r"field 'label': an image; say what it is: fields=\{'image': 'image', 'label': 'mask'\}",
+        match=r"field 'label' is an image\. Pass fields=\{'image': 'image', 'label': 'mask'\}",
     ):
         open_source([(Image.fromarray(RGB), _labels("P"))])
     (sample,) = samples_of(
@@ -423,8 +423,8 @@ def test_a_list_that_is_empty_for_long_is_refused_with_what_to_write() -> None:
     good, bad = outcome(open_source(items))
     assert len(good) == 70
     assert bad == [
-        "item 70: field 'lane_points': expected n x 2 numbers, found 2 x 4 x 2; it was empty in the first items and taken for points: "
-        "name all kinds, as in fields={'lane_points': 'list of points', ...}"
+        "item 70: field 'lane_points': expected n x 2 numbers, found 2 x 4 x 2. The field was empty in the first items and inferred as points: "
+        "pass all kinds, e.g. fields={'lane_points': 'list of points', ...}"
     ]
     assert (
         len(
@@ -458,20 +458,24 @@ def test_cameras_in_one_tensor_have_their_colors_first() -> None:
 
 
 def test_what_would_be_packed_otherwise_than_meant_is_refused_at_once() -> None:
-    with pytest.raises(ConfigError, match=r"the text 'a/b.jpg' names an image: give pathlib.Path"):
+    with pytest.raises(
+        ConfigError, match=r"the text 'a/b.jpg' names an image\. Pass pathlib\.Path"
+    ):
         open_source([{"image": "a/b.jpg"}])
     assert open_source([{"image": "a/b.jpg"}], fields={"image": "str"}).fields == (
         Field("image", "str"),
     )
     with pytest.raises(
         ConfigError,
-        match=r"a dict of images or arrays has no kind: give each a field of its own \(cams_left, cams_right\)",
+        match=r"a dict of images or arrays has no kind\. Use one field per entry \(cams_left, cams_right\)",
     ):
         open_source([{"cams": {"left": RGB, "right": RGB}}])
     batches = type("DataLoader", (list,), {"__module__": "torch.utils.data.dataloader"})(
         [{"image": RGB}]
     )
-    with pytest.raises(ConfigError, match=r"it yields batches.*fastload.pack\(loader.dataset"):
+    with pytest.raises(
+        ConfigError, match=r"it yields augmented batches.*fastload.pack\(loader.dataset"
+    ):
         open_source(batches)
 
 
@@ -483,14 +487,14 @@ def test_fields_of_another_form_are_refused_with_the_right_one(fields: object) -
         open_source([(RGB, 1)], fields=fields)
     _, bad = outcome(open_source([{"image": RGB, "label": 1}], fields={"image": "image"}))
     assert bad == [
-        "item 0: has 'label', which fields= (image) lacks; name all fields (fields={name: kind}), or leave these out of the samples"
+        "item 0: has 'label', which fields= (image) does not have. Pass all fields (fields={name: kind}), or remove these from the samples"
     ]
 
 
 def test_text_in_an_image_field_is_named_with_the_way_out() -> None:
     _, bad = outcome(open_source([{"image": "a.jpg"}], fields={"image": "image"}))
     assert bad == [
-        "item 0: field 'image': expected an image, found str 'a.jpg'; give pathlib.Path(...) for a file"
+        "item 0: field 'image': expected an image, found str 'a.jpg'. Pass pathlib.Path(...) for a file"
     ]
 
 
@@ -502,5 +506,5 @@ def test_what_cannot_be_packed(items: object) -> None:
         open_source([])
     with pytest.raises(ConfigError, match="no samples"):
         open_source(iter([]))
-    with pytest.raises(ConfigError, match="the option 'fields' only; found split"):
+    with pytest.raises(ConfigError, match="unknown option split"):
         open_source([1], split="train")

@@ -144,7 +144,7 @@ def test_a_spool_of_another_stream_is_not_believed(tmp_path: Path) -> None:
 
 
 def test_an_empty_stream(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no samples found in this streamed source"):
+    with pytest.raises(ValueError, match="the streamed source has no samples"):
         pack(Once([]), tmp_path / "packed")
     assert not (tmp_path / "packed").exists()
 

@@ -1,1 +1,4 @@
-"""Sources of samples for ``fastload pack``: one module and one line in registry.py each. See docs/sources.md."""
+"""Sources for ``fastload pack``, one module per format, listed in registry.py.
+
+See docs/sources.md.
+"""

@@ -1,4 +1,7 @@
-"""Columns of an Arrow schema as fields. pyarrow's border: its types are seen through strings and methods only."""
+"""Maps the columns of an Arrow schema to fields.
+
+pyarrow has no type annotations, so this module reads its types only through strings and methods.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from fastload.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column, the field it becomes, and class names of the numbers in its lists."""
+    """A column, its field, and the class names of the numbers in its lists."""
 
     name: str
     field: Field
@@ -29,22 +32,27 @@ class Column:
 def columns_of(
     schema: Any, wanted: Sequence[str], first: Callable[[str], object], where: str
 ) -> tuple[Column, ...]:
-    """The columns as fields, images first; ``first`` gives a column's first value, where its type is not enough."""
+    """Returns the columns as fields, images first.
+
+    ``first`` returns the first value of a column. It is called if the type is ambiguous.
+    """
     names = list(wanted) or list(schema.names)
     for name in names:
         if name not in schema.names:
-            raise ConfigError(f"{where}: no column {name!r}; found {', '.join(schema.names)}")
+            raise ConfigError(f"{where}: no column {name!r}. Found {', '.join(schema.names)}")
     features = _features(schema)
     made = [
         _column(name, schema.field(name).type, features.get(name), first, where) for name in names
     ]
     if len({column.field.name for column in made}) != len(made):
-        raise ConfigError(f"{where}: two columns become one field name; choose with --columns")
+        raise ConfigError(
+            f"{where}: two columns have the same field name. Select columns with --columns"
+        )
     return tuple(sorted(made, key=lambda column: not column.field.kind.is_image))
 
 
 def row_value(value: object, column: Column, where: str) -> Value:
-    """One cell as the field's value."""
+    """Returns one cell as the value of its field."""
     if column.field.kind is NUMBERS and isinstance(value, list) and not value:
         return np.zeros(0, dtype=np.float32)
     if column.field.kind is STR and value is not None and not isinstance(value, str):
@@ -93,13 +101,13 @@ def _column(
     if text.startswith("struct"):
         return Column(name, Field(made, "json"))
     raise ConfigError(
-        f"{where}: column {name!r} has type {text:.60}, which no field kind holds; choose the others "
-        "(--columns)"
+        f"{where}: column {name!r} has the unsupported type {text:.60}. "
+        "Select the other columns with --columns"
     )
 
 
 def _features(schema: Any) -> dict[str, Json]:
-    """What ``datasets`` wrote about the columns, {} where it did not."""
+    """Returns the column descriptions that ``datasets`` stored, or {}."""
     try:
         loaded = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a source of samples is, and what it hands to the packer."""
+"""The protocols of a source and the types that it passes to the packer."""
 
 from __future__ import annotations
 
@@ -22,14 +22,22 @@ if TYPE_CHECKING:
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 Info: TypeAlias = "dict[str, Json]"
 
-# One line in the pack's listing: small, JSON-able, and enough to load the sample again in another process.
+# One line in the listing: small, valid JSON, and sufficient to load the sample in another process.
 Ref: TypeAlias = "str | int | list[Json] | dict[str, Json]"
 
 
 @public("fastload.sources")
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """An image as it lies in a file: JPEG, PNG, ... The packer inspects the bytes; ``name`` is for messages."""
+    """An image file: JPEG, PNG, WebP, BMP, TIFF or GIF. The packer detects the format.
+
+    Args:
+        data: Bytes of the file.
+        name: Name of the file for error messages.
+
+    Example:
+        >>> encoded = Encoded(Path("cat.jpg").read_bytes(), "cat.jpg")  # doctest: +SKIP
+    """
 
     data: bytes
     name: str
@@ -42,81 +50,112 @@ Value: TypeAlias = "Pixels | Sequence[Pixels] | Json | bytes"
 @public("fastload.sources")
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sample. A field that is missing in ``values``, or None there, is one this sample does not have.
+    """One sample of a source.
 
-    By kind: image: Encoded, uint8/uint16 array (H, W) or (H, W, C), or a PIL image; mask: Encoded or integer array
-    (H, W); boxes: float32 (N, 4), x1 y1 x2 y2; points: float32 (N, 2 or 3); matrix: float64 (r, c); array: any numeric
-    array; int, float, str, bytes: the Python type; json: what ``json.loads`` returns. A list field: a list of these.
+    The type of a value depends on the kind of its field:
+
+    - image: ``Encoded``, uint8 or uint16 array (H, W) or (H, W, C), or PIL image
+    - mask: ``Encoded`` or integer array (H, W)
+    - boxes: float32 (N, 4) with x1, y1, x2, y2
+    - points: float32 (N, 2) or (N, 3)
+    - matrix: float64 (rows, columns)
+    - array: numeric array of any shape
+    - int, float, str, bytes: the Python type
+    - json: a value that ``json.loads`` can return
+    - list fields: a list of these
+
+    Args:
+        values: Values by field name. A field that is missing or None is absent in this sample.
+        source: Printable path relative to the root, or ``"file.tar!member"`` in an archive.
+
+    Example:
+        >>> sample = Sample({"label": 3}, source="cat/1.jpg")
     """
 
     values: dict[str, Value]
-    # Original path relative to the root ("file.tar!member" inside an archive), printable.
     source: str
 
 
 @public("fastload.sources")
 @runtime_checkable
 class Source(Protocol):
-    """Samples that can be listed first and loaded in any order."""
+    """A source whose samples can be listed first and loaded in any order.
+
+    Example:
+        See the module docstring of ``fastload.sources``.
+    """
 
     @property
     def name(self) -> str:
-        """The format: ``"folder"``, ``"lists"`` ..."""
+        """Name of the format, e.g. ``"folder"``."""
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """What a sample consists of; fixed from the start."""
+        """Fields of every sample. They must not change."""
 
     @property
     def info(self) -> Info:
-        """What belongs to the dataset as a whole (category and camera names ...): small, kept in the manifest."""
+        """Small JSON data about the whole dataset, e.g. category names. Stored in the manifest."""
 
     @property
     def thread_safe(self) -> bool:
-        """``load`` may be called from several threads at once."""
+        """Whether several threads may call ``load`` at the same time."""
 
     def refs(self) -> Iterator[Ref]:
-        """All samples, in the source's own order: the same each time as long as the source does not change."""
+        """Yields one ref per sample in a fixed order, as long as the source does not change."""
 
     def load(self, ref: Ref) -> Sample:
-        """One sample; raises BadImage, naming file and reason, where it cannot be used."""
+        """Loads one sample.
+
+        Args:
+            ref: A value that ``refs`` yielded.
+
+        Returns:
+            The sample.
+
+        Raises:
+            BadImage: The sample cannot be used. The error names the file and the reason.
+        """
 
 
 @public("fastload.sources")
 @runtime_checkable
 class StreamSource(Protocol):
-    """Samples that come in one order only, or that are cheap in this order alone. The packer spools them."""
+    """A source whose samples are available or cheap in one order only.
+
+    The packer encodes the samples into a temporary file and shuffles that.
+    """
 
     @property
     def name(self) -> str:
-        """The format."""
+        """Name of the format."""
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """What a sample consists of; fixed from the start."""
+        """Fields of every sample. They must not change."""
 
     @property
     def info(self) -> Info:
-        """What belongs to the dataset as a whole; small, kept in the manifest."""
+        """Small JSON data about the whole dataset. Stored in the manifest."""
 
     @property
     def n_samples(self) -> int | None:
-        """How many will come, where that is known."""
+        """Number of samples, or None if unknown."""
 
     def __iter__(self) -> Iterator[Sample | BadImage]:
-        """All samples. An error that is *yielded* is one bad sample; an error that is raised ends the pack."""
+        """Yields all samples. Yield a BadImage for one bad sample. Raise it to end the pack."""
 
 
 AnySource: TypeAlias = "Source | StreamSource"
 
 
 def is_stream(source: AnySource) -> TypeIs[StreamSource]:
-    """It must be iterated: it has no ``refs``."""
+    """Returns whether the source has no ``refs`` and must be iterated."""
     return not isinstance(source, Source)
 
 
 def read_image(root: str | Path, path: str, named_in: str) -> Encoded:
-    """An image file below ``root``; what is wrong with it is reported together with ``named_in``."""
+    """Reads an image file below ``root``. An error message also contains ``named_in``."""
     try:
         return Encoded(read_bounded(root, path), printable_or_repr(path))
     except BadImage as error:
@@ -124,11 +163,11 @@ def read_image(root: str | Path, path: str, named_in: str) -> Encoded:
 
 
 def refused(path: str, why: str) -> Ref:
-    """The ref of a place that is listed but must not be read: ``raise_if_refused`` makes it a bad sample."""
+    """Returns the ref of a file that is listed but must not be read. See ``raise_if_refused``."""
     return {"path": path, "refused": why}
 
 
 def raise_if_refused(ref: Ref) -> None:
-    """To be called first in ``load`` by sources that list ``refused`` places."""
+    """Raises BadImage for a ref of ``refused``. Sources that use it call this first in ``load``."""
     if isinstance(ref, dict) and "refused" in ref:
         raise BadImage(str(ref["refused"]), source=str(ref.get("path", "")))

@@ -1,7 +1,7 @@
-"""COCO detection: one JSON file with images, annotations and categories, and a folder of images.
+"""COCO detection: a JSON file with images, annotations and categories, and a folder of images.
 
-The file is indexed, not kept: annotations are read again when their image is loaded, so memory stays small
-(about 20 bytes an annotation) where parsing train2017 whole takes gigabytes.
+The file is indexed and not kept in memory. Annotations are read again when their image is loaded.
+The index takes about 20 bytes per annotation, while a fully parsed train2017 takes gigabytes.
 """
 
 from __future__ import annotations
@@ -41,11 +41,17 @@ _PATTERNS = (
 
 
 class CocoSource:
-    """Images with boxes (x1 y1 x2 y2), labels and more; every image of the file, also those without annotations.
+    """Reads images with boxes (x1 y1 x2 y2), labels and more, including images without annotations.
 
-    ``split``: which file of a folder (``train2017`` for ``annotations/instances_train2017.json``). ``images``: their
-    folder, where it is not found by itself. ``masks``: also a mask of instance numbers. Labels count the categories in
-    the order of their ids; ``info["categories"]`` keeps ids and names in that order.
+    Labels number the categories in the order of their ids. ``info["categories"]`` has ids and names
+    in that order.
+
+    Args:
+        path: Annotation file, or a folder that contains it.
+        split: Which annotation file of a folder, e.g. ``train2017`` for
+            ``annotations/instances_train2017.json``.
+        images: Folder of the images. Default: searched in the usual places.
+        masks: Whether to add a mask of instance numbers.
     """
 
     name = "coco"
@@ -76,16 +82,15 @@ class CocoSource:
             self.info["annotations_without_image"] = self._index.orphans
 
     def refs(self) -> Iterator[Ref]:
-        """The ids of the images, in file order."""
+        """Yields the image ids in file order."""
         yield from self._index.images
 
     def load(self, ref: Ref) -> Sample:
-        """One image and its annotations."""
         try:
             listed = self._index.images[int(str(ref))]
         except (KeyError, ValueError):
             raise ConfigError(
-                f"{self._name}: no image {ref!r:.40}; the file is not the one that was listed"
+                f"{self._name}: no image {ref!r:.40}. The file differs from the listed one"
             ) from None
         source = printable_or_repr(listed.file_name)
         annotations = self._annotations(listed.number, source)
@@ -127,7 +132,7 @@ class CocoSource:
         with open_inside(real.parent, real.name) as file:
             if file_stamp(file) != self._stamp:
                 raise ConfigError(
-                    f"{self._name}: changed since it was listed; start the pack again"
+                    f"{self._name}: changed since it was listed. Start the pack again"
                 )
             for offset, length in self._index.places(number):
                 file.seek(offset)
@@ -137,12 +142,13 @@ class CocoSource:
         return found
 
     def _check_size(self, image: Encoded, width: int, height: int) -> None:
-        """Boxes are pixels of the picture that was annotated: on one that was scaled since, or turned upright, they lie elsewhere."""
+        """Raises BadImage if the image changed its size after annotation: boxes would not fit."""
         found = _upright_size(image.data)
         if found is not None and width > 0 and height > 0 and found != (width, height):
             raise BadImage(
-                f"{found[0]}x{found[1]} pixels when shown upright, {self._name} says {width}x{height}: its boxes would not fit. "
-                "Give the picture that was annotated, or correct width and height",
+                f"{found[0]}x{found[1]} pixels when upright, but {self._name} says "
+                f"{width}x{height}: boxes would not fit. Provide the annotated image, or correct "
+                "width and height",
                 source=image.name,
             )
 
@@ -151,15 +157,15 @@ class CocoSource:
         label = self._index.labels.get(category) if type(category) is int else None
         if label is None:
             raise BadImage(
-                f"annotation {annotation.get('id')}: category {category!r:.40} is none of the "
-                f"{len(self._index.labels)} in 'categories' of {self._name}",
+                f"annotation {annotation.get('id')}: category {category!r:.40} is not one of the "
+                f"{len(self._index.labels)} 'categories' of {self._name}",
                 source=source,
             )
         return label
 
     def _scan(self) -> tuple[tuple[int, int], _Index]:
         index = _Index()
-        real = self.path.resolve()  # the user named it: a link is followed wherever it leads
+        real = self.path.resolve()  # the user passed this path, so links may lead anywhere
         with config_errors(), open_inside(real.parent, real.name) as file:
             stamp = file_stamp(file)
             for element in JsonStream(file, self._name).elements():
@@ -169,7 +175,7 @@ class CocoSource:
         return stamp, index
 
     def _find_images(self, given: Path) -> Path:
-        """The first of the usual folders that holds the first image."""
+        """Returns the first of the usual folders that contains the first image."""
         stem = self.path.stem.removeprefix("instances_")
         top = given if given.is_dir() else self.path.parent.parent
         first = next(iter(self._index.images.values())).file_name
@@ -183,13 +189,13 @@ class CocoSource:
             return folder
         searched = ", ".join(map(str, folders))
         raise ConfigError(
-            f"{self.path}: its first image {printable_or_repr(first)} is in none of {searched}; "
-            "name the folder (--images DIR)"
+            f"{self.path}: the first image {printable_or_repr(first)} is in none of {searched}. "
+            "Pass the folder with --images DIR"
         )
 
 
 class _ListedImage(NamedTuple):
-    number: int  # place in the file's list of images
+    number: int  # position in the file's list of images
     file_name: str
     width: int
     height: int
@@ -201,19 +207,19 @@ def _int64s() -> array.array[int]:
 
 @dataclass
 class _Index:
-    """What is kept of the file: images, categories, and where each image's annotations lie."""
+    """The index of the file: images, categories, and the position of each image's annotations."""
 
     images: dict[int, _ListedImage] = field(default_factory=dict)  # by id
     categories: list[dict[str, Json]] = field(default_factory=list)
     labels: dict[Json, int] = field(default_factory=dict)
     orphans: int = 0
-    # Of each annotation, in file order: the image's id, and where its text lies.
+    # Per annotation in file order: the image id, and offset and length of the JSON text.
     _image_ids: array.array[int] = field(default_factory=_int64s)
     _file_offsets: array.array[int] = field(default_factory=_int64s)
     _file_lengths: array.array[int] = field(default_factory=_int64s)
 
     def add(self, element: Element, name: str) -> None:
-        # Parsing annotations a second time, for their text, would take half of the time.
+        # A second parse of the annotations, with correct text, would take half of the time.
         value = element.rough if element.key == "annotations" else element.value(name)
         if not isinstance(value, dict):
             raise BadImage(f"expected objects in {element.key!r}, found {value!r:.40}", source=name)
@@ -225,10 +231,7 @@ class _Index:
         elif element.key == "images":
             number = int_value(value, "id", name)
             if number in self.images or not isinstance(value.get("file_name"), str):
-                raise BadImage(
-                    f"image {number}: its id is used twice, or its file_name is missing",
-                    source=name,
-                )
+                raise BadImage(f"image {number}: duplicate id, or no file_name", source=name)
             self.images[number] = _ListedImage(
                 len(self.images),
                 str(value["file_name"]),
@@ -244,12 +247,12 @@ class _Index:
         """Sorts the annotations by image."""
         if not self.images:
             raise ConfigError(
-                f"{name}: no 'images'; expected a COCO file with images, annotations, categories"
+                f"{name}: no 'images'. Expected a COCO file with images, annotations and categories"
             )
         self.categories.sort(key=lambda category: int(str(category["id"])))
         self.labels = {category["id"]: label for label, category in enumerate(self.categories)}
         if len(self.labels) != len(self.categories):
-            raise ConfigError(f"{name}: a category id is used twice")
+            raise ConfigError(f"{name}: duplicate category id")
         orphan = _ListedImage(-1, "", 0, 0)
         numbers = np.asarray(
             [self.images.get(image_id, orphan).number for image_id in self._image_ids], np.int64
@@ -261,13 +264,13 @@ class _Index:
         self._lengths = np.asarray(self._file_lengths)[order]
 
     def places(self, number: int) -> Iterator[tuple[int, int]]:
-        """Offset and length of each annotation of an image, in file order."""
+        """Yields offset and length of each annotation of an image in file order."""
         for i in range(self._starts[number], self._starts[number + 1]):
             yield int(self._offsets[i]), int(self._lengths[i])
 
 
 def _corner_boxes(annotations: list[dict[str, Json]], source: str) -> NDArray[np.float32]:
-    """``bbox`` (x, y, width, height) as (x1, y1, x2, y2)."""
+    """Converts ``bbox`` (x, y, width, height) to (x1, y1, x2, y2)."""
     boxes = float_array(
         [each.get("bbox") for each in annotations],
         shape=(None, 4),
@@ -283,7 +286,7 @@ def _corner_boxes(annotations: list[dict[str, Json]], source: str) -> NDArray[np
 
 
 def _upright_size(data: bytes) -> tuple[int, int] | None:
-    """None where it cannot be read: the packer says why."""
+    """Returns the upright size, or None for an unreadable image, which the packer reports."""
     try:
         image = open_image(data)
     except BadImage:
@@ -292,7 +295,7 @@ def _upright_size(data: bytes) -> tuple[int, int] | None:
 
 
 def looks_like(path: Path) -> str:
-    """Why this is COCO, or nothing."""
+    """Returns why the path is COCO, or an empty string."""
     files = [path] if path.is_file() and path.suffix.lower() == ".json" else _files_in(path)
     found = any(_has_keys(file) for file in files[:4])
     return f"a COCO file ({files[0].name})" if found else ""
@@ -306,7 +309,7 @@ def _files_in(path: Path) -> list[Path]:
 
 
 def _has_keys(path: Path) -> bool:
-    """Scans both ends of the file: two of the three keys stand there in every COCO file seen so far."""
+    """Searches both ends of the file, where every known COCO file has two of the three keys."""
     try:
         with open_inside(path.resolve().parent, path.resolve().name) as file:
             head = file.read(1 << 16)
@@ -331,7 +334,7 @@ def _annotation_file(path: Path, split: str) -> Path:
     if len(files) != 1:
         names = ", ".join(_split_name(file) for file in files or _files_in(path)) or "none"
         raise ConfigError(
-            f"{path}: expected one annotation file, found {names}; choose with --split NAME"
+            f"{path}: expected one annotation file, found {names}. Choose with --split NAME"
         )
     return files[0]
 

@@ -1,4 +1,7 @@
-"""Which field a column of a list becomes, and one value into that field. Pure but for the check that images exist."""
+"""Chooses the field of a list column and converts its values.
+
+Pure, except for the check that images exist.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,8 @@ from fastload._store.kinds import (
 )
 from fastload.errors import BadImage, ConfigError
 
-CLASS = "class"  # an int field whose classes are the texts found
-# Text columns of these names become classes.
+CLASS = "class"  # an int field with the distinct texts as class names
+# Text columns with these names become classes.
 CLASS_NAMES = ("label", "class", "category", "target", "split")
 _INT = re.compile(r"[+-]?(0|[1-9]\d{0,18})")  # "007" is a name, not a number
 _FLOAT = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf)", re.IGNORECASE)
@@ -40,16 +43,17 @@ _TRUTH = {"true": 1, "false": 0}
 
 @functools.cache
 def field_name(column: str) -> str:
-    """The column's name as a field name: lower case, other characters to "_"; ``id`` and ``source`` get a tail."""
+    """Returns a valid field name: lower case, "_" for other characters and after reserved names."""
     name = re.sub(r"[^a-z0-9]+", "_", column.strip().lower()).strip("_")[:60] or "column"
     name = name if name[0].isalpha() else f"c_{name}"
     return f"{name}_" if name in RESERVED else name
 
 
 def infer_kind(column: str, values: Sequence[Json], exists: Callable[[str], bool]) -> str:
-    """The kind of a column from a sample of its values; a leading ``"list of "`` for lists of images.
+    """Returns the kind of a column from sample values, for image lists with ``"list of "``.
 
-    ``exists`` says whether a text names a file. Raises ConfigError where all look like images and none is there.
+    ``exists`` returns whether a text names an existing file. Raises ConfigError if all values are
+    image names and none of the files exists.
     """
     known = [value for value in values if value not in (None, "")]
     if not known:
@@ -74,7 +78,7 @@ def _kind_of_text(column: str, texts: Sequence[str], exists: Callable[[str], boo
     if all(is_image_name(text) for text in texts):
         _check_exist(column, texts, exists)
         return "image"
-    # Stripped, as people write "a.jpg, 10" by hand.
+    # Stripped, because hand-written lists contain "a.jpg, 10".
     numbers = [bare for text in texts if (bare := text.strip())]
     if numbers and all(_INT.fullmatch(text) or text.lower() in _TRUTH for text in numbers):
         return "int"
@@ -92,34 +96,36 @@ def _kind_of_text(column: str, texts: Sequence[str], exists: Callable[[str], boo
 def _check_exist(column: str, names: Sequence[str], exists: Callable[[str], bool]) -> None:
     if not any(exists(name) for name in names[:20]):
         raise ConfigError(
-            f"column {column!r} names images, but none of the first {len(names[:20])} is there "
-            f"({names[0]!r:.80}). Name their folder (--root DIR), or say --type {column}=str"
+            f"column {column!r}: contains image names, but none of the first {len(names[:20])} "
+            f"exists ({names[0]!r:.80}). Pass their folder with --root DIR, or "
+            f"pass --type {column}=str"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """What a column or a file extension becomes."""
+    """The target type of a column or file extension."""
 
     kind: FieldKind
     is_list: bool = False  # of file names
-    is_class: bool = False  # text: its values are the classes of an int field
+    is_class: bool = False  # text values are the classes of an int field
 
     @classmethod
     def parse(cls, column: str, text: str) -> ColumnType:
-        """From ``"mask"``, ``"list of image"`` or ``"class"``; raises ConfigError."""
+        """Parses ``"mask"``, ``"list of image"`` or ``"class"``. Raises ConfigError."""
         name = text.removeprefix("list of ")
         kind = INT if name == CLASS else KINDS.get(name)
         is_list = name != text
         if kind is None or (is_list and not kind.decoded_by_pool):
             raise ConfigError(
-                f"column {column!r}: kind {text!r:.40}: expected one of {', '.join((*KINDS, CLASS))}"
+                f"column {column!r}: kind {text!r:.40}: "
+                f"expected one of {', '.join((*KINDS, CLASS))}"
             )
         return cls(kind, is_list, name == CLASS)
 
 
 def convert(value: Json, kind: FieldKind, column: str, where: str) -> Value:
-    """One value of a row, as a kind that needs no file and no class names; None where it is empty."""
+    """Converts one value to a kind without file or class names. Returns None for an empty value."""
     bare = value.strip() if isinstance(value, str) and kind.in_column else value
     if value is None or (bare == "" and kind is not STR):
         return None
@@ -127,13 +133,13 @@ def convert(value: Json, kind: FieldKind, column: str, where: str) -> Value:
 
 
 def grouped(values: Iterable[Json], kind: FieldKind, name: str, where: str) -> Value:
-    """Number columns as one field: points (x, y, ...) or boxes (x1, y1, x2, y2, ...); None where all are empty."""
+    """Joins number columns into one points or boxes field. Returns None if all are empty."""
     listed = list(values)
     if all(value in (None, "") for value in listed):
         return None
     numbers = [convert(value, FLOAT, name, where) for value in listed]
     if any(number is None for number in numbers):
-        raise BadImage(f"field {name!r}: some of its columns are empty, others not", source=where)
+        raise BadImage(f"field {name!r}: some of its columns are empty", source=where)
     width = kind.row_widths[0]
     rows = [numbers[i : i + width] for i in range(0, len(numbers), width)]
     return float_array(
@@ -209,14 +215,14 @@ def _checked_text(text: str, column: str, where: str) -> str:
 
 def _misfit(value: Json, kind: FieldKind, column: str, where: str) -> BadImage:
     return BadImage(
-        f"column {column!r}: {value!r:.60} is no {kind}. Correct it, or give the column another type "
-        f"(--type {column}=str)",
+        f"column {column!r}: expected {kind}, found {value!r:.60}. Correct it, or choose another "
+        f"type, e.g. --type {column}=str",
         source=where,
     )
 
 
 def _rectangular(value: Json) -> bool:
-    """Nested lists of numbers, all of one length at each level; no NaN."""
+    """Returns whether a value is a rectangular nested list of finite numbers."""
 
     def shape(item: Json) -> tuple[int, ...] | None:
         if isinstance(item, list):

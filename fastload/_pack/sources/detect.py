@@ -1,4 +1,4 @@
-"""Which source a path is, by its content, and the source itself."""
+"""Detects the format of a path from its content and opens the source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastload.errors import ConfigError
 
 
 def detect(path: str | os.PathLike[str]) -> str:
-    """The name of the format of a path; ConfigError where it is none, or several."""
+    """Returns the format of a path. Raises ConfigError if none or several formats match."""
     place = _existing(path)
     marks = _marks(place)
     found = {
@@ -27,19 +27,22 @@ def detect(path: str | os.PathLike[str]) -> str:
             for name, each in FORMATS.items()
             if each.general and (why := each.looks_like(place))
         }
-    # A list beside its images is a list; beside class folders it may be something else (a README of names, scores ...).
+    # A list next to its images is a list. Next to class folders it may be something else, such as
+    # a table of scores.
     if set(found) == {"lists", "folder"} and not _class_folders(place):
         return "lists"
     if len(found) == 1:
         return next(iter(found))
     if found:
-        seen = "; ".join(f"{name} ({why})" for name, why in found.items())
+        matches = "; ".join(f"{name} ({why})" for name, why in found.items())
         raise ConfigError(
-            f"{place}: looks like {seen}. Choose with --format, or name the file itself"
+            f"{place}: several formats match: {matches}. "
+            "Choose with --format, or pass the file itself"
         )
     expected = "; ".join(f"{each.name}: {each.expected}" for each in FORMATS.values())
     raise ConfigError(
-        f"{place}: no format recognized. Looked for {expected}. Choose with --format {'|'.join(FORMATS)}"
+        f"{place}: no format recognized. Expected one of: {expected}. "
+        f"Choose with --format {'|'.join(FORMATS)}"
     )
 
 
@@ -49,9 +52,9 @@ def open_source(
     format: str | None = None,
     **options: object,
 ) -> AnySource:
-    """The source of a path (detected, or named with ``format``), or of Python samples; a source stays what it is.
+    """Opens a path (format detected or given) or Python samples. Returns a source unchanged.
 
-    Options are those of the format's class.
+    ``options`` are the options of the format's class.
     """
     if isinstance(source, (Source, StreamSource)):
         return source
@@ -59,7 +62,7 @@ def open_source(
         unknown = set(options) - {"fields"}
         if unknown or format not in (None, "python"):
             found = ", ".join(sorted(unknown)) or f"format {format}"
-            raise ConfigError(f"Python samples have the option 'fields' only; found {found}")
+            raise ConfigError(f"Python samples: unknown option {found}. Expected only 'fields'")
         return open_python(source, **options)  # type: ignore[arg-type]   # checked there
     name = format or detect(source)
     if name not in FORMATS:
@@ -68,7 +71,10 @@ def open_source(
 
 
 def _marks(place: Path) -> set[str]:
-    """Suffixes of a folder's entries, and "/" where not all are files; of a file its own. One pass: there may be a million images."""
+    """Returns the suffixes of a folder's entries, "/" if one is not a file, or a file's suffix.
+
+    One pass, since a folder may contain a million images.
+    """
     if not place.is_dir():
         return {place.suffix.lower()}
     found = set()
@@ -93,7 +99,7 @@ def _existing(path: str | os.PathLike[str]) -> Path:
 
 
 def _class_folders(root: Path) -> bool:
-    """More than one visible folder with files in it."""
+    """Returns whether the folder has more than one visible folder."""
     folders = [
         entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")
     ]

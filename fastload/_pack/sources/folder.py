@@ -1,4 +1,4 @@
-"""Class folders: ``ROOT/class/*.jpg``, ``ROOT/{train,val,test}/class/*.jpg``, or just images."""
+"""Image folders: ``ROOT/class/*.jpg``, ``ROOT/{train,val,test}/class/*.jpg``, or only images."""
 
 from __future__ import annotations
 
@@ -32,10 +32,13 @@ SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "tes
 
 
 class FolderSource:
-    """Images in folders; the first folder level is the class (below the split, where the first level is one).
+    """Reads images in folders. The first folder level is the class, or the split above it.
 
-    ``classes``: names and numbers of the classes (default: the sorted folder names). ``split``: only this one.
-    ``labels=False``: images only, whatever the folders.
+    Args:
+        root: Folder to read.
+        split: Read only this split. Default: all.
+        classes: Class names in label order. Default: the sorted folder names.
+        labels: Whether folders are classes. If False, only images are stored.
     """
 
     name = "folder"
@@ -45,14 +48,12 @@ class FolderSource:
         self, root: str | Path, *, split: str = "", classes: Sequence[str] = (), labels: bool = True
     ) -> None:
         self.root = Path(root)
-        self.ignored: Counter[str] = (
-            Counter()
-        )  # suffixes of files that are no images, counted by refs()
+        self.ignored: Counter[str] = Counter()  # suffixes of other files, counted by refs()
         inner = _folders(self.root)
         self.splits = _splits(self.root, inner, split)
         self.classes = tuple(classes) or (self._found_classes(inner) if labels else ())
         if len(set(self.classes)) != len(self.classes):
-            raise ConfigError(f"{self.root}: a class is named twice in {list(self.classes)!r:.200}")
+            raise ConfigError(f"{self.root}: duplicate class in {list(self.classes)!r:.200}")
         self._number = {name: i for i, name in enumerate(self.classes)}
         self.fields = (
             Field("image", "image"),
@@ -62,7 +63,7 @@ class FolderSource:
         self.info: Info = {}
 
     def refs(self) -> Iterator[Ref]:
-        """Printable paths relative to the root, folder by folder."""
+        """Yields printable paths relative to the root, folder by folder."""
         self.ignored.clear()
         found = False
         for part in self.splits or ("",):
@@ -72,11 +73,10 @@ class FolderSource:
                     yield ref
         if not found:
             raise ConfigError(
-                f"{self.root}: no image found; looked for {' '.join(IMAGE_SUFFIXES)} in any case"
+                f"{self.root}: no images found. Expected files with {' '.join(IMAGE_SUFFIXES)}"
             )
 
     def load(self, ref: Ref) -> Sample:
-        """One image and the class its folder says."""
         raise_if_refused(ref)
         path = str(ref)
         values: dict[str, Value] = {}
@@ -84,15 +84,16 @@ class FolderSource:
         if self.splits:
             if not folders or folders[0] not in self.splits:
                 raise ConfigError(
-                    f"{self.root}: {path!r:.80} is in no split; the listing is not of this source"
+                    f"{self.root}: {path!r:.80} is in no split. "
+                    "The listing belongs to another source"
                 )
             values["split"] = self.splits.index(folders.pop(0))
         if self.classes:
             if not folders or folders[0] not in self._number:
                 where = (
-                    f"{folders[0]!r} is none of {len(self.classes)}"
+                    f"folder {folders[0]!r} is not one of {len(self.classes)} classes"
                     if folders
-                    else "it lies beside the folders"
+                    else "it is outside the class folders"
                 )
                 raise BadImage(f"has no class: {where}", source=path)
             values["label"] = self._number[folders[0]]
@@ -111,7 +112,7 @@ class FolderSource:
         tops = [f"{split}/{name}" for split in self.splits for name in _folders(self.root / split)]
         if not self.splits:
             tops = list(inner)
-        # A folder that happens to be empty keeps its number: the same classes in every copy of the dataset.
+        # An empty folder keeps its number, so that every copy of the dataset has the same classes.
         full = any(
             is_image_name(entry.path)
             for top in tops
@@ -121,7 +122,7 @@ class FolderSource:
 
 
 def looks_like(root: Path) -> str:
-    """Why this is a folder of images, or nothing."""
+    """Returns why the path is a folder of images, or an empty string."""
     for entry in walk(root) if root.is_dir() else ():
         if is_image_name(entry.path):
             return f"images in folders ({printable(entry.path)})"
@@ -129,11 +130,10 @@ def looks_like(root: Path) -> str:
 
 
 def _folders(root: Path) -> list[str]:
-    """Printable names of the real, visible folders of a folder, sorted."""
+    """Returns the sorted printable names of the visible folders, without links."""
     try:
-        with os.scandir(
-            root
-        ) as entries:  # knows folders without asking for each: there may be a million images beside
+        # scandir knows folders without a stat per entry: there may be a million images.
+        with os.scandir(root) as entries:
             return sorted(
                 printable(entry.name)
                 for entry in entries
@@ -144,10 +144,11 @@ def _folders(root: Path) -> list[str]:
 
 
 def _splits(root: Path, inner: Sequence[str], wanted: str) -> tuple[str, ...]:
-    """The split folders, in the usual order; none where any folder is something else."""
+    """Returns the split folders in the usual order, or none if any other folder exists."""
     splits = tuple(name for name in SPLITS if name in inner) if set(inner) <= set(SPLITS) else ()
     if wanted and wanted not in splits:
         raise ConfigError(
-            f"{root}: no split {wanted!r}; found {', '.join(splits) or 'no folders train, val, test'}"
+            f"{root}: no split {wanted!r}. "
+            f"Found {', '.join(splits) or 'no folders train, val, test'}"
         )
     return (wanted,) if wanted else splits

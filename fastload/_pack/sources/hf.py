@@ -1,17 +1,19 @@
-"""Hugging Face: ``datasets`` saved with save_to_disk, and Parquet files with image columns. Needs pyarrow only.
+"""Hugging Face: ``datasets`` saved with save_to_disk, and Parquet files with image columns.
 
-A stream: rows lie in compressed groups of a hundred and more, so that one row costs as much as its whole group. The
-packer reads the groups in order, once, and shuffles what it spooled.
+Needs only pyarrow. This is a stream source: rows are stored in compressed groups of a hundred or
+more, so one row costs as much as its group. The packer reads the groups once, in order, and
+shuffles the spooled samples.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any  # pyarrow's border: it has no types
+from typing import Any, NamedTuple  # Any: pyarrow has no types
 
 from fastload._pack.files import open_inside, printable, printable_or_repr, read_bounded
 from fastload._pack.sources.arrow import columns_of, row_value
@@ -20,7 +22,7 @@ from fastload._pack.sources.jsontext import config_errors, read_json_object
 from fastload._store.fields import Field
 from fastload.errors import BadImage, ConfigError, MissingPart
 
-BATCH_ROWS = 32  # of a Parquet group decoded at once: about 4 MB of photos
+BATCH_ROWS = 32  # Parquet rows decoded at once: about 4 MB of photos
 MAX_INFO_BYTES = 64 << 20
 
 
@@ -30,17 +32,22 @@ class _File:
     split: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Batches:
+class _Table(NamedTuple):
     schema: Any
     batches: Iterable[Any]
+    n_rows: int | None = None
 
 
 class HuggingFaceSource:
-    """Rows of Arrow or Parquet files. ``split``: only this one. ``columns``: only these (default: all).
+    """Reads rows of Arrow or Parquet files.
 
-    Image columns (bytes and path) become images, ClassLabel an int field with its names, numbers in lists arrays,
-    other nested values json.
+    Image columns (bytes and path) become images, ClassLabel becomes an int field with its names,
+    numbers in lists become arrays, and other nested values become json.
+
+    Args:
+        path: Saved dataset, Arrow file, Parquet file, or folder of Parquet files.
+        split: Read only this split. Default: all.
+        columns: Read only these columns. Default: all.
     """
 
     name = "hf"
@@ -51,9 +58,8 @@ class HuggingFaceSource:
         self.root = given if given.is_dir() else given.parent
         self._files = _files(given, split)
         self.splits = tuple(dict.fromkeys(file.split for file in self._files if file.split))
-        with config_errors():
-            schema = self._schema(self._files[0])
-            self._columns = columns_of(schema, columns, self._first_row, str(given))
+        with self._open(self._files[0]) as table:
+            self._columns = columns_of(table.schema, columns, self._first_row, str(given))
         self.n_samples = self._count()
         self.fields = (
             *(column.field for column in self._columns),
@@ -93,7 +99,7 @@ class HuggingFaceSource:
         return Sample(values, source=source)
 
     def _image(self, cell: object, where: str) -> Encoded:
-        """A struct of bytes and path, or bytes; a path alone is a file below the root."""
+        """Returns an image cell: a struct of bytes and path, or bytes. A path alone is a file."""
         data, path = (
             (cell.get("bytes"), cell.get("path")) if isinstance(cell, dict) else (cell, None)
         )
@@ -102,70 +108,40 @@ class HuggingFaceSource:
             return Encoded(data, name)
         if isinstance(path, str):
             return Encoded(read_bounded(self.root, path), name)
-        raise BadImage("an image without bytes and without path", source=where)
+        raise BadImage("image with neither bytes nor path", source=where)
 
     def _batches(self, file: _File, columns: list[str]) -> Iterator[Any]:
-        with config_errors():
-            handle = open_inside(self.root, file.path)
-        with handle:
+        with self._open(file, columns) as table:
+            yield from table.batches
+
+    @contextlib.contextmanager
+    def _open(self, file: _File, columns: list[str] | None = None) -> Iterator[_Table]:
+        with config_errors(), open_inside(self.root, file.path) as handle:
             try:
-                if file.path.endswith(".parquet"):
-                    # buffer_size: columns are read in pieces instead of a whole group (a gigabyte, in bad cases)
-                    reader = self._parquet(handle)
-                    yield from reader.iter_batches(batch_size=BATCH_ROWS, columns=columns)
-                else:
-                    yield from self._stream(handle).batches
-            except (self._arrow.ArrowException, OSError) as error:
-                raise ConfigError(
-                    f"{printable(file.path)}: not a readable Arrow or Parquet file: {error}"
-                ) from None
-
-    def _parquet(self, handle: Any) -> Any:
-        return _pyarrow("pyarrow.parquet").ParquetFile(
-            handle, buffer_size=1 << 20, pre_buffer=False
-        )
-
-    def _stream(self, handle: Any) -> _Batches:
-        """An Arrow file in either of its two forms."""
-        magic = handle.read(6)
-        handle.seek(0)
-        if magic == b"ARROW1":
-            reader = _pyarrow("pyarrow.ipc").open_file(handle)
-            return _Batches(
-                reader.schema, (reader.get_batch(i) for i in range(reader.num_record_batches))
-            )
-        reader = _pyarrow("pyarrow.ipc").open_stream(handle)
-        return _Batches(reader.schema, reader)
-
-    def _schema(self, file: _File) -> Any:
-        with open_inside(self.root, file.path) as handle:
-            try:
-                if file.path.endswith(".parquet"):
-                    return self._parquet(handle).schema_arrow
-                return self._stream(handle).schema
+                yield _read_table(handle, file.path, columns)
             except (self._arrow.ArrowException, OSError) as error:
                 raise ConfigError(
                     f"{printable(file.path)}: not a readable Arrow or Parquet file: {error}"
                 ) from None
 
     def _first_row(self, name: str) -> object:
-        """The first value of a column that is not null, among the first rows; tells image bytes from other bytes."""
+        """Returns the first value in a column that is not null, to detect image bytes."""
         batch = next(self._batches(self._files[0], [name]), None)
         values = [] if batch is None else batch.column(name).to_pylist()
         return next((value for value in values if value is not None), None)
 
     def _count(self) -> int | None:
-        if not self._files[0].path.endswith(".parquet"):
-            return None
         total = 0
         for file in self._files:
-            with config_errors(), open_inside(self.root, file.path) as handle:
-                total += int(self._parquet(handle).metadata.num_rows)
+            with self._open(file) as table:
+                if table.n_rows is None:
+                    return None
+                total += table.n_rows
         return total
 
 
 def looks_like(path: Path) -> str:
-    """Why this is a Hugging Face dataset, or nothing."""
+    """Returns why the path is a Hugging Face dataset, or an empty string."""
     if path.is_file():
         return {".parquet": "a Parquet file", ".arrow": "an Arrow file"}.get(path.suffix, "")
     for name in ("dataset_dict.json", "state.json"):
@@ -184,6 +160,23 @@ def _pyarrow(name: str) -> ModuleType:
         ) from None
 
 
+def _read_table(handle: Any, path: str, columns: list[str] | None) -> _Table:
+    if path.endswith(".parquet"):
+        # With a buffer, columns are read in pieces instead of a whole group (up to a gigabyte).
+        reader = _pyarrow("pyarrow.parquet").ParquetFile(
+            handle, buffer_size=1 << 20, pre_buffer=False
+        )
+        batches = reader.iter_batches(batch_size=BATCH_ROWS, columns=columns)
+        return _Table(reader.schema_arrow, batches, int(reader.metadata.num_rows))
+    is_file_format = handle.read(6) == b"ARROW1"  # otherwise the streaming format
+    handle.seek(0)
+    if is_file_format:
+        reader = _pyarrow("pyarrow.ipc").open_file(handle)
+        return _Table(reader.schema, map(reader.get_batch, range(reader.num_record_batches)))
+    reader = _pyarrow("pyarrow.ipc").open_stream(handle)
+    return _Table(reader.schema, reader)
+
+
 def _parquets(root: Path) -> list[str]:
     found = [*root.glob("*.parquet"), *root.glob("*/*.parquet")]
     return sorted(path.relative_to(root).as_posix() for path in found)
@@ -194,10 +187,10 @@ def _files(given: Path, split: str) -> list[_File]:
         found = [_File(given.name, "")]
     elif (given / "dataset_dict.json").is_file():
         with config_errors():
-            told = read_json_object(
+            info = read_json_object(
                 str(given), "dataset_dict.json", "dataset_dict.json", limit=MAX_INFO_BYTES
             )
-        listed = told.get("splits")
+        listed = info.get("splits")
         splits = [str(name) for name in listed] if isinstance(listed, list) else []
         found = [_File(f"{name}/{file}", name) for name in splits for file in _saved(given / name)]
     elif (given / "state.json").is_file():
@@ -212,19 +205,20 @@ def _files(given: Path, split: str) -> list[_File]:
             ", ".join(dict.fromkeys(file.split or "no splits" for file in found)) or "no data files"
         )
         raise ConfigError(
-            f"{given}: found {names}; expected {f'split {split!r}' if split else 'Arrow or Parquet'}"
+            f"{given}: expected {f'split {split!r}' if split else 'Arrow or Parquet files'}, "
+            f"found {names}"
         )
     return wanted
 
 
 def _split_of(file: str) -> str:
-    """``data/train-00000-of-00008.parquet`` is of train."""
+    """Returns "train" for ``data/train-00000-of-00008.parquet``."""
     stem = Path(file).stem
     return stem.split("-")[0] if "-of-" in stem else ""
 
 
 def _saved(folder: Path) -> list[str]:
-    """The Arrow files in the order state.json says."""
+    """Returns the Arrow files in the order of state.json."""
     with config_errors():
         state = read_json_object(
             str(folder), "state.json", f"{folder.name}/state.json", limit=MAX_INFO_BYTES
@@ -239,6 +233,6 @@ def _saved(folder: Path) -> list[str]:
         raise ConfigError(f"{folder}/state.json: expected '_data_files' with file names")
     if state.get("_indices_files") or state.get("_indices_data_files"):
         raise ConfigError(
-            f"{folder}: saved with an order of its own (indices); save it after flatten_indices()"
+            f"{folder}: saved with an indices mapping. Call flatten_indices() before save_to_disk()"
         )
     return [str(name) for name in names]

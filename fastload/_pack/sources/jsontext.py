@@ -1,4 +1,4 @@
-"""JSON files of sources: parsed with a named place for every fault, and large ones streamed element by element."""
+"""Parses JSON files of sources with exact error positions, and streams large ones."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fastload._pack.files import read_bounded
 from fastload._pack.sources.base import Json
 from fastload.errors import BadImage, ConfigError
 
-MAX_ELEMENT_BYTES = 64 << 20  # one row of a streamed table
+MAX_ELEMENT_BYTES = 64 << 20  # one element of a streamed array
 _CHUNK_BYTES = 1 << 20
 _SPACE = " \t\r\n"
 _DELIMITERS = (" ", "\t", "\r", "\n", ",", "]", "}")
 
 
 def parse_json(data: bytes, name: str, *, line: int = 1) -> Json:
-    """The parsed text; BadImage says line and column of a fault (``line``: of the file, where the text starts)."""
+    """Parses JSON text. Raises BadImage with line and column. ``line`` is where the text starts."""
     try:
         value: Json = json.loads(data)
     except json.JSONDecodeError as error:
@@ -27,7 +27,8 @@ def parse_json(data: bytes, name: str, *, line: int = 1) -> Json:
         raise BadImage(f"broken JSON at {place}: {error.msg}", source=name) from None
     except UnicodeDecodeError as error:
         raise BadImage(
-            f"broken JSON: byte {error.start} from line {line} on is not UTF-8", source=name
+            f"broken JSON: byte {error.start} after the start of line {line} is not UTF-8",
+            source=name,
         ) from None
     except RecursionError:
         raise BadImage("broken JSON: nested too deeply", source=name) from None
@@ -37,7 +38,7 @@ def parse_json(data: bytes, name: str, *, line: int = 1) -> Json:
 
 
 def read_json_object(root: str, relative: str, name: str, *, limit: int) -> dict[str, Json]:
-    """A JSON file whose outermost value is an object."""
+    """Reads a JSON file whose outermost value is an object."""
     value = parse_json(read_bounded(root, relative, limit=limit), name)
     if not isinstance(value, dict):
         raise BadImage(f"expected a JSON object, found {type(value).__name__}", source=name)
@@ -46,7 +47,7 @@ def read_json_object(root: str, relative: str, name: str, *, limit: int) -> dict
 
 @contextmanager
 def config_errors() -> Iterator[None]:
-    """A file of the whole dataset, not of one sample, is bad: the caller must act."""
+    """Raises a BadImage about a file of the whole dataset as a ConfigError."""
     try:
         yield
     except BadImage as error:
@@ -55,23 +56,23 @@ def config_errors() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """One element of a streamed array: where it lies in the file, and its bytes."""
+    """One element of a streamed array: its position in the file and its bytes."""
 
-    key: str  # of the outermost object, "" where the file is an array
+    key: str  # in the outermost object, "" if the file is an array
     offset: int
     raw: bytes
-    rough: Json  # parsed, but with text as Latin-1: good for numbers
+    rough: Json  # parsed with text as Latin-1: numbers are exact, text may not be
 
     def value(self, name: str) -> Json:
-        """The parsed element."""
         return parse_json(self.raw, name)
 
 
 class JsonStream:
-    """Elements of the arrays in a JSON file, one after the other, in memory bounded by the largest element.
+    """Streams the elements of the arrays in a JSON file. The largest element bounds the memory.
 
-    Reads ``[element, ...]`` and ``{"key": [element, ...], "other": anything, ...}``: what is no array at the second
-    level is passed over. The text is scanned as Latin-1, so that a place in it is a place in the file.
+    Reads ``[element, ...]`` and ``{"key": [element, ...], "other": anything, ...}``. Values at the
+    second level that are not arrays are skipped. The text is decoded as Latin-1, so a position in
+    the text equals a position in the file.
     """
 
     def __init__(self, file: BinaryIO, name: str) -> None:
@@ -83,11 +84,11 @@ class JsonStream:
         self._line = 1  # of _text[0]
         self._column = 1
         self._ended = False
-        self._value: Json = None  # decoded last
+        self._value: Json = None  # the last decoded value
         self._decoder = json.JSONDecoder()
 
     def elements(self) -> Iterator[Element]:
-        """All elements, in file order; BadImage with line and column where the text is broken."""
+        """Yields all elements in file order. Raises BadImage with line and column."""
         first = self._next_char()
         if first == "\xef":  # a UTF-8 byte order mark
             self._position += 3
@@ -102,12 +103,8 @@ class JsonStream:
             raise self._broken("text after the end")
 
     def _object(self) -> Iterator[Element]:
-        self._position += 1
-        if self._next_char() == "}":
-            self._position += 1
-            return
-        while True:
-            if self._next_char() != '"':
+        for char in self._items("}"):
+            if char != '"':
                 raise self._broken("expected a name in double quotes")
             start = self._decode_value()
             key = parse_json(self._text[start : self._position].encode("latin-1"), self._name)
@@ -118,31 +115,28 @@ class JsonStream:
                 yield from self._array(str(key))
             else:
                 self._decode_value()
-            if self._ends_after_element("}"):
-                return
 
     def _array(self, key: str) -> Iterator[Element]:
-        self._position += 1
-        if self._next_char() == "]":
-            self._position += 1
-            return
-        while True:
-            self._next_char()
+        for _ in self._items("]"):
             start = self._decode_value()
             raw = self._text[start : self._position].encode("latin-1")
             yield Element(key, self._text_offset + start, raw, self._value)
-            if self._ends_after_element("]"):
-                return
 
-    def _ends_after_element(self, end: str) -> bool:
-        found = self._next_char()
-        if found not in (",", end):
-            raise self._broken(f"expected ',' or '{end}'")
+    def _items(self, end: str) -> Iterator[str]:
+        """Yields the first character of each item and consumes brackets and commas around them."""
         self._position += 1
-        return found == end
+        found = self._next_char()
+        if found == end:
+            self._position += 1
+        while found != end:
+            yield self._next_char()
+            found = self._next_char()
+            if found not in (",", end):
+                raise self._broken(f"expected ',' or '{end}'")
+            self._position += 1
 
     def _next_char(self) -> str:
-        """The next character that is no space; "" at the end of the file."""
+        """Returns the next character that is not white space, or "" at the end of the file."""
         while True:
             while self._position < len(self._text) and self._text[self._position] in _SPACE:
                 self._position += 1
@@ -152,7 +146,7 @@ class JsonStream:
                 return ""
 
     def _decode_value(self) -> int:
-        """Moves past the value that starts here; returns where it started in the (possibly moved) text."""
+        """Skips the value at the current position. Returns its start in the current text."""
         while True:
             try:
                 self._value, end = self._decoder.raw_decode(self._text, self._position)
@@ -171,7 +165,7 @@ class JsonStream:
             return start
 
     def _read_more(self) -> bool:
-        """Drops the consumed text and reads as much as is left, so a long element costs O(n log n)."""
+        """Drops consumed text and reads as much as remains, so a long element costs O(n log n)."""
         if self._ended:
             return False
         chunk = self._file.read(max(_CHUNK_BYTES, len(self._text) - self._position))

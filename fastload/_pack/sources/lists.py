@@ -1,4 +1,7 @@
-"""CSV and JSONL lists: a row is a sample, path columns become images, other columns numbers, text or classes."""
+"""CSV and JSONL lists: each row is a sample.
+
+Path columns become images. Other columns become numbers, text or classes.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,19 @@ _ROWS: dict[FieldKind, str] = {POINTS: "x and y of each point", BOXES: "x1, y1, 
 
 
 class ListSource:
-    """A CSV file with a header row, or a JSONL file.
+    """Reads a CSV file with a header row, or a JSONL file.
 
-    ``root``: paths in the list are relative to it (default: the list's folder), and nothing outside is read.
-    ``types``: kind of a column (a field kind, or ``"class"``: text that becomes an int label). ``classes``: names and
-    numbers of such a column. ``points``, ``boxes``: a field made of number columns. ``paths``: an image field made of
-    other columns (``{"image": "train/{image_id}.jpg"}``). ``drop``: columns to leave out.
+    Args:
+        path: The list, or a folder that contains one list.
+        root: Folder for the paths in the list. Nothing outside is read. Default: the list's folder.
+        types: Kind per column: a field kind, or ``"class"`` for text that becomes an int label.
+        classes: Class names in label order, per column.
+        points: Points fields made of number columns, e.g. ``{"corners": ["x1", "y1"]}``.
+        boxes: Boxes fields made of number columns.
+        paths: Image fields whose paths are made of columns, e.g.
+            ``{"image": "train/{image_id}.jpg"}``.
+        drop: Columns to leave out.
+        delimiter: CSV delimiter. Default: detected.
     """
 
     name = "lists"
@@ -71,7 +81,7 @@ class ListSource:
         self._check_header()
         first = list(itertools.islice(self._file.good_rows(), INFERRED_ROWS))
         if not first:
-            raise ConfigError(f"{self.path}: no row that can be read{self._why_none()}")
+            raise ConfigError(f"{self.path}: no readable row{self._why_none()}")
         self._columns = tuple(
             self._file.header or dict.fromkeys([*itertools.chain(*first), *(types or {}), *drop])
         )
@@ -93,16 +103,16 @@ class ListSource:
         self.info: Info = {"columns": renamed} if renamed else {}
 
     def refs(self) -> Iterator[Ref]:
-        """Line, offset and length of each row."""
+        """Yields line, offset and length of each row."""
         for place in self._file.places():
             yield [place.line, place.offset, place.length]
 
     def load(self, ref: Ref) -> Sample:
-        """One row, with the images it names."""
         parts = [part for part in ref if isinstance(part, int)] if isinstance(ref, list) else []
         if len(parts) != 3:
             raise ConfigError(
-                f"{self.path}: {ref!r:.60} is no place in a list; the listing is not of this source"
+                f"{self.path}: {ref!r:.60} is not a row of a list. "
+                "The listing belongs to another source"
             )
         place = Place(*parts)
         row = self._file.row_at(place)
@@ -110,7 +120,7 @@ class ListSource:
         for column in row:
             if column not in self._types and column not in self._dropped:
                 raise BadImage(
-                    f"key {column!r} did not occur in the first {INFERRED_ROWS} rows: give it a type "
+                    f"key {column!r} is not in the first {INFERRED_ROWS} rows. Pass its type "
                     f"(--type {column}=json) or leave it out (--drop {column})",
                     source=where,
                 )
@@ -152,9 +162,10 @@ class ListSource:
             return None
         number = self._numbers[column].get(str(value))
         if number is None:
-            count = len(self._numbers[column])
             raise BadImage(
-                f"column {column!r}: {value!r:.60} is none of its {count} classes", source=where
+                f"column {column!r}: {value!r:.60} is not one of "
+                f"{len(self._numbers[column])} classes",
+                source=where,
             )
         return number
 
@@ -162,19 +173,19 @@ class ListSource:
         for name in self._file.header:
             if is_image_name(name) and self._exists(name):
                 raise ConfigError(
-                    f"{self.path}:1: {name!r:.80} is an image, not the name of a column: the header row is missing; put one "
-                    "on top, e.g. path,label"
+                    f"{self.path}:1: {name!r:.80} is an image, not a column name: the header row "
+                    "is missing. Add one, e.g. path,label"
                 )
 
     def _check_text(self) -> None:
-        """Names that the manifest could not hold, found before anything is packed."""
+        """Raises ConfigError before packing for names that the manifest cannot hold."""
         for text in itertools.chain(self._types, *self._numbers.values()):
             try:
                 text.encode()
             except UnicodeEncodeError:
                 raise ConfigError(
-                    f"{self.path}: the name of a column or class is not UTF-8 text: {text!a:.60}; save the list "
-                    "as UTF-8"
+                    f"{self.path}: the name of a column or class is not UTF-8 text: {text!a:.60}. "
+                    "Save the list as UTF-8"
                 ) from None
 
     def _why_none(self) -> str:
@@ -182,14 +193,14 @@ class ListSource:
             try:
                 self._file.row_at(place)
             except BadImage as error:
-                return f"; the first one: {error}"
+                return f". First error: {error}"
         return ""
 
     def _check_named(self, named: Sequence[str]) -> None:
         for column in named:
             if column not in self._columns:
                 raise ConfigError(
-                    f"{self.path}: no column {column!r}; found {', '.join(self._columns)}"
+                    f"{self.path}: no column {column!r}. Found {', '.join(self._columns)}"
                 )
 
     def _find_types(
@@ -221,7 +232,7 @@ class ListSource:
         return True
 
     def _find_classes(self, given: Mapping[str, tuple[str, ...]]) -> dict[str, dict[str, int]]:
-        """Numbers of the classes of each class column; one pass over the list where they are not given."""
+        """Returns the labels of class names per column. Reads the list if names are missing."""
         wanted = [
             column for column, each in self._types.items() if each.is_class and column not in given
         ]
@@ -233,7 +244,7 @@ class ListSource:
                     if len(names) > MAX_CLASSES:
                         raise ConfigError(
                             f"{self.path}: column {column!r} has more than {MAX_CLASSES} different "
-                            f"texts; keep it as text (--type {column}=str)"
+                            f"texts. Store it as text with --type {column}=str"
                         )
         ordered = {**given, **{column: tuple(sorted(names)) for column, names in found.items()}}
         return {
@@ -255,13 +266,13 @@ class ListSource:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(
-                    f"{self.path}: two columns become field {name!r}; rename one, or --drop it"
+                    f"{self.path}: two columns have the field name {name!r}. Rename or --drop one"
                 )
         return tuple(sorted(fields, key=lambda field: not field.kind.is_image))
 
 
 def looks_like(path: Path) -> str:
-    """Why this is a list, or nothing."""
+    """Returns why the path is a list, or an empty string."""
     if path.is_file() and path.suffix.lower() in SUFFIXES:
         return f"a {path.suffix.lower()} file"
     lists = _lists_in(path)
@@ -284,7 +295,7 @@ def _list_file(path: Path) -> Path:
     if len(lists) != 1:
         found = ", ".join(entry.name for entry in lists) or "none"
         raise ConfigError(
-            f"{path}: expected one list ({' '.join(SUFFIXES)}), found {found}; name the file itself"
+            f"{path}: expected one list ({' '.join(SUFFIXES)}), found {found}. Pass the file itself"
         )
     return lists[0]
 

@@ -1,4 +1,4 @@
-"""JSON and Python values into checked arrays. Pure."""
+"""Converts JSON and Python values to checked arrays. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def float_array(
     dtype: type[np.floating] = np.float32,
     finite: bool = True,
 ) -> NDArray[np.floating]:
-    """An array of this shape (None = any length); BadImage names ``what`` in ``source`` where it is something else."""
+    """Returns an array of this shape (None = any length). A BadImage names ``what``."""
     try:
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -43,20 +43,22 @@ def float_array(
         found = " x ".join(map(str, array.shape)) or "one"
         raise BadImage(f"{what}: expected {expected} numbers, found {found}", source=source)
     if finite and not np.isfinite(array).all():
-        raise BadImage(f"{what}: holds a number that is not finite, or a null", source=source)
+        raise BadImage(
+            f"{what}: expected finite numbers, found NaN, infinity or null", source=source
+        )
     with np.errstate(over="ignore"):
         return array.astype(dtype)
 
 
 def points_array(value: object, *, what: str, source: str) -> NDArray[np.floating]:
-    """(N, 2) or (N, 3); NaN is allowed: a point that is not there."""
+    """Returns an (N, 2) or (N, 3) array. NaN marks a missing point."""
     first = value[0] if isinstance(value, (list, tuple, np.ndarray)) and len(value) else ()
     width = 3 if isinstance(first, (list, tuple, np.ndarray)) and len(first) == 3 else 2
     return float_array(value, shape=(None, width), what=what, source=source, finite=False)
 
 
 def int_array(value: object, *, what: str, source: str) -> NDArray[np.int64]:
-    """A one-dimensional int64 array; fractions are refused, not cut off."""
+    """Returns a one-dimensional int64 array. Refuses fractions instead of truncating them."""
     if isinstance(value, list) and all(
         type(item) is int and -(2**63) <= item < 2**63 for item in value
     ):
@@ -67,7 +69,7 @@ def int_array(value: object, *, what: str, source: str) -> NDArray[np.int64]:
 def int_value(
     row: Mapping[str, object], key: str, source: str, *, default: int | None = None
 ) -> int:
-    """The 64-bit integer of a key; BadImage where it is something else."""
+    """Returns the 64-bit integer of a key. Raises BadImage for other values."""
     value = row.get(key, default)
     if type(value) is not int or not -(2**63) <= value < 2**63:
         raise BadImage(f"{key}: expected an integer, found {value!r:.40}", source=source)
@@ -77,7 +79,7 @@ def int_value(
 def rigid(
     translation: object, quaternion: object, *, what: str, source: str
 ) -> NDArray[np.floating]:
-    """The 4 x 4 matrix of a rotation (quaternion w, x, y, z) and a translation."""
+    """Returns the 4 x 4 matrix of a rotation (quaternion w, x, y, z) and a translation."""
     shift = float_array(
         translation, shape=(3,), what=f"{what} translation", source=source, dtype=np.float64
     )
@@ -87,8 +89,7 @@ def rigid(
     length = float(np.linalg.norm(rotation))
     if not 0.9 < length < 1.1:
         raise BadImage(
-            f"{what} rotation: expected a unit quaternion, its length is {length:.3g}",
-            source=source,
+            f"{what} rotation: expected a unit quaternion, found length {length:.3g}", source=source
         )
     w, x, y, z = rotation / length
     matrix = np.eye(4)
@@ -102,23 +103,21 @@ def rigid(
 
 
 def parse_npy(data: bytes, source: str) -> NDArray[np.generic]:
-    """The array of a .npy file: numbers only, and as large as the bytes there are (a header can claim terabytes).
+    """Returns the array of a .npy file that contains numbers.
 
-    The header is Python text. numpy evaluates it; a pattern is enough for numbers, and cannot be led astray.
+    The size must match the data, since a header can claim terabytes. The header is Python text that
+    NumPy evaluates. A regular expression suffices for numbers and is safe.
     """
     start = 12 if data[6:7] in (b"\2", b"\3") else 10
     end = start + int.from_bytes(data[8:start], "little")
     found = _NPY.fullmatch(data[start:end]) if data.startswith(b"\x93NUMPY") else None
     if found is None:
-        raise BadImage(
-            "not a .npy array of numbers (objects would be pickles, and are not read)",
-            source=source,
-        )
+        raise BadImage("not a .npy array of numbers (pickled objects are not read)", source=source)
     dtype = np.dtype(found[1].decode())
     shape = tuple(int(side) for side in found[3].replace(b",", b" ").split())
     if len(shape) > 8 or math.prod(shape) * dtype.itemsize != len(data) - end:
         raise BadImage(
-            f".npy array: {max(0, len(data) - end)} bytes of data for shape {shape}, {dtype}",
+            f".npy array: {max(0, len(data) - end)} bytes of data do not match {dtype} {shape}",
             source=source,
         )
     array = np.frombuffer(data, dtype=dtype, offset=end).reshape(
@@ -127,7 +126,7 @@ def parse_npy(data: bytes, source: str) -> NDArray[np.generic]:
     return array.astype(dtype.newbyteorder("="), order="C", copy=False)
 
 
-# Values of the kinds with rows and columns, checked: called with (value, what=, source=).
+# Checks and converts values of kinds with rows and columns: called with (value, what=, source=).
 TABLES: dict[FieldKind, Callable[..., NDArray[Any]]] = {
     BOXES: partial(float_array, shape=(None, 4)),
     POINTS: points_array,

@@ -1,4 +1,4 @@
-"""Python objects (PIL images, arrays, tensors, numbers, text) into field values, and the kinds they suggest."""
+"""Converts Python objects (PIL images, arrays, tensors, numbers, text) and infers their kinds."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _BOXES = ("boxes", "bbox", "bboxes", "box")
 _POINTS = ("points", "point")
 _MATRICES = ("intrinsic", "intrinsics", "matrix")
 _FLOAT_HINT = (
-    "images are packed as they are before training changes them: give the dataset without ToTensor and "
-    "Normalize, or convert with (x * 255).round().clip(0, 255).astype('uint8')"
+    "Images are packed before augmentation: pass the dataset without ToTensor and Normalize, or "
+    "convert with (x * 255).round().clip(0, 255).astype('uint8')"
 )
 
 
 def infer_field(name: str, value: object) -> Field:
-    """The field a value suggests; ConfigError where it cannot be packed."""
+    """Returns the field that a value suggests. Raises ConfigError for an unsupported value."""
     items = _unstacked(value)
     if (
         isinstance(items, (list, tuple))
@@ -52,12 +52,10 @@ def infer_field(name: str, value: object) -> Field:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return Field(name, "bytes")
     if isinstance(value, str):
-        if _named_image(name) and is_image_name(
-            value
-        ):  # kept as text it would be found out only when training starts
+        if _named_image(name) and is_image_name(value):  # stored as text, it would fail in training
             raise ConfigError(
-                f"field {name!r}: the text {value!r:.60} names an image: give pathlib.Path(...) to pack that file, or "
-                "name the kinds (fields=) with 'str' for the text alone"
+                f"field {name!r}: the text {value!r:.60} names an image. Pass pathlib.Path(...) to "
+                "pack the file, or pass fields= with kind 'str' to pack the text"
             )
         return Field(name, "str")
     if isinstance(value, (bool, int, np.integer, np.bool_)):
@@ -75,19 +73,19 @@ def infer_field(name: str, value: object) -> Field:
         for each in map(plain, value.values())
     ):
         raise ConfigError(
-            f"field {name!r}: a dict of images or arrays has no kind: give each a field of its own "
-            f"({', '.join(f'{name}_{key}' for key in list(value)[:2])}), or all of them as a list"
+            f"field {name!r}: a dict of images or arrays has no kind. Use one field per entry "
+            f"({', '.join(f'{name}_{key}' for key in list(value)[:2])}), or a list"
         )
     if isinstance(value, (list, tuple, dict)):
         return Field(name, "json")
     raise ConfigError(
-        f"field {name!r}: no kind for {type(value).__name__} in the first sample; name the kinds "
-        "(fields=), and leave out what cannot be packed"
+        f"field {name!r}: unsupported type {type(value).__name__} in the first sample. "
+        "Leave it out, or pass the kinds with fields="
     )
 
 
 def checked(value: object, field: Field, where: str) -> Value:
-    """The value as the field's kind; BadImage where it does not fit. None stays None."""
+    """Converts a value to the kind of its field. Raises BadImage if it does not fit. Keeps None."""
     if value is None:
         return None
     if not field.list:
@@ -105,7 +103,7 @@ def checked(value: object, field: Field, where: str) -> Value:
 
 
 def is_empty(value: object) -> bool:
-    """An empty list, or the array that numpy and torch make of one: a list of what, another sample must say."""
+    """Returns whether a value is an empty list or array, which does not reveal its item type."""
     value = plain(value)
     return (isinstance(value, (list, tuple)) and not value) or (
         isinstance(value, np.ndarray) and value.shape == (0,)
@@ -113,30 +111,30 @@ def is_empty(value: object) -> bool:
 
 
 def plain(value: object) -> object:
-    """Torch tensors as numpy, arrays of one number as that number."""
+    """Converts torch tensors to NumPy arrays and arrays of one number to that number."""
     value = _numpy(value)
     return value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
 def _numpy(value: object) -> object:
-    """Torch tensors as numpy, anything else as it is."""
+    """Converts a torch tensor to a NumPy array and returns other values unchanged."""
     if not _is_tensor(value) or not hasattr(value, "detach"):
         return value
     try:
         return np.asarray(value.detach().cpu().numpy())
     except (TypeError, RuntimeError) as error:  # bfloat16, sparse
-        raise BadImage(f"a torch tensor that numpy cannot hold: {error}") from None
+        raise BadImage(f"torch tensor cannot be converted to NumPy: {error}") from None
 
 
 def _is_tensor(value: object) -> bool:
-    """Without importing torch, which may not be there."""
+    """Detects a torch tensor without importing torch, which may not be installed."""
     return any(
         base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(value).__mro__
     )
 
 
 def _color_last(value: object) -> object:
-    """A torch image has its colors first."""
+    """Moves the channels of a torch image last."""
     array = plain(value)
     if (
         _is_tensor(value)
@@ -149,20 +147,20 @@ def _color_last(value: object) -> object:
 
 
 def _unstacked(value: object) -> object:
-    """Six cameras in one array or tensor of four dimensions, one by one; anything else as it is."""
+    """Splits a four-dimensional array, e.g. six cameras, into a list. Returns others unchanged."""
     array = plain(value)
     return list(value) if isinstance(array, np.ndarray) and array.ndim == 4 else value  # type: ignore[call-overload]
 
 
 def _named_numbers(name: str, value: object) -> object:
-    """Lists of numbers as an array where the name says that they are places in an image, e.g. ``keypoints=[(1.5, 2), (3, 4)]``."""
+    """Converts lists of numbers whose name suggests coordinates, e.g. ``points``, to an array."""
     if is_empty(value) and name.endswith(_BOXES + _POINTS):
         return np.empty((0, 4 if name.endswith(_BOXES) else 2))
     if not isinstance(value, (list, tuple)) or not name.endswith(_BOXES + _POINTS + _MATRICES):
         return value
     try:
         array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):  # of several lengths, or no numbers
+    except (TypeError, ValueError):  # ragged, or not numbers
         return value
     fits = _intrinsics(name, array) or _array_kind(name, array) != "array"
     return (
@@ -171,7 +169,7 @@ def _named_numbers(name: str, value: object) -> object:
 
 
 def _intrinsics(name: str, array: NDArray[np.generic]) -> bool:
-    """One matrix for each of several cameras, in one array."""
+    """Returns whether an array has one camera matrix per camera."""
     return (
         name.endswith(("intrinsic", "intrinsics"))
         and array.ndim == 3
@@ -192,15 +190,16 @@ def _image_like(name: str, value: object) -> bool:
         )
     if not isinstance(value, np.ndarray):
         return False
-    named = _named_image(name)
     color = value.ndim == 3 and value.shape[2] in (1, 3, 4) and value.dtype == np.uint8
-    return color or (
-        named and value.ndim in (2, 3)
-    )  # a float image is caught as such, not stored as an array
+    # A float image is accepted here so that packing rejects it instead of storing an array.
+    return color or (_named_image(name) and value.ndim in (2, 3))
 
 
 def _mask_like(name: str, value: object) -> bool:
-    """A file or a PIL image with one number a pixel, called a mask; as a picture, a palette's numbers would become its colors."""
+    """Returns whether a file or PIL image called a mask has one number per pixel.
+
+    As an image, the palette of such a file would replace the class numbers by colors.
+    """
     if not name.endswith(_MASKS) or not isinstance(
         value, (Image.Image, Encoded, Path, bytes, bytearray)
     ):
@@ -213,7 +212,7 @@ def _mask_like(name: str, value: object) -> bool:
 
 
 def _array_kind(name: str, array: NDArray[np.generic]) -> str:
-    """By name, where the shape agrees: a (5, 4) array called boxes is boxes, under another name it is an array."""
+    """Chooses the kind by name if the shape agrees: a (5, 4) array called "boxes" is boxes."""
     two = array.ndim == 2
     if name.endswith(_MASKS) and two and array.dtype.kind in "biu":
         return "mask"
@@ -225,14 +224,15 @@ def _array_kind(name: str, array: NDArray[np.generic]) -> str:
         return "matrix"
     if array.dtype.kind in "biuf":
         return "array"
-    raise ConfigError(f"field {name!r}: an array of {array.dtype}; expected numbers")
+    raise ConfigError(f"field {name!r}: expected an array of numbers, found {array.dtype}")
 
 
 def _one(value: object, kind: FieldKind, what: str, where: str) -> Value:
     if kind.is_image:
         return _pixels(_color_last(value), kind, what, where)
     if kind is NUMBERS:
-        return _array(_numpy(value), what, where)  # one number too: with its type, without an axis
+        # A single number keeps its dtype, without an axis.
+        return _array(_numpy(value), what, where)
     value = plain(value)
     if kind.is_mask:
         return _pixels(value, kind, what, where)
@@ -279,7 +279,7 @@ def _to_json(value: Any) -> Json:
     return parsed
 
 
-# Accepted types, and the value of such an object.
+# Accepted types and the conversion, per kind.
 _SCALARS: dict[FieldKind, tuple[tuple[type, ...], Callable[[Any], Value]]] = {
     INT: ((SupportsIndex, np.bool_), _to_int),
     FLOAT: ((SupportsFloat,), float),
@@ -315,9 +315,10 @@ def _pixels(value: object, kind: FieldKind, what: str, where: str) -> Pixels:
             raise BadImage(f"{what}: {error}", source=where) from None
         return np.asarray(value) if kind.is_mask else value
     if not isinstance(value, np.ndarray):
-        hint = "; give pathlib.Path(...) for a file" if isinstance(value, str) else ""
+        hint = ". Pass pathlib.Path(...) for a file" if isinstance(value, str) else ""
         raise BadImage(
-            f"{what}: expected an image, found {type(value).__name__} {' '.join(repr(value).split()):.60}{hint}",
+            f"{what}: expected an image, found {type(value).__name__} "
+            f"{' '.join(repr(value).split()):.60}{hint}",
             source=where,
         )
     if kind.is_mask:
@@ -327,7 +328,11 @@ def _pixels(value: object, kind: FieldKind, what: str, where: str) -> Pixels:
             )
         return np.ascontiguousarray(value.astype(np.uint8) if value.dtype == np.bool_ else value)
     if value.dtype.kind == "f":
-        raise BadImage(f"{what}: a {value.dtype} image {value.shape}; {_FLOAT_HINT}", source=where)
+        raise BadImage(
+            f"{what}: expected uint8 or uint16 pixels, found {value.dtype} {value.shape}. "
+            f"{_FLOAT_HINT}",
+            source=where,
+        )
     if (
         value.dtype not in (np.uint8, np.uint16)
         or value.ndim not in (2, 3)
@@ -335,7 +340,8 @@ def _pixels(value: object, kind: FieldKind, what: str, where: str) -> Pixels:
         or (value.ndim == 3 and value.shape[2] not in (1, 3))
     ):
         raise BadImage(
-            f"{what}: expected uint8 or uint16 (H, W) or (H, W, 1|3), found {value.dtype} {value.shape}",
+            f"{what}: expected uint8 or uint16 (H, W) or (H, W, 1|3), "
+            f"found {value.dtype} {value.shape}",
             source=where,
         )
     return np.ascontiguousarray(value)

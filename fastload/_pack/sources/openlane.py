@@ -1,6 +1,7 @@
-"""OpenLane: images, and per image one JSON file with 3D lane lines and the camera's matrices.
+"""OpenLane: images, and per image a JSON file with 3D lane lines and camera matrices.
 
-``images/SPLIT/SEGMENT/TIME.jpg`` and ``lane3d_1000/SPLIT/SEGMENT/TIME.json`` (or ``lane3d_300``, or ``annotations``).
+``images/SPLIT/SEGMENT/TIME.jpg`` and ``lane3d_1000/SPLIT/SEGMENT/TIME.json`` (or
+``lane3d_300``, or ``annotations``).
 """
 
 from __future__ import annotations
@@ -28,10 +29,8 @@ from fastload._store.fields import Field
 from fastload.errors import BadImage, ConfigError
 
 FOLDERS = ("lane3d_1000", "lane3d_300", "annotations")
-SPLITS = (
-    "training",
-    "validation",
-)  # lane3d_*/test/* repeats frames of validation: only when it is named
+# lane3d_*/test/* repeats frames of validation and is read only on request.
+SPLITS = ("training", "validation")
 CATEGORIES = {
     1: "white-dash",
     2: "white-solid",
@@ -65,12 +64,18 @@ MAX_JSON_BYTES = 64 << 20
 
 
 class OpenLaneSource:
-    """One front image with its lane lines.
+    """Reads one front image with its lane lines per sample.
 
-    ``lanes``: pixels (u, v) of each line, moved with the image. ``lanes_xyz``, ``visibility``: its 3D points in the
-    camera's place and whether each is seen; they and ``extrinsic`` are arrays, since no crop or flip of the image may
-    move them. ``categories``, ``attributes``, ``track_ids``: one number a line (-1: not given).
-    ``split``: only this one (``validation``, ``test/curve_case`` ...). ``annotations``: folder of the JSON files.
+    ``lanes`` are the pixels (u, v) of each line and are transformed with the image. ``lanes_xyz``
+    (3D points in camera coordinates), ``visibility`` and ``extrinsic`` are arrays, so no crop or
+    flip changes them. ``categories``, ``attributes`` and ``track_ids`` have one number per line,
+    -1 if missing.
+
+    Args:
+        root: Folder of the dataset.
+        split: Read only this split, e.g. ``validation`` or ``test/curve_case``. Default: training
+            and validation.
+        annotations: Folder of the JSON files. Default: detected.
     """
 
     name = "openlane"
@@ -90,7 +95,8 @@ class OpenLaneSource:
         ):
             wanted = Path(self.folder or " or ".join(FOLDERS), split)
             raise ConfigError(
-                f"{self.root}: no folder {wanted} with the lane files (--annotations DIR, --split NAME)"
+                f"{self.root}: no folder {wanted} with lane files. Pass --annotations DIR or "
+                "--split NAME"
             )
         self.fields = (
             *(Field(name, kind, list=name in _LISTS) for name, kind in _KINDS.items()),
@@ -100,7 +106,7 @@ class OpenLaneSource:
         self.info: Info = {"lane_categories": categories}
 
     def refs(self) -> Iterator[Ref]:
-        """The JSON files, split by split, relative to the root."""
+        """Yields the JSON files relative to the root, split by split."""
         found = False
         for split in self.splits or ("",):
             for entry in walk(self.root, below=f"{self.folder}/{split}".rstrip("/")):
@@ -113,14 +119,13 @@ class OpenLaneSource:
             )
 
     def load(self, ref: Ref) -> Sample:
-        """One JSON file and the image it names."""
         raise_if_refused(ref)
         path = str(ref)
         note = read_json_object(str(self.root), raw_name(path), path, limit=MAX_JSON_BYTES)
         lines = note.get("lane_lines")
         file_path = note.get("file_path")
         if not isinstance(lines, list) or not isinstance(file_path, str):
-            raise BadImage("expected 'lane_lines' (a list) and 'file_path' (a text)", source=path)
+            raise BadImage("expected 'lane_lines' (list) and 'file_path' (string)", source=path)
         values = _lane_values(lines, path)
         for name, shape in (("intrinsic", (3, 3)), ("extrinsic", (4, 4)), ("pose", (4, 4))):
             if name != "pose" or name in note:  # pose: from version 1.2 on
@@ -131,14 +136,13 @@ class OpenLaneSource:
             values["split"] = [
                 path.startswith(f"{self.folder}/{split}/") for split in self.splits
             ].index(True)
-        image = f"images/{file_path}"
-        encoded = read_image(self.root, image, f"named in {path}")
+        encoded = read_image(self.root, f"images/{file_path}", f"named in {path}")
         values["image"] = encoded
         return Sample(values, source=encoded.name)
 
 
 def looks_like(root: Path) -> str:
-    """Why this is OpenLane, or nothing."""
+    """Returns why the path is OpenLane, or an empty string."""
     if not (root / "images").is_dir():
         return ""
     for folder in FOLDERS:
@@ -163,7 +167,7 @@ def _annotation_folder(root: Path) -> str:
     found = [name for name in FOLDERS if (root / name).is_dir()]
     if len(found) > 1:
         raise ConfigError(
-            f"{root}: lane files in {' and '.join(found)}; choose with --annotations NAME"
+            f"{root}: lane files in {' and '.join(found)}. Choose with --annotations NAME"
         )
     return found[0] if found else ""
 
@@ -181,16 +185,17 @@ def _lane_values(lines: list[Json], source: str) -> dict[str, Value]:
     for i, line in enumerate(lines):
         if not isinstance(line, dict):
             raise BadImage(f"lane line {i}: expected an object, found {line!r:.40}", source=source)
-        # rows of all u, all v in the file: points are columns there
+        # The file stores a row of all u and a row of all v.
         uv.append(_columns(line, "uv", 2, i, source))
         xyz.append(_columns(line, "xyz", 3, i, source))
-        seen = float_array(
-            line.get("visibility", []),
-            shape=(None,),
-            what=f"lane line {i}: visibility",
-            source=source,
+        visibility.append(
+            float_array(
+                line.get("visibility", []),
+                shape=(None,),
+                what=f"lane line {i}: visibility",
+                source=source,
+            )
         )
-        visibility.append(seen)
         for key, found in numbers.items():
             found.append(line.get(key, -1))
     arrays = {

@@ -1,4 +1,4 @@
-"""Samples made by Python: any iterable of dicts, any map-style torch Dataset."""
+"""Python samples: an iterable of dicts or a map-style torch Dataset."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fastload._store.kinds import KINDS
 from fastload.errors import BadImage, ConfigError
 
 Item = TypeVar("Item")
-_HEAD = 64  # items inspected where the first has an empty list
+_HEAD = 64  # items inspected if the first has an empty list
 FieldsGiven: TypeAlias = "Mapping[str, str] | Sequence[Field] | None"
 
 
 @runtime_checkable
 class MapStyle(Protocol):
-    """What torch calls a map-style dataset."""
+    """A map-style dataset in the sense of torch."""
 
     def __len__(self) -> int: ...
 
@@ -29,34 +29,34 @@ class MapStyle(Protocol):
 
 
 def open_python(items: Iterable[object] | MapStyle, *, fields: FieldsGiven = None) -> AnySource:
-    """A source of these items: dicts, or tuples ``(image, label)``, or tuples in the order of ``fields``.
+    """Opens dicts, tuples ``(image, label)``, or tuples in the order of ``fields`` as a source.
 
-    A dict may have ``source``, a text that names the sample in messages.
-    ``fields``: ``{"name": "kind"}`` (``"list of image"`` for lists) or Fields; default: what the first item suggests, and
-    where it has an empty list the next one that has more.
+    A dict may have ``source``, a text that names the sample in messages. ``fields`` is
+    ``{"name": "kind"}`` (``"list of image"`` for lists) or a list of Field. By default the first
+    item decides, and for an empty list the next item that has values.
     """
     if any(
         base.__module__.startswith("torch.utils.data") and base.__name__ == "DataLoader"
         for base in type(items).__mro__
     ):
         raise ConfigError(
-            "cannot pack a DataLoader: it yields batches, already changed for training; give its dataset, "
-            "fastload.pack(loader.dataset, ...), without random transforms, ToTensor and Normalize"
+            "cannot pack a DataLoader: it yields augmented batches. Pass its dataset without "
+            "random transforms, ToTensor and Normalize: fastload.pack(loader.dataset, ...)"
         )
-    # torch's IterableDataset has [i] as well.
+    # torch's IterableDataset also defines [i].
     streams = any(base.__name__ == "IterableDataset" for base in type(items).__mro__)
     if isinstance(items, MapStyle) and not streams and not isinstance(items, (Mapping, str, bytes)):
         return MapSource(items, fields=fields)
     if isinstance(items, Iterable) and not isinstance(items, (Mapping, str, bytes)):
         return IterableSource(items, fields=fields)
     raise ConfigError(
-        f"cannot pack a {type(items).__name__}: expected an iterable of dicts, or a dataset with len() "
-        "and [i]"
+        f"cannot pack a {type(items).__name__}: expected an iterable of dicts, or a dataset with "
+        "len() and [i]"
     )
 
 
 class MapSource:
-    """A dataset with ``len()`` and ``[i]``; asked by one thread at a time, since its code is not ours."""
+    """A dataset with ``len()`` and ``[i]``. One thread at a time calls it: its code is unknown."""
 
     name = "python"
     thread_safe = False
@@ -71,37 +71,36 @@ class MapSource:
         self.info: Info = {}
 
     def refs(self) -> Iterator[Ref]:
-        """The indices."""
         yield from range(self._length)
 
     def load(self, ref: Ref) -> Sample:
-        """One item; whatever the dataset raises is one bad sample."""
+        """Loads one item. Any exception of the dataset is one bad sample."""
         index = int(str(ref))
         return self._shape.sample(self._item(index), index)
 
     def _head(self) -> Iterator[object]:
         yield self._item(0)
         for index in range(1, min(self._length, _HEAD)):
-            with contextlib.suppress(BadImage):  # told when its turn comes
+            with contextlib.suppress(BadImage):  # reported when the sample is packed
                 yield self._item(index)
 
     def _item(self, index: int) -> object:
         try:
             return self._items[index]
-        except Exception as error:  # foreign code: any class may come
+        except Exception as error:  # unknown code may raise any class
             raise BadImage(
                 f"the dataset raised {type(error).__name__}: {error}", source=f"item {index}"
             ) from error
 
 
 def pop_all(items: deque[Item]) -> Iterator[Item]:
-    """All of them; none stays in memory after it was yielded."""
+    """Yields all items and keeps no reference to them."""
     while items:
         yield items.popleft()
 
 
 class IterableSource:
-    """An iterable, a generator included; read once, in its own order."""
+    """An iterable or generator, read once in its own order."""
 
     name = "python"
 
@@ -118,7 +117,7 @@ class IterableSource:
     def __iter__(self) -> Iterator[Sample | BadImage]:
         if self._once and self._started:
             raise ConfigError(
-                "an iterator can be read once only; give a fresh one, or an iterable that starts again"
+                "an iterator can be read only once. Pass a new one, or an iterable that can restart"
             )
         self._started = True
         items = itertools.chain(pop_all(self._peeked), self._items) if self._once else self._items
@@ -141,26 +140,27 @@ class IterableSource:
 
 
 class _Shape:
-    """How an item is taken apart."""
+    """Splits an item into the values of its fields."""
 
     def __init__(
         self, fields: tuple[Field, ...], known_by: str, guessed: Collection[str] = ()
     ) -> None:
         self.fields = fields
         self._known_by = known_by
-        self._guessed = guessed  # names of those that were empty wherever one looked
+        self._guessed = guessed  # names of fields that were empty in all inspected items
         self._by_name = {field.name: field for field in fields}
         if not fields or len(self._by_name) != len(fields):
             raise ConfigError(
-                f"fields {[field.name for field in fields]}: expected at least one, and no name twice"
+                f"fields {[field.name for field in fields]}: expected at least one name, without "
+                "duplicates"
             )
 
     @classmethod
     def of(cls, head: Iterator[object], fields: FieldsGiven, classes: object) -> _Shape:
-        """From what the user says; else from the head of the items, of which no more is taken than is needed."""
+        """Uses ``fields`` if given. Otherwise infers them from as few items as needed."""
         if fields is not None:
             given = _parse_fields(fields)
-            return cls(given, f"fields= ({', '.join(each.name for each in given)}) lacks")
+            return cls(given, f"fields= ({', '.join(each.name for each in given)})")
         names: tuple[str, ...] = ()
         if isinstance(classes, (list, tuple)) and all(isinstance(name, str) for name in classes):
             names = tuple(classes)
@@ -176,17 +176,17 @@ class _Shape:
             values.update(found)
             empty -= found.keys()
         inferred = [infer_field(name, value) for name, value in values.items() if value is not None]
-        # The second of a pair, as in torchvision's segmentation datasets.
+        # The second value of a pair, as in torchvision's segmentation datasets.
         if Field("label", "image") in inferred:
             raise ConfigError(
-                "field 'label': an image; say what it is: fields={'image': 'image', 'label': 'mask'} where its pixels are "
-                "numbers of classes, 'label': 'image' where it is a picture"
+                "field 'label' is an image. Pass fields={'image': 'image', 'label': 'mask'} if its "
+                "pixels are class numbers, or 'label': 'image' if it is an image"
             )
         label = Field("label", "int")
         labeled = Field("label", "int", classes=names)
         return cls(
             tuple(labeled if field == label else field for field in inferred),
-            "the first item had not",
+            "the first item",
             empty,
         )
 
@@ -197,8 +197,8 @@ class _Shape:
         unknown = [name for name in values if name not in self._by_name]
         if unknown:
             raise BadImage(
-                f"has {', '.join(map(repr, unknown[:5]))}, which {self._known_by}; name all fields "
-                "(fields={name: kind}), or leave these out of the samples",
+                f"has {', '.join(map(repr, unknown[:5]))}, which {self._known_by} does not have. "
+                "Pass all fields (fields={name: kind}), or remove these from the samples",
                 source=where,
             )
         made = {
@@ -213,8 +213,9 @@ class _Shape:
             if field.name not in self._guessed:
                 raise
             raise BadImage(
-                f"{error.why}; it was empty in the first items and taken for {field.kind}: name all kinds, as in "
-                f"fields={{{field.name!r}: 'list of points', ...}}",
+                f"{error.why}. The field was empty in the first items and inferred as "
+                f"{field.kind}: pass all kinds, "
+                f"e.g. fields={{{field.name!r}: 'list of points', ...}}",
                 source=where,
             ) from None
 
@@ -223,8 +224,9 @@ def _parse_fields(fields: Mapping[str, str] | Sequence[Field]) -> tuple[Field, .
     wanted: Sequence[object] = tuple(fields.values() if isinstance(fields, Mapping) else fields)
     if not all(isinstance(each, str if isinstance(fields, Mapping) else Field) for each in wanted):
         raise ConfigError(
-            f"fields={fields!r:.80}: expected names and kinds, e.g. {{'image': 'image', 'label': 'int'}}, or a list of "
-            f"fastload.Field; kinds are {', '.join(KINDS)}, and 'list of' each"
+            f"fields={fields!r:.80}: expected names and kinds, e.g. "
+            "{'image': 'image', 'label': 'int'}, or a list of fastload.Field. "
+            f"Kinds are {', '.join(KINDS)}, each also as 'list of KIND'"
         )
     if isinstance(fields, Mapping):
         return tuple(
@@ -235,7 +237,7 @@ def _parse_fields(fields: Mapping[str, str] | Sequence[Field]) -> tuple[Field, .
 
 
 def _named(item: object, names: tuple[str, ...], where: str) -> dict[str, object]:
-    """The parts of an item by name: a dict's own, a tuple's by position, a bare image's ``image``."""
+    """Returns the values of an item by name: dict keys, tuple positions, or ``image``."""
     if isinstance(item, Mapping):
         return {str(name): value for name, value in item.items()}
     if isinstance(item, tuple) and hasattr(item, "_asdict"):
@@ -245,7 +247,7 @@ def _named(item: object, names: tuple[str, ...], where: str) -> dict[str, object
     names = names or ("image", "label")
     if len(item) > len(names):
         raise ConfigError(
-            f"{where}: a tuple of {len(item)} for the fields {', '.join(names)}; name all of them "
-            "(fields={name: kind})"
+            f"{where}: a tuple of {len(item)} values for the fields {', '.join(names)}. Pass all "
+            "fields (fields={name: kind})"
         )
     return dict(zip(names, item, strict=False))

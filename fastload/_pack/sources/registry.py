@@ -1,7 +1,8 @@
-"""The formats that ``fastload pack`` reads: one line each, with the options of the format.
+"""The formats that ``fastload pack`` reads, and the options of each.
 
-A format is a module in this package, named like the format, with ``looks_like(path)`` and a class.
-Nothing here imports NumPy: the command line asks for the options at every start.
+A format is a module in this package with the name of the format, a function ``looks_like(path)``
+and a class. This module does not import NumPy, because every start of the command line reads the
+options.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def names(text: str) -> list[str]:
 
 
 def pair(text: str) -> tuple[str, str]:
-    """``"name=value"`` → ``("name", "value")``; raises ValueError."""
+    """``"name=value"`` → ``("name", "value")``. Raises ValueError."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
         raise ValueError(f"{text!r}: expected NAME=VALUE")
@@ -34,27 +35,27 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def named_columns(text: str) -> tuple[str, list[str]]:
-    """``"corners=x1,y1"`` → ``("corners", ["x1", "y1"])``; raises ValueError."""
+    """``"corners=x1,y1"`` → ``("corners", ["x1", "y1"])``. Raises ValueError."""
     name, columns = pair(text)
     return name, names(columns)
 
 
 def class_names(text: str) -> list[str] | dict[str, list[str]]:
-    """``"cat,dog"``, or for one column ``"label=cat,dog"``; raises ValueError."""
+    """Parses ``"cat,dog"``, or ``"label=cat,dog"`` for one column. Raises ValueError."""
     return dict([named_columns(text)]) if "=" in text else names(text)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOption:
-    """An argument of a source's class, and how it is given on the command line."""
+    """An argument of a source's class and its command line option."""
 
     argument: str
     help: str
     metavar: str | None = None
-    flag: str = ""  # "" = the argument's name
+    flag: str = ""  # "" = "--" and the argument's name
     parse: Callable[[str], object] = str  # raises ValueError
-    repeated: bool = False  # may be given several times; ``parse`` returns pairs, together a dict
-    is_switch: bool = False  # given or not, without a value
+    repeated: bool = False  # may occur several times; ``parse`` returns pairs of a dict
+    is_switch: bool = False  # has no value
 
     @property
     def command_flag(self) -> str:
@@ -63,29 +64,29 @@ class SourceOption:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format: the class that reads it, what detection expects, and its options."""
+    """A format: its class, what detection expects, and its options."""
 
-    name: str  # of the module too
+    name: str  # also of the module
     reader: str  # class in that module
-    expected: str  # in words
-    # Suffixes (lower case) of entries of a folder, one of which it must have; "/" = any folder.
+    expected: str  # description for messages
+    # A folder must have an entry with one of these suffixes (lower case); "/" = any folder.
     marks: tuple[str, ...]
     options: tuple[SourceOption, ...] = ()
-    general: bool = False  # fits the files of other formats too: asked only when none is found
+    general: bool = False  # also matches other formats; tried only if no other format matches
 
     def looks_like(self, path: Path) -> str:
-        """Why the path is of this format, or ""."""
-        found: str = self.module().looks_like(path)
-        return found
+        """Returns why the path has this format, or "" if it has not."""
+        return str(self.module().looks_like(path))
 
     def open(self, path: Path, options: dict[str, object]) -> AnySource:
-        """The source; ConfigError for an option it does not have."""
+        """Opens the source. Raises ConfigError for an unknown option."""
         reader: Callable[..., AnySource] = getattr(self.module(), self.reader)
         known = list(inspect.signature(reader).parameters)[1:]
         for option in options:
             if option not in known:
                 raise ConfigError(
-                    f"format {self.name!r} has no option {option!r}; it has {', '.join(known) or 'none'}"
+                    f"format {self.name!r} has no option {option!r}. "
+                    f"Expected one of {', '.join(known) or 'none'}"
                 )
         return reader(path, **options)
 
@@ -93,16 +94,16 @@ class Format:
         return importlib.import_module(f"fastload._pack.sources.{self.name}")
 
 
-SPLIT = SourceOption("split", "one split of a source that has several: train, val ...")
+SPLIT = SourceOption("split", "read only this split, e.g. train or val", "NAME")
 CLASSES = SourceOption(
     "classes",
-    "class names in label order; for a list COLUMN=A,B,...",
+    "class names in label order, for lists COLUMN=A,B,...",
     "A,B,...",
     parse=class_names,
 )
 TYPES = SourceOption(
     "types",
-    "kind of a column or file extension: int, float, str, class, json, image, mask ...",
+    "kind of a column or file extension: int, float, str, class, json, image, mask, ...",
     "NAME=KIND",
     flag="--type",
     parse=pair,
@@ -120,20 +121,20 @@ FORMATS = {
             (
                 SourceOption(
                     "version",
-                    "nuScenes: which of several v1.0-* folders",
-                    "V",
+                    "nuScenes: name of the tables, e.g. v1.0-trainval (default: the only one)",
+                    "NAME",
                     flag="--nuscenes-version",
                 ),
-                SourceOption("scenes", "nuScenes: these scenes only", "A,B,...", parse=names),
-                SourceOption("bev", "nuScenes: the folder of bird's-eye masks"),
+                SourceOption("scenes", "nuScenes: read only these scenes", "A,B,...", parse=names),
+                SourceOption("bev", "nuScenes: folder of bird's-eye-view masks", "DIR"),
             ),
         ),
         Format(
             "openlane",
             "OpenLaneSource",
-            "images/ beside lane3d_1000/, lane3d_300/ or annotations/ with lane_lines",
+            "images/ and lane3d_1000/, lane3d_300/ or annotations/ with lane_lines",
             ("/",),
-            (SPLIT, SourceOption("annotations", "OpenLane: the folder of the lane files")),
+            (SPLIT, SourceOption("annotations", "OpenLane: folder of the lane files", "DIR")),
         ),
         Format(
             "coco",
@@ -143,8 +144,8 @@ FORMATS = {
             ("/", ".json"),
             (
                 SPLIT,
-                SourceOption("images", "COCO: the folder of the images", parse=Path),
-                SourceOption("masks", "COCO: instance masks too", is_switch=True),
+                SourceOption("images", "COCO: folder of the images", "DIR", parse=Path),
+                SourceOption("masks", "COCO: also store instance masks", is_switch=True),
             ),
         ),
         Format(
@@ -156,7 +157,7 @@ FORMATS = {
                 SPLIT,
                 SourceOption(
                     "columns",
-                    "Parquet, Hugging Face: columns to take (default: all)",
+                    "Parquet, Hugging Face: columns to read (default: all)",
                     "A,B,...",
                     parse=names,
                 ),
@@ -173,27 +174,28 @@ FORMATS = {
                 CLASSES,
                 SourceOption(
                     "points",
-                    "columns that make up a points field",
+                    "lists: points field made of these columns",
                     "NAME=X1,Y1,...",
                     parse=named_columns,
                     repeated=True,
                 ),
                 SourceOption(
                     "boxes",
-                    "columns that make up a boxes field",
+                    "lists: boxes field made of these columns",
                     "NAME=X1,Y1,X2,Y2",
                     parse=named_columns,
                     repeated=True,
                 ),
-                SourceOption("drop", "columns of a list to leave out", "A,B,...", parse=names),
+                SourceOption("drop", "lists: columns to leave out", "A,B,...", parse=names),
                 SourceOption(
                     "root",
-                    "folder that a list's paths start from (default: the list's own)",
+                    "lists: folder of the relative paths (default: the folder of the list)",
+                    "DIR",
                     parse=Path,
                 ),
                 SourceOption(
                     "paths",
-                    "lists: an image field whose file names are made of columns, "
+                    "lists: image field whose path is made of columns, "
                     "e.g. image=train/{image_id}.jpg",
                     "NAME=PATTERN",
                     flag="--path",
@@ -208,5 +210,5 @@ FORMATS = {
 
 
 def source_options() -> list[SourceOption]:
-    """The options of all formats; one that several formats share comes once."""
+    """Returns the options of all formats without duplicates."""
     return list(dict.fromkeys(option for each in FORMATS.values() for option in each.options))

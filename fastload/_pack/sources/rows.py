@@ -1,4 +1,4 @@
-"""Rows of CSV and JSONL files, with the place of each, so that one row can be read again later."""
+"""Reads rows of CSV and JSONL files, and their positions to read one row again later."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Row: TypeAlias = "dict[str, Json]"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a row lies: its first line (from 1), and its bytes in the file."""
+    """The position of a row: its first line (from 1) and its bytes in the file."""
 
     line: int
     offset: int
@@ -33,13 +33,14 @@ class Place:
 
 
 class RowFile:
-    """A CSV file with a header row, or a JSONL file with an object in each line.
+    """A CSV file with a header row, or a JSONL file with one object per line.
 
-    CSV values are text, "" where empty; text that is not UTF-8 keeps its bytes (surrogateescape): it may name a file.
+    CSV values are text, "" if empty. Text that is not UTF-8 keeps its bytes (surrogateescape),
+    because it may be a file name.
     """
 
     def __init__(self, path: Path, *, delimiter: str = "") -> None:
-        self._real = path.resolve()  # the user named it: a link is followed wherever it leads
+        self._real = path.resolve()  # the user passed this path, so links may lead anywhere
         self.name = printable(path.name)
         self.is_csv = path.suffix.lower() in (".csv", ".tsv")
         self.header: list[str] = []
@@ -48,34 +49,34 @@ class RowFile:
             self._stamp = file_stamp(file)
             if file.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
                 raise ConfigError(
-                    f"{self.name}: UTF-16 text, as Excel writes it; save the list as UTF-8"
+                    f"{self.name}: UTF-16 text, as written by Excel. Save it as UTF-8"
                 )
             if self.is_csv:
                 self._read_header(_LineReader(file, self.name))
 
     def places(self) -> Iterator[Place]:
-        """Where the rows are, in file order; the values are not parsed. ConfigError where quotes do not match."""
+        """Yields row positions in file order. Raises ConfigError for unmatched quotes."""
         for place, _ in self._records():
             yield place
 
     def good_rows(self) -> Iterator[Row]:
-        """The rows in file order without broken ones, which ``row_at`` reports."""
+        """Yields the rows in file order, without broken rows, which ``row_at`` reports."""
         for place, record in self._records():
             with contextlib.suppress(BadImage):
                 yield self._row(place, record)
 
     def row_at(self, place: Place) -> Row:
-        """One row again; BadImage where it is broken, ConfigError where the file is no longer the one listed."""
+        """Reads one row again. Raises BadImage if it is broken, ConfigError if the file changed."""
         with config_errors(), self._open() as file:
             if file_stamp(file) != self._stamp:
-                raise ConfigError(f"{self.name}: changed since it was listed; start the pack again")
+                raise ConfigError(f"{self.name}: changed since it was listed. Start the pack again")
             file.seek(place.offset)
             found = self._next_record(
                 _LineReader(file, self.name, line=place.line, stop=place.length)
             )
         if found is None:
             raise ConfigError(
-                f"{self.name}:{place.line}: no row there; the file is not the one that was listed"
+                f"{self.name}:{place.line}: no row here. The file differs from the listed one"
             )
         return self._row(place, found[1])
 
@@ -97,15 +98,16 @@ class RowFile:
         header = self._csv_record(lines)
         if not header or not all(header):
             raise ConfigError(
-                f"{self.name}:1: the header row must name every column, found {first.strip()!r:.120}"
+                f"{self.name}:1: expected a header row that names every column, "
+                f"found {first.strip()!r:.120}"
             )
         if len(set(header)) != len(header):
-            twice = next(name for name in header if header.count(name) > 1)
-            raise ConfigError(f"{self.name}:1: the header row names column {twice!r} twice")
+            duplicate = next(name for name in header if header.count(name) > 1)
+            raise ConfigError(f"{self.name}:1: duplicate column {duplicate!r} in the header row")
         self.header = header
 
     def _next_record(self, lines: _LineReader) -> tuple[Place, str | list[str]] | None:
-        """The next row as it is written: the text of a JSON line, or the values of a CSV record."""
+        """Returns the next row unparsed: the text of a JSON line, or the values of a CSV record."""
         while True:
             line = lines.line + 1
             offset = lines.offset
@@ -129,7 +131,7 @@ class RowFile:
         return dict(zip(self.header, record, strict=True))
 
     def _csv_record(self, lines: _LineReader) -> list[str] | None:
-        """A new reader for each record: it takes as many lines as the record has, so offsets stay exact."""
+        """Parses with a new reader, which consumes only one record, so offsets are exact."""
         line = lines.line + 1
         try:
             return next(csv.reader(lines, delimiter=self.delimiter or ",", strict=True), None)
@@ -138,13 +140,13 @@ class RowFile:
 
 
 class _LineReader:
-    """Lines of a file as text, counting lines and bytes taken."""
+    """Yields the lines of a file as text and counts lines and bytes."""
 
     def __init__(self, file: BinaryIO, name: str, *, line: int = 1, stop: int = 0) -> None:
         self._file = file
         self._name = name
         self._pushed = b""
-        self._stop = stop  # bytes to take at most, 0 = all
+        self._stop = stop  # maximum number of bytes, 0 = all
         self.line = line - 1  # lines taken so far
         self.offset = 0  # bytes taken so far
 
@@ -163,7 +165,7 @@ class _LineReader:
         return _text(data, first=self.line == 1)
 
     def peek(self) -> str:
-        """The next line, not taken."""
+        """Returns the next line without consuming it."""
         self._pushed = self._pushed or self._read_line()
         return _text(self._pushed, first=self.line == 0)
 
@@ -171,7 +173,7 @@ class _LineReader:
         data = self._file.readline(MAX_ROW_BYTES + 1)
         if len(data) > MAX_ROW_BYTES:
             raise BadImage(
-                f"a line of more than {MAX_ROW_BYTES} bytes", source=f"{self._name}:{self.line + 1}"
+                f"line has more than {MAX_ROW_BYTES} bytes", source=f"{self._name}:{self.line + 1}"
             )
         return data
 

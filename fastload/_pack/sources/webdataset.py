@@ -1,17 +1,23 @@
-"""WebDataset: tar shards, a sample is a run of members with one name up to the first dot.
+"""WebDataset: tar shards in which consecutive members with the same stem form a sample.
 
-Nothing is extracted: members are read in place by their offsets, so their names can do no harm.
+The stem is the name up to the first dot. Nothing is extracted: members are read in place by
+offset, so their names can do no harm.
 """
 
 from __future__ import annotations
 
+import io
 import itertools
+import os
 import re
+import tarfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fastload._pack.files import (
     IMAGE_SUFFIXES,
+    MAX_FILE_BYTES,
     file_stamp,
     open_inside,
     printable_or_repr,
@@ -31,12 +37,12 @@ from fastload._pack.sources.base import (
 from fastload._pack.sources.columns import ColumnType, convert, field_name
 from fastload._pack.sources.jsontext import config_errors, parse_json
 from fastload._pack.sources.numbers import parse_npy
-from fastload._pack.sources.tarindex import Member, tar_members
 from fastload._store.fields import Field
 from fastload._store.kinds import BYTES, IMAGE, INT, JSON, NUMBERS, STR, FieldKind
 from fastload.errors import BadImage, ConfigError
 
 INFERRED_SAMPLES = 1000
+MAX_NAME_BYTES = 64 << 10  # a long-name or pax header; tarfile would read gigabytes
 _PARTS = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 _KINDS: dict[str, FieldKind] = {
     "cls": INT,
@@ -54,11 +60,26 @@ _PICKLES = ("pyd", "pickle", "pkl", "pth", "pt")
 _NAMES = {"cls": "label", "id": "id_"}
 
 
-class WebDatasetSource:
-    """A folder of ``.tar`` shards, or one of them.
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One regular file in a tar. ``refused`` is the reason not to read it, or empty."""
 
-    ``types``: kind of an extension (``{"seg.png": "mask"}``). ``classes``: names of the values of ``cls``.
-    An image extension alone becomes field ``image``, ``cls`` becomes ``label``, ``left.jpg`` becomes ``left``.
+    name: str
+    offset: int
+    size: int
+    refused: str = ""
+
+
+class WebDatasetSource:
+    """Reads a folder of ``.tar`` shards or a single shard.
+
+    A single image extension becomes field ``image``, ``cls`` becomes ``label``, and ``left.jpg``
+    becomes ``left``.
+
+    Args:
+        path: Folder or ``.tar`` file.
+        types: Kind per extension, e.g. ``{"seg.png": "mask"}``.
+        classes: Class names of the values of ``cls``, in label order.
     """
 
     name = "webdataset"
@@ -81,11 +102,11 @@ class WebDatasetSource:
         }
         if any(each.is_class for each in self._types.values()):
             raise ConfigError(
-                f"{self.path}: kind 'class' is for lists; here name the classes (--classes a,b,c)"
+                f"{self.path}: kind 'class' is only for lists. Pass the class names with --classes"
             )
         if any(each.is_list for each in self._types.values()):
             raise ConfigError(
-                f"{self.path}: kinds 'list of ...' are for lists; a member is one value"
+                f"{self.path}: kind 'list of ...' is only for lists. A member is one value"
             )
         self._extensions = self._find_extensions()
         self._classes = tuple(classes)
@@ -99,7 +120,7 @@ class WebDatasetSource:
         self.info: Info = {}
 
     def refs(self) -> Iterator[Ref]:
-        """Shard, then extension, offset and size of each member of the sample."""
+        """Yields shard, stem, and extension, offset and size of each member of a sample."""
         for shard in self._shards:
             for key, members in self._samples(shard):
                 bad = next((member for member in members if member.refused), None)
@@ -112,11 +133,11 @@ class WebDatasetSource:
                     yield [printable_or_repr(shard), printable_or_repr(key), *parts]
 
     def load(self, ref: Ref) -> Sample:
-        """One sample, read from its places in the tar."""
         raise_if_refused(ref)
         if not isinstance(ref, list):
             raise ConfigError(
-                f"{self.path}: {ref!r:.60} is no place in a tar; the listing is not of this source"
+                f"{self.path}: {ref!r:.60} is not a sample in a tar. "
+                "The listing belongs to another source"
             )
         shard = raw_name(str(ref[0]))
         source = f"{ref[0]}!{ref[1]}"
@@ -124,7 +145,7 @@ class WebDatasetSource:
         with open_inside(self.root, shard) as file:
             if self._stamps.get(shard) != file_stamp(file):
                 raise ConfigError(
-                    f"{printable_or_repr(shard)}: changed since it was listed; start the pack again"
+                    f"{printable_or_repr(shard)}: changed since it was listed. Start the pack again"
                 )
             for part in ref[2:]:
                 extension, offset, size = part if isinstance(part, list) else ("", 0, 0)
@@ -146,8 +167,8 @@ class WebDatasetSource:
     def _field(self, extension: str, member: str) -> tuple[str, FieldKind]:
         if extension not in self._extensions:
             raise BadImage(
-                f"extension {extension!r} did not occur in the first {INFERRED_SAMPLES} samples: give it a "
-                f"type (--type {extension}=bytes)",
+                f"extension {extension!r} is not in the first {INFERRED_SAMPLES} samples. Pass its "
+                f"type with --type {extension}=bytes",
                 source=member,
             )
         return self._extensions[extension]
@@ -169,14 +190,14 @@ class WebDatasetSource:
             return file_stamp(file)
 
     def _find_extensions(self) -> dict[str, tuple[str, FieldKind]]:
-        """Extension to field name and kind, from the first samples and what the user says."""
+        """Returns field name and kind per extension, from the first samples and ``types``."""
         groups = itertools.chain.from_iterable(self._samples(shard) for shard in self._shards)
         first = [
             [_extension(member.name) for member in members if not member.refused]
             for _, members in itertools.islice(groups, INFERRED_SAMPLES)
         ]
         images = {suffix[1:] for suffix in IMAGE_SUFFIXES}
-        # image.jpg beside image.png (a mask, often) in one sample: both keep their extension as their name.
+        # If a sample has image.jpg and image.png (often a mask), fields are named by extension.
         several = any(len(images.intersection(extensions)) > 1 for extensions in first)
         found: dict[str, tuple[str, FieldKind]] = {}
         for extension in dict.fromkeys(
@@ -188,14 +209,15 @@ class WebDatasetSource:
                 kind = self._types[extension].kind
             if last in _PICKLES and extension not in self._types:
                 raise ConfigError(
-                    f"{self.path}: members {extension!r} are Python pickles, which can run code: they "
-                    f"are not read. Say --type {extension}=bytes to keep the bytes as they are"
+                    f"{self.path}: members {extension!r} are Python pickles, which can run code, "
+                    f"and are not read. Pass --type {extension}=bytes to store the bytes"
                 )
             plain = "image" if last in images and not several else _NAMES.get(last, last)
             found[extension] = (field_name(stem.replace(".", "_") or plain), kind)
         if not any(first):
             raise ConfigError(
-                f"{self.path}: no samples in {len(self._shards)} tar files; expected members as 0001.jpg"
+                f"{self.path}: no samples in {len(self._shards)} tar files. Expected members such "
+                "as 0001.jpg"
             )
         return {
             extension: (name, self._same_kind(name, found))
@@ -207,14 +229,15 @@ class WebDatasetSource:
         kinds = {kind for other, kind in found.values() if other == name}
         if len(kinds) > 1:
             raise ConfigError(
-                f"{self.path}: two extensions become field {name!r}, as {' and '.join(sorted(map(str, kinds)))}; "
-                "give both one type (--type EXTENSION=KIND)"
+                f"{self.path}: two extensions have the field name {name!r}, as "
+                f"{' and '.join(sorted(map(str, kinds)))}. Pass one type for both with "
+                "--type EXTENSION=KIND"
             )
         return kinds.pop()
 
 
 def looks_like(path: Path) -> str:
-    """Why this is a WebDataset, or nothing."""
+    """Returns why the path is a WebDataset, or an empty string."""
     shards = [path.name] if path.is_file() and path.suffix == ".tar" else _tars_in(path)
     return f"tar shards ({shards[0]})" if shards else ""
 
@@ -230,7 +253,7 @@ def _shards(path: Path) -> list[str]:
     found = [entry.path for entry in walk(path) if entry.path.endswith((".tar", ".tar.gz", ".tgz"))]
     packed = [name for name in found if not name.endswith(".tar")]
     if packed or not found:
-        what = f"{packed[0]} is compressed: unpack it first (gzip -d)" if packed else "no .tar file"
+        what = f"{packed[0]} is compressed. Run gzip -d first" if packed else "no .tar file"
         raise ConfigError(f"{path}: {what}")
     return found
 
@@ -260,3 +283,72 @@ def _decoded(data: bytes, kind: FieldKind, extension: str, member: str) -> Value
         return convert(text if kind is STR else text.strip(), kind, extension, member)
     except UnicodeDecodeError:
         raise BadImage(f"expected {kind} as text, found {data[:40]!r}", source=member) from None
+
+
+def tar_members(file: io.FileIO) -> Iterator[Member]:
+    """Yields the regular files of a tar in bounded memory. A damaged end is one refused member."""
+    size = os.fstat(file.fileno()).st_size
+    position = 0
+    long_name = ""
+    pax_size = -1
+    while position + 512 <= size:
+        file.seek(position)
+        block = file.read(512)
+        if not any(block):
+            return
+        try:
+            header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        except tarfile.HeaderError as error:
+            yield Member(
+                "", position, 0, f"damaged at byte {position}: {error}. The rest is not read"
+            )
+            return
+        length = pax_size if pax_size >= 0 and header.isreg() else header.size
+        start = position + 512
+        position = position + 512 + (length + 511) // 512 * 512
+        name = long_name or header.name
+        if length < 0 or start + length > size:
+            yield Member(
+                name, start, 0, f"truncated: its {length} bytes exceed the tar of {size} bytes"
+            )
+            return
+        if header.type in (tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE):
+            if length > MAX_NAME_BYTES:
+                yield Member(
+                    name,
+                    start,
+                    0,
+                    f"name header of {length} bytes: expected at most {MAX_NAME_BYTES}",
+                )
+                return
+            data = file.read(length)
+            if header.type == tarfile.XHDTYPE:
+                long_name, pax_size = _pax(data)
+            else:
+                long_name = data.rstrip(b"\0").decode("utf-8", "surrogateescape")
+            continue
+        if header.type in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE):
+            too_large = (
+                f"has {length} bytes, expected at most {MAX_FILE_BYTES}"
+                if length > MAX_FILE_BYTES
+                else ""
+            )
+            yield Member(name, start, length, too_large)
+        long_name = ""
+        pax_size = -1
+
+
+def _pax(data: bytes) -> tuple[str, int]:
+    """Returns path and size of a pax header ("LENGTH key=value\\n" ...), "" and -1 if missing."""
+    path = ""
+    size = -1
+    while data:
+        digits, _, _ = data[:20].partition(b" ")
+        length = int(digits) if digits.isdigit() else 0
+        key, _, value = data[len(digits) + 1 : length - 1].partition(b"=")
+        if key == b"path":
+            path = value.decode("utf-8", "surrogateescape")
+        elif key == b"size" and value.isdigit() and len(value) < 20:
+            size = int(value)
+        data = data[length:] if length > len(digits) + 1 else b""
+    return path, size
