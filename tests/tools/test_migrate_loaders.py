@@ -1,4 +1,4 @@
-"""migrate() on torch DataLoaders: the code it prints is run, and gives the same labels and sizes."""
+"""fastload.migrate: its code runs and yields the same labels and image sizes as the torch loader."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ TRAIN = V.Compose(
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for number in range(18):
-        path = tmp_path / "pictures" / ("ant", "bee", "cow")[number % 3] / f"{number:02}.jpg"
+        path = tmp_path / "images" / ("ant", "bee", "cow")[number % 3] / f"{number:02}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(photo(60 + number, 50, seed=number, gray=number % 4 == 0))
-    return tmp_path / "pictures"
+    return tmp_path / "images"
 
 
 def run(migration: Migration, **names: Any) -> Any:
-    """Packs and makes the loader as printed."""
+    """Runs the code of a migration and returns the loader."""
     scope: dict[str, Any] = dict(names)
     exec(migration.pack_code, scope)
     exec(migration.loader_code, scope)
@@ -50,7 +50,9 @@ def torch_loader(folder: Path, **options: Any) -> Any:
     )
 
 
-def test_a_folder_is_packed_by_the_command_and_gives_the_same(folder: Path, tmp_path: Path) -> None:
+def test_packing_an_image_folder_by_command_keeps_labels_and_sizes(
+    folder: Path, tmp_path: Path
+) -> None:
     before = torch_loader(folder, num_workers=2, pin_memory=False)
     migration = fastload.migrate(before, dest=str(tmp_path / "packed"))
     assert migration.command == f"fastload pack {folder} {tmp_path / 'packed'}"
@@ -69,20 +71,20 @@ def test_a_folder_is_packed_by_the_command_and_gives_the_same(folder: Path, tmp_
         assert torch.equal(found, expected)
         assert images.shape == expected_images.shape
         assert images.dtype == expected_images.dtype
-        assert (
-            images - expected_images
-        ).abs().mean() < 0.15  # in units of std = 64 levels; see docs/transforms.md on half pixels
+        # Images are in units of std, which is 64 of 256. docs/transforms.md explains the
+        # half-pixel difference.
+        assert (images - expected_images).abs().mean() < 0.15
     after.close()
 
 
-def test_the_python_call_gives_the_same(folder: Path, tmp_path: Path) -> None:
+def test_packing_from_python_keeps_labels(folder: Path, tmp_path: Path) -> None:
     before = torch_loader(folder)
     after = run(fastload.migrate(before, dest=str(tmp_path / "packed")))
     assert labels(after) == labels(before)
     after.close()
 
 
-def test_a_subset_is_packed_from_its_list(folder: Path, tmp_path: Path) -> None:
+def test_subset_is_packed_from_its_file_list(folder: Path, tmp_path: Path) -> None:
     subset = torch.utils.data.Subset(ImageFolder(str(folder), TRAIN), [3, 1, 7, 12, 16])
     before = torch.utils.data.DataLoader(subset, batch_size=2)
     migration = fastload.migrate(before, dest=str(tmp_path / "packed"))
@@ -92,7 +94,7 @@ def test_a_subset_is_packed_from_its_list(folder: Path, tmp_path: Path) -> None:
     after.close()
 
 
-def test_a_sampler_of_the_users_keeps_its_numbers(folder: Path, tmp_path: Path) -> None:
+def test_custom_sampler_selects_the_same_samples(folder: Path, tmp_path: Path) -> None:
     picked = [5, 5, 0, 17, 9]
     before = torch_loader(folder, sampler=picked)
     migration = fastload.migrate(before, dest=str(tmp_path / "packed"))
@@ -103,7 +105,7 @@ def test_a_sampler_of_the_users_keeps_its_numbers(folder: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("change", ["classes", "file", "moved"])
-def test_a_folder_that_says_something_else_is_packed_from_the_list(
+def test_dataset_that_differs_from_its_folder_is_packed_from_the_file_list(
     folder: Path, tmp_path: Path, change: str
 ) -> None:
     before = torch_loader(folder)
@@ -125,7 +127,7 @@ def test_a_folder_that_says_something_else_is_packed_from_the_list(
 
 
 class Pairs(torch.utils.data.Dataset[Any]):
-    """A map-style dataset of no special kind."""
+    """A custom map-style dataset."""
 
     def __init__(self, folder: ImageFolder) -> None:
         self._folder = folder
@@ -139,7 +141,7 @@ class Pairs(torch.utils.data.Dataset[Any]):
         return (self.transform(image) if self.transform else image), label
 
 
-def test_any_dataset_is_packed_without_its_transform(folder: Path, tmp_path: Path) -> None:
+def test_custom_dataset_is_packed_without_its_transform(folder: Path, tmp_path: Path) -> None:
     dataset = Pairs(ImageFolder(str(folder)))
     before = torch.utils.data.DataLoader(dataset, batch_size=4)
     expected = labels(before)
@@ -150,8 +152,8 @@ def test_any_dataset_is_packed_without_its_transform(folder: Path, tmp_path: Pat
     after.close()
 
 
-class Always(Pairs):
-    """Calls its transform whatever it is, and has another name for it."""
+class AlwaysTransformed(Pairs):
+    """Calls its transform unconditionally and stores it under another name."""
 
     def __init__(self, folder: ImageFolder) -> None:
         super().__init__(folder)
@@ -164,21 +166,24 @@ class Always(Pairs):
 
 
 @pytest.mark.parametrize(
-    "kind", ["subset of a subset", "subset of another kind", "joined", "own name"]
+    "kind",
+    ["subset of a subset", "subset of a custom dataset", "concatenated", "other attribute name"],
 )
-def test_a_dataset_inside_another_is_packed_without_its_transform(
+def test_nested_dataset_is_packed_without_its_transform(
     folder: Path, tmp_path: Path, kind: str
 ) -> None:
     photos = ImageFolder(str(folder), TRAIN)
     pairs = Pairs(ImageFolder(str(folder)))
-    always = Always(ImageFolder(str(folder)))
+    always = AlwaysTransformed(ImageFolder(str(folder)))
     made: dict[str, Any] = {
         "subset of a subset": torch.utils.data.Subset(
             torch.utils.data.Subset(photos, range(2, 18, 2)), [4, 0, 3]
         ),
-        "subset of another kind": torch.utils.data.Subset(pairs, [7, 1, 12]),
-        "joined": torch.utils.data.ConcatDataset([photos, torch.utils.data.Subset(pairs, [3, 0])]),
-        "own name": always,
+        "subset of a custom dataset": torch.utils.data.Subset(pairs, [7, 1, 12]),
+        "concatenated": torch.utils.data.ConcatDataset(
+            [photos, torch.utils.data.Subset(pairs, [3, 0])]
+        ),
+        "other attribute name": always,
     }
     before = torch.utils.data.DataLoader(made[kind], batch_size=3)
     expected = list(before)
@@ -186,14 +191,13 @@ def test_a_dataset_inside_another_is_packed_without_its_transform(
     assert migration.complete
     assert ("samples[" in migration.pack_code) == (kind == "subset of a subset")
     after = run(migration, dataset=made[kind])
-    for (images, found), (expected_images, labels_then) in zip(after, expected, strict=True):
-        assert torch.equal(found, labels_then)
-        assert (images - expected_images).abs().mean() < 0.15  # as above
+    for (images, found), (expected_images, expected_labels) in zip(after, expected, strict=True):
+        assert torch.equal(found, expected_labels)
+        assert (images - expected_images).abs().mean() < 0.15
     after.close()
 
 
-def test_a_transform_that_takes_and_gives_names(folder: Path, tmp_path: Path) -> None:
-    """As Albumentations' do."""
+def test_albumentations_transform_with_keyword_arguments(folder: Path, tmp_path: Path) -> None:
 
     class Compose:
         __module__ = "albumentations.core.composition"
@@ -211,7 +215,7 @@ def test_a_transform_that_takes_and_gives_names(folder: Path, tmp_path: Path) ->
     before = torch.utils.data.DataLoader(dataset, batch_size=3)
     expected = labels(before)
     migration = fastload.migrate(before, dest=str(tmp_path / "packed"))
-    assert not migration.complete  # its Resize and so on are to be written by hand
+    assert not migration.complete  # its transforms cannot be translated
     exec(migration.pack_code, {"dataset": dataset})
     assert (
         fastload.open(tmp_path / "packed")
@@ -221,15 +225,17 @@ def test_a_transform_that_takes_and_gives_names(folder: Path, tmp_path: Path) ->
     )
 
 
-def test_parts_with_transforms_of_their_own_are_told(folder: Path) -> None:
-    joined: Any = torch.utils.data.ConcatDataset(
+def test_different_transforms_of_the_parts_are_reported(folder: Path) -> None:
+    concatenated: Any = torch.utils.data.ConcatDataset(
         [ImageFolder(str(folder), TRAIN), ImageFolder(str(folder), V.ToTensor())]
     )
-    assert "transforms of their own" in str(fastload.migrate(torch.utils.data.DataLoader(joined)))
-    assert "of their own" not in str(fastload.migrate(torch_loader(folder)))
+    assert "have different transforms" in str(
+        fastload.migrate(torch.utils.data.DataLoader(concatenated))
+    )
+    assert "have different transforms" not in str(fastload.migrate(torch_loader(folder)))
 
 
-def test_arguments_that_carry_over_and_those_that_do_not(folder: Path) -> None:
+def test_arguments_are_carried_over_or_explained(folder: Path) -> None:
     loader = torch_loader(
         folder,
         batch_size=8,
@@ -253,9 +259,10 @@ def test_arguments_that_carry_over_and_those_that_do_not(folder: Path) -> None:
         assert text in migration.loader_code
     assert "num_workers" not in migration.loader_code
     page = str(migration)
-    assert "num_workers=2 is left out" in page
+    assert "num_workers=2 is omitted" in page
     assert (
-        "persistent_workers, prefetch_factor: there are no worker processes, leave them out" in page
+        "persistent_workers, prefetch_factor: omitted, because there are no worker processes"
+        in page
     )
     assert (
         "- loader = torch.utils.data.DataLoader(dataset, batch_size=8, drop_last=True, shuffle=True, num_workers=2"
@@ -264,18 +271,18 @@ def test_arguments_that_carry_over_and_those_that_do_not(folder: Path) -> None:
     assert json.loads(json.dumps(migration.as_json()))["complete"] is True
 
 
-def test_ranks_need_no_sampler(folder: Path) -> None:
+def test_distributed_sampler_is_replaced_by_arguments(folder: Path) -> None:
     dataset = ImageFolder(str(folder), TRAIN)
     sampler: Any = torch.utils.data.DistributedSampler(dataset, num_replicas=2, rank=0, seed=4)
     migration = fastload.migrate(
         torch.utils.data.DataLoader(dataset, batch_size=4, sampler=sampler)
     )
     assert "sampler" not in migration.loader_code
-    assert "shuffle=True, seed=4" in migration.loader_code
+    assert "    shuffle=True,\n    seed=4,\n" in migration.loader_code
     assert migration.command
 
 
-def test_batch_samplers_and_collate_functions_stay(folder: Path, tmp_path: Path) -> None:
+def test_batch_sampler_and_collate_function_are_kept(folder: Path, tmp_path: Path) -> None:
     def pairs(samples: Any) -> Any:
         return torch.stack([image for image, _ in samples]), torch.tensor(
             [label for _, label in samples]
@@ -295,7 +302,7 @@ def test_batch_samplers_and_collate_functions_stay(folder: Path, tmp_path: Path)
     after.close()
 
 
-def test_gray_images_stay_gray(folder: Path, tmp_path: Path) -> None:
+def test_grayscale_output_has_one_channel(folder: Path, tmp_path: Path) -> None:
     dataset = ImageFolder(str(folder), V.Compose([V.Resize((24, 24)), V.Grayscale(), V.ToTensor()]))
     before = torch.utils.data.DataLoader(dataset, batch_size=4)
     after = run(fastload.migrate(before, dest=str(tmp_path / "packed")))
@@ -303,7 +310,7 @@ def test_gray_images_stay_gray(folder: Path, tmp_path: Path) -> None:
     after.close()
 
 
-def test_what_is_missing_is_said(folder: Path) -> None:
+def test_missing_equivalents_are_reported(folder: Path) -> None:
     dataset = ImageFolder(
         str(folder),
         V.Compose([V.RandomPerspective(), V.ToTensor(), V.Lambda()]),
@@ -313,30 +320,30 @@ def test_what_is_missing_is_said(folder: Path) -> None:
     assert not migration.complete
     page = str(migration)
     for text in (
-        "RandomPerspective  no equal",
-        "no transform gives the images one size",
-        "target_transform is not carried over",
-        "not known",
+        "RandomPerspective  no equivalent",
+        "no transform sets the image size",
+        "target_transform is omitted",
+        "unknown transform",
     ):
         assert text in page.replace("<", "")
-    jumbled = ImageFolder(
+    misordered = ImageFolder(
         str(folder), V.Compose([V.ToTensor(), V.Normalize((0.5,), (0.5,)), V.Resize((8, 8))])
     )
-    assert "cannot be used as it is: transform: Resize follows Normalize" in str(
-        fastload.migrate(torch.utils.data.DataLoader(jumbled))
+    assert "the translated transforms are invalid: transform: Resize follows Normalize" in str(
+        fastload.migrate(torch.utils.data.DataLoader(misordered))
     )
 
 
-def test_what_cannot_be_moved_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_other_objects_and_fastload_loaders_are_rejected(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(fastload.ConfigError, match="expected a torch DataLoader, found list"):
         fastload.migrate([1, 2])  # type: ignore[arg-type]
     loader = run(fastload.migrate(torch_loader(folder), dest=str(tmp_path / "packed")))
-    with pytest.raises(fastload.ConfigError, match="fastload loader already"):
+    with pytest.raises(fastload.ConfigError, match="found a fastload loader"):
         fastload.migrate(loader)
     loader.close()
 
 
-def test_nothing_is_touched(folder: Path, tmp_path: Path) -> None:
+def test_migrate_changes_nothing(folder: Path, tmp_path: Path) -> None:
     loader = torch_loader(folder)
     before = dict(vars(loader.dataset))
     fastload.migrate(loader, dest=str(tmp_path / "packed"))

@@ -1,4 +1,4 @@
-"""Each of torchvision's transforms in fastload's words; what has no equal is said."""
+"""Translation of each torchvision transform, and reports of what has no equivalent."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def codes(*transforms: Any) -> list[str]:
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )
-def test_what_has_an_equal(transform: Any, code: str) -> None:
+def test_transform_is_translated(transform: Any, code: str) -> None:
     (found,) = translate(transform)
     assert (found.code, found.lost) == (code, False)
     if code:
         from fastload import transforms as T
 
-        assert eval(code, {"T": T}) is not None  # it is accepted
+        assert eval(code, {"T": T}) is not None
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_what_has_an_equal(transform: Any, code: str) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_has_none_is_said(transform: Any) -> None:
+def test_transform_without_equivalent_is_reported(transform: Any) -> None:
     (found,) = translate(transform)
     assert (found.code, found.lost) == ("", True)
     assert found.note
@@ -106,22 +106,22 @@ def test_what_has_none_is_said(transform: Any) -> None:
 @pytest.mark.parametrize(
     ("transform", "note"),
     [
-        (V.Resize(256, V.InterpolationMode.BICUBIC), "bicubic has no equal"),
+        (V.Resize(256, V.InterpolationMode.BICUBIC), "bicubic has no equivalent"),
         (V.Resize(256, max_size=300), "max_size"),
         (V.RandomCrop(32, (1, 2)), "largest"),
         (V.RandomCrop(32, 4, padding_mode="reflect"), "reflect"),
-        (V.ColorJitter(0.4), "shuffles"),
+        (V.ColorJitter(0.4), "random order"),
         (V.GaussianBlur((3, 5)), "square"),
-        (V.RandomRotation(10), "nearest has no equal"),
+        (V.RandomRotation(10), "nearest has no equivalent"),
     ],
 )
-def test_differences_are_said(transform: Any, note: str) -> None:
+def test_differences_are_reported(transform: Any, note: str) -> None:
     (found,) = translate(transform)
     assert found.code
     assert note in found.note
 
 
-def test_another_library_s_of_the_same_name_is_said() -> None:
+def test_class_of_another_library_with_the_same_name_is_reported() -> None:
     class Resize:
         height, width = 32, 48
 
@@ -132,7 +132,7 @@ def test_another_library_s_of_the_same_name_is_said() -> None:
         assert [(part.code, part.lost) for part in translate(each)] == [("", True)]
 
 
-def test_a_recipe() -> None:
+def test_typical_training_transforms() -> None:
     normalize = V.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     assert codes(
         V.RandomResizedCrop(224), V.Compose([V.RandomHorizontalFlip()]), V.ToTensor(), normalize

@@ -1,1 +1,1 @@
-"""From the torch DataLoader that is there to a fastload one: ``fastload.migrate(loader)``. See docs/diagnose.md."""
+"""Converts a torch DataLoader to a fastload one: ``fastload.migrate(loader)``."""

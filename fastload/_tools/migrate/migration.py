@@ -1,9 +1,9 @@
-"""``fastload.migrate``: what to type to move an existing torch DataLoader to fastload."""
+"""``fastload.migrate``: the code that replaces a torch DataLoader with a fastload one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -21,33 +21,41 @@ from fastload._tools.migrate.packing import how_to_pack, innermost, transforms_o
 from fastload._tools.migrate.transforms import Translated, translate, wants_gray
 from fastload.errors import ConfigError
 
-_WIDTH = 116
-
 
 @public()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """``print(migration)`` shows all of it; ``pack_code`` and ``loader_code`` are Python that runs."""
+    """The result of ``fastload.migrate``. ``print`` shows all of it.
 
-    command: str  # for a shell; empty where only Python can pack this dataset
+    Attributes:
+        command: Shell command that packs the dataset. Empty if only Python can pack it.
+        pack_code: Python code that packs the dataset.
+        torch_code: The current loader, as far as it can be reconstructed.
+        loader_code: Python code that creates the fastload loader.
+        transforms: Each transform and its fastload equivalent.
+        notes: What differs, and what is left to do.
+
+    Example:
+        >>> migration = fastload.migrate(loader)
+        >>> print(migration.loader_code)
+    """
+
+    command: str
     pack_code: str
-    torch_code: str  # the loader as it was made, as far as it can be told
+    torch_code: str
     loader_code: str
     transforms: tuple[Translated, ...]
     notes: tuple[str, ...]
 
     @property
     def complete(self) -> bool:
-        """Nothing is left to be done by hand."""
+        """Whether every transform has an equivalent."""
         return not any(each.lost for each in self.transforms)
 
     def as_json(self) -> dict[str, object]:
-        """Plain dicts, lists and text."""
+        """Returns dicts, lists and strings."""
         return {
-            "command": self.command,
-            "pack_code": self.pack_code,
-            "torch_code": self.torch_code,
-            "loader_code": self.loader_code,
+            **asdict(self),
             "transforms": [each.as_json() for each in self.transforms],
             "notes": list(self.notes),
             "complete": self.complete,
@@ -55,21 +63,22 @@ class Migration:
 
     def __str__(self) -> str:
         lines = [
-            "1. Pack once:",
+            "1. Pack the dataset once:",
             *_indented(self.command or self.pack_code),
             "",
             "2. Change the loader:",
+            *_indented(self.torch_code, "  - "),
+            *_indented(self.loader_code, "  + "),
         ]
-        lines += _indented(self.torch_code, "  - ") + _indented(self.loader_code, "  + ")
         if self.transforms:
-            width = max(len(each.was) for each in self.transforms)
-            lines += ["", "3. The transforms:"]
-            for each in self.transforms:
-                becomes = each.code or ("no equal" if each.lost else "not needed")
-                lines.append(
-                    f"  {each.was:{width}}  {becomes}" + (f"  ({each.note})" if each.note else "")
-                )
-        lines += ["", *(f"Note: {each}" for each in self.notes)] if self.notes else []
+            lines += ["", "3. Check the transforms:"]
+        width = max((len(each.was) for each in self.transforms), default=0)
+        for each in self.transforms:
+            becomes = each.code or ("no equivalent" if each.lost else "not needed")
+            note = f"  ({each.note})" if each.note else ""
+            lines.append(f"  {each.was:{width}}  {becomes}{note}")
+        if self.notes:
+            lines += ["", *(f"Note: {each}" for each in self.notes)]
         return "\n".join(lines)
 
 
@@ -78,53 +87,64 @@ def _indented(text: str, by: str = "  ") -> list[str]:
 
 
 def migrate(loader: torch.utils.data.DataLoader[Any], *, dest: str = "packed") -> Migration:
-    """The pack command (or call) for the loader's dataset and the changed lines; nothing is packed or changed.
+    """Returns the pack command for the loader's dataset and the code of an equivalent loader.
 
-    ``dest``: the folder that these lines name for the packed dataset. torchvision's transforms are written as fastload's.
+    Nothing is packed or changed. torchvision transforms are translated to fastload transforms.
 
-        print(fastload.migrate(loader))
+    Args:
+        loader: A torch DataLoader.
+        dest: Folder of the packed dataset in the returned code. Default: "packed".
+
+    Returns:
+        The code and notes about differences.
+
+    Raises:
+        ConfigError: ``loader`` is not a torch DataLoader, or is already a fastload loader.
+
+    Example:
+        >>> print(fastload.migrate(loader))
     """
     if isinstance(loader, DataLoader):
-        raise ConfigError("migrate: this is a fastload loader already")
+        raise ConfigError("migrate: expected a torch DataLoader, found a fastload loader")
     if not isinstance(loader, torch.utils.data.DataLoader):
         raise ConfigError(f"migrate: expected a torch DataLoader, found {type(loader).__name__}")
     order = _Order(loader)
-    pack = how_to_pack(loader.dataset, dest, same_numbers=order.needs_numbers)
+    pack = how_to_pack(loader.dataset, dest, same_order=order.uses_ids)
     transform = _transform_of(loader.dataset)
-    notes = list(order.notes)
     translated = translate(transform)
-    arguments = {**order.arguments, **_carried(loader, notes)}
+    arguments, notes = _other_arguments(loader)
     if pack.rgb or wants_gray(transform):
         arguments["color"] = repr("gray" if wants_gray(transform) else "rgb")
     notes += _transform_notes(loader.dataset, translated, listed=pack.rgb)
     return Migration(
         command=pack.command,
         pack_code=pack.code,
-        torch_code=_torch_line(loader, order),
-        loader_code=_our_lines(dest, arguments, [each.code for each in translated if each.code]),
+        torch_code=_torch_code(loader, order),
+        loader_code=_loader_code(
+            dest, {**order.arguments, **arguments}, [each.code for each in translated if each.code]
+        ),
         transforms=tuple(translated),
-        notes=(*pack.notes, *notes),
+        notes=(*pack.notes, *order.notes, *notes),
     )
 
 
 class _Order:
-    """Which samples come when: as arguments, and whether samples must keep their numbers."""
+    """The order of the samples: arguments for both loaders, and whether sample ids matter."""
 
     def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         self.arguments: dict[str, str] = {}
         self.torch: dict[str, str] = {}
         self.notes: list[str] = []
-        self.needs_numbers = False
-        streams = isinstance(loader.dataset, torch.utils.data.IterableDataset)
+        self.uses_ids = False
         if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
-            self._own("batch_sampler", type(loader.batch_sampler).__name__)
+            self._keep("batch_sampler", loader.batch_sampler)
             return
-        self.arguments["batch_size"] = self.torch["batch_size"] = repr(loader.batch_size)
+        self._both("batch_size", repr(loader.batch_size))
         if loader.drop_last:
-            self.arguments["drop_last"] = self.torch["drop_last"] = "True"
-        if streams:
+            self._both("drop_last", "True")
+        if isinstance(loader.dataset, torch.utils.data.IterableDataset):
             self.notes.append(
-                "a stream has no order of its own to shuffle; a packed dataset can: shuffle=True"
+                "an IterableDataset is not shuffled; add shuffle=True if it should be"
             )
         else:
             self._sampler(loader.sampler)
@@ -135,39 +155,47 @@ class _Order:
             and not sampler.replacement
             and sampler._num_samples is None
         ):
-            self.arguments["shuffle"] = self.torch["shuffle"] = "True"
+            self._both("shuffle", "True")
         elif isinstance(sampler, DistributedSampler):
-            self.arguments |= {"shuffle": "True"} if sampler.shuffle else {}
-            self.arguments |= {"drop_last": "True"} if sampler.drop_last else {}
-            self.arguments |= {"seed": repr(sampler.seed)} if sampler.seed else {}
+            options = {
+                "shuffle": sampler.shuffle,
+                "drop_last": sampler.drop_last,
+                "seed": sampler.seed,
+            }
+            self.arguments |= {name: repr(value) for name, value in options.items() if value}
             self.torch["sampler"] = "DistributedSampler(...)"
             self.notes.append(
-                "no DistributedSampler: the loader finds rank and world size by itself, and counts epochs"
+                "DistributedSampler is not needed: the loader detects rank and world size and "
+                "counts epochs"
             )
         elif type(sampler) is not SequentialSampler:
-            self._own("sampler", type(sampler).__name__)
+            self._keep("sampler", sampler)
 
-    def _own(self, name: str, kind: str) -> None:
-        self.needs_numbers = True
-        self.arguments[name] = self.torch[name] = f"my_{name}"
-        self.notes.append(f"my_{name} is your {kind}, as it is")
+    def _both(self, name: str, value: str) -> None:
+        self.arguments[name] = value
+        self.torch[name] = value
+
+    def _keep(self, name: str, sampler: object) -> None:
+        self.uses_ids = True
+        self._both(name, f"my_{name}")
+        self.notes.append(f"my_{name} is your unchanged {type(sampler).__name__}")
 
 
-def _carried(loader: torch.utils.data.DataLoader[Any], notes: list[str]) -> dict[str, str]:
-    """Arguments that mean the same here; for the others a note."""
-    carried: dict[str, str] = {}
+def _other_arguments(loader: torch.utils.data.DataLoader[Any]) -> tuple[dict[str, str], list[str]]:
+    """Returns the arguments with the same meaning in fastload, and notes about the others."""
+    arguments: dict[str, str] = {}
+    notes: list[str] = []
     if loader.pin_memory:
-        carried["pin_memory"] = "True"
+        arguments["pin_memory"] = "True"
     if loader.timeout:
-        carried["timeout"] = repr(loader.timeout)
+        arguments["timeout"] = repr(loader.timeout)
     if loader.generator is not None:
-        carried["seed"] = repr(loader.generator.initial_seed() % 2**63)
-        notes.append(
-            "the generator's seed is carried over; the order that follows from it is another one"
-        )
+        arguments["seed"] = repr(loader.generator.initial_seed() % 2**63)
+        notes.append("the seed of the generator is kept, but the resulting order is different")
     if loader.num_workers:
         notes.append(
-            f"num_workers={loader.num_workers} is left out: decode threads of this process, as many as this job has cores"
+            f"num_workers={loader.num_workers} is omitted: fastload decodes in threads, "
+            "by default one per available core"
         )
     given = {
         "worker_init_fn": loader.worker_init_fn is not None,
@@ -175,77 +203,60 @@ def _carried(loader: torch.utils.data.DataLoader[Any], notes: list[str]) -> dict
         "prefetch_factor": loader.prefetch_factor not in (None, 2),
         "multiprocessing_context": loader.multiprocessing_context is not None,
     }
-    gone = [name for name, there in given.items() if there]
-    if gone:
-        notes.append(
-            f"{', '.join(gone)}: there are no worker processes, leave {'it' if len(gone) == 1 else 'them'} out"
-        )
+    omitted = ", ".join(name for name, is_given in given.items() if is_given)
+    if omitted:
+        notes.append(f"{omitted}: omitted, because there are no worker processes")
     if loader.collate_fn not in (default_collate, torch.utils.data.default_convert):
-        name = getattr(loader.collate_fn, "__name__", "my_collate")
-        carried["collate_fn"] = name if name.isidentifier() else "my_collate"
+        name = getattr(loader.collate_fn, "__name__", "")
+        name = name if name.isidentifier() else "my_collate"
+        arguments["collate_fn"] = name
         notes.append(
-            f"collate_fn={carried['collate_fn']} is called with a batch's samples, as now; without it they are collated natively"
+            f"collate_fn={name} receives the samples of a batch as before; "
+            "the built-in collate is faster"
         )
-    return carried
+    return arguments, notes
 
 
 def _transform_of(dataset: Any) -> object:
-    """Of the first part, where the dataset is made of several."""
+    """Returns the transform of the dataset, or of its first part if it has several."""
     found = transforms_of(next(innermost(dataset))[1])
     return found[0][1] if found else None
 
 
 def _transform_notes(dataset: Any, translated: Sequence[Translated], *, listed: bool) -> list[str]:
-    """What cannot be seen in the list itself: whether it can be planned, and whether images come out in one size."""
+    """Reports problems of the list as a whole: does it compile, and is there one output size?"""
     from fastload._plan.compiler import compile
 
     notes: list[str] = []
     parts = [part for _, part in innermost(dataset)]
-    if any(
-        [each.code for each in translate(_transform_of(part))] != [each.code for each in translated]
-        for part in parts
-    ):
-        notes.append(
-            "the parts of this dataset have transforms of their own; these are the first one's"
-        )
+    codes = [each.code for each in translated]
+    if any([each.code for each in translate(_transform_of(part))] != codes for part in parts):
+        notes.append("the parts of this dataset have different transforms; only the first is used")
     if listed and any(getattr(part, "target_transform", None) is not None for part in parts):
-        notes.append(
-            "target_transform is not carried over: do it to the labels before packing, or to the batch"
-        )
+        notes.append("target_transform is omitted: apply it before packing or to the batch")
     try:
-        made = [each.call.make() for each in translated if each.call]
-        if compile(made).size is None:
+        if compile([each.call.make() for each in translated if each.call]).size is None:
             notes.append(
-                "no transform gives the images one size: they must have one already, or add T.Resize(height, width)"
+                "no transform sets the image size: add T.Resize(height, width), "
+                "unless all images have the same size"
             )
     except ConfigError as error:
-        notes.append(f"the translated list cannot be used as it is: {error}")
+        notes.append(f"the translated transforms are invalid: {error}")
     return notes
 
 
-def _torch_line(loader: torch.utils.data.DataLoader[Any], order: _Order) -> str:
-    given = dict(order.torch)
-    if loader.num_workers:
-        given["num_workers"] = repr(loader.num_workers)
-    for name in ("pin_memory", "persistent_workers"):
-        if getattr(loader, name):
-            given[name] = "True"
-    return f"loader = torch.utils.data.DataLoader(dataset, {', '.join(f'{name}={value}' for name, value in given.items())})"
+def _torch_code(loader: torch.utils.data.DataLoader[Any], order: _Order) -> str:
+    names = ("num_workers", "pin_memory", "persistent_workers")
+    given = order.torch | {name: repr(value) for name in names if (value := getattr(loader, name))}
+    arguments = ", ".join(f"{name}={value}" for name, value in given.items())
+    return f"loader = torch.utils.data.DataLoader(dataset, {arguments})"
 
 
-def _our_lines(dest: str, arguments: dict[str, str], transforms: list[str]) -> str:
-    """The import lines and the call, broken where it is long."""
-    start = f"loader = fastload.DataLoader({dest!r}"
-    lines = [start]
-    indent = " " * len("loader = fastload.DataLoader(")
-    parts = [f"{name}={value}" for name, value in arguments.items()]
+def _loader_code(dest: str, arguments: dict[str, str], transforms: list[str]) -> str:
+    """Returns the imports and the call, with one argument per line."""
+    lines = [repr(dest), *(f"{name}={value}" for name, value in arguments.items())]
     if transforms:
-        parts.append("transform=[" + ", ".join(transforms) + "]")
-    for part in parts:
-        if len(lines[-1]) + len(part) + 3 > _WIDTH:
-            lines[-1] += ","
-            lines.append(indent + part)
-        else:
-            lines[-1] += f", {part}"
+        steps = ",\n        ".join(transforms)
+        lines.append(f"transform=[\n        {steps},\n    ]")
     imports = "import fastload\n" + ("from fastload import transforms as T\n" if transforms else "")
-    return imports + "\n" + "\n".join(lines) + ")"
+    return imports + "\nloader = fastload.DataLoader(\n    " + ",\n    ".join(lines) + ",\n)"

@@ -1,4 +1,4 @@
-"""How to pack the dataset of a loader: by the command where its folder says all, else from Python."""
+"""How to pack the dataset of a loader: with the command if possible, otherwise from Python."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ import torch
 from fastload._pack.sources.folder import FolderSource
 from fastload.errors import FastloadError
 
-_MOST_FILES = 200_000  # a folder with more is not listed to compare
+_MAX_LISTED = 200_000  # files in a folder that is listed for the comparison with the dataset
+_EXIF_NOTE = "fastload applies the EXIF orientation of images; torchvision's folder datasets do not"
 
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """The command (empty where there is none), the same in Python, what to say about it, and whether images come as RGB."""
+    """How to pack a dataset. ``command`` is empty if only Python can pack it."""
 
     command: str
     code: str
     notes: tuple[str, ...]
-    rgb: bool
+    rgb: bool  # the dataset converts its images to RGB
 
 
-def how_to_pack(dataset: Any, dest: str, *, same_numbers: bool) -> Pack:
-    """``same_numbers``: sample i must stay sample i, for a sampler of the user's own."""
+def how_to_pack(dataset: Any, dest: str, *, same_order: bool) -> Pack:
+    """``same_order``: sample i must stay sample i, because a custom sampler selects it."""
     inner = dataset
     holder = "dataset"
     index = "i"
@@ -36,51 +37,46 @@ def how_to_pack(dataset: Any, dest: str, *, same_numbers: bool) -> Pack:
         index = index if inner is dataset else f"{holder}.indices[{index}]"
         inner = inner.dataset
         holder = f"{holder}.dataset"
-    picked = inner is not dataset
+    is_subset_of_files = inner is not dataset
     listed = samples_of(inner)
     if listed is None:
-        return _pack_items(dataset, dest, same_numbers=same_numbers)
+        return _pack_items(dataset, dest, same_order=same_order)
     classes = tuple(getattr(inner, "classes", ()) or ())
-    why = "" if picked or same_numbers else _why_not_folder(inner, listed, classes)
-    if not picked and not same_numbers and not why:
-        root = str(inner.root)
-        command = f"fastload pack {shlex.quote(root)} {shlex.quote(dest)}"
-        return Pack(
-            command,
-            f"import fastload\n\nfastload.pack({root!r}, {dest!r})",
-            _FOLDER_NOTES,
-            rgb=True,
-        )
+    why = ""
+    if not is_subset_of_files and not same_order:
+        why = _why_not_folder(inner, listed, classes)
+        if not why:
+            root = str(inner.root)
+            return Pack(
+                f"fastload pack {shlex.quote(root)} {shlex.quote(dest)}",
+                f"import fastload\n\nfastload.pack({root!r}, {dest!r})",
+                (_EXIF_NOTE,),
+                rgb=True,
+            )
     name = "samples" if hasattr(inner, "samples") else "imgs"
-    field = (
-        f"fastload.Field('label', 'int'{f', classes=tuple({holder}.classes)' if classes else ''})"
-    )
-    source = f"({holder}.{name}[{index}] for i in dataset.indices)" if picked else f"dataset.{name}"
+    source = f"dataset.{name}"
+    if is_subset_of_files:
+        source = f"({holder}.{name}[{index}] for i in dataset.indices)"
+    named = f", classes=tuple({holder}.classes)" if classes else ""
     code = (
-        "from pathlib import Path\n\nimport fastload\n\n"
-        f"fastload.pack([{{'image': Path(path), 'label': label}} for path, label in {source}], {dest!r},\n"
-        f"              fields=[fastload.Field('image', 'image'), {field}]"
-        + (", order='source'" if same_numbers else "")
+        "from pathlib import Path\n\nimport fastload\n\nfastload.pack(\n"
+        f"    [{{'image': Path(path), 'label': label}} for path, label in {source}],\n"
+        f"    {dest!r},\n"
+        f"    fields=[fastload.Field('image', 'image'), fastload.Field('label', 'int'{named})],\n"
+        + ("    order='source',\n" if same_order else "")
         + ")"
     )
-    notes: tuple[str, ...] = (why,) if why else ()
-    if same_numbers:
-        notes += ("order='source': your sampler's numbers stay those of the samples",)
-    return Pack("", code, notes + _FOLDER_NOTES, rgb=True)
-
-
-_FOLDER_NOTES = (
-    "fastload shows images upright (EXIF orientation is applied); torchvision's folder datasets do not",
-)
+    keep = "order='source' keeps the sample ids that your sampler uses" if same_order else ""
+    return Pack("", code, tuple(note for note in (why, keep, _EXIF_NOTE) if note), rgb=True)
 
 
 def is_subset(dataset: Any) -> bool:
-    """One of torch's, or made like it: some numbers of another dataset."""
+    """Whether the dataset selects indices of another one, like torch's ``Subset``."""
     return hasattr(dataset, "dataset") and hasattr(dataset, "indices")
 
 
 def innermost(dataset: Any, name: str = "dataset") -> Iterator[tuple[str, Any]]:
-    """The datasets that a Subset or a ConcatDataset is made of, and their names in code; else the dataset itself."""
+    """Yields the datasets inside a Subset or ConcatDataset with the code that refers to them."""
     if is_subset(dataset):
         yield from innermost(dataset.dataset, f"{name}.dataset")
     elif isinstance(dataset, torch.utils.data.ConcatDataset):
@@ -91,19 +87,21 @@ def innermost(dataset: Any, name: str = "dataset") -> Iterator[tuple[str, Any]]:
 
 
 def transforms_of(dataset: Any) -> list[tuple[str, Any]]:
-    """What a dataset does to its images, by the attribute's name: ``transform``, ``transforms``, or a Compose of any name."""
-    named = [(name, getattr(dataset, name, None)) for name in ("transform", "transforms")]
-    composed = [
-        (name, value)
+    """Returns the image transforms of a dataset by attribute name.
+
+    These are ``transform``, ``transforms``, and a Compose in any other attribute.
+    """
+    usual = ("transform", "transforms")
+    found = {name: getattr(dataset, name, None) for name in usual} | {
+        name: value
         for name, value in getattr(dataset, "__dict__", {}).items()
-        if type(value).__name__ == "Compose"
-        and name not in ("transform", "transforms", "target_transform")
-    ]
-    return [(name, value) for name, value in named + composed if value is not None]
+        if type(value).__name__ == "Compose" and name not in (*usual, "target_transform")
+    }
+    return [(name, value) for name, value in found.items() if value is not None]
 
 
 def samples_of(dataset: Any) -> Sequence[tuple[str, int]] | None:
-    """The (path, class) pairs of a folder-like dataset, as torchvision's have them; None where it is another kind."""
+    """Returns the (path, class) pairs of a dataset like torchvision's ImageFolder, else None."""
     for name in ("samples", "imgs"):
         found = getattr(dataset, name, None)
         if (
@@ -120,52 +118,61 @@ def samples_of(dataset: Any) -> Sequence[tuple[str, int]] | None:
 def _why_not_folder(
     dataset: Any, listed: Sequence[tuple[str, int]], classes: tuple[str, ...]
 ) -> str:
-    """Why packing the folder itself would give other samples or other class numbers; empty = it gives the same."""
-    root = Path(getattr(dataset, "root", "") or "")
-    if not getattr(dataset, "root", "") or not root.is_dir():
-        return "the dataset names no folder that is here: packed from its list of files"
+    """Returns why the folder has other samples or class ids than the dataset, or ""."""
+    root = getattr(dataset, "root", "")
+    if not root or not Path(root).is_dir():
+        return "packed from the file list: the dataset has no folder on this machine"
     try:
-        source = FolderSource(root)
+        source = FolderSource(Path(root))
         if source.splits or source.classes != classes:
-            return "its classes are not the sorted folder names: packed from its list of files"
+            return "packed from the file list: the classes are not the sorted folder names"
         for path, label in listed:
             if Path(os.path.relpath(path, root)).parts[0] != classes[label]:
-                return f"{path} is not in the folder of its class: packed from its list of files"
-        if len(listed) <= _MOST_FILES:
+                return f"packed from the file list: {path} is not in the folder of its class"
+        if len(listed) <= _MAX_LISTED:
             n = sum(isinstance(ref, str) for ref in source.refs())
             if n != len(listed):
-                return f"the folder holds {n} images, the dataset lists {len(listed)}: packed from its list"
+                return (
+                    f"packed from the file list: the folder has {n} images, "
+                    f"but the dataset lists {len(listed)}"
+                )
     except (FastloadError, IndexError) as error:
-        return f"the folder cannot be packed as it is ({error}): packed from its list of files"
+        return f"packed from the file list: the folder cannot be packed ({error})"
     return ""
 
 
 def _identity_code(transform: object) -> str:
-    """None would do for torchvision's datasets; many people's own call their transform whatever it is, some with the target, too."""
+    """Returns code for a transform that changes nothing.
+
+    None would work for torchvision's datasets. Custom datasets often call their transform
+    unconditionally, some of them with the target as well.
+    """
     if type(transform).__module__.startswith("albumentations"):
         return "lambda **given: given"
     return "lambda image, *target: (image, *target) if target else image"
 
 
-def _pack_items(dataset: Any, dest: str, *, same_numbers: bool) -> Pack:
-    """Any map-style dataset: packed item by item, without its transform."""
-    lines = ["import fastload", ""]
+def _pack_items(dataset: Any, dest: str, *, same_order: bool) -> Pack:
+    """Packs any map-style dataset item by item, without its transforms."""
     notes = []
-    for holder, each in {id(each): (holder, each) for holder, each in innermost(dataset)}.values():
-        lines += [
-            f"{holder}.{name} = {_identity_code(value)}" for name, value in transforms_of(each)
-        ]
-    if len(lines) > 2:
-        lines.insert(2, "# images are packed as they are before training changes them")
+    parts = {id(each): (holder, each) for holder, each in innermost(dataset)}.values()
+    lines = [
+        f"{holder}.{name} = {_identity_code(value)}"
+        for holder, each in parts
+        for name, value in transforms_of(each)
+    ]
+    if lines:
+        lines.insert(0, "# Pack the images without the transforms of the training.")
     else:
         notes.append(
-            "its items are packed as they come: images must be files, uint8 arrays or PIL images, not normalized tensors"
+            "the items are packed without changes: images must be files, uint8 arrays or PIL "
+            "images, not normalized tensors"
         )
-    lines.append(
-        f"fastload.pack(dataset, {dest!r}" + (", order='source'" if same_numbers else "") + ")"
-    )
+    order = ", order='source'" if same_order else ""
     notes.append(
-        "items of more than an image and a label: name the fields, fastload.pack(..., fields={'image': 'image', ...}); "
-        "decoded images are stored without loss, files (bytes or Path) as they are and smaller"
+        "if items have more than an image and a label, name the fields: "
+        "fastload.pack(..., fields={'image': 'image', ...}). Decoded images are stored without "
+        "loss; files (bytes or Path) are stored unchanged and are smaller"
     )
-    return Pack("", "\n".join(lines), tuple(notes), rgb=False)
+    code = "\n".join(["import fastload", "", *lines, f"fastload.pack(dataset, {dest!r}{order})"])
+    return Pack("", code, tuple(notes), rgb=False)

@@ -1,4 +1,7 @@
-"""torchvision's transforms as fastload's. They are known by name and attributes: torchvision need not be installed."""
+"""Translates torchvision transforms to fastload transforms.
+
+Transforms are recognized by class name and attributes, so torchvision need not be installed.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-_BATCH = "do it to the batches that the loader yields"
+_BATCH = "apply it to the batches of the loader"
+_NO_MAX_SIZE = "max_size has no equivalent: the longer side is not limited"
 _UNNEEDED = {
     "ToTensor",
     "PILToTensor",
@@ -30,7 +34,7 @@ _DTYPES = ("float32", "float16", "bfloat16", "uint8")
 
 @dataclass(frozen=True, slots=True)
 class TransformCall:
-    """A call of one of fastload's transforms with literal arguments."""
+    """A fastload transform with literal arguments."""
 
     name: str
     arguments: tuple[object, ...] = ()
@@ -43,21 +47,24 @@ class TransformCall:
         return f"T.{self.name}({', '.join(given)})"
 
     def make(self) -> object:
-        """The transform; raises ConfigError for arguments that it does not accept."""
+        """Creates the transform. Raises ConfigError for invalid arguments."""
         from fastload import transforms
 
-        made: object = getattr(transforms, self.name)(*self.arguments, **self.options)
-        return made
+        kind: Callable[..., object] = getattr(transforms, self.name)
+        return kind(*self.arguments, **self.options)
 
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A transform of the user and its equivalent; without ``call``, none is needed or none exists."""
+    """A transform and its fastload equivalent.
+
+    Without ``call``, the transform is not needed, or ``lost``: it has no equivalent.
+    """
 
     was: str
     call: TransformCall | None = None
-    note: str = ""  # how it differs, or why there is no equivalent
-    lost: bool = False  # it must be done in another way
+    note: str = ""  # how the equivalent differs, or why there is none
+    lost: bool = False
 
     @property
     def code(self) -> str:
@@ -69,28 +76,29 @@ class Translated:
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """What a converter found: no call and a note means that there is no equivalent."""
+    """The result of a converter. A note without a call means that there is no equivalent."""
 
     call: TransformCall | None = None
     note: str = ""
 
 
 def translate(transform: object) -> list[Translated]:
-    """Each part of a transform, Compose opened, in order."""
+    """Translates each part of a transform in order. Compose is flattened."""
     parts = list(_parts(transform))
     found = [_translate_one(each) for each in parts]
     calls = [each.call for each in found if each.call]
-    if any(_name(each) == "Normalize" for each in parts):  # it makes float32 itself
+    if any(_name(each) == "Normalize" for each in parts):
+        # Normalize converts to float32 itself.
         return [Translated(each.was) if _makes_float32(each.call) else each for each in found]
     to_tensor = next((i for i, each in enumerate(parts) if _name(each) == "ToTensor"), None)
     if to_tensor is not None and not any(call.name == "ToDtype" for call in calls):
-        # ToTensor scales to 0..1.
+        # ToTensor converts to float32 in 0..1.
         found[to_tensor] = Translated(found[to_tensor].was, TransformCall("ToDtype", ("float32",)))
     return found
 
 
 def wants_gray(transform: object) -> bool:
-    """Whether the images become one channel of gray."""
+    """Whether the transform converts images to one gray channel."""
     return any(
         _name(each) == "Grayscale" and getattr(each, "num_output_channels", 1) == 1
         for each in _parts(transform)
@@ -122,16 +130,15 @@ def _translate_one(each: object) -> Translated:
     if name in _UNNEEDED:
         return Translated(was)
     if name in _GEOMETRIC:
-        note = f"no crop, resize, flip or affine map; {_BATCH}"
-        return Translated(was, note=note, lost=True)
+        return Translated(was, note=f"not supported; {_BATCH}", lost=True)
     convert = _CONVERTERS.get(name)
     if convert is None:
-        return Translated(was, note=f"not known; {_BATCH}", lost=True)
+        return Translated(was, note=f"unknown transform; {_BATCH}", lost=True)
     try:
         match = convert(each)
     except (AttributeError, TypeError, ValueError, IndexError):
-        # Of the same name, but not torchvision's.
-        return Translated(was, note=f"not known in this form; {_BATCH}", lost=True)
+        # The class has the name of a torchvision transform but other attributes.
+        return Translated(was, note=f"unknown attributes; {_BATCH}", lost=True)
     return Translated(was, match.call, match.note, lost=match.call is None and bool(match.note))
 
 
@@ -139,8 +146,7 @@ def _resize(each: Any) -> _Match:
     size = _listed(each.size)
     options, note = _filter(each)
     if getattr(each, "max_size", None) is not None:
-        bound = "max_size has no equal: the longer side is not bounded"
-        note = f"{note}; {bound}" if note else bound
+        note = f"{note}; {_NO_MAX_SIZE}" if note else _NO_MAX_SIZE
     if len(size) == 1:
         return _Match(TransformCall("Resize", (), {"shorter": size[0], **options}), note)
     return _Match(TransformCall("Resize", (size[0], size[1]), options), note)
@@ -148,7 +154,7 @@ def _resize(each: Any) -> _Match:
 
 def _random_resized_crop(each: Any) -> _Match:
     options, note = _filter(each)
-    ranges = _changed(each, scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3))
+    ranges = _non_default(each, scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3))
     call = TransformCall("RandomResizedCrop", (_size(each.size),), {**ranges, **options})
     return _Match(call, note)
 
@@ -157,9 +163,11 @@ def _random_crop(each: Any) -> _Match:
     sides = set(_listed(getattr(each, "padding", None) or 0))
     notes = []
     if len(sides) > 1:
-        notes.append("different padding on the sides: the largest is used")
+        notes.append("the padding differs by side: the largest is used")
     if getattr(each, "padding_mode", "constant") != "constant":
-        notes.append(f"padding_mode={each.padding_mode!r}: padding is filled here")
+        notes.append(
+            f"padding_mode={each.padding_mode!r} has no equivalent: padding has a constant color"
+        )
     options: dict[str, object] = {"pad": max(sides)} if max(sides) else {}
     fill = getattr(each, "fill", 0)
     if fill and not isinstance(fill, dict):
@@ -168,10 +176,11 @@ def _random_crop(each: Any) -> _Match:
 
 
 def _affine(each: Any) -> _Match:
-    """RandomAffine, and RandomRotation, which is one."""
+    """Converts RandomAffine and RandomRotation."""
     if getattr(each, "expand", False) or getattr(each, "center", None) is not None:
         return _Match(
-            note="expand and center have no equal: images are rotated about their center and keep their size"
+            note="expand and center have no equivalent: images rotate about their center and "
+            "keep their size"
         )
     options: dict[str, object] = {}
     for name in ("translate", "scale", "shear"):
@@ -180,7 +189,7 @@ def _affine(each: Any) -> _Match:
             options[name] = _numbers(_range(value) if name == "shear" else value)
     options |= _one_or_many("fill", getattr(each, "fill", None) or 0)
     mode = _interpolation(each)
-    note = "" if mode in ("bilinear", "2") else f"{mode} has no equal: bilinear is used"
+    note = "" if mode in ("bilinear", "2") else f"{mode} has no equivalent: bilinear is used"
     return _Match(TransformCall("RandomAffine", (_numbers(_range(each.degrees)),), options), note)
 
 
@@ -190,27 +199,31 @@ def _color_jitter(each: Any) -> _Match:
     given = {name: value for name, value in amounts.items() if value is not None}
     if not given:
         return _Match()
-    note = "always in this order; torchvision shuffles it"
+    note = "applied in this order; torchvision uses a random order"
     return _Match(TransformCall("ColorJitter", (), given), note)
 
 
 def _grayscale(each: Any) -> _Match:
     if getattr(each, "num_output_channels", 1) == 3:
         return _Match(TransformCall("Grayscale", (), {"p": 1.0}))
-    return _Match()  # color="gray" on the loader says it
+    return _Match()  # replaced by color="gray" of the loader
 
 
 def _blur(each: Any) -> _Match:
     kernel = _listed(each.kernel_size)
-    note = "" if len(set(kernel)) == 1 else f"kernel {tuple(kernel)}: a square one is used"
+    note = (
+        ""
+        if len(set(kernel)) == 1
+        else f"kernel_size={tuple(kernel)} has no equivalent: a square kernel is used"
+    )
     call = TransformCall("GaussianBlur", (max(kernel),), {"sigma": _numbers(each.sigma)})
     return _Match(call, note)
 
 
 def _erasing(each: Any) -> _Match:
     if isinstance(each.value, str) or each.value is None:
-        return _Match(note=f"value={each.value!r} (noise) has no equal; a number has")
-    ranges = _changed(each, scale=(0.02, 0.33), ratio=(0.3, 3.3))
+        return _Match(note=f"value={each.value!r} (noise) has no equivalent; use a number")
+    ranges = _non_default(each, scale=(0.02, 0.33), ratio=(0.3, 3.3))
     options = {"p": each.p, **ranges, **_one_or_many("value", each.value)}
     return _Match(TransformCall("RandomErasing", (), options))
 
@@ -218,19 +231,17 @@ def _erasing(each: Any) -> _Match:
 def _to_dtype(each: Any) -> _Match:
     name = str(getattr(each, "dtype", "float32")).removeprefix("torch.")
     if name not in _DTYPES:
-        return _Match(note=f"dtype {name:.40} has no equal")
+        return _Match(note=f"dtype={name:.40} has no equivalent")
     scaled = getattr(each, "scale", True) or name == "uint8"
     return _Match(TransformCall("ToDtype", (name,), {} if scaled else {"scale": False}))
 
 
 def _random_apply(each: Any) -> _Match:
-    """RandomApply of one color transform: that one with p."""
+    """Converts RandomApply of one color transform to that transform with ``p``."""
     inner = [_translate_one(part) for part in each.transforms]
     calls = [part.call for part in inner if part.call]
     if len(calls) != 1 or calls[0].name not in ("ColorJitter", "GaussianBlur"):
-        return _Match(
-            note="RandomApply of anything but one ColorJitter or GaussianBlur has no equal"
-        )
+        return _Match(note="RandomApply is only supported with one ColorJitter or GaussianBlur")
     call = TransformCall(calls[0].name, calls[0].arguments, {**calls[0].options, "p": each.p})
     return _Match(call, inner[0].note)
 
@@ -268,24 +279,24 @@ def _interpolation(each: Any) -> str:
 
 
 def _filter(each: Any) -> tuple[dict[str, object], str]:
-    """The option ``filter``, and a note where there is no equal."""
+    """Returns the option ``filter``, and a note if the interpolation has no equivalent."""
     mode = _interpolation(each)
     if mode not in _FILTERS:
-        return {}, f"{mode} has no equal: bilinear with antialias is used"
+        return {}, f"{mode} has no equivalent: bilinear with antialias is used"
     return ({"filter": _FILTERS[mode]} if _FILTERS[mode] else {}), ""
 
 
-def _changed(each: Any, **usual: Sequence[float]) -> dict[str, object]:
-    """The options whose value is not the usual one."""
+def _non_default(each: Any, **defaults: Sequence[float]) -> dict[str, object]:
+    """Returns the options whose value is not the default."""
     return {
         name: _numbers(getattr(each, name))
-        for name, value in usual.items()
+        for name, value in defaults.items()
         if not _close(getattr(each, name), value)
     }
 
 
 def _one_or_many(name: str, value: Any) -> dict[str, object]:
-    """A number or one per channel; nothing where all are 0."""
+    """Returns an option with one number or one per channel; nothing if all are 0."""
     values = _listed(value)
     if not any(values):
         return {}
@@ -293,13 +304,13 @@ def _one_or_many(name: str, value: Any) -> dict[str, object]:
 
 
 def _range(value: Any) -> list[Any]:
-    """torchvision keeps (-a, a) for a."""
+    """Expands a single number a to (-a, a), as torchvision does."""
     listed = _listed(value)
     return [-listed[0], listed[0]] if len(listed) == 1 else listed
 
 
 def _amount(limits: Any, neutral: float) -> object | None:
-    """torchvision keeps (1 - a, 1 + a); None and nothing but the neutral value change nothing."""
+    """Converts (1 - a, 1 + a), as torchvision stores it, back to a. None if it changes nothing."""
     if limits is None or _close(limits, (neutral, neutral)):
         return None
     low, high = (_listed(limits) * 2)[:2]
@@ -325,10 +336,11 @@ def _numbers(value: Any) -> tuple[float, ...]:
     )
 
 
-def _close(value: Any, usual: Sequence[float]) -> bool:
+def _close(value: Any, expected: Sequence[float]) -> bool:
     found = _listed(value)
-    return len(found) == len(usual) and all(
-        math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12) for a, b in zip(found, usual, strict=True)
+    return len(found) == len(expected) and all(
+        math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12)
+        for a, b in zip(found, expected, strict=True)
     )
 
 
