@@ -1,4 +1,4 @@
-"""fastload.migrate: its code runs and yields the same labels and image sizes as the torch loader."""
+"""fastload.migrate: its code runs and yields the labels and image sizes of the torch loader."""
 
 from __future__ import annotations
 
