@@ -1,7 +1,7 @@
-"""fastload packs image datasets and feeds them to PyTorch. See README.md.
+"""Packs image datasets and loads them for PyTorch training. See README.md.
 
-Public are the names in ``__all__`` and :func:`fastload.open`, and the modules ``fastload.transforms``,
-``fastload.sources``, ``fastload.callbacks`` and ``fastload.errors``. Every other module is private.
+The public API is ``fastload.open``, the names in ``__all__``, and the modules ``fastload.transforms``,
+``fastload.sources``, ``fastload.callbacks`` and ``fastload.errors``. All other modules are private.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     open = open_dataset
 
-# Not "open": `from fastload import *` must not replace the builtin. fastload.open is public.
+# "open" is public but not listed, because `from fastload import *` must not replace the builtin.
 __all__ = [
     "BackendChoice",
     "BadImage",
@@ -117,7 +117,7 @@ __all__ = [
 ]
 
 _MODULES = ("callbacks", "sources", "transforms")
-# Imported at first use: `import fastload` loads neither torch nor numpy.
+# Imported at first use, because `import fastload` must import neither torch nor NumPy.
 _LAZY = {
     "BackendChoice": "fastload._load.decoder",
     "BatchTiming": "fastload._tools.doctor.loader.figures",

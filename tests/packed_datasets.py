@@ -21,8 +21,7 @@ from fastload._pack.sources.folder import FolderSource
 from fastload._store import manifest
 from fastload._store.columns import ColumnWriter, open_column
 from fastload._store.fields import Field
-from fastload._store.folder import read_manifest
-from fastload._store.manifest import Manifest, Shard
+from fastload._store.manifest import Manifest, Shard, read_manifest
 from fastload._store.record import DATA, Part, encode_record, parse_record
 
 CLASSES = ("cat", "dog", "emu")

@@ -1,4 +1,4 @@
-"""CRC-32C, from the native core where it was built, else from google-crc32c."""
+"""CRC-32C from the native core if it is installed, otherwise from google-crc32c."""
 
 from __future__ import annotations
 
@@ -12,17 +12,10 @@ Bytes = bytes | bytearray | memoryview
 
 
 def _fallback(data: Bytes, crc: int = 0) -> int:
-    # google-crc32c takes bytes only, no views: without the native core each checksum costs a copy of the record.
+    # google-crc32c accepts only bytes, so each checksum of a view copies the record.
     return int(google_crc32c.extend(crc, data if isinstance(data, bytes) else bytes(data)))
 
 
-def _chosen() -> Callable[..., int]:
-    module = core()
-    if module is None:
-        return _fallback
-    function: Callable[..., int] = module.crc32c
-    return function
-
-
-crc32c = _chosen()
-"""``crc32c(data, crc=0) -> int``: continues ``crc`` over ``data``; bound once, since a record pays for every lookup."""
+# crc32c(data, crc=0) -> int continues ``crc`` over ``data``. It is bound once, because a lookup per
+# record would be measurable.
+crc32c: Callable[..., int] = getattr(core(), "crc32c", _fallback)

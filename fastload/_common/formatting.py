@@ -1,4 +1,4 @@
-"""Numbers and text as people read them: the only place that turns a quantity into text."""
+"""Formats numbers, sizes and durations for people. Nothing else in the package formats quantities."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def percent(share: float) -> str:
 
 
 def exact_percent(part: float, whole: float) -> str:
-    """1 of 8 → ``12.5 %``; 0 and 100 only where it is none and all."""
+    """1 of 8 → ``12.5 %``. ``0 %`` and ``100 %`` are exact: none and all."""
     share = 100 * part / whole if whole else 0.0
     if 0 < share < 0.05:
         return "< 0.1 %"
@@ -57,8 +57,8 @@ def count(number: float, noun: str = "") -> str:
 
 def ordinal(number: int) -> str:
     """8 → ``8th``."""
-    ending = "th" if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number:,}{ending}"
+    suffix = "th" if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number:,}{suffix}"
 
 
 def byte_size(count: float) -> str:
@@ -78,7 +78,5 @@ def number(value: float | None, unit: str = "", *, digits: int = 0) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Text from a file that is safe to print: a stranger's class name must not move the cursor (``\x1b``)."""
-    if text.isprintable():
-        return text
+    r"""Escapes control characters: a class name from a file must not move the cursor (``\x1b``)."""
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)

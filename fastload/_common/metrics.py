@@ -1,9 +1,12 @@
-"""The metrics schema: every figure that loader, step probe and monitor record, with its unit.
+"""The metrics schema: every figure that the loader, the step probe and the monitor record.
 
-A training run writes ``metrics.jsonl``, one JSON object per line: a ``RunRow`` when it starts, a ``StepRow`` for every few
-steps, an ``EventRow`` for a checkpoint or an evaluation. ``LoaderStats`` is what ``loader.stats()`` returns. Names in the file
-are the field names here. A new figure is one field of one of these classes: the field declares how it is read and written,
-and writer, reader and doctor follow. Times are in seconds unless a name says otherwise. docs/monitor.md lists every key.
+A training run writes ``metrics.jsonl`` with one JSON object per line: a ``RunRow`` at the start, a
+``StepRow`` every few steps, and an ``EventRow`` per checkpoint or evaluation. ``loader.stats()``
+returns ``LoaderStats``. The keys in the file are the field names of these classes.
+
+To add a figure, add one field to one of these classes. The field declares how it is read and written;
+writer, reader and doctor use that. Times are in seconds unless the name says otherwise.
+docs/monitor.md lists every key.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ VERSION = 1
 IMAGE_STAGES = ("read", "cut", "decode", "resize", "finish")  # of the loader, seconds per image
 BATCH_STAGES = ("plan", "copy", "wait")  # of the loader, seconds per batch
 DATA_PROBE = (*IMAGE_STAGES, "wait")  # the loader's stages that a StepRow holds
-STEP_STAGES = ("to_device", "forward", "loss", "backward", "optimizer")  # the usual names, in order
-_UNIX = 1e6  # `time` above this is a date, below it a duration
+STEP_STAGES = ("to_device", "forward", "loss", "backward", "optimizer")  # usual names, in order
+_UNIX = 1e6  # a `time` above this is a Unix time, below it a duration
 _ITER = ("iter", "step", "global_step")
 _TIME = ("iter_time", "step_time", "time")
 SomeRow = TypeVar("SomeRow", "RunRow", "StepRow", "EventRow")
@@ -28,24 +31,24 @@ SomeRow = TypeVar("SomeRow", "RunRow", "StepRow", "EventRow")
 
 @public()
 class SlowStep(NamedTuple):
-    """A step that took more than twice the running median."""
+    """A training step that took more than twice the running median."""
 
-    iter: int
-    iter_time: float
-    data_time: float
+    iter: int  # step number
+    iter_time: float  # seconds of the whole step
+    data_time: float  # seconds of waiting for the batch
 
 
 @public()
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stage of the loader: mean over the row's images (or batches), and the largest since the loader was created."""
+    """The time of one loader stage in seconds."""
 
-    mean: float
-    max: float
+    mean: float  # over the images or batches of the row
+    max: float  # since the loader was created
 
 
 def number(value: object) -> float | None:
-    """A finite number, or None: NaN and ``true`` are not numbers."""
+    """Returns a finite number, or None for anything else, including NaN and booleans."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -89,7 +92,6 @@ def _slow(value: object) -> tuple[SlowStep, ...]:
 
 
 def _plain(value: object, digits: int) -> object:
-    """The JSON of a figure, rounded."""
     if isinstance(value, float):
         return round(value, digits)
     if isinstance(value, Span):
@@ -102,7 +104,7 @@ def _plain(value: object, digits: int) -> object:
 
 
 def _figure(read: Callable[[object], object], *, digits: int = 7, **more: Any) -> Any:
-    """A field of a row; Any, as dataclasses.field is. ``digits`` is the precision in the file."""
+    """Declares a field of a row. ``digits`` is the number of decimals in the file."""
     if not {"default", "default_factory"} & more.keys():
         more["default"] = None
     return field(metadata={"read": read, "digits": digits}, **more)
@@ -111,10 +113,10 @@ def _figure(read: Callable[[object], object], *, digits: int = 7, **more: Any) -
 @public()
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """The first row that a process writes."""
+    """The first row that a process writes to ``metrics.jsonl``."""
 
     kind: ClassVar[str] = "run"
-    time: float | None = _figure(number, digits=3)  # unix
+    time: float | None = _figure(number, digits=3)  # Unix time
     rank: int = _figure(lambda value: _whole(value) or 0, default=0)
     world: int = _figure(lambda value: _whole(value) or 1, default=1)
     host: str = _figure(_text, default="")
@@ -124,44 +126,45 @@ class RunRow:
     fastload: str = _figure(_text, default="")
     device: str = _figure(_text, default="")
     gpu: str | None = _figure(lambda value: _text(value) or None)
-    batch_size: int | None = _figure(_whole)  # samples of the first batch
+    batch_size: int | None = _figure(_whole)  # samples in the first batch
 
 
 @public()
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """``steps`` training steps that end with number ``iter``; times are means per step.
+    """The last ``steps`` training steps up to step number ``iter``. Times are means per step.
 
     A figure that was not recorded is None or empty.
 
+    Example:
         >>> for row in fastload.read_metrics("metrics.jsonl").steps:
         ...     print(row.iter, row.data_time, row.iter_time)
     """
 
     kind: ClassVar[str] = "step"
-    time: float | None = _figure(number, digits=3)  # unix, end of the last step
+    time: float | None = _figure(number, digits=3)  # Unix time at the end of the last step
     rank: int = _figure(lambda value: _whole(value) or 0, default=0)
     iter: int = _figure(_whole, default=0)
     steps: int = _figure(lambda value: max(_whole(value) or 1, 1), default=1)
     data_time: float | None = _figure(number)  # waiting for the batch
     data_time_max: float | None = _figure(number)
-    iter_time: float | None = _figure(number)  # the whole step, waiting included
+    iter_time: float | None = _figure(number)  # the whole step, including the wait
     iter_time_max: float | None = _figure(number)
-    # STEP_STAGES, or names of the trainer's own
+    # By stage: STEP_STAGES, or names that the trainer chose.
     stage_times: dict[str, float] = _figure(_numbers, default_factory=dict)  # noqa: RUF009
     data_probe: dict[str, Span] = _figure(_spans, digits=9, default_factory=dict)  # noqa: RUF009
     samples: int | None = _figure(_whole)  # in these steps
     samples_per_s: float | None = _figure(number, digits=3)
     gpu_mem_mb: float | None = _figure(number)
-    swap_bytes: int | None = _figure(_whole)  # in and out, whole host, since the previous row
+    swap_bytes: int | None = _figure(_whole)  # in and out, of the host, since the previous row
     slow: tuple[SlowStep, ...] = _figure(_slow, digits=6, default=())
-    ours: bool = True  # False: a row of another tool
+    from_fastload: bool = True  # False for a row of another tool
 
 
 @public()
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """Something in step ``iter`` that took ``seconds``: a checkpoint, an evaluation."""
+    """An event in step ``iter`` that took ``seconds``, such as a checkpoint or an evaluation."""
 
     kind: ClassVar[str] = "event"
     time: float | None = _figure(number, digits=3)
@@ -176,7 +179,7 @@ _OMITTED_WHEN_EMPTY = ("stage_times", "data_probe")
 
 
 def as_json(row: Row) -> dict[str, object]:
-    """The line of ``metrics.jsonl`` that holds this row."""
+    """Returns the JSON object for this row of ``metrics.jsonl``."""
     written: dict[str, object] = {"kind": row.kind}
     if isinstance(row, RunRow):
         written["version"] = VERSION
@@ -189,9 +192,10 @@ def as_json(row: Row) -> dict[str, object]:
 
 
 def row_of(found: Mapping[str, object], last_iter: Mapping[int, int]) -> Row | None:
-    """The row that a JSON object holds, of fastload or of another tool; None for anything else.
+    """Parses a JSON object of fastload or another tool into a row; returns None for other objects.
 
-    ``last_iter`` is the previous step number by rank: rows of other tools do not say how many steps they cover.
+    ``last_iter`` is the previous step number by rank. It gives the number of steps for rows of other
+    tools, which do not record it.
     """
     kind = found.get("kind")
     if kind == RunRow.kind:
@@ -214,7 +218,10 @@ def _read(kind: type[SomeRow], found: Mapping[str, object]) -> SomeRow:
 
 
 def _foreign(found: Mapping[str, object], last_iter: Mapping[int, int]) -> StepRow | None:
-    """A row of another tool: MMEngine's scalars.json, a hand-written logger. It needs a step number and a time."""
+    """Parses a row of another tool, such as MMEngine's scalars.json or a hand-written logger.
+
+    The row must have a step number and a step time or data time.
+    """
     counts = [_whole(found.get(name)) for name in _ITER]
     times = [number(found.get(name)) for name in _TIME]
     dates = [number(found.get(name)) for name in ("time", "timestamp")]
@@ -229,35 +236,41 @@ def _foreign(found: Mapping[str, object], last_iter: Mapping[int, int]) -> StepR
         iter=iteration,
         steps=max(iteration - last_iter.get(row.rank, iteration - 1), 1),
         iter_time=iter_time,
-        # Other tools may mean something else by these names.
+        # Other tools may use these names for something else.
         samples=None,
         gpu_mem_mb=None,
         swap_bytes=None,
         slow=(),
-        ours=False,
+        from_fastload=False,
     )
 
 
 @public()
 @dataclass(frozen=True, slots=True)
 class StageStats:
-    """Time of one stage of the loader in seconds: per image (``IMAGE_STAGES``) or per batch (``BATCH_STAGES``)."""
+    """The time of one loader stage in seconds, per image or per batch.
+
+    ``read``, ``cut``, ``decode``, ``resize`` and ``finish`` are per image; ``plan``, ``copy`` and
+    ``wait`` are per batch.
+    """
 
     mean: float
     p50: float
     p99: float
     max: float
-    count: int
+    count: int  # images or batches
 
 
 @public()
 @dataclass(frozen=True, slots=True)
 class LoaderStats:
-    """What a loader delivered and where the time went, since it was created or since ``reset``.
+    """Throughput and stage times of a loader, since it was created or since ``reset``.
 
-    ``finish`` is what decode threads write into the batch plus the image's share of the Python work on its batch: labels,
-    colors, your collate_fn. ``wait`` is how long the trainer waits; ``copy`` the transfer to the device, or into pinned memory.
+    ``finish`` is the time to write an image into the batch plus its share of the Python work on the
+    batch: labels, color operations and your ``collate_fn``. ``wait`` is how long the trainer waits for
+    a batch. ``copy`` is the transfer to the device or into pinned memory.
 
+    Example:
         >>> print(loader.stats())
         >>> loader.stats().stages["decode"].mean
     """
@@ -266,20 +279,21 @@ class LoaderStats:
     samples: int
     bad: int  # samples substituted (on_error="substitute")
     bytes_read: int  # encoded bytes
-    images_per_s: float  # delivered, from the first request to the last delivery
-    queue_depth: float  # ready batches that the consumer found, mean; near 0 = the consumer waits
-    threads: int
+    images_per_s: float  # from the first request to the last delivered batch
+    queue_depth: float  # mean number of ready batches at each request; near 0 = the trainer waits
+    threads: int  # decode threads
     buffer_bytes: int  # memory of all batch buffers
     stages: dict[str, StageStats] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [
-            f"{self.samples} samples in {self.batches} batches, {self.images_per_s:.0f} images/s, {self.threads} threads, "
-            f"{self.buffer_bytes / 2**20:.0f} MiB of buffers, ready on average {self.queue_depth:.1f}, {self.bad} bad"
+            f"{self.samples} samples in {self.batches} batches, {self.images_per_s:.0f} images/s, "
+            f"{self.threads} threads, {self.buffer_bytes / 2**20:.0f} MiB of buffers, "
+            f"{self.queue_depth:.1f} batches ready on average, {self.bad} bad samples"
         ]
         lines += [
-            f"  {name:8} mean {1e6 * each.mean:9.1f} us  p50 {1e6 * each.p50:9.1f}  p99 {1e6 * each.p99:9.1f}  "
-            f"max {1e6 * each.max:9.1f}"
+            f"  {name:8} mean {1e6 * each.mean:9.1f} us  p50 {1e6 * each.p50:9.1f}  "
+            f"p99 {1e6 * each.p99:9.1f}  max {1e6 * each.max:9.1f}"
             for name, each in self.stages.items()
         ]
         return "\n".join(lines)

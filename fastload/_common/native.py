@@ -1,4 +1,4 @@
-"""The native core: is it here, and if not, what is missing and what does that cost?"""
+"""Access to the native core, and a status that says why it is missing and how to install it."""
 
 from __future__ import annotations
 
@@ -17,21 +17,26 @@ from types import ModuleType
 
 from fastload._common.public import public
 
-# By name pip would look elsewhere for it.
+# Not by name, because pip would search the package index.
 REINSTALL = "pip install --force-reinstall --no-deps . (in a clone of fastload)"
-COST = "images are decoded by the reference path, several times slower, and pack keeps JPEGs as they are"
+COST = "decoding is several times slower (reference backend), and pack stores JPEGs unmodified"
 
 
 @public()
 @dataclass(frozen=True, slots=True)
 class NativeStatus:
-    """What is known of the native core. True if it can be used."""
+    """The status of the native core. ``bool(status)`` is True if it can be used.
 
-    present: bool
+    Example:
+        >>> print(fastload.native_status())
+        native core: present (libjpeg-turbo 2.1.5, avx2)
+    """
+
+    present: bool  # the core can be used
     simd: str = ""  # "avx512", "avx2" or "portable"
-    libjpeg: str = ""  # version of libjpeg-turbo it was built against
+    libjpeg: str = ""  # version of libjpeg-turbo that it was built with
     missing: str = ""  # why it cannot be used
-    command: str = ""  # what helps
+    command: str = ""  # command that installs it
     built: bool = False  # a core exists, but Python did not find it
 
     def __bool__(self) -> bool:
@@ -41,12 +46,12 @@ class NativeStatus:
         if self.present:
             return f"native core: present (libjpeg-turbo {self.libjpeg}, {self.simd})"
         state = "native core: not found" if self.built else "native core: not built"
-        return f"{state} ({self.missing}); to add it: {self.command}; without it {COST}"
+        return f"{state} ({self.missing}). To install it: {self.command}. Without it, {COST}."
 
 
 @functools.cache
 def core() -> ModuleType | None:
-    """The extension module, or None where it was not built. ``FASTLOAD_NATIVE=off`` hides it (for tests)."""
+    """Returns the extension module, or None if it was not built or ``FASTLOAD_NATIVE=off`` is set."""
     if (
         os.environ.get("FASTLOAD_NATIVE", "").lower() in ("off", "0", "no")
         or importlib.util.find_spec("fastload._core") is None
@@ -57,21 +62,29 @@ def core() -> ModuleType | None:
 
 @functools.cache
 def native_status() -> NativeStatus:
-    """Whether the native core can be used; if not, what is missing and the command that helps."""
+    """Returns whether the native core can be used, and otherwise why not and how to install it.
+
+    Returns:
+        The status. It does not change while the process runs.
+
+    Example:
+        >>> if not fastload.native_status():
+        ...     print(fastload.native_status().command)
+    """
     module = core()
     if module is not None:
         return NativeStatus(True, simd=module.simd_level(), libjpeg=module.libjpeg_turbo_version)
     if importlib.util.find_spec("fastload._core") is not None:
         return NativeStatus(
-            False, missing="switched off by FASTLOAD_NATIVE", command="unset FASTLOAD_NATIVE"
+            False, missing="disabled by FASTLOAD_NATIVE", command="unset FASTLOAD_NATIVE"
         )
     clone = _source_folder()
     installed = clone and _installed_core(clone)
     if installed:
         return NativeStatus(
             False,
-            missing=f"Python imported the source folder {clone}, which has no core; the installed "
-            f"package in {installed} has the core",
+            missing=f"Python imported the source folder {clone}, which has no core; the package in "
+            f"{installed} has one",
             command=f"start Python in another folder, or run pip install -e {clone}",
             built=True,
         )
@@ -82,20 +95,20 @@ def native_status() -> NativeStatus:
     elif missing:
         install = f"install {missing.removeprefix('no ')}, then {install}"
     elif clone:
-        missing = f"Python imported the source folder {clone}, in which it was never built"
+        missing = f"Python imported the source folder {clone}, which has no build of it"
     else:
-        missing = "it was not there when fastload was built"
+        missing = "this installation of fastload was built without it"
     return NativeStatus(False, missing=missing, command=install)
 
 
 def _source_folder() -> Path | None:
-    """The clone that this package was imported from; None for an installed package."""
+    """Returns the clone that this package was imported from, or None for an installed package."""
     root = Path(__file__).resolve().parents[2]
     return root if (root / "native").is_dir() and (root / "CMakeLists.txt").is_file() else None
 
 
 def _installed_core(clone: Path) -> Path | None:
-    """Where on the path there is another fastload that has a core."""
+    """Returns the entry of ``sys.path`` with another fastload that has a core, or None."""
     for folder in map(Path, sys.path):
         for suffix in importlib.machinery.EXTENSION_SUFFIXES:
             if (folder / "fastload" / f"_core{suffix}").exists() and folder.resolve() != clone:
@@ -105,7 +118,7 @@ def _installed_core(clone: Path) -> Path | None:
 
 @functools.cache
 def warn_once_if_missing() -> None:
-    """Says in one line on stderr, once a process, that the slow path serves. Called at the first use of the loader."""
+    """Prints one line to stderr, once per process, if the core is missing."""
     status = native_status()
     if not status and os.environ.get("FASTLOAD_QUIET") != "1":
         sys.stderr.write(f"fastload: {status}\n")
@@ -114,7 +127,7 @@ def warn_once_if_missing() -> None:
 def _missing_for_build(
     include_dirs: Iterable[str] = ("/usr/include", "/usr/local/include"),
 ) -> tuple[str, list[str]]:
-    """What a build of the core would lack here, in words and as Debian packages."""
+    """Returns what a build of the core lacks, as text and as Debian packages."""
     wanted: list[tuple[str, str]] = []
     compiler = os.environ.get("CXX", "").split()[:1]
     if not any(

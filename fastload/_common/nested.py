@@ -1,4 +1,4 @@
-"""Tensors inside the dicts, lists and tuples of a batch."""
+"""Maps a function over the tensors in nested dicts, lists and tuples."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import torch
 
 
 def map_tensors(batch: Any, function: Callable[[torch.Tensor], Any]) -> Any:
-    """The same structure with a function applied to every tensor in it."""
+    """Returns the same structure with ``function`` applied to every tensor."""
     if isinstance(batch, torch.Tensor):
         return function(batch)
     if isinstance(batch, dict):
         return {name: map_tensors(value, function) for name, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(
-        batch, "_fields"
-    ):  # a named tuple takes its values one by one
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):  # a named tuple
         return type(batch)(*(map_tensors(value, function) for value in batch))
     if isinstance(batch, list | tuple):
         return type(batch)(map_tensors(value, function) for value in batch)

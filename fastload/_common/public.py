@@ -1,4 +1,4 @@
-"""Marks what users import, so that messages, reprs and pickles name the public module."""
+"""Marks public objects, so that messages, reprs and pickles name the public module."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ T = TypeVar("T")
 
 
 def public(module: str = "fastload") -> Callable[[T], T]:
-    """A decorator that makes a class or function report ``module`` as its ``__module__``.
+    """Returns a decorator that sets ``__module__`` of a class or function.
 
-    It stands above ``@dataclass``: dataclasses look up ``ClassVar`` in the module of the class.
+    Place it above ``@dataclass``, because dataclasses look up ``ClassVar`` in the module of the class.
     """
 
     def mark(exported: T) -> T:

@@ -1,7 +1,8 @@
-"""JSON without its traps. Pure.
+"""Strict JSON for untrusted input.
 
-Python's json takes NaN, turns 1e400 into inf, keeps the last of two equal keys, and dies on deep nesting: with
-RecursionError, or, where somebody raised the recursion limit, with the process. Here each of them is a ValueError.
+Python's json accepts NaN, turns 1e400 into inf, and keeps the last of two equal keys. Deep nesting
+raises RecursionError or, with a raised recursion limit, crashes the process. Here each of these is a
+ValueError.
 """
 
 from __future__ import annotations
@@ -15,32 +16,29 @@ import numpy as np
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
-MAX_DIGITS = (
-    64  # of one number, as many as a digest has; an integer of 10^6 digits costs Python seconds
-)
-_KEEP = b'[]{}"'
-_DROP = bytes(byte for byte in range(256) if byte not in _KEEP)
+MAX_DIGITS = 64  # of one number, as many as a digest has; parsing 10^6 digits takes seconds
+_DROP = bytes(byte for byte in range(256) if byte not in b'[]{}"')
 _CHUNK = 1 << 18
 _MANY_DIGITS = b"0" * (MAX_DIGITS + 1)
 _ALL_DIGITS_ZERO = bytes.maketrans(b"123456789", b"000000000")
-_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON's \\ud800 alone is no character
+_SURROGATE = re.compile("[\ud800-\udfff]")  # a lone \\ud800 in JSON is not a character
 T = TypeVar("T")
 
 
 def loads(data: bytes, *, max_depth: int) -> Json:
-    """Parses UTF-8 JSON; raises ValueError (UnicodeDecodeError is one) with a message fit for people."""
+    """Parses UTF-8 JSON; raises ValueError with a readable message."""
     if (
         data.count(b"[") + data.count(b"{") > max_depth
         and nesting(data, enough=max_depth) > max_depth
     ):
-        raise ValueError(f"nested more than {max_depth} deep")
-    # A hook for every integer costs a third of the parse; only what has a run of so many digits needs it.
-    whole = _integer if _MANY_DIGITS in data.translate(_ALL_DIGITS_ZERO) else None
+        raise ValueError(f"nested deeper than {max_depth}")
+    # A hook for integers takes a third of the parsing time; only a long run of digits needs it.
+    parse_int = _integer if _MANY_DIGITS in data.translate(_ALL_DIGITS_ZERO) else None
     try:
         value: Json = json.loads(
             data.decode("utf-8"),
             object_pairs_hook=_object,
-            parse_int=whole,
+            parse_int=parse_int,
             parse_float=_real,
             parse_constant=_constant,
         )
@@ -50,7 +48,7 @@ def loads(data: bytes, *, max_depth: int) -> Json:
 
 
 class Row(NamedTuple):
-    """One JSON object and its name in messages; every getter checks what it hands out, and raises ValueError."""
+    """One JSON object and its name in messages. Getters check the value and raise ValueError."""
 
     what: str
     values: dict[str, Json]
@@ -59,34 +57,35 @@ class Row(NamedTuple):
     def of(
         cls, what: str, value: Json, keys: frozenset[str], optional: frozenset[str] = frozenset()
     ) -> Row:
-        """Takes an object that has all ``keys`` and no others but ``optional``."""
+        """Accepts an object with all ``keys`` and no others except ``optional``."""
         values = typed(what, value, dict)
         if values.keys() != keys:
             missing = sorted(keys - values.keys())
             unknown = sorted(values.keys() - keys - optional)
             if missing or unknown:
-                raise ValueError(f"{what}: missing {missing!r:.200}, unknown {unknown!r:.200}")
+                raise ValueError(
+                    f"{what}: missing keys {missing!r:.200}, unknown keys {unknown!r:.200}"
+                )
         return cls(what, values)
 
     def get(self, key: str, kind: type[T]) -> T:
-        """The value, if it is exactly of this type."""
+        """Returns a value of exactly this type."""
         return typed(f"{self.what}: {key}", self.values[key], kind)
 
     def number(self, key: str, top: int) -> int:
-        """An integer from 0 to ``top``."""
+        """Returns an integer from 0 to ``top``."""
         value = self.values[key]
-        if (
-            type(value) is int and 0 <= value <= top
-        ):  # first, as a message is not built for each of 2,200 shards
+        # Checked here first, because building the name for each of 2,200 shards takes time.
+        if type(value) is int and 0 <= value <= top:
             return value
         return count(f"{self.what}: {key}", value, top)
 
     def text(self, key: str, *, most: int) -> str:
-        """Text of at most ``most`` characters."""
+        """Returns text of at most ``most`` characters."""
         return text(f"{self.what}: {key}", self.values[key], most)
 
     def matching(self, key: str, pattern: re.Pattern[str]) -> str:
-        """Text of this form and no more."""
+        """Returns text that matches the whole pattern."""
         value = self.values[key]
         if type(value) is not str or not pattern.fullmatch(value):
             raise ValueError(f"{self.what}: {key}: expected {pattern.pattern}, found {value!r:.80}")
@@ -94,47 +93,51 @@ class Row(NamedTuple):
 
 
 def typed(what: str, value: object, kind: type[T]) -> T:
-    """``value``, if it is exactly of this type."""
-    if type(value) is not kind:  # `type is`: True is an int to isinstance
+    """Returns ``value`` if it is exactly of this type."""
+    if type(value) is not kind:  # not isinstance, because True is an instance of int
         raise ValueError(f"{what}: expected {kind.__name__}, found {value!r:.40}")
     return value
 
 
 def count(what: str, value: Json, top: int) -> int:
-    """``value``, if it is an integer from 0 to ``top``."""
+    """Returns ``value`` if it is an integer from 0 to ``top``."""
     if type(value) is not int or not 0 <= value <= top:
         raise ValueError(f"{what}: expected an integer from 0 to {top}, found {value!r:.40}")
     return value
 
 
 def text(what: str, value: Json, most: int) -> str:
-    """``value``, if it is valid text of at most ``most`` characters."""
+    """Returns ``value`` if it is valid text of at most ``most`` characters."""
     if type(value) is not str or len(value) > most or "\0" in value or _SURROGATE.search(value):
         raise ValueError(f"{what}: expected text of at most {most} characters, found {value!r:.40}")
     return value
 
 
 def dumps(value: Json, *, max_depth: int = 64) -> str:
-    """One line, stable for equal input; refuses NaN, infinities, keys that are not text, and deep nesting."""
+    """Returns one line of JSON, deterministic for equal input.
+
+    Rejects NaN, infinities, keys that are not text, and deep nesting.
+    """
     _check_value(value, max_depth)
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def nesting(data: bytes, *, enough: int = 1 << 62) -> int:
-    """How deep brackets nest, strings left out; looks no further once it is more than ``enough``.
+    """Returns the nesting depth of brackets outside strings; stops once it exceeds ``enough``.
 
-    Right up to the first syntax error, where a parser stops anyway. In steps, so that memory stays small.
+    The result is correct up to the first syntax error, where a parser stops. The input is processed
+    in chunks to limit memory.
     """
     deepest = depth = quotes = start = 0
     while start < len(data) and deepest <= enough:
         end = start + _CHUNK
         step = data[start:end]
-        if (
-            len(step) - len(step.rstrip(b"\\"))
-        ) % 2:  # do not part a backslash from what it escapes
+        # Do not separate a backslash from the character that it escapes.
+        if (len(step) - len(step.rstrip(b"\\"))) % 2:
             step += data[end : end + 1]
         start += len(step)
-        # Without escapes the quotes that are left end strings. A backslash outside of a string is a syntax error.
+        # After removing escapes, each quote starts or ends a string. A backslash outside a string
+        # is a syntax error.
         step = step.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _DROP)
         if not step:
             continue
@@ -142,9 +145,9 @@ def nesting(data: bytes, *, enough: int = 1 << 62) -> int:
         is_quote = piece == ord('"')
         outside = ((np.cumsum(is_quote) + quotes) & 1 == 0) & ~is_quote
         opening = (piece == ord("[")) | (piece == ord("{"))
-        levels = np.cumsum(np.where(outside, np.where(opening, 1, -1), 0)) + depth
-        deepest = max(deepest, int(levels.max()))
-        depth = int(levels[-1])
+        depths = np.cumsum(np.where(outside, np.where(opening, 1, -1), 0)) + depth
+        deepest = max(deepest, int(depths.max()))
+        depth = int(depths[-1])
         quotes += int(is_quote.sum())
     return deepest
 
@@ -154,13 +157,13 @@ def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     if len(found) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"key {twice!r:.60} comes twice in one object")
+        raise ValueError(f"key {twice!r:.60} occurs twice in one object")
     return found
 
 
 def _integer(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
-        raise ValueError(f"a number of {len(digits)} digits, at most {MAX_DIGITS}")
+        raise ValueError(f"a number with {len(digits)} digits, expected at most {MAX_DIGITS}")
     return int(digits)
 
 
@@ -172,11 +175,11 @@ def _real(digits: str) -> float:
 
 
 def _constant(name: str) -> Json:
-    raise ValueError(f"{name} is not JSON")
+    raise ValueError(f"{name} is not allowed in JSON")
 
 
 def _check_value(value: Json, max_depth: int) -> None:
-    # json.dumps would turn {1: ...} into {"1": ...} without a word, and dies of RecursionError on endless input.
+    # json.dumps silently turns {1: ...} into {"1": ...} and raises RecursionError for cyclic input.
     level = [value]
     for _ in range(max_depth + 1):
         below: list[Json] = []
@@ -193,4 +196,4 @@ def _check_value(value: Json, max_depth: int) -> None:
         if not below:
             return
         level = below
-    raise ValueError(f"nested more than {max_depth} deep")
+    raise ValueError(f"nested deeper than {max_depth}")

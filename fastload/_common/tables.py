@@ -1,4 +1,4 @@
-"""Text for terminals: tables of columns, and sections of names and values. Colored on a terminal, aligned lines elsewhere."""
+"""Prints tables and sections: with colors on a terminal, as aligned text elsewhere."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 _BAR = 24  # characters of a full bar
-_MOST_WIDTH = 28  # of the names' column in a section
+_MAX_NAME_WIDTH = 28  # characters of the name column in a section
 
 
 @dataclass(slots=True)
 class Table:
-    """Rows of text under headings; the first ``named`` columns are names, the others figures and right-aligned."""
+    """Rows of text under headings. The first ``named`` columns are left-aligned, the others right."""
 
     title: str
     headings: Sequence[str]
     named: int = 1
     rows: list[Sequence[str]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # lines below
+    notes: list[str] = field(default_factory=list)  # lines after the table
 
     def plain(self) -> str:
-        """Aligned, for files and pipes."""
+        """Returns aligned text for files and pipes."""
         lines = [self.title] if self.title else []
         lines += aligned([self.headings, *self.rows], named=self.named)
         return "\n".join([*lines, *self.notes])
 
     def show(self) -> None:
-        """Prints to stdout."""
         if not sys.stdout.isatty():
-            print(self.plain(), flush=True)  # noqa: T201 - what the commands print passes here
+            print(self.plain(), flush=True)  # noqa: T201 - output of commands
             return
         from rich.console import Console
         from rich.table import Table as RichTable
@@ -60,7 +59,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a section: a name, a value, and for shares a bar (terminal only)."""
+    """One line of a section: a name, a value, and a bar for a share (on a terminal only)."""
 
     name: str
     value: str
@@ -69,7 +68,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Rows under a title; ``note`` follows the title."""
+    """Rows under a title. ``note`` follows the title."""
 
     title: str
     rows: Sequence[Row]
@@ -77,20 +76,19 @@ class Section:
 
 
 def aligned(rows: Sequence[Sequence[str]], *, named: int = 1) -> list[str]:
-    """Lines of columns two spaces apart; the first ``named`` are left-aligned."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [
+    """Returns lines with columns two spaces apart. The first ``named`` columns are left-aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
             cell.ljust(width) if i < named else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]], *, named: int = 1) -> str:
-    """A table for a Markdown page."""
+    """Returns a table for a Markdown page."""
     rule = ["---" if i < named else "---:" for i in range(len(headings))]
     return "\n".join(
         "| " + " | ".join(cell.replace("|", "/") for cell in row) + " |"
@@ -99,9 +97,8 @@ def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]], *, named: i
 
 
 def show_sections(title: str, sections: Sequence[Section]) -> None:
-    """Prints to stdout."""
     if not sys.stdout.isatty():
-        print(plain_sections(title, sections))  # noqa: T201 - what the commands print passes here
+        print(plain_sections(title, sections))  # noqa: T201 - output of commands
         return
     from rich.console import Console
     from rich.text import Text
@@ -118,7 +115,7 @@ def show_sections(title: str, sections: Sequence[Section]) -> None:
 
 
 def plain_sections(title: str, sections: Sequence[Section]) -> str:
-    """Aligned lines without colors, for files and pipes."""
+    """Returns aligned text without colors for files and pipes."""
     width = _name_width(sections)
     lines = [printable(title)]
     for section in sections:
@@ -131,7 +128,7 @@ def plain_sections(title: str, sections: Sequence[Section]) -> str:
 
 
 def bar(share: float | None) -> str:
-    """``0.5`` → half a bar, in steps of an eighth of a character."""
+    """``0.5`` → a bar of half the length, in steps of an eighth of a character."""
     eighths = round((share or 0.0) * _BAR * 8)
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
@@ -154,4 +151,4 @@ def _section_grid(section: Section, width: int) -> RichTable:
 
 def _name_width(sections: Sequence[Section]) -> int:
     names = [printable(row.name) for section in sections for row in section.rows]
-    return min(max(map(len, names), default=0), _MOST_WIDTH)
+    return min(max(map(len, names), default=0), _MAX_NAME_WIDTH)

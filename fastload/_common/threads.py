@@ -1,8 +1,8 @@
-"""Python threads for small jobs. Executors of concurrent.futures do not serve here.
+"""Worker threads and a lock that survive Ctrl-C, fork and interpreter exit.
 
-They make interpreter exit wait for every queued job (seconds of images after a Ctrl-C); dropping one
-runs Python code in weakref callbacks, where a Ctrl-C is lost; and their threads do not exist in a
-forked child.
+Executors of concurrent.futures are not suitable for three reasons. Interpreter exit waits for every
+queued job, which means seconds of decoding after a Ctrl-C. Dropping an executor runs Python code in a
+weakref callback, where a Ctrl-C is lost. Their threads do not exist in a forked child.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
-_EXIT_S = 1.5  # for running jobs to end when Python exits
+_EXIT_S = 1.5  # longest wait for running jobs at interpreter exit
 
 
 class WorkerThreads:
-    """``threads`` daemon threads, started with the first job, and again in a forked child.
+    """A pool of daemon threads, started with the first job and again in a forked child.
 
-    Dropping or closing the object drops queued jobs.
+    Dropping or closing the object cancels queued jobs.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -35,34 +35,32 @@ class WorkerThreads:
         self._workers: _Workers | None = None
 
     def submit(self, function: Callable[..., Made], *arguments: Any) -> Future[Made]:
-        """Queues a job."""
         if self._workers is None or self._workers.pid != os.getpid():
             self._workers = _Workers(self, self._n, self._name)
         job: Future[Made] = Future()
         self._workers.jobs.put((job, function, arguments))
         if self._workers.stopped:
-            job.cancel()  # the threads may not see it: a caller of result() must not wait forever
+            job.cancel()  # the threads may not see the job; result() must not wait forever
         return job
 
     def map(self, function: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
-        """Results in order."""
         jobs = [self.submit(function, item) for item in items]
         return (job.result() for job in jobs)
 
     def close(self) -> None:
-        """Ends the threads after their running jobs; queued jobs are cancelled."""
+        """Stops the threads after their running jobs and cancels queued jobs."""
         if self._workers is not None and self._workers.pid == os.getpid():
             self._workers.stop()
 
 
 class _Workers:
-    """The threads of one process and what they share; they hold only a weak reference to the owner."""
+    """The threads of one process and their queue. They hold only a weak reference to the owner."""
 
     def __init__(self, owner: WorkerThreads, threads: int, name: str) -> None:
         self.pid = os.getpid()
         self.stopped = False
         self.jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        # All C: wakes a thread when the owner is dropped
+        # The callback wakes a thread when the owner is dropped. It is pure C, so Ctrl-C is not lost.
         self.owner = weakref.ref(owner, self.jobs.put)
         for number in range(threads):
             threading.Thread(
@@ -99,7 +97,7 @@ def _do(job: Future[Any], function: Callable[..., Any], arguments: tuple[Any, ..
         return
     try:
         result = function(*arguments)
-    except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
+    except BaseException as error:  # noqa: BLE001 - raised by job.result()
         job.set_exception(error)
     else:
         job.set_result(result)
@@ -110,10 +108,10 @@ _running: dict[int, _Workers] = {}
 
 @atexit.register
 def _stop_all() -> None:
-    """A thread that is inside torch when the interpreter goes would end the process with an abort."""
+    """Stops all threads, because a thread inside torch at interpreter exit aborts the process."""
     until = time.monotonic() + _EXIT_S
     while _running and time.monotonic() < until:
-        with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C: nothing here lasts longer
+        with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C changes nothing
             for workers in list(_running.values()):
                 workers.stop()
             time.sleep(0.002)
@@ -123,10 +121,11 @@ os.register_at_fork(after_in_child=_running.clear)
 
 
 class ForkSafeLock:
-    """``with lock():``; a forked child gets a new lock, because the thread that may have held the old one does not exist there.
+    """A lock for ``with lock():``. A forked child gets a new lock.
 
-    The call returns the lock itself; there is no ``__enter__`` here, because a Ctrl-C could arrive between taking the lock and
-    returning.
+    A thread of the parent may hold the old lock, and that thread does not exist in the child. The call
+    returns the plain lock. There is no ``__enter__``, because a Ctrl-C could arrive between acquiring
+    the lock and returning.
     """
 
     def __init__(self) -> None:
@@ -139,7 +138,7 @@ class ForkSafeLock:
         return lock
 
 
-_forks = [0]  # between the first process and this one
+_forks = [0]  # number of forks between the first process and this one
 
 
 def _count_fork() -> None:

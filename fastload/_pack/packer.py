@@ -39,9 +39,8 @@ from fastload._pack.sources.python import MapStyle, pop_all
 from fastload._pack.state import FOLDER, Done, PackState, damaged
 from fastload._store.columns import FOLDER as COLUMNS
 from fastload._store.fields import Field
-from fastload._store.folder import read_manifest
 from fastload._store.manifest import NAME as MANIFEST
-from fastload._store.manifest import SHARD_NAME
+from fastload._store.manifest import SHARD_NAME, read_manifest
 from fastload._store.shard import verify_file
 from fastload.errors import BadImage, ConfigError, StoreError
 

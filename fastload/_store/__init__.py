@@ -1,1 +1,1 @@
-"""The dataset on disk: records, shards, manifest, columns. The format is written down in docs/FORMAT.md."""
+"""The dataset on disk: records, shards, manifest, columns. docs/FORMAT.md defines the format."""

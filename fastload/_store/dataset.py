@@ -1,4 +1,4 @@
-"""A packed dataset, open for reading: ``fastload.open(path)``."""
+"""Reads packed datasets: ``fastload.open(path)`` returns a ``Dataset``."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-import fastload._store.pixels  # noqa: F401 - a first import in a decode thread could fail for lack of files or memory
+# Imported here because a first import in a decode thread could fail for lack of files or memory.
+import fastload._store.pixels  # noqa: F401
 from fastload._common.public import public
 from fastload._store.columns import open_column
 from fastload._store.fields import Field, decode_value
-from fastload._store.folder import check_sizes, read_manifest
+from fastload._store.manifest import read_manifest
 from fastload._store.record import DATA, SOURCE_FIELD, Part, source_of
-from fastload._store.shard import VERIFY, ShardReader, warn_if_remote
+from fastload._store.shard import VERIFY, ShardReader, check_sizes, warn_if_remote
 from fastload.errors import BadImage, ConfigError, CorruptShard, RecordError, StoreError
 
 if TYPE_CHECKING:
     from fastload import _core
 
-SPLIT = "split"  # the int field whose classes are the names of the splits, where the source had any
+SPLIT = "split"  # name of the int field whose classes are the names of the splits
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One sample as it is stored. The bytes are views into the shard's map, which they keep alive."""
+    """One sample as stored. The bytes are views into the shard's memory map and keep it alive."""
 
     id: int
     parts: Sequence[Part]
@@ -38,24 +39,41 @@ class Record:
 
     @property
     def source(self) -> str:
-        """The original path, relative to the packed folder where there was one; '' if it was not kept."""
+        """The original path, relative to the packed folder if possible; '' if it was not stored."""
         return source_of(self.parts)
 
     def raw(self, field: str, item: int = 0, *, role: int = DATA) -> memoryview:
-        """The encoded bytes of one field: a JPEG file, an array with its header ...; raises KeyError without it."""
+        """Returns the encoded bytes of one field, such as a JPEG file; raises KeyError."""
         number = next((n for n, each in enumerate(self.fields) if each.name == field), -1)
         for part in self.parts:
             if (part.field, part.item, part.role) == (number, item, role):
                 return memoryview(part.data)
-        raise KeyError(f"sample {self.id} has no field {field!r} with item {item} and role {role}")
+        raise KeyError(f"sample {self.id}: no field {field!r} with item {item} and role {role}")
 
 
 @public()
 class Dataset:
-    """Samples by number: ``ds[i]`` is a dict of decoded fields, None where a sample lacks one.
+    """A packed dataset with random access. ``fastload.open`` creates one.
 
-    Images are uint8 (or uint16) arrays of (height, width, channels), upright, RGB or one channel of gray. It pickles as
-    its path, may be used after a fork and by several threads, and serves a plain torch DataLoader as it is. ``fastload.open`` makes one.
+    ``dataset[i]`` is a dict with the decoded fields of sample i; a missing field is None. Images are
+    upright uint8 or uint16 arrays of shape (height, width, channels), RGB or grayscale with one
+    channel. The object pickles as its path, works after a fork and in several threads, and can be
+    passed to ``torch.utils.data.DataLoader``.
+
+    Args:
+        path: Folder written by ``fastload pack``.
+        verify: ``"size"`` checks the size of every shard. ``"full"`` also checks the SHA-256 of each
+            shard before it is first read. Default: ``"size"``.
+
+    Raises:
+        StoreError: The folder does not exist or cannot be read.
+        CorruptManifest: The manifest is missing or damaged.
+        CorruptShard: A shard is missing or has the wrong size.
+
+    Example:
+        >>> dataset = fastload.open("packed")
+        >>> dataset[0]["image"].shape
+        (375, 500, 3)
     """
 
     def __init__(self, path: str | os.PathLike[str], *, verify: str = "size") -> None:
@@ -64,7 +82,7 @@ class Dataset:
         self.path = Path(path).absolute()
         self.verify = verify
         self.manifest = read_manifest(self.path)
-        check_sizes(self.path, self.manifest)
+        check_sizes(self.path, self.manifest.shards)
         warn_if_remote(self.path)
         self._firsts = [shard.first for shard in self.manifest.shards]
         self._starts = np.array(self._firsts, np.int64)
@@ -80,7 +98,8 @@ class Dataset:
         self.__init__(path, verify=verify)  # type: ignore[misc]
         if self.manifest.content != content:
             raise StoreError(
-                f"{path} was packed anew since this process got its name: start again to use the new one"
+                f"unpickling the dataset {path}: it was packed again after it was pickled. Restart "
+                "the program to use the new dataset."
             )
 
     def __len__(self) -> int:
@@ -123,21 +142,31 @@ class Dataset:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """The fields of every sample, in order."""
+        """Fields of every sample, in order."""
         return self.manifest.fields
 
     @property
     def classes(self) -> dict[str, tuple[str, ...]]:
-        """The class names of each field that has them: ``ds.classes["label"][ds[0]["label"]]``."""
+        """Class names by field: ``dataset.classes["label"][dataset[0]["label"]]``."""
         return {each.name: each.classes for each in self.fields if each.classes}
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The names of the splits ("train", "val" ...), () if there are none; see ``split``."""
+        """Names of the splits, such as ("train", "val"); () if there are none. See ``split``."""
         return self.classes.get(SPLIT, ())
 
     def split(self, name: str) -> npt.NDArray[np.int64]:
-        """The numbers of all samples of one split."""
+        """Returns the ids of all samples of one split.
+
+        Args:
+            name: One of ``splits``.
+
+        Raises:
+            ConfigError: There is no such split.
+
+        Example:
+            >>> train_ids = dataset.split("train")
+        """
         if name not in self.splits:
             raise ConfigError(
                 f"split {name!r:.60}: {self.path} has {', '.join(self.splits) or 'no splits'}"
@@ -145,20 +174,36 @@ class Dataset:
         return np.flatnonzero(self.column(SPLIT) == self.splits.index(name))
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """One number per sample, mapped and read-only; its checksum is compared when it is first asked for."""
-        array = self._columns.get(name)
-        if array is None:
-            described = next((each for each in self.manifest.columns if each.name == name), None)
-            if described is None:
+        """Returns a read-only, memory-mapped array with one number per sample.
+
+        Int and float fields have a column. Image fields have ``NAME.width`` and ``NAME.height``.
+
+        Args:
+            name: Name of the column.
+
+        Raises:
+            ConfigError: There is no such column.
+            CorruptShard: The file is damaged. Its checksum is compared at the first call.
+
+        Example:
+            >>> class_counts = numpy.bincount(dataset.column("label"))
+        """
+        if name not in self._columns:
+            columns = {column.name: column for column in self.manifest.columns}
+            if name not in columns:
                 raise ConfigError(
-                    f"column {name!r:.60}: {self.path} has "
-                    f"{', '.join(each.name for each in self.manifest.columns)}: int and float fields, and sizes of images"
+                    f"column {name!r:.60}: {self.path} has {', '.join(columns)} (int and float "
+                    "fields, and image sizes)"
                 )
-            array = self._columns[name] = open_column(self.path, described)
-        return array
+            self._columns[name] = open_column(self.path, columns[name])
+        return self._columns[name]
 
     def sizes(self, field: str = "") -> npt.NDArray[np.uint16]:
-        """(height, width) of every sample's image, as loaded; of the first image field unless one is named."""
+        """Returns (height, width) of the upright image of every sample, shape (n_samples, 2).
+
+        Args:
+            field: Name of an image field. Default: the first image field.
+        """
         field = field or next(
             (each.name for each in self.fields if each.kind.is_image and not each.list), ""
         )
@@ -166,51 +211,63 @@ class Dataset:
 
     @property
     def blocks(self) -> npt.NDArray[np.int64]:
-        """(first sample, samples) of every block, in order: runs of samples that lie together in one shard."""
+        """(first sample, number of samples) of every block, in order.
+
+        A block is a run of samples that are stored together in one shard.
+        """
         blocks = self.column("_blocks")
-        ends = blocks.sum(axis=1)
-        starts = np.concatenate(([0], ends[:-1]))
-        in_shard = np.isin(np.array(self._firsts, np.int64), blocks[:, 0]).all()
-        last = int(ends[-1]) if len(ends) else 0
+        bounds = np.concatenate(([0], blocks.sum(axis=1)))
         if not (
-            np.array_equal(blocks[:, 0], starts[: len(blocks)])
+            np.array_equal(blocks[:, 0], bounds[:-1])
             and (blocks[:, 1] > 0).all()
-            and in_shard
-            and last == len(self)
+            and np.isin(self._starts, blocks[:, 0]).all()
+            and bounds[-1] == len(self)
         ):
             raise CorruptShard(
-                f"{self.path}: the blocks do not cover the samples of each shard in order; pack again",
+                f"{self.path}: the blocks do not cover the samples of each shard in order. Pack the "
+                "dataset again.",
                 shard="columns/_blocks.npy",
             )
         return blocks
 
     def record(self, index: SupportsIndex) -> Record:
-        """One sample's stored bytes, checked, without a copy."""
+        """Returns the checked, encoded bytes of one sample without copying them."""
         sample_id = self._number(index)
         return Record(sample_id, self.reader(sample_id).record(sample_id), self.fields)
 
     def raw(self, index: SupportsIndex, field: str, item: int = 0) -> memoryview:
-        """The encoded bytes of one field: ``ds.raw(0, "image")`` is a JPEG file."""
+        """Returns the encoded bytes of one field: ``dataset.raw(0, "image")`` is a JPEG file.
+
+        Args:
+            index: Number of the sample; negative numbers count from the end.
+            field: Name of the field.
+            item: Index in a list field. Default: 0.
+
+        Raises:
+            KeyError: The sample does not have this field or item.
+        """
         return self.record(index).raw(field, item)
 
     def source(self, index: SupportsIndex) -> str:
-        """The original path of a sample; '' if it was not kept."""
+        """Returns the original path of a sample, or '' if it was not stored."""
         return source_of(self.parts(index))
 
     def parts(self, index: SupportsIndex) -> list[Part]:
-        """The parts of a sample, checked; for the loader: quicker than ``record``, and valid while this lives."""
+        """Returns the checked parts of a sample; valid while this object exists.
+
+        The loader uses it because it is faster than ``record``.
+        """
         sample_id = self._number(index)
         reader = self.reader(sample_id)
         return reader.check(sample_id, reader.get(sample_id))
 
     def reader(self, sample_id: int) -> ShardReader:
-        """The reader of the shard that holds a sample."""
         return self._reader(bisect.bisect_right(self._firsts, sample_id) - 1)
 
     def _reader(self, place: int) -> ShardReader:
         reader = self._readers.get(place)
         if reader is None:
-            # The first thread's reader wins: the bytes of a reader without references would be unmapped.
+            # All threads use the first reader: dropping a reader unmaps the bytes it returned.
             reader = self._readers.setdefault(
                 place, ShardReader(self.path, self.manifest.shards[place], verify=self.verify)
             )
@@ -219,7 +276,11 @@ class Dataset:
     def maps(
         self, ids: npt.NDArray[np.int64]
     ) -> tuple[list[_core.ShardMap | None], npt.NDArray[np.int64], dict[int, CorruptShard]]:
-        """For the native core: all shards' maps (those of these samples open), the shard of each sample, and which are damaged."""
+        """Returns what the native core needs to read samples ``ids``.
+
+        These are the maps of all shards (None unless open), the shard index of each sample, and the
+        errors by shard index. The shards of ``ids`` are opened.
+        """
         shards = np.searchsorted(self._starts, ids, side="right") - 1
         faults: dict[int, CorruptShard] = {}
         for place in set(shards.tolist()) if len(self._maps) > 1 else (0,):
@@ -234,17 +295,31 @@ class Dataset:
         number = operator.index(index)
         count = self.manifest.n_samples
         if not -count <= number < count:
-            raise IndexError(f"sample {number} of {count}")
+            raise IndexError(f"sample {number}: the dataset has {count} samples")
         return number + count if number < 0 else number
 
 
 def open_dataset(path: str | os.PathLike[str], *, verify: str = "size") -> Dataset:
     """Opens a packed dataset.
 
-    Every record is checked when it is read. ``verify="full"`` also compares each shard's SHA-256 before it is first
-    mapped: a damaged LMDB page, which no record's checksum covers, can end the process.
+    The checksum of every record is verified when it is read. Record checksums do not cover LMDB's
+    own pages, and a damaged LMDB page can crash the process. ``verify="full"`` prevents that.
 
-        dataset = fastload.open("packed")
-        dataset[0]["image"], dataset.classes["label"], dataset.column("label")
+    Args:
+        path: Folder written by ``fastload pack``.
+        verify: ``"size"`` checks the size of every shard. ``"full"`` also checks the SHA-256 of each
+            shard before it is first read. Default: ``"size"``.
+
+    Returns:
+        The dataset.
+
+    Raises:
+        StoreError: The folder does not exist or cannot be read.
+        CorruptManifest: The manifest is missing or damaged.
+        CorruptShard: A shard is missing or has the wrong size.
+
+    Example:
+        >>> dataset = fastload.open("packed")
+        >>> dataset[0]["image"], dataset.classes["label"], dataset.column("label")
     """
     return Dataset(path, verify=verify)

@@ -1,4 +1,4 @@
-"""What a sample consists of: named fields, each of one kind, and their values as parts of a record."""
+"""Fields of a sample: each has a name and a kind. Their values are stored as parts of a record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastload._store.record import DATA, SOURCE_FIELD, Part
 from fastload.errors import ConfigError, RecordError
 
 FIELD_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-RESERVED = ("id", "source")  # every sample has them: its number and its original path
+RESERVED = ("id", "source")  # every sample has an id and an original path
 
 
 @public()
@@ -22,12 +22,21 @@ RESERVED = ("id", "source")  # every sample has them: its number and its origina
 class Field:
     """One named part of every sample.
 
-    ``kind`` may be given by name and is a ``FieldKind`` from then on. ``classes`` names the values
-    of an ``int`` field (a label). ``image`` says which image field a mask, boxes, points or matrix
-    belongs to, so that the loader moves it together with that image; "" = the first image field.
+    Args:
+        name: Lower-case letters, digits and underscores, at most 64 characters.
+        kind: A kind name such as ``"image"`` or ``"int"``, or a ``FieldKind``. The attribute is
+            always a ``FieldKind``.
+        list: True if a sample holds a list of values of this kind. Default: False.
+        classes: Names of the values 0, 1, ... of an ``int`` field. Default: no names.
+        image: The image field that a mask, boxes, points or matrix belongs to. The loader crops
+            and flips both together. Default: the first image field.
 
-        fastload.Field("label", "int", classes=("cat", "dog"))
-        fastload.Field("intrinsics", "matrix", list=True, image="cameras")
+    Raises:
+        ConfigError: The name or the kind is not valid, or ``classes`` is set for another kind.
+
+    Example:
+        >>> fastload.Field("label", "int", classes=("cat", "dog"))
+        >>> fastload.Field("intrinsics", "matrix", list=True, image="cameras")
     """
 
     name: str
@@ -46,8 +55,8 @@ class Field:
     ) -> None:
         if not FIELD_NAME.fullmatch(name) or name in RESERVED:
             raise ConfigError(
-                f"field name {name!r:.80}: expected {FIELD_NAME.pattern}, and not one of "
-                f"{', '.join(RESERVED)}"
+                f"field name {name!r:.80}: expected {FIELD_NAME.pattern}, except the reserved "
+                f"names {', '.join(RESERVED)}"
             )
         known = KINDS.get(str(kind))
         if known is None:
@@ -55,7 +64,10 @@ class Field:
                 f"field {name!r}: kind {kind!r:.40}: expected one of {', '.join(KINDS)}"
             )
         if classes and (known is not INT or list):
-            raise ConfigError(f"field {name!r}: class names belong to an int field, this is {kind}")
+            raise ConfigError(
+                f"field {name!r}: classes are allowed only for kind int, found "
+                f"{'a list of ' if list else ''}{kind}"
+            )
         for attribute, value in (
             ("name", name),
             ("kind", known),
@@ -67,10 +79,10 @@ class Field:
 
 
 def image_of(field: Field, fields: Sequence[Field]) -> str:
-    """The image field that a mask, boxes, points or matrix moves with; "" = none.
+    """Returns the image field that a mask, boxes, points or matrix moves with, or "" for none.
 
-    It is the one that the field names, else the first. Without a name, one value cannot belong to a
-    list of images: a bird's-eye mask next to six cameras moves with none of them.
+    This is ``field.image`` if it is set, otherwise the first image field. A single value does not
+    belong to a list of images by default: a bird's-eye mask next to six cameras moves with none.
     """
     if not field.kind.moves_with_image:
         return ""
@@ -81,9 +93,10 @@ def image_of(field: Field, fields: Sequence[Field]) -> str:
 
 
 def encode_value(number: int, field: Field, value: object) -> list[Part]:
-    """The parts of field ``number``; none for None. Raises ConfigError for a value of another kind.
+    """Encodes a value as parts of field ``number``; None has no parts.
 
-    Images are uint8 or uint16 arrays here and are stored raw; the packer stores encoded files.
+    Images must be uint8 or uint16 arrays and are stored raw. The packer stores encoded files.
+    Raises ConfigError if the value is not of the field's kind.
     """
     if value is None:
         return []
@@ -98,23 +111,21 @@ def encode_value(number: int, field: Field, value: object) -> list[Part]:
 
 
 def decode_value(field: Field, parts: list[Part], *, copy: bool = True) -> Any:
-    """The value of a field from its parts, sorted by item; None, or [] for a list, where there are none.
+    """Decodes the parts of a field, sorted by item. A field without parts is None, or [] for a list.
 
-    Without ``copy``, arrays are read-only views of the record.
+    If ``copy`` is False, arrays are read-only views of the record.
     """
     found = [part for part in parts if part.role == DATA]
     if not field.list and len(found) > 1:
         raise RecordError(
-            f"number of parts of field {field.name!r}", len(found), "1, it is no list"
+            f"number of parts of field {field.name!r}", len(found), "1 (the field is not a list)"
         )
     values = [field.kind.decode(field, part) for part in found]
     if copy and field.kind.is_array:
         values = [value.copy() for value in values]
-    if field.list:
-        return values
-    return values[0] if values else None
+    return values if field.list else next(iter(values), None)
 
 
 def source_part(path: str) -> Part:
-    """The original path of a sample. A name that is not UTF-8 is kept readable, as ``caf\\xe9.jpg``."""
+    """Stores the original path. Bytes that are not UTF-8 are escaped, as in ``caf\\xe9.jpg``."""
     return Part(SOURCE_FIELD, os.fsencode(path).decode("utf-8", "backslashreplace").encode())

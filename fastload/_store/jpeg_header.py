@@ -1,6 +1,7 @@
-"""What a JPEG says about itself, and whether we touch it at all.
+"""Reads JPEG headers and rejects images that exceed the limits, before any decoder runs.
 
-The native core reads the markers where it is built; ``parse_markers`` is the same in Python, and the test oracle.
+The native core parses the markers. ``parse_markers`` does the same in Python: it is used without the
+core, and tests compare the two.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from fastload._common.native import core
 from fastload.errors import BadImage
 
-# Limits, from the header, before any decoder runs (reliability: a 300-byte JPEG can ask for gigabytes).
+# Limits on the header: a 300-byte JPEG can request gigabytes.
 MAX_SIDE = 16_384
 MAX_PIXELS = 64_000_000
 MAX_PIXELS_PER_BYTE = 512  # a complete Huffman-coded JPEG spends at least one bit per 8x8 block
@@ -40,57 +41,56 @@ _APP14 = 0xEE
 
 @dataclass(frozen=True, slots=True)
 class JpegHeader:
-    """The facts in a JPEG's markers; sizes in pixels, as stored (``orientation`` not applied)."""
+    """The contents of a JPEG's markers. Sizes are in pixels as stored, before ``orientation``."""
 
     width: int
     height: int
     precision: int  # bits per sample
     sof: int  # frame marker: 0xC0 baseline, 0xC1 extended, 0xC2 progressive
-    sampling: tuple[tuple[int, int], ...]  # (horizontal, vertical) factors, one pair a component
+    sampling: tuple[tuple[int, int], ...]  # (horizontal, vertical) factors per component
     orientation: int  # EXIF 1..8; 1 = as stored
     restart_interval: int  # MCUs between restart markers, 0 = none
     n_scans: int
-    complete: bool  # the end marker is there
+    complete: bool  # the file has an end marker
     adobe_transform: int  # -1 without an Adobe marker
     jfif: bool
-    scan_offset: int  # where the first scan's entropy-coded data starts
-    end_offset: int  # behind the end marker
+    scan_offset: int  # first byte of the first scan's entropy-coded data
+    end_offset: int  # first byte after the end marker
 
     @property
     def components(self) -> int:
-        """1 gray, 3 color, 4 CMYK or YCCK."""
+        """1 for grayscale, 3 for color, 4 for CMYK or YCCK."""
         return len(self.sampling)
 
     @property
     def progressive(self) -> bool:
-        """Coefficients come in several passes."""
         return self.sof in (0xC2, 0xC6, 0xCA, 0xCE)
 
     @property
     def arithmetic(self) -> bool:
-        """Arithmetic instead of Huffman coding; few decoders read it."""
+        """True for arithmetic instead of Huffman coding, which few decoders support."""
         return self.sof >= 0xC9
 
     @property
     def ordinary(self) -> bool:
-        """What every decoder reads: Huffman-coded, 8 bit, gray or three components."""
+        """True if every decoder supports it: Huffman-coded, 8 bit, one or three components."""
         return self.sof in (0xC0, 0xC1, 0xC2) and self.precision == 8 and self.components in (1, 3)
 
     @property
     def coding(self) -> str:
-        """For messages: what is unusual about it."""
+        """Describes the coding, for messages."""
         return f"frame type 0x{self.sof:02X}, {self.precision} bit, {self.components} components"
 
     @property
     def subsampling(self) -> str:
-        """``"444"``, ``"420"`` ..., ``"gray"``, or the bare factors where the combination has no name."""
+        """``"444"``, ``"420"``, ..., ``"gray"``, or the factors if the combination has no name."""
         if self.components == 1:
             return "gray"
         return _SUBSAMPLING.get(self.sampling) or ",".join(f"{h}x{v}" for h, v in self.sampling)
 
 
 def read_header(data: bytes | memoryview) -> JpegHeader:
-    """Reads the markers of a JPEG; raises BadImage where it is none or its structure is broken.
+    """Reads the markers of a JPEG; raises BadImage if it is not a JPEG or its structure is invalid.
 
     >>> read_header(open("photo.jpg", "rb").read()).subsampling        # doctest: +SKIP
     '420'
@@ -120,7 +120,9 @@ def read_header(data: bytes | memoryview) -> JpegHeader:
 
 
 def check_size(width: int, height: int) -> None:
-    """Raises BadImage for an image, of any format, that is larger than we decode."""
+    """Raises BadImage for an image of any format that is empty or exceeds the limits."""
+    if min(width, height) < 1:
+        raise BadImage(f"{width}x{height} pixels: sides must be at least 1")
     if max(width, height) > MAX_SIDE:
         raise BadImage(f"{width}x{height} pixels: sides may be at most {MAX_SIDE}")
     if width * height > MAX_PIXELS:
@@ -128,28 +130,26 @@ def check_size(width: int, height: int) -> None:
 
 
 def check_bomb(header: JpegHeader, n_bytes: int) -> None:
-    """Raises BadImage for a JPEG that would cost more than its bytes can be worth, whatever its coding."""
-    width = header.width
-    height = header.height
-    check_size(width, height)
-    if width * height > MAX_PIXELS_PER_BYTE * n_bytes:
+    """Raises BadImage for a JPEG whose decoding would cost far more than its file size suggests."""
+    check_size(header.width, header.height)
+    if header.width * header.height > MAX_PIXELS_PER_BYTE * n_bytes:
         raise BadImage(
-            f"{width}x{height} pixels in {n_bytes} bytes: truncated or a decompression bomb "
-            f"(at most {MAX_PIXELS_PER_BYTE} pixels per byte)"
+            f"{header.width}x{header.height} pixels in {n_bytes} bytes: truncated or a "
+            f"decompression bomb (at most {MAX_PIXELS_PER_BYTE} pixels per byte)"
         )
     if header.n_scans > MAX_SCANS:
         raise BadImage(f"{header.n_scans} scans: at most {MAX_SCANS}")
 
 
 def check_limits(header: JpegHeader, n_bytes: int) -> None:
-    """Raises BadImage for what no backend gets to see: too large, a bomb, or a coding that GPUs do not read."""
+    """Raises BadImage for a JPEG that is too large, a bomb, or of a coding that GPUs do not support."""
     check_bomb(header, n_bytes)
     if not header.ordinary:
         raise BadImage(f"{header.coding}: expected Huffman-coded, 8 bit, gray or color")
 
 
 def parse_markers(data: bytes | memoryview) -> JpegHeader:
-    """The same as the native core's reader, in Python: serves without the core and checks it in tests."""
+    """Parses the markers in Python; the result and the messages equal those of the native core."""
     data = bytes(data)
     if len(data) < 4 or not data.startswith(b"\xff\xd8"):
         raise BadImage("not a JPEG: it does not start with FF D8")
@@ -209,7 +209,7 @@ def parse_markers(data: bytes | memoryview) -> JpegHeader:
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """(marker, start of its body, body) up to the end; what is no marker is passed over, as libjpeg does."""
+    """Yields (marker, start of its body, body). Skips other bytes between markers, as libjpeg does."""
     position = 2
     while (position := data.find(b"\xff", position)) >= 0:
         while position < len(data) and data[position] == 0xFF:
@@ -250,7 +250,7 @@ def _check_frame(body: bytes, start: int) -> None:
 
 
 def _exif_orientation(tiff: bytes) -> int:
-    """Tag 0x0112 of the first directory; 1 where there is none or it is damaged."""
+    """Returns tag 0x0112 of the first directory, or 1 if it is missing or damaged."""
     order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
     if order is None or len(tiff) < 8:
         return 1
@@ -263,7 +263,7 @@ def _exif_orientation(tiff: bytes) -> int:
             return 1
         tag, kind, count = struct.unpack_from(order + "HHI", tiff, entry)
         if tag == 0x0112:
-            # 3 = 16 bits, as in the standard; some cameras write 4 = 32 bits.
+            # The standard says type 3 (16 bits). Some cameras write type 4 (32 bits).
             if kind not in (3, 4) or count != 1:
                 return 1
             (value,) = struct.unpack_from(order + ("H" if kind == 3 else "I"), tiff, entry + 8)

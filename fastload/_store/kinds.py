@@ -1,15 +1,16 @@
-"""The kinds of fields: what a value is, how it is stored, and what other packages may assume of it.
+"""Field kinds: what a value is, how it is stored, and which traits other packages rely on.
 
 A new kind is one object here, one line in ``KINDS``, and one row in each table keyed by kind:
-moving labels (``_plan``), collating (``_load``), showing (``_tools``), and reading it from Python
-objects and text (``_pack/sources``). Behavior that needs more than NumPy lives in those tables;
-traits and the stored bytes live here. docs/FORMAT.md has the byte layouts.
+label transforms (``_plan``), collation (``_load``), display (``_tools``), and conversion from Python
+objects and text (``_pack/sources``). Traits and stored bytes live here. Behavior that needs more
+than NumPy lives in those tables. docs/FORMAT.md defines the byte layouts.
 
-``pixels`` is imported where it is used: transforms need the kinds, but neither Pillow nor simplejpeg.
+``pixels`` is imported inside functions because transforms use the kinds without Pillow or simplejpeg.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
@@ -18,9 +19,19 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload._common import strict_json
+from fastload._common.checksum import Bytes
 from fastload._common.public import public
-from fastload._store.arrays import decode_array, encode_array
-from fastload._store.record import ARRAY, DEFLATED, JPEG, PLAIN, PNG, RAW, Part, shown_size
+from fastload._store.record import (
+    ARRAY,
+    DEFLATED,
+    JPEG,
+    MAX_RECORD,
+    PLAIN,
+    PNG,
+    RAW,
+    Part,
+    shown_size,
+)
 from fastload.errors import ConfigError, RecordError
 
 if TYPE_CHECKING:
@@ -28,20 +39,34 @@ if TYPE_CHECKING:
     from fastload._store.pixels import Pixels
 
 MAX_JSON_DEPTH = 64
-MISSING_INT = -(1 << 63)  # in an int column: the sample lacks the field
+MISSING_INT = -(1 << 63)  # value in an int column for a sample without the field
+MAX_DIMENSIONS = 8
+DTYPES = tuple(
+    map(np.dtype, ("u1", "i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8", "?"))
+)
+_DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
+_ARRAY_HEADER_BYTES = 8  # dtype code, number of dimensions, 6 zeros; 8 bytes per dimension follow
 
 
 @public()
 class FieldKind:
-    """One kind of field. There is one object per kind: compare with ``is``, look up in ``KINDS``."""
+    """One kind of field, such as ``image`` or ``int``.
 
-    is_image = False  # pixels with colors; masks, boxes, points and matrices may belong to it
-    is_mask = False  # one integer per pixel: resized by picking pixels, never by mixing them
+    There is exactly one object per kind, so kinds are compared with ``is``. ``field.kind`` is a
+    ``FieldKind``; ``str(kind)`` is its name.
+
+    Example:
+        >>> [field.name for field in dataset.fields if field.kind.is_image]
+        ['image']
+    """
+
+    is_image = False  # color pixels; masks, boxes, points and matrices may belong to it
+    is_mask = False  # one integer per pixel; resized with nearest neighbor, never interpolated
     is_array = False  # decodes to a NumPy view of the record
-    moves_with_image = False  # the values are places in an image and follow its crop
-    column_dtype = ""  # of the column that repeats the values; "" = no such column
-    missing: float = float("nan")  # in that column, for a sample without the field
-    row_widths: tuple[int, ...] = ()  # numbers per row, where a value is a table of any length
+    moves_with_image = False  # the values are coordinates in an image and follow its crop
+    column_dtype = ""  # dtype of the column with a copy of the values; "" = no column
+    missing: float = float("nan")  # value in that column for a sample without the field
+    row_widths: tuple[int, ...] = ()  # allowed numbers per row if a value is a table of any length
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -53,53 +78,47 @@ class FieldKind:
         return self.name
 
     def __reduce__(self) -> tuple[Callable[[str], FieldKind], tuple[str]]:
-        return kind_named, (self.name,)  # copies and pickles are the same object
+        return kind_named, (self.name,)  # copy and unpickle to the same object
 
     @property
     def decoded_by_pool(self) -> bool:
-        """The decode threads turn the stored file into pixels: images and masks."""
+        """True for images and masks: the decode threads turn the stored file into pixels."""
         return self.is_image or self.is_mask
 
     @property
     def in_column(self) -> bool:
-        """A column holds the values: a loader needs no record for them."""
+        """True if a column holds the values, so that the loader reads no record for them."""
         return bool(self.column_dtype)
 
     def is_missing(self, values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Which values of a column stand for a sample without the field."""
-        # NaN is the one value that differs from itself.
+        """Returns a mask of the column values that mean "no such field in this sample"."""
+        # NaN is the only value that differs from itself.
         missing: npt.NDArray[np.bool_] = (values == self.missing) | (values != values)  # noqa: PLR0124
         return missing
 
     def encode(self, number: int, item: int, field: Field, value: object) -> Part:
-        """One value as a part of field ``number``; raises ConfigError for a value of another kind."""
+        """Encodes one value as a part of field ``number``; raises ConfigError if it does not fit."""
         raise NotImplementedError
 
     def decode(self, field: Field, part: Part) -> Any:
-        """The value of a part, numbers as a view of it; raises RecordError or BadImage."""
+        """Decodes a part; arrays are views of it. Raises RecordError or BadImage."""
         raise NotImplementedError
 
     def misfit(self, value: Any) -> str:
-        """Why a decoded value cannot be of this kind; "" if it can."""
+        """Returns why a decoded value cannot be of this kind, or "" if it can."""
         return ""
 
     def columns(self, name: str) -> dict[str, str]:
-        """Name and dtype of the columns that repeat a field of this kind, unless it is a list."""
+        """Returns {column name: dtype} for a field of this kind that is not a list."""
         return {name: self.column_dtype} if self.column_dtype else {}
 
     def column_values(self, field: Field, part: Part | None) -> dict[str, float]:
-        """What those columns hold for a sample with this part; raises RecordError."""
+        """Returns the column values of a sample with this part; raises RecordError."""
         return {}
 
 
 class PixelKind(FieldKind):
     codecs: tuple[int, ...]
-
-    def decode_pixels(self, part: Part) -> Pixels:
-        raise NotImplementedError
-
-    def decode(self, field: Field, part: Part) -> Pixels:
-        return self.decode_pixels(part)
 
 
 class _ImageKind(PixelKind):
@@ -111,7 +130,7 @@ class _ImageKind(PixelKind):
 
         return encode_pixels(number, item, np.asarray(value), what=f"field {field.name!r}")
 
-    def decode_pixels(self, part: Part) -> Pixels:
+    def decode(self, field: Field, part: Part) -> Pixels:
         from fastload._store.pixels import decode_image
 
         return decode_image(part)
@@ -134,15 +153,13 @@ class _MaskKind(PixelKind):
 
         return encode_mask(number, item, np.asarray(value), what=f"field {field.name!r}")
 
-    def decode_pixels(self, part: Part) -> Pixels:
+    def decode(self, field: Field, part: Part) -> Pixels:
         from fastload._store.pixels import decode_mask
 
         return decode_mask(part)
 
 
 class _ArrayKind(FieldKind):
-    """Numbers of any shape and type, as given."""
-
     is_array = True
 
     def encode(self, number: int, item: int, field: Field, value: object) -> Part:
@@ -159,12 +176,12 @@ class _ArrayKind(FieldKind):
         return decode_array(part.data)
 
     def fitted(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The array in the type and shape that are stored; raises ValueError where it has another."""
+        """Converts to the stored dtype and shape; raises ValueError if that is impossible."""
         return array
 
 
 class _TableKind(_ArrayKind):
-    """Two axes of one type; the second has one of ``row_widths`` numbers, () = any number."""
+    """Two dimensions of one dtype; the size of the second is one of ``row_widths``, () = any."""
 
     moves_with_image = True
 
@@ -215,7 +232,7 @@ class ScalarKind(FieldKind):
             return Part(number, self._layout.pack(value), item)
         except (struct.error, OverflowError):
             raise ConfigError(
-                f"field {field.name!r}: {describe_value(value)} does not fit 64 bits"
+                f"field {field.name!r}: {describe_value(value)}: expected a 64-bit number"
             ) from None
 
     def decode(self, field: Field, part: Part) -> int | float:
@@ -223,7 +240,7 @@ class ScalarKind(FieldKind):
             raise RecordError(
                 f"{self} {field.name!r}",
                 f"{len(part.data)} bytes, codec {part.codec}",
-                "8, codec 0",
+                f"8 bytes, codec {PLAIN}",
             )
         return cast("int | float", self._layout.unpack(part.data)[0])
 
@@ -239,7 +256,7 @@ class _StrKind(FieldKind):
             return Part(number, value.encode(), item)
         except UnicodeEncodeError:
             raise ConfigError(
-                f"field {field.name!r}: {describe_value(value)} is not valid Unicode"
+                f"field {field.name!r}: {describe_value(value)}: expected valid Unicode"
             ) from None
 
     def decode(self, field: Field, part: Part) -> str:
@@ -256,7 +273,7 @@ class _JsonKind(FieldKind):
         try:
             data = strict_json.dumps(value, max_depth=MAX_JSON_DEPTH).encode()  # type: ignore[arg-type]
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"field {field.name!r}: not JSON: {error}") from None
+            raise ConfigError(f"field {field.name!r}: expected valid JSON: {error}") from None
         return Part(number, data, item)
 
     def decode(self, field: Field, part: Part) -> Any:
@@ -276,8 +293,45 @@ class _BytesKind(FieldKind):
         return bytes(part.data)
 
 
+def encode_array(array: npt.NDArray[Any], *, what: str = "array") -> bytes:
+    array = np.asarray(array)
+    dtype = array.dtype.newbyteorder("<")
+    if dtype not in _DTYPE_CODES or array.ndim > MAX_DIMENSIONS or array.nbytes > MAX_RECORD:
+        raise ConfigError(
+            f"{what}: {array.dtype} of {array.shape}: expected integers, floats or bools of at most "
+            f"{MAX_DIMENSIONS} dimensions and {MAX_RECORD} bytes"
+        )
+    header = struct.pack(f"<BB6x{array.ndim}Q", _DTYPE_CODES[dtype], array.ndim, *array.shape)
+    return header + np.ascontiguousarray(array, dtype).tobytes()
+
+
+def decode_array(data: Bytes) -> npt.NDArray[Any]:
+    """Returns a read-only view of a stored array; raises RecordError for any malformed header."""
+    size = len(data)
+    n_dims = data[1] if size >= _ARRAY_HEADER_BYTES else 0
+    start = _ARRAY_HEADER_BYTES + 8 * n_dims
+    if size < start or data[0] >= len(DTYPES) or n_dims > MAX_DIMENSIONS:
+        raise RecordError(
+            "array header",
+            bytes(data[:_ARRAY_HEADER_BYTES]),
+            f"a dtype code below {len(DTYPES)} and at most {MAX_DIMENSIONS} dimensions",
+        )
+    dtype = DTYPES[data[0]]
+    shape = struct.unpack_from(f"<{n_dims}Q", data, _ARRAY_HEADER_BYTES)
+    # Python integers do not overflow. The second condition rejects an empty array with huge other
+    # dimensions, because NumPy multiplies these.
+    if (
+        math.prod(shape) * dtype.itemsize != size - start
+        or math.prod(max(n, 1) for n in shape) > MAX_RECORD
+        or any(data[2:_ARRAY_HEADER_BYTES])
+    ):
+        raise RecordError("array shape", f"{dtype} of {shape}", f"{size - start} bytes")
+    array: npt.NDArray[Any] = np.frombuffer(data, dtype, offset=start).reshape(shape)
+    return array
+
+
 def describe_value(value: object) -> str:
-    """Type and beginning of a value, for messages."""
+    """Returns the type and the first characters of a value, for messages."""
     return f"{type(value).__name__} {value!r:.60}"
 
 

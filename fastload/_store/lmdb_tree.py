@@ -1,8 +1,9 @@
-"""The pages of a new shard: LMDB's tree over one set of records, laid out once, from front to back.
+"""Writes the pages of a new shard: LMDB's B+ tree over a sorted set of records, in one pass.
 
-LMDB itself writes pages again and again, as anything may change until the end. Here the records come in the order of their
-ids and nothing changes, so every page is final when it is made: it is digested on its way to the disk, and no byte is
-copied twice or read back. docs/FORMAT.md says what the result is; LMDB and native/shard/shard_map.cpp read it.
+LMDB itself rewrites pages because later records may change them. Here the records arrive sorted by
+id and never change, so every page is final when it is created. The writer hashes each page on its way
+to the disk and neither copies a byte twice nor reads it back. docs/FORMAT.md describes the result;
+LMDB and native/shard/shard_map.cpp read it.
 """
 
 from __future__ import annotations
@@ -13,25 +14,24 @@ from array import array
 from collections.abc import Callable, Sequence
 
 PAGE = 4096
-META_BYTES = 2 * PAGE  # at the front of the file: what LMDB reads first, known last
+META_BYTES = 2 * PAGE  # first bytes of the file: LMDB reads them first, the writer knows them last
 _MAGIC = 0xBEEFC0DE
 _DATA_VERSION = 1
 _BRANCH = 1
 _LEAF = 2
 _OVERFLOW = 4
 _META = 8
-_BIG_DATA = 1  # flag of a node whose value has pages of its own
-_INTEGER_KEYS = 8  # flag of LMDB's list of free pages, which is empty here
+_BIG_DATA = 1  # flag of a node whose value is on overflow pages
+_INTEGER_KEYS = 8  # flag of LMDB's list of free pages, which is empty in a shard
 _NO_PAGE = (1 << 64) - 1
-_PAGE_HEADER = struct.Struct("<QHHHH")  # number, 0, kind, end of the offsets, begin of the nodes
-_OVERFLOW_HEADER = struct.Struct("<QHHI")  # number, 0, kind, pages
-_NODE = struct.Struct("<HHHH8s")  # value's length, low and high half; flags; key's length; key
-_DATABASE = struct.Struct(
-    "<IHHQQQQQ"
-)  # page size or 0, flags, depth, branch, leaf and overflow pages, entries, root
+_PAGE_HEADER = struct.Struct("<QHHHH")  # number, 0, kind, end of the offsets, start of the nodes
+_OVERFLOW_HEADER = struct.Struct("<QHHI")  # number, 0, kind, number of pages
+_NODE = struct.Struct("<HHHH8s")  # value length (low half, high half), flags, key length, key
+# Page size or 0, flags, depth, number of branch, leaf and overflow pages, entries, root page.
+_DATABASE = struct.Struct("<IHHQQQQQ")
 _ROOM = PAGE - _PAGE_HEADER.size
-_POINTER = _NODE.size + 8  # bytes of a node whose value has pages of its own
-_MOST_INLINE = 2038  # bytes of a node: LMDB wants two on a page
+_POINTER = _NODE.size + 8  # bytes of a node whose value is on overflow pages
+_MAX_INLINE = 2038  # bytes of a node: LMDB requires that two fit on a page
 _FAN_OUT = _ROOM // (_NODE.size + 2)  # children of a branch page
 _ZEROS = memoryview(bytes(PAGE))
 
@@ -39,29 +39,28 @@ Bytes = bytes | bytearray | memoryview
 
 
 class TreePages:
-    """Hands every page but the first two to ``write``, in the order of the file, as soon as it is full."""
+    """Passes each page except the first two to ``write``, in file order, as soon as it is full."""
 
     def __init__(self, write: Callable[[Bytes], object]) -> None:
         self._write = write
-        self.pages = META_BYTES // PAGE  # so far
+        self.pages = META_BYTES // PAGE  # written so far
         self.entries = 0
-        self._leaf: list[bytes] = []  # nodes of the leaf that is open,
-        self._room = _ROOM  # and what is free on it
-        self._inline = False  # it holds a record itself
-        self._later: list[
-            tuple[int, bytes]
-        ] = []  # leaves still to be written: their place among all, their nodes
-        self._firsts = array("Q")  # of the leaves: first id, page
-        self._numbers = array("Q")
+        self._leaf: list[bytes] = []  # nodes of the current leaf
+        self._room = _ROOM  # free bytes on the current leaf
+        self._inline = False  # the current leaf holds a whole record
+        # (index among all leaves, nodes) of the leaves that `end` writes.
+        self._deferred: list[tuple[int, bytes]] = []
+        self._firsts = array("Q")  # first id of each leaf
+        self._numbers = array("Q")  # page number of each leaf
         self._n_leaves = self._n_branches = self._n_overflow = 0
         self._depth = 0
         self._root = _NO_PAGE
 
     def add(self, sample_id: int, value: Bytes) -> None:
-        """The next record: its id is above all before it."""
+        """Adds a record; its id must be larger than all previous ones."""
         size = len(value)
         key = sample_id.to_bytes(8, "big")
-        inline = _NODE.size + size <= _MOST_INLINE
+        inline = _NODE.size + size <= _MAX_INLINE
         if inline:
             node = _NODE.pack(size, 0, 0, len(key), key) + value
         else:
@@ -80,13 +79,13 @@ class TreePages:
 
     @property
     def n_bytes(self) -> int:
-        """Of all pages so far, those that come later included; branches are still to come."""
-        return (self.pages + len(self._later)) * PAGE
+        """Size of all pages so far, deferred leaves included, branch pages not included."""
+        return (self.pages + len(self._deferred)) * PAGE
 
     def end(self) -> None:
-        """Writes the leaves that are left, then level by level the branches above, up to the root."""
+        """Writes the deferred leaves, then the branch pages bottom-up to the root."""
         self._write_leaf()
-        for place, nodes in self._later:
+        for place, nodes in self._deferred:
             self._numbers[place] = self._write_nodes(
                 _LEAF, [nodes[at : at + _POINTER] for at in range(0, len(nodes), _POINTER)]
             )
@@ -99,7 +98,10 @@ class TreePages:
         self._root = self._numbers[0]
 
     def meta(self) -> bytes:
-        """The first two pages, when all others are there. Twice the same: LMDB takes the one with the higher transaction."""
+        """Returns the first two pages; call it after ``end``.
+
+        Both have the same contents. LMDB uses the one with the higher transaction number.
+        """
         free = _DATABASE.pack(PAGE, _INTEGER_KEYS, 0, 0, 0, 0, 0, _NO_PAGE)
         main = _DATABASE.pack(
             0,
@@ -124,7 +126,7 @@ class TreePages:
         return b"".join(pages)
 
     def _write_value(self, value: Bytes) -> int:
-        """Pages of its own for a value; the number of the first."""
+        """Writes a value to overflow pages; returns the number of the first."""
         number = self.pages
         n_bytes = _OVERFLOW_HEADER.size + len(value)
         count = -(-n_bytes // PAGE)
@@ -136,12 +138,15 @@ class TreePages:
         return number
 
     def _write_leaf(self) -> None:
-        """At once where it holds records itself. Leaves that only say where records lie come together at the end: a reader then has all
-        of them at one go, and need not wait for the disk when it wants to know what to read next."""
+        """Writes the current leaf if it holds records, otherwise defers it to ``end``.
+
+        Leaves with pointers only are stored together. A reader gets all of them with one read and
+        does not wait for the disk to find the next record.
+        """
         if self._inline:
             self._numbers.append(self._write_nodes(_LEAF, self._leaf))
         else:
-            self._later.append((len(self._numbers), b"".join(self._leaf)))
+            self._deferred.append((len(self._numbers), b"".join(self._leaf)))
             self._numbers.append(0)
         self._leaf = []
         self._room = _ROOM
@@ -150,7 +155,10 @@ class TreePages:
     def _write_branches(
         self, firsts: array[int], numbers: array[int]
     ) -> tuple[array[int], array[int]]:
-        """One level above these pages, spread evenly: LMDB does not bear a branch with a single child."""
+        """Writes the branch pages above these pages; returns their first ids and page numbers.
+
+        Children are spread evenly because LMDB does not accept a branch with a single child.
+        """
         count = -(-len(numbers) // _FAN_OUT)
         bounds = [len(numbers) * i // count for i in range(count + 1)]
         above = array("Q")
@@ -160,22 +168,17 @@ class TreePages:
         return array("Q", [firsts[begin] for begin in bounds[:-1]]), above
 
     def _write_nodes(self, kind: int, nodes: Sequence[bytes]) -> int:
-        """A page of nodes, which stand from its end towards its front; their offsets stand behind the header."""
-        begin = PAGE
-        offsets = []
-        number = self.pages
-        for node in nodes:
-            begin -= len(node)
-            offsets.append(begin)
+        """Writes a page: header, node offsets, free space, nodes in reverse order."""
+        offsets = [PAGE - size for size in itertools.accumulate(map(len, nodes))]
         end = _PAGE_HEADER.size + 2 * len(offsets)
         self._write(
-            _PAGE_HEADER.pack(number, 0, kind, end, begin)
+            _PAGE_HEADER.pack(self.pages, 0, kind, end, offsets[-1])
             + struct.pack(f"<{len(offsets)}H", *offsets)
-            + bytes(begin - end)
+            + bytes(offsets[-1] - end)
             + b"".join(reversed(nodes))
         )
         self.pages += 1
-        return number
+        return self.pages - 1
 
 
 def _child(first: int, page: int) -> bytes:

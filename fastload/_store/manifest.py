@@ -1,24 +1,29 @@
-"""manifest.json: what a dataset consists of. Pure: bytes in, a checked Manifest out, and back.
+"""manifest.json: reads, checks and writes the description of a dataset.
 
-It is read as strictly as a stranger's file deserves: every key is known, every number in range, every name without
-folders, and all counts agree. The last line holds a CRC-32C of everything before it (docs/FORMAT.md).
+The file is untrusted input. Unknown keys, numbers out of range, names with path separators and
+counts that disagree are errors. The last line holds a CRC-32C of all bytes before it
+(docs/FORMAT.md).
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import stat
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
-from fastload._common import strict_json
+from fastload._common import files, strict_json
 from fastload._common.checksum import crc32c
 from fastload._common.strict_json import Json, Row, count, text, typed
 from fastload._store.fields import Field
 from fastload._store.kinds import FieldKind
 from fastload._store.record import MAX_FIELDS
-from fastload.errors import ConfigError, CorruptManifest
+from fastload.errors import ConfigError, CorruptManifest, StoreError
 
 FORMAT = "fastload"
 VERSION = 2
@@ -28,11 +33,11 @@ MAX_DEPTH = 8
 MAX_SAMPLES = 1 << 40
 MAX_SHARDS = 1_000_000
 MAX_FILE = 1 << 46  # bytes of one shard or column
-MAX_NAME = 1024  # characters of a class name, of the tool's
+MAX_NAME = 1024  # characters of a class name or of the tool name
 SHARD_NAME = re.compile(r"shard-[0-9]{5,7}\.lmdb")
 COLUMN_HEADER = 128  # bytes before the rows of columns/NAME.npy
 STAMP_MAGIC = b"FLS1"
-STAMP_BYTES = 4096  # a whole page: LMDB's part of the file stays page-aligned
+STAMP_BYTES = 4096  # one page, so that the size of the file stays a multiple of LMDB's page size
 ORDERS = ("shuffle", "source")
 
 _KEYS = frozenset(
@@ -64,14 +69,17 @@ _CRC32C = re.compile(r"[0-9a-f]{8}")
 
 
 class Shard(NamedTuple):
-    """One LMDB file: samples ``first`` to ``first + records - 1``. A tuple, since a dataset may have thousands."""
+    """One LMDB file with the samples ``first`` to ``first + records - 1``.
+
+    It is a tuple because a dataset may have thousands of shards.
+    """
 
     name: str
     size: int  # bytes
     records: int
     first: int
-    sha256: str  # of the file, its first 8,192 bytes last
-    stamp: str  # SHA-256 over the headers of its records; the file's last page repeats it, see stamp_page
+    sha256: str  # of the file, with its first 8,192 bytes hashed last
+    stamp: str  # SHA-256 over the record headers; also stored in the last page, see stamp_page
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,25 +95,25 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """All of manifest.json."""
+    """The contents of manifest.json."""
 
     n_samples: int
     fields: tuple[Field, ...]
     shards: tuple[Shard, ...]
     columns: tuple[Column, ...]
-    content: str  # sha256 over the shards' sha256, as bytes, in order
+    content: str  # SHA-256 over the shards' binary SHA-256 digests, in order
     tool: str = ""
     seed: int = 0
     order: str = "shuffle"
-    skipped: int = 0  # source samples left out
+    skipped: int = 0  # source samples that were not packed
     converted: dict[str, int] = field(default_factory=dict)
     options: dict[str, Json] = field(default_factory=dict)
 
 
 def stamp_page(first: int, records: int, stamp: str) -> bytes:
-    """The last 4,096 bytes of a shard, behind LMDB's pages: they tell it from every other shard before it is mapped.
+    """Returns the last 4,096 bytes of a shard, which follow LMDB's pages and identify the shard.
 
-    Without them a shard of another dataset, with as many records and bytes, would pass for this one's.
+    Without them, a shard of another dataset with the same size and record count would be accepted.
     """
     return struct.pack("<4s4xQQ32s", STAMP_MAGIC, first, records, bytes.fromhex(stamp)).ljust(
         STAMP_BYTES, b"\0"
@@ -113,7 +121,10 @@ def stamp_page(first: int, records: int, stamp: str) -> bytes:
 
 
 def expected_columns(fields: tuple[Field, ...]) -> dict[str, str]:
-    """Name and dtype of every column a dataset with these fields has; _blocks has two numbers a row, the others one."""
+    """Returns {name: dtype} of all columns of a dataset with these fields.
+
+    ``_blocks`` has two numbers per row, the others have one.
+    """
     found = {"_blocks": "<i8", "_source_index": "<i8"}
     for each in fields:
         if not each.list:
@@ -121,8 +132,48 @@ def expected_columns(fields: tuple[Field, ...]) -> dict[str, str]:
     return found
 
 
+def read_manifest(folder: Path) -> Manifest:
+    """Reads and checks the manifest of a dataset.
+
+    Raises CorruptManifest, or StoreError if there is no such folder.
+    """
+    try:
+        data = files.read_regular(folder / NAME, max_bytes=MAX_BYTES)
+    except OSError as error:
+        raise _read_error(folder, error) from None
+    try:
+        return parse(data)
+    except CorruptManifest as error:
+        raise CorruptManifest(f"opening {folder}: {error}") from None
+
+
+def _read_error(folder: Path, error: OSError) -> StoreError:
+    if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+        why = "a link; links are not followed" if error.errno == errno.ELOOP else error.strerror
+        return CorruptManifest(f"opening dataset {folder}: {NAME}: {why}")
+    try:
+        # One call only, because a packer may create the folder concurrently.
+        mode = folder.stat().st_mode
+    except OSError:
+        mode = 0
+    if not stat.S_ISDIR(mode):
+        what = "found a file, expected a folder written by fastload pack"
+        failure = StoreError(f"opening dataset {folder}: {what if mode else 'no such folder'}")
+        failure.errno = error.errno
+        return failure
+    names = os.listdir(folder)  # noqa: PTH208 - names are sufficient
+    if any(name.startswith("shard-") for name in names):
+        why = (
+            "a pack that has not finished. Run the same 'fastload pack' command again; it resumes "
+            "where it stopped"
+        )
+    else:
+        why = "not a fastload dataset. Create one with 'fastload pack SOURCE DEST'"
+    return CorruptManifest(f"opening dataset {folder}: no {NAME}: {why}")
+
+
 def parse(data: bytes) -> Manifest:
-    """Reads and checks a manifest; raises CorruptManifest and nothing else."""
+    """Parses and checks a manifest; raises only CorruptManifest."""
     try:
         return _parse(data)
     except ValueError as error:
@@ -131,7 +182,7 @@ def parse(data: bytes) -> Manifest:
 
 def _parse(data: bytes) -> Manifest:
     if len(data) > MAX_BYTES:
-        raise ValueError(f"{len(data)} bytes, at most {MAX_BYTES}")
+        raise ValueError(f"{len(data)} bytes, expected at most {MAX_BYTES}")
     _check_seal(data)
     loaded = typed("top level", strict_json.loads(data, max_depth=MAX_DEPTH), dict)
     if loaded.get("format") != FORMAT:
@@ -139,11 +190,12 @@ def _parse(data: bytes) -> Manifest:
             f"format {loaded.get('format')!r:.40}, expected {FORMAT!r}: not a fastload dataset"
         )
     if loaded.get("version") != VERSION or type(loaded["version"]) is not int:
-        wanted = (
+        action = (
             "pack the dataset again" if loaded.get("version") == 1 else "install a newer fastload"
         )
         raise ValueError(
-            f"format version {loaded.get('version')!r:.40}, this fastload reads version {VERSION}: {wanted}"
+            f"format version {loaded.get('version')!r:.40}, this fastload reads version {VERSION}: "
+            f"{action}"
         )
     top = Row.of("top level", loaded, _KEYS)
     n_samples = top.number("n_samples", MAX_SAMPLES)
@@ -171,34 +223,18 @@ def _parse(data: bytes) -> Manifest:
 
 
 def dump(manifest: Manifest) -> bytes:
-    """The bytes of manifest.json: the same for equal manifests, one line a shard; refuses what parse would refuse."""
+    """Returns the bytes of manifest.json: deterministic, one line per shard.
+
+    Raises ConfigError if ``parse`` would reject the result.
+    """
     values: dict[str, Json] = {
         "format": FORMAT,
         "version": VERSION,
         "tool": manifest.tool,
         "n_samples": manifest.n_samples,
         "fields": [_field_json(each) for each in manifest.fields],
-        "shards": [
-            {
-                "name": s.name,
-                "size": s.size,
-                "records": s.records,
-                "first": s.first,
-                "sha256": s.sha256,
-                "stamp": s.stamp,
-            }
-            for s in manifest.shards
-        ],
-        "columns": [
-            {
-                "name": c.name,
-                "dtype": c.dtype,
-                "shape": list(c.shape),
-                "size": c.size,
-                "crc32c": c.crc32c,
-            }
-            for c in manifest.columns
-        ],
+        "shards": [shard._asdict() for shard in manifest.shards],
+        "columns": [{**asdict(column), "shape": list(column.shape)} for column in manifest.columns],
         "seed": manifest.seed,
         "order": manifest.order,
         "options": manifest.options,
@@ -215,7 +251,7 @@ def dump(manifest: Manifest) -> bytes:
 
 
 def seal(body: bytes) -> bytes:
-    """Ends a manifest's text (``{ ... `` without the closing brace) with its checksum line."""
+    """Adds the braces and the checksum line to the text of a manifest."""
     body = b"{\n" + body
     return body + b',\n "crc32c": "%08x"\n}\n' % crc32c(body)
 
@@ -242,8 +278,8 @@ def _check_seal(data: bytes) -> None:
     found = _SEAL.fullmatch(data[-_SEAL_BYTES:])
     if found is None:
         raise ValueError(
-            f"{len(data)} bytes that do not end with a checksum line: cut off, damaged, or not written by "
-            "fastload"
+            f"{len(data)} bytes that do not end with a checksum line: truncated, damaged, or not "
+            "written by fastload"
         )
     crc = crc32c(memoryview(data)[:-_SEAL_BYTES])
     if crc != int(found[1], 16):
@@ -255,7 +291,7 @@ def _check_seal(data: bytes) -> None:
 
 def _fields(values: list[Json]) -> Iterator[Field]:
     if len(values) > MAX_FIELDS:
-        raise ValueError(f"{len(values)} fields, at most {MAX_FIELDS}")
+        raise ValueError(f"{len(values)} fields, expected at most {MAX_FIELDS}")
     kinds: dict[str, FieldKind] = {}
     links: list[tuple[str, str]] = []
     for value in values:
@@ -269,20 +305,20 @@ def _fields(values: list[Json]) -> Iterator[Field]:
             image=row.text("image", most=MAX_NAME) if "image" in row.values else "",
         )
         if each.name in kinds:
-            raise ValueError(f"field {each.name!r} comes twice")
+            raise ValueError(f"field {each.name!r} occurs twice")
         kinds[each.name] = each.kind
         links.append((each.name, each.image))
         yield each
     for name, image in links:
         if image and (image not in kinds or not kinds[image].is_image):
             raise ValueError(
-                f"field {name!r} belongs to image {image!r:.70}, which is no image field"
+                f"field {name!r}: image={image!r:.70}: expected the name of an image field"
             )
 
 
 def _shards(values: list[Json], n_samples: int) -> Iterator[Shard]:
     if len(values) > MAX_SHARDS:
-        raise ValueError(f"{len(values)} shards, at most {MAX_SHARDS}")
+        raise ValueError(f"{len(values)} shards, expected at most {MAX_SHARDS}")
     names: set[str] = set()
     first = 0
     for value in values:
@@ -296,17 +332,17 @@ def _shards(values: list[Json], n_samples: int) -> Iterator[Shard]:
             row.matching("stamp", _SHA256),
         )
         if shard.name in names:
-            raise ValueError(f"{shard.name} comes twice")
+            raise ValueError(f"{shard.name} occurs twice")
         if shard.first != first or not shard.records:
             raise ValueError(
-                f"{shard.name} holds {shard.records} records from sample {shard.first} on, expected at "
-                f"least one from sample {first} on"
+                f"{shard.name}: {shard.records} records, starting at sample {shard.first}; expected "
+                f"at least 1, starting at sample {first}"
             )
         names.add(shard.name)
         first += shard.records
         yield shard
     if first != n_samples:
-        raise ValueError(f"{n_samples} samples, but the shards hold {first}")
+        raise ValueError(f"n_samples is {n_samples}, but the shards hold {first}")
 
 
 def _columns(values: list[Json]) -> Iterator[Column]:
@@ -325,7 +361,7 @@ def _columns(values: list[Json]) -> Iterator[Column]:
 
 
 def _check_columns(manifest: Manifest) -> None:
-    """Exactly the columns that the fields ask for: no name in the file can then lead out of its folder."""
+    """Requires exactly the columns that the fields imply, so that no name can leave the folder."""
     expected = expected_columns(manifest.fields)
     names = [column.name for column in manifest.columns]
     if sorted(names) != sorted(expected):

@@ -1,6 +1,7 @@
-"""Image and mask parts to numpy and back: what ``Dataset`` shows; the loader's backends have their own ways.
+"""Converts image and mask parts to NumPy arrays and back, for ``Dataset``.
 
-Gray stays one channel: every image is (height, width, channels), RGB in this order. Limits come before decoders.
+The loader decodes with its own backends. Every image is (height, width, channels) in RGB order; a
+grayscale image keeps one channel. Size limits are checked before a decoder runs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image
 
-from fastload._store.jpeg_header import MAX_PIXELS, MAX_SIDE, check_limits, read_header
+from fastload._store.jpeg_header import check_limits, check_size, read_header
 from fastload._store.record import CODEC_NAMES, DEFLATED, JPEG, PNG, RAW, Part
 from fastload.errors import BadImage, ConfigError, RecordError
 
@@ -35,7 +36,7 @@ _PILLOW_ERRORS = (
 
 
 def decode_image(part: Part) -> Pixels:
-    """(height, width, channels), uint8 or uint16, upright; raises BadImage."""
+    """Returns upright uint8 or uint16 pixels of shape (height, width, channels); raises BadImage."""
     if part.codec == JPEG:
         pixels = _decode_jpeg(part)
     elif part.codec == PNG:
@@ -44,28 +45,25 @@ def decode_image(part: Part) -> Pixels:
         pixels = _decode_raw(part)
     else:
         raise RecordError("codec of an image", part.codec, "jpeg, png, raw or deflated")
-    if pixels.shape != (part.height, part.width, part.channels):
-        raise BadImage(
-            f"decoded to {pixels.shape}, expected {(part.height, part.width, part.channels)}"
-        )
-    return _owned(upright(pixels, part.orientation))
+    return _upright_copy(pixels, part, part.channels)
 
 
 def decode_mask(part: Part) -> Pixels:
-    """(height, width), uint8, uint16 or uint32; a palette PNG gives its indices, as segmentation datasets mean it."""
+    """Returns an upright mask of shape (height, width) as uint8, uint16 or uint32.
+
+    A PNG with a palette decodes to its indices, which are the class numbers in segmentation datasets.
+    """
     if part.codec == PNG:
         pixels = _decode_png(part, mode="")
     elif part.codec in (RAW, DEFLATED):
         pixels = _decode_raw(part)
     else:
         raise RecordError("codec of a mask", part.codec, "png, raw or deflated")
-    if pixels.shape != (part.height, part.width, 1):
-        raise BadImage(f"mask decoded to {pixels.shape}, expected {(part.height, part.width, 1)}")
-    return _owned(upright(pixels[:, :, 0], part.orientation))
+    return _upright_copy(pixels, part, 1)[:, :, 0]
 
 
 def encode_pixels(field: int, item: int, pixels: Pixels, *, what: str) -> Part:
-    """An image of numbers as a raw part: uint8 or uint16, (height, width) or (height, width, channels)."""
+    """Stores a uint8 or uint16 array, (height, width) or (height, width, channels), as a raw part."""
     if (
         pixels.dtype not in (np.uint8, np.uint16)
         or pixels.ndim not in (2, 3)
@@ -80,17 +78,17 @@ def encode_pixels(field: int, item: int, pixels: Pixels, *, what: str) -> Part:
 
 
 def encode_mask(field: int, item: int, pixels: Pixels, *, what: str) -> Part:
-    """A mask of class or instance numbers, losslessly: (height, width), 0 to 2**32 - 1."""
+    """Stores class or instance numbers from 0 to 2**32 - 1, (height, width), without loss."""
     if pixels.dtype.kind not in "bui" or pixels.ndim != 2:
         raise ConfigError(
             f"{what}: expected integers of (height, width), found {pixels.dtype} of {pixels.shape}"
         )
-    # By type, not by what is in it: all masks of a field then have one type, and stack.
+    # The dtype decides, not the largest value: all masks of a field then have one dtype and stack.
     bits = min(8 * pixels.dtype.itemsize, 32)
     if pixels.size and (pixels.min() < 0 or pixels.max() >= 1 << bits):
         raise ConfigError(
             f"{what}: values from {pixels.min()} to {pixels.max()}, expected 0 to {(1 << bits) - 1}; "
-            "where -1 means 'ignore', store 255 instead"
+            "store 255 instead of -1 for 'ignore'"
         )
     return _pixel_part(
         field, item, pixels.astype(_BY_BITS[bits]), codec=DEFLATED, channels=1, what=what
@@ -98,7 +96,7 @@ def encode_mask(field: int, item: int, pixels: Pixels, *, what: str) -> Part:
 
 
 def upright(pixels: Pixels, orientation: int) -> Pixels:
-    """Applies an EXIF orientation by moving pixels, exactly; a view. 0 and 1 change nothing."""
+    """Returns a view with the EXIF orientation applied. 0 and 1 change nothing."""
     if orientation >= 5:
         pixels = pixels.swapaxes(0, 1)
     if orientation in (3, 4, 7, 8):
@@ -108,8 +106,12 @@ def upright(pixels: Pixels, orientation: int) -> Pixels:
     return pixels
 
 
-def _owned(pixels: Pixels) -> Pixels:
-    """Writable, in one piece, and not a window into the shard's map, which may be gone tomorrow."""
+def _upright_copy(pixels: Pixels, part: Part, channels: int) -> Pixels:
+    """Applies the orientation. The result is writable, contiguous and not a view of the shard's map."""
+    expected = (part.height, part.width, channels)
+    if pixels.shape != expected:
+        raise BadImage(f"decoded to {pixels.shape}, expected {expected}")
+    pixels = upright(pixels, part.orientation)
     return (
         pixels if pixels.flags.writeable and pixels.flags.c_contiguous else pixels.copy(order="C")
     )
@@ -119,12 +121,13 @@ def _pixel_part(
     field: int, item: int, pixels: Pixels, *, codec: int, channels: int, what: str
 ) -> Part:
     height, width = pixels.shape[:2]
-    if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE and height * width <= MAX_PIXELS):
-        raise ConfigError(
-            f"{what}: {width}x{height} pixels, expected 1 to {MAX_SIDE} a side and at most {MAX_PIXELS}"
-        )
+    try:
+        check_size(width, height)
+    except BadImage as error:
+        raise ConfigError(f"{what}: {error.why}") from None
     data = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("<")).tobytes()
-    # Level 6: masks shrink 20- to 100-fold at any level, and packing is not where their time goes.
+    # Compression level 6: masks shrink 20 to 100 times at any level, and packing spends little
+    # time here.
     return Part(
         field,
         zlib.compress(data, 6) if codec == DEFLATED else data,
@@ -142,7 +145,7 @@ def _decode_jpeg(part: Part) -> Pixels:
     header = read_header(memoryview(part.data))
     check_limits(header, len(part.data))
     try:
-        # Both default to True, at the cost of other pixels than everybody else's decoder gives.
+        # Both default to True, but then the pixels differ from those of other decoders.
         pixels = simplejpeg.decode_jpeg(
             part.data,
             colorspace="GRAY" if header.components == 1 else "RGB",
@@ -155,13 +158,11 @@ def _decode_jpeg(part: Part) -> Pixels:
 
 
 def _decode_png(part: Part, *, mode: str) -> Pixels:
-    _check_size(part)
+    check_size(part.width, part.height)
     try:
         with Image.open(io.BytesIO(part.data), formats=["PNG"]) as image:
-            if image.size != (
-                part.width,
-                part.height,
-            ):  # before it is decoded: the size is what costs memory
+            # Before decoding, because the size decides how much memory that takes.
+            if image.size != (part.width, part.height):
                 raise BadImage(
                     f"a PNG of {image.size[0]}x{image.size[1]}, expected {part.width}x{part.height}"
                 )
@@ -176,11 +177,11 @@ def _decode_png(part: Part, *, mode: str) -> Pixels:
 
 
 def _decode_raw(part: Part) -> Pixels:
-    _check_size(part)
+    check_size(part.width, part.height)
     dtype = _BY_BITS.get(part.bits)
     if dtype is None or not part.channels:
         raise RecordError(
-            "bits and channels of raw pixels", (part.bits, part.channels), "8, 16 or 32; 1 to 255"
+            "(bits, channels) of raw pixels", (part.bits, part.channels), "8, 16 or 32; 1 to 255"
         )
     expected = part.width * part.height * part.channels * dtype.itemsize
     data = _inflate(part.data, expected) if part.codec == DEFLATED else part.data
@@ -192,24 +193,14 @@ def _decode_raw(part: Part) -> Pixels:
 def _inflate(data: Any, expected: int) -> bytes:
     stream = zlib.decompressobj()
     try:
-        found = stream.decompress(
-            data, expected + 1
-        )  # never more than announced, whatever is in there
+        # The limit stops a decompression bomb.
+        found = stream.decompress(data, expected + 1)
     except zlib.error as error:
         raise RecordError("deflated pixels", str(error), f"{expected} bytes") from None
     if len(found) != expected or not stream.eof or stream.unused_data:
         raise RecordError(
-            "deflated pixels", f"{len(found)} bytes or more, or cut off", f"{expected} bytes"
+            "deflated pixels",
+            f"{len(found)} bytes or more, or truncated",
+            f"exactly {expected} bytes",
         )
     return found
-
-
-def _check_size(part: Part) -> None:
-    if not (
-        0 < part.width <= MAX_SIDE
-        and 0 < part.height <= MAX_SIDE
-        and part.width * part.height <= MAX_PIXELS
-    ):
-        raise BadImage(
-            f"{part.width}x{part.height} pixels: 1 to {MAX_SIDE} a side and at most {MAX_PIXELS}"
-        )

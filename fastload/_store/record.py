@@ -1,4 +1,7 @@
-"""One sample as bytes: a header, a table of parts, the parts. Pure; the layout is written down in docs/FORMAT.md."""
+"""Encodes and parses records. A record is one sample as bytes: header, part table, parts.
+
+This module does no I/O. docs/FORMAT.md defines the layout.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ MAGIC = b"FLR1"
 VERSION = 1
 MAX_RECORD = 64 * 1024 * 1024  # bytes, the whole record
 MAX_PARTS = 1024
-SOURCE_FIELD = 0xFFFF  # field number of the implicit part "source": the original path, as text
+SOURCE_FIELD = 0xFFFF  # field number of the implicit part "source": the original path as text
 MAX_FIELDS = 1024  # real field numbers stay far below SOURCE_FIELD
 
 PLAIN, JPEG, PNG, RAW, DEFLATED, ARRAY = range(6)  # codecs
@@ -25,32 +28,33 @@ RESTART_INDEX = 1
 HEADER = struct.Struct("<4sIBBHIQ")  # magic, crc, version, reserved, parts, length, sample id
 ROW = struct.Struct("<HHBBBBIIHHHBB")  # field, item, codec, role, channels, bits, offset, length,
 # width, height, interval, orientation, reserved
-CRC_FROM = 8  # the checksum covers everything behind itself
+CRC_FROM = 8  # the checksum covers all bytes after itself
 _PADDING = tuple(bytes(n) for n in range(8))
 
 
 class Part(NamedTuple):
-    """One stored value: an image, a label, one of six cameras.
+    """One stored value, such as an image, a label, or one of six camera images.
 
-    A tuple rather than a dataclass: four of them are made for every record read, and a frozen dataclass
-    takes several times as long to make. ``data`` is a view into the shard when it was read, not a copy.
+    It is a tuple because reading a record creates about four of them, and a frozen dataclass takes
+    several times as long to create. After reading, ``data`` is a view into the shard, not a copy.
     """
 
-    field: int  # place in the manifest's fields
+    field: int  # index in the manifest's list of fields
     data: Bytes
-    item: int = 0  # place in a list field
+    item: int = 0  # index in a list field
     codec: int = PLAIN
     role: int = DATA
-    channels: int = 0  # of an image or mask, as are the following
-    bits: int = 0  # per sample: 8, 16, 32
+    # The remaining fields describe an image or mask and are 0 for other values.
+    channels: int = 0
+    bits: int = 0  # per channel: 8, 16 or 32
     width: int = 0  # as stored, before `orientation` is applied
     height: int = 0
     interval: int = 0  # MCUs per restart segment, 0 = none
-    orientation: int = 0  # EXIF 1..8, still to be applied; 0 = not an image
+    orientation: int = 0  # EXIF 1..8, to be applied after decoding
 
 
 def encode_record(sample_id: int, parts: Iterable[Part]) -> bytes:
-    """Lays out one sample; parts are sorted by field, item and role. The payload is copied once."""
+    """Encodes one sample. Sorts the parts by field, item and role, and copies the payload once."""
     if not 0 <= sample_id < 1 << 63:
         raise ConfigError(f"sample id {sample_id}: expected 0 to 2**63 - 1")
     ordered = sorted(parts, key=_key)
@@ -65,7 +69,7 @@ def encode_record(sample_id: int, parts: Iterable[Part]) -> bytes:
         end = offset + size
     if end > MAX_RECORD:
         raise ConfigError(
-            f"sample {sample_id}: its record would have {end} bytes, at most {MAX_RECORD} fit; "
+            f"sample {sample_id}: its record has {end} bytes, at most {MAX_RECORD} are allowed; "
             "split the sample, or pack smaller images"
         )
     header = HEADER.pack(MAGIC, 0, VERSION, 0, len(ordered), end, sample_id)
@@ -76,7 +80,7 @@ def encode_record(sample_id: int, parts: Iterable[Part]) -> bytes:
 
 
 def part_offsets(parts: Sequence[Part]) -> Iterator[int]:
-    """Where each part of a record begins: after the table, at multiples of 8."""
+    """Yields the offset of each part: parts follow the table, aligned to 8 bytes."""
     end = HEADER.size + ROW.size * len(parts)
     for part in parts:
         offset = end + (-end & 7)
@@ -85,7 +89,7 @@ def part_offsets(parts: Sequence[Part]) -> Iterator[int]:
 
 
 class RecordHeader(NamedTuple):
-    """The first 24 bytes of a record, as they are stored: ``check`` says whether they are right."""
+    """The first 24 bytes of a record. ``parse`` does not validate them; ``check`` does."""
 
     magic: bytes
     crc: int
@@ -97,18 +101,19 @@ class RecordHeader(NamedTuple):
 
     @classmethod
     def parse(cls, value: Bytes) -> RecordHeader:
-        """Raises RecordError where there are too few bytes for a header, or more than a record has."""
+        """Raises RecordError if ``value`` is too short for a header or too long for a record."""
         if not HEADER.size <= len(value) <= MAX_RECORD:
             raise RecordError("record length", len(value), f"{HEADER.size} to {MAX_RECORD}")
         return cls(*HEADER.unpack_from(value))
 
     def check(self, value: memoryview, expect_id: int) -> None:
-        """Compares magic, version, id, length, checksum and limits; raises RecordError."""
+        """Checks magic, version, id, length, checksum and limits; raises RecordError."""
         if self.magic != MAGIC:
             raise RecordError("magic", self.magic, MAGIC)
         if self.version != VERSION:
-            expected = f"{VERSION} (a newer fastload may read it)"
-            raise RecordError("record version", self.version, expected)
+            raise RecordError(
+                "record version", self.version, f"{VERSION}; a newer fastload may support it"
+            )
         if self.sample_id != expect_id:
             raise RecordError("sample id", self.sample_id, expect_id)
         if self.length != len(value):
@@ -125,7 +130,7 @@ class RecordHeader(NamedTuple):
 
 
 def is_intact(value: memoryview) -> bool:
-    """The bytes are a record whose header and checksum are right, of whatever sample."""
+    """Returns True if the header and the checksum of a record are valid, for any sample id."""
     try:
         header = RecordHeader.parse(value)
         header.check(value, header.sample_id)
@@ -135,7 +140,7 @@ def is_intact(value: memoryview) -> bool:
 
 
 def parse_record(value: memoryview, expect_id: int) -> list[Part]:
-    """Checks a record and returns its parts, in order, as views into ``value``; raises RecordError."""
+    """Checks a record and returns its parts as views into ``value``; raises RecordError."""
     size = len(value)
     header = RecordHeader.parse(value)
     header.check(value, expect_id)
@@ -159,7 +164,8 @@ def parse_record(value: memoryview, expect_id: int) -> list[Part]:
         orientation,
         reserved,
     ) in ROW.iter_unpack(value[HEADER.size : end]):
-        # Alignment, bounds, holes and overlap in one comparison: a part's place follows from the one before it.
+        # One comparison checks alignment, bounds, gaps and overlap: the end of the previous part
+        # determines the offset.
         place = end + (-end & 7)
         key = field << 24 | item << 8 | role
         if offset != place or place + n_bytes > size or key <= last:
@@ -195,19 +201,19 @@ def parse_record(value: memoryview, expect_id: int) -> list[Part]:
 
 
 def shown_size(part: Part) -> tuple[int, int]:
-    """(width, height) of an image as it is loaded: orientations 5 to 8 swap the stored sides."""
+    """Returns (width, height) of the upright image: orientations 5 to 8 swap the stored sides."""
     return (part.height, part.width) if part.orientation >= 5 else (part.width, part.height)
 
 
 def source_of(parts: Sequence[Part]) -> str:
-    """The original path among a sample's parts (it is the last one); '' if it was not kept."""
+    """Returns the original path, which is the last part, or '' if it was not stored."""
     if not parts or parts[-1].field != SOURCE_FIELD:
         return ""
     return bytes(parts[-1].data).decode("utf-8", "replace")
 
 
 def salvage_source(value: memoryview) -> str:
-    """The original path in a record whose checksum is wrong, if it still reads like one; else ''."""
+    """Returns the original path from a record with a wrong checksum, or '' if it is unreadable."""
     try:
         n_parts = RecordHeader.parse(value).n_parts
         row = ROW.unpack_from(value, HEADER.size + ROW.size * (n_parts - 1))
@@ -240,18 +246,18 @@ def _row(part: Part, offset: int, size: int) -> bytes:
         )
     except struct.error as error:
         raise ConfigError(
-            f"part of field {part.field}, item {part.item}: {part._replace(data=b'')} does not fit "
-            f"the part table ({error})"
+            f"field {part.field}, item {part.item}: {part._replace(data=b'')} does not fit in the "
+            f"part table ({error})"
         ) from None
 
 
 def _check_parts(ordered: list[Part]) -> None:
     if len(ordered) > MAX_PARTS:
-        raise ConfigError(f"{len(ordered)} parts in a sample: at most {MAX_PARTS} fit a record")
+        raise ConfigError(f"sample with {len(ordered)} parts: expected at most {MAX_PARTS}")
     for before, after in itertools.pairwise(ordered):
         if _key(before) == _key(after):
             raise ConfigError(
-                f"field {after.field}, item {after.item}, role {after.role} comes twice in a sample"
+                f"field {after.field}, item {after.item}, role {after.role} occurs twice in a sample"
             )
     for part in ordered:
         if not (
@@ -271,4 +277,4 @@ def _bad_row(i: int, row: tuple[int, int, int, int, int], place: int, size: int)
         return RecordError(f"offset of part {i}", offset, place)
     if place + n_bytes > size:
         return RecordError(f"end of part {i}", place + n_bytes, f"at most {size}")
-    return RecordError(f"part {i} (field, item, role)", tuple(key), "an order without repeats")
+    return RecordError(f"part {i} (field, item, role)", tuple(key), "sorted, without duplicates")

@@ -1,4 +1,4 @@
-"""Writing one shard: under a temporary name until it is whole and synced, then by its name, forever."""
+"""Writes a shard to a temporary file and renames it when it is complete and synced."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from fastload._store.manifest import SHARD_NAME, Shard, stamp_page
 from fastload._store.record import HEADER, MAX_RECORD
 from fastload.errors import ConfigError
 
-FLUSH_BYTES = 1 << 20  # collected before they are written and digested, aside
-_WRITE_EARLY = 32 << 20  # handed to the system since the disk was told to begin
+FLUSH_BYTES = 1 << 20  # bytes collected before the writer thread writes and hashes them
+_WRITEBACK_BYTES = 32 << 20  # bytes written between two requests for writeback
 
 
 def shard_name(number: int) -> str:
-    """``shard-00007.lmdb`` for 7."""
     name = f"shard-{number:05d}.lmdb"
     if not SHARD_NAME.fullmatch(name):
         raise ConfigError(
@@ -29,10 +28,10 @@ def shard_name(number: int) -> str:
 
 
 class ShardWriter:
-    """Writes samples ``first``, ``first + 1``, ... into one shard; nothing has its name before ``publish``.
+    """Writes samples ``first``, ``first + 1``, ... to one shard. ``publish`` gives the file its name.
 
-    A thread of its own writes and digests, one flush behind. Memory: two flushes plus the largest record. As a context
-    manager it aborts whatever was not published.
+    A background thread writes and hashes one buffer while the next one fills. Memory: two buffers of
+    FLUSH_BYTES plus the largest record. Leaving the context manager deletes an unpublished file.
     """
 
     def __init__(self, folder: Path, number: int, *, first: int) -> None:
@@ -41,42 +40,39 @@ class ShardWriter:
         self.first = first
         self.records = 0
         self._temporary = files.temporary_path(self.path)
-        self._pieces: list[Bytes] = []  # collected for the next flush,
-        self._n_bytes = 0  # of so many bytes
+        self._pieces: list[Bytes] = []  # collected for the next flush
+        self._n_bytes = 0  # total size of _pieces
         self._tree = TreePages(self._collect)
         self._stamp = hashlib.sha256()
         self._digest = hashlib.sha256()
-        self._unwritten = 0  # by the disk, as far as we know
+        self._unwritten = 0  # bytes written since the last request for writeback
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fastload-pack-write")
         self._written: Future[None] | None = None
-        self._temporary.unlink(missing_ok=True)  # a killed process had our pid
-        try:
+        # A killed process with the same pid may have left this file.
+        self._temporary.unlink(missing_ok=True)
+        with files.writing(self.path, needed=META_BYTES):
             self._file = os.open(
                 self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
             )
             os.lseek(self._file, META_BYTES, os.SEEK_SET)
-        except OSError as error:
-            raise files.write_error(error, self.path, needed=META_BYTES) from error
 
     def add(self, sample_id: int, value: Bytes) -> None:
-        """Appends the next sample's record."""
         if sample_id != self.first + self.records or not 0 < len(value) <= MAX_RECORD:
             raise ConfigError(
                 f"{self.name}: sample {sample_id} with {len(value)} bytes: expected sample "
                 f"{self.first + self.records} with 1 to {MAX_RECORD}"
             )
-        self._tree.add(
-            sample_id, value if isinstance(value, bytes) else bytes(value)
-        )  # a view may change before it is written
+        # A view is copied because its contents may change before the thread writes it.
+        self._tree.add(sample_id, value if isinstance(value, bytes) else bytes(value))
         self._stamp.update(value[: HEADER.size])
         self.records += 1
         if self._n_bytes >= FLUSH_BYTES:
             self._flush()
 
     def publish(self) -> Shard:
-        """Makes the shard durable and gives it its name; returns its row for the manifest."""
+        """Syncs and renames the shard; returns its entry for the manifest."""
         if not self.records:
-            raise ConfigError(f"{self.name}: a shard needs at least one record")
+            raise ConfigError(f"{self.name}: 0 records, expected at least 1")
         self._tree.end()
         stamp = self._stamp.hexdigest()
         self._collect(stamp_page(self.first, self.records, stamp))
@@ -97,7 +93,7 @@ class ShardWriter:
         return Shard(self.name, size, self.records, self.first, self._digest.hexdigest(), stamp)
 
     def abort(self) -> None:
-        """Drops what was written; harmless after publish and when called twice."""
+        """Deletes the temporary file; does nothing after ``publish`` or a second time."""
         self._close()
         self._temporary.unlink(missing_ok=True)
 
@@ -109,11 +105,11 @@ class ShardWriter:
 
     @property
     def size_bytes(self) -> int:
-        """What the file takes so far, but for the tree's last pages."""
+        """Size of the file so far, without the branch pages."""
         return self._tree.n_bytes
 
     def _flush(self) -> None:
-        """Hands what is collected to the thread, which has done with what was before."""
+        """Passes the collected pieces to the thread, after waiting for the previous ones."""
         try:
             self._wait()
         except OSError as error:
@@ -137,9 +133,8 @@ class ShardWriter:
             self._digest.update(piece)
             self._unwritten += len(piece)
         module = core()
-        if (
-            self._unwritten >= _WRITE_EARLY and module is not None
-        ):  # else publishing waits until the disk has written all
+        # Without early writeback, fsync in `publish` waits for the whole file.
+        if self._unwritten >= _WRITEBACK_BYTES and module is not None:
             self._unwritten = 0
             module.start_writeback(self._file)
 

@@ -95,7 +95,7 @@ def test_a_clone_that_hides_the_installed_package_is_named(tmp_path: Path) -> No
     assert said.startswith(
         f"native core: not found (Python imported the source folder {tmp_path / 'clone'}"
     )
-    assert f"the installed package in {tmp_path / 'site'} has the core" in said
+    assert f"the package in {tmp_path / 'site'} has one" in said
     assert "start Python in another folder" in said
     assert f"pip install -e {tmp_path / 'clone'}" in said
     assert native.REINSTALL not in said

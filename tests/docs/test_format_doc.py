@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fastload._common import strict_json
-from fastload._store import arrays, kinds, manifest, record
+from fastload._store import kinds, manifest, record
 from fastload._store.columns import npy_header
 from fastload._store.dataset import open_dataset
 from fastload._store.fields import Field
@@ -146,14 +146,14 @@ def test_every_name_and_limit_is_documented() -> None:
         manifest.MAX_DEPTH,
         strict_json.MAX_DIGITS,
         kinds.MAX_JSON_DEPTH,
-        arrays.MAX_DIMENSIONS,
+        kinds.MAX_DIMENSIONS,
         MAX_SIDE,
         MAX_PIXELS,
         MAX_PIXELS_PER_BYTE,
         manifest._SEAL_BYTES,
     ):
         assert f"{figure:,}" in text or str(figure) in text, figure
-    for code, dtype in enumerate(arrays.DTYPES):
+    for code, dtype in enumerate(kinds.DTYPES):
         assert f"{code} {dtype.kind}{8 * dtype.itemsize}" in text or (
             dtype.kind == "b" and f"{code} bool" in text
         )

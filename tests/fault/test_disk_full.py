@@ -26,7 +26,7 @@ LONG = os.environ.get("FASTLOAD_LONG") == "1"
 MOST = 400 if LONG else 60  # of the n in "the n-th write fails"
 FIELDS = (IMAGE, LABEL, Field("blob", "bytes"))
 MESSAGE = re.compile(
-    r"writing \S+: disk full: (\d+) bytes needed, (\d+) free on \S+; free some space and run the same command again"
+    r"writing \S+: disk full: (\d+) bytes needed, (\d+) free on \S+\. Free some space and run the same command again"
 )
 
 

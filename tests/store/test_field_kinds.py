@@ -40,7 +40,7 @@ def test_a_kind_is_given_by_name_or_as_the_object() -> None:
     assert (str(INT), repr(INT), INT.name) == ("int", "<FieldKind int>", "int")
     with pytest.raises(ConfigError, match="kind 'pickle': expected one of image, mask"):
         Field("label", "pickle")
-    with pytest.raises(ConfigError, match="class names belong to an int field, this is float"):
+    with pytest.raises(ConfigError, match="classes are allowed only for kind int, found float"):
         Field("label", "float", classes=("cat",))
 
 

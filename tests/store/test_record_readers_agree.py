@@ -76,7 +76,7 @@ def test_all_readers_name_the_same_original_file(packed: Path) -> None:
     assert dataset.source(1) == "second name"
     faults = verify(packed).faults
     assert [fault.record for fault in faults] == [1]
-    assert faults[0].what == "2 names of its original file, expected at most one"
+    assert faults[0].what == "2 original paths, expected at most 1"
 
 
 def test_offsets_follow_from_the_parts(packed: Path) -> None:

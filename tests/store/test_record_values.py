@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from fastload._store.arrays import DTYPES, decode_array, encode_array
 from fastload._store.fields import Field, decode_value, encode_value, source_part
+from fastload._store.kinds import DTYPES, decode_array, encode_array
 from fastload._store.pixels import decode_image, decode_mask, upright
 from fastload._store.record import (
     ARRAY,
@@ -72,7 +72,7 @@ def test_what_is_no_scalar_is_refused() -> None:
     no_float: list[object] = ["1", 1j, 10**400]
     for value in no_float:
         refused("float", value)
-    refused("str", "\ud800", "not valid Unicode")
+    refused("str", "\ud800", "expected valid Unicode")
     refused("str", b"a")
     refused("bytes", "a")
     refused("int", 3, "class 3, expected 0 to 2", classes=("a", "b", "c"))
@@ -98,12 +98,12 @@ def test_json(value: Any) -> None:
 
 def test_what_json_cannot_say_is_refused() -> None:
     for value in (float("nan"), [float("inf")], {1: 2}, {"a": b"x"}, object(), {"a": {2, 3}}):
-        refused("json", value, "not JSON")
+        refused("json", value, "expected valid JSON")
     deep: Any = 0
     for _ in range(64):
         deep = [deep]
     assert round_trip(Field("x", "json"), deep) == deep
-    refused("json", [deep], "64 deep")
+    refused("json", [deep], "deeper than 64")
 
 
 @given(
@@ -413,5 +413,5 @@ def test_parts_that_are_not_of_their_kind_are_refused(kind: str, part: Part) -> 
 
 
 def test_two_parts_of_one_value_are_refused() -> None:
-    with pytest.raises(RecordError, match="it is no list"):
+    with pytest.raises(RecordError, match="the field is not a list"):
         decode_value(Field("x", "int"), [Part(0, bytes(8)), Part(0, bytes(8), 1)])

@@ -189,7 +189,7 @@ def test_a_rest_of_a_killed_process_with_our_number_is_no_obstacle(tmp_path: Pat
 def test_wrong_use_is_refused_and_the_right_goes_on(tmp_path: Path) -> None:
     first, second, third = records(3)
     with ShardWriter(tmp_path, 0, first=0) as out:
-        with pytest.raises(ConfigError, match="at least one record"):
+        with pytest.raises(ConfigError, match="0 records, expected at least 1"):
             out.publish()
         out.add(0, first)
         for number, value in ((0, second), (2, second), (1, b""), (1, bytes(MAX_RECORD + 1))):
@@ -215,8 +215,8 @@ def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
         (errno.ENOSPC, 1 << 40, "disk full"),
         (errno.EIO, 1000, "disk full"),
         (errno.EDQUOT, 1 << 40, "quota exceeded"),
-        (errno.EIO, 1 << 40, "check the folder"),
-        (errno.EACCES, 0, "check the folder"),
+        (errno.EIO, 1 << 40, "Check the permissions"),
+        (errno.EACCES, 0, "Check the permissions"),
     ],
 )
 def test_a_full_disk_says_so_with_what_is_needed_and_free(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fastload._store.fields import Field
-from fastload._store.folder import read_manifest
+from fastload._store.manifest import read_manifest
 from fastload._store.verify import VerifyProgress, verify
 from fastload._store.verify.report import KEPT, SHOWN, Fault, FaultList
 from fastload.errors import ConfigError, CorruptManifest, StoreError
@@ -58,9 +58,9 @@ def test_counts_are_exact_and_lists_are_bounded(many_faults: Path) -> None:
         "the first ones, in order, whoever found them when"
     )
     lines = str(report).splitlines()
-    assert lines[0].endswith(": 1500 faults")
-    assert sum("columns/label.npy says" in line for line in lines) == SHOWN
-    assert f"... and {1500 - SHOWN} more" in str(report)
+    assert lines[0].endswith(": 1,500 faults")
+    assert sum("columns/label.npy, row" in line for line in lines) == SHOWN
+    assert f"... and {1500 - SHOWN:,} more" in str(report)
 
 
 def test_the_report_does_not_depend_on_the_number_of_threads(
@@ -148,7 +148,7 @@ def test_the_fault_list_keeps_the_first_of_each_place() -> None:
 def test_exit_codes_and_json(dataset: Path, tmp_path: Path) -> None:
     fine = run(dataset, "--deep")
     assert (fine.returncode, fine.stderr) == (0, "")
-    assert "40 images (masks included) decoded" in fine.stdout
+    assert "Decoded: 40 images, masks included." in fine.stdout
     (dataset / "shard-00001.lmdb").write_bytes(
         (dataset / "shard-00001.lmdb").read_bytes()[:50_000]
     )  # mapped, it would be SIGBUS

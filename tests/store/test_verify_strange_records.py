@@ -11,7 +11,7 @@ import pytest
 from fastload._store.columns import open_column
 from fastload._store.dataset import open_dataset
 from fastload._store.fields import Field
-from fastload._store.folder import read_manifest
+from fastload._store.manifest import read_manifest
 from fastload._store.record import Part, encode_record, parse_record
 from fastload._store.verify.record import RecordChecker
 from fastload._tools.inspect.panels import SampleImages

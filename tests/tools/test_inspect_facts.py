@@ -22,8 +22,8 @@ from fastload._pack.packer import Packer
 from fastload._pack.sources.folder import FolderSource
 from fastload._store.dataset import open_dataset
 from fastload._store.fields import Field
-from fastload._store.folder import read_manifest
 from fastload._store.jpeg_header import read_header
+from fastload._store.manifest import read_manifest
 from fastload._tools.inspect import columns
 from fastload._tools.inspect.columns import sizes_of
 from fastload._tools.inspect.facts import gather

@@ -134,7 +134,7 @@ def test_rows_of_other_loggers_are_read(
 ) -> None:
     (found,) = read_metrics(write_rows(tmp_path / "m.jsonl", row)).steps
     assert (found.iter, found.iter_time, found.data_time, found.time) == expected
-    assert not found.ours
+    assert not found.from_fastload
 
 
 def test_rows_of_other_loggers_cover_the_steps_since_the_previous_row(tmp_path: Path) -> None:

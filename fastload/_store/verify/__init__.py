@@ -1,4 +1,4 @@
-"""Is a dataset still what was packed? Every byte, every record and, with ``deep``, every image."""
+"""Verifies datasets: every byte, every record and, with ``deep``, every image."""
 
 from __future__ import annotations
 

@@ -1,125 +1,113 @@
-"""The columns of a dataset: whole, and what they say about blocks and the source's order is possible."""
+"""Checks the columns of a dataset: their files, the blocks, and the order of the source."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fastload._store.columns import FOLDER, open_column
+from fastload._store.columns import FOLDER, map_column
 from fastload._store.manifest import Manifest
 from fastload._store.verify.report import Fault
-from fastload.errors import CorruptShard
 
 Columns = dict[str, npt.NDArray[Any]]
 
-_ROWS = 1 << 20  # of a column looked at at a time
-_POSITIONS = 1 << 26  # of the source marked as seen at a time: 64 MB, whatever the dataset's size
+_ROWS = 1 << 20  # rows of a column processed at a time
+_POSITIONS = 1 << 26  # source positions tracked at a time: 64 MB for any size of the dataset
 
 
 def open_columns(path: Path, manifest: Manifest) -> tuple[Columns, list[Fault]]:
-    """The columns whose size, header and checksum are right, and what is wrong with the others."""
+    """Returns the intact columns and the faults of the others."""
     good: Columns = {}
     faults: list[Fault] = []
     for column in manifest.columns:
-        name = f"{FOLDER}/{column.name}.npy"
         try:
-            good[column.name] = open_column(path, column)
-        except CorruptShard as error:
-            # The reader's advice is to run this command; the bare reason is what is wanted here.
-            why = (
-                str(error)
-                .removeprefix(f"opening {path / name}: ")
-                .partition(". Run 'fastload verify")[0]
-            )
-            faults.append(
-                Fault(name, None, "", f"{why}; its rows were not compared with the records")
-            )
+            good[column.name] = map_column(path, column)
+        except ValueError as error:
+            what = f"{error}; the column was not compared with the records"
+            faults.append(Fault(f"{FOLDER}/{column.name}.npy", None, "", what))
     return good, faults
 
 
 def check_structure(columns: Columns, manifest: Manifest) -> Iterator[Fault]:
-    """Blocks cover all samples in order and end where shards end; every sample has its own place in the source."""
-    if "_blocks" in columns and (why := _wrong_blocks(columns["_blocks"], manifest)):
-        yield Fault(f"{FOLDER}/_blocks.npy", None, "", why)
-    if "_source_index" in columns and (why := _no_permutation(columns["_source_index"], manifest)):
-        yield Fault(f"{FOLDER}/_source_index.npy", None, "", why)
+    """Checks that blocks cover the samples of each shard and that source positions are unique."""
+    for name, check in (("_blocks", _check_blocks), ("_source_index", _check_source_index)):
+        if name in columns and (what := check(columns[name], manifest)):
+            yield Fault(f"{FOLDER}/{name}.npy", None, "", what)
 
 
-def _wrong_blocks(blocks: npt.NDArray[np.int64], manifest: Manifest) -> str:
+def _check_blocks(blocks: npt.NDArray[np.int64], manifest: Manifest) -> str:
     firsts = blocks[:, 0]
     counts = blocks[:, 1]
-    ends = np.cumsum(counts)
-    starts = ends - counts
+    starts = np.cumsum(counts) - counts
     wrong = np.flatnonzero((firsts != starts) | (counts <= 0))
     if wrong.size:
-        block = int(wrong[0])
+        block = wrong[0]
         return (
-            f"{wrong.size} of {len(blocks)} blocks are wrong, the first is block {block}: {counts[block]} samples from sample "
-            f"{firsts[block]} on, expected at least 1 from sample {starts[block]} on"
+            f"{wrong.size} of {len(blocks)} blocks are wrong. The first is block {block}: "
+            f"{counts[block]} samples, starting at sample {firsts[block]}; expected at least 1, "
+            f"starting at sample {starts[block]}"
         )
-    covered = int(ends[-1]) if len(ends) else 0
+    covered = counts.sum()
     if covered != manifest.n_samples:
         return f"the blocks cover {covered} samples, expected {manifest.n_samples}"
     crossed = np.flatnonzero(~np.isin([shard.first for shard in manifest.shards], firsts))
     if crossed.size:
-        shard = manifest.shards[int(crossed[0])]
-        return f"a block runs across the start of {shard.name} (sample {shard.first}); a block lies in one shard"
+        shard = manifest.shards[crossed[0]]
+        return f"a block contains the start of {shard.name} (sample {shard.first}), expected a new block"
     return ""
 
 
-def _no_permutation(index: npt.NDArray[np.int64], manifest: Manifest) -> str:
-    """Positions in the source: all different, and none beyond the samples that were packed or skipped."""
-    most = manifest.n_samples + manifest.skipped
-    outside, outside_first = _outside(index, most)
-    if outside:
+def _check_source_index(index: npt.NDArray[np.int64], manifest: Manifest) -> str:
+    """Checks that positions in the source are unique and below the number of source samples."""
+    n_source = manifest.n_samples + manifest.skipped
+    count, first = _count_rows(index, lambda rows: (rows < 0) | (rows >= n_source))
+    if count:
         return (
-            f"{outside} samples stand outside the source, the first is sample {outside_first} at position "
-            f"{index[outside_first]}, expected 0 to {most - 1}"
+            f"{count} source positions are out of range. The first is {index[first]} of sample "
+            f"{first}, expected 0 to {n_source - 1}"
         )
-    twice = 0
-    first = -1
-    for low in range(0, most, _POSITIONS):
-        count, where = _repeats(index, low, min(low + _POSITIONS, most))
-        twice += count
-        first = where if count and (first < 0 or where < first) else first
-    if twice:
+    repeats = [_count_repeats(index, low) for low in range(0, n_source, _POSITIONS)]
+    count = sum(found for found, _ in repeats)
+    if count:
+        first = min(where for found, where in repeats if found)
         return (
-            f"no permutation: {twice} samples stand where another one stands already, the first is sample {first} at position "
-            f"{index[first]} of the source"
+            f"{count} samples have the same source position as an earlier sample. The first is "
+            f"sample {first} at position {index[first]}"
         )
     return ""
 
 
-def _repeats(index: npt.NDArray[np.int64], low: int, high: int) -> tuple[int, int]:
-    """How many samples have a position in low..high-1 that an earlier one has, and the first of them."""
-    seen = np.zeros(high - low, np.bool_)
-    count = 0
-    first = -1
-    for start in range(0, len(index), _ROWS):
-        rows = index[start : start + _ROWS]
-        places = np.flatnonzero((rows >= low) & (rows < high))
-        values = rows[places] - low
-        repeated = np.ones(len(values), np.bool_)
-        repeated[np.unique(values, return_index=True)[1]] = False
-        repeated |= seen[values]
+def _count_repeats(index: npt.NDArray[np.int64], low: int) -> tuple[int, int]:
+    """Counts the repeated positions among the _POSITIONS from ``low``; also returns the first row."""
+    seen = np.zeros(_POSITIONS, np.bool_)
+
+    def find_repeats(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        inside = np.flatnonzero((rows >= low) & (rows < low + _POSITIONS))
+        values = rows[inside] - low
+        repeated = np.zeros(len(rows), np.bool_)
+        repeated[inside] = True
+        repeated[inside[np.unique(values, return_index=True)[1]]] = False
+        repeated[inside] |= seen[values]
         seen[values] = True
-        if repeated.any():
-            count += int(repeated.sum())
-            first = start + int(places[repeated][0]) if first < 0 else first
-    return count, first
+        return repeated
+
+    return _count_rows(index, find_repeats)
 
 
-def _outside(index: npt.NDArray[np.int64], most: int) -> tuple[int, int]:
+def _count_rows(
+    index: npt.NDArray[np.int64],
+    find: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.bool_]],
+) -> tuple[int, int]:
+    """Returns how many rows ``find`` marks and the first of them, or (0, -1)."""
     count = 0
     first = -1
     for start in range(0, len(index), _ROWS):
-        rows = index[start : start + _ROWS]
-        found = np.flatnonzero((rows < 0) | (rows >= most))
-        if found.size:
-            count += found.size
-            first = start + int(found[0]) if first < 0 else first
+        marked = np.flatnonzero(find(index[start : start + _ROWS]))
+        if marked.size and not count:
+            first = start + int(marked[0])
+        count += marked.size
     return count, first

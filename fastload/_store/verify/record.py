@@ -1,8 +1,10 @@
-"""One record: its checksum, its fields, and what the columns say of it."""
+"""Checks one record: its checksum, its fields, and their copies in the columns."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fastload._store.columns import FOLDER
@@ -22,32 +24,32 @@ from fastload._store.verify.image import check_image
 from fastload.errors import BadImage, RecordError
 
 
+@dataclass(frozen=True, slots=True)
 class RecordChecker:
-    """Checks records against the fields and columns of their dataset. Several threads may use one."""
+    """Checks records against the fields and columns of a dataset. Several threads may share one."""
 
-    def __init__(self, fields: Sequence[Field], columns: Columns, *, deep: bool) -> None:
-        self.fields = tuple(fields)
-        self.columns = columns
-        self.deep = deep
+    fields: tuple[Field, ...]
+    columns: Columns
+    deep: bool
 
     def check(self, sample_id: int, value: memoryview) -> tuple[str, list[str], int]:
-        """(original file, what is wrong, images decoded) of one record; reads on behind a wrong field."""
+        """Returns (original file, faults, number of images decoded); checks all fields."""
         try:
             parts = parse_record(value, sample_id)
         except RecordError as error:
             return salvage_source(value), [str(error)], 0
-        by_field: dict[int, list[Part]] = {}
+        by_field: defaultdict[int, list[Part]] = defaultdict(list)
         for part in parts:
-            by_field.setdefault(part.field, []).append(part)
+            by_field[part.field].append(part)
         wrong = [
             f"field number {number}, expected below {len(self.fields)}"
             for number in by_field
             if number >= len(self.fields) and number != SOURCE_FIELD
         ]
-        wrong += _check_source(by_field.get(SOURCE_FIELD, []))
+        wrong += _check_source(by_field[SOURCE_FIELD])
         images = 0
         for number, field in enumerate(self.fields):
-            own = by_field.get(number, [])
+            own = by_field[number]
             wrong += [f"field {field.name!r}: {why}" for why in self._check_field(field, own)]
             wrong += self._check_columns(field, own, sample_id)
             if self.deep and field.kind.decoded_by_pool:
@@ -58,43 +60,47 @@ class RecordChecker:
         indexes = {part.item: part for part in own if part.role == RESTART_INDEX}
         found = [part for part in own if part.role == DATA]
         if not field.list and [part.item for part in found] not in ([], [0]):
-            yield f"{len(found)} values, the last with place {found[-1].item}, expected one with place 0: it is no list"
+            yield (
+                f"{len(found)} values, the last is item {found[-1].item}; expected only item 0 (the "
+                "field is not a list)"
+            )
         for item in sorted(indexes.keys() - {part.item for part in found}):
-            yield f"a restart index of item {item}, which is not there"
+            yield f"a restart index for item {item}, which does not exist"
         for part in found:
             where = f"item {part.item}: " if field.list else ""
             if isinstance(field.kind, PixelKind):
-                faults = check_image(field.kind, part, indexes.get(part.item), deep=self.deep)
+                index = indexes.get(part.item)
+                faults = check_image(field, field.kind, part, index, deep=self.deep)
             else:
                 faults = _check_value(field, part)
             yield from (where + why for why in faults)
 
     def _check_columns(self, field: Field, own: Sequence[Part], sample_id: int) -> Iterator[str]:
-        """The columns repeat what the record says, so that samplers need not read records: they must not differ."""
+        """Checks that the columns hold the same values as the record."""
         if field.list:
             return
         part = next((part for part in own if part.role == DATA), None)
         try:
             expected = field.kind.column_values(field, part)
         except RecordError:
-            return  # reported as a fault of the field
-        for name, said in expected.items():
+            return  # already reported by _check_field
+        for name, value in expected.items():
             column = self.columns.get(name)
-            if column is not None and not _equal(column[sample_id], said):
+            if column is not None and not _equal(column[sample_id], value):
                 yield (
-                    f"{FOLDER}/{name}.npy says {_shown(column[sample_id], field)} in row {sample_id}, the record says "
-                    f"{_shown(said, field)}"
+                    f"{FOLDER}/{name}.npy, row {sample_id}: {_describe(column[sample_id], field)}, "
+                    f"but the record has {_describe(value, field)}"
                 )
 
 
 def _check_source(own: Sequence[Part]) -> Iterator[str]:
     if len(own) > 1:
-        yield f"{len(own)} names of its original file, expected at most one"
+        yield f"{len(own)} original paths, expected at most 1"
     for part in own:
         try:
             bytes(part.data).decode()
         except UnicodeDecodeError as error:
-            yield f"the name of its original file is not UTF-8 at byte {error.start}"
+            yield f"the original path is not UTF-8 at byte {error.start}"
 
 
 def _check_value(field: Field, part: Part) -> Iterator[str]:
@@ -111,13 +117,14 @@ def _check_value(field: Field, part: Part) -> Iterator[str]:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    return bool(a == b) or bool(a != a and b != b)  # noqa: PLR0124 - NaN is what a float column has for "missing"
+    # NaN marks a missing value in a float column, and it differs from itself.
+    return bool(a == b) or bool(a != a and b != b)  # noqa: PLR0124
 
 
-def _shown(value: Any, field: Field) -> str:
+def _describe(value: Any, field: Field) -> str:
     number = float(value) if field.kind is FLOAT else int(value)
     if number == MISSING_INT or number != number:  # noqa: PLR0124
-        return "that it is missing"
+        return "no value"
     if field.classes and 0 <= number < len(field.classes):
         return f"{number} ({field.classes[int(number)]})"
     return str(number)

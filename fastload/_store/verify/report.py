@@ -1,4 +1,4 @@
-"""What a verification found: faults, each with its place, and what was and was not looked at."""
+"""The result of a verification: faults with their location, and what was checked."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fastload._common.formatting import count, printable
 from fastload._common.public import public
 
-KEPT = 1000  # faults kept by name; all are counted
-SHOWN = 20  # faults that str(report) shows
+KEPT = 1000  # faults stored; all are counted
+SHOWN = 20  # faults printed by str(report)
 
 
 @public()
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong, and where."""
+    """One fault of a dataset and its location."""
 
     shard: str  # the file: "shard-00003.lmdb", "columns/label.npy", "manifest.json"
-    record: int | None  # place in that shard; None where the file as a whole is wrong
-    source: str  # the original file of the sample, where it could still be read
-    what: str
+    record: int | None  # record number in that shard; None for a fault of the whole file
+    source: str  # original path of the sample; "" if unknown
+    what: str  # description of the fault
 
     def __str__(self) -> str:
         record = "" if self.record is None else f", record {self.record}"
@@ -30,31 +31,36 @@ class Fault:
 @public()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
-    """What ``fastload.verify`` found; ``str()`` is what `fastload verify` prints."""
+    """The result of ``fastload.verify``. ``str(report)`` is the output of ``fastload verify``.
+
+    Example:
+        >>> report = fastload.verify("packed")
+        >>> report.ok, report.n_checked
+        (True, 1281167)
+    """
 
     path: Path
-    n_samples: int
-    n_shards: int  # looked at
-    n_columns: int
-    n_bytes: int  # of these files
-    n_checked: int  # records
-    n_decoded: int  # images and masks; 0 without ``deep``
+    n_samples: int  # samples in the dataset
+    n_shards: int  # shards checked
+    n_columns: int  # columns checked
+    n_bytes: int  # size of the checked files
+    n_checked: int  # records checked
+    n_decoded: int  # images and masks decoded; 0 without ``deep``
     n_faults: int
-    faults: tuple[Fault, ...]  # the first KEPT of them, by place
-    not_checked: tuple[
-        tuple[str, int], ...
-    ] = ()  # (shard, records) of files that were not mapped because they are damaged
+    faults: tuple[Fault, ...]  # the first KEPT faults in dataset order
+    # (shard, number of records) of damaged files, whose records were not checked.
+    not_checked: tuple[tuple[str, int], ...] = ()
     deep: bool = False
-    only: str = ""  # the one shard that was asked for
-    seconds: float = 0.0
+    only: str = ""  # name of the shard if only one was checked
+    seconds: float = 0.0  # duration
 
     @property
     def ok(self) -> bool:
-        """Nothing is wrong with what was looked at."""
+        """True if no fault was found."""
         return not self.n_faults
 
     def as_json(self) -> dict[str, object]:
-        """For machines."""
+        """Returns the report as a dict that ``json.dumps`` accepts."""
         return {
             "ok": self.ok,
             **asdict(self),
@@ -65,45 +71,39 @@ class VerifyReport:
         }
 
     def __str__(self) -> str:
-        lines = [f"{self.path}: {'fine' if self.ok else _counted(self.n_faults, 'fault')}"]
+        lines = [f"{self.path}: {count(self.n_faults, 'fault') if self.n_faults else 'OK'}"]
         lines += _fault_lines(self.faults[:SHOWN])
         if self.n_faults > SHOWN:
-            rest = (
-                f"--json lists the first {KEPT}"
-                if self.n_faults > KEPT
-                else "--json lists them all"
-            )
-            lines.append(f"  ... and {self.n_faults - SHOWN} more ({rest})")
+            listed = f"the first {KEPT:,}" if self.n_faults > KEPT else "all of them"
+            lines.append(f"  ... and {self.n_faults - SHOWN:,} more (--json lists {listed})")
         lines.append(self._summary())
         if self.not_checked:
-            shards = ", ".join(f"{shard} ({records})" for shard, records in self.not_checked[:5])
-            more = (
-                f" and {len(self.not_checked) - 5} more shards" if len(self.not_checked) > 5 else ""
-            )
+            shards = ", ".join(f"{shard} ({records:,})" for shard, records in self.not_checked[:5])
+            if len(self.not_checked) > 5:
+                shards += f" and {count(len(self.not_checked) - 5, 'other shard')}"
             lines.append(
-                f"not checked: {_counted(sum(n for _, n in self.not_checked), 'record')} of {shards}{more}: "
-                "a damaged file is never mapped"
+                f"Not checked: {count(sum(n for _, n in self.not_checked), 'record')} in {shards}. "
+                "Damaged shards are not opened."
             )
         if not self.ok:
             lines.append(
-                "what to do: restore the named files from a copy, or pack again from the source"
+                "To fix: restore the files above from a copy, or pack again from the source."
             )
         return "\n".join(lines)
 
     def _summary(self) -> str:
-        # "of" only where it is not all of them
-        total = "" if self.n_checked == self.n_samples else f" of {self.n_samples}"
-        decoded = f"{_counted(self.n_decoded, 'image')} (masks included) decoded"
-        images = decoded if self.deep else "images not decoded (--deep decodes them)"
-        where = f"{self.only} only" if self.only else _counted(self.n_shards, "shard")
+        total = "" if self.n_checked == self.n_samples else f" of {self.n_samples:,}"
+        where = f"{self.only} only" if self.only else count(self.n_shards, "shard")
+        decoded = f"Decoded: {count(self.n_decoded, 'image')}, masks included."
         return (
-            f"checked: {self.n_checked}{total} records in {where} and {_counted(self.n_columns, 'column')}, "
-            f"{self.n_bytes / 1e6:.1f} MB, in {self.seconds:.1f} s; {images}"
+            f"Checked: {self.n_checked:,}{total} records in {where} and "
+            f"{count(self.n_columns, 'column')}, {self.n_bytes / 1e6:,.1f} MB in {self.seconds:.1f} s. "
+            f"{decoded if self.deep else 'Images were not decoded (use --deep).'}"
         )
 
 
 class FaultList:
-    """Collects faults from several threads: counts all, keeps those that come first in the dataset, whoever finds them when."""
+    """Collects faults from several threads. Counts all and keeps the first ones in dataset order."""
 
     def __init__(self, *, kept: int = KEPT) -> None:
         self.count = 0
@@ -112,7 +112,7 @@ class FaultList:
         self._found: list[tuple[int, int, str, Fault]] = []
 
     def add(self, place: int, fault: Fault) -> None:
-        """``place`` is the shard's number, negative for what comes before the shards."""
+        """Adds a fault; ``place`` is the index of the shard, or negative for columns."""
         with self._lock:
             self.count += 1
             self._found.append(
@@ -122,7 +122,7 @@ class FaultList:
                 self._cut()
 
     def sorted(self) -> tuple[Fault, ...]:
-        """What was kept, in the order of the dataset."""
+        """Returns the kept faults in dataset order."""
         with self._lock:
             self._cut()
             return tuple(row[3] for row in self._found)
@@ -133,22 +133,15 @@ class FaultList:
 
 
 def _fault_lines(faults: tuple[Fault, ...]) -> list[str]:
-    """One line a fault, places and names aligned."""
+    """Returns one aligned line per fault."""
     places = [
         fault.shard if fault.record is None else f"{fault.shard} record {fault.record}"
         for fault in faults
     ]
     width = max(map(len, places), default=0)
     return [
-        f"  {place:{width}}  {_clean(f'{fault.source}: ' if fault.source else '')}{_clean(fault.what)}"
+        f"  {place:{width}}  "
+        # A damaged name must not move the cursor of a terminal.
+        f"{printable(f'{fault.source}: ' if fault.source else '')}{printable(fault.what)}"
         for place, fault in zip(places, faults, strict=True)
     ]
-
-
-def _clean(text: str) -> str:
-    """A damaged name must not move the cursor of a terminal."""
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -1,7 +1,8 @@
-"""Verifying a dataset: manifest, then sizes and digests, then records, in threads, never stopping at the first fault.
+"""Verifies a dataset with several threads: manifest, sizes and digests, then every record.
 
-Order matters for safety: a file is mapped only after its size and SHA-256 were found right by plain reads. LMDB follows a
-damaged file wherever it leads, and a file that is too short ends the process (SIGBUS); reading can do neither.
+The order matters for safety. A shard is mapped only after plain reads have confirmed its size and
+SHA-256, because LMDB follows damaged page numbers anywhere, and mapping a file that is too short kills
+the process (SIGBUS). A fault never ends the run.
 """
 
 from __future__ import annotations
@@ -21,34 +22,33 @@ from fastload._common import files
 from fastload._common.cpus import available_cpus
 from fastload._common.public import public
 from fastload._store.environment import Environment, open_environment
-from fastload._store.folder import read_manifest
 from fastload._store.lmdb_tree import META_BYTES
 from fastload._store.manifest import NAME as MANIFEST
-from fastload._store.manifest import Manifest, Shard
+from fastload._store.manifest import Manifest, Shard, read_manifest
 from fastload._store.verify.columns import check_structure, open_columns
 from fastload._store.verify.record import RecordChecker
 from fastload._store.verify.report import Fault, FaultList, VerifyReport
-from fastload._store.verify.search import search_records
+from fastload._store.verify.search import FoundRecords, search_records
 from fastload.errors import ConfigError, CorruptManifest
 
-_PIECE = 64  # records a thread takes at a time: threads share a shard, and progress moves
+_PIECE = 64  # records per unit of work, so that threads share a shard and progress is smooth
 
 
 @public()
 @dataclass(frozen=True, slots=True)
 class VerifyProgress:
-    """How far a verification is."""
+    """The progress of a verification."""
 
-    done: int  # records, of shards that are not mapped too
-    total: int
-    faults: int
+    done: int  # records processed, including those of damaged shards
+    total: int  # records in the dataset, or in the chosen shard
+    faults: int  # faults found so far
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A run of records of an open shard."""
+    """A range of records of an open shard."""
 
-    place: int
+    place: int  # index of the shard
     shard: Shard
     environment: Environment
     records: range
@@ -63,18 +63,31 @@ def verify(
     shard: int | None = None,
     on_progress: Callable[[VerifyProgress], None] | None = None,
 ) -> VerifyReport:
-    """Checks a packed dataset: sizes, digests and every record; with ``deep`` it decodes every image.
+    """Checks sizes, digests and every record of a packed dataset.
 
-        report = fastload.verify("packed", deep=True)
-        if not report.ok:
-            print(report)          # what `fastload verify` prints
-            for fault in report.faults:
-                print(fault.shard, fault.record, fault.source, fault.what)
+    Memory: ``jobs`` times one record and its pixels, plus at most 100 MB for the columns, for any
+    size of the dataset.
 
-    Damage is in the report; StoreError is raised only where there is no dataset. ``shard`` checks
-    only the shard with this number. ``jobs`` is the number of threads, 0 = every core this process
-    may use. ``on_progress`` is called from these threads, one call at a time. Memory: ``jobs`` times
-    a record and its pixels, and at most 100 MB for the columns, for any size of the dataset.
+    Args:
+        path: Folder written by ``fastload pack``.
+        deep: Also decode every image and mask. Default: False.
+        jobs: Number of threads. Default: 0, one per available core.
+        shard: Check only the shard with this number, and the columns. Default: all shards.
+        on_progress: Called by the threads, one call at a time. Default: not called.
+
+    Returns:
+        A report with all damage.
+
+    Raises:
+        StoreError: There is no dataset at ``path``. Damage does not raise.
+        ConfigError: There is no such shard.
+
+    Example:
+        >>> report = fastload.verify("packed", deep=True)
+        >>> if not report.ok:
+        ...     print(report)
+        ...     for fault in report.faults:
+        ...         print(fault.shard, fault.record, fault.source, fault.what)
     """
     folder = Path(path).absolute()
     started = time.monotonic()
@@ -96,38 +109,22 @@ def verify(
             deep=deep,
             faults=(Fault(MANIFEST, None, "", why),),
         )
-    run = _Verification(
-        folder,
-        manifest,
-        deep=deep,
-        chosen=_chosen(folder, manifest, shard),
-        on_progress=on_progress,
-    )
-    run.work(jobs or available_cpus())
-    return run.report(
-        time.monotonic() - started, only="" if shard is None else run.shards[0][1].name
-    )
-
-
-def _chosen(folder: Path, manifest: Manifest, number: int | None) -> list[tuple[int, Shard]]:
-    places = list(enumerate(manifest.shards))
-    if number is None:
-        return places
     chosen = [
-        (place, shard)
-        for place, shard in places
-        if int(shard.name.removeprefix("shard-").removesuffix(".lmdb")) == number
+        (place, each)
+        for place, each in enumerate(manifest.shards)
+        if shard is None or int(each.name.removeprefix("shard-").removesuffix(".lmdb")) == shard
     ]
-    if not chosen:
-        raise ConfigError(
-            f"shard {number}: {folder} has {len(places)} shards"
-            + (f", {places[0][1].name} to {places[-1][1].name}" if places else "")
-        )
-    return chosen
+    if shard is not None and not chosen:
+        names = [each.name for each in manifest.shards]
+        existing = f", {names[0]} to {names[-1]}" if names else ""
+        raise ConfigError(f"shard {shard}: {folder} has {len(names)} shards{existing}")
+    run = _Verification(folder, manifest, deep=deep, chosen=chosen, on_progress=on_progress)
+    run.work(jobs or available_cpus())
+    return run.report(time.monotonic() - started, only="" if shard is None else chosen[0][1].name)
 
 
 class _Queue:
-    """Hands out work: the records of open shards first, then the next shard, so that few are open at a time."""
+    """Distributes work. Records of open shards go first, so that few shards are open at a time."""
 
     def __init__(self, shards: Iterable[tuple[int, Shard]]) -> None:
         self._shards = deque(shards)
@@ -137,7 +134,7 @@ class _Queue:
         self._changed = threading.Condition()
 
     def take(self) -> _Piece | tuple[int, Shard] | None:
-        """The next piece of work; waits while others may still bring some. None = no more."""
+        """Returns the next unit of work, or None at the end. Waits while a shard is being opened."""
         with self._changed:
             while not self._closed:
                 if self._pieces:
@@ -151,22 +148,20 @@ class _Queue:
             return None
 
     def opened(self, pieces: Iterable[_Piece]) -> None:
-        """To be called once for every shard that was taken."""
+        """Adds the records of a shard; the caller must call it once per shard from ``take``."""
         with self._changed:
             self._opening -= 1
             self._pieces.extend(pieces)
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nobody gets any more work."""
+        """Makes every ``take`` return None."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
 
 class _Verification:
-    """One run over the shards ``chosen``."""
-
     def __init__(
         self,
         folder: Path,
@@ -192,28 +187,26 @@ class _Verification:
         self._checker = RecordChecker(manifest.fields, columns, deep=deep)
 
     def work(self, jobs: int) -> None:
-        """Runs the threads; whatever ends it early, no thread is left behind."""
+        """Runs the threads and joins all of them, also after an error."""
         queue = _Queue(self.shards)
         with ThreadPoolExecutor(jobs, thread_name_prefix="fastload-verify") as pool:
             try:
                 futures = [pool.submit(self._worker, queue) for _ in range(jobs)]
                 wait(futures, return_when=FIRST_EXCEPTION)
             finally:
-                queue.close()  # after an error or Ctrl-C: the others end with the piece they have
+                queue.close()  # after an error or Ctrl-C, threads stop after their current piece
         for future in futures:
             future.result()
 
     def report(self, seconds: float, *, only: str) -> VerifyReport:
-        """What was found."""
-        n_bytes = sum(shard.size for _, shard in self.shards) + sum(
-            column.size for column in self.manifest.columns
-        )
+        sizes = [shard.size for _, shard in self.shards]
+        sizes += [column.size for column in self.manifest.columns]
         return VerifyReport(
             path=self.folder,
             n_samples=self.manifest.n_samples,
             n_shards=len(self.shards),
             n_columns=len(self.manifest.columns),
-            n_bytes=n_bytes,
+            n_bytes=sum(sizes),
             n_checked=self._checked,
             n_decoded=self._decoded,
             n_faults=self.faults.count,
@@ -227,96 +220,86 @@ class _Verification:
         )
 
     def _worker(self, queue: _Queue) -> None:
-        finished = False
         try:
             while (work := queue.take()) is not None:
                 if isinstance(work, _Piece):
                     self._check(work)
                 else:
                     queue.opened(self._open(*work))
-            finished = True
-        finally:
-            if not finished:
-                queue.close()
+        except BaseException:
+            queue.close()
+            raise
 
     def _open(self, place: int, shard: Shard) -> list[_Piece]:
-        """Compares size and digest; the records to check, none where the file is not what it was."""
+        """Checks size and digest; returns the records to check, or nothing for a damaged file."""
         try:
             descriptor, size = files.open_regular(self.folder / shard.name)
         except OSError as error:
-            self._not_mapped(place, shard, f"cannot be opened: {error.strerror}")
+            self._skip(place, shard, f"cannot be opened: {error.strerror}")
             return []
         try:
-            if size != shard.size:
-                self._damaged(
-                    place, shard, f"{size} bytes, expected {shard.size}", descriptor, size
-                )
-                return []
-            digest = files.sha256_of(descriptor, first_last=META_BYTES)
+            digest = ""
+            if size == shard.size:
+                digest = files.sha256_of(descriptor, first_last=META_BYTES)
             if digest != shard.sha256:
-                self._damaged(
-                    place,
-                    shard,
-                    f"SHA-256 {digest[:16]}..., expected {shard.sha256[:16]}...",
-                    descriptor,
-                    size,
+                what = (
+                    f"{size} bytes, expected {shard.size}"
+                    if size != shard.size
+                    else f"SHA-256 {digest[:16]}..., expected {shard.sha256[:16]}..."
                 )
+                self._scan(place, shard, what, search_records(descriptor, size, shard))
                 return []
             status = os.fstat(descriptor)
             environment = open_environment(descriptor, (status.st_dev, status.st_ino), size)
         except (OSError, lmdb.Error) as error:
-            self._not_mapped(place, shard, f"cannot be read: {error}")
+            self._skip(place, shard, f"cannot be read: {error}")
             return []
         finally:
             os.close(descriptor)
         if environment.entries != shard.records:
-            self.faults.add(
-                place,
-                Fault(
-                    shard.name,
-                    None,
-                    "",
-                    f"it holds {environment.entries} records, expected {shard.records}",
-                ),
-            )
+            self._add(place, shard, f"{environment.entries} records, expected {shard.records}")
         return [
             _Piece(place, shard, environment, range(start, min(start + _PIECE, shard.records)))
             for start in range(0, shard.records, _PIECE)
         ]
 
-    def _damaged(self, place: int, shard: Shard, why: str, descriptor: int, size: int) -> None:
-        """Names the damaged records of a file that must not be mapped."""
-        found = search_records(descriptor, size, shard)
-        if not found.finished or not found.whole:
-            what = (
-                "none of its records was found in it: another shard's file?"
-                if found.finished
-                else "not searched for records"
+    def _scan(self, place: int, shard: Shard, why: str, found: FoundRecords) -> None:
+        """Reports the damaged records of a file that must not be mapped."""
+        if not found.finished:
+            self._skip(place, shard, f"{why}; the file was not scanned for records")
+        elif not found.n_intact:
+            self._skip(
+                place, shard, f"{why}; a scan found no record of this shard. Is it another shard?"
             )
-            self._not_mapped(place, shard, f"{why}; {what}")
-            return
-        if not found.broken and not found.missing:
-            self._not_mapped(
+        elif not found.broken and not found.missing:
+            self._skip(
                 place,
                 shard,
-                f"{why}; all {found.whole} records are whole: another pack's file, or damage between records",
+                f"{why}; a scan found all {found.n_intact} records intact: a file of another pack, "
+                "or damage between records",
             )
-            return
-        self._not_mapped(
-            place,
-            shard,
-            f"{why}; a search of its bytes found {found.whole} whole records, {len(found.broken)} damaged, "
-            f"{len(found.missing)} not at all",
-        )
-        for number, (what, source) in found.broken.items():
-            self.faults.add(place, Fault(shard.name, number, source, what))
-        for number in found.missing:
-            self.faults.add(
-                place, Fault(shard.name, number, "", "the record was not found in the damaged file")
+        else:
+            self._skip(
+                place,
+                shard,
+                f"{why}; a scan found {found.n_intact} intact records, {len(found.broken)} damaged "
+                f"and {len(found.missing)} missing",
             )
+            for number, (what, source) in found.broken.items():
+                self._add(place, shard, what, number, source)
+            for number in found.missing:
+                self._add(
+                    place, shard, "a scan of the damaged file did not find the record", number
+                )
 
-    def _not_mapped(self, place: int, shard: Shard, what: str) -> None:
-        self.faults.add(place, Fault(shard.name, None, "", what))
+    def _add(
+        self, place: int, shard: Shard, what: str, record: int | None = None, source: str = ""
+    ) -> None:
+        self.faults.add(place, Fault(shard.name, record, source, what))
+
+    def _skip(self, place: int, shard: Shard, what: str) -> None:
+        """Reports a shard whose records cannot be checked."""
+        self._add(place, shard, what)
         with self._lock:
             self._not_checked[place] = shard
         self._advance(shard.records)
@@ -330,18 +313,16 @@ class _Verification:
             try:
                 value = piece.environment.get(sample_id.to_bytes(8, "big"))
             except lmdb.Error as error:
-                self.faults.add(
-                    piece.place, Fault(shard.name, number, "", f"cannot be read: {error}")
-                )
+                self._add(piece.place, shard, f"cannot be read: {error}", number)
                 continue
             if value is None:
-                self.faults.add(piece.place, Fault(shard.name, number, "", "the record is missing"))
+                self._add(piece.place, shard, "the record is missing", number)
                 continue
             source, wrong, images = self._checker.check(sample_id, value)
             for what in wrong:
-                self.faults.add(piece.place, Fault(shard.name, number, source, what))
-            checked = checked + 1
-            decoded = decoded + images
+                self._add(piece.place, shard, what, number, source)
+            checked += 1
+            decoded += images
         self._advance(len(piece.records), checked=checked, decoded=decoded)
 
     def _advance(self, done: int, *, checked: int = 0, decoded: int = 0) -> None:

@@ -1,8 +1,8 @@
-"""Which records of a damaged shard are damaged? Found by searching the file without mapping it.
+"""Scans a damaged shard for its records without mapping it.
 
-LMDB follows the page numbers in a file wherever they lead, so a shard with a wrong digest is never
-opened. But every record lies in one piece, begins with its magic and has its number and checksum:
-reading is enough to find it.
+LMDB follows any page number in a file, so a shard with a wrong digest is never opened with it. But
+every record is contiguous, starts with its magic, and holds its id and checksum, so plain reads find
+it.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from fastload._store.record import (
 from fastload.errors import RecordError
 
 _CHUNK = 1 << 20
-_MOST_BROKEN = 10_000  # damaged records described; those beyond are counted as not found
+_MAX_BROKEN = 10_000  # damaged records described; further ones count as missing
 
 
 @dataclass(slots=True)
 class FoundRecords:
-    """What a search found of a shard's records."""
+    """The result of scanning a shard for its records."""
 
-    whole: int = 0
-    # record number → (what is wrong, original file)
+    n_intact: int = 0
+    # Record number → (fault, original file).
     broken: dict[int, tuple[str, str]] = field(default_factory=dict)
-    missing: list[int] = field(default_factory=list)  # the other record numbers
-    finished: bool = True  # False: not searched to the end, `missing` says nothing
+    missing: list[int] = field(default_factory=list)  # all other record numbers
+    finished: bool = True  # False if the scan stopped early; `missing` is then meaningless
 
 
 def search_records(descriptor: int, size: int, shard: Shard) -> FoundRecords:
-    """Searches an open file for the records of ``shard``; memory for one record and one byte per record."""
+    """Scans an open file for the records of ``shard``. Memory: one record, and one byte per record."""
     found = FoundRecords()
-    if shard.records > size // HEADER.size:  # a false claim: allocate nothing for it
+    if shard.records > size // HEADER.size:  # the manifest is wrong: do not allocate that much
         found.finished = False
         return found
-    whole = np.zeros(shard.records, np.bool_)
+    intact = np.zeros(shard.records, np.bool_)
     wasted = 0
     position = 0
     while (position := _next_magic(descriptor, position)) >= 0:
@@ -53,21 +53,21 @@ def search_records(descriptor: int, size: int, shard: Shard) -> FoundRecords:
         try:
             if data:
                 parse_record(memoryview(data), shard.first + number)
-                whole[number] = True
+                intact[number] = True
                 position += len(data)
                 continue
         except RecordError as error:
-            if len(found.broken) < _MOST_BROKEN:
+            if len(found.broken) < _MAX_BROKEN:
                 found.broken[number] = (str(error), salvage_source(memoryview(data)))
             wasted += len(data)
-            if wasted > 2 * size:  # a file made of nothing but false starts would take forever
+            if wasted > 2 * size:  # limits the time for a file full of false record headers
                 found.finished = False
                 break
         position += 1
-    found.whole = int(whole.sum())
-    found.broken = {number: what for number, what in found.broken.items() if not whole[number]}
+    found.n_intact = int(intact.sum())
+    found.broken = {number: what for number, what in found.broken.items() if not intact[number]}
     found.missing = [
-        int(number) for number in np.flatnonzero(~whole) if int(number) not in found.broken
+        number for number in np.flatnonzero(~intact).tolist() if number not in found.broken
     ]
     return found
 
@@ -81,8 +81,8 @@ def _next_magic(descriptor: int, position: int) -> int:
 
 
 def _chunks(descriptor: int, position: int) -> Iterator[tuple[int, bytes]]:
-    """Pieces of the file, each repeating the last bytes of the one before, so that no magic is cut in two."""
-    step = 4096  # the next record usually begins on the next page
+    """Yields (position, bytes); chunks overlap by 3 bytes so that no magic is split."""
+    step = 4096  # the next record usually starts on the next page
     while chunk := os.pread(descriptor, step, position):
         yield position, chunk
         if len(chunk) < len(MAGIC):
@@ -92,9 +92,9 @@ def _chunks(descriptor: int, position: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _candidate(descriptor: int, position: int, size: int, shard: Shard) -> tuple[int, bytes]:
-    """(record number, its bytes) if a record of this shard may begin here; else no bytes.
+    """Returns (record number, its bytes) if a record of this shard may start here, else (-1, b"").
 
-    Only what is needed to find its end is required of the header: ``parse_record`` names the rest.
+    Checks only what is needed to find the end of the record; ``parse_record`` checks the rest.
     """
     start = os.pread(descriptor, HEADER.size, position)
     if len(start) < HEADER.size:

@@ -184,7 +184,7 @@ def run_of(metrics: Metrics, name: str) -> Run:
         _rank(rank, rows, [head for head in metrics.runs if head.rank == rank])
         for rank, rows in by_rank.items()
     ]
-    foreign = not any(row.ours for row in good)
+    foreign = not any(row.from_fastload for row in good)
     if foreign and any(map(_excludes_wait, ranks)):
         ranks = [_with_wait(rank) if _excludes_wait(rank) else rank for rank in ranks]
         notes.append(
