@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fastload._decode.backend import Filter, PixelFormat
-from fastload._decode.gpu.fused import JOB, Jobs, kernel_trouble, place
+from fastload._decode.gpu.fused import JOB, Jobs, kernel_problem, place
 from fastload._decode.gpu.nvimgcodec import has_pattern, write_pattern
 
 DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16)
@@ -101,7 +101,7 @@ def interpreted(seeds: list[int]) -> list[int]:
     spots[3][:] = 0
     spots[4][: len(spots[4]) * 9 // 10] = 0  # the last tenth was not written
     found = has_pattern(spots, triton=True)
-    if kernel_trouble(torch.device("cpu")):
+    if kernel_problem(torch.device("cpu")):
         wrong.append(-2)
     return wrong + (
         []

@@ -24,7 +24,7 @@ def compiled(kernel: Any, constants: dict[str, Any], item: str, capability: int)
     kinds = {
         **POINTERS,
         **dict.fromkeys(("first_x", "weights_x", "first_y", "weights_y"), "*i32"),
-        "levels": item,
+        "values": item,
         "output": item,
         **dict.fromkeys(SIZES, "i32"),
         **dict.fromkeys(constants, "constexpr"),

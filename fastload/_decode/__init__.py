@@ -1,1 +1,1 @@
-"""From encoded bytes to pixels: header and limits first, then a backend."""
+"""Decode backends: from encoded images and plan rows to a batch of pixels."""

@@ -1,13 +1,14 @@
-"""What every decode backend is asked, and what it answers.
+"""The interface of decode backends.
 
-A batch is one numpy array of requests (``REQUEST``, a row per sample, whole numbers only), the sources they point into, and
-memory for the result; row *i* is written to slot *i*. That way Python costs about a microsecond per sample, and every
-random decision has been made before a backend sees it.
+A batch consists of a NumPy array of requests (``REQUEST``, one row of integers per sample), the
+sources that they refer to, and memory for the result. Row *i* is decoded into slot *i*. This design
+costs about one microsecond of Python per sample. All random decisions are made before a backend
+gets the batch.
 
 ::
 
-    ticket = backend.submit(DecodeBatch(sources, requests, output))      # returns at once
-    result = backend.collect(ticket)                                     # waits; output is written, status says how it went
+    ticket = backend.submit(DecodeBatch(sources, requests, output))  # returns immediately
+    result = backend.collect(ticket)  # waits until the output is written
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,131 +31,152 @@ if TYPE_CHECKING:
     Source = bytes | bytearray | memoryview | NDArray[np.uint8]
     Output = torch.Tensor | NDArray[np.generic]
 
-Ticket = Any  # the backend's own
+Ticket = Any  # each backend has its own type
 
 STAGES = IMAGE_STAGES
 COLORS = ("rgb", "bgr", "gray", "stored")
 MAX_CHANNELS = 8
 
-# One sample. Offsets are bytes in its source; x, y, w, h and the rest pixels. Kept equal to native/pool/decode_request.h by a test.
+# The request for one sample. Offsets and sizes are bytes of its source, all other lengths are
+# pixels. A test compares this layout with native/pool/decode_request.h.
 REQUEST = np.dtype(
     [
         ("offset", "<u8"),
-        ("size", "<u8"),  # the encoded image; size 0: up to the end of the source
-        ("index_offset", "<u8"),
-        ("index_count", "<u4"),  # its restart-segment index in the same source; count 0 = none
+        ("size", "<u8"),  # of the encoded image; 0 means up to the end of the source
+        ("index_offset", "<u8"),  # of the restart segment index, in the same source
+        ("index_count", "<u4"),  # number of entries in the index; 0 if there is none
         ("interval", "<u4"),  # MCUs per restart segment
-        ("source", "<u4"),  # which of the batch's sources; several rows may share one
+        ("source", "<u4"),  # number of the source; several rows may share one
         ("x", "<i4"),
         ("y", "<i4"),
         ("w", "<i4"),
-        ("h", "<i4"),  # ROI in the upright image; all 0 = the whole image
+        ("h", "<i4"),  # crop in the upright image; all 0 means the whole image
         ("out_w", "<i4"),
-        ("out_h", "<i4"),  # what the ROI becomes
+        ("out_h", "<i4"),  # size of the resized crop
         ("pad_left", "<i4"),
-        ("pad_top", "<i4"),  # where that goes in the output; the rest of the slot is filled
+        ("pad_top", "<i4"),  # its position in the slot; the rest of the slot is filled
         ("raw_w", "<i4"),
-        ("raw_h", "<i4"),  # raw pixels: size as stored
+        ("raw_h", "<i4"),  # stored size, for raw pixels only
         ("codec", "u1"),
         ("raw_channels", "u1"),
         ("raw_bits", "u1"),
-        ("orientation", "u1"),  # EXIF 1..8, still to be applied; x, y, w, h are those after it
-        ("flip", "u1"),  # left-right, after resizing
+        ("orientation", "u1"),  # EXIF 1..8, applied before the crop
+        ("flip", "u1"),  # left to right, after resizing
         ("filter", "u1"),
-        ("exact", "u1"),  # 1: always decode at full scale, then resize
-        ("check", "u1"),  # 1: the source is one whole record; check its CRC first
+        ("exact", "u1"),  # 1: decode at full scale, without DCT scaling
+        ("check", "u1"),  # 1: the source is a complete record; verify its CRC first
     ],
     align=True,
 )
 
 
 class Codec(enum.IntEnum):
-    """How the image is stored."""
+    """Encoding of a stored image."""
 
     JPEG = 0
-    RAW = 1  # H*W*C, row major, interleaved; 16 and 32 bits only with Filter.NEAREST, each byte then counts as a channel
+    # H*W*C, row-major, interleaved. 16 and 32 bits require Filter.NEAREST, and each byte counts as
+    # a channel.
+    RAW = 1
 
 
 class Filter(enum.IntEnum):
-    """How pixels are resized."""
+    """Resize filter."""
 
-    ANTIALIAS = 0  # Pillow's BILINEAR and torch's antialias=True
-    BILINEAR = 1  # OpenCV's INTER_LINEAR
+    ANTIALIAS = 0  # BILINEAR of Pillow, antialias=True of torch
+    BILINEAR = 1  # INTER_LINEAR of OpenCV
     NEAREST = 2  # floor((i + 0.5) * scale); for masks
 
 
 class Status(enum.IntEnum):
-    """What became of a sample. Only OK has pixels; the slot of any other holds the fill color."""
+    """Result of one sample. If it is not OK, the slot contains the fill color."""
 
     OK = 0
-    BAD_IMAGE = 1  # cannot be decoded, or is beyond the limits
-    BAD_REQUEST = 2  # e.g. the ROI is not inside the image
-    CORRUPT = 3  # the record's CRC is wrong
+    BAD_IMAGE = 1  # cannot be decoded, or exceeds the limits
+    BAD_REQUEST = 2  # for example, the crop exceeds the image
+    CORRUPT = 3  # the CRC of the record does not match
     CANCELLED = 4
     NO_MEMORY = 5
 
 
 @dataclass(frozen=True, slots=True)
 class PixelFormat:
-    """How pixels are laid out in the output, whose shape and dtype say the rest.
+    """Layout, color order and normalization of an output; its shape and dtype define the rest.
 
-    Floating-point outputs are ``(pixel - mean) / std``, with white at ``white`` in the unit of ``mean`` and ``std``: 1.0 as in
-    torchvision, or 255.0. Without mean and std that is 0..white. ``stored`` takes the channels as they are (masks); raw numbers
-    of one channel get zeros as upper bytes where the output has more.
+    A floating-point value is ``(pixel - mean) / std``. ``white`` is the value of a white pixel in
+    the units of ``mean`` and ``std``: 1.0 as in torchvision, or 255.0. Without mean and std the
+    values range from 0 to ``white``. The color ``stored`` keeps the stored channels, for masks. If
+    the output has more channels than the bytes of a raw number, the upper bytes are zero.
     """
 
     layout: Literal["nhwc", "nchw"] = "nhwc"
     color: Literal["rgb", "bgr", "gray", "stored"] = "rgb"
-    fill: int | tuple[int, ...] = (
-        0  # letterbox borders and failed samples, 0..255, before normalizing
-    )
-    mean: tuple[float, ...] | None = None  # in the order of the output's channels
+    # Pixel value of padding and of failed samples, 0 to 255, before normalization.
+    fill: int | tuple[int, ...] = 0
+    mean: tuple[float, ...] | None = None  # in the channel order of the output
     std: tuple[float, ...] | None = None
     white: float = 1.0
 
     def __post_init__(self) -> None:
         if self.layout not in ("nhwc", "nchw"):
-            raise ConfigError(f"layout {self.layout!r}: expected 'nhwc' or 'nchw'")
+            raise ConfigError(f"layout={self.layout!r}: expected 'nhwc' or 'nchw'")
         if self.color not in COLORS:
-            raise ConfigError(f"color {self.color!r}: expected one of {', '.join(COLORS)}")
+            raise ConfigError(f"color={self.color!r}: expected one of {', '.join(COLORS)}")
         if not self.white > 0:
-            raise ConfigError(f"white {self.white!r}: expected a positive number, 1.0 or 255.0")
+            raise ConfigError(f"white={self.white!r}: expected a number above 0, 1.0 or 255.0")
 
     def fill_values(self, channels: int) -> tuple[int, ...]:
-        """One fill level a channel."""
+        """Returns the fill value of each channel."""
         return (self.fill,) * channels if isinstance(self.fill, int) else self.fill
 
     def mean_values(self, channels: int) -> tuple[float, ...]:
-        """The mean in levels of 0..255."""
+        """Returns the mean of each channel in units of pixel values, 0 to 255."""
         return tuple(255.0 / self.white * value for value in self.mean or (0.0,) * channels)
 
     def std_values(self, channels: int) -> tuple[float, ...]:
-        """The standard deviation in levels of 0..255."""
+        """Returns the standard deviation of each channel in units of pixel values, 0 to 255."""
         return tuple(255.0 / self.white * value for value in self.std or (1.0,) * channels)
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeBatch:
-    """What to decode and where to. Sources and output must stay as they are until the batch is collected or dropped."""
+    """A batch to decode.
+
+    Sources and output must not change until the batch is collected or its ticket is dropped.
+    """
 
     sources: Sequence[Source]  # records or files, as bytes-like objects
-    requests: NDArray[np.void]  # REQUEST; no more rows than the output has slots
+    requests: NDArray[np.void]  # REQUEST; at most as many rows as the output has slots
     output: Output  # (N, H, W, C) or (N, C, H, W), any strides; uint8, float32, float16 or bfloat16
     pixels: PixelFormat = PixelFormat()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the output."""
+        shape = self.output.shape
+        height, width = shape[2:] if self.pixels.layout == "nchw" else shape[1:3]
+        return int(height), int(width)
+
+    @property
+    def channels(self) -> int:
+        return int(self.output.shape[1 if self.pixels.layout == "nchw" else 3])
+
+    def source_bytes(self, number: int) -> memoryview:
+        """Returns a source as bytes; it may be an array of another dtype."""
+        return memoryview(cast("memoryview", self.sources[number])).cast("B")
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeResult:
-    """How a batch went, sample by sample."""
+    """Status, times and errors of the samples of a batch."""
 
     status: NDArray[np.uint8]  # Status
-    times_ns: NDArray[np.uint32]  # (n, len(STAGES)): where each sample's time went
-    reasons: dict[int, str]  # slot -> why, for each sample that is not OK
+    times_ns: NDArray[np.uint32]  # (n, len(STAGES))
+    reasons: dict[int, str]  # slot → error, for each sample that is not OK
     output: Output
 
     @property
     def ok(self) -> bool:
-        """Every sample has its pixels."""
+        """Whether every sample was decoded."""
         return not self.reasons
 
     def raise_first(self) -> None:
@@ -167,55 +189,55 @@ class DecodeResult:
 
 
 class DecodeBackend(Protocol):
-    """Anything that decodes batches. ``submit`` may be called again before ``collect``.
+    """Decodes batches. The caller may submit more batches before it collects the first.
 
-    A ticket belongs to the backend that returned it. Dropping a ticket is allowed.
+    A ticket belongs to the backend that returned it. The caller may drop a ticket.
 
-    **The stream rule**, where ``device`` is a CUDA device: ``submit`` and ``collect`` run in one
-    thread (the loader's feeder), inside ``transfer.stream()``, and the output was allocated there.
-    When ``collect`` returns, the pixels are complete, or will be by work queued on that stream. A
-    backend that writes an output on its own stream must first let that stream wait for the feeder's
-    stream, and the feeder's stream for its own afterwards. The next reader of the pixels waits for
-    an event recorded on the feeder's stream. Sources stay valid until ``collect`` returns, no
-    longer.
+    **Stream rule** for CUDA devices: ``submit`` and ``collect`` run in one thread (the feeder thread
+    of the loader), inside ``transfer.stream()``, and the output was allocated there.
+    When ``collect`` returns, the pixels are complete, or work queued on that stream completes them.
+    A backend that writes on its own stream must make that stream wait for the feeder's stream
+    before it writes, and make the feeder's stream wait for its own stream afterwards. The next
+    reader of the pixels waits for an event recorded on the feeder's stream. Sources are valid only
+    until ``collect`` returns.
     """
 
     name: ClassVar[str]
-    adjustable_threads: ClassVar[bool]  # ``threads`` may be set at any time
-    survives_fork: ClassVar[bool]  # a forked child may use the object; if not, it makes its own
-    checks_crc: ClassVar[bool]  # verifies records outside the GIL; if not, the reader must
-    edge_error: ClassVar[int]  # largest difference of outermost pixels from a CPU backend
+    adjustable_threads: ClassVar[bool]  # ``threads`` can be set at any time
+    survives_fork: ClassVar[bool]  # a forked child can use the object; otherwise it creates its own
+    checks_crc: ClassVar[bool]  # verifies records without the GIL; otherwise the reader must
+    edge_error: ClassVar[int]  # largest difference to a CPU backend in the outermost pixels
     threads: int
 
     @classmethod
     def missing(cls, device: torch.device, *, hardware: bool = False) -> str:
-        """What this backend lacks to run on ``device``, and the command that adds it; "" if nothing.
+        """Returns what is missing to run on ``device`` and how to install it; "" if nothing.
 
-        ``hardware``: with the GPU's JPEG engine.
+        ``hardware`` includes the requirements of the JPEG engine of the GPU.
         """
 
     @property
     def device(self) -> torch.device:
-        """Where outputs must be."""
+        """The device of the outputs."""
 
     def submit(self, batch: DecodeBatch) -> Ticket:
-        """Starts a batch. Raises ConfigError for a batch that cannot be right for any sample."""
+        """Starts a batch. Raises ConfigError if the batch as a whole is invalid."""
 
     def collect(self, ticket: Ticket) -> DecodeResult:
-        """Waits until the batch is done. A sample that fails is reported, never raised."""
+        """Waits for a batch. Reports samples that fail; never raises an error for them."""
 
     def done(self, ticket: Ticket) -> bool:
-        """``collect`` would not wait. False if the backend cannot tell."""
+        """Whether ``collect`` would return immediately; False if unknown."""
 
     def unfinished(self, ticket: Ticket) -> list[int]:
-        """Slots that ``collect`` waits for. Empty if the backend cannot tell."""
+        """Returns the slots that ``collect`` waits for; empty if unknown."""
 
     def close(self) -> None:
-        """Ends the threads. Samples not yet started are CANCELLED."""
+        """Stops the threads. Samples that have not started are CANCELLED."""
 
 
 def new_requests(n: int) -> NDArray[np.void]:
-    """``n`` rows of zeros (whole image, antialiased, JPEG) from sources 0..n-1, upright."""
+    """Returns requests for n complete, upright JPEGs in sources 0 to n - 1."""
     requests = np.zeros(n, REQUEST)
     requests["orientation"] = 1
     requests["source"] = np.arange(n)
@@ -223,27 +245,36 @@ def new_requests(n: int) -> NDArray[np.void]:
 
 
 def check_threads(threads: int | None) -> int:
-    """How many decode threads to start. Raises ConfigError."""
+    """Returns the number of decode threads. Raises ConfigError."""
     if threads is not None and not 1 <= threads <= 1024:
         raise ConfigError(
-            f"threads {threads!r}: expected 1 to 1024, or None for one per available processor"
+            f"threads={threads!r}: expected 1 to 1024, or None for one per available CPU"
         )
     return threads or available_cpus()
 
 
 def check_batch(batch: DecodeBatch) -> None:
-    """Raises ConfigError for what no backend can serve."""
+    """Raises ConfigError for a batch that no backend supports."""
     dtype = batch.requests.dtype
-    if (
-        dtype is not REQUEST and dtype != REQUEST
-    ) or batch.requests.ndim != 1:  # numpy compares member by member
+    same_dtype = dtype is REQUEST or dtype == REQUEST  # == compares every member, which is slower
+    if not same_dtype or batch.requests.ndim != 1:
         raise ConfigError(
-            f"requests: expected one axis of dtype backend.REQUEST, found {batch.requests.shape} of "
-            f"{dtype!s:.40}"
+            f"requests: expected a one-dimensional array of dtype REQUEST, "
+            f"found shape {batch.requests.shape} and dtype {dtype!s:.40}"
         )
     shape = tuple(batch.output.shape)
     if len(shape) != 4 or shape[0] < len(batch.requests):
         raise ConfigError(
-            f"output: expected {len(batch.requests)} slots and 4 axes ({batch.pixels.layout.upper()}), found "
-            f"shape {shape}"
+            f"output: expected at least {len(batch.requests)} slots and 4 dimensions "
+            f"({batch.pixels.layout.upper()}), found shape {shape}"
+        )
+
+
+def check_channels(batch: DecodeBatch) -> None:
+    """Raises ConfigError if the output has another number of channels than its color."""
+    expected = {"rgb": 3, "bgr": 3, "gray": 1, "stored": batch.channels}[batch.pixels.color]
+    if batch.channels != expected:
+        raise ConfigError(
+            f"output: expected {expected} channels for color={batch.pixels.color!r}, "
+            f"found {batch.channels}"
         )

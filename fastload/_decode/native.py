@@ -1,4 +1,4 @@
-"""The CPU backend: cut, decode, resize and layout in one pass, in threads of the native core."""
+"""The CPU backend: threads of the native core cut, decode, resize and normalize in one pass."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, TypedDict, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,16 +31,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NativeTicket:
-    """A batch under way. Dropping it takes back what is not begun and waits for the samples that are."""
+    """A batch in flight.
+
+    Dropping the ticket cancels the samples that have not started and waits for the others.
+    """
 
     batch: DecodeBatch
     ticket: _core.Ticket
 
 
 class NativeBackend:
-    """Decodes on ``threads`` native threads (None: as many as this process may use processors).
+    """Decodes on ``threads`` native threads (None: one per CPU available to this process).
 
-    The threads begin with the first batch. After a fork the child gets its own; a batch begun before belongs to the parent.
+    The threads start with the first batch. After a fork, the child starts its own threads. Batches
+    that were submitted before the fork belong to the parent.
     """
 
     name: ClassVar = "native"
@@ -51,26 +55,25 @@ class NativeBackend:
 
     @classmethod
     def missing(cls, device: torch.device, *, hardware: bool = False) -> str:
-        """Why the native core is not here."""
         del device, hardware
         return "" if core() is not None else str(native_status())
 
     def __init__(self, *, threads: int | None = None) -> None:
         module = core()
         if module is None:
-            raise MissingPart(f"decoding with the native backend: {native_status()}")
+            raise MissingPart(f"backend='native' is not available: {native_status()}")
         self._pool: _core.Pool = module.Pool(check_threads(threads))
 
     @property
     def device(self) -> torch.device:
-        """The CPU."""
         return _cpu()
 
     @property
     def threads(self) -> int:
-        """How many threads decode; may be set at any time, a thread too many ends after its sample.
+        """Number of decode threads. Can be set at any time.
 
-        ConfigError where the system gives no more: those that it gave decode.
+        Surplus threads exit after their current sample. If the system refuses to start a thread,
+        the setter raises ConfigError, and the threads that did start continue to decode.
         """
         return self._pool.threads
 
@@ -80,30 +83,31 @@ class NativeBackend:
         try:
             self._pool.threads = checked
         except ValueError as error:
-            raise ConfigError(f"decoding on {n} threads: {error}") from None
+            raise ConfigError(f"threads={n}: {error}") from None
 
     def submit(self, batch: DecodeBatch) -> NativeTicket:
-        """Queues a batch behind those under way."""
         check_batch(batch)
         try:
-            # As bytes, a copy: a view would call Python code in numpy, which takes longer beside threads that have emptied the caches.
+            # tobytes() copies, but a view would run Python code in NumPy, which is slower while the
+            # decode threads evict the caches.
             ticket = self._pool.submit(
                 batch.sources,
                 batch.requests.tobytes(),
                 _memory(batch.output),
-                **_told(
-                    batch.pixels, batch.output.shape[1 if batch.pixels.layout == "nchw" else 3]
-                ),
+                **_format_arguments(batch.pixels, batch.channels),
             )
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"decoding a batch of {len(batch.requests)}: {error}") from None
+            raise ConfigError(f"batch of {len(batch.requests)} samples: {error}") from None
         return NativeTicket(batch, ticket)
 
     def collect(self, ticket: NativeTicket, *, timeout_s: float | None = None) -> DecodeResult:
-        """Waits for a batch (Ctrl-C is answered meanwhile); TimeoutError after ``timeout_s``: then call it again."""
+        """Waits for a batch. Ctrl-C interrupts the wait.
+
+        Raises TimeoutError after ``timeout_s`` seconds; the caller can then call it again.
+        """
         if not ticket.ticket.wait(timeout_s):
             raise TimeoutError(
-                f"decoding a batch of {len(ticket.batch.requests)}: not done after {timeout_s} s"
+                f"batch of {len(ticket.batch.requests)} samples: not decoded after {timeout_s} s"
             )
         found = ticket.ticket.result()
         statuses = np.frombuffer(found.statuses, np.uint8)
@@ -114,11 +118,14 @@ class NativeBackend:
         return ticket.ticket.done
 
     def unfinished(self, ticket: NativeTicket) -> list[int]:
-        """Slots that threads decode right now: what a batch that does not end waits for."""
+        """Returns the slots that threads are decoding now."""
         return self._pool.in_flight(ticket.ticket)
 
     def close(self) -> None:
-        """Ends the threads, each after its sample; what is not begun is CANCELLED. Also done when Python exits."""
+        """Stops each thread after its current sample. Also runs at interpreter exit.
+
+        Samples that have not started are CANCELLED.
+        """
         self._pool.close()
 
     def __enter__(self) -> NativeBackend:
@@ -133,20 +140,12 @@ class NativeBackend:
         self.close()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuilt, (self.threads,))
-
-
-class _Told(TypedDict):
-    planar: bool
-    color: int
-    fill: tuple[int, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+        return functools.partial(NativeBackend, threads=self.threads), ()
 
 
 @functools.lru_cache
-def _told(pixels: PixelFormat, channels: int) -> _Told:
-    """What the core is told about an output. A loader's batches all have the same."""
+def _format_arguments(pixels: PixelFormat, channels: int) -> dict[str, Any]:
+    """Returns the arguments that describe an output. All batches of a loader share them."""
     return {
         "planar": pixels.layout == "nchw",
         "color": COLORS.index(pixels.color),
@@ -164,16 +163,15 @@ def _cpu() -> torch.device:
 
 
 def _memory(output: torch.Tensor | NDArray[np.generic]) -> object:
-    """What the core writes to. A tensor's own ``__dlpack__`` looks at streams and devices first, in Python, at every call."""
+    """Returns the object that the core writes to.
+
+    ``to_dlpack`` is faster than ``Tensor.__dlpack__``, which checks streams and devices in Python.
+    """
     return output if isinstance(output, np.ndarray) else _to_dlpack()(output)
 
 
 @functools.cache
 def _to_dlpack() -> Callable[[torch.Tensor], object]:
-    from torch.utils.dlpack import to_dlpack  # type: ignore[attr-defined]   # documented, but not in its list
+    from torch.utils.dlpack import to_dlpack  # type: ignore[attr-defined]  # not in __all__
 
     return cast("Callable[[torch.Tensor], object]", to_dlpack)
-
-
-def _rebuilt(threads: int) -> NativeBackend:
-    return NativeBackend(threads=threads)

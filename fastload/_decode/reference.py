@@ -1,4 +1,7 @@
-"""The decode backend in plain Python: simplejpeg and torch. The oracle in tests, and what serves without the native core."""
+"""The reference backend in Python, with simplejpeg and torch.
+
+Tests compare the other backends with it, and the loader uses it without the native core.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 import simplejpeg
@@ -21,21 +24,21 @@ from fastload._decode.backend import (
     DecodeBatch,
     DecodeResult,
     Filter,
-    PixelFormat,
     Status,
     check_batch,
+    check_channels,
     check_threads,
 )
 from fastload._store.jpeg_header import check_limits, read_header
 from fastload._store.record import is_intact
 from fastload.errors import BadImage, ConfigError
 
-_MAX_NS = 0xFFFFFFFF  # fits uint32; a process that was stopped meanwhile took longer
+_MAX_NS = 0xFFFFFFFF  # of uint32; a process that is stopped for a while exceeds it
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one sample."""
+    """Result of one sample."""
 
     status: Status
     reason: str = ""
@@ -51,18 +54,17 @@ class ReferenceTicket:
 
 
 class ReferenceBackend:
-    """Every sample decoded whole, then turned upright, cropped, resized and flipped, each step in its plainest form."""
+    """Decodes each complete image, then applies orientation, crop, resize and flip one by one."""
 
     name: ClassVar = "reference"
     adjustable_threads: ClassVar = False
     survives_fork: ClassVar = False
-    checks_crc: ClassVar = False  # it can, but in Python, under the GIL
+    checks_crc: ClassVar = False  # it can, but in Python and with the GIL
     edge_error: ClassVar = 1
     device = torch.device("cpu")
 
     @classmethod
     def missing(cls, device: torch.device, *, hardware: bool = False) -> str:
-        """Nothing: its packages come with fastload."""
         del device, hardware
         return ""
 
@@ -71,11 +73,10 @@ class ReferenceBackend:
         self._pool = WorkerThreads(self.threads, "fastload-reference")
 
     def submit(self, batch: DecodeBatch) -> ReferenceTicket:
-        """Queues a batch."""
         check_batch(batch)
+        check_channels(batch)
         output = torch.as_tensor(batch.output)
         slots = output if batch.pixels.layout == "nchw" else output.permute(0, 3, 1, 2)
-        _check_channels(batch.pixels, slots.shape[1])
         return ReferenceTicket(
             batch,
             [
@@ -85,7 +86,6 @@ class ReferenceBackend:
         )
 
     def collect(self, ticket: ReferenceTicket) -> DecodeResult:
-        """Waits for a batch."""
         outcomes = [_outcome_of(future) for future in ticket.outcomes]
         times_ns = np.array([each.times_ns for each in outcomes], np.int64)
         return DecodeResult(
@@ -102,7 +102,6 @@ class ReferenceBackend:
         return [slot for slot, future in enumerate(ticket.outcomes) if not future.done()]
 
     def close(self) -> None:
-        """Ends the threads."""
         self._pool.close()
 
 
@@ -114,7 +113,7 @@ def _outcome_of(future: Future[Outcome]) -> Outcome:
 
 
 def _load(batch: DecodeBatch, row: int, slot: torch.Tensor) -> Outcome:
-    """One sample into its slot (C, H, W)."""
+    """Decodes one sample into its slot (C, H, W)."""
     started = time.perf_counter_ns()
     decoded = started
     request = batch.requests[row]
@@ -125,11 +124,10 @@ def _load(batch: DecodeBatch, row: int, slot: torch.Tensor) -> Outcome:
     status = Status.OK
     reason = ""
     try:
-        # As bytes: a source may be an array.
-        source = memoryview(cast(memoryview, batch.sources[int(request["source"])])).cast("B")
+        source = batch.source_bytes(int(request["source"]))
         if request["check"] and not is_intact(source):
             status = Status.CORRUPT
-            reason = "not a record, or its checksum is wrong"
+            reason = "not a record, or its checksum does not match"
         else:
             stored = _decoded(request, source, pixels.color, channels)
             image = _upright(stored, int(request["orientation"]))
@@ -151,11 +149,14 @@ def _load(batch: DecodeBatch, row: int, slot: torch.Tensor) -> Outcome:
 
 
 def _decoded(request: np.void, source: memoryview, color: str, channels: int) -> torch.Tensor:
-    """The whole image as stored, (C, H, W)."""
-    offset, size = int(request["offset"]), int(request["size"])
+    """Decodes the complete image as stored, (C, H, W)."""
+    offset = int(request["offset"])
+    size = int(request["size"])
     part = source[offset : offset + size if size else None]
     if len(part) < size:
-        raise ConfigError(f"image lies outside its source of {len(source)} bytes")
+        raise ConfigError(
+            f"image at offset {offset} with {size} bytes exceeds its source of {len(source)} bytes"
+        )
     if request["codec"] == Codec.RAW:
         image = _raw(request, part, color, channels)
     else:
@@ -169,24 +170,23 @@ def _decoded(request: np.void, source: memoryview, color: str, channels: int) ->
         except ValueError as error:
             raise BadImage(str(error)) from None
     if image.shape[2] != channels and (image.shape[2] != 1 or color == "stored"):
-        raise ConfigError(
-            f"an image of {image.shape[2]} channels does not fit an output of {channels}"
-        )
+        raise ConfigError(f"image has {image.shape[2]} channels, but the output has {channels}")
     return torch.from_numpy(np.array(image, order="C")).permute(2, 0, 1).expand(channels, -1, -1)
 
 
 def _raw(request: np.void, part: memoryview, color: str, channels: int) -> NDArray[np.uint8]:
-    """Raw pixels, wide numbers as bytes; a narrower number than the output has gets zeros in front."""
+    """Returns raw pixels as bytes; missing upper bytes of a number become zero."""
     height, width, n, bits = (
         int(request[name]) for name in ("raw_h", "raw_w", "raw_channels", "raw_bits")
     )
     n_bytes = n * bits // 8
     if min(height, width, n_bytes) < 1 or len(part) != height * width * n_bytes:
         raise BadImage(
-            f"raw image of {width}x{height}: {len(part)} bytes, expected {height * width * n_bytes}"
+            f"raw image of {width}x{height} pixels: expected {height * width * n_bytes} bytes, "
+            f"found {len(part)}"
         )
     if bits != 8 and request["filter"] != Filter.NEAREST:
-        raise ConfigError(f"raw images of {bits} bits can be resized by 'nearest' only")
+        raise ConfigError(f"raw image of {bits} bits per value: expected filter 'nearest'")
     image = np.frombuffer(part, np.uint8).reshape(height, width, n_bytes)
     if color == "stored" and n == 1 and n_bytes < channels:
         return np.pad(image, ((0, 0), (0, 0), (0, channels - n_bytes)))
@@ -197,21 +197,21 @@ def _raw(request: np.void, part: memoryview, color: str, channels: int) -> NDArr
 
 
 def _upright(image: torch.Tensor, orientation: int) -> torch.Tensor:
-    """EXIF orientation applied to (C, H, W)."""
+    """Applies the EXIF orientation to (C, H, W) pixels."""
     if not 1 <= orientation <= 8:
-        raise ConfigError(f"orientation {orientation}: expected 1 to 8")
-    turned = image.transpose(1, 2) if orientation >= 5 else image
-    return turned.flip(
-        [axis for axis, those in ((2, (2, 3, 6, 7)), (1, (3, 4, 7, 8))) if orientation in those]
-    )
+        raise ConfigError(f"orientation={orientation}: expected 1 to 8")
+    rotated = image.transpose(1, 2) if orientation >= 5 else image
+    flipped_by = {2: (2, 3, 6, 7), 1: (3, 4, 7, 8)}  # axis → orientations
+    return rotated.flip([axis for axis, numbers in flipped_by.items() if orientation in numbers])
 
 
 def _place(request: np.void, image: torch.Tensor, canvas: torch.Tensor) -> None:
-    """Crops, resizes, flips, and puts the result in its place."""
+    """Crops, resizes and flips the image, and writes it to its position on the canvas."""
     x, y, w, h, out_w, out_h = (
         int(request[name]) for name in ("x", "y", "w", "h", "out_w", "out_h")
     )
-    left, top = int(request["pad_left"]), int(request["pad_top"])
+    left = int(request["pad_left"])
+    top = int(request["pad_top"])
     if (x, y, w, h) == (0, 0, 0, 0):
         _, h, w = image.shape
     fits = (
@@ -222,7 +222,9 @@ def _place(request: np.void, image: torch.Tensor, canvas: torch.Tensor) -> None:
     )
     if not fits or min(x, y, left, top) < 0 or min(w, h, out_w, out_h) < 1:
         raise ConfigError(
-            f"ROI {w}x{h} at {x},{y} of {image.shape[2]}x{image.shape[1]} -> {out_w}x{out_h} at {left},{top}: outside"
+            f"crop {w}x{h} at {x},{y} -> {out_w}x{out_h} at {left},{top}: expected a crop inside "
+            f"the image of {image.shape[2]}x{image.shape[1]} pixels and a result inside the output "
+            f"of {canvas.shape[2]}x{canvas.shape[1]}"
         )
     image = _resized(image[:, y : y + h, x : x + w], out_h, out_w, int(request["filter"]))
     canvas[:, top : top + out_h, left : left + out_w] = image.flip(2) if request["flip"] else image
@@ -237,12 +239,9 @@ def _resized(image: torch.Tensor, height: int, width: int, how: int) -> torch.Te
         across = _blended(image.float(), width, 2)
         return _blended(across, height, 1).round().to(torch.uint8)
     if how != Filter.ANTIALIAS:
-        raise ConfigError(f"unknown filter {how}")
-    if 1 in (
-        height,
-        width,
-        *image.shape[1:],
-    ):  # torch 2.13 fails, or gives wrong pixels, where a side is 1
+        raise ConfigError(f"filter={how}: expected 0, 1 or 2")
+    # torch 2.13 fails or returns wrong pixels if a side is 1.
+    if 1 in (height, width, *image.shape[1:]):
         planes = [
             Image.fromarray(plane.numpy()).resize((width, height), Image.Resampling.BILINEAR)
             for plane in image.contiguous()
@@ -254,7 +253,7 @@ def _resized(image: torch.Tensor, height: int, width: int, how: int) -> torch.Te
 
 
 def _blended(image: torch.Tensor, n: int, axis: int) -> torch.Tensor:
-    """Two neighbors mixed, along one axis."""
+    """Interpolates linearly between neighbors along one axis."""
     size = image.shape[axis]
     place = ((torch.arange(n) + 0.5) * (size / n) - 0.5).clamp(0, size - 1)
     low = place.floor().long()
@@ -264,11 +263,3 @@ def _blended(image: torch.Tensor, n: int, axis: int) -> torch.Tensor:
         image.index_select(axis, (low + 1).clamp(max=size - 1)),
         (place - low).view(shape),
     )
-
-
-def _check_channels(pixels: PixelFormat, channels: int) -> None:
-    wanted = {"rgb": 3, "bgr": 3, "gray": 1, "stored": channels}[pixels.color]
-    if channels != wanted:
-        raise ConfigError(
-            f"output: expected {wanted} channels for {pixels.color!r}, found {channels}"
-        )

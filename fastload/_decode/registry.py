@@ -1,6 +1,6 @@
-"""The decode backends by name. A new backend is one module and one line of ``BACKENDS``.
+"""The decode backends by name. A new backend is one module and one line in ``BACKENDS``.
 
-This module imports neither torch nor numpy: the command line reads the names from it.
+This module imports neither torch nor NumPy, because the command line reads the names from it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from fastload._decode.backend import DecodeBackend
 
-AUTO = "auto"  # not a backend: the caller leaves the choice to fastload
+AUTO = "auto"  # fastload chooses a backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,26 +25,26 @@ class BackendEntry:
 
     name: str
     target: str  # "module:class"
-    on_gpu: bool = False  # decodes on a CUDA device, and on the CPU only in tests
+    on_gpu: bool = False  # decodes on a CUDA device; on the CPU only in tests
 
     def load(self) -> type[DecodeBackend]:
-        """The class. Importing it needs none of the libraries that decoding with it needs."""
+        """Imports the class. The import does not require the libraries of the backend."""
         module, _, attribute = self.target.partition(":")
         return cast("type[DecodeBackend]", getattr(importlib.import_module(module), attribute))
 
     def make(
         self, *, threads: int, device: torch.device | str = "cpu", hardware: bool = False
     ) -> DecodeBackend:
-        """Starts the backend. ``device`` and ``hardware`` (the JPEG engine) are for GPU backends.
+        """Creates the backend. Only GPU backends use ``device`` and ``hardware`` (the JPEG engine).
 
-        Raises MissingPart if something that the backend needs is not installed.
+        Raises MissingPart if a package or driver that the backend requires is not installed.
         """
         backend_class: Any = self.load()
         options = {"device": device, "hardware": hardware} if self.on_gpu else {}
         return cast("DecodeBackend", backend_class(threads=threads, **options))
 
 
-# In order of preference: "auto" takes the first CPU backend that can run.
+# In order of preference: "auto" uses the first CPU backend that is available.
 BACKENDS = {
     entry.name: entry
     for entry in (
@@ -58,7 +58,6 @@ GPU_BACKENDS = {name: entry for name, entry in BACKENDS.items() if entry.on_gpu}
 
 
 def find_backend(name: str) -> BackendEntry:
-    """The entry of a backend. Raises ConfigError for an unknown name."""
     if name not in BACKENDS:
         known = ", ".join((AUTO, *BACKENDS))
         raise ConfigError(f"backend={name!r:.40}: expected one of {known}")
@@ -66,7 +65,7 @@ def find_backend(name: str) -> BackendEntry:
 
 
 def default_cpu_backend() -> BackendEntry:
-    """The first CPU backend that can run here; the reference always can."""
+    """Returns the first CPU backend that is available. The reference backend always is."""
     import torch
 
     cpu = torch.device("cpu")

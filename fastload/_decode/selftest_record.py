@@ -1,7 +1,7 @@
-"""Which self-test stages have passed on this machine, and whether its JPEG engine may decode.
+"""The record of passed self-test stages, which decides whether the JPEG engine may be used.
 
-The record is a small JSON file in the cache folder, with one entry per GPU model, driver and set of
-versions. Another GPU, driver or version has passed nothing.
+The record is a small JSON file in the cache folder with one entry per GPU model, driver and set of
+package versions. An entry is not valid for another GPU, driver or version.
 """
 
 from __future__ import annotations
@@ -23,33 +23,54 @@ from fastload._version import __version__
 
 Key = dict[str, str]
 
-# What must have passed before the JPEG engine may decode.
+# The JPEG engine is used only after these stages have passed.
 HARDWARE_STAGES = ("decode", "engine", "streams", "lagging")
 _VERSION = 1
 _MAX_ENTRIES = 64
 
 
 class Entry(TypedDict):
-    """What has passed on one kind of machine: backend → stages."""
+    """The stages that passed with one GPU model, driver and set of versions."""
 
     key: Key
-    passed: dict[str, list[str]]
+    passed: dict[str, list[str]]  # backend → stages
 
 
 @public()
 @dataclass(frozen=True, slots=True)
 class SelftestStatus:
-    """What `fastload selftest` has proven for one device of this machine."""
+    """Results of `fastload selftest` for one device.
 
-    path: Path  # of the record
-    passed: dict[str, tuple[str, ...]]  # backend → stages that have passed
-    jpeg_engine: tuple[str, ...]  # the backends that may use the GPU's JPEG engine
+    Attributes:
+        path: File with the recorded results.
+        passed: Names of the passed stages by backend.
+        jpeg_engine: Backends that may use the JPEG engine of the GPU.
+    """
+
+    path: Path
+    passed: dict[str, tuple[str, ...]]
+    jpeg_engine: tuple[str, ...]
 
 
 def selftest_status(device: str | torch.device = "cuda") -> SelftestStatus:
-    """What `fastload selftest` has proven with this GPU model, driver and set of versions.
+    """Reads the recorded results of `fastload selftest`.
 
-    ``backend="auto"`` uses the GPU's JPEG engine only for the backends in ``jpeg_engine``.
+    The results are valid for one GPU model, driver and set of package versions. ``backend="auto"``
+    uses the JPEG engine only with the backends in ``jpeg_engine``.
+
+    Args:
+        device: Device that the self-test ran on, "cpu" or a CUDA device. Default "cuda".
+
+    Returns:
+        The results; empty if the self-test did not run on such a machine.
+
+    Raises:
+        ConfigError: ``device`` is neither "cpu" nor a CUDA device.
+
+    Example:
+        >>> import fastload
+        >>> fastload.selftest_status("cpu").jpeg_engine
+        ()
     """
     passes = _passes(key(device))
     return SelftestStatus(
@@ -60,18 +81,17 @@ def selftest_status(device: str | torch.device = "cuda") -> SelftestStatus:
 
 
 def cache_folder() -> Path:
-    """Where fastload keeps what it found out about this machine."""
+    """Returns the folder for results that are specific to this machine."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(cache) if cache.startswith("/") else Path.home() / ".cache") / "fastload"
 
 
 def path() -> Path:
-    """The record's file."""
     return cache_folder() / "selftest.json"
 
 
 def key(device: str | torch.device) -> Key:
-    """What a pass is valid for: GPU model, driver, and the versions of everything in between."""
+    """Returns GPU model, driver and versions of all packages that a result is valid for."""
     wanted = requirements.checked_device(device)
     facts = requirements.read_facts(wanted)
     found = {name: requirements.installed_version(name) for name in requirements.packages()}
@@ -88,19 +108,19 @@ def key(device: str | torch.device) -> Key:
 
 
 def passed(stage: str, device: str | torch.device, *, backend: str) -> bool:
-    """Whether a stage has passed for this backend on a machine like this one."""
+    """Whether a stage passed with this backend, GPU model, driver and versions."""
     return stage in _passes(key(device)).get(backend, [])
 
 
 def hardware_passed(backend: str, device: str | torch.device) -> bool:
-    """Whether the JPEG engine may decode: every stage that could show it wrong has passed."""
+    """Whether the JPEG engine may be used: all HARDWARE_STAGES have passed."""
     if torch.device(device).type != "cuda":
         return False
     return set(HARDWARE_STAGES) <= set(_passes(key(device)).get(backend, []))
 
 
 def save(device: str | torch.device, results: Mapping[str, Mapping[str, bool]]) -> Path:
-    """Records ``{backend: {stage: passed}}``; a stage that was not run keeps its entry."""
+    """Records ``{backend: {stage: passed}}``. Stages that did not run keep their result."""
     here = key(device)
     merged = {backend: set(stages) for backend, stages in _passes(here).items()}
     for backend, stages in results.items():
@@ -121,7 +141,7 @@ def _passes(here: Key) -> dict[str, list[str]]:
 
 
 def _entries() -> list[Entry]:
-    """Nothing if the file is missing, damaged or of another version."""
+    """Reads the entries; empty if the file is missing, damaged or of another version."""
     try:
         found = json.loads(path().read_bytes())
         entries = found["entries"] if found["version"] == _VERSION else []

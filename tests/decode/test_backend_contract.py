@@ -440,14 +440,14 @@ def test_threads(new_backend: NewBackend) -> None:
         assert backend.threads == 3
     assert_works(backend)
     for wrong in (0, -1, 1025):
-        with pytest.raises(ConfigError, match=f"threads {wrong}"):
+        with pytest.raises(ConfigError, match=f"threads={wrong}: expected 1 to 1024"):
             new_backend(threads=wrong)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"hardware": True}, "JPEG engine is a part of GPUs"),
+        ({"hardware": True}, "hardware=True requires a GPU"),
         ({"device": "mps"}, "device='mps'"),
         ({"device": "gpu"}, "device='gpu'"),
     ],

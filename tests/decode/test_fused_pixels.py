@@ -18,7 +18,7 @@ from fastload._decode.backend import DecodeBatch, Filter, PixelFormat, new_reque
 from fastload._decode.gpu.fused import (
     JOB,
     PRECISION,
-    kernel_trouble,
+    kernel_problem,
     make_taps,
     place,
     value_table,
@@ -137,7 +137,7 @@ def test_the_kernel_gives_the_torch_paths_bits_in_tritons_interpreter() -> None:
 
 def test_a_kernel_that_cannot_run_is_told() -> None:
     """On CPU tensors, without the interpreter, it cannot."""
-    assert "Triton" in kernel_trouble(torch.device("cpu"))
+    assert "Triton" in kernel_problem(torch.device("cpu"))
 
 
 def test_the_kernels_compile_for_gpus(tmp_path: Path) -> None:

@@ -34,53 +34,57 @@ CASES = [
     (
         "dali",
         dataclasses.replace(FINE, wheels=()),
-        "nvidia-dali-cuda120 is not installed: pip install 'fastload-vision[dali]'",
+        "nvidia-dali-cuda120 is not installed. Run: pip install 'fastload-vision[dali]'",
     ),
     (
         "dali",
         dataclasses.replace(NEW, wheels=()),
-        "nvidia-dali-cuda130 is not installed: pip install 'fastload-vision[dali-cuda130]'",
+        "nvidia-dali-cuda130 is not installed. Run: pip install 'fastload-vision[dali-cuda130]'",
     ),
     (
         "nvjpeg",
         dataclasses.replace(FINE, wheels=()),
-        "nvidia-nvimgcodec-cu12 is not installed: pip install 'fastload-vision[nvjpeg]'",
+        "nvidia-nvimgcodec-cu12 is not installed. Run: pip install 'fastload-vision[nvjpeg]'",
     ),
     (
         "nvjpeg",
         dataclasses.replace(NEW, wheels=()),
-        "nvidia-nvimgcodec-cu13 is not installed: pip install nvidia-nvimgcodec-cu13 nvidia-nvjpeg",
+        "nvidia-nvimgcodec-cu13 is not installed. Run: pip install nvidia-nvimgcodec-cu13 nvidia-nvjpeg",
     ),
     (
         "dali",
         GpuFacts(no_driver="NVML Shared Library Not Found", torch_cuda="12.6", wheels=FINE.wheels),
-        "there is no NVIDIA driver here (NVML Shared Library Not Found): install driver 525 or newer",
+        "no NVIDIA driver found (NVML Shared Library Not Found). Install driver 525 or newer",
     ),
     (
         "nvjpeg",
         dataclasses.replace(FINE, torch_cuda=""),
-        "this torch was built without CUDA: pip install torch",
+        "torch was built without CUDA. Run: pip install torch",
     ),
     (
         "dali",
         OLD,
-        "driver 470.82 is too old, it runs CUDA 11.4 and nvidia-dali-cuda120 needs 12.0: install driver 525 or newer",
+        "driver 470.82 supports CUDA 11.4, but nvidia-dali-cuda120 requires 12.0. Install driver 525 or newer",
     ),
     (
         "dali",
         dataclasses.replace(FINE, wheels=THIRTEEN),
-        "nvidia-dali-cuda130 is for CUDA 13, driver 550.54.15 runs CUDA 12.4: pip uninstall nvidia-dali-cuda130 && pip install 'fastload-vision[dali]'",
+        "nvidia-dali-cuda130 requires CUDA 13, but driver 550.54.15 supports CUDA 12.4. Run: pip uninstall nvidia-dali-cuda130 && pip install 'fastload-vision[dali]'",
     ),
-    ("nvjpeg", dataclasses.replace(FINE, wheels=THIRTEEN), "nvidia-nvimgcodec-cu13 is for CUDA 13"),
+    (
+        "nvjpeg",
+        dataclasses.replace(FINE, wheels=THIRTEEN),
+        "nvidia-nvimgcodec-cu13 requires CUDA 13",
+    ),
     (
         "nvjpeg",
         dataclasses.replace(FINE, nvjpeg=False),
-        "nvJPEG's own library is not here, so nvImageCodec would decode on the CPU: pip install nvidia-nvjpeg-cu12",
+        "libnvjpeg is not installed, so nvImageCodec would decode on the CPU. Run: pip install nvidia-nvjpeg-cu12",
     ),
     (
         "nvjpeg",
         dataclasses.replace(NEW, wheels=THIRTEEN, nvjpeg=False),
-        "nvJPEG's own library is not here, so nvImageCodec would decode on the CPU: pip install nvidia-nvjpeg",
+        "libnvjpeg is not installed, so nvImageCodec would decode on the CPU. Run: pip install nvidia-nvjpeg",
     ),
 ]
 
@@ -133,7 +137,7 @@ def test_the_real_machine_without_a_driver() -> None:
     assert facts.no_driver
     with pytest.raises(
         MissingPart,
-        match=r"decoding with backend='(dali|nvjpeg)' on cuda:0: (there is no NVIDIA driver|.* is not installed)",
+        match=r"backend='(dali|nvjpeg)' cannot run on cuda:0: (no NVIDIA driver found|.* is not installed)",
     ):
         GPU_BACKENDS["dali"].make(threads=1, device=CUDA)
 
@@ -144,7 +148,7 @@ def test_a_package_that_is_not_here(name: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(GPU_BACKENDS[name].load(), "needs", needs)
     with pytest.raises(
         MissingPart,
-        match=rf"backend='{name}' on cpu: no-such-wheel is not installed: "
+        match=rf"backend='{name}' cannot run on cpu: no-such-wheel is not installed. Run: "
         r"pip install 'fastload-vision\[none\]'",
     ):
         GPU_BACKENDS[name].make(threads=1)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from fastload._common.native import core
 from fastload._decode.backend import Codec, DecodeBatch, Filter, PixelFormat, Status, new_requests
-from fastload._decode.gpu.base import BatchOutcome, write_pixels
-from fastload._decode.gpu.cpu_fallback import CpuFallback
+from fastload._decode.gpu.base import BatchOutcome, CpuFallback, write_pixels
 from fastload._decode.gpu.staging import StreamCutter
 from fastload._store.jpeg_header import read_header
 from fastload.errors import ConfigError
@@ -117,7 +116,7 @@ UNUSUAL = {
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_unusual_streams_are_left_to_the_cpu(name: str) -> None:
     found = CUTTER.cut(batch_of([JPEG, UNUSUAL[name], JPEG]))
-    assert (found.rows.tolist(), found.rest.tolist()) == ([0, 2], [1])
+    assert (found.rows.tolist(), found.fallback.tolist()) == ([0, 2], [1])
 
 
 def test_adobe_with_ycbcr_is_usual() -> None:
@@ -154,7 +153,7 @@ def test_requests_that_do_not_fit_are_left_to_the_cpu(row: dict[str, Any]) -> No
     for name, value in row.items():
         batch.requests[name][1] = value
     found = CUTTER.cut(batch)
-    assert (found.rows.tolist(), found.rest.tolist()) == ([0, 2], [1])
+    assert (found.rows.tolist(), found.fallback.tolist()) == ([0, 2], [1])
 
 
 def test_every_byte_of_a_record_counts() -> None:
@@ -181,7 +180,7 @@ def test_six_cameras_of_a_record_are_checked_together() -> None:
     batch.requests["source"] = np.arange(12) % 2
     found = CUTTER.cut(DecodeBatch([good, bytes(bad)], batch.requests, batch.output))
     assert (found.rows % 2).tolist() == [0] * 6
-    assert (found.rest % 2).tolist() == [1] * 6
+    assert (found.fallback % 2).tolist() == [1] * 6
 
 
 @pytest.mark.parametrize(("color", "channels"), [("rgb", 1), ("bgr", 4), ("gray", 3)])
@@ -191,7 +190,7 @@ def test_channels_that_do_not_fit_raise(color: Any, channels: int) -> None:
 
 
 def test_masks_are_the_cpus() -> None:
-    assert CUTTER.cut(batch_of([JPEG], pixels=PixelFormat(color="stored"))).rest.tolist() == [0]
+    assert CUTTER.cut(batch_of([JPEG], pixels=PixelFormat(color="stored"))).fallback.tolist() == [0]
 
 
 @pytest.mark.parametrize("rows", [[1], [0, 2], [0, 1, 2, 3], []], ids=str)

@@ -219,7 +219,7 @@ def test_the_self_tests_commands_say_what_is_missing_here(
 ) -> None:
     assert run_shell(block, {}, expected=1) == 1
     said = capsys.readouterr()
-    assert "there is no NVIDIA driver here" in said.err
+    assert "no NVIDIA driver found" in said.err
 
 
 def test_the_self_tests_record(

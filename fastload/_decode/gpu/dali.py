@@ -1,7 +1,7 @@
-"""The DALI backend: decode, slice, resize and flip on the GPU (or the same graph on the CPU, in tests).
+"""The DALI backend: decodes, slices, resizes and flips on the GPU. Tests run its graph on the CPU.
 
-DALI's resize repeats the edge pixel where the others leave the outside out, so its outermost pixels
-differ from theirs by up to 32; all others are within 1.
+At the border, DALI's resize repeats the edge pixel, while the other backends ignore outside pixels.
+Its outermost pixels therefore differ from theirs by up to 32. All other pixels differ by at most 1.
 """
 
 from __future__ import annotations
@@ -16,42 +16,41 @@ import torch
 import torch.utils.dlpack
 
 from fastload._decode.backend import DecodeBatch, DecodeResult, Filter
-from fastload._decode.gpu.base import BatchOutcome, GpuBackend, write_pixels
-from fastload._decode.gpu.cpu_fallback import FallbackTicket
+from fastload._decode.gpu.base import BatchOutcome, FallbackTicket, GpuBackend, write_pixels
 from fastload._decode.gpu.requirements import Requirements
 from fastload._decode.gpu.staging import Streams
 
 if TYPE_CHECKING:
     from fastload._decode.gpu.dali_pipeline import GraphKind, Run, RunQueue
 
-_MIN_BATCH = 16  # slots of the smallest pipeline; a larger batch gets a larger one, by doubling
-_MAX_GPU_THREADS = 16  # of DALI on a GPU: each takes 16 MB of its memory
+_MIN_BATCH = 16  # slots of the smallest pipeline; larger pipelines double the number
+_MAX_GPU_THREADS = 16  # each DALI thread uses 16 MB of GPU memory
 
 
 class OutputLease(Protocol):
-    """Takes outputs out of a pipeline, and keeps DALI's buffers while work is queued that reads them."""
+    """Takes outputs out of a pipeline and keeps their buffers while queued work reads them."""
 
     def take(self, pipeline: Any) -> Any:
-        """The oldest outputs, in order with the current stream."""
+        """Returns the oldest outputs, ordered with the current stream."""
 
     def hold(self, *things: object) -> None:
-        """Keeps DALI's buffers until what was queued to read them is done."""
+        """Keeps DALI's buffers until the work that is now queued has finished."""
 
 
 class CpuOutputLease:
-    """On the CPU nothing is queued."""
+    """On the CPU no work is queued."""
 
     def take(self, pipeline: Any) -> Any:
-        """Waits for the outputs. No stream: DALI would ask the driver for it."""
+        """Waits for the outputs. Passes no stream, because DALI would query the driver for it."""
         return pipeline.share_outputs()
 
     def hold(self, *things: object) -> None:
-        """The copy is done: nothing to keep."""
+        """Does nothing, because the copy has finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class DaliRun:
-    """The rows of a batch that are in a pipeline."""
+    """Rows of a batch that DALI is decoding."""
 
     kind: GraphKind
     queue: RunQueue
@@ -60,16 +59,16 @@ class DaliRun:
 
 @dataclass(frozen=True, slots=True)
 class DaliTicket:
-    """A batch in flight: some rows in DALI, the others on the CPU."""
+    """A batch in flight: DALI decodes some rows, and the CPU decodes the others."""
 
     batch: DecodeBatch
     streams: Streams
-    dali: DaliRun | None  # None if DALI has nothing to do
+    dali: DaliRun | None  # None if DALI decodes no row
     fallback: FallbackTicket | None
 
 
 class DaliBackend(GpuBackend):
-    """Decodes with DALI; with ``hardware`` the GPU's JPEG engine decodes everything."""
+    """Decodes with DALI. With ``hardware``, the JPEG engine of the GPU decodes all images."""
 
     name: ClassVar = "dali"
     needs: ClassVar = Requirements(
@@ -91,9 +90,9 @@ class DaliBackend(GpuBackend):
         self._lease: OutputLease = self._new_lease()
         self._all: list[RunQueue] = []
         self._queues: dict[GraphKind, RunQueue] = {}
-        # DALI reads from memory maps that others would close.
+        # DALI reads from memory maps, which must not be closed before its runs have finished.
         self._end = weakref.finalize(self, _drain, self._all)
-        self._end.atexit = False  # then DALI ends its pipelines by itself
+        self._end.atexit = False  # DALI stops its pipelines at exit
 
     def _new_lease(self) -> OutputLease:
         if self.device.type == "cpu":
@@ -103,27 +102,29 @@ class DaliBackend(GpuBackend):
         return CudaOutputLease()
 
     def submit(self, batch: DecodeBatch) -> DaliTicket:
-        """Cuts the streams, then pushes them into the pipeline of their kind."""
         self.check_output(batch)
-        streams = self._alike(batch, self._cutter.cut(batch))
-        fallback = self._fallback.submit(batch, streams.rest)
+        streams = self._with_one_filter(batch, self._cutter.cut(batch))
+        fallback = self._fallback.submit(batch, streams.fallback)
         if not len(streams.rows):
             return DaliTicket(batch, streams, None, fallback)
         from fastload._decode.gpu.dali_pipeline import arguments
 
         requests = batch.requests[streams.rows]
-        size = _size(batch)
-        kind = self._kind(batch, requests, size)
+        kind = self._kind(batch, requests)
         queue = self._queue_for(kind, len(requests))
-        run = queue.push(streams.data, arguments(requests, streams.boxes, size, kind), batch)
+        numbers = arguments(requests, streams.boxes, batch.size, kind)
+        run = queue.push(streams.data, numbers, batch)
         return DaliTicket(batch, streams, DaliRun(kind, queue, run), fallback)
 
     def collect(self, ticket: DaliTicket) -> DecodeResult:
-        """Waits for DALI and the CPU. A failed run is redone on the CPU, where only bad samples fail."""
+        """Waits for DALI and the CPU.
+
+        One bad image fails a DALI run. The CPU then decodes all its rows, and only bad images fail.
+        """
         outcome = BatchOutcome(ticket.batch)
         rows = ticket.streams.rows
         started = time.perf_counter_ns()
-        outcome.add_time("cut", ticket.streams.took_ns, rows)
+        outcome.add_time("cut", ticket.streams.elapsed_ns, rows)
         if ticket.dali is not None:
             run = ticket.dali.run
             ticket.dali.queue.wait(run)
@@ -136,23 +137,27 @@ class DaliBackend(GpuBackend):
         return outcome.result()
 
     def _write(self, run: Run, ticket: DaliTicket, outcome: BatchOutcome) -> None:
-        """DALI's pixels into the output. On a GPU: read the buffer, lease it, only then release it."""
+        """Writes DALI's pixels to the output.
+
+        On a GPU the order matters: queue the copy, lease the buffer, then release it.
+        """
         rows = ticket.streams.rows
         dense = run.outputs[0].as_tensor()
-        # DALI's memory; the current stream waits for it.
+        # A view of DALI's memory; the current stream waits for it.
         pixels: torch.Tensor = torch.utils.dlpack.from_dlpack(dense)
         write_pixels(pixels, ticket.batch, rows)
         skipped = uniform_rows(pixels, ticket.batch, rows) if self._hardware else rows[:0]
         self._lease.hold(run.outputs, dense, pixels)
         run.outputs = None
-        if len(skipped):  # the JPEG engine may skip an image and report success
+        if len(skipped):  # the JPEG engine can skip an image and still report success
             self._fallback.redo(ticket.batch, skipped, outcome)
 
-    def _alike(self, batch: DecodeBatch, streams: Streams) -> Streams:
-        """Rows with another filter than the first go to the CPU: a graph has one. Plans never mix them.
+    def _with_one_filter(self, batch: DecodeBatch, streams: Streams) -> Streams:
+        """Moves rows with another filter than the first to the CPU, because a graph has one filter.
 
-        Nearest, too: DALI computes positions in float32 and takes the other neighbor at ties (0.1 %
-        of the pixels of 64 photos).
+        Plans never mix filters. Rows with the nearest filter also go to the CPU: DALI computes
+        positions in float32 and picks the other neighbor at ties (0.1 % of the pixels of 64
+        photos).
         """
         filters = batch.requests["filter"][streams.rows]
         same = (filters == filters[:1]) & (filters != Filter.NEAREST)
@@ -163,21 +168,22 @@ class DaliBackend(GpuBackend):
             [data for data, good in zip(streams.data, same, strict=True) if good],
             streams.boxes[same],
             streams.sizes[same],
-            np.sort(np.concatenate([streams.rest, streams.rows[~same]])),
-            streams.took_ns,
+            np.sort(np.concatenate([streams.fallback, streams.rows[~same]])),
+            streams.elapsed_ns,
         )
 
-    def _kind(self, batch: DecodeBatch, requests: Any, size: tuple[int, int]) -> GraphKind:
+    def _kind(self, batch: DecodeBatch, requests: Any) -> GraphKind:
         from fastload._decode.gpu.dali_pipeline import GraphKind
 
-        fills = (requests["out_h"] == size[0]) & (requests["out_w"] == size[1])
         gray = batch.pixels.color == "gray"
         fill = batch.pixels.fill_values(1 if gray else 3)
         if batch.pixels.color == "bgr":
             fill = fill[::-1]
         padded = GraphKind(gray, int(requests["filter"][0]), fill, self._hardware)
-        # A letterboxed batch may need no border: the existing graph gives the same pixels.
-        return padded if padded in self._queues or not fills.all() else replace(padded, fill=None)
+        # A batch without padding can also use an existing graph with padding: the pixels are equal.
+        if padded in self._queues or not _fills_output(requests, batch):
+            return padded
+        return replace(padded, fill=None)
 
     def _queue_for(self, kind: GraphKind, n: int) -> RunQueue:
         queue = self._queues.get(kind)
@@ -199,21 +205,20 @@ class DaliBackend(GpuBackend):
         return queue
 
     def close(self) -> None:
-        """Waits for the runs in flight, then ends the threads."""
+        """Waits for the runs in flight, then stops the threads."""
         self._end()
         self._queues.clear()
         super().close()
 
 
 def uniform_rows(pixels: torch.Tensor, batch: DecodeBatch, rows: Any) -> Any:
-    """The rows whose pixels, without borders, all have one color: what a skipped image looks like."""
-    asked = batch.requests[rows]
-    size = _size(batch)
-    if ((asked["out_h"] == size[0]) & (asked["out_w"] == size[1])).all():
+    """Returns the rows with a single color (without padding), which may be skipped images."""
+    requests = batch.requests[rows]
+    if _fills_output(requests, batch):
         flat = (pixels == pixels[:, :1, :1]).flatten(1).all(1)
     else:
         boxes = zip(
-            *(asked[name].tolist() for name in ("pad_left", "pad_top", "out_w", "out_h")),
+            *(requests[name].tolist() for name in ("pad_left", "pad_top", "out_w", "out_h")),
             strict=True,
         )
         inner = [
@@ -224,11 +229,10 @@ def uniform_rows(pixels: torch.Tensor, batch: DecodeBatch, rows: Any) -> Any:
     return rows[flat.cpu().numpy()]
 
 
-def _size(batch: DecodeBatch) -> tuple[int, int]:
-    height, width = (
-        batch.output.shape[2:] if batch.pixels.layout == "nchw" else batch.output.shape[1:3]
-    )
-    return int(height), int(width)
+def _fills_output(requests: Any, batch: DecodeBatch) -> bool:
+    """Whether no request needs padding."""
+    height, width = batch.size
+    return bool(((requests["out_h"] == height) & (requests["out_w"] == width)).all())
 
 
 def _drain(queues: list[RunQueue]) -> None:

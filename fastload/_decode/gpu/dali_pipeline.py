@@ -1,15 +1,13 @@
-"""The DALI graph, and the batches in flight in a built pipeline. Importing this needs DALI.
+"""The DALI graph, and the queue of batches in flight in a pipeline. Importing it requires DALI.
 
-One definition serves CPU and GPU: only the word ``device`` differs, and a test compares the two. Every
-random decision is made before: a sample brings its box, size, flip and place as numbers, so one graph
-serves all batches.
+CPU and GPU share one definition in which only ``device`` differs; a test compares the two graphs.
+All random decisions are made earlier. Box, size, flip and position of a sample are inputs of the
+graph, so one graph decodes all batches.
 """
 
 from __future__ import annotations
 
-import ctypes
 import importlib
-import os
 import threading
 import weakref
 from collections import deque
@@ -21,14 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastload._decode.backend import Filter
+from fastload._decode.gpu.base import abandoned_after_fork, leak
 
-# DALI's stubs know neither its constants, nor Pipeline's signature, nor buffers: hence Any.
+# Any, because DALI's stubs lack its constants, the signature of Pipeline, and buffers.
 fn: Any = importlib.import_module("nvidia.dali.fn")
 types: Any = importlib.import_module("nvidia.dali.types")
 Pipeline: Any = importlib.import_module("nvidia.dali").Pipeline
 TensorCPU: Any = importlib.import_module("nvidia.dali.tensors").TensorCPU
 
-# input → (dtype, axes of one sample)
+# input → (dtype, number of dimensions of one sample)
 INPUTS = {
     "jpeg": (types.UINT8, 1),
     "start": (types.INT32, 1),
@@ -41,24 +40,27 @@ PLACE = {"place": (types.INT32, 1), "canvas": (types.INT32, 1)}
 
 @dataclass(frozen=True, slots=True)
 class GraphKind:
-    """What a graph fixes for all its samples."""
+    """Properties that a graph fixes for all its samples."""
 
     gray: bool
-    filter: int  # antialiased or bilinear
-    fill: tuple[int, ...] | None  # letterbox color; None: the pixels fill the output
-    hardware: bool = False  # the JPEG engine, for all images or for none
+    filter: int  # antialias or bilinear
+    fill: tuple[int, ...] | None  # color of padding; None without padding
+    hardware: bool = False  # the JPEG engine decodes all images, or none
 
 
 def make_pipeline(
     kind: GraphKind, *, max_batch: int, threads: int, device_id: int | None, gpu: bool
 ) -> Any:
-    """Defined, not built. ``gpu`` with ``device_id=None`` can be defined and serialized anywhere.
+    """Defines a pipeline without building it.
 
-    ``exec_dynamic``: outputs own their memory, and after a bad sample the next batches still arrive.
-    Depth 1: the loader decides how many batches are in flight; with more, the first run would wait
-    for as many batches, and a dataset of one batch would hang. The stream policy is the default:
-    with one stream for all, DALI's pool could hand memory to the JPEG engine that a kernel still
-    reads.
+    With ``gpu`` and ``device_id=None`` it can be defined and serialized on a machine without a GPU.
+
+    * With ``exec_dynamic`` outputs own their memory, and later batches still arrive after a bad
+      sample.
+    * The queue depth is 1, because the loader decides how many batches are in flight. With a larger
+      depth the first run would wait for more batches, and a dataset of one batch would hang.
+    * The stream policy is the default. With one stream for everything, DALI's memory pool could
+      give memory to the JPEG engine that a kernel still reads.
     """
     pipeline = Pipeline(
         batch_size=max_batch,
@@ -79,10 +81,10 @@ def _graph(kind: GraphKind, gpu: bool) -> Any:
         name: fn.external_source(name=name, dtype=dtype, ndim=ndim, no_copy=name == "jpeg")
         for name, (dtype, ndim) in {**INPUTS, **(PLACE if kind.fill is not None else {})}.items()
     }
-    # Whole streams, no ROI decoding: it is reported broken in nvImageCodec 0.9 on GPUs, and streams
-    # are cut before. Fancy upsampling as on the CPU (DALI's GPU default repeats chroma: pixel values
-    # up to 57 off). A load between 0 and 1 would make pixels depend on the batch they are in.
-    # Orientation is in the plan already.
+    # Decode complete streams: ROI decoding is reported broken in nvImageCodec 0.9 on GPUs, and the
+    # streams are already cut. Use fancy upsampling as on the CPU: DALI's GPU default repeats
+    # chroma, which changes pixel values by up to 57. With a hardware load between 0 and 1, pixels
+    # would depend on the other images of the batch. The plan already includes the orientation.
     image = fn.decoders.image(
         given["jpeg"],
         device="mixed" if gpu else "cpu",
@@ -92,7 +94,7 @@ def _graph(kind: GraphKind, gpu: bool) -> Any:
         use_fast_idct=False,
         hw_decoder_load=1.0 if kind.hardware else 0.0,
     )
-    # Slice first: resize with an ROI of its own would read pixels outside it.
+    # Slice before resizing: resize with an ROI would read pixels outside of it.
     image = fn.slice(image, device=device, start=given["start"], shape=given["shape"], axes=[0, 1])
     image = fn.resize(
         image,
@@ -111,14 +113,14 @@ def _graph(kind: GraphKind, gpu: bool) -> Any:
         shape=given["canvas"],
         axes=[0, 1],
         out_of_bounds_policy="pad",
-        fill_values=[float(level) for level in kind.fill],
+        fill_values=[float(value) for value in kind.fill],
     )
 
 
 def arguments(
     requests: NDArray[np.void], boxes: NDArray[np.int32], size: Sequence[int], kind: GraphKind
 ) -> dict[str, NDArray[np.generic]]:
-    """The graph's inputs for a batch; ``size`` is (height, width) of the output."""
+    """Returns the inputs of the graph for a batch. ``size`` is (height, width) of the output."""
     given: dict[str, NDArray[np.generic]] = {
         "start": np.ascontiguousarray(boxes[:, 1::-1]),
         "shape": np.ascontiguousarray(boxes[:, :1:-1]),
@@ -134,7 +136,7 @@ def arguments(
 
 
 class Run:
-    """One batch in a pipeline; has ``outputs`` or ``error`` once it has landed."""
+    """One batch in a pipeline. It has ``outputs`` or ``error`` after it has landed."""
 
     __slots__ = ("__weakref__", "error", "landed", "outputs")
 
@@ -147,14 +149,14 @@ class Run:
 @dataclass(frozen=True, slots=True)
 class _Pending:
     run: weakref.ref[Run]  # dead if the ticket was dropped
-    held: object  # what DALI still reads
+    held: object  # memory that DALI still reads
 
 
 class RunQueue:
-    """Pushes batches into a pipeline and takes them out in any order; DALI itself is a FIFO.
+    """Pushes batches into a pipeline and returns them in any order, while DALI itself is a FIFO.
 
-    Several threads may use it. A run that was dropped still passes through the pipeline. DALI reads
-    its sources until then, so they are held.
+    It is thread-safe. A dropped run still passes through the pipeline, and its sources are held
+    until then, because DALI reads them.
     """
 
     def __init__(self, pipeline: Any, *, max_batch: int, take: Callable[[Any], Any]) -> None:
@@ -164,7 +166,7 @@ class RunQueue:
         self._pending: deque[_Pending] = deque()
         self._lock = threading.Lock()
         pipeline.build()
-        _all.add(self)
+        abandoned_after_fork.add(self)
 
     def push(
         self,
@@ -172,7 +174,7 @@ class RunQueue:
         numbers: Mapping[str, NDArray[np.generic]],
         held: object,
     ) -> Run:
-        """Starts a batch; the streams are read in place."""
+        """Starts a batch. DALI reads the streams in place."""
         run = Run()
         with self._lock:
             self._pipeline.feed_input("jpeg", [TensorCPU(stream) for stream in streams])
@@ -183,13 +185,13 @@ class RunQueue:
         return run
 
     def wait(self, run: Run) -> None:
-        """Waits until this run has landed; earlier runs land, too."""
+        """Waits until this run and all earlier runs have landed."""
         with self._lock:
             while not run.landed:
                 self._land()
 
     def _land(self) -> None:
-        """Takes the oldest run out. A bad sample fails its whole run and no other (exec_dynamic)."""
+        """Takes the oldest run out. A bad sample fails its run only (exec_dynamic)."""
         run = self._pending[0].run()
         outputs = None
         error = None
@@ -206,27 +208,13 @@ class RunQueue:
             run.landed = True
 
     def drain(self) -> None:
-        """Lets every run land: nothing reads any source afterwards."""
+        """Waits for all runs. Afterwards DALI reads no source."""
         with self._lock:
             while self._pending:
                 self._land()
 
     def abandon(self) -> None:
-        """Leaks the pipeline; batches in flight in it never land."""
-        # One reference too many: the C++ object is never destroyed, not even at exit.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._pipeline._pipe))
+        """Leaks the pipeline. Its batches in flight never land."""
+        leak(self._pipeline._pipe)
         self._pipeline._pipe = None
         self._pending.clear()
-
-
-_all: weakref.WeakSet[RunQueue] = weakref.WeakSet()
-
-
-def _abandon_all() -> None:
-    """In a forked child: DALI's threads are not here, and destroying a pipeline would wait for them."""
-    for queue in list(_all):
-        queue.abandon()
-    _all.clear()
-
-
-os.register_at_fork(after_in_child=_abandon_all)

@@ -1,12 +1,13 @@
-"""Turns decoded images of any sizes into a batch: resize, flip, letterbox, normalize, dtype, layout.
+"""Builds a batch from decoded images of any size: resize, flip, pad, normalize, dtype, layout.
 
-On a GPU one Triton kernel does it (`fused_kernel`); without Triton, and on the CPU, `place_by_torch`
-computes the same integers. Both give the bytes of the native core without DCT scaling, which are
-Pillow's (columns first, 8 bits between the passes).
+On a GPU one Triton kernel (``fused_kernel``) does all of it. Without Triton, and on the CPU,
+``place_by_torch`` computes the same integers. Both are bit-identical to the native core without DCT
+scaling, and thus to Pillow (columns first, 8 bits between the passes).
 
-`make_taps` computes which input pixels an output pixel is made of, operation for operation as
-native/pixels/resize.cpp: weights in double, rounded to 22-bit fixed point. torch runs each operation by
-itself, so no compiler fuses a multiplication with an addition, and CPU and GPU get the same integers.
+``make_taps`` computes the input pixels and weights of each output pixel with the same operations as
+native/pixels/resize.cpp: weights in double precision, rounded to 22-bit fixed point. torch runs
+each operation separately, so no compiler fuses a multiplication with an addition, and CPU and GPU
+compute the same integers.
 """
 
 from __future__ import annotations
@@ -24,26 +25,27 @@ from torch import Tensor
 
 from fastload._decode.backend import Filter, PixelFormat
 
-PRECISION = 22  # Pillow's: 32 bits - 8 of the pixel - 2 spare
+PRECISION = 22  # as in Pillow: 32 bits - 8 bits of the pixel - 2 spare bits
 HALF = 1 << (PRECISION - 1)
 
-# One image, or a part of it: where its pixels are, and what becomes of them. All of it is read by the kernel, in this order.
+# One crop of a decoded image and its place in the output. The kernel reads the columns in this
+# order.
 JOB = np.dtype(
     [
         (name, "<i8")
         for name in (
-            "address",
-            "pitch",  # the first byte wanted; bytes from row to row
+            "address",  # of the first byte of the crop
+            "pitch",  # bytes between rows
             "in_w",
-            "in_h",
+            "in_h",  # size of the crop in pixels
             "out_w",
-            "out_h",  # pixels wanted, and what they become
+            "out_h",  # size of the resized crop
             "left",
-            "top",  # where that goes in the output; the rest is filled
+            "top",  # its position in the slot; the rest of the slot is filled
             "flip",
             "slot",
             "taps_x",
-            "taps_y",  # set by `place`
+            "taps_y",  # set by ``place``
             "filter",
         )
     ]
@@ -53,21 +55,27 @@ Jobs = NDArray[np.void]
 
 
 @functools.cache
-def kernel_trouble(device: torch.device) -> str:
-    """Why the kernel cannot be used on this device, or nothing: it was built (Triton needs a C compiler) and gave the torch path's bits."""
-    if importlib.util.find_spec("triton") is None:  # importing it takes a second
+def kernel_problem(device: torch.device) -> str:
+    """Returns why the kernel cannot be used on this device; "" if it can.
+
+    Compiles the kernel (Triton requires a C compiler) and compares its output with the torch path.
+    """
+    if importlib.util.find_spec("triton") is None:  # importing it would take a second
         return "Triton is not installed"
     from triton.errors import TritonError
 
     jobs = np.zeros(2, JOB)
-    jobs["in_w"] = (31, 22)
-    jobs["in_h"] = (17, 40)
-    jobs["out_w"] = (20, 40)
-    jobs["out_h"] = (24, 9)
-    jobs["slot"] = (0, 1)
-    jobs["flip"] = (0, 1)
-    jobs["left"] = (3, 0)
-    jobs["top"] = (0, 5)
+    for name, values in {
+        "in_w": (31, 22),
+        "in_h": (17, 40),
+        "out_w": (20, 40),
+        "out_h": (24, 9),
+        "slot": (0, 1),
+        "flip": (0, 1),
+        "left": (3, 0),
+        "top": (0, 5),
+    }.items():
+        jobs[name] = values
     images = [
         (torch.arange(w * h * 3, device=device) * 37 % 251).to(torch.uint8).view(h, w, 3)
         for w, h in ((31, 17), (22, 40))
@@ -88,13 +96,13 @@ def kernel_trouble(device: torch.device) -> str:
     ) as error:
         why = (str(error).strip() or "no reason given").splitlines()[0]
         return f"Triton cannot run here ({type(error).__name__}: {why})"
-    return "" if torch.equal(*found) else "the kernel gives other pixels than torch"
+    return "" if torch.equal(*found) else "the Triton kernel computes different pixels than torch"
 
 
 def use_kernel(device: torch.device, wanted: bool | None) -> bool:
-    """``wanted``; None = on CUDA devices where ``kernel_trouble`` finds none."""
+    """Returns ``wanted``; if it is None, whether the kernel works on this CUDA device."""
     if wanted is None:
-        return device.type == "cuda" and not kernel_trouble(device)
+        return device.type == "cuda" and not kernel_problem(device)
     return wanted
 
 
@@ -106,15 +114,16 @@ def place(
     *,
     triton: bool | None = None,
 ) -> None:
-    """Fills slots ``jobs["slot"]`` of ``output``, queued on the current stream; other slots stay as they are.
+    """Writes slots ``jobs["slot"]`` of ``output``, queued on the current stream.
 
-    ``images[i]``: (in_h, in_w, 1 or 3) uint8, gray or RGB, job i's part of a decoded image. Only its address is used by the
-    kernel: it must stay until the work is done. ``triton``: as in ``use_kernel``.
+    ``images[i]`` is the crop of job i: (in_h, in_w, 1 or 3) uint8, gray or RGB. The kernel uses
+    only its address, so the memory must stay valid until the work is done. ``triton`` is that of
+    ``use_kernel``.
     """
     if not len(jobs):
         return
     planar = output if pixels.layout == "nchw" else output.permute(0, 3, 1, 2)
-    levels = value_table(pixels, planar.shape[1], planar.dtype).to(planar.device)
+    values = value_table(pixels, planar.shape[1], planar.dtype).to(planar.device)
     filters = jobs["filter"].astype(np.int64)
     across, down = (
         make_taps(
@@ -130,7 +139,7 @@ def place(
             jobs,
             images,
             (across, down),
-            levels=levels,
+            values=values,
             output=planar,
             swap=pixels.color == "bgr",
         )
@@ -147,7 +156,7 @@ def place(
         rows,
         across,
         down,
-        levels,
+        values,
         planar,
         channels=images[0].shape[2],
         swap=pixels.color == "bgr",
@@ -155,9 +164,10 @@ def place(
 
 
 def value_table(pixels: PixelFormat, channels: int, dtype: torch.dtype) -> Tensor:
-    """(channels, 257): what each level becomes in the output, and last what the fill color becomes.
+    """Returns (channels, 257) output values: of pixel values 0 to 255, then of the fill color.
 
-    Made once a batch on the CPU, as the native core does: normalizing is looking up, and gives the same bits everywhere.
+    The CPU computes it once per batch, like the native core. Normalization is then a table lookup,
+    which is bit-identical on all devices.
     """
     numbers = torch.arange(256).expand(channels, 256)
     numbers = torch.cat([numbers, torch.tensor(pixels.fill_values(channels))[:, None]], 1)
@@ -175,14 +185,17 @@ def place_by_torch(
     images: Sequence[Tensor],
     taps: tuple[Taps, Taps],
     *,
-    levels: Tensor,
+    values: Tensor,
     output: Tensor,
     swap: bool,
 ) -> None:
-    """The same as the kernel, image by image: some 40 launches each on a GPU. ``taps`` across and down."""
+    """Does the same as the kernel, one image at a time, with about 40 launches per image on a GPU.
+
+    ``taps`` are horizontal and vertical.
+    """
     across, down = taps
     channels = output.shape[1]
-    fill = levels[:, 256, None, None]
+    fill = values[:, 256, None, None]
     for n, image in enumerate(images):
         out_w, out_h, left, top, flip, slot = (
             int(jobs[n][name]) for name in ("out_w", "out_h", "left", "top", "flip", "slot")
@@ -194,15 +207,15 @@ def place_by_torch(
         canvas = output[slot]
         if (out_h, out_w) != tuple(canvas.shape[1:]):
             canvas.copy_(fill.expand(canvas.shape))
-        if levels.dtype == torch.uint8:
+        if values.dtype == torch.uint8:
             canvas[:, top : top + out_h, left : left + out_w] = found
         else:
             for c in range(channels):
-                canvas[c, top : top + out_h, left : left + out_w] = levels[c][found[c]]
+                canvas[c, top : top + out_h, left : left + out_w] = values[c][found[c]]
 
 
 def _summed(image: Tensor, taps: Taps, n: int, size: int, *, axis: int) -> Tensor:
-    """One pass along an axis of (H, W, C); 0..255 as int32."""
+    """Resizes (H, W, C) along one axis; returns pixel values as int32."""
     shape = (1, size, 1) if axis else (size, 1, 1)
     first = taps.first[n, :size].long()
     last = image.shape[axis] - 1
@@ -216,20 +229,22 @@ def _summed(image: Tensor, taps: Taps, n: int, size: int, *, axis: int) -> Tenso
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """Output i of image n is the sum of ``weights[n, j, i]`` * input ``first[n, i] + j``, for j below ``counts[n]``.
+    """Input pixels and weights of each output pixel along one axis.
 
-    Inputs beyond the last have weight 0. What is behind a image's own outputs means nothing.
+    Output i of image n is the sum of ``weights[n, j, i]`` * input ``first[n, i] + j`` for j below
+    ``counts[n]``. Inputs after the last have weight 0. Entries after the last output of an image
+    are undefined.
     """
 
     first: Tensor  # (n, longest) int32
     weights: Tensor  # (n, most, longest) int32, fixed point
-    counts: NDArray[np.int64]  # (n,) on the host
+    counts: NDArray[np.int64]  # (n,) on the CPU
 
 
 def count_taps(
     in_sizes: NDArray[np.int64], out_sizes: NDArray[np.int64], filters: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """How many inputs an output may need."""
+    """Returns the largest number of inputs of an output, per image."""
     scale = np.maximum(in_sizes / out_sizes, 1.0)
     wide = np.ceil(2 * scale).astype(np.int64) + 1
     counts: NDArray[np.int64] = np.where(
@@ -244,7 +259,7 @@ def make_taps(
     filters: NDArray[np.int64],
     device: torch.device,
 ) -> Taps:
-    """For ``in_sizes[n]`` inputs → ``out_sizes[n]`` outputs; ``filters`` are those of ``backend.Filter``."""
+    """Computes the taps for ``in_sizes[n]`` inputs, ``out_sizes[n]`` outputs and ``filters[n]``."""
     counts = count_taps(in_sizes, out_sizes, filters)
     most = int(counts.max())
     longest = int(out_sizes.max())
@@ -256,14 +271,14 @@ def make_taps(
     ]
     (_, (first, weights)), *others = made
     for how, (its_first, its_weights) in others:
-        those = sizes[2] == how
-        first = torch.where(those, its_first, first)
-        weights = torch.where(those[:, None], its_weights, weights)
+        selected = sizes[2] == how
+        first = torch.where(selected, its_first, first)
+        weights = torch.where(selected[:, None], its_weights, weights)
     return Taps(first.to(torch.int32).contiguous(), weights.contiguous(), counts)
 
 
 def _antialias(n_in: Tensor, n_out: Tensor, most: int, longest: int) -> tuple[Tensor, Tensor]:
-    """Pillow's BILINEAR: a triangle as wide as the scale; taps outside are dropped, the others renormalized."""
+    """BILINEAR of Pillow: a triangle as wide as the scale, renormalized at the borders."""
     scale = n_in.double() / n_out
     support = scale.clamp(min=1.0)
     inverse = 1.0 / support
@@ -272,7 +287,7 @@ def _antialias(n_in: Tensor, n_out: Tensor, most: int, longest: int) -> tuple[Te
     stop = torch.minimum((center + support + 0.5).long(), n_in)
     values = []
     total = torch.zeros_like(center)
-    # One after the other, as Pillow adds: another order may round another way
+    # Add in the same order as Pillow: another order can round differently.
     for j in range(most):
         x = start + j
         value = (1.0 - ((x - center + 0.5) * inverse).abs()).clamp(min=0.0)
@@ -284,7 +299,7 @@ def _antialias(n_in: Tensor, n_out: Tensor, most: int, longest: int) -> tuple[Te
 
 
 def _bilinear(n_in: Tensor, n_out: Tensor, most: int, longest: int) -> tuple[Tensor, Tensor]:
-    """OpenCV's INTER_LINEAR: two neighbors, the edges repeated."""
+    """INTER_LINEAR of OpenCV: two neighbors, with repeated edges."""
     scale = 1.0 / (n_out.double() / n_in)
     place = ((torch.arange(longest, device=n_in.device) + 0.5) * scale - 0.5).float()
     start = place.floor().long()
@@ -298,7 +313,7 @@ def _bilinear(n_in: Tensor, n_out: Tensor, most: int, longest: int) -> tuple[Ten
 
 
 def _nearest(n_in: Tensor, n_out: Tensor, most: int, longest: int) -> tuple[Tensor, Tensor]:
-    """The pixel under the middle; for labels: nothing is mixed."""
+    """The source pixel at the center of each output pixel."""
     start = (2 * torch.arange(longest, device=n_in.device) + 1) * n_in // (2 * n_out)
     weights = torch.zeros((len(start), most, longest), dtype=torch.int32, device=n_in.device)
     weights[:, 0] = 1 << PRECISION

@@ -1,16 +1,19 @@
-"""The fused kernel, in Triton: crop, resize, flip, letterbox, color order, normalize and layout of a whole batch in one launch.
+"""The fused Triton kernel: crop, resize, flip, pad, color order, normalization and layout.
 
-A program makes one tile of one output picture. It walks the tile's taps, rows outside and columns inside: each row's columns are summed up
-and rounded to 8 bits, as between Pillow's two passes, then weighted into the sum of the rows. Whole numbers only, so the result does
-not depend on the GPU. At a scale s every input row is summed twice (two output rows use it), which costs less than a second pass through
-memory would: per output pixel (2 s + 1)^2 bytes of a picture that stays in the first-level cache.
+One program computes one tile of one output image. Its outer loop runs over the vertical taps, its
+inner loop over the horizontal taps. The sum of each row is rounded to 8 bits, as between the two
+passes of Pillow, and then added to the vertical sum with its weight. All arithmetic is integer, so
+the result does not depend on the GPU. At scale s each input row is summed twice, because two output
+rows use it. That is cheaper than a second pass through memory: it reads (2 s + 1)^2 bytes per
+output pixel of an image that stays in the L1 cache.
 
-``TRITON_INTERPRET=1`` before the first import runs it on CPU tensors, slowly: that is how it is tested without a GPU.
+Set ``TRITON_INTERPRET=1`` before the first import to run the kernel on CPU tensors. This is slow;
+tests without a GPU use it.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-# Triton reads annotations and knows only its own.
-# ruff: noqa: N803, PLR0915, PLR0917 - constants of the compiler are in capitals, as everywhere in Triton; one kernel is one function
+# Triton evaluates annotations and supports only its own.
+# ruff: noqa: N803, PLR0915, PLR0917 - Triton's constants are upper case; a kernel is one function
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ import triton.language as tl
 
 from fastload._decode.gpu.fused import HALF, PRECISION, Taps
 
-# 8 x 32 pixels on 4 warps, a warp along a row: its loads share cache lines. ptxas for sm_80: 47 registers, none spilled (16 x 32: 72).
-# Not tuned: no GPU has run it yet.
+# 8 x 32 pixels on 4 warps. A warp covers one row, so its loads share cache lines. ptxas for sm_80
+# reports 47 registers without spilling (16 x 32: 72). Not tuned: no GPU has run it yet.
 TILE_Y, TILE_X = 8, 32
-# No float is computed; unsaid, Triton 3.9 warns
+# The kernel computes no floats, but Triton 3.9 warns without this option.
 LAUNCH = {"num_warps": 4, "enable_fp_fusion": False}
 N_COLUMNS = 13  # of a job, see fused.JOB
 
@@ -33,7 +36,7 @@ _COLUMNS = tl.constexpr(N_COLUMNS)
 
 
 @triton.jit
-def _level(total):
+def _to_pixel(total):
     return tl.minimum(tl.maximum(total >> _SHIFT, 0), 255)
 
 
@@ -44,7 +47,7 @@ def fused(
     weights_x,
     first_y,
     weights_y,
-    levels,
+    values,
     output,
     canvas_h,
     canvas_w,
@@ -62,9 +65,9 @@ def fused(
     TILE_Y: tl.constexpr,
     TILE_X: tl.constexpr,
 ):
-    """``levels``: (OUT, 257) of the output's dtype, what each level becomes; the last is the fill color."""
-    picture = tl.program_id(2)
-    job = jobs + picture * _COLUMNS
+    """Computes one tile. ``values`` is the table of ``fused.value_table``."""
+    image = tl.program_id(2)
+    job = jobs + image * _COLUMNS
     pixels = tl.load(job).to(tl.pointer_type(tl.uint8))
     pitch = tl.load(job + 1).to(tl.int32)
     in_w = tl.load(job + 2).to(tl.int32)
@@ -86,34 +89,34 @@ def fused(
     has_x = (x >= 0) & (x < out_w)
     inside = has_y[:, None] & has_x[None, :]
     x = tl.where(flip != 0, out_w - 1 - x, x)
-    start_y = tl.load(first_y + picture * longest_y + y, mask=has_y, other=0)
-    start_x = tl.load(first_x + picture * longest_x + x, mask=has_x, other=0)
+    start_y = tl.load(first_y + image * longest_y + y, mask=has_y, other=0)
+    start_x = tl.load(first_x + image * longest_x + x, mask=has_x, other=0)
 
     down0 = tl.zeros((TILE_Y, TILE_X), tl.int32) + _ROUND
     down1 = tl.zeros((TILE_Y, TILE_X), tl.int32) + _ROUND
     down2 = tl.zeros((TILE_Y, TILE_X), tl.int32) + _ROUND
     for j in range(taps_y):
         row = tl.minimum(start_y + j, in_h - 1) * pitch
-        weight_y = tl.load(weights_y + (picture * most_y + j) * longest_y + y, mask=has_y, other=0)
+        weight_y = tl.load(weights_y + (image * most_y + j) * longest_y + y, mask=has_y, other=0)
         across0 = tl.zeros((TILE_Y, TILE_X), tl.int32) + _ROUND
         across1 = tl.zeros((TILE_Y, TILE_X), tl.int32) + _ROUND
         across2 = tl.zeros((TILE_Y, TILE_X), tl.int32) + _ROUND
         for i in range(taps_x):
             column = tl.minimum(start_x + i, in_w - 1) * IN
             weight_x = tl.load(
-                weights_x + (picture * most_x + i) * longest_x + x, mask=has_x, other=0
+                weights_x + (image * most_x + i) * longest_x + x, mask=has_x, other=0
             )[None, :]
             at = pixels + (row[:, None] + column[None, :])
             across0 += tl.load(at, mask=inside, other=0).to(tl.int32) * weight_x
             if IN == 3:
                 across1 += tl.load(at + 1, mask=inside, other=0).to(tl.int32) * weight_x
                 across2 += tl.load(at + 2, mask=inside, other=0).to(tl.int32) * weight_x
-        down0 += _level(across0) * weight_y[:, None]
+        down0 += _to_pixel(across0) * weight_y[:, None]
         if IN == 3:
-            down1 += _level(across1) * weight_y[:, None]
-            down2 += _level(across2) * weight_y[:, None]
+            down1 += _to_pixel(across1) * weight_y[:, None]
+            down2 += _to_pixel(across2) * weight_y[:, None]
 
-    # 256 is the place of the fill color. Offsets in the output are 64 bits wide: a batch may be larger than 2 GiB.
+    # Index 256 is the fill color. Offsets in the output have 64 bits: a batch can exceed 2 GiB.
     on_canvas = (canvas_y < canvas_h)[:, None] & (canvas_x < canvas_w)[None, :]
     to = (
         output
@@ -121,19 +124,19 @@ def fused(
         + canvas_y.to(tl.int64)[:, None] * stride_y
         + canvas_x.to(tl.int64)[None, :] * stride_x
     )
-    level0 = tl.where(inside, _level(down0), 256)
+    pixel0 = tl.where(inside, _to_pixel(down0), 256)
     if OUT == 1:
-        tl.store(to, tl.load(levels + level0), mask=on_canvas)
+        tl.store(to, tl.load(values + pixel0), mask=on_canvas)
     else:
-        level1 = level0
-        level2 = level0
+        pixel1 = pixel0
+        pixel2 = pixel0
         if IN == 3:
-            level1 = tl.where(inside, _level(down1), 256)
-            level2 = tl.where(inside, _level(down2), 256)
-        tl.store(to, tl.load(levels + (level2 if SWAP else level0)), mask=on_canvas)
-        tl.store(to + stride_c, tl.load(levels + 257 + level1), mask=on_canvas)
+            pixel1 = tl.where(inside, _to_pixel(down1), 256)
+            pixel2 = tl.where(inside, _to_pixel(down2), 256)
+        tl.store(to, tl.load(values + (pixel2 if SWAP else pixel0)), mask=on_canvas)
+        tl.store(to + stride_c, tl.load(values + 257 + pixel1), mask=on_canvas)
         tl.store(
-            to + 2 * stride_c, tl.load(levels + 514 + (level0 if SWAP else level2)), mask=on_canvas
+            to + 2 * stride_c, tl.load(values + 514 + (pixel0 if SWAP else pixel2)), mask=on_canvas
         )
 
 
@@ -141,13 +144,16 @@ def launch(
     jobs: torch.Tensor,
     across: Taps,
     down: Taps,
-    levels: torch.Tensor,
+    values: torch.Tensor,
     output: torch.Tensor,
     *,
     channels: int,
     swap: bool,
 ) -> None:
-    """Queues the kernel on the current stream. ``jobs``: (n, N_COLUMNS) int64; ``output``: (N, C, H, W), any strides."""
+    """Queues the kernel on the current stream.
+
+    ``jobs`` is (n, N_COLUMNS) int64. ``output`` is (N, C, H, W) with any strides.
+    """
     _, out_channels, height, width = output.shape
     grid = (triton.cdiv(width, TILE_X), triton.cdiv(height, TILE_Y), len(jobs))
     fused[grid](
@@ -156,7 +162,7 @@ def launch(
         across.weights,
         down.first,
         down.weights,
-        levels,
+        values,
         output,
         height,
         width,
@@ -176,7 +182,7 @@ def launch(
 
 @triton.jit
 def probe(spots, unwritten, WRITE: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr):
-    """The pattern of `nvimgcodec` into one buffer a program, or whether a group of it is still there."""
+    """Writes the pattern of ``nvimgcodec`` to one buffer per program, or tests for it."""
     n = tl.program_id(0)
     memory = tl.load(spots + 2 * n).to(tl.pointer_type(tl.uint8))
     size = tl.load(spots + 2 * n + 1)
@@ -193,5 +199,9 @@ def probe(spots, unwritten, WRITE: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl
 def launch_probe(
     spots: torch.Tensor, unwritten: torch.Tensor, *, write: bool, groups: int, group: int
 ) -> None:
-    """Queues it on the current stream. ``spots``: (n, 2) int64, address and size; ``unwritten``: (n,) int32, for ``write=False``."""
+    """Queues the probe on the current stream.
+
+    ``spots`` is (n, 2) int64, address and size in bytes. With ``write=False`` the kernel writes the
+    results to ``unwritten``, (n,) int32.
+    """
     probe[(len(spots),)](spots, unwritten, WRITE=write, GROUPS=groups, GROUP=group, **LAUNCH)

@@ -1,16 +1,14 @@
-"""nvImageCodec, batch by batch: streams in, images out, each proven to be written.
+"""Decodes batches with nvImageCodec and verifies that each image was written.
 
-The library's hardware path marks a whole batch as decoded from one return code, and it was seen to
-skip images. So buffers are kept from batch to batch, 256 bytes spread over each are set to a pattern
-before decoding, and an image that still has the pattern in a sixteenth of its length afterwards counts
-as not decoded.
+The hardware path of the library derives the status of a whole batch from one return code, and has
+been observed to skip images. The decoder therefore reuses its buffers, and writes a pattern to 256
+bytes spread over each buffer before decoding. If one sixteenth of a buffer still contains the
+pattern afterwards, the image counts as not decoded.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
-import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
@@ -19,57 +17,56 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fastload._decode.gpu.base import abandoned_after_fork, leak
 from fastload._decode.gpu.fused import use_kernel
 
 PROBES = 256
 GROUP = 16
-POOL_BYTES = 1 << 30  # buffers beyond this are given back after the batch that needed them
+POOL_BYTES = 1 << 30  # if the buffers exceed this, they are freed after the batch
 
 
 class DecodeStream(Protocol):
-    """The stream that decoding and the fused kernel are queued on.
+    """The stream for decoding and the fused kernel.
 
-    ``synchronize`` waits for all of it: the JPEG engine ignores streams.
+    The JPEG engine ignores streams, so ``synchronize`` waits for all work.
     """
 
     decode_arguments: dict[str, int]
 
     def mark(self) -> object:
-        """A point in the caller's stream."""
+        """Returns the current point of the caller's stream."""
 
     def after(self, point: object) -> AbstractContextManager[object]:
-        """Work inside is queued here, after ``point`` of the caller's stream."""
+        """Queues the work inside the context on this stream, after ``point`` of the caller's."""
 
     def synchronize(self) -> None:
-        """Waits until nothing is queued."""
+        """Waits until all queued work is done."""
 
     def memory(self, address: int, n_bytes: int) -> torch.Tensor:
-        """A view of the bytes at this address, not a copy."""
+        """Returns a view of the bytes at this address."""
 
 
 class HostStream:
-    """The CPU: nothing is queued."""
+    """A DecodeStream for the CPU, where no work is queued."""
 
-    decode_arguments: dict[str, int] = {}  # noqa: RUF012 - never written
+    decode_arguments: dict[str, int] = {}  # noqa: RUF012 - never modified
 
     def mark(self) -> object:
-        """There is no queue."""
         return None
 
     def after(self, point: object) -> AbstractContextManager[object]:
-        """The caller's own thread."""
         return nullcontext(point)
 
     def synchronize(self) -> None:
-        """Everything is done already."""
+        """Does nothing."""
 
     def memory(self, address: int, n_bytes: int) -> torch.Tensor:
-        """Without ctypes, which keeps a little for each view."""
+        """Returns a view. ctypes would leak a few bytes per view."""
         return torch.from_numpy(np.asarray(_HostBytes(address, n_bytes)))
 
 
 class _HostBytes:
-    """Bytes of a buffer that is not numpy's, in words that numpy understands."""
+    """Describes foreign memory to NumPy."""
 
     def __init__(self, address: int, n_bytes: int) -> None:
         self.__array_interface__ = {
@@ -81,19 +78,20 @@ class _HostBytes:
 
 
 class Buffer:
-    """An image of the library's and where its pixels are.
+    """An image object of nvImageCodec and the address of its pixels.
 
-    The address is read anew only when the buffer has grown: each look at ``__array_interface__`` loses 32 bytes (nvImageCodec 0.9.0.20).
+    The address is read only after the buffer has grown, because each access of
+    ``__array_interface__`` leaks 32 bytes (nvImageCodec 0.9.0.20).
     """
 
     def __init__(self, image: Any) -> None:
         self.image = image
         self.capacity = 0
         self.address = 0
-        self.grown()
+        self.refresh()
 
-    def grown(self) -> bool:
-        """Whether it is another buffer than when this was last asked."""
+    def refresh(self) -> bool:
+        """Updates the address; returns whether the memory has changed since the last call."""
         capacity = int(self.image.capacity)
         if capacity == self.capacity:
             return False
@@ -103,7 +101,7 @@ class Buffer:
 
 
 class NvImageDecoder:
-    """The decoder of one device and its buffers; for one thread."""
+    """A decoder for one device with its buffers. It is not thread-safe."""
 
     def __init__(
         self, device: torch.device, stream: DecodeStream, *, threads: int, hardware: bool
@@ -111,17 +109,19 @@ class NvImageDecoder:
         self._stream = stream
         self._hardware = hardware
         self._decoder = new_decoder(device, threads=threads, hardware=hardware)
-        self._pool: list[Buffer] = []  # the largest first
-        _all.add(self)
+        self._pool: list[Buffer] = []  # largest first
+        abandoned_after_fork.add(self)
 
     def decode(
         self, data: Sequence[memoryview], sizes: NDArray[np.int32], *, gray: bool
     ) -> list[torch.Tensor | None]:
-        """(height, width, channels) uint8, RGB or gray, valid until the next call; None where it was not decoded.
+        """Decodes to (height, width, channels) uint8, RGB or gray; None for a failed image.
 
-        Returns with work queued on the stream; nothing may be queued there when it is called.
+        The images are valid until the next call. The stream must be idle before the call, and work
+        is queued on it afterwards.
         """
-        # Large images into large buffers, or in time each of them would be as large as the largest image.
+        # Assign large images to large buffers. Otherwise every buffer would eventually grow to the
+        # size of the largest image.
         order = np.argsort(-sizes.astype(np.int64).prod(1), kind="stable").tolist()
         n_bytes = [int(sizes[i][0]) * int(sizes[i][1]) * (1 if gray else 3) for i in order]
         found = self._decode([data[i] for i in order], n_bytes, gray=gray)
@@ -149,7 +149,8 @@ class NvImageDecoder:
             changed += [len(reused) + i for i in range(len(fresh))]
             found += fresh
         if self._hardware and changed:
-            # What was in this memory before is unknown; after one decode it is known, so decode again.
+            # The previous content of this memory is unknown, so the pattern check cannot be
+            # trusted. Decode these images again.
             again = {i: buffer for i in changed if (buffer := found[i]) is not None}
             second, _ = self._into(
                 [*again.values()], [data[i] for i in again], [n_bytes[i] for i in again], gray=gray
@@ -167,21 +168,25 @@ class NvImageDecoder:
     def _into(
         self, buffers: list[Buffer], data: list[memoryview], n_bytes: list[int], *, gray: bool
     ) -> tuple[list[Buffer | None], list[int]]:
-        """Decodes into buffers that are there. Those that had to grow are named: they could not be checked."""
+        """Decodes into existing buffers. Also returns the indices of buffers that had to grow.
+
+        The pattern check does not cover buffers that had to grow.
+        """
         if not buffers:
             return [], []
         held = [i for i, buffer in enumerate(buffers) if buffer.capacity >= n_bytes[i]]
         spots = [self._stream.memory(buffers[i].address, n_bytes[i]) for i in held]
         with self._stream.after(None):
             write_pattern(spots)
-        self._stream.synchronize()  # the pattern is there before the engine writes, whatever it thinks of streams
+        # The JPEG engine ignores streams, so the pattern must be complete before it starts.
+        self._stream.synchronize()
         images = self._run(data, [buffer.image for buffer in buffers], gray=gray)
         found = [
             None if image is None else buffer for image, buffer in zip(images, buffers, strict=True)
         ]
-        changed = [i for i, buffer in enumerate(buffers) if buffer.grown()]
+        changed = [i for i, buffer in enumerate(buffers) if buffer.refresh()]
         with self._stream.after(None):
-            # After the decoding: decode() makes this stream wait for its own.
+            # Runs after the decoding, because decode() makes this stream wait for its own stream.
             unwritten = has_pattern(spots)
         for i, bad in zip(held, unwritten, strict=True):
             if bad and i not in changed:
@@ -205,37 +210,30 @@ class NvImageDecoder:
         )
 
     def trim(self) -> None:
-        """Gives memory back where very large images have come by; nothing may be queued."""
+        """Frees the buffers if large images have made them exceed POOL_BYTES.
+
+        The stream must be idle.
+        """
         if sum(buffer.capacity for buffer in self._pool) > POOL_BYTES:
             self._pool.clear()
 
     def abandon(self) -> None:
-        """Leaves decoder and buffers as they are for ever."""
-        for each in (self._decoder, self._pool):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))  # never destroyed, at exit neither
+        """Leaks decoder and buffers."""
+        leak(self._decoder, self._pool)
         self._decoder = None
         self._pool = []
 
 
-_all: weakref.WeakSet[NvImageDecoder] = weakref.WeakSet()
-
-
-def _abandon_all() -> None:
-    """In a forked child: the decoder's threads are not here, and destroying it would wait for them."""
-    for images in list(_all):
-        images.abandon()
-    _all.clear()
-
-
-os.register_at_fork(after_in_child=_abandon_all)
-
-
 def new_decoder(device: torch.device, *, threads: int, hardware: bool) -> Any:
-    """Without a driver both the device number and the backend must say CPU: either alone fails at once or at every image."""
+    """Creates an nvImageCodec decoder.
+
+    Without a driver, both device id and backend must be set to CPU. With only one of them, the
+    decoder fails immediately or for each image.
+    """
     import nvidia.nvimgcodec as nv
 
     kinds = nv.BackendKind
-    # It takes no more, and complains on stderr
+    # The library rejects more threads with a message on stderr.
     threads = min(threads, max(1, (os.cpu_count() or 1) - 1))
     if device.type == "cpu":
         return nv.Decoder(
@@ -249,7 +247,8 @@ def new_decoder(device: torch.device, *, threads: int, hardware: bool) -> Any:
         kinds.HYBRID_CPU_GPU,
         kinds.CPU_ONLY,
     ]
-    # All or nothing to the engine: with a share of each batch, pixels would depend on what else is in it.
+    # The JPEG engine decodes all images or none. Otherwise pixels would depend on the other images
+    # of the batch.
     return nv.Decoder(
         device_id=device.index or 0,
         max_num_cpu_threads=threads,
@@ -259,7 +258,7 @@ def new_decoder(device: torch.device, *, threads: int, hardware: bool) -> Any:
 
 
 def address(image: Any) -> int:
-    """Where its pixels are, on the host or the device."""
+    """Returns the address of the pixels, on the host or the device."""
     import nvidia.nvimgcodec as nv
 
     name = (
@@ -271,30 +270,31 @@ def address(image: Any) -> int:
 
 
 def write_pattern(spots: list[torch.Tensor], *, triton: bool | None = None) -> None:
-    """Into each buffer. ``triton``: as in `fused.use_kernel`."""
+    """Writes the pattern to each buffer. ``triton`` is that of ``fused.use_kernel``."""
     if spots and use_kernel(spots[0].device, triton):
         _probed(spots, write=True)
         return
     for spot in spots:
-        places = _places(len(spot), spot.device)
-        spot[places] = _pattern(places)
+        positions = _positions(len(spot), spot.device)
+        spot[positions] = _pattern(positions)
 
 
 def has_pattern(spots: list[torch.Tensor], *, triton: bool | None = None) -> list[bool]:
-    """Whether a sixteenth of a buffer still holds it; waits for the answer."""
+    """Whether one sixteenth of a buffer still contains the pattern. Waits for the result."""
     if not spots:
         return []
     if use_kernel(spots[0].device, triton):
         return [bool(each) for each in _probed(spots, write=False).tolist()]
-    found = []
-    for spot in spots:
-        places = _places(len(spot), spot.device)
-        found.append((spot[places] == _pattern(places)).view(-1, GROUP).all(1).any())
-    return [bool(each) for each in torch.stack(found).tolist()]
+    unwritten = [
+        (spot[positions] == _pattern(positions)).view(-1, GROUP).all(1).any()
+        for spot in spots
+        for positions in [_positions(len(spot), spot.device)]
+    ]
+    return [bool(each) for each in torch.stack(unwritten).tolist()]
 
 
 def _probed(spots: list[torch.Tensor], *, write: bool) -> torch.Tensor:
-    """One launch for all buffers."""
+    """Probes all buffers with one kernel launch."""
     from fastload._decode.gpu.fused_kernel import launch_probe
 
     rows = torch.tensor([[spot.data_ptr(), len(spot)] for spot in spots], dtype=torch.int64).to(
@@ -305,10 +305,10 @@ def _probed(spots: list[torch.Tensor], *, write: bool) -> torch.Tensor:
     return unwritten
 
 
-def _places(n_bytes: int, device: torch.device) -> torch.Tensor:
+def _positions(n_bytes: int, device: torch.device) -> torch.Tensor:
     return torch.arange(PROBES, device=device) * (n_bytes - 1) // (PROBES - 1)
 
 
-def _pattern(places: torch.Tensor) -> torch.Tensor:
-    """Bytes that no image has at so many places at once."""
-    return ((places * 2654435761 >> 13) & 0xFF).to(torch.uint8)
+def _pattern(positions: torch.Tensor) -> torch.Tensor:
+    """Returns bytes that no real image contains at all these positions."""
+    return ((positions * 2654435761 >> 13) & 0xFF).to(torch.uint8)

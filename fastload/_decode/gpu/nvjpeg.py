@@ -1,8 +1,8 @@
-"""The nvJPEG backend: nvImageCodec decodes the cut streams, one fused kernel makes the batch of them.
+"""The nvJPEG backend: nvImageCodec decodes the cut streams, and one fused kernel builds the batch.
 
-It runs on CUDA devices, and on the CPU in tests. Where its decoder agrees with libjpeg to the bit, as
-on the CPU, pixels equal those of the native core with ``exact=True``. It never decodes at a smaller
-scale: nvImageCodec does not offer that.
+It runs on CUDA devices, and on the CPU in tests. If its decoder is bit-identical to libjpeg, as on
+the CPU, its pixels equal those of the native core with ``exact=True``. nvImageCodec does not
+support DCT scaling.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ import numpy as np
 import torch
 
 from fastload._decode.backend import DecodeBatch, DecodeResult, Status
-from fastload._decode.gpu.base import BatchOutcome, GpuBackend
-from fastload._decode.gpu.cpu_fallback import FallbackTicket
-from fastload._decode.gpu.fused import JOB, Jobs, kernel_trouble, place
+from fastload._decode.gpu.base import BatchOutcome, FallbackTicket, GpuBackend
+from fastload._decode.gpu.fused import JOB, Jobs, kernel_problem, place
 from fastload._decode.gpu.nvimgcodec import DecodeStream, HostStream, NvImageDecoder
 from fastload._decode.gpu.requirements import Requirements
 from fastload._decode.gpu.staging import Streams
@@ -29,12 +28,12 @@ from fastload.errors import MissingPart
 if TYPE_CHECKING:
     from fastload._decode.gpu.staging import Rows
 
-CHUNK_BYTES = 512 << 20  # decoded pixels at a time; a batch of 256 photos of 500x375 has 144 MB
+CHUNK_BYTES = 512 << 20  # of decoded pixels; a batch of 256 photos of 500x375 has 144 MB
 
 
 @dataclass(slots=True)
 class Decoded:
-    """What the decode thread did with its rows."""
+    """Result of the decode thread."""
 
     failed: list[int] = field(default_factory=list)  # slots
     decode_ns: int = 0
@@ -43,7 +42,7 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class NvjpegTicket:
-    """A batch in flight: some rows here, the others on the CPU."""
+    """A batch in flight: nvImageCodec decodes some rows, and the CPU decodes the others."""
 
     batch: DecodeBatch
     streams: Streams
@@ -52,7 +51,7 @@ class NvjpegTicket:
 
 
 class NvjpegBackend(GpuBackend):
-    """Decodes with nvImageCodec; with ``hardware`` the GPU's JPEG engine decodes what it can."""
+    """Decodes with nvImageCodec. With ``hardware``, the JPEG engine decodes supported images."""
 
     name: ClassVar = "nvjpeg"
     needs: ClassVar = Requirements(
@@ -76,13 +75,13 @@ class NvjpegBackend(GpuBackend):
             self._images = NvImageDecoder(
                 self.device, self._stream, threads=self.threads, hardware=hardware
             )
-        except RuntimeError as error:  # although `missing` found nothing
+        except RuntimeError as error:  # although ``missing`` found nothing
             raise MissingPart(
-                f"decoding with backend={self.name!r} on {self.device}: nvImageCodec does not start "
-                f"({error}): run 'fastload selftest' to see what is here, or use backend='native'"
+                f"backend={self.name!r} cannot run on {self.device}: nvImageCodec does not start "
+                f"({error}). Run 'fastload selftest' for details, or use backend='native'"
             ) from None
         self._warn_without_kernel()
-        # One thread: decode() blocks, and its buffers serve one batch at a time.
+        # One thread, because decode() blocks and its buffers hold one batch.
         self._thread = ThreadPoolExecutor(1, "fastload-nvjpeg")
 
     def _new_stream(self) -> DecodeStream:
@@ -93,31 +92,31 @@ class NvjpegBackend(GpuBackend):
         return CudaDecodeStream(self.device)
 
     def _warn_without_kernel(self) -> None:
-        """Without the kernel the pixels are right, but slow: some 40 launches per image."""
+        """Without the kernel the pixels are the same, but each image needs about 40 launches."""
         if self.device.type == "cpu":
             return
         with self._stream.after(None):  # Triton launches on the current device
-            trouble = kernel_trouble(self.device)
-        if trouble:
+            problem = kernel_problem(self.device)
+        if problem:
             warnings.warn(
-                f"backend {self.name!r} on {self.device}: {trouble}; torch resizes image by image, "
-                "slowly",
+                f"backend={self.name!r} on {self.device}: {problem}. torch resizes one image at a "
+                "time, which is slower",
                 RuntimeWarning,
                 stacklevel=3,
             )
 
     def submit(self, batch: DecodeBatch) -> NvjpegTicket:
-        """Cuts the streams here, decodes and resizes in a thread of its own."""
+        """Cuts the streams in this thread; the decode thread decodes and resizes."""
         self.check_output(batch)
         streams = self._cutter.cut(batch)
         decoded = self._thread.submit(self._run, batch, streams, self._stream.mark())
-        return NvjpegTicket(batch, streams, decoded, self._fallback.submit(batch, streams.rest))
+        return NvjpegTicket(batch, streams, decoded, self._fallback.submit(batch, streams.fallback))
 
     def collect(self, ticket: NvjpegTicket) -> DecodeResult:
-        """Waits for all rows. Rows that failed here are redone on the CPU, which gives the reason."""
+        """Waits for all rows. The CPU decodes failed rows again and reports the reason."""
         outcome = BatchOutcome(ticket.batch)
         rows = ticket.streams.rows
-        outcome.add_time("cut", ticket.streams.took_ns, rows)
+        outcome.add_time("cut", ticket.streams.elapsed_ns, rows)
         try:
             decoded = ticket.decoded.result()
         except CancelledError:
@@ -132,15 +131,15 @@ class NvjpegBackend(GpuBackend):
         return outcome.result()
 
     def _run(self, batch: DecodeBatch, streams: Streams, ready: object) -> Decoded:
-        """In the thread. From the point ``ready`` of the caller's stream on, the output is ours."""
+        """Runs in the decode thread. ``ready`` marks when the caller's stream frees the output."""
         done = Decoded()
         for which in _chunks(streams, gray=batch.pixels.color == "gray"):
             try:
                 self._chunk(batch, streams, which, ready, done)
-            except RuntimeError as error:  # the library's own; the next batch may be all right
+            except RuntimeError as error:  # raised by the library; the next batch can still succeed
                 warnings.warn(
-                    f"backend {self.name!r} on {self.device}: decoding {len(which)} images failed "
-                    f"({error}); the CPU decodes them",
+                    f"backend={self.name!r} on {self.device}: decoding {len(which)} images failed "
+                    f"({error}). The CPU decodes them instead",
                     RuntimeWarning,
                     stacklevel=2,
                 )
@@ -150,9 +149,9 @@ class NvjpegBackend(GpuBackend):
     def _chunk(
         self, batch: DecodeBatch, streams: Streams, which: Rows, ready: object, done: Decoded
     ) -> None:
-        """The order matters on a GPU: see `fastload._common.cuda.CudaDecodeStream`."""
+        """Decodes one chunk. See ``fastload._common.cuda.CudaDecodeStream`` for the order."""
         started = time.perf_counter_ns()
-        self._stream.synchronize()  # nothing reads the buffers any more
+        self._stream.synchronize()  # no queued work reads the buffers
         images = self._images.decode(
             [streams.data[i] for i in which],
             streams.sizes[which],
@@ -168,19 +167,19 @@ class NvjpegBackend(GpuBackend):
         ]
         with self._stream.after(ready):
             place(_jobs(batch, streams, good), crops, torch.as_tensor(batch.output), batch.pixels)
-        self._stream.synchronize()  # the output is written; the buffers may be reused
+        self._stream.synchronize()  # the output is written, and the buffers can be reused
         self._images.trim()
         done.decode_ns += decoded - started
         done.resize_ns += time.perf_counter_ns() - decoded
 
     def close(self) -> None:
-        """Waits for the batch that is being decoded; later batches are CANCELLED."""
+        """Waits for the batch that is being decoded. Later batches are CANCELLED."""
         self._thread.shutdown(wait=True, cancel_futures=True)
         super().close()
 
 
 def _chunks(streams: Streams, *, gray: bool) -> Iterator[Rows]:
-    """Indices into ``streams``, as many at a time as fit CHUNK_BYTES; a larger image goes alone."""
+    """Yields indices into ``streams`` in chunks of at most CHUNK_BYTES, or of one larger image."""
     n_bytes = streams.sizes.astype(np.int64).prod(1) * (1 if gray else 3)
     start = 0
     while start < len(n_bytes):
@@ -193,12 +192,15 @@ def _chunks(streams: Streams, *, gray: bool) -> Iterator[Rows]:
 def _jobs(batch: DecodeBatch, streams: Streams, which: list[int]) -> Jobs:
     slots = streams.rows[which]
     requests = batch.requests[slots]
+    columns = {
+        "slot": slots,
+        "in_w": streams.boxes[which, 2],
+        "in_h": streams.boxes[which, 3],
+        "left": requests["pad_left"],
+        "top": requests["pad_top"],
+        **{name: requests[name] for name in ("out_w", "out_h", "flip", "filter")},
+    }
     jobs = np.zeros(len(which), JOB)
-    jobs["slot"] = slots
-    jobs["in_w"] = streams.boxes[which, 2]
-    jobs["in_h"] = streams.boxes[which, 3]
-    jobs["left"] = requests["pad_left"]
-    jobs["top"] = requests["pad_top"]
-    for name in ("out_w", "out_h", "flip", "filter"):
-        jobs[name] = requests[name]
+    for name, column in columns.items():
+        jobs[name] = column
     return jobs
