@@ -1,1 +1,1 @@
-"""Which samples, in which order. Pure: seed, epoch, rank, world size → ids."""
+"""Computes the sample ids of a rank in order, from seed, epoch, rank and world size."""

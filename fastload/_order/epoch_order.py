@@ -1,13 +1,13 @@
-"""The order of one epoch: a sequence of sample ids, computed piece by piece. Pure.
+"""The order of one epoch: a sequence of sample ids that is computed on demand.
 
-Memory is O(window), also for 10^9 samples. Positions count from the start of the epoch.
+Positions count from the start of the epoch. Memory is O(window), even for 10^9 samples.
 
-- ``BlockOrder``: K neighboring samples on disk form a block. Blocks are permuted, and the samples of
-  a window of blocks are shuffled: sequential for the disk, random for the model (``pack`` shuffled
-  all samples once). All blocks but the last have K samples, so the position of a block follows from
-  arithmetic, without a table.
-- ``FullOrder``: one permutation of all samples.
-- ``TableOrder``: the order of a table, such as the source order.
+- ``BlockOrder`` permutes blocks of K neighboring records and shuffles the samples inside a window
+  of blocks. The disk reads sequentially, and the model still sees a random order, because ``pack``
+  shuffled all samples once. Every block except the last has K samples, so the position of a block
+  is computed without a table.
+- ``FullOrder`` is one permutation of all samples.
+- ``TableOrder`` follows a table of ids, such as the source order.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 from fastload._order.permutation import Indices, Permutation, mixed_key
 from fastload.errors import ConfigError
 
-WINDOW = 8  # blocks of about 8 MiB: 64 MiB are shuffled together
-_BLOCKS, _TAIL, _INSIDE, _FULL = range(4)  # purposes of a random key
+WINDOW = 8  # blocks of about 8 MiB, so 64 MiB are shuffled together
+_BLOCKS, _TAIL, _INSIDE, _FULL = range(4)  # last argument of mixed_key: one per use of randomness
 
 
 class EpochOrder(Protocol):
@@ -29,16 +29,16 @@ class EpochOrder(Protocol):
     def __len__(self) -> int: ...
 
     def ids(self, start: int, stop: int) -> Indices:
-        """The ids at the positions start..stop-1."""
+        """Returns the ids at positions start..stop-1."""
 
 
 class BlockOrder:
-    """Blocks in random order, samples shuffled inside a window of blocks."""
+    """Permutes blocks and shuffles the samples inside each window of ``window`` blocks."""
 
     def __init__(self, n: int, *, block: int, seed: int, epoch: int, window: int = WINDOW) -> None:
         if n < 0 or block < 1 or window < 1:
             raise ConfigError(
-                f"order of {n} samples in blocks of {block}, window {window}: expected 0, 1, 1 or more"
+                f"n={n}, block={block}, window={window}: expected n >= 0, block >= 1, window >= 1"
             )
         self.n = n
         self.block = block
@@ -47,7 +47,8 @@ class BlockOrder:
         n_full, self._rest = divmod(n, block)
         self._n_slots = n_full + (self._rest > 0)
         self._order = Permutation(n_full, seed=mixed_key(seed, epoch, _BLOCKS))
-        # The short last block has a random slot, too; without one, a slot after the last.
+        # The short last block gets a random slot. Without a short block, this is the slot after
+        # the last one.
         self._tail = mixed_key(seed, epoch, _TAIL) % self._n_slots if self._rest else self._n_slots
         self._cached: tuple[int, Indices] = (-1, np.empty(0, np.int64))
 
@@ -59,16 +60,15 @@ class BlockOrder:
         while start < stop:
             number = self._window_at(start)
             first = self._slot_start(number * self.window)
-            window_ids = self._window_ids(number)
-            piece = window_ids[start - first : stop - first]
+            piece = self._window_ids(number)[start - first : stop - first]
             if not len(piece):
-                raise IndexError(f"position {start} of an epoch of {self.n} samples")
+                raise IndexError(f"position {start} is outside an epoch of {self.n} samples")
             pieces.append(piece)
             start += len(piece)
         return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
     def _slot_start(self, slot: int) -> int:
-        """The position where a slot begins; slots after the short block begin earlier."""
+        """Returns the first position of a slot. Slots after the short block start earlier."""
         missing = self.block - self._rest if slot > self._tail else 0
         return min(slot * self.block - missing, self.n)
 
@@ -82,9 +82,8 @@ class BlockOrder:
     def _window_ids(self, number: int) -> Indices:
         if self._cached[0] != number:
             slots = np.arange(number * self.window, min((number + 1) * self.window, self._n_slots))
-            blocks = np.full(
-                len(slots), len(self._order), np.int64
-            )  # the number of the short block
+            short_block = len(self._order)
+            blocks = np.full(len(slots), short_block, np.int64)
             full = slots != self._tail
             blocks[full] = self._order(slots[full] - (slots[full] > self._tail))
             ids = (blocks[:, None] * self.block + np.arange(self.block)).ravel()
@@ -95,7 +94,7 @@ class BlockOrder:
 
 
 class FullOrder:
-    """A random permutation of all samples: disk reads are random, too."""
+    """Permutes all samples. Disk reads are random as well."""
 
     def __init__(self, n: int, *, seed: int, epoch: int) -> None:
         self._order = Permutation(n, seed=mixed_key(seed, epoch, _FULL))
@@ -108,7 +107,7 @@ class FullOrder:
 
 
 class TableOrder:
-    """The order of a table: source order, or ids chosen by the user."""
+    """Follows a table of ids, for example the source order."""
 
     def __init__(self, ids: Indices) -> None:
         self._ids = ids

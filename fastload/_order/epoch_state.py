@@ -1,29 +1,45 @@
-"""The state machine of a loader's epochs: which iteration counts, and where the next one begins.
+"""The state machine that tracks the epochs of a loader.
 
-Several iterators of one loader may run at once; the machine follows the one that reported last.
+It decides which epoch the next iteration loads and at which batch that iteration starts. fastload's
+own order (``RankOrder``) and the samplers of users (``SamplerOrder``) share it.
 
 ::
 
-                    begin                 delivered
-       READY ─────────────────► STARTED ─────────────► RUNNING ──┐ delivered
-      │     ▲                    │   ▲                  │   ▲────┘
-      │     └── ended, set_epoch ┼───┼──────────────────┤
-      │ restore                  │   │ begin            │ restore
-      ▼                          ▼   │                  ▼
-       RESUMING ◄────────────────────┼───────────────────
-          └──────────────────────────┘
+    any state ── restore, inside an epoch ───► RESUMING ─┐
+                                                         │ begin
+                                                         ▼
+    any state ── ended, set_epoch, ──► READY ── begin ──► STARTED ── delivered ──► RUNNING ─┐
+                 restore, epoch start                                                 ▲     │
+                                                                                      └─────┘
+                                                                                     delivered
 
-- READY: the next iteration is epoch ``next_epoch`` from its first batch.
-- RESUMING: the next iteration continues inside an epoch (``restore`` with a pass that has batches
-  left). ``set_epoch`` with the same epoch stays here, with another one it leads to READY.
-- STARTED: ``iter()`` was called, but the trainer has no batch yet. ``set_epoch`` still applies to
-  this iteration, because Lightning calls ``iter()`` before ``set_epoch()`` and torch's samplers
-  draw at the first batch: the pass is *withdrawn*, and its iterator begins again. Where the pass
-  continued an epoch and the epoch stays the same, the machine is RESUMING, else READY.
-- RUNNING: the trainer has batches. ``set_epoch`` concerns the next iteration only.
+States:
 
-``begin``, ``delivered``, ``ended``, ``set_epoch`` and ``restore`` are the only transitions. All are
-legal in every state: an older iterator may still report after ``set_epoch`` or ``restore``.
+- READY: the next iteration loads epoch ``next_epoch`` from its first batch.
+- RESUMING: the next iteration continues inside an epoch.
+- STARTED: ``iter()`` was called, but the trainer has not received a batch.
+- RUNNING: the trainer has received at least one batch of the iteration.
+
+Transitions:
+
+- ``begin`` (the trainer calls ``iter()``) returns the next pass and leads to STARTED. A *pass* is
+  one iteration over an epoch, or over the rest of an epoch.
+- ``delivered`` (the trainer received a batch) leads to RUNNING.
+- ``ended`` (the trainer saw the end of a pass) leads to READY, or to RESUMING if a state was loaded
+  in the meantime.
+- ``restore`` (a saved state was loaded) leads to RESUMING if the state is inside an epoch,
+  otherwise to READY.
+- ``set_epoch`` selects the epoch of the next iteration and leads to READY. A pending resume point
+  survives if it belongs to that epoch; the machine then is in RESUMING.
+
+``set_epoch`` in STARTED also applies to the iteration that has already started, because Lightning
+calls ``iter()`` before ``set_epoch()``, and torch's samplers draw only at the first batch. The pass
+is *withdrawn*: its iterator notices and calls ``begin`` again. In RUNNING, ``set_epoch`` affects
+only the next iteration.
+
+Every transition is legal in every state, because a loader can have several iterators at once, and
+an old one may report after ``set_epoch`` or ``restore``. The machine follows the iterator that
+reported last.
 """
 
 from __future__ import annotations
@@ -38,8 +54,6 @@ from fastload._order.saved_state import whole_number
 
 
 class Phase(enum.Enum):
-    """States of the machine."""
-
     READY = "ready"
     RESUMING = "resuming"
     STARTED = "started"
@@ -47,50 +61,57 @@ class Phase(enum.Enum):
 
 
 class Pass(Protocol):
-    """One iteration over an epoch, or over what a resumed run has left of it."""
+    """One iteration over an epoch, or over the rest of an epoch after a resume."""
 
     @property
     def epoch(self) -> int: ...
 
     @property
     def start(self) -> int:
-        """Batches delivered before it began."""
+        """Number of batches that were delivered before this pass."""
 
     @property
     def continues(self) -> bool:
-        """It does not begin at the epoch's first sample."""
+        """Whether the pass starts after the first sample of its epoch."""
 
 
 PassT = TypeVar("PassT", bound=Pass)
 
 
 class EpochState(ABC, Generic[PassT]):
-    """Sampler, batch sampler, dataset view and loader share one, so they agree on the epoch."""
+    """The state machine. A loader, its sampler, batch sampler and dataset view share one instance.
 
-    draws_in_trainer: bool  # in the trainer's thread, whose random state a sampler may use
-    horizon: int  # samples to read ahead of the order; 0: the order is not known in advance
+    Attributes:
+        draws_in_trainer: Whether ids must be drawn in the trainer's thread, because a user's
+        sampler
+            may use the random state of that thread.
+        horizon: Number of samples to read ahead; 0 if the order is not known in advance.
+        latest_epoch: Epoch of samples that are requested from the dataset view: that of the newest
+            iteration, or the one that was set.
+    """
+
+    draws_in_trainer: bool
+    horizon: int
 
     def __init__(self) -> None:
         self.next_epoch = 0
-        # For samples requested from the dataset view: the epoch of the newest iteration, or as set.
         self.latest_epoch = 0
         self.epoch_was_set = False
         self._resume_at: PassT | None = None
         self._withdrawn: PassT | None = None
-        # The pass that reported last, and how many of its batches the trainer has. One assignment
-        # changes both: a Ctrl-C comes before it or after it.
+        # The pass that reported last and the number of its batches that the trainer has. One tuple,
+        # so that a Ctrl-C cannot separate the two.
         self._progress: tuple[PassT, int] | None = None
 
     @property
     def phase(self) -> Phase:
-        """The state, as the module's diagram names it."""
         if self._progress is None:
             return Phase.READY if self._resume_at is None else Phase.RESUMING
         current, done = self._progress
         return Phase.STARTED if done == current.start else Phase.RUNNING
 
     def begin(self) -> PassT:
-        """The next iteration; the one after it is the next epoch."""
+        """Starts and returns the next pass."""
         current = self._next_pass()
         self._resume_at = self._withdrawn = None
         self.next_epoch = current.epoch + 1
@@ -99,22 +120,20 @@ class EpochState(ABC, Generic[PassT]):
         return current
 
     def delivered(self, current: PassT, done: int) -> None:
-        """The trainer has ``done`` batches of a pass, those before a resume included."""
+        """Records that the trainer has ``done`` batches, including batches before a resume."""
         self._progress = (current, done)
 
     def ended(self, _: PassT) -> None:
-        """The trainer has seen the end of a pass."""
+        """Records that the trainer has seen the end of a pass."""
         self._progress = None
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration, or one without a batch yet, is this epoch."""
+        """Selects the epoch of the next iteration, and of a started one without a batch."""
         epoch = whole_number("set_epoch", epoch)
         if self.phase is Phase.STARTED and self._restarts():
-            self._withdrawn = self.newest
-            self._resume_at = self.newest
-        if self._resume_at is not None and not (
-            self._resume_at.continues and self._resume_at.epoch == epoch
-        ):
+            self._withdrawn = self._resume_at = self.newest
+        resume_at = self._resume_at
+        if resume_at is not None and (resume_at.epoch != epoch or not resume_at.continues):
             self._resume_at = None
         self._progress = None
         self.next_epoch = epoch
@@ -122,14 +141,14 @@ class EpochState(ABC, Generic[PassT]):
         self.epoch_was_set = True
 
     def restore(self, resume_at: PassT | None, next_epoch: int) -> None:
-        """The next iteration is ``resume_at``, or, where that is None, ``next_epoch``."""
+        """Makes ``resume_at`` the next pass; if it is None, the next pass is ``next_epoch``."""
         self._resume_at = resume_at
         self._withdrawn = None
         self._progress = None
         self.next_epoch = next_epoch
 
     def discard_resume_point(self) -> None:
-        """The next iteration is a whole epoch, also after a state was loaded."""
+        """Makes the next iteration start at the first batch, even after a state was loaded."""
         self._resume_at = None
 
     @property
@@ -139,18 +158,18 @@ class EpochState(ABC, Generic[PassT]):
 
     @property
     def withdrawn(self) -> PassT | None:
-        """The pass that must begin again: its epoch was set before its first batch."""
+        """The pass whose iterator must call ``begin`` again."""
         return self._withdrawn
 
     def state(self) -> dict[str, object]:
-        """The position of the newest iteration, or of the next one, as JSON."""
+        """Returns the position of the newest iteration, or of the next one, as JSON."""
         current, done = self._progress or self._next_position()
         if done >= self.n_batches(current):
             current, done = self._next_position()
         return self._saved(current, done)
 
     def resume_state(self) -> dict[str, object] | None:
-        """Where the next iteration continues an epoch; None where it begins one."""
+        """Returns the state of a pending resume point; None if there is none."""
         resume_at = self._resume_at
         return None if resume_at is None else self._saved(resume_at, resume_at.start)
 
@@ -162,29 +181,29 @@ class EpochState(ABC, Generic[PassT]):
         return self._peek()
 
     def _restarts(self) -> bool:
-        """A pass without a batch yet begins again when the epoch is set."""
+        """Returns whether ``set_epoch`` in STARTED restarts the pass."""
         return True
 
     @abstractmethod
     def _peek(self) -> PassT:
-        """The pass that ``begin`` would return."""
+        """Returns the pass that ``begin`` would return."""
 
     @abstractmethod
     def batches(self, current: PassT) -> Iterator[Indices]:
-        """The sample ids of each batch that a pass has left."""
+        """Yields the sample ids of each batch of a pass, starting at ``current.start``."""
 
     @abstractmethod
     def n_batches(self, current: PassT) -> float:
-        """Batches of a pass, those before a resume included; infinite where it is unknown."""
+        """Returns the batches of a pass, including those before a resume; inf if unknown."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """Batches of a whole epoch; a resumed iteration has fewer."""
+        """Returns the batches of a complete epoch; a resumed iteration has fewer."""
 
     @abstractmethod
     def load(self, state: Mapping[str, object]) -> None:
-        """Continues after a saved state; raises ConfigError if it belongs to another order."""
+        """Resumes at a saved state; raises ConfigError if it belongs to another order."""
 
     @abstractmethod
     def _saved(self, current: PassT, done: int) -> dict[str, object]:
-        """JSON for the position after ``done`` batches of a pass."""
+        """Returns the position after ``done`` batches of a pass as JSON."""

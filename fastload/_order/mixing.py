@@ -1,4 +1,4 @@
-"""How well an order mixes, compared with a random order of the same samples. Pure."""
+"""Measures how well an order mixes the dataset, compared with a random order."""
 
 from __future__ import annotations
 
@@ -14,26 +14,41 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Mixing:
-    """1.0 = as good as a random order; 0 = not mixed at all."""
+    """How well an order mixes; 1.0 is as good as a random order, 0 is not mixed at all.
 
-    batch_mixture: float  # classes of a batch against the dataset's: 1 - (excess distance over a random order's)
-    neighbor_distance: float  # mean distance, in the source, of samples that follow each other, over a random order's
+    Attributes:
+        batch_mixture: How close the class distribution of a batch is to that of the dataset.
+        neighbor_distance: Mean distance in the source between consecutive samples, divided by that
+            of a random order.
+        batch_size: Batch size that ``batch_mixture`` was measured with.
+        n_classes: Number of classes, 0 without labels.
+    """
+
+    batch_mixture: float
+    neighbor_distance: float
     batch_size: int
     n_classes: int
 
     def __str__(self) -> str:
-        mixture = (
-            f"class mixture per batch of {self.batch_size}: {self.batch_mixture:.2f} of ideal ({self.n_classes} classes); "
-            if self.n_classes > 1
-            else ""
+        distance = f"neighbor distance: {self.neighbor_distance:.2f} of ideal"
+        if self.n_classes < 2:
+            return distance
+        return (
+            f"class mixture per batch of {self.batch_size}: {self.batch_mixture:.2f} of ideal "
+            f"({self.n_classes} classes); {distance}"
         )
-        return f"{mixture}neighbor distance: {self.neighbor_distance:.2f} of ideal"
 
 
 def measure_mixing(source_index: Ints, labels: Ints | None, *, batch_size: int = 256) -> Mixing:
-    """``source_index``, ``labels``: for each position of the order, the sample's position in the source and its label."""
+    """Measures an order.
+
+    Args:
+        source_index: For each position of the order, the position of the sample in the source.
+        labels: For each position of the order, the class of the sample; None without classes.
+        batch_size: Samples per batch.
+    """
     n = len(source_index)
-    # The mean distance of a random order is n / 3.
+    # n / 3 is the mean distance in a random order.
     distance = float(np.abs(np.diff(source_index)).mean()) / (n / 3) if n > 1 else 1.0
     if labels is None or n < 2:
         return Mixing(1.0, min(distance, 1.0), batch_size, 0)
@@ -48,12 +63,13 @@ def measure_mixing(source_index: Ints, labels: Ints | None, *, batch_size: int =
 
 
 def _batch_distance(labels: Ints, n_classes: int, batch_size: int) -> float:
-    """Mean total-variation distance between a batch's classes and the dataset's."""
+    """Returns the mean total-variation distance between the classes of a batch and the dataset."""
     share = np.bincount(labels, minlength=n_classes) / len(labels)
     n_batches = len(labels) // batch_size
     batches = labels[: n_batches * batch_size].reshape(n_batches, batch_size)
     keys = (np.arange(n_batches)[:, None] * n_classes + batches).ravel()
-    # Only classes that occur: 10^6 batches x 1000 classes would not fit into memory.
+    # Counts only classes that occur: a table of 10^6 batches x 1000 classes would not fit in
+    # memory.
     rows, counts = np.unique(keys, return_counts=True)
     row_share = share[rows % n_classes]
     differences = np.abs(counts / batch_size - row_share) - row_share

@@ -1,8 +1,8 @@
-"""Which positions of an epoch each rank loads, and what is left when a run stops. Pure.
+"""Splits the positions of an epoch among ranks and computes what is left when a run stops.
 
-A rank takes one interval of the remaining positions, so it reads whole blocks. After k batches the
-rest is again a short list of intervals: a run that stopped on 4 ranks continues on 2 or 8, and no
-sample is lost or repeated.
+Each rank takes one interval of the remaining positions, so it reads whole blocks. After k batches
+the remaining positions are again a short list of intervals. A run that stopped on 4 ranks can
+therefore resume on 2 or 8, and no sample is lost or repeated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LAST_BATCH_MODES = ("drop", "pad", "partial")
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The part of an epoch that this process loads, and how its last batch is made."""
+    """Rank and world size of this process, and the ``last_batch`` mode."""
 
     rank: int
     world: int
@@ -33,13 +33,13 @@ class Partition:
 class RankPartition:
     """Splits the intervals ``left`` among ``world`` ranks in batches of ``batch_size``.
 
-    Every rank has the same number of batches. ``last_batch`` decides what happens to the rest:
+    Every rank has the same number of batches. ``last_batch`` selects what happens at the end:
 
-    - ``drop`` leaves out samples that do not fill a batch on all ranks.
-    - ``pad`` repeats samples from the start until every rank has as many, as torch's
-      DistributedSampler does.
-    - ``partial`` repeats nothing: the last batches are smaller. (With batch_size 1, or fewer samples
-      than ranks, a rank without a sample for its last batch repeats one.)
+    - ``drop`` omits samples that do not fill a batch on every rank.
+    - ``pad`` repeats samples from the start until every rank has equally many, like torch's
+      DistributedSampler.
+    - ``partial`` repeats no sample; the last batches are smaller. One exception: with batch_size 1,
+      or with fewer samples than ranks, a rank without a sample for its last batch repeats one.
     """
 
     left: tuple[Interval, ...]
@@ -50,8 +50,9 @@ class RankPartition:
     def __post_init__(self) -> None:
         if self.world < 1 or self.batch_size < 1 or self.last_batch not in LAST_BATCH_MODES:
             raise ConfigError(
-                f"world size {self.world}, batch size {self.batch_size}, last_batch {self.last_batch!r}: "
-                f"expected 1 or more, 1 or more, one of {', '.join(LAST_BATCH_MODES)}"
+                f"world_size={self.world}, batch_size={self.batch_size}, "
+                f"last_batch={self.last_batch!r}: expected 1 or more, 1 or more, "
+                f"one of {', '.join(LAST_BATCH_MODES)}"
             )
 
     @property
@@ -66,30 +67,34 @@ class RankPartition:
         return _ceil_div(_ceil_div(self.n_left, self.world), self.batch_size)
 
     def share(self, rank: int) -> Interval:
-        """The part of a rank, as positions in the joined intervals; with ``pad`` it may exceed their end."""
+        """Returns the interval of a rank, in positions of the concatenated ``left``.
+
+        With ``pad`` it may extend beyond the end of ``left``.
+        """
         if self.last_batch == "pad":
             size = _ceil_div(self.n_left, self.world)
             return rank * size, (rank + 1) * size
         return rank * self.n_left // self.world, (rank + 1) * self.n_left // self.world
 
     def batch(self, rank: int, number: int) -> list[Interval]:
-        """The intervals that make up one batch of a rank."""
+        """Returns the intervals of the epoch that make up one batch of a rank."""
         if not (0 <= rank < self.world and 0 <= number < self.n_batches):
             raise ConfigError(
-                f"batch {number} of rank {rank}: expected below {self.n_batches} and {self.world}"
+                f"batch {number} of rank {rank}: expected a batch below {self.n_batches} "
+                f"and a rank below {self.world}"
             )
         start, stop = self.share(rank)
         begin = min(start + self._taken(stop - start, number), stop)
         end = min(start + self._taken(stop - start, number + 1), stop)
-        if begin == end:  # partial, with batch_size 1 or fewer samples than ranks: none is left
+        if begin == end:  # ``partial``, and no sample is left for this rank
             begin = max(begin - 1, 0)
             end = begin + 1
         return list(self._intervals(begin, end))
 
     def _taken(self, size: int, n_batches: int) -> int:
-        """Samples of a share of ``size`` that ``n_batches`` batches consume."""
+        """Returns how many samples of a share of ``size`` the first ``n_batches`` batches use."""
         taken = n_batches * self.batch_size
-        # Another rank has one batch more: keep a sample for each, so that no batch is empty.
+        # Another rank has one more batch. Keep a sample per missing batch so that none is empty.
         if (
             self.last_batch == "partial"
             and taken >= size
@@ -100,7 +105,7 @@ class RankPartition:
         return min(taken, size)
 
     def after(self, n_batches: int) -> tuple[Interval, ...]:
-        """What is left when every rank has completed ``n_batches`` batches."""
+        """Returns the positions that are left after every rank has completed ``n_batches``."""
         if n_batches >= self.n_batches:
             return ()
         rest: list[Interval] = []
@@ -113,7 +118,10 @@ class RankPartition:
         return merged(rest)
 
     def _intervals(self, begin: int, end: int) -> Iterator[Interval]:
-        """Positions begin..end-1 of the joined intervals as intervals of the epoch; wraps around at their end."""
+        """Converts positions begin..end-1 of the concatenated ``left`` to intervals of the epoch.
+
+        Positions beyond the end wrap around to the start.
+        """
         total = self.n_left
         while begin < end:
             round_start = begin - begin % total
@@ -132,7 +140,7 @@ def _ceil_div(number: int, divisor: int) -> int:
 
 
 def merged(intervals: Sequence[Interval]) -> tuple[Interval, ...]:
-    """The same positions with adjacent intervals joined and empty ones removed."""
+    """Joins adjacent intervals and removes empty ones."""
     result: list[Interval] = []
     for start, stop in intervals:
         if start >= stop:

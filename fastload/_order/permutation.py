@@ -1,8 +1,9 @@
-"""A random permutation of 0..n-1 that is computed, not stored: O(1) memory for any n. Pure.
+"""A random permutation of 0..n-1 that is computed instead of stored: O(1) memory for any n.
 
-A Feistel network shuffles the numbers below the next even power of two; numbers that land at n or above go through it
-again until they land below (at most 4 rounds on average, since that power is below 4n). The same seed gives the same
-permutation on every machine and numpy version: nothing but 64-bit integer arithmetic is used.
+A Feistel network permutes the numbers below the next even power of two. A result of n or more goes
+through the network again until it is below n. That takes at most 4 passes on average, because the
+power of two is below 4n. Only 64-bit integer arithmetic is used, so a seed produces the same
+permutation on every machine and with every NumPy version.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ _MASK = 2**64 - 1
 
 
 class Permutation:
-    """Call it with positions to get what stands there.
+    """Maps positions to the numbers at these positions.
 
-    >>> order = Permutation(5, seed=1)
-    >>> sorted(order(np.arange(5)).tolist())
-    [0, 1, 2, 3, 4]
+    Example:
+        >>> order = Permutation(5, seed=1)
+        >>> sorted(order(np.arange(5)).tolist())
+        [0, 1, 2, 3, 4]
     """
 
     def __init__(self, n: int, *, seed: int) -> None:
         if n < 0:
-            raise ValueError(f"a permutation of {n} numbers: expected 0 or more")
+            raise ValueError(f"n={n}: expected 0 or more")
         self.n = n
         self._half_bits = max(1, (max(n - 1, 1).bit_length() + 1) // 2)
         self._keys = np.array(
@@ -42,27 +44,28 @@ class Permutation:
         return self.n
 
     def __call__(self, positions: Indices) -> Indices:
-        """What stands at these positions (each 0..n-1), as an array of the same shape."""
+        """Returns the numbers at ``positions`` (each 0..n-1) as an array of the same shape."""
         values = np.asarray(positions, np.int64)
         if values.size and (values.min() < 0 or values.max() >= self.n):
             raise IndexError(
-                f"positions {values.min()}..{values.max()} of a permutation of {self.n} numbers"
+                f"positions {values.min()}..{values.max()}: expected 0 to {self.n - 1}, "
+                f"the range of a permutation of {self.n} numbers"
             )
         module = core()
-        if module is not None:
-            found = np.empty(values.shape, np.int64)
-            module.permute(
-                np.ascontiguousarray(values),
-                found,
-                n=self.n,
-                half_bits=self._half_bits,
-                keys=self._keys,
-            )
-            return found
-        return self._in_numpy(values)
+        if module is None:
+            return self._in_numpy(values)
+        found = np.empty(values.shape, np.int64)
+        module.permute(
+            np.ascontiguousarray(values),
+            found,
+            n=self.n,
+            half_bits=self._half_bits,
+            keys=self._keys,
+        )
+        return found
 
     def _in_numpy(self, values: Indices) -> Indices:
-        """What the native core's ``permute`` does, without it."""
+        """Does the same as ``permute`` of the native core."""
         result = self._network(values.astype(np.uint64))
         while (outside := result >= np.uint64(self.n)).any():
             result[outside] = self._network(result[outside])
@@ -79,7 +82,7 @@ class Permutation:
 
 
 def mixed_key(*numbers: int) -> int:
-    """One 64-bit number out of several, for `seed`: (seed, epoch, part) → a key unlike that of any neighbor."""
+    """Hashes several numbers, such as (seed, epoch, part), to one 64-bit seed."""
     key = _GOLDEN
     for number in numbers:
         key = _mixed(key ^ (number & _MASK))
@@ -87,15 +90,18 @@ def mixed_key(*numbers: int) -> int:
 
 
 def _mixed(value: int) -> int:
-    """SplitMix64's finalizer: every input bit affects every output bit. Python integers, because numpy's are slow one by one."""
+    """SplitMix64's finalizer: every input bit affects every output bit.
+
+    Uses Python integers because NumPy scalars are slow.
+    """
     value = ((value ^ (value >> 30)) * _MIX_1) & _MASK
     value = ((value ^ (value >> 27)) * _MIX_2) & _MASK
     return value ^ (value >> 31)
 
 
 def _mixed_array(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The same for an array. Overflow is meant."""
-    with np.errstate(over="ignore"):
+    """``_mixed`` for an array."""
+    with np.errstate(over="ignore"):  # overflow is intended
         value = (value ^ (value >> np.uint64(30))) * np.uint64(_MIX_1)
         value = (value ^ (value >> np.uint64(27))) * np.uint64(_MIX_2)
         return value ^ (value >> np.uint64(31))

@@ -1,15 +1,16 @@
 """fastload's own order: the batches of one rank, epoch by epoch.
 
-A saved state is JSON: the epoch, and how it was split so far, as one run (world size, batch size,
-last_batch, batches completed by every rank) per world size that worked on it. With the same world
-and batch size the identical batches follow. With others the rest is split again; no sample is lost
-or repeated.
+A saved state is JSON. It holds the epoch and a list of runs, which says how the epoch was split so
+far: one run for each combination of world size and batch size that worked on it. A resume with the
+same world size and batch size continues with identical batches. With others, the rest of the epoch
+is split again, and no sample is lost or repeated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,23 +21,30 @@ from fastload._order.permutation import Indices
 from fastload._order.saved_state import STATE_VERSION, check_same, whole_number
 from fastload.errors import ConfigError
 
-Run = tuple[int, int, str, int]  # world size, batch size, last_batch, batches done by every rank
 _MAX_RUNS = 100  # per epoch; 35 bytes each, so a state stays below 4 kB
+
+
+class Run(NamedTuple):
+    """Part of an epoch that was loaded with one world size and batch size."""
+
+    world: int
+    batch_size: int
+    last_batch: str
+    done: int  # batches completed by every rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderOptions:
-    """All that the order of the samples depends on."""
+    """Everything that determines the order of the samples."""
 
     n_samples: int
     shuffle: bool | str  # True: blocks; "full": a random permutation; False: source order
     seed: int
     block: int  # samples per block
-    window: int  # blocks shuffled together
-    content: str = ""  # digest of the dataset: a state of another dataset is refused
+    window: int  # blocks that are shuffled together
+    content: str = ""  # digest of the dataset, to reject the state of another dataset
 
     def epoch_order(self, epoch: int, source_order: Callable[[], Indices]) -> EpochOrder:
-        """The order of one epoch."""
         if self.shuffle == "full":
             return FullOrder(self.n_samples, seed=self.seed, epoch=epoch)
         if self.shuffle:
@@ -46,7 +54,7 @@ class OrderOptions:
         return TableOrder(source_order())
 
     def as_json(self) -> dict[str, object]:
-        """For the state, without options that this order does not depend on."""
+        """Returns the options that this order depends on, for a saved state."""
         blocks = {"block": self.block, "window": self.window} if self.shuffle is True else {}
         return {
             "dataset": self.content,
@@ -59,12 +67,15 @@ class OrderOptions:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The part of an epoch that runs with one world size: all of it, unless a run was resumed with another."""
+    """The part of an epoch that is loaded with one world size and batch size.
+
+    That is the complete epoch, unless a run was resumed with another world size or batch size.
+    """
 
     epoch: int
     partition: RankPartition
     start: int = 0  # batches completed before this pass
-    past: tuple[Run, ...] = ()  # how the epoch was split before this segment
+    past: tuple[Run, ...] = ()  # runs of the same epoch before this segment
 
     @property
     def continues(self) -> bool:
@@ -72,18 +83,19 @@ class Segment:
 
     @property
     def n_batches(self) -> int:
-        """Counted from the beginning of the segment."""
+        """Batches per rank, counted from the start of the segment."""
         return self.partition.n_batches
 
 
 class RankOrder(EpochState[Segment]):
     """The epochs of one rank.
 
-    ``current_partition`` returns the part of this process as it is now, or None if it is unknown:
-    many trainers make the loader before the process group, so the partition at the first use counts.
+    ``current_partition`` returns rank and world size at the time of the call, or None if they are
+    unknown. It is called before each use, because many trainers create the loader before the
+    process group.
     """
 
-    draws_in_trainer = False  # pure: any thread may draw
+    draws_in_trainer = False  # a pure computation, safe in any thread
 
     def __init__(
         self,
@@ -105,7 +117,7 @@ class RankOrder(EpochState[Segment]):
         self._whole(0)  # raises ConfigError for an invalid batch size or last_batch
 
     def without_drop(self, batch_size: int) -> RankOrder:
-        """The same order, but every sample of an epoch is delivered, as predictions need it."""
+        """Returns the same order with ``last_batch="partial"``: predictions need every sample."""
 
         def current_partition() -> Partition | None:
             found = self._current_partition()
@@ -122,14 +134,12 @@ class RankOrder(EpochState[Segment]):
         return kept
 
     def batches(self, current: Segment) -> Iterator[Indices]:
-        """The sample ids of each batch that a segment has left on this rank."""
         order = self.options.epoch_order(current.epoch, self._source_order)
         for number in range(current.start, current.n_batches):
             intervals = current.partition.batch(self.partition.rank, number)
             yield np.concatenate([order.ids(start, stop) for start, stop in intervals])
 
     def n_batches(self, current: Segment) -> float:
-        """Batches of a segment, those before a resume included."""
         return current.n_batches
 
     def __len__(self) -> int:
@@ -137,7 +147,7 @@ class RankOrder(EpochState[Segment]):
         return self._whole(0).n_batches
 
     def n_samples(self) -> int:
-        """Samples of this rank in a whole epoch."""
+        """Returns the samples of this rank in a complete epoch."""
         self._update_partition()
         split = self._whole(0).partition
         n_full = max(0, split.n_batches - 2)  # only the last two batches may be smaller
@@ -147,21 +157,19 @@ class RankOrder(EpochState[Segment]):
         )
 
     def load(self, state: Mapping[str, object]) -> None:
-        """Continues after a saved state; raises ConfigError if it belongs to another order."""
         self._update_partition()
         check_same("order", state.get("order"), self.options.as_json())
         epoch = whole_number("state_dict: epoch", state.get("epoch"))
         *past, last = _checked_runs(state.get("runs"))
         left: tuple[Interval, ...] = ((0, self.options.n_samples),)
         for run in past:
-            left = _replayed(left, run).after(run[3])
+            left = _replayed(left, run).after(run.done)
         saved = _replayed(left, last)
-        done = last[3]
         if saved == self._split(left):
-            segment = Segment(epoch, saved, done, tuple(past))
+            segment = Segment(epoch, saved, last.done, tuple(past))
         else:
-            runs = (*past, last) if done else tuple(past)
-            segment = Segment(epoch, self._split(saved.after(done)), 0, runs)
+            runs = (*past, last) if last.done else tuple(past)
+            segment = Segment(epoch, self._split(saved.after(last.done)), 0, runs)
         over = segment.start >= segment.n_batches
         self._loaded = state
         self.restore(
@@ -183,7 +191,7 @@ class RankOrder(EpochState[Segment]):
 
     def _saved(self, current: Segment, done: int) -> dict[str, object]:
         split = current.partition
-        run: Run = (split.world, split.batch_size, split.last_batch, done)
+        run = Run(split.world, split.batch_size, split.last_batch, done)
         return {
             "version": STATE_VERSION,
             "order": self.options.as_json(),
@@ -200,11 +208,11 @@ class RankOrder(EpochState[Segment]):
 
 
 def _replayed(left: tuple[Interval, ...], run: Run) -> RankPartition:
-    world, batch_size, last_batch, done = run
-    split = RankPartition(left, world, batch_size, last_batch)
-    if not left or done > split.n_batches:
+    split = RankPartition(left, run.world, run.batch_size, run.last_batch)
+    if not left or run.done > split.n_batches:
         raise ConfigError(
-            f"state_dict is invalid: {done} batches completed, but the epoch has only {split.n_batches}"
+            f"state_dict is invalid: {run.done} batches completed, "
+            f"but the epoch has only {split.n_batches}"
         )
     return split
 
@@ -214,9 +222,12 @@ def _checked_runs(found: object) -> list[Run]:
         isinstance(run, list | tuple) and len(run) == 4 for run in found
     )
     if not isinstance(found, list | tuple) or not listed or not 1 <= len(found) <= _MAX_RUNS:
-        raise ConfigError(f"state_dict is invalid: runs {found!r:.60}")
+        raise ConfigError(
+            f"state_dict is invalid: runs={found!r:.60}: expected 1 to {_MAX_RUNS} lists of "
+            "world size, batch size, last_batch and completed batches"
+        )
     return [
-        (
+        Run(
             whole_number("state_dict: world size", world, 1),
             whole_number("state_dict: batch size", size, 1),
             str(last_batch),

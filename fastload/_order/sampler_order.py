@@ -1,4 +1,7 @@
-"""The order of a user's sampler or batch sampler: used as torch uses it, resumed by skipping delivered batches."""
+"""The order of a user's sampler or batch sampler.
+
+The sampler is iterated exactly as torch iterates it. A resumed run skips delivered batches.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ class SamplerPass:
 
     epoch: int
     start: int = 0  # batches delivered before a resume
-    skipped: int = 0  # samples delivered before those, in batches of other sizes
-    sampler_epoch: int | None = None  # the sampler's own epoch when it was drawn, where it has one
+    skipped: int = 0  # samples delivered before these batches, in batches of another size
+    sampler_epoch: int | None = None  # the sampler's own epoch at that time, if it has one
 
     @property
     def continues(self) -> bool:
@@ -33,15 +36,23 @@ class SamplerPass:
 class SamplerOrder(EpochState[SamplerPass]):
     """Batches of sample ids from a torch sampler.
 
-    To be resumed, the sampler must return the same order again: seed it by the epoch. A sampler of
-    single samples may resume with another batch size, a batch sampler may not.
+    A run can be resumed only if the sampler returns the same order again, so it should be seeded
+    with the epoch. A sampler of single samples may resume with another batch size; a batch sampler
+    may not.
 
-    ``batches`` is what torch iterates: a batch sampler, or the sampler itself for single samples.
-    ``batch_size`` and ``drop_last`` say how ``batches`` groups the ids of ``sampler``; a
-    ``batch_size`` of None means that a user's batch sampler decides.
+    The epoch determines the random numbers of the transforms. It increments after each iteration
+    and follows ``set_epoch`` of the loader or of the sampler.
 
-    The epoch decides what the transforms draw. It counts by itself, and follows ``set_epoch`` of the
-    loader or of the sampler.
+    Args:
+        sampler: The user's sampler or batch sampler.
+        batches: The object that torch would iterate: a batch sampler, or ``sampler`` itself for
+            single samples.
+        batch_size: How ``batches`` groups the ids of ``sampler``; None if ``sampler`` is a batch
+            sampler.
+        drop_last: Whether ``batches`` drops an incomplete last batch.
+        n_samples: Samples in the dataset.
+        seed: Seed of the transforms.
+        content: Digest of the dataset.
     """
 
     draws_in_trainer = True
@@ -67,47 +78,45 @@ class SamplerOrder(EpochState[SamplerPass]):
         self._n_samples = n_samples
         self._seed = seed
         self._content = content
-        # The object that knows ranks and epochs: a batch sampler may leave both to its sampler.
+        # A batch sampler may leave ranks and epochs to its sampler.
         inner = getattr(sampler, "sampler", None)
         self._epoch_owner = sampler if inner is None or hasattr(sampler, "set_epoch") else inner
-        self._known_sampler_epoch = self._sampler_epoch()  # as of our last call of set_epoch
-        self._drawn_in = self._known_sampler_epoch  # as of the batch that was drawn last
+        self._known_sampler_epoch = self._sampler_epoch()  # after our last call of set_epoch
+        self._drawn_in = self._known_sampler_epoch  # when the last batch was drawn
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration, or one without a batch yet, is this epoch; the sampler is set, too."""
         super().set_epoch(epoch)
         self._set_sampler_epoch(epoch)
 
     @property
     def withdrawn(self) -> SamplerPass | None:
-        """Also a pass whose epoch was set through the sampler itself before the first batch."""
+        """Includes a pass whose epoch was set with ``sampler.set_epoch`` before its first batch."""
         if self._withdrawn is None and self.phase is Phase.STARTED:
-            # Samplers that count their own iterations change their epoch while they are drawn from.
+            # Compared with _drawn_in, because some samplers change their epoch while they are
+            # drawn.
             return self.newest if self._sampler_epoch() != self._drawn_in else None
         return self._withdrawn
 
     def discard_resume_point(self) -> None:
-        """The sampler is about to be iterated as a whole, in place of the next iteration."""
+        # The caller iterates the complete sampler itself, which takes the place of the next pass.
         self.begin()
 
     def batches(self, current: SamplerPass) -> Iterator[Indices]:
-        """The sample ids of each batch, without those delivered before a resume."""
         for batch in itertools.islice(self._drawn(current.skipped), current.start, None):
             ids = self._ids(batch)
             if min(ids) < 0 or max(ids) >= self._n_samples:
                 raise ConfigError(
-                    f"the sampler gave samples {min(ids)} to {max(ids)}: "
+                    f"the sampler returned sample ids {min(ids)} to {max(ids)}: "
                     f"expected 0 to {self._n_samples - 1}"
                 )
             yield np.array(ids, np.int64)
 
     def n_batches(self, current: SamplerPass) -> float:
-        """Batches of a pass, those before a resume included; infinite for a sampler without a length."""
         try:
             if not current.skipped:
                 return len(self)
             n_left = max(0, len(self._sampler) - current.skipped)
-        except TypeError:
+        except TypeError:  # a sampler without a length
             return float("inf")
         size = self._batch_size or 1
         return n_left // size if self._drop_last else -(-n_left // size)
@@ -116,7 +125,6 @@ class SamplerOrder(EpochState[SamplerPass]):
         return len(self.as_batches)  # type: ignore[arg-type]
 
     def load(self, state: Mapping[str, object]) -> None:
-        """Continues after a saved state; raises ConfigError if it belongs to another order."""
         check_same("order", state.get("order"), self._as_json())
         epoch = whole_number("state_dict: epoch", state.get("epoch"))
         start = whole_number("state_dict: batches", state.get("batches"))
@@ -135,13 +143,15 @@ class SamplerOrder(EpochState[SamplerPass]):
         next_epoch = epoch + 1 if over else epoch
         self.set_epoch(next_epoch)
         if sampler_epoch is not None and resumed.continues and not over:
-            self._set_sampler_epoch(sampler_epoch)  # the rest of a pass is the rest of its order
+            self._set_sampler_epoch(
+                sampler_epoch
+            )  # to draw the order of the interrupted pass again
         self.restore(None if over else resumed, next_epoch)
 
     def _next_pass(self) -> SamplerPass:
         sampler_epoch = self._sampler_epoch()
         if sampler_epoch is not None and sampler_epoch != self._known_sampler_epoch:
-            self.set_epoch(sampler_epoch)  # the user called set_epoch of the sampler
+            self.set_epoch(sampler_epoch)  # the user called sampler.set_epoch
         self._drawn_in = sampler_epoch
         return replace(self._peek(), sampler_epoch=sampler_epoch)
 
@@ -149,7 +159,8 @@ class SamplerOrder(EpochState[SamplerPass]):
         return self._resume_at or SamplerPass(self.next_epoch)
 
     def _restarts(self) -> bool:
-        # A sampler without set_epoch would draw the same again, or worse, the next random numbers.
+        # A sampler without set_epoch would draw the same order again, or use further random
+        # numbers.
         return callable(getattr(self._epoch_owner, "set_epoch", None))
 
     def _set_sampler_epoch(self, epoch: int) -> None:
@@ -168,7 +179,7 @@ class SamplerOrder(EpochState[SamplerPass]):
         self._drawn_in = self._sampler_epoch()
 
     def _regrouped(self, skipped: int) -> Iterator[Any]:
-        """What torch's BatchSampler makes of the ids after the first ``skipped``."""
+        """Groups the ids after the first ``skipped`` in the same way as torch's BatchSampler."""
         size = self._batch_size or 1
         left = itertools.islice(self._sampler, skipped, None)
         while batch := list(itertools.islice(left, size)):
@@ -177,21 +188,21 @@ class SamplerOrder(EpochState[SamplerPass]):
             yield batch[0] if self._yields_singles else batch
 
     def _ids(self, batch: Any) -> list[int]:
-        # A tensor without dimensions is one number.
+        # A zero-dimensional tensor is a single id.
         listed = isinstance(batch, Iterable) and getattr(batch, "ndim", 1) > 0
         if listed and self._yields_singles:
             raise ConfigError(
-                f"the sampler gave {batch!r:.60}, but batch_size=None means single samples: "
-                "pass it as batch_sampler="
+                f"the sampler returned {batch!r:.60}: expected a single id with batch_size=None. "
+                "Pass a sampler of batches as batch_sampler="
             )
         try:
             ids = [operator.index(index) for index in (batch if listed else [batch])]
         except TypeError as error:
             raise ConfigError(
-                f"the sampler gave {batch!r:.60}: expected whole numbers ({error})"
+                f"the sampler returned {batch!r:.60}: expected whole numbers ({error})"
             ) from None
         if not ids:
-            raise ConfigError("the sampler gave a batch without samples")
+            raise ConfigError("the sampler returned a batch without samples: expected at least one")
         return ids
 
     def _saved(self, current: SamplerPass, done: int) -> dict[str, object]:
@@ -207,7 +218,7 @@ class SamplerOrder(EpochState[SamplerPass]):
 
     def _as_json(self) -> dict[str, object]:
         world = getattr(self._epoch_owner, "num_replicas", None)
-        # Where the sampler splits by itself, another number of ranks gives this rank other samples.
+        # If the sampler splits among ranks, the samples of this rank depend on the world size.
         ranks = {"num_replicas": world} if type(world) is int else {}
         return {
             "dataset": self._content,

@@ -12,8 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastload._load.torch_compat.lookahead import Lookahead
-from fastload._load.torch_compat.samplers import RankBatches, RankSampler
+from fastload._load.torch_compat.samplers import Lookahead, RankBatches, RankSampler
 from fastload._order.epoch_state import EpochState, Phase
 from fastload._order.partition import Partition
 from fastload._order.rank_order import OrderOptions, RankOrder
@@ -253,8 +252,8 @@ def test_batches_made_anew_of_another_sampler_are_that_samplers() -> None:
     ("options", "message"),
     [
         ({"partition": (2, 2, "drop")}, "rank 2 of 2"),
-        ({"batch_size": 0}, "batch size 0"),
-        ({"partition": (0, 1, "half")}, "last_batch 'half'"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"partition": (0, 1, "half")}, "last_batch='half'"),
     ],
 )
 def test_wrong_use_is_named(options: dict[str, Any], message: str) -> None:

@@ -117,8 +117,8 @@ def test_a_rank_reads_one_run_of_the_line() -> None:
 
 
 def test_wrong_use_is_named() -> None:
-    with pytest.raises(ConfigError, match="world size 0"):
+    with pytest.raises(ConfigError, match="world_size=0"):
         RankPartition(((0, 10),), 0, 1)
-    with pytest.raises(ConfigError, match="batch 5 of rank 0: expected below 5"):
+    with pytest.raises(ConfigError, match="batch 5 of rank 0: expected a batch below 5"):
         RankPartition(((0, 10),), 1, 2).batch(0, 5)
     assert merged([(0, 3), (3, 5), (7, 7), (9, 10)]) == ((0, 5), (9, 10))
