@@ -1,5 +1,5 @@
-"""Runs pixel operations on decoded batches, on the device: colors, warps, normalization, layout.
+"""Runs pixel operations on decoded batches: colors, warps, normalization, layout.
 
-``batch`` finishes a batch; ``color`` and ``warp`` have the kernels; ``kernels`` pairs each operation
-of ``fastload._plan`` with its kernel.
+``batch`` finishes a batch, ``color`` and ``warp`` contain the kernels, and ``kernels`` maps each
+operation of ``fastload._plan`` to its kernel.
 """

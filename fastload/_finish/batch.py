@@ -1,17 +1,18 @@
-"""A decoded uint8 batch becomes what the trainer gets: pixel operations, normalization, layout.
+"""Finishes a decoded uint8 batch: pixel operations, normalization, layout.
 
-Without pixel operations the decoder normalizes while it writes. The bits are the same: (pixel value
-- mean) / std in float32, then rounded to the dtype.
+Without pixel operations, the decoder normalizes while it writes. The result is bit-identical:
+(pixel value - mean) / std in float32, then rounded to the dtype.
 
-On the CPU, chunks of a batch are distributed over helper threads, and each computes alone. torch
-would distribute every single operation over OpenMP threads and wait, spinning, for the slowest:
-beside busy decode threads small operations take ten times as long.
+On the CPU, helper threads process chunks of a batch, and torch uses a single thread in each of
+them. By default torch would distribute every operation over OpenMP threads and spin until the
+slowest one is done. Next to busy decode threads, that makes small operations ten times slower.
 """
 
 from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -25,38 +26,39 @@ from fastload._plan.transform import Params, op_columns
 from fastload._plan.warps import FlipVertically
 from fastload.errors import ConfigError
 
-_DTYPES = {
+Allocate = Callable[[tuple[int, ...], torch.dtype], Tensor]
+DTYPES = {
     "uint8": torch.uint8,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
     "float32": torch.float32,
 }
-# Values per chunk: few enough for the cache on the CPU, and for the memory (4 bytes each, several
-# copies) on a GPU.
+# Values per chunk. A chunk fits into the cache of a CPU, or into the memory of a GPU (4 bytes per
+# value, several copies).
 _CHUNK_CPU = 1_200_000
 _CHUNK_DEVICE = 100_000_000
 
-# torch has loaded OpenMP with global symbols, where it uses it. ``torch.set_num_threads`` in a thread
-# also changes what threads started later get, the trainer's included (torch 2.13). OpenMP's own
-# function changes the calling thread only.
+# ``torch.set_num_threads`` in a thread also changes the setting of threads that start later,
+# including those of the trainer (torch 2.13). OpenMP's own function changes only the calling
+# thread. torch loads OpenMP with global symbols if it uses it.
 _set_num_threads = getattr(ctypes.CDLL(None), "omp_set_num_threads", None)
 _local = threading.local()
 
 
 def compute_alone() -> None:
-    """From now on torch operations of this thread use this thread only; cheap when repeated."""
+    """Makes torch operations of this thread run on this thread only. Repeated calls are cheap."""
     if not getattr(_local, "alone", False):
-        torch.get_num_threads()  # torch sets a thread's number on first use and would undo ours
+        torch.get_num_threads()  # sets the thread's number on first use, which would undo ours
         if _set_num_threads is not None:
             _set_num_threads(1)
         _local.alone = True
 
 
 class Finish:
-    """Call it with (n, height, width, channels) uint8 images and the parameters of their rows.
+    """Finishes uint8 images (n, height, width, channels) with the parameters of their plan rows.
 
-    Images are RGB or have one channel; they decide the device. Thread-safe: it keeps only constants
-    between calls.
+    Images are RGB or have one channel. The work runs on their device. The object is thread-safe,
+    because it has no state that changes between calls.
     """
 
     def __init__(self, plan: FieldPlan) -> None:
@@ -68,7 +70,7 @@ class Finish:
 
     @property
     def decoder_suffices(self) -> bool:
-        """Whether a decoder that normalizes can do all but vertical flips (``flip_finished``)."""
+        """Whether a normalizing decoder can do everything except for vertical flips."""
         return all(isinstance(op, FlipVertically) for op in self.ops)
 
     @torch.no_grad()
@@ -80,9 +82,20 @@ class Finish:
         out: Tensor | None = None,
         helpers: WorkerThreads | None = None,
     ) -> Tensor:
-        """The finished batch, in ``out`` if given (see ``empty``); ``helpers`` work on the CPU."""
+        """Returns the finished batch.
+
+        Args:
+            images: uint8 (n, height, width, channels).
+            parameters: One row of parameters per image.
+            out: Memory for the result, from ``empty``; None to allocate it.
+            helpers: Threads that process chunks if the images are on the CPU.
+        """
         self._check(images, parameters)
-        out = self.empty(images.shape, images.device) if out is None else out
+        if out is None:
+            out = self.empty(
+                images.shape,
+                lambda size, dtype: torch.empty(size, dtype=dtype, device=images.device),
+            )
         planar = out.permute(0, 3, 1, 2) if self.output.layout == "NHWC" else out
         if not self.ops and self.output.dtype == "uint8":
             planar.copy_(images.permute(0, 3, 1, 2))
@@ -99,7 +112,7 @@ class Finish:
 
         def finish_alone(start: int) -> None:
             compute_alone()
-            with torch.no_grad():  # also per thread
+            with torch.no_grad():  # the setting is per thread
                 finish(start)
 
         starts = range(0, len(images), chunk)
@@ -115,9 +128,9 @@ class Finish:
     def flip_finished(
         self, finished: Tensor, parameters: Params, *, helpers: WorkerThreads
     ) -> None:
-        """Flips images vertically in place; all operations must be vertical flips.
+        """Applies vertical flips in place to images that a decoder has normalized and laid out.
 
-        ``finished``: (n, ...), normalized and laid out by a decoder.
+        All operations must be vertical flips.
         """
         slots = np.flatnonzero(parameters.sum(axis=1) % 2).tolist()
         rows_axis = 1 if self.output.layout == "NCHW" else 0
@@ -133,17 +146,14 @@ class Finish:
         elif slots:
             finished[slots] = finished[slots].flip(1 + rows_axis)
 
-    def empty(self, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
-        """Memory for the result of images of ``shape`` (n, height, width, channels)."""
+    def empty(self, shape: Sequence[int], allocate: Allocate) -> Tensor:
+        """Allocates the result for images of ``shape`` (n, height, width, channels)."""
         n, height, width, channels = shape
-        dtype = _DTYPES[self.output.dtype]
-        if self.output.layout == "NHWC":
-            return torch.empty((n, height, width, channels), dtype=dtype, device=device)
-        last = self.output.layout == "channels_last"
-        memory = torch.channels_last if last else torch.contiguous_format
-        return torch.empty(
-            (n, channels, height, width), dtype=dtype, device=device, memory_format=memory
-        )
+        dtype = DTYPES[self.output.dtype]
+        if self.output.layout == "NCHW":
+            return allocate((n, channels, height, width), dtype)
+        memory = allocate((n, height, width, channels), dtype)
+        return memory if self.output.layout == "NHWC" else memory.permute(0, 3, 1, 2)
 
     def _finished(self, x: Tensor, parameters: Params, on_device: Tensor) -> Tensor:
         for op, columns in self._before:
@@ -164,25 +174,25 @@ class Finish:
     def _check(self, images: Tensor, parameters: Params) -> None:
         if images.dtype != torch.uint8 or images.ndim != 4:
             raise ConfigError(
-                "finishing a batch: expected uint8 (n, height, width, channels), "
-                f"found {images.dtype} {tuple(images.shape)}"
+                f"images are {images.dtype} {tuple(images.shape)}: "
+                "expected uint8 (n, height, width, channels)"
             )
         expected = (len(images), sum(op.n_params for op in self.ops))
         if parameters.shape != expected:
             raise ConfigError(
-                f"finishing {len(images)} images: expected parameters of {expected}, "
-                f"found {parameters.shape}: rows of another plan?"
+                f"parameters have shape {parameters.shape}: expected {expected} "
+                f"for {len(images)} images of this plan"
             )
         channels = images.shape[3]
         if self.ops and channels not in (1, 3):
             raise ConfigError(
-                "finishing a batch: colors can be changed in RGB and in grayscale images, "
-                f"these have {channels} channels"
+                f"images have {channels} channels: expected 1 or 3 for transforms that change "
+                "pixel values"
             )
         written = [(op.values_argument, op.channel_values) for op in self.ops if op.channel_values]
         for what, values in (("Normalize", self.output.mean), *written):
             if len(values) not in (1, channels):
                 raise ConfigError(
-                    f"{what} has numbers for {len(values)} channels, the images have {channels}; "
-                    "one number serves any"
+                    f"{what} has values for {len(values)} channels, but the images have {channels}. "
+                    "Pass one value, or one per channel"
                 )

@@ -1,7 +1,7 @@
 """Kernels of the color operations.
 
-Nothing is rounded between operations. Values that may leave 0..255 are clipped, as torchvision does
-for floating point images. With one channel, saturation, hue and grayscale change nothing.
+Values are not rounded between operations. Values outside 0..255 are clipped, as in torchvision for
+floating-point images. Saturation, hue and grayscale do not change images with one channel.
 """
 
 from __future__ import annotations
@@ -18,38 +18,39 @@ RED, GREEN, BLUE = 0.2989, 0.587, 0.114  # torchvision's weights: ITU-R 601 to f
 
 @kernel(ops.AdjustBrightness)
 def adjust_brightness(_: ops.AdjustBrightness, x: Tensor, factor: Tensor) -> Tensor:
-    """0 is black."""
+    """Factor 0 is black."""
     return x.mul_(_column(factor)).clamp_(0, 255)
 
 
 @kernel(ops.AdjustContrast)
 def adjust_contrast(_: ops.AdjustContrast, x: Tensor, factor: Tensor) -> Tensor:
-    """0 is uniform gray."""
+    """Factor 0 is uniform gray."""
     return _away_from(_luma(x).mean(dim=(1, 2, 3), keepdim=True), x, factor)
 
 
 @kernel(ops.AdjustSaturation)
 def adjust_saturation(_: ops.AdjustSaturation, x: Tensor, factor: Tensor) -> Tensor:
-    """0 is grayscale."""
+    """Factor 0 is grayscale."""
     return x if x.shape[1] == 1 else _away_from(_luma(x), x, factor)
 
 
 @kernel(ops.ToGrayscale)
 def to_grayscale(_: ops.ToGrayscale, x: Tensor, on: Tensor) -> Tensor:
-    """Luma in all channels where ``on`` is 1."""
+    """Writes the luma to all channels of the images whose ``on`` is 1."""
     return x if x.shape[1] == 1 else torch.where(_column(on) > 0, _luma(x), x)
 
 
 @kernel(ops.AdjustHue)
 def adjust_hue(_: ops.AdjustHue, x: Tensor, share: Tensor) -> Tensor:
-    """Rotates the color circle by a share of it."""
+    """Rotates the hue by ``share`` of the color circle."""
     if x.shape[1] == 1:
         return x
     red, green, blue = x.unbind(1)
     high = x.amax(1)
     chroma = high - x.amin(1)
     safe = torch.where(chroma == 0, 1.0, chroma)
-    # The hue in sixths of the circle, then HSV to RGB in closed form: value and chroma do not change.
+    # The hue in sixths of the circle, then HSV to RGB in closed form with unchanged value and
+    # chroma.
     sixths = torch.where(
         high == red,
         (green - blue) / safe,
@@ -65,7 +66,7 @@ def adjust_hue(_: ops.AdjustHue, x: Tensor, share: Tensor) -> Tensor:
 
 @kernel(ops.Blur)
 def blur(op: ops.Blur, x: Tensor, sigma: Tensor) -> Tensor:
-    """Two one-dimensional convolutions; ``sigma`` is above 0, edges are reflected."""
+    """Two one-dimensional convolutions with reflected edges; ``sigma`` must be above 0."""
     n, channels, height, width = x.shape
     reach = op.kernel // 2
     distance = torch.arange(-reach, reach + 1, dtype=torch.float32, device=x.device)
@@ -79,7 +80,7 @@ def blur(op: ops.Blur, x: Tensor, sigma: Tensor) -> Tensor:
 
 @kernel(ops.Erase)
 def erase(op: ops.Erase, x: Tensor, box: Tensor) -> Tensor:
-    """Writes the value into each sample's box x0, y0, x1, y1."""
+    """Fills the box x0, y0, x1, y1 of each image with the value."""
     value = torch.tensor(op.value, dtype=x.dtype, device=x.device).view(1, -1, 1, 1)
     x0, y0, x1, y1 = (column.view(-1, 1, 1, 1) for column in box.unbind(1))
     down = torch.arange(x.shape[2], device=x.device).view(1, 1, -1, 1)
@@ -89,7 +90,7 @@ def erase(op: ops.Erase, x: Tensor, box: Tensor) -> Tensor:
 
 
 def _luma(x: Tensor) -> Tensor:
-    """(n, 1, height, width); a new tensor."""
+    """Returns a new tensor (n, 1, height, width)."""
     if x.shape[1] == 1:
         return x.clone()
     return x[:, 0:1].mul(RED).add_(x[:, 1:2], alpha=GREEN).add_(x[:, 2:3], alpha=BLUE)

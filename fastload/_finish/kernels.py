@@ -1,10 +1,12 @@
-"""Which function computes which pixel operation.
+"""Maps pixel operations to the functions that compute them.
 
-A kernel takes the operation, the batch and the parameters, and returns the result; it may overwrite
-the batch. Batches are float32 pixel values 0..255, RGB or one channel, (n, channels, height, width).
-Parameters are (n, op.n_params) on the same device. Operations that move pixels have a second kernel
-for masks, (n, height, width, bytes) of uint8, which picks pixels and never mixes them; its last
-argument is the mask's padding, (bytes,).
+A kernel takes the operation, the batch and the parameters, and returns the result. It may overwrite
+the batch. A batch is float32 (n, channels, height, width) with pixel values 0..255, RGB or one
+channel. Parameters are (n, op.n_params) on the same device.
+
+Operations that move pixels have a second kernel for masks, which are uint8 (n, height, width,
+bytes). It selects the nearest pixel and never interpolates. Its last argument is the value of
+pixels outside the mask, (bytes,).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ MASK_KERNELS: dict[type[PixelOp], MaskKernel] = {}
 def kernel(
     op: type[PixelOp], table: dict[type[PixelOp], Any] = KERNELS
 ) -> Callable[[_AnyKernel], _AnyKernel]:
-    """Registers the decorated function for an operation, in KERNELS or in MASK_KERNELS."""
+    """Registers the decorated function for an operation in KERNELS or MASK_KERNELS."""
 
     def register(function: _AnyKernel) -> _AnyKernel:
         table[op] = function
@@ -39,10 +41,10 @@ def kernel(
 
 
 def run_op(op: PixelOp, batch: Tensor, params: Params, on_device: Tensor) -> Tensor:
-    """Runs one operation; ``params`` and ``on_device`` hold the same numbers.
+    """Runs one operation. ``on_device`` is a copy of ``params`` on the device of the batch.
 
-    Samples that it leaves unmodified are skipped if they are many, or if the kernel would not
-    preserve them.
+    Samples that the operation does not change are skipped if they are the majority, or if the
+    kernel would not preserve them exactly.
     """
     active = np.flatnonzero(~op.is_noop(params))
     if not len(active):
@@ -56,7 +58,7 @@ def run_op(op: PixelOp, batch: Tensor, params: Params, on_device: Tensor) -> Ten
 
 
 def warp_masks(masks: Tensor, ops: Sequence[PixelOp], params: Tensor, fill: Tensor) -> Tensor:
-    """Moves masks as the operations move the pixels of their image."""
+    """Applies the operations that move pixels to masks."""
     for op, columns in op_columns(ops):
         if op.moves_pixels:
             masks = MASK_KERNELS[type(op)](op, masks, params[:, columns], fill)

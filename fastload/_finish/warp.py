@@ -1,4 +1,4 @@
-"""Kernels of the operations that move the pixels of the canvas, for images and for masks."""
+"""Kernels of the operations that move pixels, for images and for masks."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from fastload._plan.warps import FlipVertically, WarpAffine
 
 @kernel(FlipVertically)
 def flip_vertically(_: FlipVertically, x: Tensor, _params: Tensor) -> Tensor:
-    """Reverses the rows of all samples: those that stay unmodified are not passed."""
-    return x.flip(2)
+    return x.flip(2)  # run_op passes only samples that are flipped
 
 
 @kernel(FlipVertically, MASK_KERNELS)
 def flip_masks(_: FlipVertically, masks: Tensor, on: Tensor, _fill: Tensor) -> Tensor:
-    """Reverses the rows where ``on`` is 1."""
+    """Flips the masks whose ``on`` is 1."""
     return torch.where(on.view(-1, 1, 1, 1) > 0, masks.flip(1), masks)
 
 
 @kernel(WarpAffine)
 def warp_affine(op: WarpAffine, x: Tensor, inverse: Tensor) -> Tensor:
-    """Bilinear; by the native core on the CPU."""
+    """Bilinear interpolation; the native core computes it on the CPU."""
     fill = torch.tensor(op.fill, dtype=x.dtype, device=x.device)
     module = core()
     if module is None or x.device.type != "cpu":
@@ -45,18 +44,21 @@ def warp_affine(op: WarpAffine, x: Tensor, inverse: Tensor) -> Tensor:
 
 
 def sample_affine(x: Tensor, inverse: Tensor, fill: Tensor) -> Tensor:
-    """What the native core's ``warp_affine`` does, on any device; ``fill`` is (1 or channels,)."""
+    """Does the same as ``warp_affine`` of the native core, on any device.
+
+    ``fill`` has one value, or one per channel.
+    """
     height, width = x.shape[2:]
     across, down = _origins(inverse, height, width)
     grid = torch.stack([across * (2 / width) - 1, down * (2 / height) - 1], dim=-1)
     fill = fill.view(1, -1, 1, 1)
-    # grid_sample takes zeros beyond the edge.
+    # grid_sample pads with zeros, so the fill value is subtracted first.
     return F.grid_sample(x - fill, grid, align_corners=False).add_(fill)
 
 
 @kernel(WarpAffine, MASK_KERNELS)
 def warp_masks_affine(_: WarpAffine, masks: Tensor, inverse: Tensor, fill: Tensor) -> Tensor:
-    """The nearest pixel."""
+    """Selects the nearest pixel."""
     n, height, width, n_bytes = masks.shape
     across, down = (each.floor().long() for each in _origins(inverse, height, width))
     inside = (across >= 0) & (across < width) & (down >= 0) & (down < height)
@@ -67,7 +69,7 @@ def warp_masks_affine(_: WarpAffine, masks: Tensor, inverse: Tensor, fill: Tenso
 
 
 def _origins(inverse: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """(n, height, width) each: x and y on the canvas of every pixel's center."""
+    """Returns the source x and y of every pixel center, (n, height, width) each."""
     x = torch.arange(width, dtype=torch.float32, device=inverse.device).add_(0.5).view(1, 1, -1)
     y = torch.arange(height, dtype=torch.float32, device=inverse.device).add_(0.5).view(1, -1, 1)
     a, b, c, d, e, f = (column.view(-1, 1, 1) for column in inverse.unbind(1))

@@ -1,1 +1,1 @@
-"""The DataLoader: order → plan → decode → finish, ahead of the trainer."""
+"""The DataLoader: order → plan → decode → finish, prefetched in the background."""

@@ -1,8 +1,8 @@
-"""Which of the measured backends keeps the training step fed at the least cost, and the record of it.
+"""Chooses the decode backend from measurements, and stores the measurements.
 
-Choosing is pure: numbers in, a name and a sentence out. Measurements are kept in the user's cache
-folder, one small JSON file per question. A record is valid for exactly the data, GPU, driver and
-packages that it was made with.
+``choose`` is a pure function from numbers to a name and an explanation. Measurements are stored in
+the user's cache folder, one small JSON file per key. A key contains the data, GPU, driver and
+package versions, so a record is never used with others.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 from fastload._decode.selftest_record import cache_folder
 from fastload.errors import ConfigError
 
-AS_GOOD = 1.03  # iterations that differ by less are equally long: timings are not more accurate
-_MAX_BYTES = 1 << 20  # of a record
+AS_GOOD = 1.03  # iteration times that differ by less count as equal, given the timing accuracy
+_MAX_BYTES = 1 << 20  # maximum size of a record
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +37,29 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a batch costs with one backend. A candidate that failed has only ``failure``."""
+    """The cost of a batch with one backend. A candidate that failed has only ``failure``."""
 
     candidate: Candidate
     batch_s: float = math.inf  # from one batch to the next, with others in flight
-    host_s: float = 0.0  # processor time of all threads together
-    device_s: float = 0.0  # GPU time that other work loses
+    host_s: float = 0.0  # CPU time of all threads together
+    device_s: float = 0.0  # GPU time that is not available to other work
     failure: str = ""
 
     def iteration_s(self, step_s: float) -> float:
-        """Length of a training iteration: loading runs beside the step, but takes GPU time from it."""
+        """Returns the duration of a training iteration.
+
+        Loading runs in parallel to the training step, but uses some of its GPU time.
+        """
         return max(self.batch_s, step_s + self.device_s)
 
     def cost(self, cpus: int) -> float:
-        """Seconds of all of this rank's processors and of its GPU that a batch occupies."""
+        """Returns the time per batch during which all CPUs of this rank, or its GPU, are busy."""
         return self.host_s / cpus + self.device_s
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The candidate taken, and why, in one line."""
+    """The chosen candidate and the reason in one line."""
 
     candidate: Candidate
     why: str
@@ -69,15 +72,22 @@ def choose(
     step_s: float | None = None,
     skipped: Mapping[str, str] | None = None,
 ) -> Decision:
-    """The shortest iteration wins; among equally short ones the cheapest; then the first.
+    """Chooses the shortest iteration; among equal ones the cheapest, then the first.
 
-    ``step_s``: what the trainer needs for a batch without loading. While it is unknown, the fastest
-    backend wins: it can feed any step. ``skipped``: candidates that were not measured, and why.
+    Args:
+        measured: The measurements.
+        cpus: CPUs of this rank.
+        step_s: Duration of a training step without loading. If it is unknown, the fastest backend
+            is chosen.
+        skipped: Candidates that were not measured, and the reasons.
+
+    Raises:
+        ConfigError: All candidates failed.
     """
     usable = [each for each in measured if not each.failure and math.isfinite(each.batch_s)]
     if not usable:
         raise ConfigError(
-            "choosing a backend: none works here: "
+            "backend='auto': no backend works on this machine: "
             + "; ".join(f"{each.candidate}: {each.failure}" for each in measured)
         )
     step = step_s or 0.0
@@ -99,14 +109,14 @@ def _sentence(
     step_s: float | None,
     skipped: Mapping[str, str],
 ) -> str:
-    parts = [f"{_figures(best, cpus)} a batch"]
+    parts = [f"{_figures(best, cpus)} per batch"]
     if step_s is not None:
-        fed = ", which it keeps fed" if best.batch_s <= step_s else ""
-        parts.append(f"the training step takes {_ms(step_s)}{fed}")
+        speed = "fast enough" if best.batch_s <= step_s else "too slow"
+        parts.append(f"{speed} for a training step of {_ms(step_s)}")
     others = [each for each in measured if each is not best]
     parts += [f"{each.candidate} {_figures(each, cpus)}" for each in others if not each.failure]
     parts += [f"{each.candidate} failed: {each.failure}" for each in others if each.failure]
-    parts += [f"{name} not tried: {why}" for name, why in skipped.items()]
+    parts += [f"{name} not measured: {why}" for name, why in skipped.items()]
     return "; ".join(parts)
 
 
@@ -125,7 +135,7 @@ def _percent(part: float, whole: float) -> str:
 
 
 def to_json(measured: Sequence[Measured]) -> list[dict[str, object]]:
-    """For the record; infinity, which JSON does not have, is left out."""
+    """Converts measurements for a record. JSON has no infinity, so it is omitted."""
     return [
         {name: value for name, value in asdict(each).items() if value != math.inf}
         for each in measured
@@ -133,7 +143,7 @@ def to_json(measured: Sequence[Measured]) -> list[dict[str, object]]:
 
 
 def from_json(rows: object) -> list[Measured] | None:
-    """What ``to_json`` returned, read back; None if it is something else."""
+    """Converts the result of ``to_json`` back; returns None if it is something else."""
     if not isinstance(rows, list) or not rows:
         return None
     found = []
@@ -155,30 +165,29 @@ def from_json(rows: object) -> list[Measured] | None:
     return found
 
 
-def record_path(question: Mapping[str, str]) -> Path:
-    """The file of the record that answers this question."""
-    digest = hashlib.sha256(json.dumps(dict(question), sort_keys=True).encode()).hexdigest()[:16]
+def record_path(key: Mapping[str, str]) -> Path:
+    digest = hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:16]
     return cache_folder() / f"backend-{digest}.json"
 
 
-def load_record(question: Mapping[str, str]) -> dict[str, Any] | None:
-    """The record; None if there is none, it is damaged, or it answers another question."""
+def load_record(key: Mapping[str, str]) -> dict[str, Any] | None:
+    """Returns the record; None if there is none, it is damaged, or it has another key."""
     try:
-        path = record_path(question)
+        path = record_path(key)
         if path.stat().st_size > _MAX_BYTES:
             return None
         found = json.loads(path.read_text())
     except (OSError, ValueError, RuntimeError):  # RuntimeError: there is no home folder
         return None
-    return found if isinstance(found, dict) and found.get("for") == dict(question) else None
+    return found if isinstance(found, dict) and found.get("for") == dict(key) else None
 
 
-def store_record(question: Mapping[str, str], record: Mapping[str, object]) -> None:
-    """Writes the record in one step. A folder that cannot be written is no error."""
+def store_record(key: Mapping[str, str], record: Mapping[str, object]) -> None:
+    """Writes the record atomically. Ignores a folder that cannot be written."""
     temporary: Path | None = None
-    content = {**record, "for": dict(question)}
+    content = {**record, "for": dict(key)}
     try:
-        path = record_path(question)
+        path = record_path(key)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")

@@ -1,6 +1,7 @@
-"""``backend="auto"`` on a GPU: tries the backends on the first batches of the user's own data, and remembers what came out.
+"""``backend="auto"`` on a GPU: measures the backends on the first batches of the user's data.
 
-The code runs on any device; on the CPU, where the answer is known to be the native core, only tests do that.
+Measurements are stored for the next run. The code runs on any device. On the CPU only tests use it,
+because the native core is always chosen there.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -49,16 +50,16 @@ from fastload.errors import FastloadError
 _WARM_UP = 2  # batches that are not counted
 _MIN_BATCHES = 4
 _MAX_BATCHES = 24
-_ENOUGH_S = 0.7  # after this no more batches are measured
-_DISTINCT = 8  # batches of the dataset that are loaded again and again
-_ALONE_S = 0.3  # how long the probe runs without a loader
-_LEARN_FROM = 50  # batches delivered before the length of the training step is recorded
-USUAL_BATCH = 32  # if the loader does not know how large batches will be
+_ENOUGH_S = 0.7  # no batch is started after this time
+_DISTINCT = 8  # different batches; they are loaded repeatedly
+_ALONE_S = 0.3  # duration of the probe without a loader
+_LEARN_FROM = 50  # delivered batches before the duration of the training step is recorded
+USUAL_BATCH = 32  # batch size if the loader does not know it
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What to load for a measurement, as the loader will load it."""
+    """The data and options of a measurement; the same as those of the loader."""
 
     dataset: Dataset
     spec: LoadSpec
@@ -68,7 +69,7 @@ class Bench:
     budget: int  # threads
 
     def key(self) -> dict[str, str]:
-        """What a measurement is valid for: data, plan, batch, threads, GPU, versions."""
+        """Returns what a measurement is valid for: data, plan, batch, threads, GPU, versions."""
         return {
             **versions(self.transfer.device),
             "device": self.transfer.device.type,
@@ -79,24 +80,28 @@ class Bench:
         }
 
     def batches(self) -> Iterator[NDArray[np.int64]]:
-        """The first samples, in a few batches, over and over."""
+        """Yields a few batches of the first samples in an endless cycle."""
         for number in itertools.cycle(range(_DISTINCT)):
             yield np.arange(
                 number * self.batch_size, (number + 1) * self.batch_size, dtype=np.int64
             ) % len(self.dataset)
 
 
-def measured_choice(asked: str, bench: Bench) -> BackendChoice | None:
-    """What ``auto`` takes for a GPU, from the record or measured now; None if nothing is to choose."""
-    if asked != AUTO or bench.transfer.device.type == "cpu" or not bench.spec.images:
+def measured_choice(requested: str, bench: Bench) -> BackendChoice | None:
+    """Chooses a backend for ``auto`` on a GPU from stored or new measurements.
+
+    Returns None if there is no choice: another backend than "auto", the CPU, or no images.
+    """
+    if requested != AUTO or bench.transfer.device.type == "cpu" or not bench.spec.images:
         return None
     key = bench.key()
     known = load_record(key) or {}
     measured = from_json(known.get("measured"))
     skipped = known.get("skipped")
     if measured is None or not isinstance(skipped, dict):
-        some, skipped = candidates(bench.transfer.device)
-        measured = measure_all(some, bench, probe=True)
+        found = candidates(bench.transfer.device)
+        skipped = found.skipped
+        measured = measure_all(found.usable, bench, probe=True)
         store_record(key, {"measured": to_json(measured), "skipped": skipped})
     step = known.get("step_s")
     decision = choose(
@@ -106,14 +111,14 @@ def measured_choice(asked: str, bench: Bench) -> BackendChoice | None:
         skipped=skipped,
     )
     if os.environ.get("FASTLOAD_QUIET") != "1":
-        sys.stderr.write(f"fastload: backend 'auto' takes {decision.candidate}: {decision.why}\n")
+        sys.stderr.write(f"fastload: backend='auto' uses {decision.candidate}: {decision.why}\n")
     return BackendChoice(
-        decision.candidate.name, asked, "", decision.candidate.hardware, decision.why
+        decision.candidate.name, requested, "", decision.candidate.hardware, decision.why
     )
 
 
 def learn_step(bench: Bench, stats: LoaderStats) -> None:
-    """Records the length of the training step for the next choice, if the run was long enough."""
+    """Records the duration of the training step for the next choice, after enough batches."""
     images = sum(each.items for each in bench.spec.images)
     if stats.batches < _LEARN_FROM or not stats.images_per_s or not images:
         return
@@ -125,34 +130,41 @@ def learn_step(bench: Bench, stats: LoaderStats) -> None:
         store_record(key, {**known, "step_s": float(step_s)})
 
 
-def candidates(device: torch.device) -> tuple[list[Candidate], dict[str, str]]:
-    """The candidates that can run here, the CPU's first; and why the others cannot."""
-    found = [Candidate(default_cpu_backend().name)]
+class Candidates(NamedTuple):
+    """The backends to measure, and the reasons why others cannot run."""
+
+    usable: list[Candidate]
+    skipped: dict[str, str]
+
+
+def candidates(device: torch.device) -> Candidates:
+    """Finds the backends that can run on this machine, starting with the CPU backend."""
+    usable = [Candidate(default_cpu_backend().name)]
     skipped: dict[str, str] = {}
     for name, entry in GPU_BACKENDS.items():
         for hardware in (False, True) if device.type == "cuda" else (False,):
             why = entry.load().missing(device, hardware=hardware)
             if not why and hardware and not hardware_passed(name, device):
-                why = "'fastload selftest --device cuda' has not passed it here"
+                why = "'fastload selftest --device cuda' has not passed on this machine"
             if not why:
-                found.append(Candidate(name, hardware))
-            elif not hardware or name not in skipped:  # one sentence per package is enough
+                usable.append(Candidate(name, hardware))
+            elif not hardware or name not in skipped:  # one reason per package is enough
                 skipped[str(Candidate(name, hardware))] = why
-    return found, skipped
+    return Candidates(usable, skipped)
 
 
-def measure_all(some: Sequence[Candidate], bench: Bench, *, probe: bool) -> list[Measured]:
-    """Each candidate on the same batches, whose bytes are read before: the disk is not measured."""
+def measure_all(usable: Sequence[Candidate], bench: Bench, *, probe: bool) -> list[Measured]:
+    """Measures each candidate on the same batches, which are read first to exclude the disk."""
     for ids in itertools.islice(bench.batches(), _DISTINCT):
         read_records(bench.dataset, ids, check_crc=True)
     return [
         measure(candidate, bench, probe=Probe(bench.transfer.device) if probe else None)
-        for candidate in some
+        for candidate in usable
     ]
 
 
 def measure(candidate: Candidate, bench: Bench, *, probe: Probe | None) -> Measured:
-    """What a batch costs with this candidate; one that fails is not taken, and the reason is kept."""
+    """Measures the cost of a batch. If the candidate fails, the result contains the reason."""
     try:
         choice = BackendChoice(candidate.name, AUTO, "", candidate.hardware)
         backend = Decoder(
@@ -179,7 +191,7 @@ def measure(candidate: Candidate, bench: Bench, *, probe: Probe | None) -> Measu
         _run(pipeline, bench, fewest=warm_up, most=warm_up)
         run = partial(_run, pipeline, bench, fewest=_MIN_BATCHES, most=_MAX_BATCHES)
         return _timed(candidate, run, probe)
-    except (FastloadError, RuntimeError) as error:  # RuntimeError: CUDA's and DALI's own
+    except (FastloadError, RuntimeError) as error:  # CUDA and DALI raise RuntimeError
         return Measured(candidate, failure=f"{type(error).__name__}: {error}".splitlines()[0][:200])
     finally:
         backend.close()
@@ -199,7 +211,7 @@ def _timed(candidate: Candidate, run: Callable[[], int], probe: Probe | None) ->
 
 
 def _run(pipeline: Pipeline, bench: Bench, *, fewest: int, most: int) -> int:
-    """Loads batches as an iterator does, some ahead, and returns how many, all of them complete."""
+    """Loads batches with the prefetch depth of the loader; returns their number."""
     driver = Driver(pipeline)
     batches = bench.batches()
     started = time.perf_counter()
@@ -210,25 +222,25 @@ def _run(pipeline: Pipeline, bench: Bench, *, fewest: int, most: int) -> int:
             driver.start(next(batches))
         last = bench.transfer.receive(unwrap(driver.finish_oldest()).data)
         n_done += 1
-    while driver.in_flight:  # they cost time, so they count
+    while driver.in_flight:  # they were started, so their time is included
         last = bench.transfer.receive(unwrap(driver.finish_oldest()).data)
         n_done += 1
-    map_tensors(last, lambda tensor: tensor.reshape(-1)[:1].cpu())  # waits for what is only queued
+    map_tensors(last, lambda tensor: tensor.reshape(-1)[:1].cpu())  # waits for queued GPU work
     return n_done
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeSpeed:
-    """How fast the probe ran."""
+    """The speed of the probe."""
 
-    per_s: float  # matrix products
-    cpu_s: float  # processor time of the thread that queued them
+    per_s: float  # matrix products per second
+    cpu_s: float  # CPU time of the thread that queued them
 
 
 class Probe:
-    """Matrix products, one after the other, in place of training.
+    """Computes matrix products in place of a training step.
 
-    The speed that the probe loses beside a loader is the GPU time that the loader takes.
+    The slowdown of the probe next to a loader is the GPU time that the loader uses.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -236,7 +248,7 @@ class Probe:
         self._a = torch.ones((side, side), dtype=dtype, device=device)
 
     def beside(self, work: Callable[[], Any]) -> tuple[Any, ProbeSpeed]:
-        """Runs ``work`` here and products in another thread; returns the result and the speed."""
+        """Runs ``work`` while another thread computes products; returns result and speed."""
         stop = threading.Event()
         found: list[ProbeSpeed] = []
         thread = threading.Thread(
@@ -249,7 +261,7 @@ class Probe:
             stop.set()
             thread.join()
         if not found:
-            raise RuntimeError("measuring a backend: the probe failed on the device")
+            raise RuntimeError(f"measuring a backend: the probe failed on {self._a.device}")
         return result, found[0]
 
     def _products(self, stop: threading.Event, found: list[ProbeSpeed]) -> None:

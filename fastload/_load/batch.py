@@ -1,9 +1,9 @@
-"""A batch on its way from sample ids to the trainer.
+"""The values that a batch passes through between sample ids and the trainer.
 
     ids --plan--> PlannedBatch --submit--> PendingBatch --finish--> Batch
 
-Each stage takes one of these values and returns the next one. ``Failed`` takes the place of a batch
-whose stage raised an error.
+Each stage takes one of these values and returns the next. If a stage raises an error, ``Failed``
+replaces the batch.
 """
 
 from __future__ import annotations
@@ -24,47 +24,47 @@ from fastload._plan.rows import PlanRows
 from fastload.errors import FastloadError
 
 Ids = NDArray[np.int64]
-Values = dict[str, Any]  # what a batch holds under each name
+Values = dict[str, Any]  # field name -> values of the batch
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """Its records are mapped and every random decision is made; no pixel memory is allocated yet."""
+    """A batch with mapped records and all random decisions made, but without pixel memory."""
 
     ids: Ids  # as requested
     epoch: int
-    records: BatchRecords  # bad samples already replaced by good ones of the batch
-    rows: dict[str, PlanRows]  # by image field
+    records: BatchRecords  # bad samples are already replaced by good samples of the batch
+    rows: dict[str, PlanRows]  # image field -> plan
     faults: Faults  # bad samples found while planning
-    plan_s: float  # time spent on it so far
+    plan_s: float  # planning time
 
 
 @dataclass(frozen=True, slots=True)
 class PendingField:
-    """One image or mask field of a batch, being decoded."""
+    """An image or mask field of a batch that the decode threads are working on."""
 
     chosen: LoadedField
     output: torch.Tensor
-    ticket: Any  # the decode backend's handle
+    ticket: Any  # handle of the decode backend
     faults: dict[int, SlotFault]  # slot -> why it cannot be decoded
-    n_bytes: int  # encoded
+    n_bytes: int  # encoded size
 
 
 @dataclass(frozen=True, slots=True)
 class PendingBatch:
-    """The decode threads have it."""
+    """A batch that was submitted to the decode threads."""
 
     planned: PlannedBatch
     fields: tuple[PendingField, ...]
 
     @property
     def n_bytes(self) -> int:
-        """Encoded bytes of its images and masks."""
+        """Encoded size of all images and masks."""
         return sum(field.n_bytes for field in self.fields)
 
 
 class Batch(NamedTuple):
-    """A finished batch: the data that the user receives, and its number of samples."""
+    """A finished batch: the data for the user and the number of samples."""
 
     data: Any
     n_samples: int
@@ -72,40 +72,40 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Takes the place of a batch; later batches still arrive."""
+    """An error in place of a batch. Later batches are still delivered."""
 
     error: BaseException
 
     @staticmethod
     def of(error: BaseException) -> Failed:
-        """Drops the traceback of our own errors, whose message says everything.
+        """Drops the traceback of fastload's own errors, whose message is sufficient.
 
-        A traceback keeps the frames of the background thread, and thereby whole batches, alive for
-        as long as the user keeps the error.
+        A traceback references the frames of the background thread. These would keep whole batches
+        alive as long as the user keeps the error.
         """
         return Failed(error.with_traceback(None) if isinstance(error, FastloadError) else error)
 
 
 def unwrap(result: Batch | Failed) -> Batch:
-    """The batch; raises the error that took its place."""
+    """Returns the batch, or raises the error in its place."""
     if isinstance(result, Batch):
         return result
     try:
         raise result.error
     finally:
-        del result  # the traceback holds this frame: error and frame must not hold each other
+        del result  # breaks the reference cycle error -> traceback -> this frame -> error
 
 
 @dataclass(slots=True)
 class Progress:
-    """What the background thread is working on; the trainer's thread reads it after a timeout."""
+    """What the background thread is working on. The trainer's thread reads it after a timeout."""
 
-    working_on: (
-        Sequence[Ids] | PendingBatch
-    ) = ()  # batches being planned, or the one being finished
+    # The batches that are being planned, or the batch that is being finished.
+    working_on: Sequence[Ids] | PendingBatch = ()
 
 
 def split_samples(values: Values, n: int, *, as_tuple: bool) -> list[Any]:
-    """A batch as a list of samples, each a dict or a tuple: what torch's collate functions take."""
-    samples = [{name: value[place] for name, value in values.items()} for place in range(n)]
-    return [tuple(sample.values()) for sample in samples] if as_tuple else list(samples)
+    """Splits a batch into ``n`` samples (dicts or tuples), the input of collate functions."""
+    if as_tuple:
+        return [tuple(value[place] for value in values.values()) for place in range(n)]
+    return [{name: value[place] for name, value in values.items()} for place in range(n)]

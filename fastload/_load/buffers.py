@@ -1,8 +1,8 @@
-"""Memory for batches, reused once no tensor uses it.
+"""Memory for batches that is reused as soon as no tensor refers to it.
 
-The kernel serves a fresh 40 MB tensor with 10,000 page faults, so buffers are kept. A batch stays
-valid as long as any tensor over its memory lives, a slice included: torch holds the NumPy array
-under a tensor's storage, so the array's reference count tells whether it is free.
+A new 40 MB tensor costs 10,000 page faults, so buffers are kept. A batch stays valid as long as any
+tensor on its memory exists, even a slice: the storage of a tensor holds a reference to the NumPy
+array, so the reference count of the array shows whether the buffer is free.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from numpy.typing import NDArray
 from fastload._common.threads import ForkSafeLock
 
 _ALIGN = 64  # bytes, for vector stores
-_UNUSED_AFTER = 256  # requests; a buffer that was free all the while is released
+_UNUSED_AFTER = 256  # requests; a buffer that is not used during so many requests is released
 
 
 @dataclass(slots=True, eq=False)
 class _Buffer:
     memory: NDArray[np.uint8]
     start: int  # first aligned byte
-    last_used: int  # number of the request that it served last
+    last_used: int  # number of the last request that it served
 
 
 class BufferPool:
-    """Hands out tensors.
+    """Allocates tensors from reusable buffers.
 
-    It keeps at most ``keep`` free buffers of sizes that are no longer requested, and of the others
-    those that were used recently.
+    The pool keeps at most ``keep`` free buffers of sizes that are no longer requested. Of the other
+    sizes it keeps recently used buffers.
     """
 
     def __init__(self, keep: int) -> None:
@@ -42,11 +42,11 @@ class BufferPool:
         self._lock = ForkSafeLock()
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """An uninitialized tensor over memory that nothing else uses."""
+        """Returns an uninitialized tensor on memory that nothing else uses."""
         n_bytes = math.prod(shape) * dtype.itemsize
         with self._lock():
             buffer = self._take(n_bytes)
-            # Holds the memory from here on.
+            # The view references the memory, which marks the buffer as used.
             view = buffer.memory[buffer.start : buffer.start + n_bytes]
         if dtype == torch.uint8:
             return torch.from_numpy(view.reshape(shape))
@@ -54,7 +54,7 @@ class BufferPool:
 
     @property
     def n_bytes(self) -> int:
-        """All memory held, in use or free."""
+        """Total size of all buffers, used or free."""
         with self._lock():
             return sum(buffer.memory.nbytes for buffer in self._buffers)
 
@@ -64,20 +64,20 @@ class BufferPool:
             self._release_unused()
         free = _free(self._buffers)
         self._n_requests += 1
-        # Up to twice as large will do: the short last batch of an epoch reuses a full one's memory.
+        # A buffer may be twice as large: the short last batch reuses the memory of a full one.
         fitting = [buffer for buffer in free if size <= buffer.memory.nbytes <= 2 * size]
         if fitting:
             best = min(fitting, key=lambda buffer: buffer.memory.nbytes)
             best.last_used = self._n_requests
             return best
-        self._release(free[: max(0, len(free) - self.keep + 1)])  # of sizes no longer requested
+        self._release(free[: max(0, len(free) - self.keep + 1)])  # their sizes are not requested
         memory = np.empty(size, np.uint8)
         start = -int(memory.__array_interface__["data"][0]) % _ALIGN
         self._buffers.append(_Buffer(memory, start, self._n_requests))
         return self._buffers[-1]
 
     def _release_unused(self) -> None:
-        # In a large pool each buffer has its turn after as many requests as there are buffers.
+        # Buffers are used in turn, so in a large pool each one waits for more requests.
         oldest = self._n_requests - max(_UNUSED_AFTER, 4 * len(self._buffers))
         self._release([buffer for buffer in _free(self._buffers) if buffer.last_used < oldest])
 
@@ -89,7 +89,7 @@ def _free(buffers: list[_Buffer]) -> list[_Buffer]:
     return [buffer for buffer in buffers if sys.getrefcount(buffer.memory) == _REFERENCES_WHEN_FREE]
 
 
-# Of memory that only its buffer holds; it differs between Python versions.
+# Reference count of memory that only its buffer refers to. It differs between Python versions.
 _REFERENCES_WHEN_FREE = min(
     sys.getrefcount(buffer.memory) for buffer in [_Buffer(np.empty(1, np.uint8), 0, 0)]
 )

@@ -1,4 +1,4 @@
-"""How the values of each field kind become one entry of a batch."""
+"""How the values of each field kind are collated into one entry of a batch."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from fastload._store.kinds import FieldKind
 
 
 class Stack(Enum):
-    """When a batch of values is one tensor, unless the user decides (``ragged=``)."""
+    """When values are stacked to one tensor, unless the user passes ``ragged=``."""
 
     NEVER = 0
-    SAME_SHAPE = 1  # where the samples inspected have one shape
+    SAME_SHAPE = 1  # if all scanned samples have the same shape
     ALWAYS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Collate:
     stack: Stack = Stack.NEVER
-    shapes: tuple[tuple[int, ...], ...] = ()  # allowed for one value; () = any
+    shapes: tuple[tuple[int, ...], ...] = ()  # allowed shapes of one value; () allows any
     as_tensor: bool = True  # False: a list of Python objects
 
 
-# Images, and masks that belong to one, are tensors that the decode threads fill.
+# The decode threads write images, and masks that belong to an image, directly into one tensor.
 COLLATE: dict[FieldKind, Collate] = {
     kinds.IMAGE: Collate(),
     kinds.MASK: Collate(Stack.SAME_SHAPE),

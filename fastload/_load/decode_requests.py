@@ -1,9 +1,10 @@
-"""Decode requests for one image or mask field of a batch, from part tables and plan rows."""
+"""Builds the decode requests of an image or mask field from part tables and plan rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from fastload._store.record import JPEG, RAW
 from fastload.errors import BadImage, RecordError
 
 _NATIVE = np.zeros(256, np.bool_)
-_NATIVE[[JPEG, RAW]] = True  # codecs that the decode threads read; others are unpacked here
+_NATIVE[[JPEG, RAW]] = True  # the decode threads read these codecs; others are unpacked here
 
 Source = memoryview | NDArray[np.uint8]
 SlotFault = BadImage | RecordError
@@ -26,12 +27,19 @@ SlotFault = BadImage | RecordError
 
 @dataclass(frozen=True, slots=True)
 class DecodeRequests:
-    """What to decode for one field. A slot is a place in ``part_rows``."""
+    """The decode requests of one field. A slot is an index into ``part_rows``."""
 
     requests: NDArray[np.void]
     sources: Sequence[Source]
-    n_bytes: int  # encoded
-    faults: dict[int, SlotFault]  # slot -> why the image cannot be requested
+    n_bytes: int  # encoded size
+    faults: dict[int, SlotFault]  # slot -> why the image cannot be decoded
+
+
+class _Filled(NamedTuple):
+    """Result of filling a request array."""
+
+    n_bytes: int  # encoded size of all images
+    packed: list[int]  # slots whose codec the decode threads cannot read
 
 
 def make_requests(
@@ -43,50 +51,57 @@ def make_requests(
     mask_bits: int,
     unpackers: WorkerThreads,
 ) -> DecodeRequests:
-    """A request for each image or mask of a field. ``mask_bits``: bits of a mask's pixel, 0 for images.
+    """Builds a request for each image or mask of a field.
 
-    ``unpackers`` decode what the decode threads do not read (PNG, deflated masks): zlib and Pillow
-    run without the GIL.
+    Args:
+        records: The records of the batch. number: Number of the field in the dataset. plan: Plan
+        rows of the images. exact: Never decode at a reduced scale. mask_bits: Bits per pixel of a
+        mask; 0 for images. unpackers: Threads for codecs that the decode threads cannot read (PNG,
+        deflated masks). zlib
+            and Pillow release the GIL.
     """
+    requests = np.zeros(len(plan), REQUEST)
     module = core()
     if module is None:
-        requests, n_bytes, packed = _in_python(
-            records, number, plan, exact=exact, mask_bits=mask_bits
-        )
+        filled = _fill_in_python(requests, records, number, plan, exact=exact, mask_bits=mask_bits)
     else:
-        memory = np.empty(len(plan) * REQUEST.itemsize, np.uint8)
         n_bytes, packed = module.image_requests(
             records.table.view(np.uint8),
             plan.numbers,
-            memory,
+            requests.view(np.uint8),
             field=number,
             first=records.first,
             mask_bits=mask_bits,
             filter=NEAREST if mask_bits else plan.filter,
             exact=exact,
         )
-        requests = np.frombuffer(memory, REQUEST)
+        filled = _Filled(n_bytes, packed)
     faults: dict[int, SlotFault] = {}
-    if not packed:
-        return DecodeRequests(requests, records.views, n_bytes, faults)
-    rows: list[tuple[int, ...]] = records.part_rows(number)[packed].tolist()
+    if not filled.packed:
+        return DecodeRequests(requests, records.views, filled.n_bytes, faults)
+    rows: list[tuple[int, ...]] = records.part_rows(number)[filled.packed].tolist()
     sources: list[Source] = [*records.views]
     unpacked = unpackers.map(lambda row: _unpack(records, row, mask_bits), rows)
-    for slot, pixels in zip(packed, unpacked, strict=True):
+    for slot, pixels in zip(filled.packed, unpacked, strict=True):
         if isinstance(pixels, np.ndarray):
             _point_to(requests[slot], pixels, len(sources))
             sources.append(pixels.reshape(-1).view(np.uint8))
         else:
             faults[slot] = pixels
-    return DecodeRequests(requests, sources, n_bytes, faults)
+    return DecodeRequests(requests, sources, filled.n_bytes, faults)
 
 
-def _in_python(
-    records: BatchRecords, number: int, plan: PlanRows, *, exact: bool, mask_bits: int
-) -> tuple[NDArray[np.void], int, list[int]]:
-    """What the native core's ``image_requests`` does: requests, encoded bytes, slots to unpack."""
+def _fill_in_python(
+    requests: NDArray[np.void],
+    records: BatchRecords,
+    number: int,
+    plan: PlanRows,
+    *,
+    exact: bool,
+    mask_bits: int,
+) -> _Filled:
+    """Does the same as ``image_requests`` of the native core."""
     images = records.part_rows(number)
-    requests = np.zeros(len(images), REQUEST)
     plan.fill(requests, mask=mask_bits > 0)
     requests["offset"] = images["offset"]
     requests["size"] = images["length"]
@@ -102,23 +117,24 @@ def _in_python(
     requests["exact"] = exact
     requests["check"] = 1  # the decode thread verifies the checksum
     in_place = _NATIVE[images["codec"]] & ((mask_bits == 0) | (images["bits"] == mask_bits))
-    return requests, int(images["length"].sum()), np.flatnonzero(~in_place).tolist()
+    return _Filled(int(images["length"].sum()), np.flatnonzero(~in_place).tolist())
 
 
 def _unpack(
     records: BatchRecords, row: tuple[int, ...], mask_bits: int
 ) -> NDArray[np.generic] | SlotFault:
-    """The upright pixels of an image that the decode threads do not read, or what is wrong with it."""
+    """Decodes an image for the decode threads, or returns the error."""
     part = records.part(row)
     try:
-        records.verify(row[0])  # no decode thread sees this record
+        records.verify(row[0])  # the decode threads do not verify this record
         if not mask_bits:
             return np.ascontiguousarray(decode_image(part))
         pixels = decode_mask(part)
         bits = 8 * pixels.dtype.itemsize
         if bits > mask_bits:
             return BadImage(
-                f"a mask of {bits} bits, the others have {mask_bits}: pack them with one type"
+                f"the mask has {bits} bits per pixel: expected at most {mask_bits}. "
+                "Pack all masks with the same type"
             )
         return np.ascontiguousarray(pixels, np.dtype(f"<u{mask_bits // 8}"))
     except (BadImage, RecordError) as error:
@@ -126,7 +142,7 @@ def _unpack(
 
 
 def _point_to(request: np.void, pixels: NDArray[np.generic], source: int) -> None:
-    """Has a decode thread read unpacked pixels from another source."""
+    """Changes a request so that the decode thread reads unpacked pixels."""
     request["source"] = source
     request["offset"] = 0
     request["size"] = pixels.nbytes

@@ -1,4 +1,4 @@
-"""The decode backend of one loader: which one runs and why, and a new one in every other process."""
+"""The decode backend of a loader, and the reason why it was chosen."""
 
 from __future__ import annotations
 
@@ -18,13 +18,26 @@ _CPU = torch.device("cpu")
 @public()
 @dataclass(frozen=True, slots=True)
 class BackendChoice:
-    """Which backend decodes and why. True if it is not the one that the user asked for."""
+    """The decode backend of a loader (``loader.backend``). True if it is a fallback.
+
+    Attributes:
+        name: The backend that decodes.
+        requested: The ``backend`` argument of the loader.
+        reason: Why ``name`` replaces ``requested``; empty if it does not.
+        hardware: Whether the JPEG engine of the GPU decodes.
+        measured: The measurements in one line, for ``backend="auto"`` on a GPU.
+
+    Example:
+        >>> loader = fastload.DataLoader("data/train", batch_size=256)
+        >>> if loader.backend:
+        ...     print(f"slower than expected: {loader.backend}")
+    """
 
     name: str
-    asked: str  # what the user passed as ``backend``
-    reason: str  # empty if the user got what they asked for
-    hardware: bool = False  # the GPU's JPEG engine decodes
-    measured: str = ""  # for "auto" on a GPU: the measurements, in one line
+    requested: str
+    reason: str
+    hardware: bool = False
+    measured: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.reason)
@@ -32,35 +45,41 @@ class BackendChoice:
     def __str__(self) -> str:
         name = self.name + " with the JPEG engine" * self.hardware
         if self.reason:
-            return f"{name} instead of {self.asked}: {self.reason}"
+            return f"{name} instead of {self.requested}: {self.reason}"
         return f"{name}: {self.measured}" if self.measured else name
 
 
-def choose_without_measuring(asked: str) -> BackendChoice:
-    """The backend asked for, or the default CPU backend for "auto"."""
-    if asked != AUTO:
-        return BackendChoice(find_backend(asked).name, asked, "")
+def choose_without_measuring(requested: str) -> BackendChoice:
+    """Returns the requested backend; for "auto", the default CPU backend."""
+    if requested != AUTO:
+        return BackendChoice(find_backend(requested).name, requested, "")
     status = native_status()
-    return BackendChoice(default_cpu_backend().name, asked, "" if status else str(status))
+    return BackendChoice(default_cpu_backend().name, requested, "" if status else str(status))
 
 
 class Decoder:
-    """A decode backend that can be pickled and that a forked child may use.
+    """A decode backend that can be pickled and that works in a forked child.
 
-    At most ``budget`` threads decode, ``threads`` of them at first. ``device`` is where batches end
-    up. In another process the same data are decoded on the CPU.
+    In another process, the same data is decoded on the CPU.
+
+    Args:
+        requested: Name of a backend, or "auto".
+        threads: Initial number of decode threads.
+        budget: Maximum number of decode threads.
+        device: Device of the delivered batches.
+        choice: The result of a measurement; None to choose without measuring.
     """
 
     def __init__(
         self,
-        asked: str,
+        requested: str,
         *,
         threads: int,
         budget: int,
         device: torch.device = _CPU,
         choice: BackendChoice | None = None,
     ) -> None:
-        self.choice = choose_without_measuring(asked) if choice is None else choice
+        self.choice = choose_without_measuring(requested) if choice is None else choice
         self.budget = budget
         self._device = device
         self._pid = os.getpid()
@@ -76,27 +95,27 @@ class Decoder:
 
     @property
     def backend(self) -> DecodeBackend:
-        """The backend of this process: most backends' threads do not exist in a forked child."""
+        """The backend of this process. A forked child, which has no threads, makes its own."""
         if self._pid != os.getpid() and not self._backend.survives_fork:
             _parents_backends.append(self._backend)
-            self.choice = choose_without_measuring(self._asked_elsewhere())
+            self.choice = choose_without_measuring(self._requested_in_child())
             self._device = _CPU
             self._backend = self._make(self.budget)
             self._pid = os.getpid()
         return self._backend
 
-    def _asked_elsewhere(self) -> str:
-        """A GPU backend does not follow into another process."""
-        return AUTO if find_backend(self.choice.name).on_gpu else self.choice.asked
+    def _requested_in_child(self) -> str:
+        # GPU backends run only in the process of the loader.
+        return AUTO if find_backend(self.choice.name).on_gpu else self.choice.requested
 
     @property
     def device(self) -> torch.device:
-        """Where the backend writes pixels."""
+        """The device that the backend writes pixels to."""
         return self.backend.device
 
     @property
     def threads(self) -> int:
-        """Decode threads. Setting it does nothing if the backend's number is fixed."""
+        """Number of decode threads. Setting it has no effect if the backend's number is fixed."""
         return self._backend.threads if self._backend.adjustable_threads else self.budget
 
     @threads.setter
@@ -105,36 +124,33 @@ class Decoder:
             self._backend.threads = n
 
     def submit(self, batch: DecodeBatch) -> Ticket:
-        """See `DecodeBackend.submit`."""
         return self.backend.submit(batch)
 
     def collect(self, ticket: Ticket) -> DecodeResult:
-        """See `DecodeBackend.collect`."""
         return self.backend.collect(ticket)
 
     def done(self, ticket: Ticket) -> bool:
-        """See `DecodeBackend.done`."""
         return self._backend.done(ticket)
 
     def unfinished(self, ticket: Ticket) -> list[int]:
-        """See `DecodeBackend.unfinished`."""
         return self._backend.unfinished(ticket)
 
     def on_cpu(self) -> Decoder:
-        """A new decoder like this one, for CPU tensors."""
-        return _remake(self._asked_elsewhere(), self.threads, self.budget)
+        """Returns a new decoder for CPU tensors."""
+        return _remake(self._requested_in_child(), self.threads, self.budget)
 
     def close(self) -> None:
-        """Ends the threads."""
+        """Stops the decode threads."""
         self._backend.close()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _remake, (self._asked_elsewhere(), self.threads, self.budget)
+        return _remake, (self._requested_in_child(), self.threads, self.budget)
 
 
-# In a forked child: the parent's backends. Destroying them would wait for threads that are not here.
+# Backends of the parent process, in a forked child. Their destructors would wait for threads that
+# do not exist in the child.
 _parents_backends: list[DecodeBackend] = []
 
 
-def _remake(asked: str, threads: int, budget: int) -> Decoder:
-    return Decoder(asked, threads=threads, budget=budget)
+def _remake(requested: str, threads: int, budget: int) -> Decoder:
+    return Decoder(requested, threads=threads, budget=budget)

@@ -1,4 +1,4 @@
-"""Bad samples: named, counted and bounded; nothing else stops."""
+"""Handling of bad samples: ``on_error`` and ``max_bad``. Other samples are not affected."""
 
 from __future__ import annotations
 
@@ -12,35 +12,36 @@ from fastload.errors import BadImage, ConfigError, FastloadError
 
 MAX_ERRORS = 100  # kept for loader.errors
 
-Faults = dict[int, FastloadError]  # place in the batch -> what is wrong with its sample
+Faults = dict[int, FastloadError]  # place in the batch -> error of its sample
 
 
 class FaultPolicy:
-    """What happens to bad samples.
+    """Decides what happens to bad samples.
 
-    ``raise``: the error, which names the sample, is raised in place of the batch. ``substitute``:
-    another sample of the batch takes its place, so that all ranks keep the same number of samples;
-    substitutions are counted, and limited to ``max_bad`` different samples (None: no limit).
+    With ``raise``, an error that names the sample replaces the batch. With ``substitute``, another
+    sample of the batch replaces the bad sample, so that all ranks keep the same number of samples.
+    At most ``max_bad`` different samples are substituted (None: no limit).
     """
 
     def __init__(self, on_error: str, max_bad: int | None) -> None:
         if on_error not in ("raise", "substitute"):
             raise ConfigError(f"on_error={on_error!r:.40}: expected 'raise' or 'substitute'")
         if max_bad is not None and (type(max_bad) is not int or max_bad < 0):
-            raise ConfigError(f"max_bad={max_bad!r:.40}: expected a number of samples, or None")
+            raise ConfigError(f"max_bad={max_bad!r:.40}: expected None or a number of samples")
         if max_bad is not None and on_error == "raise":
             raise ConfigError(
-                "max_bad belongs to on_error='substitute'; with 'raise' every bad sample is an error"
+                f"max_bad={max_bad}: expected None with on_error='raise', which raises every bad "
+                "sample. Pass on_error='substitute'"
             )
         self.on_error = on_error
         self.max_bad = max_bad
         self.n_bad = 0  # substitutions; a bad sample counts once per epoch
         self.errors: list[FastloadError] = []  # the first MAX_ERRORS
-        self._ids: set[int] = set()  # of different bad samples, if they are limited
+        self._ids: set[int] = set()  # ids of bad samples, only with max_bad
         self._lock = ForkSafeLock()
 
     def check(self, faults: Faults, ids: NDArray[np.int64]) -> None:
-        """Counts the bad samples of a batch; raises if they must not be replaced or are too many."""
+        """Counts the bad samples of a batch; raises if the policy does not allow them."""
         first = faults[min(faults)]
         if self.on_error == "raise":
             raise first
@@ -52,14 +53,15 @@ class FaultPolicy:
             self._ids.update(ids[list(faults)].tolist())
             if len(self._ids) > self.max_bad:
                 raise BadImage(
-                    f"{len(self._ids)} bad samples, more than max_bad={self.max_bad}; the newest: {first}",
+                    f"{len(self._ids)} bad samples, more than max_bad={self.max_bad}. "
+                    f"Last one: {first}",
                     source="loading",
                     image_id=int(ids[min(faults)]),
                 ) from first
 
 
 def substitutes(faults: Faults, n: int) -> NDArray[np.intp]:
-    """Which sample of a batch of ``n`` fills each place: good samples share the places of bad ones."""
+    """Returns which sample fills each place of a batch; good samples replace bad ones in turn."""
     take = np.arange(n)
     good = [place for place in range(n) if place not in faults]
     for number, place in enumerate(sorted(faults)):
@@ -70,7 +72,7 @@ def substitutes(faults: Faults, n: int) -> NDArray[np.intp]:
 def bad_sample(
     dataset: Dataset, records: BatchRecords, place: int, field: str, why: str
 ) -> BadImage:
-    """The error for a sample whose data is intact but unusable."""
+    """Returns the error for a sample whose data is intact but unusable."""
     sample_id = int(records.ids[place])
     why = why if why.startswith("field ") else f"field {field!r}: {why}"
     path = dataset.reader(sample_id).path

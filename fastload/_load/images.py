@@ -1,4 +1,4 @@
-"""The pixels of a batch: their memory, the request to the decode threads, and what happens after."""
+"""Submits the images and masks of a batch to the decode threads and finishes their pixels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from fastload._common.threads import WorkerThreads
-from fastload._decode.backend import DecodeBatch, DecodeResult, PixelFormat
-from fastload._finish.batch import Finish
+from fastload._decode.backend import DecodeBatch, PixelFormat
+from fastload._finish.batch import DTYPES, Finish
 from fastload._finish.kernels import warp_masks
 from fastload._load.batch import PendingField
 from fastload._load.buffers import BufferPool
@@ -22,19 +22,13 @@ from fastload._load.transfer import Transfer
 from fastload._plan.rows import PlanRows
 from fastload.errors import BadImage
 
-_DTYPES = {
-    "uint8": torch.uint8,
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
 _UNSIGNED = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}
 
 
 class ImageDecoder:
     """Submits the images and masks of batches and finishes them.
 
-    All calls come from inside ``transfer.stream()``.
+    The caller makes all calls inside ``transfer.stream()``.
     """
 
     def __init__(
@@ -51,7 +45,6 @@ class ImageDecoder:
     def requests(
         self, chosen: LoadedField, records: BatchRecords, rows: PlanRows
     ) -> DecodeRequests:
-        """The decode requests for a field's images."""
         return make_requests(
             records,
             chosen.number,
@@ -62,11 +55,12 @@ class ImageDecoder:
         )
 
     def submit(self, chosen: LoadedField, records: BatchRecords, rows: PlanRows) -> PendingField:
-        """Hands a field's images to the decode threads; does not wait for them."""
+        """Submits the images of a field to the decode threads without waiting."""
         found = self.requests(chosen, records, rows)
-        faults: dict[int, SlotFault] = dict(found.faults)
-        for slot, why in rows.bad.items():
-            faults[slot] = BadImage(why)
+        faults: dict[int, SlotFault] = {
+            **found.faults,
+            **{slot: BadImage(why) for slot, why in rows.bad.items()},
+        }
         if chosen.field.kind.is_mask:
             faults |= _misfits(records.part_rows(chosen.number), rows)
             output, pixels = self._mask_output(chosen, rows)
@@ -76,17 +70,15 @@ class ImageDecoder:
         ticket = self._backend.submit(batch)
         return PendingField(chosen, output, ticket, faults, found.n_bytes)
 
-    def collect(self, field: PendingField) -> DecodeResult:
-        """Waits for the decode threads."""
-        return self._backend.collect(field.ticket)
-
     def finish(
         self, field: PendingField, rows: PlanRows, take: NDArray[np.intp] | None
     ) -> torch.Tensor:
-        """The pixels as delivered.
+        """Returns the pixels as the user receives them.
 
-        ``take``: which sample fills each place, None if each its own. ``rows`` are those of the
-        samples taken.
+        Args:
+            field: A field whose ticket was collected.
+            rows: Plan rows of the samples in ``take``.
+            take: Which sample fills each place; None if no sample was substituted.
         """
         chosen = field.chosen
         pixels = field.output
@@ -104,18 +96,19 @@ class ImageDecoder:
                 finish.flip_finished(images, rows.parameters, helpers=self._unpackers)
             return pixels.movedim(-1, -3) if finish.output.layout == "channels_last" else pixels
         staged = self._transfer.stage(pixels.view(-1, *pixels.shape[-3:]))
-        out = None if staged.is_cuda else self._finish_output(finish, staged)
+        out = None if staged.is_cuda else finish.empty(staged.shape, self._buffers.tensor)
         done = finish(staged, rows.parameters, out=out, helpers=self._unpackers)
         return done.view(*pixels.shape[:-3], *done.shape[1:])
 
     def _mask_output(self, chosen: LoadedField, rows: PlanRows) -> tuple[torch.Tensor, PixelFormat]:
-        """Each byte of a mask's integer is a channel: the decode threads pick pixels and never mix them."""
+        # Each byte of a mask's integer is a channel. The decode threads select the nearest pixel
+        # and never interpolate masks.
         shape = (len(rows), rows.canvas_h, rows.canvas_w, chosen.bits // 8)
         form = PixelFormat("nhwc", "stored", _mask_fill(chosen, self._spec))
         return self._memory(shape, torch.uint8), form
 
     def image_output(self, chosen: LoadedField, rows: PlanRows) -> tuple[torch.Tensor, PixelFormat]:
-        """Memory for a field's images, and their format in it."""
+        """Returns memory for the images of a field, and the pixel format to write."""
         form, dtype = self._formats[chosen.name]
         shape = (len(rows), rows.canvas_h, rows.canvas_w, chosen.channels)
         if form.layout == "nchw":
@@ -123,13 +116,13 @@ class ImageDecoder:
         return self._memory(shape, dtype), form
 
     def _format(self, chosen: LoadedField) -> tuple[PixelFormat, torch.dtype]:
-        """Pixel operations need uint8 NHWC; without them the decode threads write the final format."""
+        # Pixel operations need uint8 NHWC. Without them, the decode threads write the final format.
         plan = self._spec.plans[chosen.name]
         channels = chosen.channels
         color = "gray" if channels == 1 else self._spec.color
         fill = _per_channel(plan.fill, channels)
         final = self._finishes[chosen.name].decoder_suffices
-        dtype = _DTYPES[plan.output.dtype] if final else torch.uint8
+        dtype = DTYPES[plan.output.dtype] if final else torch.uint8
         layout = "nchw" if final and plan.output.layout == "NCHW" else "nhwc"
         if dtype == torch.uint8:
             return PixelFormat(layout, color, fill, white=255.0), dtype  # type: ignore[arg-type]
@@ -138,14 +131,14 @@ class ImageDecoder:
         return PixelFormat(layout, color, fill, mean, std, 255.0), dtype  # type: ignore[arg-type]
 
     def _memory(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Where the decoder writes: on a GPU, torch's memory of the current stream, which writes it."""
         device = self._backend.device
         if device.type == "cpu":
             return self._buffers.tensor(shape, dtype)
+        # torch allocates it for the current stream, which is the stream that writes it.
         return torch.empty(shape, dtype=dtype, device=device)
 
     def _warp(self, masks: torch.Tensor, chosen: LoadedField, rows: PlanRows) -> torch.Tensor:
-        """Masks follow the operations that move the pixels of their image."""
+        """Applies the warps and vertical flips of the image to its masks."""
         if not rows.warped:
             return masks
         fill = torch.tensor(_mask_fill(chosen, self._spec), dtype=torch.uint8, device=masks.device)
@@ -153,35 +146,27 @@ class ImageDecoder:
         flat = masks.reshape(-1, *masks.shape[-3:])
         return warp_masks(flat, rows.ops, parameters, fill).view(masks.shape)
 
-    def _finish_output(self, finish: Finish, pixels: torch.Tensor) -> torch.Tensor:
-        n, height, width, channels = pixels.shape
-        dtype = _DTYPES[finish.output.dtype]
-        if finish.output.layout == "NCHW":
-            return self._buffers.tensor((n, channels, height, width), dtype)
-        memory = self._buffers.tensor((n, height, width, channels), dtype)
-        return memory if finish.output.layout == "NHWC" else memory.permute(0, 3, 1, 2)
-
 
 def _mask_fill(chosen: LoadedField, spec: LoadSpec) -> tuple[int, ...]:
-    """The bytes of a pixel outside the image."""
+    """Returns the bytes of a mask pixel outside the image."""
     return tuple(spec.plans[chosen.image].mask_fill.to_bytes(chosen.bits // 8, "little"))
 
 
 def _misfits(masks: NDArray[np.void], rows: PlanRows) -> dict[int, SlotFault]:
-    """Masks whose size is not that of their image."""
+    """Returns an error for each mask whose size differs from that of its image."""
     sizes = shown_sizes(masks)
     expected = np.stack([rows.source_h, rows.source_w], axis=1)
     wrong = np.flatnonzero((sizes != expected).any(axis=1)).tolist()
     return {
         slot: BadImage(
-            f"a mask of {sizes[slot, 1]}x{sizes[slot, 0]} over an image of "
-            f"{expected[slot, 1]}x{expected[slot, 0]}; pack a mask that is not over the image "
-            "(a bird's-eye view) as 'array'"
+            f"the mask is {sizes[slot, 1]}x{sizes[slot, 0]}: expected the size of its image, "
+            f"{expected[slot, 1]}x{expected[slot, 0]}. Pack a mask that does not cover the image "
+            "(such as a bird's-eye view) as 'array'"
         )
         for slot in wrong
     }
 
 
 def _per_channel(values: tuple[Any, ...], channels: int) -> tuple[Any, ...]:
-    """One value per channel; a single value serves all."""
+    """Repeats a single value for all channels."""
     return values * channels if len(values) == 1 else values[:channels]

@@ -1,4 +1,4 @@
-"""One pass over the data: what ``iter(loader)`` returns."""
+"""The iterator of a loader, which delivers the batches of one epoch to the trainer."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ from fastload.errors import FastloadError, WorkerDied
 if TYPE_CHECKING:
     from fastload._load.loader import DataLoader
 
-_MAX_NAMED = 8  # samples that a timeout names
-_NAMING_S = 1.0  # time to find the names of their files
+_MAX_NAMED = 8  # samples in the message of a timeout
+_NAMING_S = 1.0  # maximum time to find the names of their files
 
 
 class LoaderIterator:
-    """The consumer. Dropping it (an early ``break``) ends its work; a loader may have several at once."""
+    """Delivers batches. Dropping it (an early ``break``) stops its background work.
+
+    A loader may have several iterators at once.
+    """
 
     def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
@@ -62,7 +65,7 @@ class LoaderIterator:
         return Prefetcher(driver, depth=loader.ahead, drawn=drawn)
 
     def _restart(self) -> None:
-        """Starts over in the epoch that was set after iter()."""
+        """Starts again with the epoch that was set after iter()."""
         before = self._pass
         current = self._order.begin()
         if current == before:
@@ -77,8 +80,8 @@ class LoaderIterator:
     def __next__(self) -> Any:
         if os.getpid() != self._pid:
             raise WorkerDied(
-                "this iterator belongs to the process that made it, before the fork: "
-                "call iter(loader) in this one"
+                "the iterator was created in another process, before a fork: "
+                "call iter(loader) in this process"
             )
         started = time.perf_counter()
         loader = self._loader
@@ -90,57 +93,57 @@ class LoaderIterator:
         except TimeoutError:
             raise self._timeout() from None
         if item is None:
-            if not self._prefetcher.stopped:  # else it was closed early, or has ended before
+            if not self._prefetcher.stopped:  # otherwise it was closed, or has already ended
                 self._order.ended(self._pass)
             self._prefetcher.stop()
             raise StopIteration
         if isinstance(item, Failed):
-            self._commit()  # the error takes the place of a batch: the next call returns the next
+            self._commit()  # the error replaces a batch; the next call returns the next batch
             error, item = item.error, None
             try:
-                if isinstance(error, StopIteration):  # a `for` would take it for the epoch's end
+                if isinstance(error, StopIteration):  # a `for` loop would end without an error
                     raise RuntimeError(
-                        "a batch was not made: StopIteration was raised, as by next() in collate_fn"
+                        "building a batch raised StopIteration. Check next() calls in collate_fn"
                     ) from error
                 raise error
             finally:
-                # The traceback holds this frame. Only the garbage collector could separate the two,
-                # and until then this pass would not end.
+                # Breaks the cycle error -> traceback -> this frame -> error. Otherwise the pass
+                # would not end before the next garbage collection.
                 del error
         batch = loader.pipeline.transfer.receive(item.data)
         n_samples = item.n_samples
         loader.thread_scaler.delivered(waited=n_ready == 0)
-        # A user's sampler must not be drawn from earlier than torch would.
+        # A user's sampler must not be drawn earlier than torch would.
         if not self._order.draws_in_trainer and loader.depth_scaler.delivered(n_ready):
             self._prefetcher.request_next()
         n_images = n_samples * loader.images_per_sample
         waited_s = time.perf_counter() - started
         loader.stats_collector.delivered(n_samples, n_images, waited_s, n_ready)
-        self._commit()  # last: a Ctrl-C before this neither counts the batch nor loses it
+        self._commit()  # last, so that a Ctrl-C before it neither counts nor loses the batch
         return batch
 
     def __len__(self) -> int:
-        return len(self._loader)  # of a whole epoch, as torch's iterators say
+        return len(self._loader)  # of a complete epoch, as for torch's iterators
 
     @property
     def at_end(self) -> bool:
-        """The last batch that was returned is the last of the pass, as far as can be known."""
+        """Whether the newest batch is the last one of the pass. False if the length is unknown."""
         return bool(self._done >= self._order.n_batches(self._pass))
 
     def close(self) -> None:
-        """Ends the pass; also done when the iterator is dropped."""
+        """Stops the background work."""
         self._prefetcher.stop()
 
     def _commit(self) -> None:
         self._prefetcher.commit(self._count)
 
     def _count(self) -> None:
-        # Ctrl-C is raised where a call begins: until this call returns, nothing has changed.
+        # Ctrl-C is raised when a call starts. Nothing has changed before this call returns.
         self._order.delivered(self._pass, self._done + 1)
         self._done += 1
 
     def _timeout(self) -> RuntimeError:
-        """The error that says which samples the loader is waiting for."""
+        """Returns an error that names the samples that the loader is waiting for."""
         loader = self._loader
         working_on = self._progress.working_on
         found: list[int]
@@ -153,22 +156,23 @@ class LoaderIterator:
         names = ", ".join(_named(loader.packed, found[:_MAX_NAMED]))
         more = len(found) - _MAX_NAMED
         return RuntimeError(
-            f"no batch within timeout={loader.timeout_s} s; "
-            f"being loaded: sample{'s' * (len(found) != 1)} {names}"
+            f"no batch within timeout={loader.timeout_s} s. "
+            f"Waiting for sample{'s' * (len(found) != 1)} {names}"
             + (f" and {more} more of {where}" if more > 0 else "")
         )
 
 
 def _named(dataset: Dataset, ids: list[int]) -> list[str]:
-    """Samples with shard and original file.
+    """Returns the names of samples with their shard and original file.
 
-    The file name is in the record. If the disk hangs, reading the name hangs, too, hence the thread.
+    The file name is in the record. If the disk hangs, reading the name hangs as well, so a thread
+    reads it.
     """
     sources: dict[int, str] = {}
 
     def read() -> None:
         for i in ids:
-            # A damaged record is reported when its batch is delivered.
+            # Damaged records are reported when their batch is delivered.
             with contextlib.suppress(FastloadError, OSError, lmdb.Error):
                 sources[i] = f", {dataset.source(i)}"
 
@@ -179,10 +183,7 @@ def _named(dataset: Dataset, ids: list[int]) -> list[str]:
 
 
 class Collator:
-    """From the values of a batch to what the user receives.
-
-    That is a dict or a tuple, the result of their collate_fn, or one sample.
-    """
+    """Makes the user's batch: a dict, a tuple, the result of a collate_fn, or a single sample."""
 
     def __init__(
         self, spec: LoadSpec, collate_fn: Callable[[Any], Any] | None, *, batched: bool

@@ -1,9 +1,9 @@
-"""Labels, i.e. everything but pixels: decoded, moved with their image, and put into tensors."""
+"""Decodes labels (all fields except pixels), moves them with their image, and collates them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,26 +19,31 @@ from fastload._store.fields import decode_value
 from fastload.errors import BadImage, ConfigError, RecordError
 
 
-def read_labels(
-    chosen: LoadedField, records: BatchRecords
-) -> tuple[list[Any], dict[int, RecordError | BadImage]]:
-    """The field's values by sample, and place -> what is wrong with a value that is None.
+class Labels(NamedTuple):
+    """The values of one field, one per sample; None if ``faults`` has an error for its place."""
 
-    Arrays are views of the records: ``move_labels`` and ``collate_field`` copy them.
+    values: list[Any]
+    faults: dict[int, RecordError | BadImage]
+
+
+def read_labels(chosen: LoadedField, records: BatchRecords) -> Labels:
+    """Decodes the values of a field.
+
+    Arrays are views of the records. ``move_labels`` and ``collate_field`` copy them.
     """
-    values: list[Any] = []
-    wrong: dict[int, RecordError | BadImage] = {}
+    labels = Labels([], {})
     for place, own in enumerate(records.field_parts(chosen.number)):
         try:
-            values.append(_complete(chosen, decode_value(chosen.field, own, copy=False)))
+            value = _complete(chosen, decode_value(chosen.field, own, copy=False))
         except (RecordError, BadImage) as error:
-            values.append(None)
-            wrong[place] = error
-    return values, wrong
+            value = None
+            labels.faults[place] = error
+        labels.values.append(value)
+    return labels
 
 
 def _complete(chosen: LoadedField, value: Any) -> Any:
-    """A value that can be moved and stacked: a missing table of rows is an empty one."""
+    """Returns a value that can be moved and stacked; a missing table becomes an empty one."""
     kind = chosen.field.kind
     if chosen.field.list and kind.in_column:
         return np.array(value, kind.column_dtype)
@@ -51,29 +56,32 @@ def _complete(chosen: LoadedField, value: Any) -> Any:
     if collate.shapes and any(each.shape not in collate.shapes for each in found):
         shapes = ", ".join(sorted({str(each.shape) for each in found}))
         raise BadImage(
-            f"field {chosen.name!r}: matrices of {shapes}: only (3, 3) and (3, 4) lead to an image; "
-            "pack others as 'array'"
+            f"field {chosen.name!r}: matrices have shape {shapes}: expected (3, 3) or (3, 4). "
+            "Pack other matrices as 'array'"
         )
     if chosen.field.list and chosen.items and len(found) != chosen.items:
         raise BadImage(
-            f"field {chosen.name!r}: {len(found)} values, expected {chosen.items}, "
-            "one for each image"
+            f"field {chosen.name!r}: found {len(found)} values, expected {chosen.items}, "
+            "one per image"
         )
     required = collate.stack is Stack.ALWAYS or (
         collate.stack is Stack.SAME_SHAPE and chosen.ragged != "list" and not chosen.field.list
     )
     if required and not found:
-        raise BadImage(f"field {chosen.name!r}: the sample has none, and a batch is one tensor")
+        raise BadImage(
+            f"field {chosen.name!r}: the sample has no value, which a stacked batch requires"
+        )
     return value
 
 
 def move_labels(
     chosen: LoadedField, values: Sequence[Any], rows: PlanRows | None, image: LoadedField | None
 ) -> Values:
-    """The values as the plan moves them, and details under other names (``boxes.kept``).
+    """Moves the values with their image; adds details under other names (``boxes.kept``).
 
-    ``image``: the image field that they belong to. If it is a list (cameras), each value belongs to
-    the image at the same place. If not, all items of a list (lanes) belong to the one image.
+    ``image`` is the image field that the values belong to. If it is a list (cameras), each value
+    belongs to the image at the same index. Otherwise all items of a list (lanes) belong to the one
+    image.
     """
     name = chosen.name
     listed = chosen.field.list
@@ -93,7 +101,7 @@ def move_labels(
 
 
 def collate_field(chosen: LoadedField, values: Values, ids: NDArray[np.int64]) -> Values:
-    """Arrays as tensors: one tensor if all samples have one shape, else a list, or padded with a mask."""
+    """Converts arrays to tensors: one stacked tensor, a list, or a padded tensor and a mask."""
     result: Values = {}
     for name, own in values.items():
         if not COLLATE[chosen.field.kind].as_tensor:
@@ -125,8 +133,8 @@ def _stacked(name: str, values: list[Any], ids: NDArray[np.int64]) -> torch.Tens
         if isinstance(each, list) and len({(item.shape, item.dtype) for item in each}) > 1:
             found = " and ".join(sorted({f"{item.dtype} of {item.shape}" for item in each}))
             raise ConfigError(
-                f"field {name!r}: {found} in sample {ids[place]}: they cannot be stacked. Use "
-                f"ragged={{{name.partition('.')[0]!r}: 'list'}}, or pack them in one shape"
+                f"field {name!r}, sample {ids[place]}: {found} cannot be stacked. Pass "
+                f"ragged={{{name.partition('.')[0]!r}: 'list'}}, or pack values of one shape"
             )
     arrays = [np.stack(each) if isinstance(each, list) else each for each in values]
     first = arrays[0]
@@ -134,8 +142,9 @@ def _stacked(name: str, values: list[Any], ids: NDArray[np.int64]) -> torch.Tens
         if each.shape != first.shape or each.dtype != first.dtype:
             raise ConfigError(
                 f"field {name!r}: {first.dtype} of {first.shape} in sample {ids[0]}, "
-                f"{each.dtype} of {each.shape} in sample {ids[place]}: they cannot be stacked. Use "
-                f"ragged={{{name.partition('.')[0]!r}: 'list'}} or 'pad', or pack them in one shape"
+                f"{each.dtype} of {each.shape} in sample {ids[place]} cannot be stacked. "
+                f"Pass ragged={{{name.partition('.')[0]!r}: 'list'}} or 'pad', "
+                "or pack values of one shape"
             )
     return torch.from_numpy(np.stack(arrays))
 
@@ -143,7 +152,7 @@ def _stacked(name: str, values: list[Any], ids: NDArray[np.int64]) -> torch.Tens
 def _padded(
     name: str, values: list[Any], ids: NDArray[np.int64]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(n, longest, ...) with zeros at the end, and (n, longest): True where there is a value."""
+    """Returns (n, longest, ...) padded with zeros, and a mask (n, longest): True for a value."""
     values = [np.atleast_1d(each) for each in values]
     longest = max(len(each) for each in values)
     filled = [place for place, each in enumerate(values) if len(each)]
@@ -158,7 +167,7 @@ def _padded(
             raise ConfigError(
                 f"field {name!r}: {each.dtype} of {each.shape} in sample {ids[place]}, "
                 f"{dtype} of {values[first].shape} in sample {ids[first]}: only the first axis can "
-                f"be padded; use ragged={{{name.partition('.')[0]!r}: 'list'}}"
+                f"be padded. Pass ragged={{{name.partition('.')[0]!r}: 'list'}}"
             )
         result[place, : len(each)] = each
         mask[place, : len(each)] = True

@@ -1,4 +1,4 @@
-"""``fastload.DataLoader``: a torch DataLoader whose batches are decoded by native threads of this process."""
+"""``fastload.DataLoader``: a torch DataLoader that decodes batches in native threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fastload._load.buffers import BufferPool
 from fastload._load.decoder import BackendChoice, Decoder
 from fastload._load.faults import FaultPolicy
 from fastload._load.iterator import Collator, LoaderIterator
-from fastload._load.options import LoaderOptions, Ranks, make_order
+from fastload._load.options import LoaderOptions, make_order
 from fastload._load.pipeline import Pipeline
 from fastload._load.scaling import DepthScaler, ThreadScaler
 from fastload._load.spec import LoadSpec, SampleOptions, load_spec
@@ -28,13 +28,12 @@ from fastload._load.torch_compat.accelerate import (
     AcceleratedIterator,
     CollateOnto,
     PreparedBatches,
-    PreparedFlag,
+    PrepareWhenTested,
     check_device,
 )
 from fastload._load.torch_compat.dataset_view import Collate, LoaderDataset
-from fastload._load.torch_compat.lookahead import Lookahead
-from fastload._load.torch_compat.samplers import RankBatches, RankSampler
-from fastload._load.transfer import Transfer, make_transfer
+from fastload._load.torch_compat.samplers import Lookahead, RankBatches, RankSampler
+from fastload._load.transfer import make_transfer
 from fastload._order.epoch_order import WINDOW
 from fastload._order.partition import Partition
 from fastload._order.rank_order import RankOrder
@@ -49,41 +48,79 @@ _MAX_SHOWN = 200  # characters of the transforms in repr(loader)
 
 @public()
 class DataLoader(torch.utils.data.DataLoader[Any]):
-    """Loads a packed dataset: the arguments of torch's DataLoader, and those below.
+    """Loads batches from a packed dataset. Accepts the arguments of torch's DataLoader.
 
-    ``num_workers``: decode threads, None = chosen automatically. ``transform``: fastload.transforms, for all images or a dict by
-    field. ``fields``: names to deliver (also ``id`` and ``source``). Datasets of image + label yield ``(images, labels)``, others a
-    dict. ``shuffle``: True (blocks), "full" (a random permutation) or False (source order). ``last_batch``: "pad" or "partial"
-    instead of the default (several ranks: pad, as DistributedSampler; one: partial). ``on_error``: "raise" or "substitute".
-    ``exact``: never decode scaled. The page "The loader" (docs/loader.md) describes all of them.
+    Native threads of the training process read, decode, crop, resize, flip and normalize the
+    images. There are no worker processes. A dataset with one image and one integer label yields
+    ``(images, labels)``. Any other dataset yields a dict of field names and values.
 
-        loader = fastload.DataLoader("data/train", batch_size=256, shuffle=True, transform=[T.RandomResizedCrop(224)])
+    Args:
+        dataset: Path of a packed dataset, or the result of ``fastload.open``.
+        batch_size: Samples per batch on each rank (default 1). None yields single samples.
+        shuffle: True permutes blocks of about 8 MiB and shuffles the samples inside a window of
+            blocks, so that the disk reads sequentially. "full" is a random permutation of all
+            samples. False and None (default) keep the order of the source.
+        sampler: torch sampler that decides the order instead of ``shuffle``.
+        batch_sampler: torch batch sampler that decides batches and order. Excludes ``batch_size``,
+            ``shuffle``, ``sampler`` and ``drop_last``.
+        num_workers: Number of decode threads. None (default) starts with up to 4 threads and adds
+            more while the trainer waits, up to the CPUs that this rank may use.
+        collate_fn: Function that makes a batch from a list of samples. None (default) collates in
+            the loader, which is faster.
+        pin_memory: Return CPU tensors in pinned memory (default False).
+        drop_last: Drop samples that do not fill a batch on every rank (default False).
+        timeout: Seconds to wait for a batch before RuntimeError; 0 (default) waits forever.
+        worker_init_fn: Has no effect, because there are no worker processes.
+        multiprocessing_context: Has no effect, because there are no worker processes.
+        generator: torch generator whose initial seed is used if ``seed`` is None.
+        prefetch_factor: Number of batches to prefetch, for all threads together. None (default)
+            starts with 3 and adds more, up to 8, if that hides short stalls.
+        transform: List of ``fastload.transforms`` for all image fields, or a dict with a list per
+            image field. None (default) requires images of one size.
+        fields: Names of the fields to load; may include "id" (number of the sample) and "source"
+            (path of the original file). None (default) loads all fields of the dataset.
+        device: Device of the batches: None (default) and "cpu" for CPU tensors, or "cuda".
+        backend: Decoder: "auto" (default), "native", "dali", "nvjpeg" or "reference". The attribute
+            ``backend`` of the loader says which one runs and why.
+        seed: Seed of the order and of random transforms. None (default) uses the seed of
+            ``generator``, or 0.
+        rank: Number of this process. None (default) takes it from torch.distributed or torchrun.
+        world_size: Number of processes. None (default) takes it from torch.distributed or torchrun.
+        last_batch: How an epoch ends: "drop" omits samples that do not fill a batch on every rank,
+            "pad" repeats samples, and "partial" makes the last batches smaller. None (default) is
+            "drop" with ``drop_last``, else "pad" with several ranks and "partial" with one.
+        window: Number of blocks that are shuffled together with ``shuffle=True`` (default 8).
+        color: "rgb", "bgr" or "gray". None (default) is "gray" if all scanned images are grayscale,
+            else "rgb".
+        ragged: How to collate fields whose shape differs between samples: "list" (default) for a
+            list of tensors, "pad" for a padded tensor and a mask, or a dict with a mode per field.
+        exact: Never decode at a reduced scale, which is faster but changes pixels slightly (default
+            False).
+        return_matrix: Also return the 3x3 matrix from source pixels to output pixels of each image,
+            as "image.matrix" (default False).
+        on_error: "raise" (default) raises an error in place of a batch with a bad sample.
+            "substitute" replaces the sample by another one of the batch and counts it.
+        max_bad: Maximum number of different bad samples with ``on_error="substitute"``. None
+            (default) is no limit.
+        **torch_arguments: ``persistent_workers``, ``pin_memory_device`` and ``in_order`` of torch,
+            which have no effect.
+
+    Raises:
+        ConfigError: An argument is invalid, or contradicts another argument or the dataset.
+        TypeError: ``dataset`` is not a packed dataset, or an argument is unknown.
+
+    Example:
+        >>> import fastload
+        >>> from fastload import transforms as T
+        >>> loader = fastload.DataLoader(
+        ...     "data/train",
+        ...     batch_size=256,
+        ...     shuffle=True,
+        ...     transform=[T.RandomResizedCrop(224), T.HorizontalFlip(), T.Normalize(0.5, 0.25)],
+        ... )
+        >>> for images, labels in loader:
+        ...     train_step(images, labels)
     """
-
-    # Every attribute that this class sets is declared here: a copy of a user's subclass takes along all others.
-    seed: int
-    timeout_s: float | None
-    transfer: Transfer
-    thread_scaler: ThreadScaler
-    depth_scaler: DepthScaler
-    stats_collector: StatsCollector
-    pipeline: Pipeline
-    images_per_sample: int
-    collator: Collator
-    order: RankOrder | SamplerOrder
-    lookahead: Lookahead
-    _options: LoaderOptions
-    _ranks: Ranks
-    _bench: Bench | None  # what backend="auto" measures, if it does
-    _backend: Decoder
-    _buffers: BufferPool
-    _iterators: list[weakref.ref[LoaderIterator]]
-    _closed: bool
-    # The attributes of a loader that Accelerate has prepared.
-    end_of_dataloader: bool
-    remainder: int
-    use_stateful_dataloader: bool
-    _accelerated: bool
 
     def __init__(  # noqa: PLR0917 - torch's own order
         self,
@@ -119,6 +156,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         max_bad: int | None = None,
         **torch_arguments: object,
     ) -> None:
+        inherited = set(vars(self))  # set by a user's subclass before this call
         self._options = options = LoaderOptions.resolve(
             dataset,
             SampleOptions(
@@ -163,17 +201,19 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self.transfer = make_transfer(options.device, pin_memory=options.pin_memory)
         self._init_backend(spec)
         self._init_pipeline(spec)
-        loader = weakref.ref(self)  # weak: a loader is freed with its last user
+        loader = weakref.ref(self)  # the order must not keep the loader alive
         self.order = make_order(
             options, lambda: None if (alive := loader()) is None else alive._current_partition()
         )
-        self._iterators = []  # not a WeakSet: see fastload._load.prefetch
+        # A list instead of a WeakSet: fastload._load.prefetch explains why.
+        self._iterators: list[weakref.ref[LoaderIterator]] = []
         self._closed = False
         self._accelerated = False
         self.end_of_dataloader = False
         self.remainder = -1
-        self.use_stateful_dataloader = True
+        self.use_stateful_dataloader = True  # read by Accelerate
         self._init_torch()
+        self._own_attributes = {*vars(self), "_own_attributes"} - inherited
 
     def _init_backend(self, spec: LoadSpec) -> None:
         options = self._options
@@ -189,7 +229,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             ahead=options.prefetch_depth,
             budget=budget,
         )
-        choice = measured_choice(options.backend, bench)  # None but for "auto" on a GPU
+        choice = measured_choice(options.backend, bench)  # None except for "auto" on a GPU
         self._bench = None if choice is None else bench
         self._backend = Decoder(
             options.backend,
@@ -222,7 +262,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self.collator = Collator(spec, options.collate_fn, batched=options.batched)
 
     def _current_partition(self) -> Partition:
-        """The part of this process as of now: the process group may be initialized after the loader was made."""
+        """Returns rank and world size now: the process group may start after the loader."""
         ranks = self._options.ranks()
         if ranks != self._ranks:
             self._ranks = ranks
@@ -231,23 +271,23 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return self._options.partition(ranks)
 
     def _init_torch(self) -> None:
-        """Makes this a torch DataLoader with the parts that a plain one could be built from.
+        """Sets the attributes of a torch DataLoader, from which frameworks build plain loaders.
 
-        It has no worker processes (``num_workers`` 0, no timeout), so a plain one built from it has none either.
+        ``num_workers`` is 0 and there is no timeout, so that a plain loader has no worker
+        processes.
         """
         options = self._options
+        order = self.order
         self.lookahead = Lookahead(self.ahead - 1)
-        view = LoaderDataset(self.pipeline, self.order, self.lookahead, options.samples)
+        view = LoaderDataset(self.pipeline, order, self.lookahead, options.samples)
         sampler = options.sampler
-        if sampler is None and isinstance(self.order, RankOrder):
-            sampler = RankSampler(self.order, view)
         batches = options.batch_sampler
-        if batches is None and options.batched:
-            if isinstance(self.order, RankOrder):
-                size = self.order.batch_size
-                batches = RankBatches(sampler, size, options.drops_last, self.lookahead)
-            else:
-                batches = self.order.as_batches
+        if isinstance(order, RankOrder):
+            sampler = RankSampler(order, view)
+            if options.batched:
+                batches = RankBatches(sampler, order.batch_size, options.drops_last, self.lookahead)
+        elif batches is None and options.batched:
+            batches = order.as_batches
         super().__init__(
             view,
             batch_size=1 if options.batched else None,
@@ -256,7 +296,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             or (Collate(self.pipeline.spec) if options.batched else None),
             generator=options.generator,
         )
-        # Lightning rebuilds a loader from the attributes that have the names of its arguments.
+        # Lightning rebuilds a loader from attributes with the names of constructor arguments.
         _set_attributes(
             self,
             {
@@ -298,22 +338,22 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     @property
     def ahead(self) -> int:
-        """Batches in flight or ready; grows where that hides hiccups, unless prefetch_factor was given."""
+        """Number of prefetched batches. Grows to hide short stalls if prefetch_factor is None."""
         return self.depth_scaler.depth
 
     @property
     def packed(self) -> Dataset:
-        """The packed dataset itself."""
+        """The packed dataset."""
         return self.pipeline.dataset
 
     @property
     def backend(self) -> BackendChoice:
-        """Which decoder runs, and why."""
+        """The decode backend that runs, and the reason for it."""
         return self._backend.choice
 
     @property
     def block_samples(self) -> int:
-        """Samples per block of the order; 0: it has no blocks."""
+        """Samples per block of the order; 0 if the order has no blocks."""
         if isinstance(self.order, RankOrder) and self.order.options.shuffle is True:
             return self.order.options.block
         return 0
@@ -323,7 +363,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def __iter__(self) -> LoaderIterator:  # type: ignore[override]
         if self._closed:
-            raise RuntimeError("this loader was closed: make a new one")
+            raise RuntimeError("the loader is closed: create a new one")
         if self._bench is not None:
             learn_step(self._bench, self.stats())
         iterator = LoaderIterator(self)
@@ -332,8 +372,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return AcceleratedIterator(self, iterator) if self._accelerated else iterator  # type: ignore[return-value]
 
     @property
-    def _is_accelerate_prepared(self) -> PreparedFlag:
-        return PreparedFlag(self._prepare_for_accelerate)
+    def _is_accelerate_prepared(self) -> PrepareWhenTested:
+        return PrepareWhenTested(self._prepare_for_accelerate)
 
     @_is_accelerate_prepared.setter
     def _is_accelerate_prepared(self, prepared: bool) -> None:
@@ -341,7 +381,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             self._prepare_for_accelerate()
 
     def _prepare_for_accelerate(self) -> bool:
-        """False where Accelerate must rebuild the loader: a user's sampler does not know of ranks."""
+        """Returns whether Accelerate may use the loader without rebuilding it."""
+        # A user's sampler does not split among ranks: Accelerate must do it.
         if isinstance(self.order, SamplerOrder) and self._ranks.world > 1:
             return self._accelerated
         check_device(torch.device(self._options.device or "cpu"))
@@ -357,27 +398,58 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return True
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is this epoch; without it epochs count by themselves."""
+        """Selects the epoch of the next iteration. Without this call, epochs are counted.
+
+        Args:
+            epoch: Number of the epoch, from 0. Order and random transforms depend on it.
+
+        Example:
+            >>> for epoch in range(3, 10):
+            ...     loader.set_epoch(epoch)
+            ...     train(loader)
+        """
         self.order.set_epoch(epoch)
 
     def plan(
         self, sample_id: int, *, field: str | None = None, item: int = 0, epoch: int | None = None
     ) -> PlanRow:
-        """What happens to the image of a sample in an epoch (default: the next one): print it, or ``draw`` it."""
+        """Returns the crop, size, flip and parameters of an image in one epoch.
+
+        Args:
+            sample_id: Number of the sample in the packed dataset.
+            field: Name of an image field; None (default) is the first one.
+            item: Index of the image in a list field (default 0).
+            epoch: Number of the epoch; None (default) is the next one.
+
+        Returns:
+            The plan row. Print it, or call its ``draw``.
+
+        Raises:
+            ConfigError: ``field`` is not an image field of this loader.
+            IndexError: ``sample_id`` is out of range.
+
+        Example:
+            >>> print(loader.plan(17))
+        """
         plans = self.pipeline.spec.plans
         name = next(iter(plans), "") if field is None else field
         if name not in plans:
             raise ConfigError(
-                f"plan of field {name!r:.40}: expected one of {', '.join(plans) or 'none (no image field)'}"
+                f"field={name!r:.40}: expected an image field that is loaded: "
+                f"{', '.join(plans) or 'there is none'}"
             )
         if not 0 <= sample_id < len(self.packed):
-            raise IndexError(f"sample {sample_id} of {len(self.packed)}")
+            raise IndexError(f"sample_id={sample_id}: expected 0 to {len(self.packed) - 1}")
         ids = np.array([sample_id], np.int64)
         epoch = self.order.next_epoch if epoch is None else epoch
         return self.pipeline.planner.plan(ids, epoch).rows[name][item]
 
     def stats(self) -> LoaderStats:
-        """What was delivered so far, and where the time went."""
+        """Returns what the loader delivered since it was created, and where the time went.
+
+        Example:
+            >>> print(loader.stats())
+        """
         return self.stats_collector.snapshot(
             threads=self._backend.threads,
             buffer_bytes=self._buffers.n_bytes,
@@ -386,21 +458,37 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     @property
     def errors(self) -> list[Exception]:
-        """The first bad samples that were substituted, as the errors that name them."""
+        """The errors of the first 100 samples that were substituted."""
         return list(self.pipeline.faults.errors)
 
     def state_dict(self) -> dict[str, object]:
-        """The position of the newest iteration as JSON of a few hundred bytes; ``load_state_dict`` resumes there."""
+        """Returns the position of the newest iteration as JSON of a few hundred bytes.
+
+        Example:
+            >>> torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, "run.pt")
+        """
         return {**self.order.state(), "transform": self.pipeline.spec.describe()}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """The next iteration resumes after the state, also with another world size, batch size or backend."""
+        """Makes the next iteration resume after the last batch that was delivered.
+
+        World size, batch size, number of threads and backend may differ from the saved run.
+
+        Args:
+            state: The result of ``state_dict``.
+
+        Raises:
+            ConfigError: The state is invalid, or belongs to another dataset, seed or transform.
+
+        Example:
+            >>> loader.load_state_dict(torch.load("run.pt")["loader"])
+        """
         checked = check_version(state)
         check_same("transform", checked.get("transform"), self.pipeline.spec.describe())
         self.order.load(checked)
 
     def close(self) -> None:
-        """Ends all iterations and the decode threads; also done when the loader is dropped or Python exits."""
+        """Stops all iterations and decode threads. Optional: dropping the loader does the same."""
         self._closed = True
         for each in self._iterators:
             if (iterator := each()) is not None:
@@ -410,20 +498,21 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def __reduce__(self) -> tuple[object, ...]:
         arguments = self._options.arguments()
         added: dict[str, Any] = {}
-        if type(self) is not DataLoader:  # a user's subclass has attributes of its own
-            ours = _TORCH_ATTRIBUTES | DataLoader.__annotations__.keys() | arguments.keys()
-            added = {name: value for name, value in vars(self).items() if name not in ours}
+        if type(self) is not DataLoader:  # keep the attributes of a user's subclass
+            own = self._own_attributes
+            added = {name: value for name, value in vars(self).items() if name not in own}
         order = self.order
         return _rebuilt, (type(self), arguments, order.next_epoch, order.resume_state(), added)
 
 
 _TORCH_ARGUMENTS = frozenset(inspect.signature(torch.utils.data.DataLoader.__init__).parameters)
-_TORCH_ATTRIBUTES = frozenset(vars(torch.utils.data.DataLoader([])))  # type: ignore[arg-type]
 
 
 def _set_attributes(loader: DataLoader, values: Mapping[str, Any]) -> None:
-    """torch's DataLoader refuses ``loader.batch_size = ...`` and some others once it is initialized. But frameworks read what the
-    user gave, not the values that torch's constructor needs here, so these are written past its ``__setattr__``."""
+    """Sets attributes that torch's ``__setattr__`` rejects after initialization.
+
+    Frameworks must read the values of the user instead of the values for torch's constructor.
+    """
     vars(loader).update(values)
 
 
@@ -434,7 +523,7 @@ def _rebuilt(
     resume_state: dict[str, object] | None,
     added: dict[str, Any],
 ) -> DataLoader:
-    loader = kind.__new__(kind)  # the constructor of a user's subclass may have other arguments
+    loader = kind.__new__(kind)  # a user's subclass may have another constructor
     DataLoader.__init__(loader, **arguments)
     vars(loader).update(added)
     loader.order.next_epoch = epoch

@@ -1,6 +1,6 @@
-"""The arguments of a DataLoader, checked once and kept as one frozen object, and the order they ask for.
+"""Checks the arguments of a DataLoader, keeps them in a frozen object, and makes the order.
 
-Every argument of torch's DataLoader is used, or answered with one sentence why it has no effect.
+Every argument of torch's DataLoader either has an effect or causes a warning that explains why not.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from fastload.errors import ConfigError
 
 MAX_THREADS = 1024
 MAX_PREFETCH = 1024  # batches
-# One batch being handed over, one being finished, one so that no thread idles at a batch's end.
+# One batch is delivered, one is finished, and one keeps the decode threads busy in the meantime.
 DEFAULT_PREFETCH = 3
 _NO_PROCESSES = "there are no worker processes: images are decoded by threads of this process"
 
 
 @dataclass(frozen=True, slots=True)
 class Unused:
-    """A torch argument without effect here; ``defaults`` are accepted silently."""
+    """A torch argument without effect. ``defaults`` are accepted without a warning."""
 
     reason: str
     defaults: tuple[object, ...]
@@ -45,16 +45,16 @@ UNUSED = {
     "worker_init_fn": Unused(_NO_PROCESSES, (None,)),
     "multiprocessing_context": Unused(_NO_PROCESSES, (None,)),
     "persistent_workers": Unused(
-        "the decode threads live as long as the loader anyway", (False, True)
+        "the decode threads always live as long as the loader", (False, True)
     ),
-    "pin_memory_device": Unused("name the device itself with device=", ("",)),
-    "in_order": Unused("batches always come in order", (True,)),
+    "pin_memory_device": Unused("pass device= instead", ("",)),
+    "in_order": Unused("batches are always delivered in order", (True,)),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The rank of this process, the number of processes, and how many of them share this machine."""
+    """The rank of this process, the world size, and the number of ranks on this machine."""
 
     rank: int
     world: int
@@ -62,7 +62,7 @@ class Ranks:
 
     @staticmethod
     def here(rank: int | None = None, world: int | None = None) -> Ranks:
-        """Missing values come from torch.distributed if it is initialized, else from torchrun's environment."""
+        """Fills in missing values from torch.distributed or from the environment of torchrun."""
         found_rank = 0
         found_world = 1
         if dist.is_available() and dist.is_initialized():
@@ -75,13 +75,14 @@ class Ranks:
         world = found_world if world is None else world
         if type(rank) is not int or type(world) is not int or not 0 <= rank < world:
             raise ConfigError(
-                f"rank={rank!r:.40}, world_size={world!r:.40}: expected a rank from 0 to world_size - 1"
+                f"rank={rank!r:.40}, world_size={world!r:.40}: "
+                "expected a rank from 0 to world_size - 1"
             )
         return Ranks(rank, world, max(1, min(_local_world() or world, world)))
 
 
 def _local_world() -> int:
-    """How many ranks share this machine according to torchrun, Open MPI or Slurm; 0 if unknown."""
+    """Returns the ranks on this machine from torchrun, Open MPI or Slurm; 0 if unknown."""
     for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"):
         value = os.environ.get(name, "")
         if value.isdigit():
@@ -91,7 +92,7 @@ def _local_world() -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderOptions:
-    """The arguments as given, in torch's order; properties hold the values that follow from them."""
+    """The arguments as passed, in torch's order. Properties derive further values from them."""
 
     dataset: Dataset
     batch_size: int | None = 1
@@ -130,7 +131,7 @@ class LoaderOptions:
     ) -> LoaderOptions:
         """Checks the arguments, warns about unused ones, and opens the dataset."""
         _warn_unused(unused)
-        if isinstance(dataset, LoaderDataset):  # a framework builds a loader from parts of one
+        if isinstance(dataset, LoaderDataset):  # a framework rebuilds a loader from its parts
             num_workers = num_workers or None
             collate_fn = None if isinstance(collate_fn, Collate) else collate_fn
             samples = dataset.samples if samples == SampleOptions() else samples
@@ -150,96 +151,102 @@ class LoaderOptions:
         _check_range("seed", self.seed, 0, 2**63 - 1)
         if self.generator is not None and not hasattr(self.generator, "initial_seed"):
             raise ConfigError(
-                f"generator={self.generator!r:.40}: expected a torch.Generator, or None"
+                f"generator={self.generator!r:.40}: expected None or a torch.Generator"
             )
         seconds = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool)
         if not seconds or not 0 <= self.timeout < float("inf"):
-            raise ConfigError(f"timeout={self.timeout!r:.40}: expected seconds, 0 = no timeout")
+            raise ConfigError(
+                f"timeout={self.timeout!r:.40}: expected a number of seconds, or 0 for no timeout"
+            )
         if type(self.window) is not int or self.window < 1:
             raise ConfigError(f"window={self.window!r:.40}: expected a number of blocks, 1 or more")
         if self.last_batch is not None and self.drop_last and self.last_batch != "drop":
             raise ConfigError(
-                f"drop_last=True and last_batch={self.last_batch!r:.40}: give one of the two"
+                f"drop_last=True contradicts last_batch={self.last_batch!r:.40}: pass one of them"
             )
         if self.has_sampler and (self.last_batch is not None or self.window != WINDOW):
             raise ConfigError(
-                "last_batch and window belong to fastload's own order: "
-                "with a sampler, which decides both, leave them out"
+                "last_batch and window have no effect with a sampler, which decides the order: "
+                "omit them"
             )
 
     def _check_order(self) -> None:
-        """Refuses contradictions, as torch does."""
+        """Raises ConfigError for contradictions, as torch does."""
         batch_size = self.batch_size
         shuffle = self.shuffle
         if shuffle not in (None, True, False, "full"):
-            raise ConfigError(f"shuffle={shuffle!r:.40}: expected True (blocks), 'full' or False")
+            raise ConfigError(f"shuffle={shuffle!r:.40}: expected True, 'full' or False")
         if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
             raise ConfigError(
-                f"batch_size={batch_size!r:.40}: expected a number of samples, 1 or more, or None for single samples"
+                f"batch_size={batch_size!r:.40}: expected None (single samples) or a number of "
+                "samples, 1 or more"
             )
         if self.sampler is not None and shuffle:
             raise ConfigError(
-                "shuffle and sampler: the sampler decides the order, leave shuffle out"
+                f"shuffle={shuffle!r} contradicts sampler, which decides the order: omit shuffle"
             )
         if self.batch_sampler is not None and (
             batch_size not in (None, 1) or shuffle or self.sampler is not None or self.drop_last
         ):
             raise ConfigError(
-                "batch_sampler decides batches and order: leave batch_size, shuffle, sampler and drop_last out"
+                "batch_sampler decides batches and order: omit batch_size, shuffle, sampler and "
+                "drop_last"
             )
         if batch_size is None and self.batch_sampler is None and self.drop_last:
-            raise ConfigError("batch_size=None means single samples: drop_last has nothing to drop")
+            raise ConfigError(
+                "drop_last=True: expected False with batch_size=None, which yields single samples"
+            )
 
     @property
     def has_sampler(self) -> bool:
-        """A sampler or batch sampler of the user decides the order."""
+        """Whether a sampler or batch sampler of the user decides the order."""
         return self.sampler is not None or self.batch_sampler is not None
 
     @property
     def batched(self) -> bool:
-        """The loader yields batches, not single samples."""
+        """Whether the loader yields batches instead of single samples."""
         return self.batch_size is not None or self.batch_sampler is not None
 
     @property
     def order_seed(self) -> int:
-        """The seed; without one, that of torch's generator, as a shuffling torch DataLoader has it; else 0."""
+        """The seed, or the initial seed of ``generator``, or 0."""
         if self.seed is not None:
             return self.seed
         return 0 if self.generator is None else int(self.generator.initial_seed()) % 2**63
 
     @property
     def prefetch_depth(self) -> int:
-        """Batches in flight or ready at the start: torch's prefetch_factor, but for all threads together."""
+        """Initial number of prefetched batches, for all threads together."""
         return DEFAULT_PREFETCH if self.prefetch_factor is None else self.prefetch_factor
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds to wait for a batch; None = no timeout."""
+        """Seconds to wait for a batch; None without a timeout."""
         return self.timeout or None
 
     @property
     def drops_last(self) -> bool:
-        """Batches of fastload's own order, or of torch's sampler, are never smaller."""
+        """Whether every batch is full."""
         return self.drop_last or (self.batched and self.last_batch == "drop")
 
     def ranks(self) -> Ranks:
-        """As of now: the process group may be initialized after the loader was made."""
+        """Returns the ranks now: the process group may be initialized after the loader."""
         return Ranks.here(self.rank, self.world_size)
 
     def partition(self, ranks: Ranks) -> Partition:
-        """The part of an epoch for a rank; without last_batch it ends as torch's do."""
+        """Returns the partition for a rank. By default an epoch ends as with torch's samplers."""
         default = "pad" if ranks.world > 1 else "partial"
         last_batch = self.last_batch or ("drop" if self.drop_last else default)
         return Partition(ranks.rank, ranks.world, last_batch)
 
     def thread_budget(self, ranks: Ranks) -> int:
-        """The most decode threads of this rank: as given, else its part of the processors of this job."""
+        """Returns the maximum number of decode threads: num_workers, or the CPUs of this rank."""
         if self.num_workers is None:
             return max(1, available_cpus() // ranks.local_world)
         return max(1, self.num_workers)
 
     def arguments(self) -> dict[str, Any]:
-        """Keyword arguments for a DataLoader with the same options."""
+        """Returns the keyword arguments that make a DataLoader with the same options."""
         own = {each.name: getattr(self, each.name) for each in fields(self)}
         del own["samples"], own["unused"]
         samples = {each.name: getattr(self.samples, each.name) for each in fields(self.samples)}
@@ -249,7 +256,7 @@ class LoaderOptions:
 def _check_range(name: str, value: object, least: int, most: int, unit: str = "") -> None:
     if value is not None and (type(value) is not int or not least <= value <= most):
         raise ConfigError(
-            f"{name}={value!r:.40}: expected None or a whole number {least}..{most}{unit}"
+            f"{name}={value!r:.40}: expected None or a whole number from {least} to {most}{unit}"
         )
 
 
@@ -257,9 +264,9 @@ def _warn_unused(given: Mapping[str, object]) -> None:
     for name, value in given.items():
         if name not in UNUSED:
             raise TypeError(
-                f"fastload.DataLoader got an unexpected argument {name!r}; {_hint(name)}"
+                f"fastload.DataLoader got an unexpected argument {name!r}. {_hint(name)}"
             )
-        # By identity: 0 == False and 1 == True would be accepted silently.
+        # Compares identity, because 0 == False and 1 == True.
         if not any(
             value is default or (type(value) is str and value == default)
             for default in UNUSED[name].defaults
@@ -276,15 +283,14 @@ def _hint(name: str) -> str:
     known = [each for each in known if each not in ("samples", "unused")]
     near = difflib.get_close_matches(name, known, n=1)
     if near:
-        return f"did you mean {near[0]!r}?"
-    unused = ", ".join(sorted(UNUSED))
-    return f"it has {', '.join(known)}, and torch's that have no effect here: {unused}"
+        return f"Did you mean {near[0]!r}?"
+    return f"Expected one of {', '.join((*known, *sorted(UNUSED)))}"
 
 
 def make_order(
     options: LoaderOptions, current_partition: Callable[[], Partition | None]
 ) -> RankOrder | SamplerOrder:
-    """fastload's own order, or that of a user's sampler."""
+    """Makes fastload's own order, or the order of a user's sampler."""
     packed = options.dataset
     content = packed.manifest.content[:16]
     n_samples = len(packed)

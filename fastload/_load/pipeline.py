@@ -1,11 +1,11 @@
-"""The load path: plan batches, submit their images to the decode threads, finish them.
+"""The load path: plans batches, submits their images to the decode threads, finishes them.
 
-    for planned in plan_batches(planner, batches, epoch):   # several batches per NumPy call
-        pending = pipeline.submit(planned)                  # the decode threads start
+    for planned in plan_batches(planner, batches, epoch):   # plans several batches per NumPy call
+        pending = pipeline.submit(planned)                  # starts the decode threads
         batch = pipeline.finish(pending, collate)           # waits, adds labels, collates
 
-``Driver`` runs these stages with several batches in flight. It serves the iterator's background
-thread (prefetch.py), ``loader.dataset[i]`` and the measurement of backends.
+``Driver`` runs these stages with several batches in flight. It serves the background thread of the
+iterator (prefetch.py), ``loader.dataset[i]`` and the measurement of backends.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ from fastload._load.transfer import Stay, Transfer
 from fastload._store.dataset import Dataset
 from fastload.errors import BadImage, FastloadError, RecordError
 
-N_SINGLE = 64  # batches planned one by one after a group that could not be planned together
-Collate = Callable[[Values, int], object]  # from the values of n samples to what the user receives
+N_SINGLE = 64  # batches that are planned one by one after a group could not be planned together
+Collate = Callable[[Values, int], object]  # makes the user's batch from the values of n samples
 
 
 def plan_batches(
     planner: Planner, batches: Iterator[Ids], epoch: int, progress: Progress
 ) -> Iterator[PlannedBatch | Failed]:
-    """Plans the batches of an epoch in order, in groups that start small: the trainer waits for the first.
+    """Plans the batches of an epoch in order and in groups.
 
-    A suspended frame must not keep a batch alive, so yielded values have no name here.
+    The first groups are small, because the trainer waits for the first batch. Yielded values are
+    not assigned to a variable: the suspended generator would keep the batch alive.
     """
     group_size = 1
     n_single = 0
@@ -73,12 +74,12 @@ def _plan_one(planner: Planner, ids: Ids, epoch: int, progress: Progress) -> Pla
     progress.working_on = (ids,)
     try:
         return planner.plan(ids, epoch)
-    except Exception as error:  # noqa: BLE001 - takes the place of the batch
+    except Exception as error:  # noqa: BLE001 - delivered in place of the batch
         return Failed.of(error)
 
 
 class Pipeline:
-    """The stages of one loader; ``seed`` and the epoch decide what the plan draws."""
+    """The stages of one loader. ``seed`` and the epoch determine all random numbers."""
 
     def __init__(
         self,
@@ -101,13 +102,13 @@ class Pipeline:
         self.transfer = transfer
         self.images = ImageDecoder(spec, backend, buffers, transfer)
         self._image_fields = {each.name: each for each in spec.image_fields}
-        # The backends verify each record's checksum in their own threads. If Python uses the bytes
-        # of a record, it verifies them first.
+        # Backends verify the checksum of each record in the decode threads. If Python code uses the
+        # bytes of a record, they must be verified before.
         in_python = spec.reads_records or not spec.images or not backend.backend.checks_crc
         self.planner = Planner(dataset, spec, seed=seed, policy=faults, check_crc=in_python)
 
     def on_cpu(self) -> Pipeline:
-        """This pipeline, or one that returns CPU tensors and runs in any thread, on no stream."""
+        """Returns a pipeline that yields CPU tensors and runs in any thread without a stream."""
         if self.transfer.device.type == "cpu":
             return self
         return Pipeline(
@@ -122,23 +123,25 @@ class Pipeline:
         )
 
     def submit(self, planned: PlannedBatch) -> PendingBatch:
-        """Hands the images and masks to the decode threads; does not wait for them."""
+        """Submits the images and masks to the decode threads without waiting."""
         started = time.perf_counter()
-        fields = []
         with self.transfer.stream():  # pixel memory belongs to the stream that allocates it
-            for chosen in self.spec.fields:
-                if chosen.decoded_by_pool:
-                    rows = planned.rows[chosen.image or chosen.name]
-                    fields.append(self.images.submit(chosen, planned.records, rows))
-        self.stats.took("plan", planned.plan_s + time.perf_counter() - started)
-        return PendingBatch(planned, tuple(fields))
+            fields = tuple(
+                self.images.submit(
+                    chosen, planned.records, planned.rows[chosen.image or chosen.name]
+                )
+                for chosen in self.spec.fields
+                if chosen.decoded_by_pool
+            )
+        self.stats.add_time("plan", planned.plan_s + time.perf_counter() - started)
+        return PendingBatch(planned, fields)
 
     def is_decoded(self, pending: PendingBatch) -> bool:
-        """``finish`` would not wait, as far as the decode backend can tell."""
+        """Returns whether ``finish`` would return without waiting."""
         return all(self.backend.done(field.ticket) for field in pending.fields)
 
     def undecoded(self, pending: PendingBatch) -> Ids:
-        """The samples that a batch still waits for; all of them if the backend cannot tell."""
+        """Returns the samples that are not decoded yet; all ids if the backend cannot tell."""
         places = {
             slot // field.chosen.items
             for field in pending.fields
@@ -150,10 +153,10 @@ class Pipeline:
     def finish(self, pending: PendingBatch, collate: Collate | None = None) -> object:
         """Waits for the pixels, adds the labels and collates the batch.
 
-        A batch without a good sample is replaced by another one, which is planned here.
+        If all samples of the batch are bad, another batch is planned and decoded in its place.
         """
         n = len(pending.planned.ids)
-        # Everything runs on the stream: a user's collate_fn may touch pixels that are only queued.
+        # All of it runs on the stream, because a collate_fn may use pixels that are still queued.
         with self.transfer.stream():
             for n_tries in range(MAX_REPLACEMENTS, -1, -1):
                 planned = pending.planned
@@ -173,15 +176,15 @@ class Pipeline:
         return data
 
     def _collect(self, pending: PendingBatch, faults: Faults) -> NDArray[np.uint32]:
-        """Waits for the pixels and adds the samples that have none to ``faults``; returns the times."""
+        """Waits for the pixels and returns the stage times; adds failed samples to ``faults``."""
         planned = pending.planned
         times_ns = [np.empty((0, len(STAGES)), np.uint32)]
         for field in pending.fields:
-            result = self.images.collect(field)
+            result = self.backend.collect(field.ticket)
             times_ns.append(result.times_ns)
             if result.reasons or field.faults:
                 self._add_faults(planned, field, result, faults)
-        # Also of images that are not delivered and only move labels.
+        # This includes images that are not delivered and only move labels.
         for name, rows in planned.rows.items():
             for slot, why in rows.bad.items():
                 place = slot // self._image_fields[name].items
@@ -197,7 +200,7 @@ class Pipeline:
         corrupt: dict[int, object] = {}
         for slot, reason in result.reasons.items():
             status = result.status[slot]
-            if status == Status.NO_MEMORY:  # not the sample's fault: nothing may replace it
+            if status == Status.NO_MEMORY:  # the sample is not bad and must not be substituted
                 raise MemoryError(f"decoding sample {records.ids[slot // items]}: {reason}")
             if status == Status.CORRUPT:
                 corrupt[slot] = reason
@@ -217,13 +220,14 @@ class Pipeline:
         return damaged(self.dataset, int(records.ids[place]), records.views[place], why)
 
     def _read_labels(self, planned: PlannedBatch, faults: Faults) -> dict[str, list[object]]:
-        """The values that Python decodes, as stored; adds samples with unusable ones to ``faults``."""
+        """Returns the values that Python decodes; adds samples with bad values to ``faults``."""
         labels: dict[str, list[object]] = {}
         for chosen in self.spec.fields:
             if chosen.decoded_by_pool or chosen.in_column:
                 continue
-            labels[chosen.name], wrong = read_labels(chosen, planned.records)
-            for place, why in wrong.items():
+            found = read_labels(chosen, planned.records)
+            labels[chosen.name] = found.values
+            for place, why in found.faults.items():
                 if place in faults:
                     continue
                 if isinstance(why, BadImage):
@@ -241,7 +245,10 @@ class Pipeline:
         labels: dict[str, list[object]],
         take: NDArray[np.intp] | None,
     ) -> Values:
-        """The values of the batch; ``take``: which sample fills each place, None if each its own."""
+        """Returns the values of the batch.
+
+        ``take`` says which sample fills each place; None if no sample was substituted.
+        """
         planned = pending.planned
         ids = planned.records.ids
         rows = planned.rows
@@ -263,13 +270,13 @@ class Pipeline:
                 values[chosen.name] = torch.from_numpy(self.dataset.column(chosen.name)[ids])
             else:
                 own = [labels[chosen.name][place] for place in places]
-                if take is not None:  # a value that fills two places must not be one object
+                if take is not None:  # two places must not share one mutable object
                     own = [copy.deepcopy(each) for each in own]
                 image = self._image_fields.get(chosen.image)
                 moved = move_labels(chosen, own, rows.get(chosen.image), image)
                 values |= collate_field(chosen, moved, ids)
         if "id" in self.spec.implicit:
-            values["id"] = torch.from_numpy(ids.copy())  # the planned ids are not the user's
+            values["id"] = torch.from_numpy(ids.copy())  # the user may write to it
         if "source" in self.spec.implicit:
             values["source"] = [planned.records.source(place) for place in places]
         if self.spec.return_matrix:
@@ -289,8 +296,15 @@ def _slots(take: NDArray[np.intp], items: int) -> NDArray[np.intp]:
 class Driver:
     """Keeps batches in flight: starts them in order and finishes the oldest one.
 
-    An error takes the place of its batch; later batches still arrive. ``plans`` are the batches of
-    ``start_next``; ``start`` takes ids. ``send``: finished batches are moved to their device.
+    An error replaces the batch that it belongs to; later batches are still delivered.
+
+    Args:
+        pipeline: The stages to run.
+        plans: Planned batches for ``start_next``. ``start`` takes ids instead.
+        epoch: Default epoch of ``start``.
+        collate: Makes the user's batch; None to return the values of the fields.
+        send: Move finished batches to their device.
+        progress: Receives the ids that are being worked on.
     """
 
     def __init__(
@@ -312,10 +326,10 @@ class Driver:
         self._progress = Progress() if progress is None else progress
 
     def start_next(self) -> bool:
-        """Plans and submits the next of ``plans``; False after the last one."""
+        """Submits the next of ``plans``; returns False after the last one."""
         try:
             planned = next(self._plans, None)
-        except BaseException as error:  # noqa: BLE001 - the order failed: there is no next batch
+        except BaseException as error:  # noqa: BLE001 - the order failed and has no next batch
             self.in_flight.append(Failed.of(error))
             return False
         if planned is not None:
@@ -323,7 +337,7 @@ class Driver:
         return planned is not None
 
     def start(self, ids: Ids, epoch: int | None = None) -> None:
-        """Plans and submits a batch."""
+        """Plans and submits the batch with these ids."""
         epoch = self._epoch if epoch is None else epoch
         self._submit(_plan_one(self._pipeline.planner, ids, epoch, self._progress))
 
@@ -334,14 +348,14 @@ class Driver:
         self._progress.working_on = (planned.ids,)
         try:
             self.in_flight.append(self._pipeline.submit(planned))
-        except Exception as error:  # noqa: BLE001 - takes the place of the batch
+        except Exception as error:  # noqa: BLE001 - delivered in place of the batch
             self.in_flight.append(Failed.of(error))
 
     @property
     def is_due(self) -> bool:
-        """Finish the oldest batch before starting another one, which may take long.
+        """Whether to finish the oldest batch before another one is started, which may take long.
 
-        True once it is decoded, as long as the decode threads have a further batch to work on.
+        True if the oldest batch is decoded and the decode threads have another batch to work on.
         """
         if len(self.in_flight) < 2:
             return False
@@ -349,14 +363,17 @@ class Driver:
         return isinstance(oldest, Failed) or self._pipeline.is_decoded(oldest)
 
     def finish_oldest(self) -> Batch | Failed:
-        """Waits for the oldest batch. Nothing here keeps it afterwards: its memory is to be reused."""
+        """Waits for the oldest batch and returns it.
+
+        No reference to the batch may remain here, because its memory is reused.
+        """
         pending = self.in_flight.popleft()
         if isinstance(pending, Failed):
             return pending
         self._progress.working_on = pending
         try:
             return self._finish(pending)
-        except BaseException as error:  # noqa: BLE001 - raised by the consumer
+        except BaseException as error:  # noqa: BLE001 - the consumer raises it
             return Failed.of(error)
         finally:
             self._progress.working_on = ()
@@ -367,5 +384,5 @@ class Driver:
         if self._send:
             started = time.perf_counter()
             data = pipeline.transfer.send(data)
-            pipeline.stats.took("copy", time.perf_counter() - started)
+            pipeline.stats.add_time("copy", time.perf_counter() - started)
         return Batch(data, len(pending.planned.ids))

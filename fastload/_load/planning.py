@@ -1,9 +1,9 @@
-"""Reads the records of batches and makes their plan.
+"""Reads the records of batches and plans their crops, sizes and random parameters.
 
-NumPy's cost is per call, and between two batches its code has left the processor's cache, so
-``plan_group`` plans several batches with one call. Whatever needs a closer look (damage, missing
-images, sizes that differ, a shard that does not open) is planned batch by batch, so that an error
-takes the place of its own batch.
+The cost of NumPy is per call, and between two batches its code is evicted from the CPU cache, so
+``plan_group`` plans several batches with one call. If anything in a group is unusual (a damaged
+record, a missing image, different sizes, a shard that cannot be opened), its batches are planned
+one by one, so that an error replaces only its own batch.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from fastload._plan.rows import PlanRows
 from fastload._store.dataset import Dataset
 from fastload.errors import ConfigError, FastloadError
 
-GROUP_SAMPLES = 512  # planned per call: more would keep the decode threads waiting
-GROUP_BATCHES = 4  # planned per call at least, however large they are
-GROUP_BYTES = 4 << 20  # where checksums are verified here: still cached when the values are copied
-MAX_REPLACEMENTS = 8  # batches tried in place of one without a good sample
+GROUP_SAMPLES = 512  # samples planned per call; more would keep the decode threads waiting
+GROUP_BATCHES = 4  # minimum number of batches planned per call
+# With checksums verified here: the records are still in the CPU cache when their values are copied.
+GROUP_BYTES = 4 << 20
+MAX_REPLACEMENTS = 8  # batches to try in place of a batch whose samples are all bad
 
 
 class Planner:
-    """Plans the batches of one loader; ``seed`` and the epoch decide what the plan draws.
+    """Plans the batches of one loader. ``seed`` and the epoch determine all random numbers.
 
-    ``check_crc``: verify each record's checksum when it is read. Without it the decode threads do.
+    With ``check_crc`` the checksum of each record is verified when it is read. Otherwise the decode
+    threads verify it.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class Planner:
         self._decoded_fields = {each.name: each for each in decoded}
 
     def plan(self, ids: Ids, epoch: int) -> PlannedBatch:
-        """Plans one batch; replaces or raises its bad samples."""
+        """Plans one batch. Bad samples are substituted or raised."""
         return self._plan(ids, epoch, time.perf_counter(), check_crc=self.check_crc)
 
     def _plan(self, ids: Ids, epoch: int, started: float, *, check_crc: bool) -> PlannedBatch:
@@ -61,7 +63,7 @@ class Planner:
         except ConfigError:
             if check_crc:
                 raise
-        if not check_crc:  # what looks wrong may be damage: the checksum tells
+        if not check_crc:  # the cause may be a damaged record, which the checksum reveals
             return self._plan(ids, epoch, started, check_crc=True)
         if self._policy.on_error == "raise" or len(faults) == len(ids):
             return self.replacement(ids, epoch, faults)
@@ -77,7 +79,11 @@ class Planner:
     def replacement(
         self, ids: Ids, epoch: int, faults: Faults, n_tries: int = MAX_REPLACEMENTS
     ) -> PlannedBatch:
-        """Another batch in place of one without a good sample; raises if the policy does not allow it."""
+        """Plans another batch in place of one whose samples are all bad.
+
+        Raises the error of the first sample if the policy does not allow it, or if the other
+        batches are bad as well.
+        """
         started = time.perf_counter()
         self._policy.check(faults, ids)
         n = len(self._dataset)
@@ -89,7 +95,7 @@ class Planner:
         raise faults[min(faults)]
 
     def plan_group(self, batches: Sequence[Ids], epoch: int) -> deque[PlannedBatch]:
-        """What ``plan`` would return for each, or nothing if one of them needs a closer look."""
+        """Plans several batches; returns an empty deque if they must be planned one by one."""
         started = time.perf_counter()
         planned: deque[PlannedBatch] = deque()
         try:
@@ -116,14 +122,14 @@ class Planner:
         return planned
 
     def group_size(self, batch_size: int) -> int:
-        """How many batches of this size are planned per call."""
+        """Returns how many batches of this size are planned per call."""
         batch_size = max(1, batch_size)
         if not self.check_crc:
             return max(GROUP_BATCHES, GROUP_SAMPLES // batch_size)
         return max(1, int(min(GROUP_SAMPLES, GROUP_BYTES / self._record_bytes)) // batch_size)
 
     def _incomplete(self, records: BatchRecords) -> Faults:
-        """Samples that lack an image, or have another number of images than the others."""
+        """Returns an error for each sample whose number of images is not the expected one."""
         faults: Faults = {}
         n = len(records.ids)
         for name, each in self._decoded_fields.items():
@@ -132,7 +138,7 @@ class Planner:
                 continue
             counts = np.bincount(rows["sample"], minlength=n)
             for place in np.flatnonzero(counts != each.items).tolist():
-                why = f"{counts[place]} {each.field.kind}s, expected {each.items}"
+                why = f"found {counts[place]} {each.field.kind}s, expected {each.items}"
                 faults[place] = bad_sample(self._dataset, records, place, name, why)
         return faults
 

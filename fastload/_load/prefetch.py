@@ -1,21 +1,23 @@
-"""A background thread that builds batches ahead of the trainer, and the queue between the two.
+"""The background thread that prefetches batches, and the queue between it and the trainer.
 
     trainer's thread                 feeder thread
-    get, commit  -- requests -->     start the next batches
-                 <--  ready  --      finish the oldest one
+    get, commit  -- requests -->     starts the next batches
+                 <--  ready  --      finishes the oldest one
 
-One thread per iteration. It exits at the end of the epoch, on ``stop``, when the last reference to
-the prefetcher is dropped, and at interpreter exit. It holds no reference to the prefetcher, so an
-abandoned ``for`` loop leaves nothing running.
+Each iteration has one thread. It exits at the end of the epoch, on ``stop``, when the last
+reference to the prefetcher is dropped, and at interpreter exit. It has no reference to the
+prefetcher, so an abandoned ``for`` loop leaves no thread running.
 
-Three traps shaped this module:
+Three constraints determine the design:
 
-- No Python code runs when a prefetcher is dropped. A KeyboardInterrupt that is raised inside a
-  weakref callback or a ``__del__`` is printed and forgotten (measured: 1 of 200 with
-  ``weakref.finalize`` and ``WeakSet``). The callback is therefore a queue's ``put``, which is C.
-- Thread objects run Python code of ``threading`` when they are dropped, so only the thread itself
-  holds its Thread object.
-- ``SimpleQueue`` is all C: neither Ctrl-C nor a finalizer can find its lock held.
+- Dropping a prefetcher must not run Python code. Python prints and discards a KeyboardInterrupt
+  that is raised inside a weakref callback or a ``__del__`` (measured: 1 of 200 with
+  ``weakref.finalize`` and ``WeakSet``). The callback is therefore the ``put`` of a queue, which is
+  C code.
+- Dropping a Thread object runs Python code of ``threading``, so only the thread itself references
+  its Thread object.
+- ``SimpleQueue`` is C code. Neither Ctrl-C nor a finalizer can interrupt it while it holds its
+  lock.
 """
 
 from __future__ import annotations
@@ -39,18 +41,17 @@ from fastload._load.batch import Batch, Failed, Ids
 from fastload._load.pipeline import Driver
 from fastload.errors import WorkerDied
 
-_EXIT_S = (
-    1.5  # for all threads together to exit; they wait for the samples being decoded, no longer
-)
-_MAX_WAIT_S = 3600.0  # longer timeouts overflow the system's
+# Time for all threads together to exit. They wait only for samples that are being decoded.
+_EXIT_S = 1.5
+_MAX_WAIT_S = 3600.0  # longer timeouts overflow that of the system
 
 
 class Request(Enum):
-    """What the trainer's thread requests; ids that it has drawn itself are a request, too."""
+    """A request of the trainer's thread. Ids that it has drawn itself are a request as well."""
 
     NEXT = "start one more batch"
     END = "the sampler has no more batches"
-    STOP = "no more batches are wanted"
+    STOP = "exit"
 
 
 class End(Enum):
@@ -61,55 +62,54 @@ class End(Enum):
 
 
 class ReadyQueue:
-    """What the two threads share."""
+    """The state that the two threads share."""
 
     def __init__(self, owner: object) -> None:
-        # Batches, Failed and End. A batch stays here until the consumer commits it.
+        # Batch, Failed or End. An item stays here until the consumer commits it.
         self.batches: deque[Any] = deque()
-        self.wake_up: queue.SimpleQueue[None] = (
-            queue.SimpleQueue()
-        )  # for the consumer; one is enough
+        # Wakes the consumer. It has at most one item.
+        self.wake_up: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.requests: queue.SimpleQueue[Any] = queue.SimpleQueue()  # Request, ids or Failed
         self.stopped = False
-        # Wakes the thread when the owner is dropped.
+        # Dropping the owner puts this reference into the queue, which wakes the thread.
         self.owner = weakref.ref(owner, self.requests.put)
         self.exited = threading.Lock()  # held until the thread has exited
         self.exited.acquire()
         self.thread = 0
 
     def put(self, item: Any) -> None:
-        """Appends a batch, Failed or End."""
+        """Appends a Batch, Failed or End."""
         self.batches.append(item)
-        if not self.wake_up.qsize():  # a consumer that takes an earlier one finds this item, too
+        if not self.wake_up.qsize():  # an earlier wake-up also makes the consumer find this item
             self.wake_up.put(None)
 
     @property
     def abandoned(self) -> bool:
-        """No further batch will be taken."""
+        """Whether no consumer is left."""
         return self.stopped or self.owner() is None
 
     def stop(self) -> None:
-        """Wakes the thread, which then exits."""
+        """Makes the thread exit."""
         self.stopped = True
         self.requests.put(Request.STOP)
 
     def wait(self, deadline: float) -> None:
-        """Waits for the thread to exit."""
+        """Waits until the thread has exited."""
         if self.thread != threading.get_ident():
             _ExitingThread(self.exited).wait(deadline)
 
 
 @dataclass(frozen=True, slots=True)
 class _ExitingThread:
-    """A thread that has released its queue: nothing to stop, only its exit to wait for."""
+    """A thread that has released its queue and is about to exit."""
 
     exited: threading.Lock
 
     def stop(self) -> None:
-        """It is about to exit."""
+        """Does nothing."""
 
     def wait(self, deadline: float) -> None:
-        """Waits for the thread to exit."""
+        """Waits until the thread has exited."""
         if self.exited.acquire(timeout=max(0.0, deadline - time.monotonic())):
             self.exited.release()
 
@@ -121,15 +121,16 @@ class Prefetcher:
     until it is committed, so a Ctrl-C between the two calls loses nothing: the next ``get`` returns
     the same batch.
 
-    ``drawn``: batches of ids that the consumer's thread draws, ``depth`` batches ahead of delivery,
-    as torch does. A user's sampler may share a random number generator with the trainer, and both
-    must get the same numbers in every run. Without it the driver has its own plans.
+    ``drawn`` is an iterator of ids that the consumer's thread draws ``depth`` batches ahead of
+    delivery, as torch does. A user's sampler may share a random number generator with the trainer,
+    and both must get the same numbers in every run. Without ``drawn``, the driver has its own
+    plans.
     """
 
     def __init__(self, driver: Driver, *, depth: int, drawn: Iterator[Ids] | None = None) -> None:
         self._queue = ReadyQueue(self)
         self._pid = os.getpid()
-        self._head: Any = None  # first of the queue, returned by ``get`` and not yet committed
+        self._head: Any = None  # first item of the queue after ``get``, until ``commit``
         self._drawn = drawn
         for _ in range(depth):
             self.request_next()
@@ -137,15 +138,15 @@ class Prefetcher:
         threading.Thread(target=_run, name="fastload-feeder", daemon=True, args=(work,)).start()
 
     def get(self, timeout_s: float | None) -> Batch | Failed | None:
-        """The next batch or the error in its place; None after the last. The same until ``commit``.
+        """Returns the next batch, or the error in its place; None after the last one.
 
-        Raises TimeoutError after ``timeout_s`` seconds.
+        Returns the same item until ``commit``. Raises TimeoutError after ``timeout_s`` seconds.
         """
         if self._head is None:
             self._head = End.EPOCH if self._queue.stopped else self._wait(timeout_s)
         if self._head is End.THREAD:
             raise WorkerDied(
-                "waiting for a batch: the loader's feeder thread is gone; call iter(loader) again"
+                "the feeder thread of the loader has exited unexpectedly: call iter(loader) again"
             )
         head: Batch | Failed | None = None if self._head is End.EPOCH else self._head
         return head
@@ -153,7 +154,7 @@ class Prefetcher:
     def commit(self, on_delivered: Callable[[], None] = lambda: None) -> None:
         """Removes the batch that ``get`` returned and requests one more.
 
-        ``on_delivered`` counts the batch: a Ctrl-C in it must come before it has counted.
+        ``on_delivered`` counts the batch. A Ctrl-C inside it must not leave the batch counted.
         """
         self.request_next()
         on_delivered()
@@ -162,7 +163,7 @@ class Prefetcher:
         del self._queue.batches[0]
 
     def _wait(self, timeout_s: float | None) -> Any:
-        """Leaves the item in the queue: Ctrl-C may hit just after a queue has returned an item."""
+        # Leaves the item in the queue: a Ctrl-C just after the queue returned it would lose it.
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._queue.batches:
             left_s = _MAX_WAIT_S
@@ -176,19 +177,19 @@ class Prefetcher:
         return self._queue.batches[0]
 
     def request_next(self) -> None:
-        """Has the thread start one more batch; draws its ids if that happens in this thread."""
+        """Requests one more batch. Draws its ids if this thread must draw them."""
         if self._drawn is None:
             self._queue.requests.put(Request.NEXT)
             return
         request: Ids | Failed | Request
         try:
             request = next(self._drawn, Request.END)
-        except Exception as error:  # noqa: BLE001 - the user's sampler: raised in place of the batch
+        except Exception as error:  # noqa: BLE001 - the user's sampler; raised in place of a batch
             request = Failed(error)
         except BaseException:
-            # Ctrl-C. A generator that it passed through has ended, which is not the epoch's end.
+            # Ctrl-C has ended the sampler's generator. That must not pass for the end of the epoch.
             self._drawn = iter(())
-            why = "the sampler was interrupted while it gave a batch: call iter(loader) again"
+            why = "the sampler was interrupted while it drew a batch: call iter(loader) again"
             self._queue.requests.put(Failed(WorkerDied(why)))
             raise
         if not isinstance(request, np.ndarray):
@@ -197,28 +198,28 @@ class Prefetcher:
 
     @property
     def n_ready(self) -> int:
-        """Batches that wait for the consumer."""
+        """Number of batches that are ready."""
         return len(self._queue.batches)
 
     @property
     def stopped(self) -> bool:
-        """``stop`` was called."""
+
         return self._queue.stopped
 
     def stop(self) -> None:
-        """Ends the thread; drops the batches in flight."""
-        if self._pid == os.getpid():  # in a forked child the thread does not exist
+        """Stops the thread and drops the batches in flight."""
+        if self._pid == os.getpid():  # the thread does not exist in a forked child
             self._queue.stop()
             self._queue.wait(time.monotonic() + _EXIT_S)
 
 
 def _run(work: list[tuple[Driver, ReadyQueue]]) -> None:
-    """The thread's target.
+    """Runs in the thread.
 
-    ``work`` is removed from its list: this thread may hold the last reference to the decode threads
-    and to batches that were never taken, and must release them before it reports its exit. At
-    interpreter exit, a thread that returns from torch's C++ (a tensor's destructor) aborts the
-    process, and one that returns from ours stays where it is (native/bind/python_support.h).
+    ``work`` is removed from its list, because this thread may have the last reference to the decode
+    threads and to batches that were never delivered. It must release them before it reports its
+    exit: at interpreter exit, a thread that returns from C++ code of torch (the destructor of a
+    tensor) aborts the process, and one that returns from ours hangs (native/bind/python_support.h).
     """
     ready = work[0][-1]
     thread = threading.get_ident()
@@ -228,7 +229,7 @@ def _run(work: list[tuple[Driver, ReadyQueue]]) -> None:
     try:
         _build_batches(*work.pop())
     finally:
-        ready.put(End.THREAD)  # after End.EPOCH, if the thread got that far
+        ready.put(End.THREAD)  # follows End.EPOCH unless the thread failed
         _running[thread] = _ExitingThread(exited)
         del ready
         del _running[thread]
@@ -240,7 +241,7 @@ def _build_batches(driver: Driver, ready: ReadyQueue) -> None:
     while not ready.abandoned:
         while more and not driver.is_due:
             try:
-                # With a batch to finish, take only requests that are already here.
+                # With a batch to finish, only take requests that have already arrived.
                 request = ready.requests.get(block=not driver.in_flight)
             except queue.Empty:
                 break
@@ -250,16 +251,16 @@ def _build_batches(driver: Driver, ready: ReadyQueue) -> None:
         if not driver.in_flight:
             ready.put(End.EPOCH)
             return
-        # Unnamed: the consumer alone holds a finished batch, and an error whose traceback holds
-        # this frame must not be held by it.
+        # Not assigned to a variable: only the consumer may reference a finished batch, and an error
+        # must not be referenced by a frame in its own traceback.
         ready.put(driver.finish_oldest())
 
 
 def _start(driver: Driver, request: Any) -> bool:
-    """Starts one more batch; False if there is none."""
+    """Starts one more batch; returns False if there is none."""
     if request is Request.NEXT:
         return driver.start_next()
-    if isinstance(request, Failed):  # a sampler that failed has no next batch
+    if isinstance(request, Failed):  # the sampler failed and has no next batch
         driver.in_flight.append(request)
         return False
     if request is not Request.END:
@@ -267,14 +268,14 @@ def _start(driver: Driver, request: Any) -> bool:
     return request is not Request.END
 
 
-_running: dict[int, ReadyQueue | _ExitingThread] = {}  # by thread
+_running: dict[int, ReadyQueue | _ExitingThread] = {}  # thread id -> its queue
 
 
 @atexit.register
 def _stop_all() -> None:
     deadline = time.monotonic() + _EXIT_S
     while _running and time.monotonic() < deadline:
-        # A second Ctrl-C: nothing here takes longer because of it, and a traceback helps no one.
+        # Ignores a second Ctrl-C: the deadline bounds the wait, and a traceback would not help.
         with contextlib.suppress(KeyboardInterrupt):
             for each in list(_running.values()):
                 each.stop()

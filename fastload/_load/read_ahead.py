@@ -1,9 +1,9 @@
-"""Asks the kernel for records before they are needed, so that a cold disk streams.
+"""Requests records from the kernel before they are needed, so that a disk is read sequentially.
 
-The samples of a block are neighbors in their shard, so the bytes from the first record of a block to
-the end of its last are one run of the file. Shards are mapped without the kernel's own read-ahead,
-because samples are read in random order. ``madvise(WILLNEED)`` on the map starts the reading and
-returns. A failure here has no consequences.
+The samples of a block are neighbors in their shard, so a block is one contiguous range (a *run*) of
+the file. Shards are mapped without the kernel's own read-ahead, because samples are read in random
+order. ``madvise(WILLNEED)`` starts reading and returns. Errors are ignored here: the reader of the
+record reports them.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ Runs = NDArray[np.int64]  # (n, 2): address, bytes
 Advise = Callable[[Runs], None]
 _Requests = queue.SimpleQueue["Ids | weakref.ref[ReadAhead]"]
 
-# Both as in native/shard/read_ahead.cpp, which gives the reasons.
+# Both as in native/shard/read_ahead.cpp, which explains them.
 PIECE = 128 << 10
 GAP = 32 << 10
-MAX_SAMPLES = 1 << 16  # read ahead, however small they are
-_MAX_BLOCKS = 4096  # remembered as requested
-_MAX_QUEUED = 64  # batches; if the disk is that late, more requests do not help
+MAX_SAMPLES = 1 << 16  # maximum number of samples to read ahead
+_MAX_BLOCKS = 4096  # number of requested blocks to remember
+_MAX_QUEUED = 64  # batches; if the disk is that slow, more requests do not help
 
 
 class ReadAhead:
-    """A thread that requests records: a request may block on the disk, and nothing else should.
+    """Requests records in a thread of its own, because a request may block on the disk.
 
-    ``block``: samples are shuffled in blocks of this size, and all of a block are used soon, so the
-    whole block is requested with its first sample; 0 = samples have no such order.
+    ``block`` is the number of samples per block. All samples of a block are used soon, so the whole
+    block is requested with its first sample. With 0, samples are requested individually.
     """
 
     def __init__(self, dataset: Dataset, *, block: int = 0, advise: Advise | None = None) -> None:
         self._requests: _Requests = queue.SimpleQueue()
         advisor = Advisor(dataset, block=block, advise=advise)
-        # Dropping this object puts the reference into the queue, which ends the thread. All of that
-        # is C code; prefetch.py says why.
+        # Dropping this object puts the reference into the queue, which ends the thread. No Python
+        # code runs for that; prefetch.py explains why.
         dropped = weakref.ref(self, self._requests.put)
         threading.Thread(
             target=_run,
@@ -60,18 +60,18 @@ class ReadAhead:
         ).start()
 
     def request(self, ids: Ids) -> None:
-        """These samples are needed soon; does not wait."""
+        """Requests samples without waiting."""
         if self._requests.qsize() < _MAX_QUEUED:
             self._requests.put(ids)
 
     def ahead_of(
         self, batches: Iterator[Ids], horizon: int, group_size: Callable[[int], int] = lambda _: 0
     ) -> Iterator[Ids]:
-        """Yields the batches; requests each of them about ``horizon`` samples before its turn.
+        """Yields the batches and requests each one about ``horizon`` samples in advance.
 
-        At the start, two are requested for each one that is yielded, so that the first does not
-        wait in a queue after all the others. ``group_size``: how many batches of a size are planned
-        together; the turn of all of them is that of the first.
+        At the start, two batches are requested for each batch that is yielded, so that the request
+        of the first batch does not wait for all others. ``group_size`` returns how many batches of
+        a size are planned together; all of them are needed at the time of the first.
         """
         ahead: deque[Ids] = deque()
         n_ahead = 0
@@ -107,7 +107,7 @@ class Advisor:
         self._recent: dict[int, None] = {}  # blocks already requested, oldest first
 
     def request(self, ids: Ids) -> None:
-        """Requests the blocks of these samples, or their records."""
+        """Requests the blocks of these samples, or the samples alone if there are no blocks."""
         if self._block:
             blocks = [
                 block
@@ -136,15 +136,15 @@ def _run(advisor: Advisor, requests: _Requests, dropped: weakref.ref[ReadAhead])
 
 
 def request_records(dataset: Dataset, ids: Ids, advise: Advise | None = None) -> None:
-    """Has the kernel read some records; may block while the disk is busy."""
-    # Whatever is wrong with a record is reported by whoever reads it.
+    """Requests records from the kernel; may block while the disk is busy."""
+    # Errors are reported when the record is read.
     with contextlib.suppress(FastloadError, OSError, RuntimeError, lmdb.Error):
         if len(ids):
             (read_ahead if advise is None else advise)(record_runs(dataset, ids))
 
 
 def record_runs(dataset: Dataset, ids: Ids) -> Runs:
-    """Where the records are mapped, by shard and address; neighbors share a run."""
+    """Returns the memory ranges of the records, by shard and address; neighbors share a run."""
     module = core()
     if module is None:
         return _runs_in_python(dataset, ids)
@@ -169,7 +169,7 @@ def _runs_in_python(dataset: Dataset, ids: Ids) -> Runs:
 
 
 def read_ahead(runs: Runs) -> None:
-    """Has the kernel read the pages of some runs; raises OSError or RuntimeError."""
+    """Requests the pages of runs from the kernel; raises OSError or RuntimeError."""
     module = core()
     if module is None:
         _read_ahead_in_python(runs)

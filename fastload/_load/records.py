@@ -1,4 +1,4 @@
-"""The records of a batch, read in one native call, and their part tables as one NumPy array."""
+"""Reads the records of a batch in one native call, with their part tables as one NumPy array."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fastload._store.record import (
 )
 from fastload.errors import CorruptShard, RecordError
 
-# One row of a part table, and the place of its record in the batch. A test compares it with
+# One row of a part table and the place of its record in the batch. A test compares it with
 # native/shard/record.h.
 PART_ROW = np.dtype(
     [
@@ -46,42 +46,46 @@ PART_ROW = np.dtype(
 
 @dataclass(slots=True)
 class BatchRecords:
-    """The records of some samples, in place, and all rows of their part tables."""
+    """The records of some samples as views, and all rows of their part tables."""
 
     ids: NDArray[np.int64]
-    views: Sequence[memoryview]  # of the records; they keep the shards mapped
-    table: NDArray[np.void]  # ``rows``, but ``sample`` counts from ``first``
+    views: Sequence[memoryview]  # the records; the views keep the shards mapped
+    table: NDArray[np.void]  # like ``rows``, but ``sample`` starts at ``first``
     starts: NDArray[np.int64]  # the first row of each sample, and the end
-    rows_per_sample: int  # if all samples have the same fields, items and roles; else 0
-    faults: dict[int, CorruptShard]  # place in the batch -> what is wrong with its record
+    rows_per_sample: int  # 0 unless all samples have the same fields, items and roles
+    faults: dict[int, CorruptShard]  # place in the batch -> error of its record
     first: int = 0
     _rows: NDArray[np.void] | None = None
     _by_field: dict[tuple[int, int], NDArray[np.void]] = dataclasses.field(default_factory=dict)
 
     @property
     def rows(self) -> NDArray[np.void]:
-        """PART_ROW, by sample, field, item, role. Made on demand: NumPy copies rows field by field."""
+        """PART_ROW, sorted by sample, field, item, role.
+
+        Computed on demand, because NumPy copies structured rows field by field.
+        """
+        if not self.first:
+            return self.table
         if self._rows is None:
-            self._rows = self.table.copy() if self.first else self.table
-            if self.first:
-                self._rows["sample"] -= self.first
+            self._rows = self.table.copy()
+            self._rows["sample"] -= self.first
         return self._rows
 
     def part_rows(self, field: int, role: int = DATA) -> NDArray[np.void]:
-        """The rows of one field, sorted by sample and item. Kept: several stages need them."""
+        """Returns the rows of one field, sorted by sample and item. The result is cached."""
         found = self._by_field.get((field, role))
         if found is None:
             rows = self.rows
             n = self.rows_per_sample
             some = rows[:n] if n else rows
-            # A boolean mask over rows of 28 bytes takes longer than indices.
+            # Indices are faster than a boolean mask on rows of 28 bytes.
             which = np.flatnonzero((some["field"] == field) & (some["role"] == role))
             found = rows.reshape(-1, n)[:, which].reshape(-1) if n else rows.take(which)
             self._by_field[field, role] = found
         return found
 
     def slice(self, first: int, last: int) -> BatchRecords:
-        """One batch of several that were read together, none of them faulty."""
+        """Returns one of several batches that were read together without faults."""
         starts = self.starts[first : last + 1]
         return BatchRecords(
             self.ids[first:last],
@@ -94,11 +98,11 @@ class BatchRecords:
         )
 
     def verify(self, place: int) -> None:
-        """Verifies the checksum of one record; raises RecordError."""
+        """Raises RecordError if the checksum of a record is wrong."""
         parse_record(self.views[place], int(self.ids[place]))
 
     def source(self, place: int) -> str:
-        """The original path of a sample; "" if it was not kept."""
+        """Returns the original path of a sample; "" if it was not packed."""
         rows = self.rows[self.starts[place] : self.starts[place + 1]]
         rows = rows[rows["field"] == SOURCE_FIELD]
         if not len(rows):
@@ -108,7 +112,7 @@ class BatchRecords:
         return bytes(self.views[place][offset : offset + length]).decode("utf-8", "replace")
 
     def part(self, row: tuple[int, ...]) -> Part:
-        """The part that a row of ``rows`` describes."""
+        """Returns the part that a row of ``rows`` describes."""
         sample, offset, length, field, item, width, height, interval = row[:8]
         codec, role, channels, bits, orientation, _ = row[8:]
         data = self.views[sample][offset : offset + length]
@@ -117,7 +121,7 @@ class BatchRecords:
         )
 
     def field_parts(self, field: int) -> list[list[Part]]:
-        """A field's parts, sample by sample, to be decoded in Python."""
+        """Returns the parts of a field for each sample."""
         found: list[list[Part]] = [[] for _ in self.views]
         for row in self.part_rows(field).tolist():
             found[row[0]].append(self.part(row))
@@ -125,7 +129,7 @@ class BatchRecords:
 
 
 def read_records(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -> BatchRecords:
-    """Reads records. Without ``check_crc`` the decode threads verify the checksums."""
+    """Reads records. Without ``check_crc``, the decode threads verify the checksums."""
     module = core()
     if module is None:
         return _read_in_python(dataset, ids)
@@ -148,7 +152,7 @@ def read_records(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -
 
 
 def damaged(dataset: Dataset, sample_id: int, record: memoryview, why: str) -> CorruptShard:
-    """The error for a record: it names sample, shard and, if it can still be read, the original file."""
+    """Returns an error that names sample, shard and, if readable, the original file."""
     source = salvage_source(record)
     return dataset.reader(sample_id).fault(
         sample_id, why + (f"; its original file seems to be {source}" if source else "")
@@ -156,7 +160,7 @@ def damaged(dataset: Dataset, sample_id: int, record: memoryview, why: str) -> C
 
 
 def _read_in_python(dataset: Dataset, ids: NDArray[np.int64]) -> BatchRecords:
-    """The same without the native core; always verifies the checksums."""
+    """Does the same without the native core; always verifies the checksums."""
     views: list[memoryview] = []
     found: list[tuple[int, ...]] = []
     starts = [0]
@@ -199,7 +203,7 @@ def _rows_of(record: memoryview, sample_id: int, place: int) -> Iterator[tuple[i
 
 
 def shown_sizes(rows: NDArray[np.void]) -> NDArray[np.int64]:
-    """(height, width) of images as they are shown: orientations 5 to 8 swap the stored sides."""
+    """Returns (height, width) after EXIF rotation: orientations 5 to 8 swap the stored sides."""
     swapped = rows["orientation"] >= 5
     height = rows["height"].astype(np.int64)
     width = rows["width"].astype(np.int64)
@@ -209,7 +213,7 @@ def shown_sizes(rows: NDArray[np.void]) -> NDArray[np.int64]:
 def restart_index_of(
     records: BatchRecords, field: int, images: NDArray[np.void]
 ) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
-    """(offset, entries) of each image's restart-segment index; 0 entries if it has none."""
+    """Returns offset and number of entries of the restart index of each image (0 without one)."""
     index = records.part_rows(field, RESTART_INDEX)
     if records.rows_per_sample and len(index) == len(images):
         return index["offset"], index["length"] // 4

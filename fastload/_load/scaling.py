@@ -1,4 +1,4 @@
-"""The number of decode threads and of prefetched batches: both grow only while the consumer waits."""
+"""Adapts the number of decode threads and of prefetched batches while the consumer waits."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from fastload._load.buffers import BufferPool
 from fastload._load.decoder import Decoder
 from fastload.errors import ConfigError
 
-INITIAL_THREADS = 4  # most training loops never wait for four
+INITIAL_THREADS = 4  # enough for most training loops
 PATIENCE = 3  # consecutive batches that the consumer waited for
 RECENT = 32  # batches
-MAX_DEPTH = 8  # batches, unless prefetch_factor is given
+MAX_DEPTH = 8  # batches, unless prefetch_factor is set
 MAX_BUFFER_BYTES = 1 << 30
 
 
 class ThreadScaler:
-    """Doubles the decode threads, up to the budget, when the consumer waited for several batches in a row.
+    """Doubles the decode threads, up to the budget, after PATIENCE consecutive waits.
 
-    ``fixed``: num_workers was given.
+    With ``fixed`` (the user set num_workers) the number does not change.
     """
 
     def __init__(self, backend: Decoder, *, fixed: bool) -> None:
@@ -26,11 +26,11 @@ class ThreadScaler:
 
     @staticmethod
     def initial(budget: int, *, fixed: bool) -> int:
-        """Threads at the start."""
+        """Returns the initial number of threads."""
         return budget if fixed else min(budget, INITIAL_THREADS)
 
     def delivered(self, *, waited: bool) -> None:
-        """Called for each batch that the consumer received."""
+        """Records that the consumer received a batch, and whether it waited for it."""
         self._waits = self._waits + 1 if waited else 0
         if self._waits < PATIENCE or self._fixed:
             return
@@ -38,16 +38,17 @@ class ThreadScaler:
         if self._backend.threads < self._backend.budget:
             try:
                 self._backend.threads = min(2 * self._backend.threads, self._backend.budget)
-            except ConfigError:  # the system's limit of threads: continue with the present ones
+            except ConfigError:  # the thread limit of the system; continue with the current threads
                 self._fixed = True
 
 
 class DepthScaler:
-    """The number of batches in flight or ready.
+    """Adapts the number of prefetched batches.
 
-    A consumer that waits although all batches were ready shortly before has met a hiccup, of the disk or of another process: one
-    more batch hides the next one. If it always waits, the loader is too slow, and more batches would only take memory.
-    ``fixed``: prefetch_factor was given.
+    If the consumer waits although all batches were ready shortly before, the disk or another
+    process caused a short stall, and one more prefetched batch hides the next stall. If the
+    consumer always waits, the loader is too slow, and more batches would only use memory. With
+    ``fixed`` (the user set prefetch_factor) the number does not change.
     """
 
     def __init__(self, depth: int, buffers: BufferPool, *, fixed: bool) -> None:
@@ -57,11 +58,11 @@ class DepthScaler:
         self.started()
 
     def started(self) -> None:
-        """A new pass: its first batches are always waited for."""
+        """Starts a new pass. Waiting for its first batches is normal."""
         self._since_full = RECENT
 
     def delivered(self, n_ready: int) -> bool:
-        """Called for each batch that the consumer received; True: keep one more in flight from now on."""
+        """Records a delivered batch; returns True if one more batch is prefetched from now on."""
         self._since_full = 0 if n_ready >= self.depth - 1 else self._since_full + 1
         if (
             n_ready

@@ -1,4 +1,4 @@
-"""What a loader delivers, resolved once from the dataset and the options: fields, channels, shapes, types."""
+"""Resolves what a loader delivers from the dataset and the options: fields, channels, shapes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCANNED = 64  # samples
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleOptions:
-    """The arguments of a DataLoader that decide what a sample looks like."""
+    """The arguments of a DataLoader that define the content of a sample."""
 
     transform: object = None
     fields: Sequence[str] | None = None
@@ -38,15 +38,15 @@ class SampleOptions:
 
 @dataclass(frozen=True, slots=True)
 class LoadedField:
-    """A field of the batches, or the image field that one of them belongs to."""
+    """A field that is delivered, or the image field that a delivered field belongs to."""
 
-    number: int  # in the dataset's fields
+    number: int  # index in the fields of the dataset
     field: Field
-    image: str = ""  # the image field whose plan moves its values
-    channels: int = 3  # of an image
-    items: int = 1  # how many of a list each sample has; 0 = any number
-    bits: int = 8  # of a mask's pixel
-    ragged: str = "list"  # numbers whose shape differs: "list", "pad"; "stack" where it does not
+    image: str = ""  # the image field whose plan moves the values
+    channels: int = 3  # channels of an image
+    items: int = 1  # items per sample of a list field; 0: any number
+    bits: int = 8  # bits per pixel of a mask
+    ragged: str = "list"  # "list", "pad", or "stack" if all samples have the same shape
 
     @property
     def name(self) -> str:
@@ -54,25 +54,25 @@ class LoadedField:
 
     @property
     def decoded_by_pool(self) -> bool:
-        """Its pixels come from the decode threads: images, and masks that move with one."""
+        """Whether the decode threads write its pixels: images, and masks that belong to one."""
         return self.field.kind.is_image or (self.field.kind.is_mask and bool(self.image))
 
     @property
     def in_column(self) -> bool:
-        """Its values are in a column: no record is needed."""
+        """Whether its values are in a column, so that no record is needed."""
         return self.field.kind.in_column and not self.field.list
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSpec:
-    """What is loaded and in which form it is delivered."""
+    """What a loader reads, and in which form it delivers it."""
 
     fields: tuple[LoadedField, ...]
     implicit: tuple[str, ...]  # "id", "source", if requested
-    image_fields: tuple[LoadedField, ...]  # delivered, or belonging to a delivered field
-    plans: dict[str, FieldPlan]  # of each image field
+    image_fields: tuple[LoadedField, ...]  # delivered, or needed by a delivered field
+    plans: dict[str, FieldPlan]  # image field -> plan
     as_tuple: bool  # (images, labels) instead of a dict
-    color: str  # "rgb" or "bgr", for images of three channels
+    color: str  # "rgb" or "bgr", for images with three channels
     exact: bool
     return_matrix: bool
 
@@ -83,23 +83,23 @@ class LoadSpec:
 
     @property
     def reads_records(self) -> bool:
-        """Python itself uses bytes of the records, so it checks their checksums."""
+        """Whether Python code uses bytes of the records, so that it must verify the checksums."""
         return "source" in self.implicit or any(
             not each.in_column and not each.field.kind.is_image for each in self.fields
         )
 
     def describe(self) -> dict[str, object]:
-        """A text for everything that decides the pixels: equal texts, equal pixels."""
-        words = {name: plan.describe() for name, plan in self.plans.items()}
+        """Returns a text of all options that determine the pixels: equal texts, equal pixels."""
+        plans = {name: plan.describe() for name, plan in self.plans.items()}
         color = ", ".join("gray" if each.channels == 1 else self.color for each in self.images)
-        return shortened({**words, "color": color, "exact": str(self.exact)})
+        return shortened({**plans, "color": color, "exact": str(self.exact)})
 
 
 def load_spec(dataset: Dataset, options: SampleOptions) -> LoadSpec:
     """Checks the options against the dataset; raises ConfigError."""
     color = options.color
     if color is not None and color not in COLORS:
-        raise ConfigError(f"color={color!r:.40}: expected one of {', '.join(COLORS)}, or None")
+        raise ConfigError(f"color={color!r:.40}: expected None or one of {', '.join(COLORS)}")
     by_name = {each.name: (number, each) for number, each in enumerate(dataset.fields)}
     names = _names(options.fields, tuple(by_name))
     scan = SampleScan(dataset)
@@ -137,7 +137,8 @@ def load_spec(dataset: Dataset, options: SampleOptions) -> LoadSpec:
     for each in image_fields:
         if not each.items:
             raise ConfigError(
-                f"field {each.name!r}: no scanned sample has an image in its list; leave it out of fields="
+                f"field {each.name!r}: no scanned sample has an image in its list. "
+                "Remove the field from fields="
             )
     for each in spec.fields:
         _check(each, spec)
@@ -145,9 +146,9 @@ def load_spec(dataset: Dataset, options: SampleOptions) -> LoadSpec:
 
 
 class SampleScan:
-    """What a few samples, spread over the dataset, have in common: what the manifest does not say.
+    """Finds what the manifest does not contain in a few samples across the dataset.
 
-    Reads only part tables where that suffices. Damaged records are skipped.
+    Reads only part tables if they are sufficient. Skips damaged records.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -157,12 +158,12 @@ class SampleScan:
         self._checked: BatchRecords | None = None
 
     def channels(self, field: int) -> int:
-        """1 where all scanned images are gray, else 3."""
+        """Returns 1 if all scanned images are grayscale, else 3."""
         found = set(self._parts().part_rows(field)["channels"].tolist())
         return 1 if found == {1} else 3
 
     def items(self, field: int) -> int:
-        """How many of a list field most samples have that have any; 0 where none has."""
+        """Returns the most frequent length of non-empty lists; 0 if all lists are empty."""
         counts = np.bincount(self._parts().part_rows(field)["sample"], minlength=len(self._ids))
         counts = np.delete(counts, list(self._parts().faults))
         if not len(counts):
@@ -170,11 +171,14 @@ class SampleScan:
         return int(np.bincount(counts[counts > 0], minlength=1).argmax())
 
     def bits(self, field: int) -> int:
-        """The widest pixel of a mask."""
+        """Returns the maximum bits per pixel of a mask."""
         return int(self._parts().part_rows(field)["bits"].max(initial=8))
 
     def same_shape(self, field: int, *, items: int = 0) -> bool:
-        """Whether all samples have this array, in one shape and type; of a list field so many ``items`` of them."""
+        """Returns whether all samples have this array in one shape and type.
+
+        ``items`` is the number of arrays that each sample of a list field must have.
+        """
         parts = self._records()
         shapes = set()
         for place, own in enumerate(parts.field_parts(field)):
@@ -190,9 +194,9 @@ class SampleScan:
         return len(shapes) == 1 and None not in shapes
 
     def _records(self) -> BatchRecords:
-        """All their bytes, checked; for all fields the same."""
+        """Returns the complete records with verified checksums."""
         if self._checked is None:
-            # Without this some thousand page faults follow each other.
+            # Avoids some thousand consecutive page faults.
             request_records(self._dataset, self._ids)
             self._checked = read_records(self._dataset, self._ids, check_crc=True)
         return self._checked
@@ -207,9 +211,7 @@ def _names(fields: Sequence[str] | None, known: tuple[str, ...]) -> tuple[str, .
     if fields is None:
         return tuple(name for name in known if name != SPLIT)
     if isinstance(fields, Set):
-        raise ConfigError(
-            f"fields={fields!r:.200}: a set has no order, and batches have; give a list"
-        )
+        raise ConfigError(f"fields={fields!r:.200}: expected a list, because a set has no order")
     names = (fields,) if isinstance(fields, str) else tuple(fields)
     if (
         not names
@@ -217,13 +219,14 @@ def _names(fields: Sequence[str] | None, known: tuple[str, ...]) -> tuple[str, .
         or any(name not in known and name not in IMPLICIT for name in names)
     ):
         raise ConfigError(
-            f"fields={list(names)!r:.200}: expected some of {', '.join((*known, *IMPLICIT))}, each once"
+            f"fields={list(names)!r:.200}: expected a selection of "
+            f"{', '.join((*known, *IMPLICIT))} without duplicates"
         )
     return names
 
 
 def _ragged(ragged: str | Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
-    """What was requested for each field; without ragged= for a field, it is stacked where that is possible."""
+    """Returns the mode of each field. "unless stacked" marks fields without an explicit mode."""
     requested = (
         dict(ragged)
         if isinstance(ragged, Mapping)
@@ -232,12 +235,13 @@ def _ragged(ragged: str | Mapping[str, str], names: tuple[str, ...]) -> dict[str
     for name, how in requested.items():
         if name not in names:
             raise ConfigError(
-                f"ragged={ragged!r:.100}: {name!r} is no field that is delivered; there are {', '.join(names)}"
+                f"ragged={ragged!r:.100}: {name!r} is not a delivered field. "
+                f"Expected some of {', '.join(names)}"
             )
         if str(how).removesuffix(" unless stacked") not in RAGGED:
             raise ConfigError(
-                f"ragged={ragged!r:.100}: expected 'list' (one tensor a sample) or 'pad' (one tensor and a mask), "
-                "for all fields or in a dict by field"
+                f"ragged={ragged!r:.100}: expected 'list' (one tensor per sample) or 'pad' (one "
+                "padded tensor and a mask), or a dict of field name and mode"
             )
     return requested
 
@@ -276,7 +280,7 @@ def _label(
         and cameras
         and scan.same_shape(number, items=cameras)
     ):
-        one_shape = True  # one value per camera, a pose for example
+        one_shape = True  # one value per camera, for example a pose
         items = cameras
     return LoadedField(
         number,
@@ -288,10 +292,10 @@ def _label(
 
 
 def _check(each: LoadedField, spec: LoadSpec) -> None:
-    """Refuses what would otherwise fail in the middle of an epoch."""
+    """Raises ConfigError for options that would otherwise fail in the middle of an epoch."""
     if each.image and each.image not in spec.plans:
         raise ConfigError(
-            f"field {each.name!r} belongs to image {each.image!r}, which the dataset does not have"
+            f"field {each.name!r}: its image {each.image!r} is not a field of the dataset"
         )
     if each.image:
         image_field = next(other for other in spec.image_fields if other.name == each.image)
@@ -299,11 +303,13 @@ def _check(each: LoadedField, spec: LoadSpec) -> None:
             image_field.field.list or each.field.kind.is_mask
         ):
             raise ConfigError(
-                f"field {each.name!r} and image {image_field.name!r}, which moves it: one is a list, the other is not"
+                f"field {each.name!r} and its image {image_field.name!r}: "
+                "expected both or neither to be a list"
             )
         if each.field.kind.is_mask and spec.plans[each.image].mask_fill >= 1 << each.bits:
             raise ConfigError(
-                f"mask {each.name!r} has {each.bits} bits: mask_fill={spec.plans[each.image].mask_fill} does not fit"
+                f"mask_fill={spec.plans[each.image].mask_fill}: expected at most "
+                f"{(1 << each.bits) - 1}, because mask {each.name!r} has {each.bits} bits"
             )
     if each.field.kind.is_image:
         plan = spec.plans[each.name]
@@ -311,8 +317,8 @@ def _check(each: LoadedField, spec: LoadSpec) -> None:
         for what, values in (("Normalize", plan.output.mean), ("fill", plan.fill), *written):
             if len(values) not in (1, each.channels):
                 raise ConfigError(
-                    f"transform of {each.name!r}: {what} has numbers for {len(values)} channels, the images have "
-                    f"{each.channels}; one number serves any"
+                    f"transform of {each.name!r}: {what} has values for {len(values)} channels, "
+                    f"but the images have {each.channels}. Pass one value, or one per channel"
                 )
         if (
             spec.color == "bgr"
@@ -320,5 +326,6 @@ def _check(each: LoadedField, spec: LoadSpec) -> None:
             and any(not op.moves_pixels for op in plan.ops)
         ):
             raise ConfigError(
-                "color='bgr' with transforms that change colors: they work on RGB; leave color out and flip the batches"
+                "color='bgr': transforms that change colors work on RGB only. "
+                "Omit color and reverse the channels of the batches"
             )

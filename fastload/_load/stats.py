@@ -1,6 +1,6 @@
-"""Where the loader's time goes: counted per batch, at negligible cost.
+"""Collects where the loader spends its time, at negligible cost per batch.
 
-The names of stages and figures are those of ``fastload._common.metrics``.
+``fastload._common.metrics`` defines the names of stages and figures.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from fastload._common.metrics import BATCH_STAGES, IMAGE_STAGES, LoaderStats, StageStats
 from fastload._common.threads import ForkSafeLock
 
-_BINS = 256  # of log2(ns)
-_PER_OCTAVE = 8  # bins: percentiles are right to 9 %
-# Times are counted when so many are waiting: NumPy's cost is per call.
+_BINS = 256  # logarithmic, of nanoseconds
+_PER_OCTAVE = 8  # bins per factor of two: percentiles are accurate to 9 %
+# Times are collected and counted together, because the cost of NumPy is per call.
 _MAX_SAMPLES = 4096
 _MAX_BATCHES = 32
 _MAX_SINGLE = 256
 
 
 class _Histograms:
-    """Exact mean and maximum, percentiles from logarithmic bins, for stages that are counted together."""
+    """Exact mean and maximum, and percentiles from logarithmic bins, of several stages."""
 
     def __init__(self, names: Sequence[str]) -> None:
         n = len(names)
@@ -37,12 +37,12 @@ class _Histograms:
 
     def _clear(self) -> None:
         self._waiting: list[NDArray[np.integer[Any]]] = []  # (n, stages)
-        self._extra: list[int] = []  # for each: to be added to the last stage of every sample
-        self._single: list[int] = []  # times of the only stage
+        self._extra: list[int] = []  # per array: time to add to the last stage of every sample
+        self._single: list[int] = []  # times of a histogram with one stage
         self._n_waiting = 0
 
     def add(self, times_ns: NDArray[np.integer[Any]], extra_ns: int) -> None:
-        """(n, stages), and the time that each of the n samples spent in the last stage in addition."""
+        """Adds times (n, stages); ``extra_ns`` is added to the last stage of each sample."""
         self._waiting.append(times_ns)
         self._extra.append(extra_ns)
         self._n_waiting += len(times_ns)
@@ -50,7 +50,7 @@ class _Histograms:
             self._count()
 
     def add_one(self, time_ns: int) -> None:
-        """A time of the only stage."""
+        """Adds a time of a histogram with one stage."""
         self._single.append(time_ns)
         if len(self._single) >= _MAX_SINGLE:
             self._count()
@@ -95,44 +95,39 @@ class _Histograms:
 
 
 class StatsCollector:
-    """The figures of one loader. The loader, its iterators and their threads report here."""
+    """The statistics of one loader. The loader, its iterators and their threads report to it."""
 
     def __init__(self) -> None:
         self._lock = ForkSafeLock()
-        self.reset()
-
-    def reset(self) -> None:
-        """Starts counting from zero."""
-        with self._lock():
-            self._images = _Histograms(IMAGE_STAGES)
-            self._stages = {name: _Histograms((name,)) for name in BATCH_STAGES}
-            self._n_batches = 0
-            self._n_samples = 0
-            self._n_images = 0
-            self._n_bytes = 0
-            self._n_ready = 0
-            self._started: float | None = None
-            self._last = 0.0
+        self._images = _Histograms(IMAGE_STAGES)
+        self._stages = {name: _Histograms((name,)) for name in BATCH_STAGES}
+        self._n_batches = 0
+        self._n_samples = 0
+        self._n_images = 0
+        self._n_bytes = 0
+        self._n_ready = 0
+        self._started: float | None = None
+        self._last = 0.0
 
     def decoded(self, times_ns: NDArray[np.uint32], n_bytes: int, finish_s: float) -> None:
-        """A batch was decoded; Python spent ``finish_s`` on it afterwards."""
+        """Records a decoded batch, and the time that Python spent on it afterwards."""
         with self._lock():
             self._images.add(times_ns, int(finish_s * 1e9 / max(len(times_ns), 1)))
             self._n_bytes += n_bytes
 
-    def took(self, stage: str, seconds: float) -> None:
-        """The time of a stage that runs once per batch."""
+    def add_time(self, stage: str, seconds: float) -> None:
+        """Records the time of a stage that runs once per batch."""
         with self._lock():
             self._stages[stage].add_one(int(seconds * 1e9))
 
     def requested(self) -> None:
-        """The trainer wants its first batch."""
+        """Records when the trainer requests its first batch."""
         with self._lock():
             if self._started is None:
                 self._started = time.monotonic()
 
     def delivered(self, n_samples: int, n_images: int, waited_s: float, n_ready: int) -> None:
-        """The trainer received a batch; it found ``n_ready`` of them ready."""
+        """Records a delivered batch; ``n_ready`` batches were ready when it was requested."""
         with self._lock():
             self._n_batches += 1
             self._n_samples += n_samples
@@ -142,7 +137,7 @@ class StatsCollector:
             self._stages["wait"].add_one(int(waited_s * 1e9))
 
     def snapshot(self, *, threads: int, buffer_bytes: int, bad: int) -> LoaderStats:
-        """The figures so far."""
+        """Returns the statistics since the loader was created."""
         with self._lock():
             seconds = 0.0
             if self._started is not None and self._n_batches:

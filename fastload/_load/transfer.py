@@ -1,4 +1,4 @@
-"""Moves batches to their device. Code that only a GPU can run is in ``fastload._common.cuda``."""
+"""Moves batches to their device. GPU-only code is in ``fastload._common.cuda``."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from fastload.errors import ConfigError
 
 
 class Transfer(Protocol):
-    """``stage`` runs in the feeder thread, inside ``stream()``; ``receive`` in the trainer's thread."""
+    """Moves batches from the feeder thread to the trainer's thread."""
 
     @property
     def device(self) -> torch.device:
-        """Where batches end up; a CUDA device with its index."""
+        """Device of the delivered batches; a CUDA device with its index."""
 
     def stream(self) -> AbstractContextManager[object]:
-        """The stream that the feeder thread queues its work on."""
+        """Returns the stream that the feeder thread queues its work on."""
 
     def stage(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Copies pixels to the device, for the operations that run there."""
+        """Copies pixels to the device for pixel operations. Called inside ``stream()``."""
 
     def send(self, batch: Any) -> Any:
-        """Starts moving a batch; called by the feeder thread."""
+        """Starts moving a batch. Called by the feeder thread."""
 
     def receive(self, sent: Any) -> Any:
-        """The batch, safe to use on the current stream."""
+        """Returns a batch that is safe to use on the current stream of the trainer's thread."""
 
 
 class Stay:
-    """Batches stay on the CPU; ``pin``: in pinned memory."""
+    """Leaves batches on the CPU, in pinned memory with ``pin``."""
 
     device = torch.device("cpu")
 
@@ -54,7 +54,7 @@ class Stay:
 
 
 def make_transfer(device: str | torch.device | None, *, pin_memory: bool) -> Transfer:
-    """The transfer to a device; ``None`` and ``"cpu"`` move nothing."""
+    """Returns the transfer to a device; ``None`` and ``"cpu"`` move nothing."""
     try:
         wanted = torch.device("cpu" if device is None else device)
     except (RuntimeError, TypeError):
@@ -62,7 +62,7 @@ def make_transfer(device: str | torch.device | None, *, pin_memory: bool) -> Tra
     if wanted.type == "cpu":
         if pin_memory and not torch.cuda.is_available():
             warnings.warn(
-                "fastload.DataLoader: pin_memory has no effect: torch sees no CUDA device here",
+                "fastload.DataLoader: pin_memory has no effect: torch sees no CUDA device",
                 UserWarning,
                 stacklevel=3,
             )
@@ -71,7 +71,8 @@ def make_transfer(device: str | torch.device | None, *, pin_memory: bool) -> Tra
         raise ConfigError(f"device={device!r}: expected None, 'cpu' or 'cuda'")
     if not torch.cuda.is_available():
         raise ConfigError(
-            f"device={device!r}: torch sees no CUDA device here (torch {torch.__version__}); use device=None"
+            f"device={device!r}: torch {torch.__version__} sees no CUDA device here. "
+            "Pass device=None, or install torch with CUDA"
         )
     from fastload._common.cuda import CudaTransfer, numbered
 

@@ -191,7 +191,7 @@ def test_a_feeder_thread_that_dies_is_an_error_at_once(packed: Path, backend: st
     )
     next(iterator)  # wakes it
     began = time.monotonic()
-    with pytest.raises(WorkerDied, match="feeder thread is gone"):
+    with pytest.raises(WorkerDied, match="feeder thread of the loader has exited"):
         list(iterator)
     assert time.monotonic() - began < 5
     with pytest.raises(WorkerDied):  # for ever: it is not the end of the epoch
@@ -215,7 +215,7 @@ def test_a_decode_thread_that_hangs_is_named_by_its_sample(
     iterator = iter(make(packed, "reference", timeout=1))
     with pytest.raises(
         RuntimeError,
-        match=r"no batch within timeout=1 s; being loaded: sample 7 \(shard-00000.lmdb, samples/\d+\)$",
+        match=r"no batch within timeout=1 s. Waiting for sample 7 \(shard-00000.lmdb, samples/\d+\)$",
     ):
         list(iterator)
     go_on.set()
@@ -249,10 +249,10 @@ def test_a_native_thread_that_is_long_at_a_sample_is_named_by_it(tmp_path: Path)
     )
     iterator, late = iter(loader), ""
     while not re.search(
-        r"; being loaded: sample 5 \(shard-00000.lmdb, .*\)$", late
+        r"\. Waiting for sample 5 \(shard-00000.lmdb, .*\)$", late
     ):  # on a busy machine the thread may not be there yet
         with pytest.raises(
-            RuntimeError, match=r"^no batch within timeout=0.1 s; being loaded: sample"
+            RuntimeError, match=r"^no batch within timeout=0.1 s. Waiting for sample"
         ) as error:
             next(iterator)  # the batch itself, when it comes, is the failure
         late = str(error.value)

@@ -144,7 +144,7 @@ def test_results_go_into_the_memory_given() -> None:
         plan = compile([T.Brightness(0.3), T.Normalize(MEAN, STD), T.Layout(layout)])
         finish = Finish(plan)
         rows = plan.rows(np.arange(6), np.full((6, 2), (HEIGHT, WIDTH)), seed=0, epoch=0)
-        out = finish.empty(images.shape, "cpu")
+        out = finish.empty(images.shape, lambda size, dtype: torch.empty(size, dtype=dtype))
         assert finish(images, rows.parameters, out=out) is out
         assert torch.equal(out, finish(images, rows.parameters))
     assert not finish.decoder_suffices
@@ -171,20 +171,20 @@ def test_finished_batches_can_be_trained_on() -> None:
         (
             [],
             torch.zeros(2, 4, 4, 3),
-            r"expected uint8 \(n, height, width, channels\), found torch.float32 \(2, 4, 4, 3\)",
+            r"torch.float32 \(2, 4, 4, 3\): expected uint8 \(n, height, width, channels\)",
         ),
-        ([], torch.zeros(4, 4, 3, dtype=torch.uint8), r"found torch.uint8 \(4, 4, 3\)"),
+        ([], torch.zeros(4, 4, 3, dtype=torch.uint8), r"images are torch.uint8 \(4, 4, 3\)"),
         (
             [T.Normalize(MEAN, STD)],
             torch.zeros(2, 4, 4, 1, dtype=torch.uint8),
-            "Normalize has numbers for 3 channels, the images have 1; one number serves any",
+            "Normalize has values for 3 channels, but the images have 1. Pass one value",
         ),
         (
             [T.RandomErasing(value=(1, 2))],
             torch.zeros(2, 4, 4, 3, dtype=torch.uint8),
-            "RandomErasing: value has numbers for 2 channels",
+            "RandomErasing: value has values for 2 channels",
         ),
-        ([T.Brightness(0.1)], torch.zeros(2, 4, 4, 4, dtype=torch.uint8), "these have 4 channels"),
+        ([T.Brightness(0.1)], torch.zeros(2, 4, 4, 4, dtype=torch.uint8), "images have 4 channels"),
     ],
 )
 def test_wrong_batches_are_refused(
@@ -203,7 +203,7 @@ def test_wrong_batches_are_refused(
 def test_parameters_of_another_plan_are_refused() -> None:
     finish = Finish(compile([T.Brightness(0.1)]))
     with pytest.raises(
-        ConfigError, match=r"finishing 6 images: expected parameters of \(6, 1\), found \(6, 0\)"
+        ConfigError, match=r"parameters have shape \(6, 0\): expected \(6, 1\) for 6 images"
     ):
         finish(batch(), np.zeros((6, 0), np.float32))
     assert finish(batch(), np.ones((6, 1), np.float32)).shape == (6, 3, HEIGHT, WIDTH)

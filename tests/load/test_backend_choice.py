@@ -103,8 +103,8 @@ def test_a_candidate_that_failed_is_not_taken_but_mentioned() -> None:
     )
     assert decision.candidate == NATIVE
     assert "dali failed: RuntimeError: CUDA out of memory" in decision.why
-    assert "nvjpeg not tried: is not installed" in decision.why
-    with pytest.raises(ConfigError, match="none works here: dali: broken"):
+    assert "nvjpeg not measured: is not installed" in decision.why
+    with pytest.raises(ConfigError, match="no backend works on this machine: dali: broken"):
         choose([Measured(DALI, failure="broken")], cpus=8)
 
 
@@ -112,7 +112,7 @@ def test_the_sentence_says_what_was_measured() -> None:
     why = choose([SLOW, FAST], cpus=8, step_s=0.1).why
     assert (
         why
-        == "60 ms (83 % CPU, 2 % GPU) a batch; the training step takes 100 ms, which it keeps fed; dali 20 ms (19 % CPU, 40 % GPU)"
+        == "60 ms (83 % CPU, 2 % GPU) per batch; fast enough for a training step of 100 ms; dali 20 ms (19 % CPU, 40 % GPU)"
     )
     assert "\n" not in why
 
@@ -234,7 +234,7 @@ def test_a_choice_is_measured_once_said_once_and_remembered(
     taken = made_up([SLOW, FAST], monkeypatch)
     choice = measured_choice("auto", bench(packed, gpu=True, budget=8))
     assert choice is not None
-    assert (choice.name, choice.asked, choice.hardware, bool(choice)) == (
+    assert (choice.name, choice.requested, choice.hardware, bool(choice)) == (
         "dali",
         "auto",
         False,
@@ -242,7 +242,7 @@ def test_a_choice_is_measured_once_said_once_and_remembered(
     )
     line = capsys.readouterr().err
     assert line.startswith(
-        "fastload: backend 'auto' takes dali: 20 ms (19 % CPU, 40 % GPU) a batch; native 60 ms"
+        "fastload: backend='auto' uses dali: 20 ms (19 % CPU, 40 % GPU) per batch; native 60 ms"
     )
     assert line.count("\n") == 1
     assert str(choice) in line
@@ -284,7 +284,7 @@ def test_the_length_of_the_step_is_learnt_and_may_change_the_choice(
     choice = measured_choice("auto", on)
     assert choice is not None
     assert choice.name == "native"
-    assert "the training step takes 400 ms, which it keeps fed" in choice.measured
+    assert "fast enough for a training step of 400 ms" in choice.measured
     assert taken == ["measured"]
 
 
@@ -321,7 +321,7 @@ def test_the_engine_is_tried_only_with_a_pass_record_of_these_versions(
     assert candidates(device) == (
         [Candidate("native" if core() else "reference"), DALI],
         {
-            "dali with the JPEG engine": "'fastload selftest --device cuda' has not passed it here",
+            "dali with the JPEG engine": "'fastload selftest --device cuda' has not passed on this machine",
             "nvjpeg": "is not installed",
         },
     )

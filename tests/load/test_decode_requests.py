@@ -82,14 +82,13 @@ def planned(n: int) -> PlanRows:
     return plan.rows(np.arange(n), np.full((n, 2), 60), seed=1, epoch=2)
 
 
-def asked(
+def requests_from_core(
     parts: BatchRecords, plan: PlanRows, **options: Any
 ) -> tuple[NDArray[np.void], int, list[int]]:
-    """What the core makes of it."""
     assert module is not None
     found = np.empty(len(plan), REQUEST)
     found.view(np.uint8)[:] = 0xAA
-    n_bytes, elsewhere = module.image_requests(
+    n_bytes, packed = module.image_requests(
         parts.table.view(np.uint8),
         plan.numbers,
         found.view(np.uint8),
@@ -98,7 +97,7 @@ def asked(
         filter=2 if options["mask_bits"] else plan.filter,
         **options,
     )
-    return found, n_bytes, elsewhere
+    return found, n_bytes, packed
 
 
 @pytest.mark.parametrize("indexed", [0.0, 0.4, 1.0])
@@ -107,7 +106,7 @@ def asked(
     [((JPEG,), 0), ((JPEG, RAW, PNG), 0), ((RAW, DEFLATED), 8), ((RAW, DEFLATED), 16)],
 )
 @pytest.mark.parametrize("exact", [False, True])
-def test_core_and_numpy_ask_for_the_same(
+def test_core_and_numpy_build_the_same_requests(
     indexed: float, codecs: tuple[int, ...], mask_bits: int, exact: bool
 ) -> None:
     n = 40
@@ -117,15 +116,16 @@ def test_core_and_numpy_ask_for_the_same(
     whole = BatchRecords(np.arange(n), [memoryview(b"")] * n, rows, starts, alike, {})
     for parts in (whole, whole.slice(0, 7), whole.slice(7, n)):
         plan = planned(ITEMS * len(parts.ids))
-        expected = decode_requests._in_python(parts, FIELD, plan, exact=exact, mask_bits=mask_bits)
-        found = asked(parts, plan, exact=exact, mask_bits=mask_bits)
-        assert found[0].tobytes() == expected[0].tobytes(), [
-            name
-            for name in found[0].dtype.names or ()
-            if (found[0][name] != expected[0][name]).any()
+        expected = np.zeros(len(plan), REQUEST)
+        filled = decode_requests._fill_in_python(
+            expected, parts, FIELD, plan, exact=exact, mask_bits=mask_bits
+        )
+        found, n_bytes, packed = requests_from_core(parts, plan, exact=exact, mask_bits=mask_bits)
+        assert found.tobytes() == expected.tobytes(), [
+            name for name in found.dtype.names or () if (found[name] != expected[name]).any()
         ]
-        assert found[1:] == expected[1:]
-        assert len(found[2]) > 0 if {PNG, DEFLATED} & {*codecs} else not found[2]
+        assert (n_bytes, packed) == filled
+        assert len(packed) > 0 if {PNG, DEFLATED} & {*codecs} else not packed
 
 
 def test_sizes_that_do_not_agree_are_refused() -> None:
@@ -133,7 +133,7 @@ def test_sizes_that_do_not_agree_are_refused() -> None:
     parts = BatchRecords(np.arange(4), [], rows, np.arange(5), 0, {})
     for n in (0, 7, 9):
         with pytest.raises(ValueError, match=f"plan: expected 8 rows, one per image, found {n}"):
-            asked(parts, planned(n), exact=False, mask_bits=0)
+            requests_from_core(parts, planned(n), exact=False, mask_bits=0)
     assert module is not None
     plan = planned(8)
     for wrong, why in (
@@ -151,7 +151,7 @@ def test_sizes_that_do_not_agree_are_refused() -> None:
                 filter=0,
                 exact=False,
             )
-    assert asked(parts, plan, exact=False, mask_bits=0)[2] == []
+    assert requests_from_core(parts, plan, exact=False, mask_bits=0)[2] == []
 
 
 def test_what_the_loader_asks_for_is_the_same_without_the_core(

@@ -301,7 +301,7 @@ def test_arrays_of_a_list_are_stacked_only_where_there_is_one_for_each_image(
     late = [[one, one]] * 130 + [[one, other]]  # behind the samples that were looked at
     with pytest.raises(
         ConfigError,
-        match=r"field 'pose': float64 of \(3, 4\) and float64 of \(4, 4\) in sample 1?\d?\d: .*ragged=\{'pose': 'list'\}",
+        match=r"field 'pose', sample \d+: float64 of \(3, 4\) and .* \(4, 4\) cannot be stacked. .*'list'",
     ):
         batches("late", late, shuffle=False)
     assert len(batches("late-listed", late, ragged={"pose": "list"})) == 44
@@ -333,7 +333,7 @@ def test_a_sample_that_lacks_what_the_others_have_is_named(
         if number == 3:
             with pytest.raises(
                 BadImage,
-                match=r"sample 31 in .*, field 'grid': the sample has none, and a batch is one tensor",
+                match=r"sample 31 in .*, field 'grid': the sample has no value",
             ):
                 next(iterator)
         else:
@@ -362,7 +362,7 @@ def test_lists_of_images_that_some_or_all_samples_lack(tmp_path: Path) -> None:
         )
 
     some = packed("some", [0, 0, 2, 0])
-    with pytest.raises(BadImage, match="field 'images': 0 images, expected 2"):
+    with pytest.raises(BadImage, match="field 'images': found 0 images, expected 2"):
         next(iter(DataLoader(some, 4)))
     batch = next(iter(DataLoader(some, 4, on_error="substitute")))
     assert (batch["images"].shape, batch["label"].tolist()) == ((4, 2, 3, HEIGHT, WIDTH), [2] * 4)
@@ -468,7 +468,7 @@ def test_matrices_of_other_shapes_are_refused_by_name(tmp_path: Path) -> None:
     )
     with pytest.raises(
         ValueError,
-        match=r"field 'camera': matrices of \(4, 4\): only \(3, 3\) and \(3, 4\) lead to an image",
+        match=r"field 'camera': matrices have shape \(4, 4\): expected \(3, 3\) or \(3, 4\)",
     ):
         next(iter(DataLoader(packed)))
     assert next(iter(DataLoader(packed, fields=("image",))))["image"].shape == (1, 3, 32, 32)
@@ -487,7 +487,7 @@ def test_a_mask_that_is_not_over_its_image_is_refused_by_name(tmp_path: Path) ->
     )
     with pytest.raises(
         ValueError,
-        match=r"samples/002: sample 2 in .*, field 'mask': a mask of 40x32 over an image of 32x32",
+        match=r"samples/002: sample 2 in .*, field 'mask': the mask is 40x32: expected .* 32x32",
     ):
         next(iter(DataLoader(packed, 4)))
     batch = next(iter(DataLoader(packed, 4, on_error="substitute", fields=("image", "mask", "id"))))
@@ -499,7 +499,7 @@ def test_padding_of_masks_has_its_own_number(painted: Path) -> None:
     batch = next(iter(DataLoader(painted, 2, transform=transform)))
     assert batch["mask"][0, 0, 0] == batch["fine"].int()[0, 0, 0] == 255
     assert batch["image"][0, :, 0, 0].tolist() == [90, 90, 90]
-    with pytest.raises(ConfigError, match="mask 'mask' has 8 bits: mask_fill=256 does not fit"):
+    with pytest.raises(ConfigError, match=r"mask_fill=256: expected at most 255, .* has 8 bits"):
         DataLoader(painted, 2, transform=[T.CenterCrop(200, mask_fill=256)])
     fine = next(
         iter(DataLoader(painted, 2, transform=[T.CenterCrop(200, mask_fill=513)], fields=("fine",)))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import FrozenInstanceError
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
 from fastload import transforms as T
-from fastload._load.loader import _TORCH_ATTRIBUTES, DataLoader
+from fastload._load.loader import DataLoader
 
 N = 20
 RESIZED = [T.Resize(16, 20)]
@@ -49,13 +50,23 @@ def test_repr_of_a_user_s_class_has_its_name(packed: Path) -> None:
     [{}, {"sampler": range(3)}, {"batch_sampler": [[1, 2]]}, {"batch_size": None}],
     ids=str,
 )
-def test_every_attribute_is_declared(packed: Path, options: dict[str, Any]) -> None:
-    """An attribute that is not would travel with a copy as if it were the user's."""
-    loader = DataLoader(packed, **{"transform": RESIZED, **options})
+def test_a_copy_of_a_subclass_keeps_exactly_its_own_attributes(
+    packed: Path, options: dict[str, Any]
+) -> None:
+    class Mine(DataLoader):
+        def __init__(self) -> None:
+            self.before = "before"
+            super().__init__(packed, **{"transform": RESIZED, **options})
+            self.after = "after"
+
+    loader = Mine()
     next(iter(loader))
-    declared = _TORCH_ATTRIBUTES | DataLoader.__annotations__.keys()
-    declared |= loader._options.arguments().keys()
-    assert vars(loader).keys() - declared == set()
+    loader.stats()
+    added = cast(tuple[Any, ...], loader.__reduce__()[1])[-1]
+    assert added == {"before": "before", "after": "after"}
+    copied = copy.copy(loader)
+    assert (copied.before, copied.after) == ("before", "after")
+    assert copied.pipeline is not loader.pipeline
 
 
 def test_attributes_named_as_the_arguments_rebuild_the_loader(packed: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from fastload import transforms as T
 from fastload._load.batch import PendingBatch, PlannedBatch
 from fastload._load.loader import DataLoader
-from fastload._load.torch_compat.lookahead import Lookahead
+from fastload._load.torch_compat.samplers import Lookahead
 from fastload.errors import FastloadError
 from tests.loading import pack_photos, same_batch
 from tests.packed_datasets import spoil_image

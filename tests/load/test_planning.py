@@ -189,7 +189,7 @@ def test_a_timeout_names_the_samples_that_are_being_read(
         )
     )
     with pytest.raises(
-        RuntimeError, match=r"no batch within timeout=2 s; being loaded: samples"
+        RuntimeError, match=r"no batch within timeout=2 s. Waiting for samples"
     ) as caught:
         list(iterator)
     assert [int(i) for i in re.findall(r"(\d+) \(shard-", str(caught.value))] == expected[

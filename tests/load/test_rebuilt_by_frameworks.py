@@ -172,7 +172,7 @@ def test_single_samples_and_lists_of_them(packed: Path) -> None:
     assert same_batch([first, last], [view[0], view[N - 1]])
     assert view.__getitems__([]) == []  # type: ignore[attr-defined]
     for wrong in (N, -N - 1):
-        with pytest.raises(IndexError, match=f"sample {wrong} of {N}"):
+        with pytest.raises(IndexError, match=f"index {wrong}: expected -{N} to {N - 1}"):
             view[wrong]
     assert len(view) == N  # type: ignore[arg-type]
     assert view.column("label").shape == (N,)  # type: ignore[attr-defined]

@@ -342,7 +342,7 @@ def test_a_damaged_state_is_refused_and_changes_nothing(
     loader = make(packed)
     next(iter(loader))
     state = json.loads(saved(loader))
-    with pytest.raises(ConfigError, match=r"state_dict|last_batch 'cut'"):
+    with pytest.raises(ConfigError, match=r"state_dict|last_batch='cut'"):
         loader.load_state_dict({**state, **damage})
     assert json.loads(saved(loader)) == state
     loader.load_state_dict(state)
@@ -352,7 +352,7 @@ def test_a_damaged_state_is_refused_and_changes_nothing(
 def test_what_is_no_state_is_refused(packed: Path) -> None:
     wrong: list[Any] = [[], "state", None, {}]
     for each in wrong:
-        with pytest.raises(ConfigError, match="expected what state_dict"):
+        with pytest.raises(ConfigError, match=r"expected the result of state_dict\(\)"):
             make(packed).load_state_dict(each)
 
 

@@ -134,7 +134,7 @@ def test_samples_that_do_not_exist_are_named(packed: Path) -> None:
     iterator = iter(loader)
     assert next(iterator)["id"].tolist() == [1, 2]
     with pytest.raises(
-        ConfigError, match=f"the sampler gave samples 0 to {N}: expected 0 to {N - 1}"
+        ConfigError, match=f"the sampler returned sample ids 0 to {N}: expected 0 to {N - 1}"
     ):
         next(iterator)
     assert len(list(make(packed, sampler=[1]))) == 1
@@ -153,7 +153,7 @@ def test_single_samples_from_a_sampler_of_tensors(packed: Path) -> None:
     [
         (
             {"batch_size": None, "sampler": BatchSampler(SequentialSampler(range(N)), 5, False)},
-            r"\[0, 1, 2, 3, 4\], but batch_size=None means single",
+            r"\[0, 1, 2, 3, 4\]: expected a single id with batch_size=None",
         ),
         ({"batch_size": 2, "sampler": [1.7, 2.2]}, r"\[1.7, 2.2\]: expected whole numbers"),
         ({"batch_size": 2, "sampler": [2**70, 1]}, "expected 0 to 23"),

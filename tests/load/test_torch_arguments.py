@@ -213,35 +213,38 @@ def test_a_subset_of_a_packed_dataset_is_answered_with_a_sampler(packed: Path) -
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"batch_size": 0}, "batch_size=0: expected a number of samples"),
+    ({"batch_size": 0}, "batch_size=0: expected None (single samples) or a number of samples"),
     ({"batch_size": 2.5}, "batch_size=2.5"),
     ({"batch_size": True}, "batch_size=True"),
     ({"shuffle": "blocks"}, "shuffle='blocks': expected True"),
-    ({"shuffle": True, "sampler": range(3)}, "the sampler decides the order"),
+    ({"shuffle": True, "sampler": range(3)}, "shuffle=True contradicts sampler"),
     ({"sampler": range(3), "batch_sampler": [[1]]}, "batch_sampler decides batches"),
     (
         {"sampler": range(3), "last_batch": "pad"},
-        "last_batch and window belong to fastload's own order",
+        "last_batch and window have no effect with a sampler",
     ),
     ({"batch_sampler": [[1]], "window": 4}, "with a sampler"),
     (
         {"batch_size": 4, "batch_sampler": [[1]]},
-        "leave batch_size, shuffle, sampler and drop_last out",
+        "omit batch_size, shuffle, sampler and drop_last",
     ),
     ({"drop_last": True, "batch_sampler": [[1]]}, "batch_sampler decides"),
-    ({"drop_last": True, "batch_size": None}, "nothing to drop"),
+    (
+        {"drop_last": True, "batch_size": None},
+        "drop_last=True: expected False with batch_size=None",
+    ),
     ({"num_workers": -1}, "num_workers=-1: expected None"),
     ({"num_workers": 5000}, "num_workers=5000"),
     ({"prefetch_factor": 0}, "prefetch_factor=0"),
-    ({"timeout": -1}, "timeout=-1: expected seconds"),
+    ({"timeout": -1}, "timeout=-1: expected a number of seconds"),
     ({"timeout": float("inf")}, "timeout=inf"),
     ({"seed": -1}, "seed=-1"),
     ({"seed": 2**63}, "seed=9223372036854775808: expected None or a whole number"),
-    ({"generator": 7}, "generator=7: expected a torch.Generator"),
+    ({"generator": 7}, "generator=7: expected None or a torch.Generator"),
     ({"rank": 2, "world_size": 2}, "rank=2, world_size=2"),
     ({"rank": "0", "world_size": 2}, "rank='0'"),
-    ({"last_batch": "cut"}, "last_batch 'cut'"),
-    ({"last_batch": "pad", "drop_last": True}, "drop_last=True and last_batch='pad'"),
+    ({"last_batch": "cut"}, "last_batch='cut'"),
+    ({"last_batch": "pad", "drop_last": True}, "drop_last=True contradicts last_batch='pad'"),
     ({"window": 0}, "window=0"),
     ({"backend": "gpu"}, "backend='gpu': expected one of auto, native, dali, nvjpeg, reference"),
     ({"device": "tpu9"}, "device='tpu9'"),
@@ -250,32 +253,32 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"ragged": "zeros"}, "ragged='zeros'"),
     (
         {"ragged": {"boxes": "list"}},
-        "'boxes' is no field that is delivered; there are image, label",
+        "'boxes' is not a delivered field. Expected some of image, label",
     ),
     ({"ragged": {"label": 3}}, "ragged={'label': 3}: expected 'list'"),
     ({"on_error": "skip"}, "on_error='skip'"),
     ({"max_bad": -1, "on_error": "substitute"}, "max_bad=-1"),
-    ({"max_bad": 3}, "max_bad belongs to on_error='substitute'"),
-    ({"fields": {"image", "label"}}, "a set has no order"),
+    ({"max_bad": 3}, "max_bad=3: expected None with on_error='raise'"),
+    ({"fields": {"image", "label"}}, "expected a list, because a set has no order"),
     (
         {"transform": [T.Letterbox(9, fill=(1, 2))]},
-        "transform of 'image': fill has numbers for 2 channels, the images have 3",
+        "transform of 'image': fill has values for 2 channels, but the images have 3",
     ),
     (
         {"transform": [T.CenterCrop(9, fill=(1, 2, 3))], "color": "gray"},
-        "fill has numbers for 3 channels, the images have 1",
+        "fill has values for 3 channels, but the images have 1",
     ),
-    ({"fields": ()}, "expected some of image, label, id, source"),
-    ({"fields": ("image", "image")}, "each once"),
-    ({"fields": ("picture",)}, "expected some of image, label"),
-    ({"transform": {"picture": RESIZED}}, "'picture' is not an image field"),
+    ({"fields": ()}, "expected a selection of image, label, id, source"),
+    ({"fields": ("image", "image")}, "without duplicates"),
+    ({"fields": ("photo",)}, "expected a selection of image, label"),
+    ({"transform": {"photo": RESIZED}}, "'photo' is not an image field"),
     (
         {"transform": [T.Resize(8, 8), T.Normalize((0.5, 0.5), (0.5, 0.5))]},
-        "Normalize has numbers for 2 channels, the images have 3",
+        "Normalize has values for 2 channels, but the images have 3",
     ),
     (
         {"transform": [T.Resize(8, 8), T.ColorJitter(brightness=0.5)], "color": "bgr"},
-        "color='bgr' with transforms that change colors",
+        "color='bgr': transforms that change colors work on RGB only",
     ),
 ]
 
@@ -296,7 +299,7 @@ def test_wrong_options_are_refused_when_the_loader_is_made(
 
 def test_an_unknown_argument_is_a_type_error(packed: Path) -> None:
     with pytest.raises(
-        TypeError, match=r"unexpected argument 'transfrom'; did you mean 'transform'\?"
+        TypeError, match=r"unexpected argument 'transfrom'. Did you mean 'transform'\?"
     ):
         DataLoader(packed, transfrom=RESIZED)
 
@@ -304,7 +307,7 @@ def test_an_unknown_argument_is_a_type_error(packed: Path) -> None:
 def test_cuda_without_cuda_is_refused(packed: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("not run: there is a CUDA device")
-    with pytest.raises(ConfigError, match="torch sees no CUDA device here"):
+    with pytest.raises(ConfigError, match="sees no CUDA device here"):
         DataLoader(packed, device="cuda", transform=RESIZED)
 
 

@@ -1,11 +1,12 @@
-"""Hugging Face Accelerate: ``accelerator.prepare(loader)`` returns a fastload loader itself.
+"""Hugging Face Accelerate: ``accelerator.prepare(loader)`` returns the fastload loader unchanged.
 
-Accelerate would rebuild it as a plain torch DataLoader and split its batches among the processes a second time. So the loader
-reports that it is prepared, and keeps the two promises of a prepared loader: batches are on the accelerator's device, and
-``accelerator.accumulate`` knows the last batch of an epoch. With ``use_stateful_dataloader`` set, ``save_state`` saves its position.
+Accelerate would otherwise rebuild it as a plain torch DataLoader and split its batches among the
+processes a second time. The loader therefore reports that it is prepared, and behaves like a
+prepared loader: batches are on the device of the accelerator, and ``accelerator.accumulate`` knows
+the last batch of an epoch. With ``use_stateful_dataloader`` set, ``save_state`` saves its position.
 
-``skip_first_batches`` builds a plain loader from the dataset, batch sampler and collate function of any loader: those of a prepared
-loader keep the two promises there.
+``skip_first_batches`` builds a plain loader from the dataset, batch sampler and collate function of
+any loader. The batch sampler and collate function of a prepared fastload loader do the same there.
 """
 
 from __future__ import annotations
@@ -26,34 +27,34 @@ if TYPE_CHECKING:
 
 
 def check_device(device: torch.device) -> None:
-    """Raises ConfigError if the loader's batches would be on another device than the accelerator's."""
+    """Raises ConfigError if batches would not be on the device of the accelerator."""
     from accelerate.state import PartialState
 
     wanted = PartialState().device
     if wanted.type != device.type:
         raise ConfigError(
-            f"accelerator.prepare(loader): the accelerator works on {wanted}, the loader's batches come on {device}; "
-            "make it with fastload.DataLoader(..., device=accelerator.device)"
+            f"accelerator.prepare(loader): batches are on {device}, expected {wanted}, the device "
+            "of the accelerator. Pass device=accelerator.device to fastload.DataLoader"
         )
 
 
-class PreparedFlag:
-    """The value of ``loader._is_accelerate_prepared``, which marks a loader that Accelerate takes as it is.
+class PrepareWhenTested:
+    """The value of ``loader._is_accelerate_prepared``. Its truth test prepares the loader.
 
-    ``accelerator.prepare`` sets the attribute, but ``accelerator.prepare_data_loader`` alone only tests it: that test is the one sign
-    that the loader is being prepared. So the truth value prepares the loader, and reading the attribute has no effect.
+    Accelerate does not rebuild a loader whose attribute is true. ``accelerator.prepare`` sets the
+    attribute, but ``accelerator.prepare_data_loader`` only tests it, and no other call reveals that
+    the loader is being prepared. Reading the attribute without a truth test has no effect.
     """
 
     def __init__(self, prepare: Callable[[], bool]) -> None:
         self._prepare = prepare
 
     def __bool__(self) -> bool:
-        # Without Accelerate there is nothing to prepare for.
         return "accelerate" in sys.modules and self._prepare()
 
 
 class AcceleratedIterator:
-    """Reports to Accelerate's gradient state where an iteration begins, which batch is the last, and where it ends."""
+    """Reports the start, the last batch and the end of an iteration to Accelerate."""
 
     def __init__(self, loader: DataLoader, iterator: LoaderIterator) -> None:
         from accelerate.state import GradientState
@@ -62,7 +63,7 @@ class AcceleratedIterator:
         self._iterator = iterator
         self._state = GradientState()
         loader.end_of_dataloader = False
-        loader.remainder = -1  # gather_for_metrics cuts nothing off
+        loader.remainder = -1  # gather_for_metrics keeps all samples
         self._state._add_dataloader(loader)
 
     def __iter__(self) -> AcceleratedIterator:
@@ -81,7 +82,7 @@ class AcceleratedIterator:
         return len(self._iterator)
 
     def close(self) -> None:
-        """Ends the pass."""
+
         if self._state is not None:
             self._state._remove_dataloader(self._loader)
             self._state = None
@@ -92,14 +93,15 @@ class AcceleratedIterator:
 
 
 class PreparedBatches(torch.utils.data.BatchSampler):
-    """The batch sampler of a prepared loader: reports to the gradient state as AcceleratedIterator does.
+    """The batch sampler of a prepared loader. Reports to Accelerate like AcceleratedIterator.
 
-    It starts at the first batch of an epoch, also after ``load_state``: scripts load the state *and* skip batches themselves.
+    It starts at the first batch of an epoch even after ``load_state``, because scripts load the
+    state and then skip batches themselves.
     """
 
     def __init__(self, loader: DataLoader, batches: Any) -> None:
         super().__init__(loader.sampler, loader.batch_size or 1, loader.drop_last)
-        self._loader = weakref.ref(loader)  # weak: a loader is freed with its last user
+        self._loader = weakref.ref(loader)  # must not keep the loader alive
         self._batches = batches
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -130,7 +132,10 @@ class PreparedBatches(torch.utils.data.BatchSampler):
 
 
 class CollateOnto:
-    """The collate function of a prepared loader: moves batches to the accelerator's device, but not in a worker process."""
+    """The collate function of a prepared loader. Moves batches to the device of the accelerator.
+
+    Worker processes leave them on the CPU.
+    """
 
     def __init__(self, collate: Callable[[Any], Any], device: torch.device) -> None:
         self._collate = collate

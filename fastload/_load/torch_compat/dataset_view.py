@@ -1,7 +1,8 @@
-"""``loader.dataset``: samples with the loader's transform applied.
+"""``loader.dataset``: samples with the transform of the loader applied.
 
-Accelerate and Lightning may rebuild a plain torch DataLoader from ``dataset``, ``batch_sampler`` and ``collate_fn``:
-``__getitems__`` therefore decodes a whole batch natively and gives the same pixels and labels as the loader would.
+Accelerate and Lightning may build a plain torch DataLoader from ``dataset``, ``batch_sampler`` and
+``collate_fn`` of a loader. ``__getitems__`` therefore decodes a whole batch natively and returns
+the same pixels and labels as the loader.
 """
 
 from __future__ import annotations
@@ -23,27 +24,26 @@ from fastload._load.faults import FaultPolicy
 from fastload._load.pipeline import Driver, Pipeline
 from fastload._load.spec import LoadSpec, SampleOptions
 from fastload._load.stats import StatsCollector
-from fastload._load.torch_compat.lookahead import Lookahead
-from fastload._load.torch_compat.samplers import SampleIndex
+from fastload._load.torch_compat.samplers import Lookahead, SampleIndex
 from fastload._load.transfer import Stay
 from fastload._order.saved_state import whole_number
 from fastload._store.dataset import Dataset, open_dataset
 from fastload.errors import ConfigError
 
-_INSPECTED = 8  # as many batches may be requested by someone who only inspects the data
+_INSPECTED = 8  # batches that may be requested without a warning, to inspect the data
 Key = tuple[int, tuple[int, ...]]  # epoch and ids of a batch
-Sample = Any  # a dict, or (image, label): what torch's collate functions take
+Sample = Any  # a dict, or (image, label)
 
 
 class EpochSource(Protocol):
-    """The part of the loader's order that the view needs."""
+    """The part of the order that the view needs."""
 
     latest_epoch: int
     epoch_was_set: bool
 
 
 class LoaderDataset(torch.utils.data.Dataset[Sample]):
-    """A map-style torch dataset over a packed one; other attributes (``column``, ``classes`` ...) are those of the packed dataset."""
+    """A map-style torch dataset. It also has the attributes of the packed dataset."""
 
     def __init__(
         self, pipeline: Pipeline, order: EpochSource, lookahead: Lookahead, samples: SampleOptions
@@ -56,32 +56,38 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
         self._pid = os.getpid()
         self._in_flight: dict[Key, PendingBatch | Failed] = {}
         self._passes = PassCounter(len(self.packed))
-        self._n_foreign = 0  # batches requested by another sampler than ours
+        self._n_foreign = 0  # batches requested by a sampler that is not fastload's
 
     def __len__(self) -> int:
         return len(self.packed)
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch of samples that another sampler draws. Accelerate and the Trainer of transformers call it."""
+        """Sets the epoch of samples that another sampler draws.
+
+        Accelerate and the Trainer of transformers call it.
+        """
         self._order.latest_epoch = whole_number("set_epoch", epoch)
         self._order.epoch_was_set = True
 
     def __getitem__(self, index: int) -> Sample:
-        """The sample as in the newest epoch."""
+        """Returns a sample as in the newest epoch."""
         return self._samples([index], lambda _: self._order.latest_epoch)[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
-        """A batch for a plain DataLoader. Ids of another sampler than ours have no epoch: unless one was set, a sample that comes
-        again belongs to the next one."""
+        """Returns the samples of a batch for a plain DataLoader.
+
+        Ids of a sampler that is not fastload's have no epoch. Unless one was set, a sample that is
+        requested again belongs to the next epoch.
+        """
         return self._samples(indices, self._foreign_epoch)
 
     def _foreign_epoch(self, ids: Sequence[int]) -> int:
         self._n_foreign += 1
         if self._n_foreign == _INSPECTED and torch.utils.data.get_worker_info() is None:
             warnings.warn(
-                "fastload: batches of loader.dataset are requested by a sampler that is not fastload's, in the training process: "
-                "each is decoded while the trainer waits. Hand over the loader itself, or loader.batch_sampler with the dataset; "
-                "else give that DataLoader num_workers (transformers: dataloader_num_workers)",
+                "fastload: another sampler draws from loader.dataset in the training process, so "
+                "the trainer waits for every batch. Pass the loader or loader.batch_sampler, or set "
+                "num_workers of that DataLoader (transformers: dataloader_num_workers)",
                 UserWarning,
                 stacklevel=4,
             )
@@ -93,13 +99,13 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
         count = len(self)
         for index in indices:
             if not -count <= index < count:
-                raise IndexError(f"sample {index} of {count}")
+                raise IndexError(f"index {index}: expected -{count} to {count - 1}")
         if not len(indices):
             return []
         self._adapt_to_worker()
         requested = self._key(indices, epoch_of)
         upcoming = [self._key(batch, epoch_of) for batch in self._lookahead.after(indices)]
-        # Several threads may be here: each takes what is in flight and finishes its own batch.
+        # Several threads may run this. Each takes the batches in flight and finishes its own batch.
         in_flight = self._in_flight
         self._in_flight = {}
         driver = Driver(self._pipeline, send=False)
@@ -119,12 +125,12 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
         return epoch, tuple(int(index) for index in indices)
 
     def _adapt_to_worker(self) -> None:
-        """In a worker process of torch: this worker's part of the threads, and no lookahead."""
+        """In a worker process of torch, uses its part of the threads and no lookahead."""
         if self._pid == os.getpid():
             return
         self._pid = os.getpid()
         self._in_flight = {}
-        self._lookahead = Lookahead(0)  # only the parent knows it; torch's workers prefetch anyway
+        self._lookahead = Lookahead(0)  # only the parent knows the batches; workers prefetch anyway
         worker = torch.utils.data.get_worker_info()
         backend = self._pipeline.backend
         self._passes = PassCounter(len(self.packed), worker.seed if worker else 0)
@@ -144,19 +150,20 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
 
 
 class PassCounter:
-    """Counts the passes of a foreign sampler: a new one begins with the first batch that contains a sample again.
+    """Counts the passes of a foreign sampler. A pass ends when a sample is requested again.
 
-    Worker processes start in every epoch, each time with another seed of torch's: ``seed`` keeps their passes apart.
+    torch starts worker processes in every epoch with another seed. ``seed`` makes their passes
+    different.
     """
 
     def __init__(self, n_samples: int, seed: int = 0) -> None:
         self._n_samples = n_samples
         self._first = (seed << 16) % 2**62
         self._pass = 1
-        self._last_pass = np.empty(0, np.int32)  # per sample: the pass that contained it last
+        self._last_pass = np.empty(0, np.int32)  # sample -> the last pass that contained it
 
     def of(self, ids: Sequence[int]) -> int:
-        """The pass of a batch, counted from 0."""
+        """Returns the pass of a batch, counted from 0."""
         if not len(self._last_pass):
             self._last_pass = np.zeros(self._n_samples, np.int32)
         numbers = np.asarray(ids, np.int64)
@@ -189,12 +196,12 @@ def _rebuilt(
         transfer=Stay(pin=False),
     )
     view = LoaderDataset(pipeline, _Epoch(), Lookahead(0), SampleOptions())
-    view._pid = 0  # another process than the loader's: it shares the processors with it
+    view._pid = 0  # another process than that of the loader, so it uses a part of the threads
     return view
 
 
 class Collate:
-    """Collates the samples of one ``__getitems__`` to a batch like the loader's."""
+    """Collates the samples of ``__getitems__`` to a batch like that of the loader."""
 
     def __init__(self, spec: LoadSpec) -> None:
         self._as_tuple = spec.as_tuple
@@ -217,21 +224,22 @@ class Collate:
 
 
 def opened(dataset: object) -> Dataset:
-    """The packed dataset of a path, a packed dataset or a loader's dataset; raises TypeError for others."""
+    """Opens a path, or returns the packed dataset of ``dataset``; raises TypeError for others."""
     if isinstance(dataset, str | os.PathLike):
         dataset = open_dataset(dataset)
     if isinstance(dataset, LoaderDataset):
         dataset = dataset.packed
     if isinstance(dataset, Dataset):
         if len(dataset) == 0:
-            raise ConfigError(f"{dataset.path}: a dataset without samples")
+            raise ConfigError(f"{dataset.path}: the dataset has no samples")
         return dataset
     if isinstance(dataset, torch.utils.data.Subset) and isinstance(
         dataset.dataset, Dataset | LoaderDataset
     ):
         raise TypeError(
-            "fastload.DataLoader loads packed datasets, not a Subset of one. Say which samples by a sampler: "
-            "fastload.DataLoader(subset.dataset, sampler=torch.utils.data.SubsetRandomSampler(subset.indices), ...)"
+            "fastload.DataLoader loads packed datasets, not a Subset of one. Pass a sampler: "
+            "fastload.DataLoader(subset.dataset, "
+            "sampler=torch.utils.data.SubsetRandomSampler(subset.indices), ...)"
         )
     raise TypeError(
         f"fastload.DataLoader loads packed datasets, not a {type(dataset).__name__}. Pack it once: "

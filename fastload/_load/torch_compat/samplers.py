@@ -1,20 +1,28 @@
-"""The loader's ``sampler`` and ``batch_sampler``, for frameworks that build a plain torch DataLoader from its parts."""
+"""``loader.sampler`` and ``loader.batch_sampler``.
+
+Frameworks may build a plain torch DataLoader from the parts of a fastload loader. It takes a list
+of ids from the batch sampler, requests these samples from the dataset, and waits. The batch sampler
+therefore records which lists follow (``Lookahead``), and the dataset view starts to decode them
+while the trainer computes.
+"""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
 
-from fastload._load.torch_compat.lookahead import Lookahead
 from fastload._order.rank_order import RankOrder
 from fastload._order.saved_state import whole_number
 
+_MAX_DEPTH = 64  # batches drawn in advance if only every n-th one is for this process
+
 
 class SampleIndex(int):
-    """A sample id with its epoch, so that a worker process, started long before, draws the right crops."""
+    """A sample id with its epoch, from which a worker process computes the crops."""
 
     epoch: int
 
@@ -26,9 +34,11 @@ class SampleIndex(int):
 
 
 class RankSampler(torch.utils.data.DistributedSampler[Any]):
-    """The ids of this rank, one by one. Lightning adds no sampler of its own to a loader that has a DistributedSampler.
+    """The ids of this rank, one by one.
 
-    All attributes of one are properties here: torch's constructor needs the process group, which may be initialized later.
+    It is a DistributedSampler, so that Lightning does not replace it. All attributes of
+    DistributedSampler are properties here, because its constructor needs the process group, which
+    may be initialized later.
     """
 
     def __init__(self, order: RankOrder, dataset: Any = None) -> None:
@@ -44,7 +54,7 @@ class RankSampler(torch.utils.data.DistributedSampler[Any]):
 
     @property
     def epoch(self) -> int:  # type: ignore[override]
-        """The next epoch."""
+
         return self.order.next_epoch
 
     @property
@@ -57,12 +67,12 @@ class RankSampler(torch.utils.data.DistributedSampler[Any]):
 
     @property
     def num_samples(self) -> int:  # type: ignore[override]
-        """Samples of this rank."""
+
         return len(self)
 
     @property
     def total_size(self) -> int:  # type: ignore[override]
-        """Samples of all ranks."""
+
         return self.num_replicas * len(self)
 
     @property
@@ -82,8 +92,10 @@ class RankSampler(torch.utils.data.DistributedSampler[Any]):
 
 
 class RankBatches(torch.utils.data.BatchSampler):
-    """Lists of ids. It has torch's arguments because Lightning makes it again: for predictions without ``drop_last``, for
-    ``overfit_batches`` with another sampler.
+    """The batches of this rank as lists of ids.
+
+    It has the arguments of torch's BatchSampler, because Lightning creates it again: for
+    predictions without ``drop_last``, for ``overfit_batches`` with another sampler.
     """
 
     def __init__(
@@ -95,9 +107,9 @@ class RankBatches(torch.utils.data.BatchSampler):
     ) -> None:
         super().__init__(sampler, batch_size, drop_last)
         self._lookahead = lookahead or Lookahead(0)
-        # None: batches are grouped from what the sampler yields.
+        # None if batches are grouped from the ids of another sampler.
         self._order = _matching_order(sampler, batch_size, drop_last)
-        self._start = 0  # of such batches: where the next iteration resumes
+        self._start = 0  # first batch of the next iteration, only without an order
         self._yielded = 0
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -106,7 +118,7 @@ class RankBatches(torch.utils.data.BatchSampler):
             return _reported(self._order, recorded)
         start = self._start
         self._start = 0
-        rest = itertools.islice(super().__iter__(), start, None)
+        rest = islice(super().__iter__(), start, None)
         return self._counted(self._lookahead.recorded(rest), start)
 
     def __len__(self) -> int:
@@ -119,11 +131,11 @@ class RankBatches(torch.utils.data.BatchSampler):
             self.sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, object]:
-        """For torchdata's StatefulDataLoader, which saves its batch sampler: the epoch and the batches yielded."""
+        """Returns the position. StatefulDataLoader of torchdata saves it."""
         return {"batches": self._yielded} if self._order is None else self._order.state()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """The next iteration resumes there."""
+
         if self._order is None:
             self._start = whole_number("state_dict: batches", state.get("batches"))
         else:
@@ -135,7 +147,7 @@ class RankBatches(torch.utils.data.BatchSampler):
 
 
 def _matching_order(sampler: object, batch_size: int, drop_last: bool) -> RankOrder | None:
-    """The order whose batches these arguments describe, if there is one."""
+    """Returns the order that yields these batches, if there is one."""
     if not isinstance(sampler, RankSampler):
         return None
     order = sampler.order
@@ -145,7 +157,7 @@ def _matching_order(sampler: object, batch_size: int, drop_last: bool) -> RankOr
 
 
 def _reported(order: RankOrder, batches: Iterator[list[int]]) -> Iterator[list[int]]:
-    """The same; the order learns how many were yielded, not how many were drawn in advance."""
+    """Reports yielded batches to the order, not batches that were drawn in advance."""
     current = None
     for number, batch in enumerate(batches, 1):
         current = current or order.newest
@@ -155,7 +167,60 @@ def _reported(order: RankOrder, batches: Iterator[list[int]]) -> Iterator[list[i
 
 
 def _batches(order: RankOrder) -> Iterator[list[int]]:
-    # begin() at the first next(), not at iter(): torch calls iter() twice before it uses one of them.
+    # begin() runs at the first next(), because torch calls iter() twice before it uses one of them.
     current = order.begin()
     for ids in order.batches(current):
         yield [SampleIndex.of(number, current.epoch) for number in ids.tolist()]
+
+
+class Lookahead:
+    """Knows the batches that follow in the newest iteration of the batch sampler."""
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._newest = _Pass(0)
+
+    def recorded(self, batches: Iterator[list[int]]) -> Iterator[list[int]]:
+        """Yields the batches; draws some of them in advance."""
+        self._newest = _Pass(self._depth)
+        return self._newest.recorded(enumerate(batches))
+
+    def after(self, batch: Sequence[int]) -> list[list[int]]:
+        """Returns the next batches of this process; none if ``batch`` is of another sampler."""
+        return self._newest.after(batch)
+
+
+class _Pass:
+    """Numbered batches of one iteration.
+
+    Some loaders use only every n-th batch (shards of Accelerate). ``_step`` is learned from
+    requests.
+    """
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._step = 1
+        self._last_requested = -1
+        self._yielded: deque[tuple[int, list[int]]] = deque(maxlen=_MAX_DEPTH)
+        self._upcoming: deque[tuple[int, list[int]]] = deque()
+
+    def recorded(self, numbered: Iterator[tuple[int, list[int]]]) -> Iterator[list[int]]:
+        while True:
+            wanted = 1 + min(_MAX_DEPTH, self._depth * self._step)
+            self._upcoming.extend(islice(numbered, max(0, wanted - len(self._upcoming))))
+            if not self._upcoming:
+                return
+            self._yielded.append(self._upcoming.popleft())
+            yield self._yielded[-1][1]
+
+    def after(self, batch: Sequence[int]) -> list[list[int]]:
+        ids = list(batch)  # another batch sampler may yield arrays, which compare elementwise
+        number = next((number for number, given in reversed(self._yielded) if given == ids), -1)
+        if number < 0:
+            return []
+        if 0 <= self._last_requested < number:
+            self._step = number - self._last_requested
+        self._last_requested = number
+        known = dict((*self._yielded, *self._upcoming))
+        wanted = range(number + self._step, number + self._step * self._depth + 1, self._step)
+        return [known[each] for each in wanted if each in known]
